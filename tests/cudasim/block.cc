@@ -87,7 +87,7 @@ static void fiber_main()
 {
     fiber_started();
     for (;;) {
-        sim.call(sim.arguments);
+        sim.call(sim.kernel, sim.arguments);
         sim.threads[sim.current].at = state::done;
         sim.n_done++;
         size_t next = sim.cursor + 1;

@@ -1,4 +1,5 @@
 /* cudasim.cc: runs grids, one block after another. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <chrono>
 #include <condition_variable>
@@ -79,9 +80,32 @@ void take_turns()
 /* Only one grid runs at a time, for all host threads. */
 static std::mutex one_grid;
 
-cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
-                void (*call)(const void *arguments), const void *arguments)
+/* A kernel, how it is called, and copies of its arguments: each at a multiple of the largest
+ * alignment. */
+struct bound {
+    const char *name;
+    const void *kernel;
+    kernel_call call;
+    std::vector<max_align_t> bytes;
+    std::vector<size_t> first; /* of each argument, in units of bytes' elements */
+};
+
+static bound bind(const char *name, const void *kernel, kernel_call call, const argument *arguments,
+                  size_t n_arguments)
 {
+    bound b = {name, kernel, call, {}, {}};
+    for (size_t i = 0; i < n_arguments; i++) {
+        size_t first = b.bytes.size(), n_bytes = arguments[i].n_bytes;
+        b.first.push_back(first);
+        b.bytes.resize(first + (n_bytes + sizeof b.bytes[0] - 1) / sizeof b.bytes[0]);
+        memcpy(&b.bytes[first], arguments[i].value, n_bytes);
+    }
+    return b;
+}
+
+static cudaError_t run(const bound &work, dim3 grid, dim3 block, size_t n_shared)
+{
+    const char *name = work.name;
     std::lock_guard<std::mutex> turn(one_grid);
     uint64_t n_threads = (uint64_t)block.x * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || !n_threads) return refuse(name, "an empty grid or block");
@@ -89,7 +113,7 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
         return refuse(name, "more threads than a block may have");
     if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         return refuse(name, "more blocks than a grid may have");
-    auto limit = sim.dynamic_limits.find(kernel);
+    auto limit = sim.dynamic_limits.find(work.kernel);
     if (n_shared > (limit == sim.dynamic_limits.end() ? default_dynamic_bytes : limit->second))
         return refuse(name, "more dynamic shared memory than cudaFuncSetAttribute allowed");
     if (sim.layout_only) {
@@ -105,7 +129,10 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     if (!sim.warps || posix_memalign(&dynamic, 128, n_shared ? n_shared : 1))
         return cudaErrorMemoryAllocation;
 
-    sim.name = name, sim.call = call, sim.arguments = arguments;
+    std::vector<const void *> arguments;
+    for (size_t first : work.first) arguments.push_back(&work.bytes[first]);
+    sim.name = name, sim.kernel = work.kernel, sim.call = work.call;
+    sim.arguments = arguments.data();
     sim.failed = false;
     sim.host.is_host = true;
     sim.running = &sim.host;
@@ -123,6 +150,16 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     reclaim_fibers();
     fprintf(stderr, "cudasim: %s\n", sim.text);
     return cudaErrorLaunchFailure;
+}
+
+cudaError_t launch(const char *name, const void *kernel, kernel_call call,
+                   const argument *arguments, size_t n_arguments, dim3 grid, dim3 block,
+                   size_t n_shared, cudaStream_t stream)
+{
+    bound work = bind(name, kernel, call, arguments, n_arguments);
+    cudaError_t status = submit(stream, [=] { return run(work, grid, block, n_shared); });
+    take_turns();
+    return status;
 }
 
 } // namespace cudasim

@@ -26,9 +26,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <functional>
-#include <tuple>
 #include <type_traits>
+#include <utility>
 #include "cudasim/runtime.h"
 #include "cudasim/types.h"
 
@@ -84,34 +83,40 @@ void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read,
 void copy_commit();
 void copy_wait(int n_left);
 
-/* Runs work in the stream: at once, after what the stream has to do first, or later (stream.cc). An
- * error that comes late is the result of a later wait. */
-cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work);
-/* With CUDASIM_TURNS, lets another host thread run first. */
-void take_turns();
+/* An argument of a launch: its bytes, which the launch copies. */
+struct argument {
+    const void *value;
+    size_t n_bytes;
+};
+/* Calls a kernel of one type with its arguments. */
+typedef void (*kernel_call)(const void *kernel, const void *const *arguments);
+cudaError_t launch(const char *name, const void *kernel, kernel_call call,
+                   const argument *arguments, size_t n_arguments, dim3 grid, dim3 block,
+                   size_t n_shared, cudaStream_t stream);
 
-cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
-                void (*call)(const void *arguments), const void *arguments);
-
-template <class... P, class... A>
-cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t n_shared,
-                   cudaStream_t stream, A &&...arguments)
+/* There are hundreds of kernels, most with a type of their own: whatever does not need the type is
+ * in the function above, which is compiled once. What does is static, since files may give the same
+ * name to different types. */
+template <class... P, size_t... I>
+static void call_with(const void *kernel, const void *const *arguments, std::index_sequence<I...>)
 {
-    struct bound {
-        void (*kernel)(P...);
-        std::tuple<std::decay_t<P>...> values;
-    } call = {kernel, std::tuple<std::decay_t<P>...>(static_cast<std::decay_t<P>>(arguments)...)};
-    cudaError_t status = submit(stream, [=] {
-        return run(
-            name, reinterpret_cast<const void *>(kernel), grid, block, n_shared,
-            [](const void *p) {
-                const bound *b = static_cast<const bound *>(p);
-                std::apply(b->kernel, b->values);
-            },
-            &call);
-    });
-    take_turns();
-    return status;
+    reinterpret_cast<void (*)(P...)>(const_cast<void *>(kernel))(
+        *static_cast<const P *>(arguments[I])...);
+}
+template <class... P> static void call_kernel(const void *kernel, const void *const *arguments)
+{
+    call_with<P...>(kernel, arguments, std::index_sequence_for<P...>());
+}
+
+template <class... P>
+static cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                          size_t n_shared, cudaStream_t stream, const std::decay_t<P> &...arguments)
+{
+    static_assert((std::is_trivially_copyable_v<P> && ...), "arguments are copied as bytes");
+    static_assert(((alignof(P) <= alignof(max_align_t)) && ...), "copies have this alignment");
+    const argument bytes[] = {{&arguments, sizeof arguments}...};
+    return launch(name, reinterpret_cast<const void *>(kernel), call_kernel<P...>, bytes,
+                  sizeof...(P), grid, block, n_shared, stream);
 }
 
 template <class T> static inline slot pack(T value)
@@ -148,6 +153,13 @@ template <class V, class T> static inline V *mti_at(T *p, CUDASIM_HERE)
         cudasim::fault(here, "an access of %zu bytes is not aligned", sizeof(V));
     return reinterpret_cast<V *>(p);
 }
+
+/* ---- ops ---- */
+
+struct mti_op {
+    int value;
+};
+#define MTI_OP(number) (mti_op{number})
 
 /* ---- launching ---- */
 

@@ -3,6 +3,7 @@
 #define CUDASIM_SIMULATOR_H
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -59,8 +60,9 @@ enum struct order { forward, reverse, random };
 struct simulator {
     /* the running grid */
     const char *name;
-    void (*call)(const void *);
-    const void *arguments;
+    const void *kernel;
+    kernel_call call;
+    const void *const *arguments;
     bool failed;
     uint64_t epoch; /* increases with every block */
     /* the running block */
@@ -103,6 +105,12 @@ static inline size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w
 const char *collective_name(collective c);
 
 /* ---- stream.cc ---- */
+
+/* With CUDASIM_TURNS, lets another host thread run first. */
+void take_turns();
+/* Runs work in the stream: at once, after what the stream has to do first, or later. An
+ * error that comes late is the result of a later wait. */
+cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work);
 
 /* Work that starts when the stream has come to it, and is over when `is_over`, which is asked again
  * and again, says so: the stream waits for it, and no host thread does but one that waits for the

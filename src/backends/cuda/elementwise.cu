@@ -106,11 +106,13 @@ extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const m
         y->dtype, [&](auto t) { return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step}); });
 }
 
-/* ---- unary: OP is a template parameter, so that each kernel contains one formula ---- */
+/* ---- unary: the op's type is a template parameter (MTI_OP), so that each kernel contains one
+ * formula ---- */
 
-template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p0, float p1)
+template <class Op>
+__device__ __forceinline__ float mti_unary_of(Op op, float x, float p0, float p1)
 {
-    switch (OP) {
+    switch (op.value) {
 #define F(name) mti_##name##_f32
 #define UNARY(name, cost, y, dx)                                                                   \
     case MTI_UNARY_##name: return y;
@@ -119,9 +121,10 @@ template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p
     return x;
 }
 
-template <int OP> __device__ __forceinline__ double mti_unary_of(double x, double p0, double p1)
+template <class Op>
+__device__ __forceinline__ double mti_unary_of(Op op, double x, double p0, double p1)
 {
-    switch (OP) {
+    switch (op.value) {
 #define F(name) mti_##name##_f64
 #define UNARY(name, cost, y, dx)                                                                   \
     case MTI_UNARY_##name: return y;
@@ -130,7 +133,7 @@ template <int OP> __device__ __forceinline__ double mti_unary_of(double x, doubl
     return x;
 }
 
-template <class T, int OP> struct mti_unary_op {
+template <class T, class Op> struct mti_unary_op : Op {
     enum { operands = 2, width = mti_width_of<T>(), unroll = 4 };
     mti_wide<T> p0, p1;
     template <int V> struct held {
@@ -146,21 +149,17 @@ template <class T, int OP> struct mti_unary_op {
     {
         MTI_UNROLL
         for (int j = 0; j < V; j++)
-            h.x.v[j] = mti_narrow<T>(mti_unary_of<OP>(mti_widen(h.x.v[j]), p0, p1));
+            h.x.v[j] = mti_narrow<T>(mti_unary_of<Op>(*this, mti_widen(h.x.v[j]), p0, p1));
         mti_store(static_cast<T *>(w.data[0]) + at[0], h.x);
     }
 };
 
-/* Calls each with the op's number as a compile-time constant. */
-template <int OP> struct mti_op_number {
-    static constexpr int value = OP;
-};
-
+/* Calls each(MTI_OP(op)). */
 template <class Each> static bool for_unary(mti_unary op, const Each &each)
 {
     switch (op) {
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return each(mti_op_number<MTI_UNARY_##name>());
+    case MTI_UNARY_##name: return each(MTI_OP(MTI_UNARY_##name));
 #include "backends/unary.def"
     default: return false;
     }
@@ -174,18 +173,18 @@ extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1,
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
-            typedef mti_unary_op<T, decltype(number)::value> F;
-            return mti_map(ctx, l, F{(mti_wide<T>)p0, (mti_wide<T>)p1});
+            typedef mti_unary_op<T, decltype(number)> F;
+            return mti_map(ctx, l, F{number, (mti_wide<T>)p0, (mti_wide<T>)p1});
         });
     });
 }
 
 /* ---- unary backward: k is the kept tensor, x or y ---- */
 
-template <int OP>
-__device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0, float p1)
+template <class Op>
+__device__ __forceinline__ float mti_unary_backward_of(Op op, float k, float dy, float p0, float p1)
 {
-    switch (OP) {
+    switch (op.value) {
 #define F(name) mti_##name##_f32
 #define UNARY(name, cost, y, dx)                                                                   \
     case MTI_UNARY_##name: return dx;
@@ -194,10 +193,11 @@ __device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float 
     return dy;
 }
 
-template <int OP>
-__device__ __forceinline__ double mti_unary_backward_of(double k, double dy, double p0, double p1)
+template <class Op>
+__device__ __forceinline__ double mti_unary_backward_of(Op op, double k, double dy, double p0,
+                                                        double p1)
 {
-    switch (OP) {
+    switch (op.value) {
 #define F(name) mti_##name##_f64
 #define UNARY(name, cost, y, dx)                                                                   \
     case MTI_UNARY_##name: return dx;
@@ -206,7 +206,7 @@ __device__ __forceinline__ double mti_unary_backward_of(double k, double dy, dou
     return dy;
 }
 
-template <class T, int OP> struct mti_unary_backward_op {
+template <class T, class Op> struct mti_unary_backward_op : Op {
     enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
     mti_wide<T> p0, p1;
     template <int V> struct held {
@@ -223,8 +223,8 @@ template <class T, int OP> struct mti_unary_backward_op {
     {
         MTI_UNROLL
         for (int j = 0; j < V; j++)
-            h.dy.v[j] = mti_narrow<T>(
-                mti_unary_backward_of<OP>(mti_widen(h.k.v[j]), mti_widen(h.dy.v[j]), p0, p1));
+            h.dy.v[j] = mti_narrow<T>(mti_unary_backward_of<Op>(*this, mti_widen(h.k.v[j]),
+                                                                mti_widen(h.dy.v[j]), p0, p1));
         mti_store(static_cast<T *>(w.data[0]) + at[0], h.dy);
     }
 };
@@ -238,17 +238,17 @@ extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, d
     return mti_for_float(dx->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
-            typedef mti_unary_backward_op<T, decltype(number)::value> F;
-            return mti_map(ctx, l, F{(mti_wide<T>)p0, (mti_wide<T>)p1});
+            typedef mti_unary_backward_op<T, decltype(number)> F;
+            return mti_map(ctx, l, F{number, (mti_wide<T>)p0, (mti_wide<T>)p1});
         });
     });
 }
 
 /* ---- binary ---- */
 
-template <int OP, class A> __device__ __forceinline__ A mti_binary_of(A a, A b)
+template <class Op, class A> __device__ __forceinline__ A mti_binary_of(Op op, A a, A b)
 {
-    switch (OP) {
+    switch (op.value) {
     case MTI_ADD: return a + b;
     case MTI_SUB: return a - b;
     case MTI_MUL: return a * b;
@@ -262,7 +262,7 @@ __device__ __forceinline__ uint64_t mti_widen(uint64_t x) { return x; }
 template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
 template <class T> __device__ __forceinline__ T mti_narrow(uint64_t x) { return x; }
 
-template <class T, int OP> struct mti_binary_op {
+template <class T, class Op> struct mti_binary_op : Op {
     enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
     template <int V> struct held {
         mti_vec<T, V> a, b;
@@ -290,22 +290,23 @@ template <class T, int OP> struct mti_binary_op {
     {
         MTI_UNROLL
         for (int j = 0; j < V; j++)
-            h.a.v[j] = mti_narrow<T>(mti_binary_of<OP>(mti_widen(h.a.v[j]), mti_widen(h.b.v[j])));
+            h.a.v[j] =
+                mti_narrow<T>(mti_binary_of<Op>(*this, mti_widen(h.a.v[j]), mti_widen(h.b.v[j])));
         mti_store(static_cast<T *>(w.data[0]) + at[0], h.a);
     }
 };
 
-template <class T, int OP> static bool binary_typed(mti_ctx *ctx, const mti_layout<3> &l)
+template <class T, class Op> static bool binary_typed(mti_ctx *ctx, Op op, const mti_layout<3> &l)
 {
-    return mti_map(ctx, l, mti_binary_op<T, OP>(), 6u);
+    return mti_map(ctx, l, mti_binary_op<T, Op>{op}, 6u);
 }
 
 template <class T> static bool binary_exact(mti_ctx *ctx, mti_binary op, const mti_layout<3> &l)
 {
     switch (op) {
-    case MTI_ADD: return binary_typed<T, MTI_ADD>(ctx, l);
-    case MTI_SUB: return binary_typed<T, MTI_SUB>(ctx, l);
-    default: return binary_typed<T, MTI_MUL>(ctx, l);
+    case MTI_ADD: return binary_typed<T>(ctx, MTI_OP(MTI_ADD), l);
+    case MTI_SUB: return binary_typed<T>(ctx, MTI_OP(MTI_SUB), l);
+    default: return binary_typed<T>(ctx, MTI_OP(MTI_MUL), l);
     }
 }
 
@@ -318,7 +319,8 @@ extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, 
     if (y->dtype == MT_I32) return binary_exact<uint32_t>(ctx, op, l);
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return op == MTI_DIV ? binary_typed<T, MTI_DIV>(ctx, l) : binary_exact<T>(ctx, op, l);
+        return op == MTI_DIV ? binary_typed<T>(ctx, MTI_OP(MTI_DIV), l)
+                             : binary_exact<T>(ctx, op, l);
     });
 }
 
@@ -341,10 +343,14 @@ template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, 
     }
 }
 
+/* A comparison has the loads of a binary op, and a store of its own. */
+struct mti_no_op {
+};
+
 /* The kernel is limited by memory bandwidth, so one kernel serves all six. */
-template <class T> struct mti_compare_op : mti_binary_op<T, MTI_BINARY_COUNT> {
+template <class T> struct mti_compare_op : mti_binary_op<T, mti_no_op> {
     mti_compare op;
-    template <int V> using held = typename mti_binary_op<T, MTI_BINARY_COUNT>::template held<V>;
+    template <int V> using held = typename mti_binary_op<T, mti_no_op>::template held<V>;
 
     template <int V>
     __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const

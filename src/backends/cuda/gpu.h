@@ -14,6 +14,9 @@
  *   float4 and its like; __ldg __ldcg; fmaf exp2f and <math.h>
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
+ *   MTI_OP(number): a value whose type is one op, so that a kernel with this type as a parameter
+ *   contains the code of this op alone; the number is in .value. In the simulator one type serves
+ *   all ops, since hundreds of kernels take long to compile
  *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...), which is true on success; a
  *   template's arguments with commas go in parentheses: (kernel<float, 4>)
  * Kernels never end a thread early before a barrier: guard the work, not the thread. */
@@ -40,6 +43,11 @@ template <class V, class T> __device__ __forceinline__ V *mti_at(T *p)
 {
     return reinterpret_cast<V *>(p);
 }
+
+template <int number> struct mti_op {
+    static constexpr int value = number;
+};
+#define MTI_OP(number) (mti_op<number>())
 
 #define MTI_SHARED(type, name) __shared__ type name
 #define MTI_DYNAMIC_SHARED(type, name)                                                             \
