@@ -8,7 +8,7 @@
 #define GATHER_BLOCK  256
 #define GATHER_CHUNKS 4 /* that a thread loads before it stores */
 
-struct gather_job {
+struct gather_rows_job {
     const int64_t *index;
     mti_rowset w, y;
     mti_fault *fault;
@@ -17,7 +17,7 @@ struct gather_job {
 };
 
 /* T is an integer of the element's size. A bad index is noted, and its row becomes zeros. */
-template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(gather_job job)
+template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(gather_rows_job job)
 {
     constexpr int N = mti_chunk_width<T>;
     int rank = (int)threadIdx.x % job.team_size;
@@ -50,12 +50,12 @@ static int share_row(int64_t n, size_t element_size, int block)
     return size;
 }
 
-template <class T> static bool gather(mti_ctx *ctx, gather_job *job)
+template <class T> static bool gather(mti_ctx *ctx, gather_rows_job *job)
 {
     if (!mti_rows_are_short("embedding", &job->y, sizeof(T))) return false;
     job->team_size = share_row(job->y.n, sizeof(T), GATHER_BLOCK);
     int64_t teams = GATHER_BLOCK / job->team_size;
-    void (*embedding)(gather_job) = gather_rows<T>;
+    void (*embedding)(gather_rows_job) = gather_rows<T>;
     return MTI_LAUNCH(ctx, embedding, mti_blocks((job->y.rows + teams - 1) / teams), GATHER_BLOCK,
                       0, *job);
 }
@@ -63,7 +63,7 @@ template <class T> static bool gather(mti_ctx *ctx, gather_job *job)
 extern "C" bool mti_cuda_embedding(mti_ctx *ctx, bool part, const mti_view *index,
                                    const mti_view *w, const mti_view *y)
 {
-    gather_job job = {};
+    gather_rows_job job = {};
     job.index = static_cast<const int64_t *>(index->data);
     job.w = mti_rowset_of(w);
     job.y = mti_rowset_of(y);
