@@ -69,7 +69,9 @@ static void forward(attention_call *c, int threads, bool with_lse)
 
 static void backward(attention_call *c, int threads) { backward_after(c, threads, threads); }
 
+/* The arguments as f64, and the results. */
 typedef struct answers {
+    double *q, *k, *v, *d_o;
     double *o, *lse, *dq, *dk, *dv;
 } answers;
 
@@ -87,11 +89,16 @@ static double keep_factor(const attention_call *c, int64_t draw)
     return c->z.p == 0 ? 1 : keep ? 1 / (1 - c->z.p) : 0;
 }
 
-static double dot(const mti_view *x, int64_t i, const mti_view *y, int64_t j, int64_t d)
+static double dot(const double *x, const double *y, int64_t d)
 {
     double sum = 0;
-    for (int64_t e = 0; e < d; e++) sum += values_get(x, i * d + e) * values_get(y, j * d + e);
+    for (int64_t e = 0; e < d; e++) sum += x[e] * y[e];
     return sum;
+}
+
+static void add_times(double *sum, double factor, const double *x, int64_t d)
+{
+    for (int64_t e = 0; e < d; e++) sum[e] += factor * x[e];
 }
 
 /* Computes row `row` of the queries (b, h, i counted together) and adds its part to dk and dv. */
@@ -101,9 +108,11 @@ static void answer_row(const attention_call *c, const answers *w, int64_t row)
     int64_t i = row % z->s, bh = row / z->s, d = z->d;
     int64_t kv = (bh / z->a * z->a_kv + bh % z->a / (z->a / z->a_kv)) * z->t;
     int64_t n = z->causal ? i + (z->t - z->s) + 1 : z->t;
-    double *p = numbers(z->t), max = -(double)INFINITY, sum = 0, delta = 0;
+    const double *q = w->q + row * d, *d_o = w->d_o + row * d;
+    const double *k = w->k + kv * d, *v = w->v + kv * d;
+    double *o = w->o + row * d, *p = numbers(z->t), max = -(double)INFINITY, sum = 0;
     for (int64_t j = 0; j < n; j++) {
-        p[j] = c->scale * dot(&c->q, row, &c->k, kv + j, d);
+        p[j] = c->scale * dot(q, k + j * d, d);
         max = p[j] > max ? p[j] : max;
     }
     for (int64_t j = 0; j < n; j++) sum += exp(p[j] - max);
@@ -111,19 +120,15 @@ static void answer_row(const attention_call *c, const answers *w, int64_t row)
     for (int64_t j = 0; j < n; j++) {
         double keep = keep_factor(c, row * z->t + j);
         p[j] = exp(p[j] - w->lse[row]);
-        for (int64_t e = 0; e < d; e++) {
-            w->o[row * d + e] += keep * p[j] * values_get(&c->v, (kv + j) * d + e);
-            w->dv[(kv + j) * d + e] += keep * p[j] * values_get(&c->d_o, row * d + e);
-        }
+        add_times(o, keep * p[j], v + j * d, d);
+        add_times(w->dv + (kv + j) * d, keep * p[j], d_o, d);
     }
-    for (int64_t e = 0; e < d; e++) delta += w->o[row * d + e] * values_get(&c->d_o, row * d + e);
+    double delta = dot(o, d_o, d);
     for (int64_t j = 0; j < n; j++) {
-        double dp = keep_factor(c, row * z->t + j) * dot(&c->d_o, row, &c->v, kv + j, d);
+        double dp = keep_factor(c, row * z->t + j) * dot(d_o, v + j * d, d);
         double ds = c->scale * p[j] * (dp - delta);
-        for (int64_t e = 0; e < d; e++) {
-            w->dq[row * d + e] += ds * values_get(&c->k, (kv + j) * d + e);
-            w->dk[(kv + j) * d + e] += ds * values_get(&c->q, row * d + e);
-        }
+        add_times(w->dq + row * d, ds, k + j * d, d);
+        add_times(w->dk + (kv + j) * d, ds, q, d);
     }
     free(p);
 }
@@ -132,14 +137,16 @@ static answers answers_make(const attention_call *c)
 {
     const attention_sizes *z = &c->z;
     int64_t queries = z->b * z->a * z->s, keys = z->b * z->a_kv * z->t;
-    answers w = {numbers(queries * z->d), numbers(queries), numbers(queries * z->d),
-                 numbers(keys * z->d), numbers(keys * z->d)};
+    answers w = {values_all(&c->q),       values_all(&c->k),       values_all(&c->v),
+                 values_all(&c->d_o),     numbers(queries * z->d), numbers(queries),
+                 numbers(queries * z->d), numbers(keys * z->d),    numbers(keys * z->d)};
     for (int64_t row = 0; row < queries; row++) answer_row(c, &w, row);
     return w;
 }
 
 static void answers_free(answers *w)
 {
+    free(w->q), free(w->k), free(w->v), free(w->d_o);
     free(w->o), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
 }
 

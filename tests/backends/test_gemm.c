@@ -39,17 +39,16 @@ static void gemm(int threads, double alpha, const mti_view *a, const mti_view *b
 static int64_t rows(const mti_view *v) { return v->shape[v->rank - 2]; }
 static int64_t cols(const mti_view *v) { return v->shape[v->rank - 1]; }
 
-/* Compares element (i, j) of batch item n with the definition. `before`: c before the product, or
- * NULL. */
-static void check_element(double alpha, const mti_view *a, const mti_view *b,
-                          const mti_view *before, const mti_view *c, const mti_view *bias,
-                          int64_t n, int64_t i, int64_t j)
+/* Compares element (i, j) of batch item n with the definition. x, y: the elements of a and b.
+ * `before`: c before the product, or NULL. */
+static void check_element(double alpha, const mti_view *a, const double *x, const mti_view *b,
+                          const double *y, const mti_view *before, const mti_view *c,
+                          const mti_view *bias, int64_t n, int64_t i, int64_t j)
 {
     double sum = 0, size = 0, k = (double)cols(a);
     for (int64_t p = 0; p < cols(a); p++) {
-        double x = values_get(a, (n * rows(a) + i) * cols(a) + p);
-        double y = values_get(b, (n * rows(b) + p) * cols(b) + j);
-        sum += x * y, size += fabs(x * y);
+        double term = x[(n * rows(a) + i) * cols(a) + p] * y[(n * rows(b) + p) * cols(b) + j];
+        sum += term, size += fabs(term);
     }
     int64_t at = (n * rows(c) + i) * cols(c) + j;
     double start = (before ? values_get(before, at) : 0) + (bias ? values_get(bias, j) : 0);
@@ -67,10 +66,12 @@ static void check_all(double alpha, const mti_view *a, const mti_view *b, const 
                       const mti_view *c, const mti_view *bias)
 {
     int64_t batch = mti_view_count(c) / (rows(c) * cols(c));
+    double *x = values_all(a), *y = values_all(b);
     for (int64_t n = 0; n < batch; n++)
         for (int64_t i = 0; i < rows(c); i++)
             for (int64_t j = 0; j < cols(c); j++)
-                check_element(alpha, a, b, before, c, bias, n, i, j);
+                check_element(alpha, a, x, b, y, before, c, bias, n, i, j);
+    free(x), free(y);
 }
 
 static void copy_values(const mti_view *from, const mti_view *to)
@@ -140,10 +141,12 @@ static void products_divided_into_tiles_agree_with_a_plain_loop(void **state)
                 values_fill(&c, (double)NAN);
                 const mti_view *added = layout % 3 == 0 ? &bias : NULL;
                 gemm(2, 1, &a, &b, 0, &c, added);
-                for (int64_t e = 0; e < m * n; e++) assert_false(isnan(values_get(&c, e)));
+                double *x = values_all(&a), *y = values_all(&b), *z = values_all(&c);
+                for (int64_t e = 0; e < m * n; e++) assert_false(isnan(z[e]));
                 for (int64_t e = 0; e < m * n; e += 997) /* reaches every tile and every edge */
-                    check_element(1, &a, &b, NULL, &c, added, 0, e / n, e % n);
-                check_element(1, &a, &b, NULL, &c, added, 0, m - 1, n - 1);
+                    check_element(1, &a, x, &b, y, NULL, &c, added, 0, e / n, e % n);
+                check_element(1, &a, x, &b, y, NULL, &c, added, 0, m - 1, n - 1);
+                free(x), free(y), free(z);
                 assert_true(values_surroundings_untouched(&c));
                 values_free_all();
             }

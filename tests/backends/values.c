@@ -110,6 +110,21 @@ static int64_t place(const mti_view *v, int64_t i)
     return at;
 }
 
+/* Where an element is, for all elements in row-major order. */
+typedef struct walk {
+    int64_t at, index[MT_MAX_RANK];
+} walk;
+
+static void step(const mti_view *v, walk *w)
+{
+    for (int d = v->rank - 1; d >= 0; d--) {
+        w->at += v->stride[d];
+        if (++w->index[d] < v->shape[d]) return;
+        w->at -= v->stride[d] * v->shape[d];
+        w->index[d] = 0;
+    }
+}
+
 mti_view values_new_laid_out(mt_dtype dtype, int rank, const int64_t *shape, bool transposed,
                              int64_t pad)
 {
@@ -157,17 +172,31 @@ void values_free_all(void)
 double values_get(const mti_view *v, int64_t i) { return get_at(v, place(v, i)); }
 void values_set(const mti_view *v, int64_t i, double value) { set_at(v, place(v, i), value); }
 
+double *values_all(const mti_view *v)
+{
+    int64_t n = mti_view_count(v);
+    double *x = calloc((size_t)n + 1, sizeof *x);
+    assert_non_null(x);
+    walk w = {0};
+    for (int64_t i = 0; i < n; i++, step(v, &w)) x[i] = get_at(v, w.at);
+    return x;
+}
+
 void values_fill(const mti_view *v, double value)
 {
-    for (int64_t i = 0; i < mti_view_count(v); i++) values_set(v, i, value);
+    int64_t n = mti_view_count(v);
+    walk w = {0};
+    for (int64_t i = 0; i < n; i++, step(v, &w)) set_at(v, w.at, value);
 }
 
 void values_random(const mti_view *v, uint64_t seed)
 {
-    for (int64_t i = 0; i < mti_view_count(v); i++) {
+    int64_t n = mti_view_count(v);
+    walk w = {0};
+    for (int64_t i = 0; i < n; i++, step(v, &w)) {
         mti_u32x4 u = mti_philox(seed, (uint64_t)i);
         double high = mti_u32_to_unit(u.v[0]), low = mti_u32_to_unit(u.v[1]);
-        values_set(v, i, 2.0 * (high + 0x1p-24 * low) - 1.0);
+        set_at(v, w.at, 2.0 * (high + 0x1p-24 * low) - 1.0);
     }
 }
 
@@ -188,7 +217,8 @@ bool values_surroundings_untouched(const mti_view *v)
     size_t n = values_bytes(v) / mt_dtype_size(v->dtype);
     char *own = calloc(n, 1);
     bool untouched = own != NULL;
-    for (int64_t i = 0; untouched && i < mti_view_count(v); i++) own[place(v, i)] = 1;
+    walk w = {0};
+    for (int64_t i = mti_view_count(v); untouched && i > 0; i--, step(v, &w)) own[w.at] = 1;
     for (size_t i = 0; untouched && i < n; i++)
         untouched = own[i] || get_at(v, (int64_t)i) == FOREIGN;
     free(own);

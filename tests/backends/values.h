@@ -17,6 +17,8 @@ void values_free_all(void);
 
 /* Element i in row-major order. */
 double values_get(const mti_view *v, int64_t i);
+/* All elements in row-major order, for the caller to free. */
+double *values_all(const mti_view *v);
 void values_set(const mti_view *v, int64_t i, double value);
 void values_fill(const mti_view *v, double value);
 /* Uniform in [-1, 1), rounded to the view's dtype. */
