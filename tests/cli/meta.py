@@ -339,10 +339,12 @@ def pictures():
 
 
 def instructions(layers):
-    """The number of instructions that a whole run executes on one thread; other programs do not change it."""
+    """The number of instructions that a whole run executes on one thread; other programs do not change it. Of malloc as it
+    is by itself: not filling blocks, and growing large ones where they are."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
     p = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", MEMTAPE,
                         "profile", "gpt", "-l", str(layers), "--device", "meta", "--optimizer", "adamw"],
-                       capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+                       capture_output=True, text=True, env=dict(env, OMP_NUM_THREADS="1"))
     found = re.search(r"Collected : (\d+)", p.stderr)
     check(found, f"valgrind counts instructions: {p.stderr[-300:]}")
     return int(found[1]) if found else 0
