@@ -61,6 +61,10 @@ def check_page(page):
         sign, formula = (-1, formula[1:]) if formula.startswith("-") else (1, formula)
         equal(number(bytes), sign * worth(formula, **letters(profiles[row])), f"row {row}: {formula}")
         predicted[row] += number(bytes)
+    for row, bytes, *rest in page["With expandable segments"]:
+        p = measured(dict(page["Commands"])[row] + " --expandable-segments")
+        equal(number(bytes), p["steady"]["reserved"], f"row {row}, expandable: bytes reserved")
+        follow(rest, number(bytes), published[row], f"row {row}, expandable")
     added = [cells[0] for cells in page["Known differences, in rows"]]
     equal([cells[0] for cells in page["With these rows"]], sorted(set(added), key=int), "measurements with rows")
     for row, bytes, *rest, left in page["With these rows"]:
