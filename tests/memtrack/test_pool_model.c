@@ -1,10 +1,9 @@
 /* The allocator against a slow model of PyTorch's rules: one array of blocks in address order,
  * searched from end to end. Addresses and figures must always be equal. Among equal blocks the
  * lowest address is taken, with segments in the order in which they were made. */
-#include "fake.h"
+#include "modelled.h"
 
 #define MAX_BLOCKS 4096
-#define MAX_LIVE   300
 
 typedef struct block {
     uintptr_t at;
@@ -13,32 +12,35 @@ typedef struct block {
     bool live, large, first; /* first of its segment */
 } block;
 
-typedef struct model {
+struct mtt_model {
     mti_ctx *fake;
     block b[MAX_BLOCKS]; /* sorted by address */
     size_t n, n_segments;
-} model;
+};
 
-static void insert(model *m, size_t i, block b)
+static void insert(mtt_model *m, size_t i, block b)
 {
     assert_in_range(m->n, 0, MAX_BLOCKS - 1);
     memmove(&m->b[i + 1], &m->b[i], (m->n++ - i) * sizeof b);
     m->b[i] = b;
 }
 
-static void erase(model *m, size_t i)
+static void erase(mtt_model *m, size_t i)
 {
     memmove(&m->b[i], &m->b[i + 1], (--m->n - i) * sizeof *m->b);
 }
 
-static bool last_of_segment(const model *m, size_t i) { return i + 1 == m->n || m->b[i + 1].first; }
+static bool last_of_segment(const mtt_model *m, size_t i)
+{
+    return i + 1 == m->n || m->b[i + 1].first;
+}
 
-static bool whole_segment(const model *m, size_t i)
+static bool whole_segment(const mtt_model *m, size_t i)
 {
     return m->b[i].first && last_of_segment(m, i);
 }
 
-static void model_empty_cache(model *m)
+static void model_empty_cache(mtt_model *m)
 {
     for (size_t i = m->n; i-- > 0;)
         if (!m->b[i].live && whole_segment(m, i)) {
@@ -48,7 +50,7 @@ static void model_empty_cache(model *m)
 }
 
 /* Index of a new free segment, or -1. */
-static long model_segment(model *m, size_t size)
+static long model_segment(mtt_model *m, size_t size)
 {
     size_t n = size <= 1 * MIB ? 2 * MIB : size < 10 * MIB ? 20 * MIB : size;
     n = (n + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
@@ -70,7 +72,7 @@ static long model_segment(model *m, size_t size)
 }
 
 /* Returns the address, or 0 if there is no memory. */
-static uintptr_t model_alloc(model *m, size_t n_bytes)
+static uintptr_t model_alloc(mtt_model *m, size_t n_bytes)
 {
     size_t size = (n_bytes + 511) / 512 * 512;
     long best = -1;
@@ -97,7 +99,7 @@ static uintptr_t model_alloc(model *m, size_t n_bytes)
     return at;
 }
 
-static void model_free(model *m, uintptr_t at)
+static void model_free(mtt_model *m, uintptr_t at)
 {
     size_t i = 0;
     while (m->b[i].at != at) i++;
@@ -112,7 +114,7 @@ static void model_free(model *m, uintptr_t at)
     }
 }
 
-static void compare(const model *m, const mti_pool *pool)
+static void compare(const mtt_model *m, const mti_pool *pool)
 {
     size_t requested = 0, allocated = 0, active = 0, reserved = 0, inactive = 0, live = 0, n = 0;
     for (size_t i = 0; i < m->n; i++) {
@@ -139,46 +141,24 @@ static void compare(const model *m, const mti_pool *pool)
     assert_int_equal(s.segments.current, n);
 }
 
-static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
+static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache, compare};
+
+static void assert_agree(const mtt_requests *requests, size_t capacity)
 {
     static mti_ctx fake, fake_of_model;
-    static model m;
-    mti_block *live[MAX_LIVE];
-    size_t n_live = 0, n_refused = 0;
+    static mtt_model m;
     mtt_fake_init(&fake, capacity);
     mtt_fake_init(&fake_of_model, capacity);
     memset(&m, 0, sizeof m);
     m.fake = &fake_of_model;
     mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
-    for (int step = 0; step < n_steps; step++) {
-        uint64_t what = mtt_draw(&seed) % 4096;
-        /* The number of live blocks alternates between few and many. */
-        size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
-        if (what == 0) {
-            mti_pool_empty_cache(pool);
-            model_empty_cache(&m);
-        } else if (n_live && (n_live == goal || what % 8 < (n_live < goal ? 3 : 5))) {
-            size_t i = (size_t)mtt_draw(&seed) % n_live;
-            model_free(&m, (uintptr_t)live[i]->ptr);
-            mti_pool_free(pool, live[i], live[i]->requested);
-            live[i] = live[--n_live];
-        } else if (n_live < MAX_LIVE) {
-            size_t n_bytes = mtt_draw_size(&seed, max_log2);
-            mti_block *b = mti_pool_alloc(pool, n_bytes, (mt_category)(what % MT_CATEGORY_COUNT));
-            assert_int_equal(b ? (uintptr_t)b->ptr : 0, model_alloc(&m, n_bytes));
-            if (b) live[n_live++] = b;
-            if (!b) n_refused++, mt_clear_error();
-        }
-        compare(&m, pool);
-        if (step % 512 == 0) assert_true(mti_pool_check(pool));
-    }
+    size_t n_refused = mtt_agree(pool, &m, &calls, requests);
     mt_mem_stats s;
     mti_pool_get_stats(pool, &s);
-    assert_int_equal(s.ooms, n_refused);
     assert_int_equal(fake.n_asked, fake_of_model.n_asked);
     if (capacity < 1024 * MIB) assert_true(n_refused > 100); /* memory really ran out */
-    print_message("%d steps: %zu segments asked for, %zu requests refused, peak %zu MiB\n", n_steps,
-                  fake.n_asked, n_refused, s.reserved.peak / MIB);
+    print_message("%d requests: %zu segments asked for, %zu requests refused, peak %zu MiB\n",
+                  requests->n, fake.n_asked, n_refused, s.reserved.peak / MIB);
     mti_pool_free_all(pool);
     assert_int_equal(fake.n, 0);
 }
@@ -186,19 +166,19 @@ static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capaci
 static void sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    assert_agree(200000, 1, 26, (size_t)1 << 40);
+    assert_agree(&(mtt_requests){200000, 1, 26}, (size_t)1 << 40);
 }
 
 static void small_sizes_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    assert_agree(100000, 2, 20, (size_t)1 << 40);
+    assert_agree(&(mtt_requests){100000, 2, 20}, (size_t)1 << 40);
 }
 
 static void if_memory_is_short_cached_segments_are_freed_as_in_pytorch(void **state)
 {
     (void)state;
-    assert_agree(100000, 3, 26, 600 * MIB);
+    assert_agree(&(mtt_requests){100000, 3, 26}, 600 * MIB);
 }
 
 int main(void)

@@ -1,10 +1,9 @@
 /* Expandable segments against a slow model of PyTorch's rules (range.h): one array of blocks in
  * order of addresses, searched from end to end. Addresses and figures must always be equal. */
 #include <stdlib.h>
-#include "fake.h"
+#include "modelled.h"
 
 #define MAX_BLOCKS 8192
-#define MAX_LIVE   300
 #define SMALLEST   512
 
 typedef enum condition { UNMAPPED, FREE, LIVE } condition;
@@ -16,30 +15,31 @@ typedef struct block {
     bool large, first; /* first of its segment */
 } block;
 
-typedef struct model {
+struct mtt_model {
+    const mti_ctx *fake; /* the pool's */
     size_t capacity, reserved, granule[2];
     bool reclaim;
     uintptr_t next; /* where the next segment goes */
     block b[MAX_BLOCKS];
     size_t n;
-} model;
+};
 
 static size_t up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static void insert(model *m, size_t i, block b)
+static void insert(mtt_model *m, size_t i, block b)
 {
     assert_in_range(m->n, 0, MAX_BLOCKS - 1);
     memmove(&m->b[i + 1], &m->b[i], (m->n++ - i) * sizeof b);
     m->b[i] = b;
 }
 
-static bool has_next(const model *m, size_t i) { return i + 1 < m->n && !m->b[i + 1].first; }
-static bool has_left(const model *m, size_t i) { return !m->b[i].first; }
+static bool has_next(const mtt_model *m, size_t i) { return i + 1 < m->n && !m->b[i + 1].first; }
+static bool has_left(const mtt_model *m, size_t i) { return !m->b[i].first; }
 
 /* Joins block i with its neighbours in the same condition. Returns its index then. */
-static size_t join(model *m, size_t i)
+static size_t join(mtt_model *m, size_t i)
 {
     if (has_next(m, i) && m->b[i + 1].is == m->b[i].is) {
         m->b[i].size += m->b[i + 1].size;
@@ -54,7 +54,7 @@ static size_t join(model *m, size_t i)
 }
 
 /* Cuts block i after `size` bytes; what follows is `is`. */
-static void cut(model *m, size_t i, size_t size, condition is)
+static void cut(mtt_model *m, size_t i, size_t size, condition is)
 {
     block rest = m->b[i];
     if (rest.size == size) return;
@@ -63,19 +63,19 @@ static void cut(model *m, size_t i, size_t size, condition is)
     insert(m, i + 1, rest);
 }
 
-static uintptr_t base_of(const model *m, size_t i)
+static uintptr_t base_of(const mtt_model *m, size_t i)
 {
     while (!m->b[i].first) i--;
     return m->b[i].at;
 }
 
-static size_t grown(const model *m, size_t i)
+static size_t grown(const mtt_model *m, size_t i)
 {
     bool grows = has_next(m, i) && m->b[i + 1].is == UNMAPPED;
     return m->b[i].size + (grows ? m->b[i + 1].size : 0);
 }
 
-static const model *sorted; /* for the comparison alone */
+static const mtt_model *sorted; /* for the comparison alone */
 
 static int by_size(const void *a, const void *b)
 {
@@ -85,7 +85,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* All that fit, by size: go on as long as the next could grow to less. -1: there is none. */
-static long best(const model *m, size_t size, bool large)
+static long best(const mtt_model *m, size_t size, bool large)
 {
     static size_t fits[MAX_BLOCKS];
     size_t n = 0, i = 0;
@@ -99,7 +99,7 @@ static long best(const model *m, size_t size, bool large)
 }
 
 /* Maps the first `size` bytes of an unmapped block. Index of the free block, or -1. */
-static long map(model *m, size_t i, size_t size)
+static long map(mtt_model *m, size_t i, size_t size)
 {
     size_t n_bytes = up(size, m->granule[m->b[i].large]);
     if (n_bytes > m->capacity - m->reserved) return -1;
@@ -109,7 +109,7 @@ static long map(model *m, size_t i, size_t size)
     return (long)join(m, i);
 }
 
-static size_t lowest_room(model *m, size_t size, bool large)
+static size_t lowest_room(mtt_model *m, size_t size, bool large)
 {
     for (size_t i = 0; i < m->n; i++) {
         if (m->b[i].is != UNMAPPED || m->b[i].large != large) continue;
@@ -127,7 +127,7 @@ static size_t lowest_room(model *m, size_t size, bool large)
     return m->n - 1;
 }
 
-static long grow(model *m, size_t size, bool large)
+static long grow(mtt_model *m, size_t size, bool large)
 {
     long at = (long)lowest_room(m, size, large);
     if (m->b[at].is == UNMAPPED) at = map(m, (size_t)at, least(size, m->b[at].size));
@@ -138,7 +138,7 @@ static long grow(model *m, size_t size, bool large)
 
 /* At most so many bytes, from the lowest addresses on. A segment goes with the last memory it has;
  * one that never got any stays. */
-static void model_give_back(model *m, size_t at_most)
+static void model_give_back(mtt_model *m, size_t at_most)
 {
     for (size_t i = 0; i < m->n && at_most; i++) {
         block *b = &m->b[i];
@@ -160,7 +160,7 @@ static void model_give_back(model *m, size_t at_most)
 }
 
 /* Returns the address, or 0 if there is no memory. */
-static uintptr_t model_alloc(model *m, size_t n_bytes)
+static uintptr_t model_alloc(mtt_model *m, size_t n_bytes)
 {
     size_t size = up(n_bytes, SMALLEST);
     bool large = size > 1 * MIB;
@@ -177,7 +177,7 @@ static uintptr_t model_alloc(model *m, size_t n_bytes)
     return m->b[at].at;
 }
 
-static void model_free(model *m, uintptr_t at)
+static void model_free(mtt_model *m, uintptr_t at)
 {
     size_t i = 0;
     while (m->b[i].at != at) i++;
@@ -185,52 +185,37 @@ static void model_free(model *m, uintptr_t at)
     join(m, i);
 }
 
-static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capacity,
-                         const mt_expandable *how)
+static void model_empty_cache(mtt_model *m) { model_give_back(m, SIZE_MAX); }
+
+static void compare(const mtt_model *m, const mti_pool *pool)
 {
-    size_t granule = how->granule;
-    static mti_ctx fake;
-    static model m;
-    mti_block *live[MAX_LIVE];
-    size_t n_live = 0, n_refused = 0;
-    mtt_fake_init(&fake, capacity);
-    memset(&m, 0, sizeof m);
-    m.capacity = capacity, m.next = fake.up;
-    m.granule[0] = granule ? granule : 2 * MIB;
-    m.granule[1] = granule ? granule : 20 * MIB;
-    mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
-    m.reclaim = how->reclaim;
-    assert_true(mti_pool_set_expandable(pool, how));
-    for (int step = 0; step < n_steps; step++) {
-        uint64_t what = mtt_draw(&seed) % 4096;
-        size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
-        if (what < 2) {
-            mti_pool_empty_cache(pool);
-            model_give_back(&m, SIZE_MAX);
-        } else if (n_live && (n_live == goal || what % 8 < (n_live < goal ? 3 : 5))) {
-            size_t i = (size_t)mtt_draw(&seed) % n_live;
-            model_free(&m, (uintptr_t)live[i]->ptr);
-            mti_pool_free(pool, live[i], live[i]->requested);
-            live[i] = live[--n_live];
-        } else if (n_live < MAX_LIVE) {
-            size_t n_bytes = mtt_draw_size(&seed, max_log2);
-            mti_block *b = mti_pool_alloc(pool, n_bytes, (mt_category)(what % MT_CATEGORY_COUNT));
-            assert_int_equal(b ? (uintptr_t)b->ptr : 0, model_alloc(&m, n_bytes));
-            if (b) live[n_live++] = b;
-            if (!b) n_refused++, mt_clear_error();
-        }
-        mt_mem_stats s;
-        mti_pool_get_stats(pool, &s);
-        assert_int_equal(s.reserved.current, m.reserved);
-        assert_int_equal(s.reserved.current, fake.held);
-        if (step % 512 == 0) assert_true(mti_pool_check(pool));
-    }
     mt_mem_stats s;
     mti_pool_get_stats(pool, &s);
-    assert_int_equal(s.ooms, n_refused);
+    assert_int_equal(s.reserved.current, m->reserved);
+    assert_int_equal(s.reserved.current, m->fake->held);
+}
+
+static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache, compare};
+
+static void assert_agree(const mtt_requests *requests, size_t capacity,
+                         const mt_expandable *expandable)
+{
+    static mti_ctx fake;
+    static mtt_model m;
+    mtt_fake_init(&fake, capacity);
+    memset(&m, 0, sizeof m);
+    m.fake = &fake, m.capacity = capacity, m.next = fake.up, m.reclaim = expandable->reclaim;
+    m.granule[0] = expandable->granule ? expandable->granule : 2 * MIB;
+    m.granule[1] = expandable->granule ? expandable->granule : 20 * MIB;
+    mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
+    assert_true(mti_pool_set_expandable(pool, expandable));
+    size_t n_refused = mtt_agree(pool, &m, &calls, requests);
+    mt_mem_stats s;
+    mti_pool_get_stats(pool, &s);
     assert_true((n_refused > 100) == (capacity < 1024 * MIB)); /* memory really ran out */
-    print_message("%d steps: %zu times asked, %zu requests refused, peak %zu MiB of %zu\n", n_steps,
-                  fake.n_asked, n_refused, s.reserved.peak / MIB, s.allocated.peak / MIB);
+    print_message("%d requests: %zu times asked, %zu requests refused, peak %zu MiB of %zu\n",
+                  requests->n, fake.n_asked, n_refused, s.reserved.peak / MIB,
+                  s.allocated.peak / MIB);
     mti_pool_free_all(pool);
     assert_int_equal(fake.n_granules + fake.n_ranges, 0);
 }
@@ -238,33 +223,33 @@ static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capaci
 static void sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    assert_agree(100000, 1, 26, (size_t)1 << 40, &(mt_expandable){0});
+    assert_agree(&(mtt_requests){100000, 1, 26}, (size_t)1 << 40, &(mt_expandable){0});
 }
 
 static void small_sizes_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    assert_agree(100000, 2, 20, (size_t)1 << 40, &(mt_expandable){0});
+    assert_agree(&(mtt_requests){100000, 2, 20}, (size_t)1 << 40, &(mt_expandable){0});
 }
 
 static void if_memory_is_short_free_granules_go_back_as_in_pytorch(void **state)
 {
     (void)state;
-    assert_agree(100000, 3, 26, 600 * MIB, &(mt_expandable){0});
+    assert_agree(&(mtt_requests){100000, 3, 26}, 600 * MIB, &(mt_expandable){0});
 }
 
 static void with_small_granules_the_rules_are_the_same(void **state)
 {
     (void)state;
-    assert_agree(60000, 4, 24, 300 * MIB, &(mt_expandable){.granule = 512 * KIB});
+    assert_agree(&(mtt_requests){60000, 4, 24}, 300 * MIB, &(mt_expandable){.granule = 512 * KIB});
 }
 
 static void free_granules_that_are_reclaimed_are_the_lowest(void **state)
 {
     (void)state;
-    const mt_expandable how = {.granule = 256 * KIB, .reclaim = true};
-    assert_agree(60000, 5, 24, (size_t)1 << 40, &how);
-    assert_agree(60000, 6, 24, 300 * MIB, &how);
+    const mt_expandable expandable = {.granule = 256 * KIB, .reclaim = true};
+    assert_agree(&(mtt_requests){60000, 5, 24}, (size_t)1 << 40, &expandable);
+    assert_agree(&(mtt_requests){60000, 6, 24}, 300 * MIB, &expandable);
 }
 
 int main(void)

@@ -1,0 +1,26 @@
+/* modelled.h: a pool and a slow model of its rules get the same random requests. */
+#ifndef MTT_MODELLED_H
+#define MTT_MODELLED_H
+
+#include "fake.h"
+
+typedef struct mtt_model mtt_model; /* each test defines its own */
+
+typedef struct mtt_model_calls {
+    uintptr_t (*alloc)(mtt_model *m, size_t n_bytes); /* the address, or 0: there is no memory */
+    void (*free)(mtt_model *m, uintptr_t at);
+    void (*empty_cache)(mtt_model *m);
+    void (*compare)(const mtt_model *m, const mti_pool *pool); /* after every request */
+} mtt_model_calls;
+
+typedef struct mtt_requests {
+    int n;
+    uint64_t seed;
+    int max_log2; /* of a request's size */
+} mtt_requests;
+
+/* Addresses must always be equal. Returns how many requests were refused, by both. */
+size_t mtt_agree(mti_pool *pool, mtt_model *m, const mtt_model_calls *model,
+                 const mtt_requests *requests);
+
+#endif
