@@ -8,8 +8,9 @@
 
 enum { BATCH = MTT_BATCH, SEQ = MTT_SEQ, SEED = 5, MOST_MICROBATCHES = 8 };
 
-/* AdamW divides a gradient by its own size. Where that is rounding alone, so would the step be: eps
- * is above it. */
+/* A gradient that is exactly 0 on paper, such as that of the keys' bias, which softmax cancels, is
+ * rounding in a run, and differs with the division. AdamW, which divides a gradient by its own
+ * size, would make a whole step of it: eps is above such rounding. */
 const mt_adamw_options mtt_adamw = {
     .lr = 3e-3, .eps = 1e-6, .weight_decay = 0.1, .decay_matrices_only = true};
 
