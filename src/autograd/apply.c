@@ -75,14 +75,16 @@ static void draw(mti_call *c, bool supplied)
 
 static mt_tensor *slot_tensor(mti_call *c, int bit)
 {
-    return bit < 8 ? c->in[bit] : bit < 12 ? c->out[bit - 8] : c->aux[bit - 12];
+    return bit < MTI_OUT_BIT   ? c->in[bit]
+           : bit < MTI_AUX_BIT ? c->out[bit - MTI_OUT_BIT]
+                               : c->aux[bit - MTI_AUX_BIT];
 }
 
 /* Makes the node and saves what it keeps. */
 static mti_node *record(mti_call *c)
 {
     unsigned keep = c->keep;
-    for (int i = 0; i < c->n_in && i < 8; i++)
+    for (int i = 0; i < c->n_in && i < MTI_OUT_BIT; i++)
         if (c->absent[i]) keep &= ~(1u << i);
     mti_node *n = mti_node_new(c, __builtin_popcount(keep));
     if (!n) return NULL;

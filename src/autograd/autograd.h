@@ -15,24 +15,25 @@
 #define MTI_MAX_OUT   64
 #define MTI_MAX_SAVED 8
 
-/* A set of kept tensors: bits 0-7 inputs, 8-11 outputs, 12-15 auxiliaries. */
+/* A set of kept tensors: one bit for each input, from bit 0 on, each output and each auxiliary. */
+enum { MTI_OUT_BIT = 8, MTI_AUX_BIT = 12, MTI_SLOT_BITS = 16 };
 enum mti_slot {
     MTI_IN0 = 1 << 0,
     MTI_IN1 = 1 << 1,
     MTI_IN2 = 1 << 2,
-    MTI_OUT0 = 1 << 8,
-    MTI_OUT1 = 1 << 9,
-    MTI_AUX0 = 1 << 12,
-    MTI_AUX1 = 1 << 13,
-    MTI_AUX2 = 1 << 14
+    MTI_OUT0 = 1 << MTI_OUT_BIT,
+    MTI_OUT1 = 2 << MTI_OUT_BIT,
+    MTI_AUX0 = 1 << MTI_AUX_BIT,
+    MTI_AUX1 = 2 << MTI_AUX_BIT,
+    MTI_AUX2 = 4 << MTI_AUX_BIT
 };
-#define MTI_SLOTS 0xFFFFu
+#define MTI_SLOTS ((1u << MTI_SLOT_BITS) - 1)
 
 /* Marks of a slot whose values a gradient does not read: only whether each is > 0 ... */
-#define MTI_SIGN_MARK  16
+#define MTI_SIGN_MARK  MTI_SLOT_BITS
 #define MTI_SIGN(slot) ((slot) | (uint64_t)(slot) << MTI_SIGN_MARK)
 /* ... or none of them, as mt_dropout_mask can draw the mask again (mti_draw). */
-#define MTI_DRAWN_MARK  32
+#define MTI_DRAWN_MARK  (2 * MTI_SLOT_BITS)
 #define MTI_DRAWN(slot) ((slot) | (uint64_t)(slot) << MTI_DRAWN_MARK)
 
 typedef struct mti_call mti_call;
@@ -182,7 +183,7 @@ struct mti_call {
     uint64_t want;           /* inputs whose gradient is wanted */
     unsigned keep;           /* slots the tape will keep; 0 when nothing is recorded */
     bool backward;
-    bool absent[8]; /* an optional input was NULL */
+    bool absent[MTI_OUT_BIT]; /* an optional input was NULL */
     /* forward */
     mt_tensor *const *in;
     mt_tensor **out;
@@ -191,9 +192,9 @@ struct mti_call {
     mti_draw draw;                /* where they begin; the shape rule sets p */
     mt_tensor *aux[MTI_MAX_AUX];
     /* backward */
-    const mti_view *saved[16]; /* by slot bit; NULL: not kept */
-    unsigned loaded;           /* the bits of those that are not NULL */
-    mt_tensor **dout;          /* NULL entry: no gradient reached that output */
+    const mti_view *saved[MTI_SLOT_BITS]; /* by slot bit; NULL: not kept */
+    unsigned loaded;                      /* the bits of those that are not NULL */
+    mt_tensor **dout;                     /* NULL entry: no gradient reached that output */
     mt_tensor **din;
     /* both */
     int n_scratch, n_temps;
@@ -409,7 +410,7 @@ struct mti_node {
     bool ran;      /* its backward, which read them */
     bool running;  /* in its hooks or its backward: no walk may reach it */
     uint64_t walk; /* number of the walk that `grads` belong to; 0: none */
-    bool absent[8];
+    bool absent[MTI_OUT_BIT];
     mti_edge *in;                 /* [n_in] */
     mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
     mt_tensor **grads;            /* [n_out], during a backward */
@@ -439,8 +440,8 @@ void mti_hook_list_free(mti_hook_list *list);
 /* Call around a loop over the list: hooks removed meanwhile are freed by the last leave. */
 void mti_hook_list_enter(mti_hook_list *list);
 void mti_hook_list_leave(mti_hook_list *list);
-/* Whether this walk calls it: not if a hook removed it or added it during the walk. */
-bool mti_is_called(const mti_grad_hook *h);
+/* Whether this walk calls any of them: it leaves out those that a hook removed or added meanwhile.
+ */
 bool mti_any_is_called(const mti_hook_list *list);
 /* Runs the hooks of one output, or of a leaf. Takes grad over; NULL on failure. */
 mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view *spec,

@@ -186,7 +186,7 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
     for (int i = 0; i < n->n_saved; i++) {
         const mti_saved_tensor *s = &n->saved[i];
         held[i] = mti_slot_load(s);
-        if (s->n_packed && s->bit >= 8 && !(n->op->flags & MTI_INPLACE))
+        if (s->n_packed && s->bit >= MTI_OUT_BIT && !(n->op->flags & MTI_INPLACE))
             held[i] = mti_tensor_with_strides(held[i], &s->packed[0].spec, MT_TEMPORARY);
         if (!held[i]) return false;
         c->saved[s->bit] = &held[i]->view;

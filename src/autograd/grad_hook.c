@@ -50,7 +50,8 @@ static void leave_user_code(engine_state outer)
     *mti_making_now() = outer.making;
 }
 
-bool mti_is_called(const mti_grad_hook *h)
+/* Not if a hook removed it or added it during the walk. */
+static bool is_called(const mti_grad_hook *h)
 {
     return !h->removed && h->walk < mti_modes_now()->walk;
 }
@@ -58,7 +59,7 @@ bool mti_is_called(const mti_grad_hook *h)
 bool mti_any_is_called(const mti_hook_list *list)
 {
     const mti_grad_hook *h = list->first;
-    while (h && !mti_is_called(h)) h = h->next;
+    while (h && !is_called(h)) h = h->next;
     return h != NULL;
 }
 
@@ -83,7 +84,7 @@ mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view
     if (!list->first) return grad;
     mti_hook_list_enter(list);
     for (const mti_grad_hook *h = list->first; h && grad; h = h->next)
-        if (h->fn && h->out_index == out_index && mti_is_called(h)) grad = run_hook(h, spec, grad);
+        if (h->fn && h->out_index == out_index && is_called(h)) grad = run_hook(h, spec, grad);
     mti_hook_list_leave(list);
     return grad;
 }
@@ -94,7 +95,7 @@ bool mti_run_leaf_hooks(mti_leaf *leaf)
     bool ok = true;
     mti_hook_list_enter(&leaf->hooks);
     for (const mti_grad_hook *h = leaf->hooks.first; ok && h && leaf->owner; h = h->next) {
-        if (!h->leaf_fn || !mti_is_called(h)) continue;
+        if (!h->leaf_fn || !is_called(h)) continue;
         mt_tensor *owner = mt_retain(leaf->owner);
         engine_state outer = enter_user_code();
         mt_status status = h->leaf_fn(h->user, owner);

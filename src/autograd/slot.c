@@ -20,15 +20,18 @@ static uint64_t marks_of(const mti_node *n, int bit)
 
 static mt_save_role role_of(int bit)
 {
-    return bit < 8 ? MT_SAVE_INPUT : bit < 12 ? MT_SAVE_OUTPUT : MT_SAVE_AUX;
+    return bit < MTI_OUT_BIT ? MT_SAVE_INPUT : bit < MTI_AUX_BIT ? MT_SAVE_OUTPUT : MT_SAVE_AUX;
 }
 
-static int index_of(int bit) { return bit < 8 ? bit : bit < 12 ? bit - 8 : bit - 12; }
+static int index_of(int bit)
+{
+    return bit < MTI_OUT_BIT ? bit : bit < MTI_AUX_BIT ? bit - MTI_OUT_BIT : bit - MTI_AUX_BIT;
+}
 
 static const char *letter_of(const mti_op *op, int bit)
 {
     int i = index_of(bit);
-    return bit < 8 ? op->in[i] : bit < 12 ? mti_out_letter(op, i) : op->aux[i];
+    return bit < MTI_OUT_BIT ? op->in[i] : bit < MTI_AUX_BIT ? mti_out_letter(op, i) : op->aux[i];
 }
 
 mt_save_info mti_slot_info(const mti_saved_tensor *s)

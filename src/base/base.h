@@ -105,12 +105,9 @@ size_t mti_hashmap_find(const mti_hashmap *m, uint64_t key);
 /* The next place with the key; start with *probe = 0. */
 size_t mti_hashmap_next(const mti_hashmap *m, uint64_t key, size_t *probe);
 bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place); /* whether it was there */
-/* Replaces the place `from` of a key; takes no memory. Whether it was there. */
-bool mti_hashmap_move(mti_hashmap *m, uint64_t key, size_t from, size_t to);
 /* Visits every place, in no particular order; start with *i = 0. Each place that stays in the
  * map is visited once, even if others are removed meanwhile. */
 size_t mti_hashmap_each(const mti_hashmap *m, size_t *i);
-void mti_hashmap_clear(mti_hashmap *m); /* keeps its memory */
 void mti_hashmap_free(mti_hashmap *m);
 
 /* FNV-1a of n bytes, continued from `hash`. */

@@ -65,29 +65,15 @@ size_t mti_hashmap_find(const mti_hashmap *m, uint64_t key)
     return mti_hashmap_next(m, key, &probe);
 }
 
-/* NULL if the key does not have this place. */
-static struct mti_hashmap_entry *entry_of(const mti_hashmap *m, uint64_t key, size_t place)
+bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place)
 {
     size_t probe = 0, found;
     do found = mti_hashmap_next(m, key, &probe);
     while (found != MTI_NO_PLACE && found != place);
-    return found == MTI_NO_PLACE ? NULL : look(m, key, probe - 1);
-}
-
-bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place)
-{
-    struct mti_hashmap_entry *e = entry_of(m, key, place);
-    if (!e) return false;
-    e->held = GONE;
+    if (found == MTI_NO_PLACE) return false;
+    look(m, key, probe - 1)->held = GONE;
     m->n--;
     return true;
-}
-
-bool mti_hashmap_move(mti_hashmap *m, uint64_t key, size_t from, size_t to)
-{
-    struct mti_hashmap_entry *e = entry_of(m, key, from);
-    if (e) e->held = to + 1;
-    return e;
 }
 
 size_t mti_hashmap_each(const mti_hashmap *m, size_t *i)
@@ -97,12 +83,6 @@ size_t mti_hashmap_each(const mti_hashmap *m, size_t *i)
         if (held != FREE && held != GONE) return held - 1;
     }
     return MTI_NO_PLACE;
-}
-
-void mti_hashmap_clear(mti_hashmap *m)
-{
-    for (size_t i = 0; i < m->n_entries; i++) m->at[i].held = FREE;
-    m->n = m->n_used = 0;
 }
 
 void mti_hashmap_free(mti_hashmap *m)

@@ -162,6 +162,4 @@ bool mti_comm_reports(const mt_comm *comm);
 /* Whether the group is its comm's. */
 bool mti_comm_is(const mt_group *group);
 
-extern const mti_comm_kind mti_comm_threads;
-
 #endif

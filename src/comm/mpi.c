@@ -299,7 +299,16 @@ static void close_end(const mti_comm_end *end, bool after_failure)
 MT_API const mti_comm_kind *mti_comm_entry(size_t n_kind);
 const mti_comm_kind *mti_comm_entry(size_t n_kind)
 {
-    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split, close_end,
-                                       post,        fetch, settle,     reports,  aside, NULL};
+    static const mti_comm_kind kind = {.n_kind = sizeof kind,
+                                       .kind = "mpi",
+                                       .open = open_world,
+                                       .exchange = exchange,
+                                       .split = split,
+                                       .close = close_end,
+                                       .post = post,
+                                       .fetch = fetch,
+                                       .settle = settle,
+                                       .reports = reports,
+                                       .aside = aside};
     return n_kind == sizeof kind ? &kind : NULL;
 }

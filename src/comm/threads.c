@@ -238,18 +238,16 @@ static void leave(const mti_comm_end *end, bool failed)
     if (last) meeting_free(m);
 }
 
-const mti_comm_kind mti_comm_threads = {sizeof(mti_comm_kind),
-                                        "threads",
-                                        NULL,
-                                        exchange,
-                                        split,
-                                        leave,
-                                        post,
-                                        fetch,
-                                        settle,
-                                        NULL,
-                                        aside,
-                                        interrupt};
+static const mti_comm_kind threads = {.n_kind = sizeof threads,
+                                      .kind = "threads",
+                                      .exchange = exchange,
+                                      .split = split,
+                                      .close = leave,
+                                      .post = post,
+                                      .fetch = fetch,
+                                      .settle = settle,
+                                      .aside = aside,
+                                      .interrupt = interrupt};
 
 mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
 {
@@ -260,8 +258,7 @@ mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
     meeting *m = meeting_new(ranks);
     if (!m) return mt_last_status();
     int64_t n = 0;
-    while (n < ranks && (ends[n] = mti_comm_new(&mti_comm_threads, &(mti_comm_end){m, ranks, n})))
-        n++;
+    while (n < ranks && (ends[n] = mti_comm_new(&threads, &(mti_comm_end){m, ranks, n}))) n++;
     if (n == ranks) return MT_OK;
     m->left = ranks - n; /* those that were not made */
     for (int64_t r = 0; r < n; r++) mt_comm_free(ends[r]);

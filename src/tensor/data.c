@@ -221,8 +221,9 @@ mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
 
 /* ---- writing ---- */
 
-/* Dimensions in order of stride: each stride must be larger than the span of the ones before. */
-bool mti_view_overlaps(const mti_view *v)
+/* Takes dimensions in order of stride: each stride must be larger than the span of the ones before.
+ */
+static bool may_overlap(const mti_view *v)
 {
     if (mti_view_count(v) == 0) return false;
     int64_t reach = 0; /* from the first element to the last, of the dimensions seen so far */
@@ -243,7 +244,7 @@ bool mti_check_writable(const char *caller, const mt_tensor *t)
 {
     char shape[MTI_SHAPE_TEXT], strides[MTI_SHAPE_TEXT];
     const mti_view *v = &t->view;
-    return !mti_view_overlaps(v) ||
+    return !may_overlap(v) ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "%s: the tensor is %s with strides %s: several elements share one place "
                          "in memory; need each in its own (mt_contiguous)",

@@ -165,10 +165,8 @@ bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
 bool mti_is_like(mt_status status, const char *caller, const char *name, const mt_tensor *t,
                  const mti_view *spec, const mt_device *device);
 
-/* Whether two elements of v may share memory. Also true for some interleaved strides without
+/* Fails if several elements of t may share memory. Also for some interleaved strides without
  * sharing, which only mt_view_as can make. */
-bool mti_view_overlaps(const mti_view *v);
-/* Fails if several elements of t share memory. */
 bool mti_check_writable(const char *caller, const mt_tensor *t);
 
 /* The element `offset` elements after the first. */

@@ -57,10 +57,6 @@ static void a_key_has_as_many_places_as_were_added(void **state)
     assert_true(mti_hashmap_remove(&m, 1, 4));
     assert_false(mti_hashmap_remove(&m, 1, 4));
     assert_false(mti_hashmap_remove(&m, 1, 3)); /* place 3 belongs to key 0 */
-    assert_false(mti_hashmap_move(&m, 1, 4, 3));
-    assert_true(mti_hashmap_move(&m, 1, 7, 4));
-    assert_int_equal(places_of(&m, 1), 0xFFFFFu & 0x49249249u << 1 & ~(1u << 7));
-    assert_true(mti_hashmap_move(&m, 1, 4, 7));
     assert_int_equal(places_of(&m, 1), 0xFFFFFu & 0x49249249u << 1 & ~(1u << 4));
     mti_hashmap_free(&m);
 }

@@ -22,7 +22,7 @@
 typedef struct mti_cpu_copies mti_cpu_copies;
 struct mti_ctx {
     atomic_int threads; /* any host thread may set it while another computes */
-    atomic_int shared;  /* kernels that several threads shared since the last optimizer's step */
+    atomic_int shared;  /* kernels that several threads shared since AdamW's last step */
     mti_cpu_copies *copies;
 };
 

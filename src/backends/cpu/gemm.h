@@ -43,11 +43,20 @@ typedef struct mti_gemm_tile {
     char *c;
 } mti_gemm_tile;
 
+/* What MEMTAPE_ONEDNN says: 0, oneDNN for no product; 1, on every CPU that it has kernels for; else
+ * where it is known to be faster. Of gemm_f32.c, for gemm_bf16.c too. */
+typedef enum mti_onednn_wish {
+    MTI_ONEDNN_UNSAID,
+    MTI_ONEDNN_NEVER,
+    MTI_ONEDNN_ALWAYS
+} mti_onednn_wish;
+mti_onednn_wish mti_onednn_wished(void);
+
 /* gemm_bf16.c. wanted: is oneDNN available, capable and faster? plan, after tiling: sets native
  * (false if oneDNN refuses these operands) and native_scratch. */
 bool mti_gemm_bf16_wanted(const mti_gemm *g);
 void mti_gemm_bf16_plan(mti_gemm *g);
-/* c [t->m,t->n] = a b, without alpha; false when oneDNN ran out of memory. */
+/* c [t->m,t->n] = a b, without alpha; false, without mti_fail, when oneDNN fails. */
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 
 /* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? product:

@@ -1,7 +1,5 @@
 /* gemm_bf16.c: tiles of bf16 products by oneDNN, if the CPU has bf16 instructions. A tile is one
  * serial call, so any thread computes the same bits. */
-#include <stdlib.h>
-#include <string.h>
 #include "backends/cpu/gemm.h"
 
 #ifdef MTI_HAVE_ONEDNN
@@ -14,14 +12,16 @@ static bool has(dnnl_cpu_isa_t isa, dnnl_cpu_isa_t all) { return (isa & all) == 
 
 /* Whether bf16 instructions compute more in a second than those for f32. Intel's do not without
  * AMX: on registers, a core of a Xeon (family 6, model 207) made 88 GFLOP/s with vdpbf16ps and 180
- * with vfmadd, so operands widened to f32 are faster; MEMTAPE_ONEDNN=1 takes the others. */
+ * with vfmadd, so operands widened to f32 are faster; MEMTAPE_ONEDNN=1 takes its bf16
+ * instructions all the same. */
 static bool is_fast(void)
 {
+    mti_onednn_wish wish = mti_onednn_wished();
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    const char *always = getenv("MEMTAPE_ONEDNN");
+    if (wish == MTI_ONEDNN_NEVER) return false;
     return has(isa, dnnl_cpu_isa_avx512_core_amx) ||
            (has(isa, dnnl_cpu_isa_avx512_core_bf16) &&
-            (!__builtin_cpu_is("intel") || (always && !strcmp(always, "1"))));
+            (!__builtin_cpu_is("intel") || wish == MTI_ONEDNN_ALWAYS));
 }
 
 bool mti_gemm_bf16_wanted(const mti_gemm *g)

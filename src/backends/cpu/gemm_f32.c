@@ -7,16 +7,23 @@
 #ifdef MTI_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
 
+mti_onednn_wish mti_onednn_wished(void)
+{
+    const char *wish = getenv("MEMTAPE_ONEDNN");
+    if (!wish || (strcmp(wish, "0") != 0 && strcmp(wish, "1") != 0)) return MTI_ONEDNN_UNSAID;
+    return *wish == '1' ? MTI_ONEDNN_ALWAYS : MTI_ONEDNN_NEVER;
+}
+
 /* Up to here OpenBLAS's products without packing are as fast, and ask the heap for less. */
 #define WORTH_MACS (1 << 21)
 
 /* Intel's CPUs with AVX-512: on one thread of a Xeon (family 6, model 207), the products of the
  * benchmark's models reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS
- * 0.3.21. AMD's were not measured. MEMTAPE_ONEDNN=1 takes oneDNN on every CPU, 0 on none. */
+ * 0.3.21. AMD's were not measured. */
 static bool is_fast(void)
 {
-    const char *wish = getenv("MEMTAPE_ONEDNN");
-    if (wish && (!strcmp(wish, "0") || !strcmp(wish, "1"))) return *wish == '1';
+    mti_onednn_wish wish = mti_onednn_wished();
+    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS;
 #ifdef __x86_64__
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core;
     return (isa & wanted) == wanted && __builtin_cpu_is("intel");
@@ -53,9 +60,8 @@ bool mti_gemm_f32_report(const mti_gemm *g)
         return mti_fail_bool(
             MT_ERR_MEMORY,
             "cpu out of memory: oneDNN got none for its kernels (%zu bytes of address space; "
-            "ulimit "
-            "-v?) or its copies of the operands of a product of [%lld,%lld] and [%lld,%lld]; "
-            "MEMTAPE_ONEDNN=0 takes OpenBLAS",
+            "ulimit -v?) or its copies of the operands of a product of [%lld,%lld] and "
+            "[%lld,%lld]; MEMTAPE_ONEDNN=0 takes OpenBLAS",
             KERNEL_BYTES, m, k, k, n);
     return mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "gemm: oneDNN failed with status %d in a product of [%lld,%lld] and "

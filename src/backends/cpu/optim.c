@@ -234,6 +234,8 @@ static void adamw_8bit_items(mti_ctx *ctx, const adamw_step *s, int n_items,
     }
 }
 
+/* Whether one thread did almost all of the step: fewer kernels were shared than half of the
+ * tensors, each of which takes several kernels. Begins that count again. */
 static bool one_core_has_all(mti_ctx *ctx, int n_items, const mti_opt_item *items)
 {
     int shared = atomic_exchange_explicit(&ctx->shared, 0, memory_order_relaxed);
