@@ -135,18 +135,6 @@ bool mti_check_serve(mti_options *o)
 
 /* ---- one rank of several ---- */
 
-static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_PP,
-                                          MTI_O_INTERLEAVE, MTI_O_STAGE, MTI_O_MICROBATCHES,
-                                          MTI_O_CP,         MTI_O_DP,    MTI_O_ZERO};
-
-bool mti_is_rank(const mti_options *o)
-{
-    if (o->verb == MTI_FIT) return false; /* it has many */
-    for (size_t i = 0; i < sizeof rank_options / sizeof *rank_options; i++)
-        if (o->given[rank_options[i]]) return true;
-    return false;
-}
-
 /* In train a microbatch is one of the batches whose gradients a step sums. */
 static bool name_accumulated(mti_options *o)
 {
@@ -328,8 +316,7 @@ static bool check_shards(mti_options *o)
                                   : h->keep_root ? "keep-root"
                                                  : "gather",
                                   h->zero);
-    if (h->keep_last && (h->gather == MT_GATHER_MODULE || h->pipeline > 1))
-        return mti_options_refuse(o, "--keep-last needs --gather block or ahead, and no --pp");
+    if (h->keep_last && !mti_check_condition(o, MTI_O_KEEP_LAST, MTI_IF_BLOCKS)) return false;
     return !h->keep_root || h->pipeline <= 1 ||
            mti_options_refuse(o, "--keep-root: stages of --pp have several forwards in flight");
 }

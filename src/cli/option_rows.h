@@ -130,6 +130,8 @@ mti_read_fn mti_read_lora_targets;
 bool mti_check_used(mti_options *o);
 bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
+/* Whether one condition holds, of an option that may be set without being given. */
+bool mti_check_condition(mti_options *o, mti_option option, mti_condition condition);
 /* Whether the device has what the verb needs. */
 bool mti_check_device(mti_options *o);
 bool mti_check_memory(mti_options *o);

@@ -5,6 +5,18 @@
 
 /* ---- conditions ---- */
 
+static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_PP,
+                                          MTI_O_INTERLEAVE, MTI_O_STAGE, MTI_O_MICROBATCHES,
+                                          MTI_O_CP,         MTI_O_DP,    MTI_O_ZERO};
+
+bool mti_is_rank(const mti_options *o)
+{
+    if (o->verb == MTI_FIT) return false; /* it has many */
+    for (size_t i = 0; i < sizeof rank_options / sizeof *rank_options; i++)
+        if (o->given[rank_options[i]]) return true;
+    return false;
+}
+
 static bool alone(const mti_options *o) { return !mti_is_rank(o); }
 static bool ranks_train(const mti_options *o) { return o->verb != MTI_TRAIN || mti_is_rank(o); }
 static bool one_forward(const mti_options *o)
@@ -220,6 +232,14 @@ static bool check(mti_options *o, uint64_t mask, bool with_model)
         if (reason) return mti_options_refuse(o, "--%s%s", r->name, reason);
     }
     return true;
+}
+
+bool mti_check_condition(mti_options *o, mti_option option, mti_condition condition)
+{
+    if (conditions[condition].holds(o)) return true;
+    size_t i = 0;
+    while (mti_option_rows[i].id != option) i++;
+    return mti_options_refuse(o, "--%s%s", mti_option_rows[i].name, conditions[condition].refusal);
 }
 
 bool mti_check_used(mti_options *o)
