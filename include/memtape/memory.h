@@ -86,7 +86,7 @@ MT_API void mt_mem_empty_cache(mt_device *device);
 typedef struct mt_expandable {
     /* Bytes of a granule, a multiple of the device's page (4096 on x86-64 and on meta, 2 MiB on
      * cuda), up to 1 TiB; 0: PyTorch's, 2 MiB for requests up to 1 MiB and 20 MiB for larger ones.
-     * Smaller ones leave less of the last one unused, and the system is asked more often. */
+     * Smaller granules leave less of the last one unused, and the system is asked more often. */
     size_t granule;
     /* Not PyTorch's: before a segment grows, as many granules that are free go back to the system,
      * so that `reserved` hardly exceeds what was ever allocated at once. Costs time in each step.
