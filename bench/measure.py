@@ -13,17 +13,20 @@ MS = 1e6  # ns
 
 
 def machine_limits(sides, settings, best):
-    """Raises the limits in `best` (products, multiply-adds on registers, copies) to the rates reached now. Returns the worker's description of its software."""
-    worker = sides[0].start("machine", settings.threads)
-    products = (("gemm", "openblas_gflops"), ("f32", "f32_gflops"), ("bf16", "bf16_gflops"))
-    questions = [(word, 4, key, (side,)) for word, key in products for side in settings.gemm_sides]
-    questions += [("fma", 8, "fma_gflops", ()), ("copy", 8, "copy_gbs", ())]
-    for word, times, key, more in questions:
-        now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
-        best[key] = max(now, best.get(key, 0))
-    best["gemm_gflops"] = max(best["openblas_gflops"], best["f32_gflops"])
-    worker.stop()
-    return {words[0]: " ".join(words[1:]) for words in worker.greeting}
+    """Raises the limits in `best` (products of each side and of OpenBLAS, multiply-adds on registers, copies) to the
+    rates reached now. Returns the description that memtape's worker gives of its software."""
+    with started(sides, "machine", settings.threads) as workers:
+        products = [(worker, dtype, f"{side.name}_{dtype}_gflops")
+                    for side, worker in zip(sides, workers) for dtype in ("f32", "bf16")]
+        products.append((workers[0], "gemm", "openblas_gflops"))
+        questions = [(*product, 4, (n,)) for product in products for n in settings.gemm_sides]
+        questions += [(workers[0], "fma", "fma_gflops", 8, ()), (workers[0], "copy", "copy_gbs", 8, ())]
+        for worker, word, key, times, more in questions:
+            now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
+            best[key] = max(now, best.get(key, 0))
+        best["gemm_gflops"] = max(best["openblas_gflops"], *(best[f"{side.name}_f32_gflops"] for side in sides))
+        best["bf16_gflops"] = max(best[f"{side.name}_bf16_gflops"] for side in sides)
+        return {words[0]: " ".join(words[1:]) for words in workers[0].greeting}
 
 
 # ---- one op ----

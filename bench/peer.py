@@ -279,5 +279,25 @@ def ops(arguments):
         print("done", flush=True)
 
 
+def product_rate(dtype, n, times):
+    """flop per ns of one product of side n, best of `times`; as machine.c has it."""
+    a = torch.randn(n, n).to({"f32": torch.float32, "bf16": torch.bfloat16}[dtype])
+    best = 0
+    for _ in range(times):
+        start = now_ns()
+        torch.matmul(a, a)
+        best = max(best, 2.0 * n ** 3 / (now_ns() - start))
+    return best
+
+
+def machine(arguments):
+    torch.set_num_threads(int(arguments[0]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        dtype, times, n = line.split()
+        print("gflops", product_rate(dtype, int(n), int(times)))
+        print("done", flush=True)
+
+
 if __name__ == "__main__":
-    {"gpt": gpt, "ops": ops}[sys.argv[1]](sys.argv[2:])
+    {"gpt": gpt, "ops": ops, "machine": machine}[sys.argv[1]](sys.argv[2:])

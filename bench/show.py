@@ -34,12 +34,16 @@ def pick(times, key="min"):
 
 
 def show_limits(limits, title):
+    def of_each(dtype):
+        end = f"_{dtype}_gflops"
+        return ", ".join(f"{key.removesuffix(end)} {number(rate)}" for key, rate in limits.items() if key.endswith(end))
+
     return "\n".join([
         title,
-        f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of large f32 products, OpenBLAS's or memtape's: "
-        "\"of peak\" below",
-        f"  {number(limits['openblas_gflops']):>6} GFLOP/s  the best of OpenBLAS's",
-        f"  {number(limits['bf16_gflops']):>6} GFLOP/s  the best of memtape's large bf16 products",
+        f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best large f32 product of any side, \"of peak\" below: "
+        f"{of_each('f32')}, OpenBLAS {number(limits['openblas_gflops'])}",
+        f"  {number(limits['bf16_gflops']):>6} GFLOP/s  the best large bf16 product of any side, \"of peak\" of bf16: "
+        f"{of_each('bf16')}",
         f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
         f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
         "\"of copy\" below"])

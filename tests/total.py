@@ -6,6 +6,7 @@ Each LOG is one of these:
   covers:LIST:LOG            a comparison, counted as one test: LOG has every test of LIST, which
                              `meson test --list` printed
   skipped:NAME               a run that could not be made
+  left-out:FILE              the parts that could not be built, a line each, which says why
 A test's own output gives its counts: the cases of a cmocka program, or a line `N passed, N failed, N skipped`;
 otherwise it counts as one. Exit status 1 if anything failed, or if nothing passed, because then nothing was
 tested."""
@@ -64,6 +65,15 @@ def read(log):
         return [json.loads(line) for line in lines]
 
 
+def print_lines(path):
+    """Prints the lines of the file; returns how many there are."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line for line in file.read().splitlines() if line]
+    for line in lines:
+        print(f"skipped: {line}")
+    return len(lines)
+
+
 def main(logs):
     total = [0, 0, 0]
     for log in logs:
@@ -72,6 +82,9 @@ def main(logs):
             total[2] += 1
             continue
         try:
+            if log.startswith("left-out:"):
+                total[2] += print_lines(log.removeprefix("left-out:"))
+                continue
             tests = read(log)
         except OSError as error:
             print(f"FAILED: {log}: {error.strerror}; the run did not happen")

@@ -1,6 +1,10 @@
 """packed.py OBJECTS PACK: reads `meson introspect --tests` from standard input and selects the tests that take
-their device from MTT_DEVICE, each once: the simulator's other orders do not apply to a GPU. Scripts, which run the
-program on the simulator, are left out. Prints the tests' programs, relative to OBJECTS, and writes PACK/pack.json."""
+their device from MTT_DEVICE, each once: the simulator's other orders do not apply to a GPU. Prints the tests'
+programs, relative to OBJECTS, and writes PACK/pack.json, which names what is left out, too:
+  scripts  they run the program on the simulator
+  ranks    several ranks in one process share GPU 0, which NCCL refuses, however many GPUs there are; a group
+           of one rank is in `kernels link`
+  large    they would take the time of all others"""
 
 import json
 import os
@@ -25,21 +29,27 @@ def release(text):
     return text.split("release ")[-1].split(",")[0]
 
 
-tests, seen = [], []
+LEFT_OUT = {"script", "ranks", "large"}
+tests, seen, left_out = [], [], set()
 for test in json.load(sys.stdin):
     if test["env"].get("MTT_DEVICE") != "cudasim":
         continue
     program, *arguments = test["cmd"]
+    name = test["name"].removeprefix("cudasim ")
+    # meson has a suite as "project:suite"
+    if LEFT_OUT & {suite.split(":")[-1] for suite in test["suite"]}:
+        left_out.add(name)
+        continue
     if (program, arguments) in seen or os.path.relpath(program, objects).startswith(".."):
         continue
     seen.append((program, arguments))
-    tests.append({"name": test["name"].removeprefix("cudasim "),
+    tests.append({"name": name,
                   "program": os.path.join("tests", os.path.basename(program)),
                   "arguments": arguments})
 nvcc = [line for line in subprocess.run(["nvcc", "--version"], capture_output=True, text=True,
                                         check=False).stdout.splitlines() if "release" in line]
 with open(os.path.join(pack, "pack.json"), "w", encoding="utf-8") as f:
-    json.dump({"commit": commit(), "tests": tests,
+    json.dump({"commit": commit(), "tests": tests, "left_out": sorted(left_out),
                "compiler": f"{first_line('cc', '--version')}, nvcc "
                            f"{release(nvcc[0]) if nvcc else 'unknown'}"}, f, indent=1)
     f.write("\n")

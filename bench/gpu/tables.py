@@ -41,11 +41,15 @@ def machine(result):
 
 
 def suite(rows, _):
-    tests = sum(row["tests"] for row in rows)
+    left_out = [row["name"] for row in rows if "left_out" in row]
+    rows = [row for row in rows if "left_out" not in row]
+    tests, skipped = (sum(row[key] for row in rows) for key in ("tests", "skipped"))
     passed = sum("wrong" not in row for row in rows)
-    return table(["program", "tests passed", "s", ""],
-                 [[r["name"], r["tests"], r["seconds"], r.get("wrong", "ok")] for r in rows]) + (
-        f"\n  {passed} of {len(rows)} programs passed, {tests} tests")
+    return table(["program", "tests passed", "skipped", "s", ""],
+                 [[r["name"], r["tests"], r["skipped"] or "", r["seconds"], r.get("wrong", "ok")]
+                  for r in rows]) + (
+        f"\n  {passed} of {len(rows)} programs passed, {tests} tests; {skipped} tests skipped"
+        f"\n  not packed: {', '.join(left_out) or 'none'}")
 
 
 def saved(rows, _):

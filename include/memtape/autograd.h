@@ -242,7 +242,8 @@ typedef struct mt_ledger mt_ledger;
 typedef struct mt_ledger_entry {
     uint64_t storage; /* serial */
     size_t bytes;     /* of the whole storage, requested */
-    size_t allocated; /* the same in 512-byte blocks */
+    size_t rounded;   /* the same up to a multiple of 512 */
+    size_t allocated; /* the whole block; its rest depends on what was freed before (memory.h) */
     size_t n_savers;
     mt_saver saver; /* the first */
     bool freed;
@@ -266,7 +267,7 @@ MT_API mt_status mt_ledger_ignore(mt_ledger *ledger, const mt_tensor *t);
 MT_API mt_status mt_ledger_count_parameters(mt_ledger *ledger, bool count);
 /* Saved bytes: each distinct storage once, whole. */
 MT_API size_t mt_ledger_bytes(const mt_ledger *ledger);
-MT_API size_t mt_ledger_allocated(const mt_ledger *ledger);  /* in 512-byte blocks */
+MT_API size_t mt_ledger_allocated(const mt_ledger *ledger);  /* in whole blocks (memory.h) */
 MT_API size_t mt_ledger_live_bytes(const mt_ledger *ledger); /* not freed yet */
 MT_API size_t mt_ledger_count(const mt_ledger *ledger);      /* distinct storages */
 MT_API mt_status mt_ledger_get(const mt_ledger *ledger, size_t i, mt_ledger_entry *out);

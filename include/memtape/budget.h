@@ -41,8 +41,8 @@ MT_API void mt_budget_free(mt_budget *b);
  * MT_ERR_MEMORY if none fits; it names the least that does. *plan is borrowed from b.
  *
  * The search adds up measured bytes layer by layer, which is exact where nothing but the layers'
- * own choices decides what is alive when; the simulation decides, and if it disagrees
- * the next plans in order of FLOPs are tried (mt_budget_figures.expected_peak). */
+ * own choices decides what is alive when, but for the rests of blocks (memory.h); the simulation
+ * decides, and if the peak is too high there the next plans in order of FLOPs are tried. */
 MT_API mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **plan);
 /* The answers to at most n budgets (n >= 2), evenly spaced from the least possible peak to that
  * without checkpoints, each of them once: plans[0] spends the fewest bytes. plans has room for n.
@@ -57,7 +57,8 @@ MT_API mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
 /* What a plan takes. */
 typedef struct mt_budget_figures {
     size_t peak, reserved; /* highest allocated and reserved bytes of the simulation */
-    size_t expected_peak;  /* by the search */
+    size_t rounded_peak;   /* highest requested bytes, each request up to a multiple of 512 */
+    size_t expected_peak;  /* the same by the search */
     mt_flops flops;        /* counted in the simulation */
     uint64_t expected_recompute;
     size_t remade_bytes; /* of results recomputed in a step */

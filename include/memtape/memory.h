@@ -1,9 +1,13 @@
 /* memory.h: memory accounting. Categories, allocator statistics, regions, events.
  *
- * Three numbers that are never mixed: *requested* is what was asked for,
- * *allocated* is that in 512-byte blocks, *reserved* is what the caching
- * allocator holds from the system, in segments. The rules are those of
- * PyTorch's CUDA caching allocator, so the figures compare. */
+ * Numbers that are never mixed: *requested* is what was asked for, *allocated* is the blocks that
+ * it lies in, *reserved* is what the caching allocator holds from the system, in segments. The
+ * rules and the names are those of PyTorch's CUDA caching allocator, so the figures compare:
+ * torch.cuda.memory_allocated() tells `allocated`. A block has the request rounded up to 512 bytes
+ * and, of requests above 1 MiB, the rest of the free block that it was cut from, where that is at
+ * most 1 MiB, since such rests are not split off (in expandable segments all are). A rest belongs
+ * to the category of its block. It depends on what was freed before: two runs with equal requests
+ * may differ in rests, and in nothing else of `allocated`. */
 #ifndef MEMTAPE_MEMORY_H
 #define MEMTAPE_MEMORY_H
 
@@ -60,9 +64,9 @@ typedef struct mt_stat {
 /* A device's memory statistics. */
 typedef struct mt_mem_stats {
     mt_stat requested;      /* bytes asked for */
-    mt_stat allocated;      /* the same in 512-byte blocks */
-    mt_stat active;         /* the same with the rest of a large block (at most 1 MiB) that was not
-                             * worth splitting off: what torch.cuda.memory_allocated() tells */
+    mt_stat allocated;      /* their blocks, rests that were not split off included */
+    mt_stat active;         /* with those that are freed while a stream may still use them. There is
+                             * one stream, so this is `allocated` */
     mt_stat reserved;       /* segments held from the system; of expandable ones, their granules */
     mt_stat inactive_split; /* free bytes in segments that are partly in use */
     mt_stat blocks;         /* count of live allocations */
@@ -105,7 +109,7 @@ MT_API void mt_mem_set_capacity(mt_device *device, size_t n_bytes);
  *     mt_mem_region_begin(&r, dev);  ...;  mt_mem_region_end(&r);
  * Regions nest: ending one restores what the outer one had as its peak. */
 typedef struct mt_mem_delta {
-    size_t allocated; /* bytes newly allocated */
+    size_t allocated; /* bytes newly allocated, in whole blocks, as in all but the last line */
     size_t freed;     /* bytes freed */
     int64_t current;  /* allocated - freed */
     int64_t peak;     /* highest current within, minus current at the begin */
@@ -139,8 +143,9 @@ typedef enum mt_mem_event_kind {
 /* One event. */
 typedef struct mt_mem_event {
     mt_mem_event_kind kind;
-    uint64_t serial; /* of the storage; never reused within a device */
-    size_t requested, allocated;
+    uint64_t serial;                 /* of the storage; never reused within a device */
+    size_t requested;                /* bytes asked for */
+    size_t allocated;                /* the whole block, which the next one follows */
     mt_category category, was;       /* `was` differs only for MT_MEM_RECATEGORY */
     const char *op, *module, *phase; /* of the instant; "" if outside */
     size_t current;                  /* the device's allocated bytes after the event */
@@ -148,8 +153,6 @@ typedef struct mt_mem_event {
     bool large;                      /* of segments: for requests above 1 MiB */
     uint64_t place; /* where the bytes lie: their address, if each new segment were placed above all
                      * earlier ones (an expandable one takes 2^44). The same on all devices */
-    size_t span;    /* from there to the next block: `allocated`, or more where the rest was not
-                     * worth splitting off */
     size_t room;    /* MT_MEM_OOM: bytes that the device could still give; SIZE_MAX: unknown */
 } mt_mem_event;
 

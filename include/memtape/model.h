@@ -69,7 +69,8 @@ typedef enum mt_op_precision {
 /* Heads of queries that share keys and values. */
 typedef enum mt_kv_groups {
     MT_KV_SHARED,   /* each head of keys is read in place by all heads of its group */
-    MT_KV_REPEATED, /* copied for every head of its group */
+    MT_KV_REPEATED, /* copied for every head of its group, as a batched product of PyTorch wants it;
+                       of one head of one sequence a view */
     MT_KV_GROUPS_COUNT
 } mt_kv_groups;
 /* The cross-entropy. */
@@ -91,7 +92,7 @@ typedef struct mt_op_choices {
     mt_op_form rope;         /* unfused: products with tables of cosines and sines [s,h], which are
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
-    mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads */
+    mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads; joint_products */
     mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; fused not of
                                 a bert, whose logits have biases, nor with logit_cap */
 } mt_op_choices;
@@ -161,8 +162,9 @@ typedef struct mt_model_config {
     int64_t token_types;     /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
-    int64_t padding;    /* gpt, bert and llama: 1 + the token that fills short sequences up; its row
-                           of the embedding gets no gradient where it is looked up; 0: none */
+    int64_t padding; /* gpt, bert and llama: 1 + the token that fills short sequences up; its row
+                        of the embedding gets no gradient where it is looked up; 0: none */
+    bool fused_gelu; /* act gelu_tanh is one op in the model's own code: recipe hf leaves it so */
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
     mt_op_choices ops;
@@ -183,12 +185,12 @@ MT_API mt_status mt_model_config_params(const mt_model_config *config, uint64_t 
 MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *buf, size_t n_bytes);
 /* Checked; fields left out are zero, unknown ones are refused. */
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);
-/* The model that a Hugging Face config.json describes: gpt2, llama, mistral, qwen2 and bert (as
- * BertForMaskedLM). MT_ERR_UNSUPPORTED for other architectures, by name; MT_ERR_FORMAT for text
- * that is not such a file, and for keys that may change shapes or values and are not understood,
- * all in one text. path: a file, or a folder with a config.json. notes (may be NULL with n_bytes 0)
- * tells line by line what is not modelled and which keys were ignored; MT_HF_NOTES bytes suffice,
- * fewer cut it. */
+/* The model that a Hugging Face config.json describes, with the head of GPT2LMHeadModel,
+ * LlamaForCausalLM, BertForMaskedLM, ... MT_ERR_UNSUPPORTED for other architectures, by name;
+ * MT_ERR_FORMAT for text that is not such a file, and for keys that may change shapes or values and
+ * are not understood, all in one text. path: a file, or a folder with a config.json. notes (may be
+ * NULL with n_bytes 0) tells line by line what is not modelled and which keys were ignored;
+ * MT_HF_NOTES bytes suffice, fewer cut it. */
 #define MT_HF_NOTES 2048
 MT_API mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *notes,
                                          size_t n_bytes);

@@ -42,6 +42,7 @@ MT_API mt_tensor *mt_abs(mt_tensor *x);       /* its slope at 0 is 0   (torch.ab
  * low <= x <= high   (torch.clamp) */
 MT_API mt_tensor *mt_clamp(mt_tensor *x, double low, double high);
 MT_API mt_tensor *mt_pow(mt_tensor *x, double exponent); /* x^exponent   (torch.pow, scalar) */
+MT_API mt_tensor *mt_reciprocal(mt_tensor *x);           /* 1 / x; keeps this, where pow keeps x */
 /* silu(gate) up, one shape; keeps gate and up, not silu(gate) (Shazeer 2020). For one packed
  * projection [..,2f] take its halves with mt_split. */
 MT_API mt_tensor *mt_swiglu(mt_tensor *gate, mt_tensor *up);

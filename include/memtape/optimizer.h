@@ -33,7 +33,8 @@ typedef enum mt_moments {
 } mt_moments;
 /* Elements of a parameter from which on MT_MOMENTS_8BIT acts. */
 #define MT_MOMENTS_8BIT_LEAST 4096
-/* Bytes of m, and of v, for a parameter of that dtype with n elements. */
+/* Bytes of m, and of v, for a parameter of that dtype with n elements; 0 and an error where n is
+ * below 0 or the bytes too many for an int64_t. */
 MT_API int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n);
 
 /* AdamW. */
@@ -62,7 +63,7 @@ typedef struct mt_adafactor_options {
     bool master;              /* as for sgd */
 } mt_adafactor_options;
 /* Bytes of the moments for a parameter: f32 (f64) ones; of 16 bits, unless there is a master, in
- * their own dtype, as torch.optim.Adafactor keeps them. */
+ * their own dtype, as torch.optim.Adafactor keeps them. 0 and an error for no shape of a tensor. */
 MT_API int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master);
 
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
@@ -84,9 +85,10 @@ MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
  * so that no two gradients need be there at once; same bits as a step after it. Then every backward
  * is a step, there is no joint norm to clip, a scaler refuses the optimizer, and a backward that
  * fails has stepped some parameters. A parameter that several checkpoints use would be stepped by
- * each; mt_model_checkpoint's share none. mt_optimizer_step steps what did not require grad when
- * this was called. Off again before the module is freed, or with the optimizer. (PyTorch:
- * register_post_accumulate_grad_hook) */
+ * each; mt_model_checkpoint's share none. mt_stage_backward refuses such an optimizer, before
+ * anything has stepped, where gradients are not complete by then. mt_optimizer_step steps what did
+ * not require grad when this was called. Off again before the module is freed, or with the
+ * optimizer. (PyTorch: register_post_accumulate_grad_hook) */
 MT_API mt_status mt_optimizer_step_in_backward(mt_optimizer *optimizer, bool on);
 MT_API double mt_optimizer_lr(const mt_optimizer *optimizer); /* learning rate of the next step */
 MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer,

@@ -198,7 +198,7 @@ typedef struct mt_rank_report {
     size_t saved; /* kept for backward then, by the ledger */
     /* The second step, forwards, backwards and the optimizer's step: the optimizer's state is there
      * from its beginning, as in every step after it. What the rank needs. */
-    size_t steady_peak; /* of allocated bytes, in 512-byte blocks: the sum of ... */
+    size_t steady_peak;                           /* of allocated bytes: the sum of ... */
     size_t steady_by_category[MT_CATEGORY_COUNT]; /* ... these, at that instant */
     size_t steady_reserved;                       /* the most in segments */
     /* The first step's forwards and backwards, when there is no optimizer state yet. */
@@ -217,8 +217,8 @@ typedef struct mt_rank_report {
  * which the rank has its piece, and AdamW with f32
  * masters, on a device without data, and writes down what it keeps. Out of memory if the device's
  * capacity is less than that takes. checkpoint: none, full, selective or ops, as
- * mt_model_checkpoint's; NULL: none. Of many microbatches only so many run as the schedule takes to
- * repeat itself. */
+ * mt_model_checkpoint's; NULL: none. Of many microbatches those are left out that would only repeat
+ * others: before which every block of memory is where, and what, it was some microbatches ago. */
 MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
                                  const mt_parallel *parallel, int64_t batch, int64_t seq,
                                  const char *checkpoint, mt_rank_report *out);

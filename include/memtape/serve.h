@@ -29,7 +29,7 @@ typedef struct mt_serve_need {
     int64_t forwards; /* that read the prompts */
     size_t weights;   /* parameters, as requested */
     size_t cache;     /* the KV cache when all positions are in it, as requested */
-    size_t peak;      /* allocated, in 512-byte blocks, from making the model on: the sum of ... */
+    size_t peak;      /* allocated, from making the model on: the sum of ... */
     size_t by_category[MT_CATEGORY_COUNT]; /* ... these, at that instant */
     size_t reserved;                       /* the most in segments */
 } mt_serve_need;

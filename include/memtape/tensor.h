@@ -96,7 +96,7 @@ MT_API bool mt_same_storage(const mt_tensor *a, const mt_tensor *b); /* views of
 typedef struct mt_storage_info {
     uint64_t serial;  /* never reused within a device */
     size_t bytes;     /* requested */
-    size_t allocated; /* in 512-byte blocks */
+    size_t allocated; /* its whole block (memory.h) */
     mt_category category;
     uint64_t version;   /* grows with every in-place change */
     int references;     /* tensors that view it, including the tape's */

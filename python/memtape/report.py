@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from memtape import _program
-from memtape._library import check, library
+from memtape._library import MemtapeError, check, library
 
 if TYPE_CHECKING:
     import pandas
@@ -52,13 +52,13 @@ class Report(Mapping[str, Any]):
         return tensors
 
     def dataframe(self) -> pandas.DataFrame:
-        """The saved storages as rows of a pandas DataFrame: storage, bytes, allocated, shape (a tuple), dtype, module, op,
-        role, name, and shared_by, the number of other savers of the same storage."""
+        """The saved storages as rows of a pandas DataFrame: storage, bytes, rounded, allocated, shape (a tuple), dtype, module,
+        op, role, name, and shared_by, the number of other savers of the same storage."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError("Report.dataframe needs pandas: pip install pandas") from error
-        columns = ["storage", "bytes", "allocated", "shape", "dtype", "module", "op", "role", "name"]
+        columns = ["storage", "bytes", "rounded", "allocated", "shape", "dtype", "module", "op", "role", "name"]
         rows = [{**{name: t[name] for name in columns}, "shape": tuple(t["shape"]), "shared_by": len(t["also"])}
                 for t in self.tensors()]
         return pandas.DataFrame(rows, columns=[*columns, "shared_by"])
@@ -73,7 +73,7 @@ class Report(Mapping[str, Any]):
         return self._page
 
     def _write(self, path: Path) -> None:
-        check(library().mt_report_write_html(self.title.encode(), self.json().encode(), os.fsencode(path)))
+        check(library().mt_report_write_html(self.title.encode("utf-8", "replace"), self.json().encode(), os.fsencode(path)))
 
     def write_html(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the page to a file, whole or not at all."""
@@ -103,7 +103,7 @@ def words(options: Mapping[str, Option]) -> List[str]:
             continue
         given.append("--" + name.replace("_", "-"))
         if value is not True:
-            given.append(str(value))
+            given.append(os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value))
     return given
 
 
@@ -117,12 +117,17 @@ def profile(model: Union[str, os.PathLike[str]], *, device: str = "meta", **opti
     MemtapeError with the program's message."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        text = _program.call(["profile", os.fspath(model), "--device", device, *words(options), "--quiet",
-                              "--html", str(page), "--json", "-"])
-        values = json.loads(text)
-        return Report(values, f"{os.fspath(model)} on {device}", page.read_text(encoding="utf-8"))
+        name = os.fsdecode(model)
+        # A name that begins with "-" is a path; the program would take it for an option.
+        text = _program.call(["profile", os.path.join(".", name) if name.startswith("-") else name, "--device", device,
+                              *words(options), "--quiet", "--html", str(page), "--json", "-"])
+        if not page.exists():
+            raise MemtapeError(f"profile {name!r} with {options!r} made no report: memtape printed {text[:80]!r}")
+        shown = os.fsencode(name).decode("utf-8", "replace")
+        return Report(json.loads(text), f"{shown} on {device}", page.read_text(encoding="utf-8"))
 
 
 def run(*arguments: Union[str, int, float, os.PathLike[str]]) -> str:
     """Runs the program with these arguments, run("explain", "mlp", "--act", "gelu"), and returns what it prints."""
-    return _program.call([str(argument) for argument in arguments])
+    return _program.call([os.fsdecode(argument) if isinstance(argument, (bytes, os.PathLike)) else str(argument)
+                          for argument in arguments])

@@ -236,8 +236,8 @@ class Ledger:
                 entries[identity]["also"].append(saver)
                 continue
             entries[identity] = {
-                "storage": len(entries) + 1, "bytes": n_bytes, "allocated": -(-n_bytes // BLOCK) * BLOCK,
-                "shape": list(packed.tensor.shape), "dtype": dtype_name(packed.tensor.dtype), **saver, "also": []}
+                "storage": len(entries) + 1, "bytes": n_bytes, "rounded": -(-n_bytes // BLOCK) * BLOCK,
+                "allocated": None, "shape": list(packed.tensor.shape), "dtype": dtype_name(packed.tensor.dtype), **saver, "also": []}
         return list(entries.values())
 
     def report(self, *outputs: Any) -> Report:
@@ -266,8 +266,8 @@ class Ledger:
             "device": self._device(),
             "params": {"count": sum(p.numel() for p in parameters),
                        "bytes": sum(dict(map(_storage, parameters)).values())},
-            "saved": {"bytes": sum(e["bytes"] for e in entries), "allocated": sum(e["allocated"] for e in entries),
-                      "storages": len(entries), "tensors": entries},
+            "saved": {"bytes": sum(e["bytes"] for e in entries), "rounded": sum(e["rounded"] for e in entries),
+                      "allocated": None, "storages": len(entries), "tensors": entries},
             **dict.fromkeys(OTHER_KEYS)}
 
 

@@ -111,7 +111,7 @@ mt_status mt_ledger_count_parameters(mt_ledger *l, bool count)
 /* ---- reading ---- */
 
 size_t mt_ledger_bytes(const mt_ledger *l) { return l ? mti_book_bytes(l->book) : 0; }
-size_t mt_ledger_allocated(const mt_ledger *l) { return l ? mti_book_rounded_bytes(l->book) : 0; }
+size_t mt_ledger_allocated(const mt_ledger *l) { return l ? mti_book_allocated(l->book) : 0; }
 size_t mt_ledger_live_bytes(const mt_ledger *l) { return l ? mti_book_live_bytes(l->book) : 0; }
 size_t mt_ledger_count(const mt_ledger *l) { return l ? mti_book_count(l->book) : 0; }
 
@@ -129,7 +129,8 @@ mt_status mt_ledger_get(const mt_ledger *l, size_t i, mt_ledger_entry *out)
     if (!r) return mt_last_status();
     *out = (mt_ledger_entry){.storage = r->serial,
                              .bytes = r->bytes,
-                             .allocated = r->rounded,
+                             .rounded = r->rounded,
+                             .allocated = r->allocated,
                              .n_savers = r->n_also + 1,
                              .saver = r->saver,
                              .freed = r->freed,

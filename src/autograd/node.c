@@ -160,6 +160,7 @@ void mti_heap_free(mti_heap *h)
 mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *, const mt_node_info *), void *user)
 {
     if (!mti_given(root, "visit_tape", "the root")) return mt_last_status();
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "visit_tape: the function is NULL");
     mti_heap heap = {0};
     bool ok = !root->grad_fn || mti_heap_push(&heap, (mti_node *)root->grad_fn);
     for (mti_node *n; ok && (n = mti_heap_pop(&heap));) {

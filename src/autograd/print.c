@@ -51,9 +51,9 @@ static int format(const printer *p, const mti_item *item, char text[NUMBER])
     bool odd = p->style <= SCIENTIFIC && !isfinite(x);
     if (odd) return snprintf(text, NUMBER, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
     switch (p->style) {
-    case WHOLE: return snprintf(text, NUMBER, "%.0f.", x);
-    case FIXED: return snprintf(text, NUMBER, "%.*f", DIGITS, x);
-    case SCIENTIFIC: return snprintf(text, NUMBER, "%.*e", DIGITS, x);
+    case WHOLE: return mti_format(text, NUMBER, "%.0f.", x);
+    case FIXED: return mti_format(text, NUMBER, "%.*f", DIGITS, x);
+    case SCIENTIFIC: return mti_format(text, NUMBER, "%.*e", DIGITS, x);
     case LOGICAL: return snprintf(text, NUMBER, "%s", item->whole ? "true" : "false");
     case INTEGER:
     default: return snprintf(text, NUMBER, "%lld", (long long)item->whole);
@@ -93,14 +93,14 @@ static bool put_break(const printer *p, int n_lines, int n_spaces)
 {
     bool ok = true;
     while (ok && n_lines-- > 0) ok = fputc('\n', p->out) != EOF;
-    return ok && fprintf(p->out, "%*s", n_spaces, "") >= 0;
+    return ok && mti_print(p->out, "%*s", n_spaces, "") >= 0;
 }
 
 static bool put_item(printer *p)
 {
     char text[NUMBER];
     format(p, &p->items[p->next++], text);
-    return fprintf(p->out, "%*s", p->width, text) >= 0;
+    return mti_print(p->out, "%*s", p->width, text) >= 0;
 }
 
 /* The last dimension: as many items on a line as fit. */
@@ -144,12 +144,12 @@ static bool put_head(FILE *out, const mt_tensor *t)
     char shape[MTI_SHAPE_TEXT];
     const mti_view *v = &t->view;
     const char *op = mt_grad_fn_name(t);
-    return fprintf(out, "%s %s on %s%s%s%s\n", mt_dtype_name(v->dtype),
-                   mti_shape_text(shape, v->rank, v->shape), mt_device_kind(t->storage->device),
-                   *op                ? ", made by "
-                   : t->requires_grad ? ", requires grad"
-                                      : "",
-                   op, mt_device_has_data(t->storage->device) ? "" : ", no data") >= 0;
+    return mti_print(out, "%s %s on %s%s%s%s\n", mt_dtype_name(v->dtype),
+                     mti_shape_text(shape, v->rank, v->shape), mt_device_kind(t->storage->device),
+                     *op                ? ", made by "
+                     : t->requires_grad ? ", requires grad"
+                                        : "",
+                     op, mt_device_has_data(t->storage->device) ? "" : ", no data") >= 0;
 }
 
 static bool put(printer *p, const mt_tensor *t)

@@ -49,13 +49,14 @@ bool mti_module_find(const char *kind, char path[MTI_MODULE_PATH])
 
     char self[MTI_MODULE_PATH];
     Dl_info info;
-    const char *slash = NULL;
-    if (dladdr((const void *)&host, &info) && info.dli_fname && realpath(info.dli_fname, self))
-        slash = strrchr(self, '/');
-    size_t n = slash ? (size_t)(slash - self) : 0;
-    return (slash && (readable(self, n, "", kind, path) || readable(self, n, "/..", kind, path) ||
-                      readable(self, n, "/../lib", kind, path))) ||
-           readable(MTI_MODULE_DIR, strlen(MTI_MODULE_DIR), "", kind, path);
+    /* Of the program it gives the name that it was called by, which may lack the folder. */
+    bool found = dladdr((const void *)&host, &info) && info.dli_fname &&
+                 strchr(info.dli_fname, '/') && realpath(info.dli_fname, self);
+    const char *slash = found || realpath("/proc/self/exe", self) ? strrchr(self, '/') : NULL;
+    static const char *const near[] = {"", "/..", "/../lib", ("/../" MTI_LIBDIR)};
+    for (size_t i = 0; slash && i < sizeof near / sizeof *near; i++)
+        if (readable(self, (size_t)(slash - self), near[i], kind, path)) return true;
+    return readable(MTI_MODULE_DIR, strlen(MTI_MODULE_DIR), "", kind, path);
 }
 
 const char *mti_module_folder(void) { return MTI_MODULE_DIR; }

@@ -16,7 +16,7 @@ const mti_backend *mti_module_entry(const mti_host *from)
 static mt_status fail_with(mt_status status, const char *fmt, va_list arguments)
 {
     char text[1024];
-    vsnprintf(text, sizeof text, fmt, arguments);
+    mti_vformat(text, sizeof text, fmt, arguments);
     return host->fail(status, text);
 }
 

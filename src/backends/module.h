@@ -28,8 +28,8 @@ MT_API const mti_backend *mti_module_entry(const mti_host *host);
 
 #define MTI_MODULE_PATH 4096
 /* The path in MEMTAPE_KIND_MODULE, if set; else libmemtape-KIND.so beside the program or library
- * that contains this code, in the folder above or its lib/, or in the folder of installed modules.
- * False, without an error, if there is none. */
+ * that contains this code, in the folder above, its lib/ or its libdir, or in the folder of
+ * installed modules. False, without an error, if there is none. */
 bool mti_module_find(const char *kind, char path[MTI_MODULE_PATH]);
 const char *mti_module_folder(void); /* of installed modules */
 

@@ -52,11 +52,13 @@ MTI_HD uint32_t mti_magnitude_bits(float x) { return mti_f32_bits(x) & 0x7ffffff
 #define MTI_INFINITE_BITS 0x7f800000u
 
 /* A block's scale: the value of code 1 (int8) or level 1 (nf4). `largest`: the block's largest
- * mti_magnitude_bits. A block that contains an infinity or a NaN has scale NaN. */
+ * mti_magnitude_bits. A block that contains an infinity or a NaN has scale NaN, and as the result
+ * of no operation: on a GPU that would have other bits. */
 MTI_HD float mti_block_scale(bool nf4, uint32_t largest)
 {
-    float top = mti_f32_from_bits(largest < MTI_INFINITE_BITS ? largest : 0x7fc00000u);
-    return nf4 ? top : top / 127.0f;
+    bool finite = largest < MTI_INFINITE_BITS;
+    float top = mti_f32_from_bits(finite ? largest : 0x7fc00000u);
+    return nf4 || !finite ? top : top / 127.0f;
 }
 
 /* True if values can be divided by the scale; if not, the whole block has the code of 0. */

@@ -182,8 +182,22 @@ uint32_t mti_next_char(const unsigned char *s, const unsigned char *end, size_t 
 /* True for characters that a terminal would interpret or cannot show; false for newlines and tabs.
  */
 bool mti_is_control(uint32_t c);
+bool mti_is_utf8(const char *text);
 /* Replaces each such character by '?', in place; the text never gets longer. */
 void mti_make_printable(char *text);
+/* fprintf and vfprintf, with each such character replaced by '?'. */
+int mti_print(FILE *out, const char *fmt, ...) MT_PRINTF(2, 3);
+int mti_vprint(FILE *out, const char *fmt, va_list args);
+void mti_print_bytes(FILE *out, const void *bytes, size_t n_bytes);
+
+/* ---- numbers as text: with a decimal point in every locale ---- */
+/* snprintf, vsnprintf and strtod. */
+int mti_format(char *buf, size_t n, const char *fmt, ...) MT_PRINTF(3, 4);
+int mti_vformat(char *buf, size_t n, const char *fmt, va_list args);
+double mti_strtod(const char *text, char **end);
+/* Around calls of other libraries that write or read numbers. Per thread. */
+void *mti_point_begin(void);
+void mti_point_end(void *before);
 
 /* "1.5 GiB", "512 B" into buf (32 bytes are enough). */
 const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);

@@ -9,7 +9,7 @@ static _Thread_local mti_error last;
 static void record(mt_status status, const char *fmt, va_list args)
 {
     char text[sizeof last.text]; /* the arguments may point into last.text */
-    vsnprintf(text, sizeof text, fmt, args);
+    mti_vformat(text, sizeof text, fmt, args);
     mti_make_printable(text);
     memcpy(last.text, text, strlen(text) + 1);
     last.status = status;

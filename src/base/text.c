@@ -49,9 +49,22 @@ uint32_t mti_next_char(const unsigned char *s, const unsigned char *end, size_t 
     return c;
 }
 
+/* C0 and C1; marks, line ends and orders of bidirectional text, which hide what a name is. */
 bool mti_is_control(uint32_t c)
 {
-    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) || c == UINT32_MAX;
+    bool ordered = c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
+                   (c >= 0x2066 && c <= 0x2069);
+    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) || ordered ||
+           (c & 0xFFFE) == 0xFFFE; /* those that are none, and UINT32_MAX */
+}
+
+bool mti_is_utf8(const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text, *end = s + strlen(text);
+    size_t length;
+    for (; s < end; s += length)
+        if (mti_next_char(s, end, &length) == UINT32_MAX) return false;
+    return true;
 }
 
 void mti_make_printable(char *text)
@@ -103,7 +116,7 @@ const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes)
     /* 1023.995 would print as 1024.00, so it is printed as 1 of the next unit. */
     while (value >= (u ? 1023.995 : 1024) && u + 1 < N_BINARY_UNITS) value /= 1024, u++;
     char digits[32];
-    int len = snprintf(digits, sizeof digits, "%.2f", value);
+    int len = mti_format(digits, sizeof digits, "%.2f", value);
     while (digits[len - 1] == '0') len--;
     if (digits[len - 1] == '.') len--;
     snprintf(buf, n, "%.*s %s", len, digits, units[u].name);

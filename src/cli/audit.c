@@ -102,7 +102,7 @@ static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
         mt_op_info info = mt_op_get(i);
         if (strcmp(info.name, a->of.op) != 0) continue;
         mti_inked(out, style, MTI_BOLD, "%s", info.name);
-        fprintf(out, "  %s\n", info.formula);
+        mti_print(out, "  %s\n", info.formula);
         mti_print_wrapped(out, 2, style->width, info.why);
     }
 }
@@ -117,10 +117,10 @@ static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
         char before[MTI_NUMBER], after[MTI_NUMBER];
         const mti_cheaper *way;
         for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
-            fprintf(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
-                    mti_thousands(before, (int64_t)k->bytes),
-                    mti_thousands(after, (int64_t)mti_cheaper_bytes(way, k)),
-                    mti_cheaper_name(way->kind), way->text);
+            mti_print(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
+                      mti_thousands(before, (int64_t)k->bytes),
+                      mti_thousands(after, (int64_t)mti_cheaper_bytes(way, k)),
+                      mti_cheaper_name(way->kind), way->text);
     }
 }
 
@@ -249,7 +249,7 @@ static bool known(const mti_options *o)
     const char *names[MTI_OP_COUNT];
     for (int i = 0; i < MTI_OP_COUNT; i++) names[i] = mt_op_get(i).name;
     if (mti_choose("OP", names, MTI_OP_COUNT, o->workload.name) >= 0) return true;
-    fprintf(stderr, "memtape audit: %s\n", mt_last_error());
+    mti_print(stderr, "memtape audit: %s\n", mt_last_error());
     return false;
 }
 

@@ -5,8 +5,8 @@
 int mti_report_failure(const mti_options *o)
 {
     const char *text = mt_last_error();
-    fprintf(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
-            *text ? text : "failed without an error message");
+    mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
+              *text ? text : "failed without an error message");
     return MTI_EXIT_FAILED;
 }
 

@@ -69,9 +69,11 @@ static bool load_text(demo *d)
     char train[MTI_NUMBER], held[MTI_NUMBER];
     if (o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
     mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
-    printf("text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
-           d->corpus.n_files, mti_thousands(train, (int64_t)d->corpus.n_train),
-           mti_thousands(held, (int64_t)d->corpus.n_held));
+    mti_print(
+        stdout,
+        "text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
+        d->corpus.n_files, mti_thousands(train, (int64_t)d->corpus.n_train),
+        mti_thousands(held, (int64_t)d->corpus.n_held));
     return mti_baselines_fit(&d->baselines, &d->corpus);
 }
 
@@ -116,8 +118,9 @@ static bool choose_steps(demo *d)
     double remaining = d->o->seconds - (mti_now() - d->began);
     double steps = remaining / step_s - held_out - sample - 12;
     if (steps < LEAST_STEPS) {
-        printf("note   this machine is slow just now: it will take longer than %g seconds\n",
-               d->o->seconds);
+        mti_print(stdout,
+                  "note   this machine is slow just now: it will take longer than %g seconds\n",
+                  d->o->seconds);
         steps = LEAST_STEPS;
     }
     d->settings.steps = (int64_t)steps;
@@ -132,11 +135,12 @@ static bool introduce(const demo *d)
     const mti_workload *w = &d->workload;
     long long steps = d->settings.steps;
     int threads = mt_device_threads(d->device);
-    printf("model  a gpt of %lld layers, h=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
-           "thread%s\n",
-           (long long)w->config.layers, (long long)w->config.hidden, (long long)w->config.heads,
-           (long long)w->seq, mti_thousands(count, (int64_t)n_params), threads,
-           threads == 1 ? "" : "s");
+    mti_print(stdout,
+              "model  a gpt of %lld layers, h=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
+              "thread%s\n",
+              (long long)w->config.layers, (long long)w->config.hidden, (long long)w->config.heads,
+              (long long)w->seq, mti_thousands(count, (int64_t)n_params), threads,
+              threads == 1 ? "" : "s");
     printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
            "it)\n\n",
            steps, (long long)w->batch, (long long)w->seq, (long long)w->seed, steps);
@@ -150,10 +154,10 @@ static void show_progress(const demo *d, mti_progress *progress)
     mt_mem_stats stats;
     mt_mem_get_stats(d->device, &stats);
     double tokens = (double)(d->trainer.step * d->workload.batch * d->workload.seq);
-    snprintf(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
-             mti_scaled(rate, tokens / (mti_now() - progress->began)),
-             mti_bytes_text(now, sizeof now, stats.allocated.current),
-             mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+    mti_format(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
+               mti_scaled(rate, tokens / (mti_now() - progress->began)),
+               mti_bytes_text(now, sizeof now, stats.allocated.current),
+               mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
     mti_progress_step(progress, d->trainer.step, text);
 }
 
@@ -288,15 +292,16 @@ static bool print_next(const demo *d)
         char where[4096];
         if (!mti_run_save(&d->trainer, d->o->save, HELD_FRACTION, where, sizeof where))
             return false;
-        printf("  %s generate --model %s --prompt \"static \" --tokens 400\n", program, where);
+        mti_print(stdout, "  %s generate --model %s --prompt \"static \" --tokens 400\n", program,
+                  where);
     }
-    printf("  %s explain mlp --act gelu\n", program);
-    printf("  %s profile block --attention math --dropout 0.1\n", program);
-    printf("  %s profile mlp -b 2 -s 4096 -d 1024 --dtype bf16 --act relu\n", program);
+    mti_print(stdout, "  %s explain mlp --act gelu\n", program);
+    mti_print(stdout, "  %s profile block --attention math --dropout 0.1\n", program);
+    mti_print(stdout, "  %s profile mlp -b 2 -s 4096 -d 1024 --dtype bf16 --act relu\n", program);
     const char *text = text_to_train_on(d);
-    if (text) printf("  %s train --data %s --preset tiny --steps 200\n", program, text);
+    if (text) mti_print(stdout, "  %s train --data %s --preset tiny --steps 200\n", program, text);
     char took[MTI_NUMBER];
-    printf("\n%s in all\n", mti_duration(took, mti_now() - d->began));
+    mti_print(stdout, "\n%s in all\n", mti_duration(took, mti_now() - d->began));
     return true;
 }
 
@@ -327,8 +332,8 @@ int mti_demo(const mti_options *o)
     demo d = {.o = o, .style = mti_style_of(stdout), .began = mti_now()};
     int status = run(&d) ? MTI_EXIT_OK : mti_report_failure(o);
     if (status == MTI_EXIT_OK && !(d.bits < d.baselines.bigram)) {
-        fprintf(stderr, "memtape demo: %.4f bits per byte do not beat the bigram model's %.4f\n",
-                d.bits, d.baselines.bigram);
+        mti_print(stderr, "memtape demo: %.4f bits per byte do not beat the bigram model's %.4f\n",
+                  d.bits, d.baselines.bigram);
         status = MTI_EXIT_FAILED;
     }
     mti_trainer_free(&d.trainer);

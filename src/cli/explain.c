@@ -49,7 +49,7 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
     mti_style style = mti_style_of(stdout);
     if (o->quiet) return mti_print_tape(t, "expression", false, stdout, &style);
     mti_inked(stdout, &style, MTI_BOLD, "%s", e->options.text);
-    printf("  on %s\n", mt_device_kind(device));
+    mti_print(stdout, "  on %s\n", mt_device_kind(device));
     if (!print_leaves(e, stdout, &style)) return false;
     if (!t->nodes.n) {
         puts("\nnothing is recorded: no op has an operand that wants a gradient");

@@ -1,15 +1,31 @@
 /* generate.c: `memtape generate`: continues a prompt with a trained model. */
+#include <unistd.h>
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "report/report.h"
 
-/* user: whether stdout is a terminal, which gets no control characters. */
+/* Text that comes byte by byte. A terminal gets whole characters, and no control characters. */
+typedef struct writer {
+    bool terminal;
+    unsigned char at[4]; /* the begin of a character */
+    size_t n;
+} writer;
+
+static void write_held(writer *w)
+{
+    mti_print_bytes(stdout, w->at, w->n);
+    w->n = 0;
+}
+
 static bool write_byte(void *user, unsigned char byte)
 {
-    const bool *terminal = user;
-    bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
-    fputc(*terminal && control ? '?' : byte, stdout);
+    writer *w = user;
+    if (!w->terminal) return fputc(byte, stdout) != EOF && fflush(stdout) == 0;
+    if ((byte & 0xC0) != 0x80) write_held(w); /* begins a character: what is held was none */
+    w->at[w->n++] = byte;
+    size_t whole = *w->at < 0xC0 ? 1 : *w->at < 0xE0 ? 2 : *w->at < 0xF0 ? 3 : 4;
+    if (w->n == whole) write_held(w);
     return fflush(stdout) == 0;
 }
 
@@ -75,10 +91,11 @@ int mti_generate(const mti_options *o)
         .seed = o->workload.seed,
         .no_cache = o->kv_cache == MTI_KV_NONE,
         .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED : (mt_kv_form)o->kv_cache};
-    bool terminal = mti_style_of(stdout).live;
-    if (model && !o->quiet) fputs(o->prompt, stdout);
-    bool ok =
-        model && mti_sample(model, o->prompt, o->tokens, &options, write_byte, &terminal, &stats);
+    writer w = {.terminal = isatty(STDOUT_FILENO)};
+    for (const char *c = o->prompt; model && !o->quiet && *c; c++)
+        write_byte(&w, (unsigned char)*c);
+    bool ok = model && mti_sample(model, o->prompt, o->tokens, &options, write_byte, &w, &stats);
+    write_held(&w);
     if (ok) fputc('\n', stdout);
     if (ok && !o->quiet) report_speed(o, &stats);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);

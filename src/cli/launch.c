@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/base.h"
 
 static int64_t number_of(const char *name, int64_t least)
 {
@@ -22,10 +23,10 @@ mti_launch mti_launch_get(void)
     static const char *const names[][2] = {{"PMI_SIZE", "PMI_RANK"},
                                            {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        mti_launch l = {number_of(names[i][0], 1), number_of(names[i][1], 0)};
+        mti_launch l = {number_of(names[i][0], 1), number_of(names[i][1], 0), names[i][0]};
         if (l.ranks > 1 && l.rank >= 0 && l.rank < l.ranks) return l;
     }
-    return (mti_launch){1, 0};
+    return (mti_launch){1, 0, NULL};
 }
 
 void mti_launch_abort(int status)
@@ -39,21 +40,24 @@ static void report(const mti_launch *l, pid_t child, int number)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    fprintf(
+    mti_print(
         stderr, "memtape: rank %lld of %lld was killed by signal %d, %s (process %lld on %s)%s\n",
         (long long)l->rank, (long long)l->ranks, number, strsignal(number), (long long)child, host,
         number == SIGKILL ? "; where nobody did it, the system did, as its memory ran out" : "");
 }
 
-/* Hands signals on to the child until it ends. */
+/* Hands signals on to the child until it ends; one that comes again in the same second only once,
+ * as the terminal and mpirun both send it. */
 static int wait_for(const mti_launch *l, pid_t child, const sigset_t *waited)
 {
     int passed = 0, ended;
+    double at = 0;
     for (;;) {
         siginfo_t info;
         int number = sigwaitinfo(waited, &info);
-        if (number > 0 && number != SIGCHLD) {
+        if (number > 0 && number != SIGCHLD && (number != passed || mti_now() - at > 1)) {
             passed = number;
+            at = mti_now();
             kill(child, number);
         }
         if (waitpid(child, &ended, WNOHANG) == child && !(WIFSTOPPED(ended))) break;
@@ -69,6 +73,9 @@ bool mti_launch_watch(const mti_launch *l, int *status)
     static const int handed_on[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     sigset_t waited, before;
     if (l->ranks == 1) return false;
+    /* UCX's handler would keep a rank that dies of a fault, and all that wait for it. */
+    setenv("UCX_HANDLE_ERRORS", "none", 0);
+    setenv("UCX_ERROR_SIGNALS", "", 0);
     sigemptyset(&waited);
     for (size_t i = 0; i < sizeof handed_on / sizeof *handed_on; i++)
         sigaddset(&waited, handed_on[i]);

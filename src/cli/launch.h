@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 typedef struct mti_launch {
-    int64_t ranks, rank; /* 1 and 0: started alone */
+    int64_t ranks, rank;  /* 1 and 0: started alone */
+    const char *variable; /* that says so; NULL: none */
 } mti_launch;
 
 /* By the variables that MPI's launchers set for each process. */

@@ -32,7 +32,7 @@ static void print_help(FILE *out)
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
         char usage[64];
         snprintf(usage, sizeof usage, "%s %s", info->name, info->args);
-        fprintf(out, "  %-16s%s\n", usage, info->summary);
+        mti_print(out, "  %-16s%s\n", usage, info->summary);
     }
     mti_heading(out, &style, "For a start");
     fputs("  memtape demo\n"
@@ -49,7 +49,7 @@ static int refuse_verb(const char *word)
     const char *names[MTI_VERB_COUNT];
     for (int v = 0; v < MTI_VERB_COUNT; v++) names[v] = mti_verb_get((mti_verb)v)->name;
     mti_choose("memtape: verb", names, MTI_VERB_COUNT, word);
-    fprintf(stderr, "%s\n", mt_last_error());
+    mti_print(stderr, "%s\n", mt_last_error());
     return MTI_EXIT_USAGE;
 }
 
@@ -59,8 +59,9 @@ static void print_version(void)
     mt_openblas blas = mt_openblas_get();
     const char *chosen = getenv(MTI_CORETYPE), *end = blas.version;
     for (int words = 0; *end && (*end != ' ' || ++words < 2);) end++;
-    printf("memtape " MTI_VERSION "\n%.*s, kernels for %s%s%s\n", (int)(end - blas.version),
-           blas.version, blas.core, chosen ? ", " MTI_CORETYPE "=" : "", chosen ? chosen : "");
+    mti_print(stdout, "memtape " MTI_VERSION "\n%.*s, kernels for %s%s%s\n",
+              (int)(end - blas.version), blas.version, blas.core,
+              chosen ? ", " MTI_CORETYPE "=" : "", chosen ? chosen : "");
 }
 
 /* Output that was not written is a failure: a full disk must not look like success. */
@@ -68,8 +69,8 @@ static int flushed(int status)
 {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    fprintf(stderr, "memtape: standard output: %s\n",
-            errno ? strerror(errno) : "not all of it could be written");
+    mti_print(stderr, "memtape: standard output: %s\n",
+              errno ? strerror(errno) : "not all of it could be written");
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
@@ -97,7 +98,7 @@ static void print_notes(const mti_options *o)
 {
     const mti_style style = mti_style_of(stderr);
     if (!*o->notes || o->quiet) return;
-    fprintf(stderr, "%s:\n", o->workload.name);
+    mti_print(stderr, "%s:\n", o->workload.name);
     mti_print_lines(stderr, &style, MTI_PLAIN, o->notes);
 }
 
@@ -123,13 +124,13 @@ static int run_alone(int argc, char **argv)
     mti_options o;
     int status = MTI_EXIT_USAGE;
     if (!mti_options_parse(&o, verb, argc - 1, argv + 1, false)) {
-        if (*o.error) fprintf(stderr, "%s: %s\n", name, o.error);
+        if (*o.error) mti_print(stderr, "%s: %s\n", name, o.error);
         if (mt_last_status() == MT_ERR_MEMORY) status = MTI_EXIT_FAILED;
     } else if (o.help) {
         mti_options_help(verb, name, stdout);
         status = MTI_EXIT_OK;
     } else if (!mti_files_apart(&o)) {
-        fprintf(stderr, "%s: %s\n", name, o.error);
+        mti_print(stderr, "%s: %s\n", name, o.error);
     } else {
         o.program = argv[0];
         print_notes(&o);
@@ -186,11 +187,11 @@ static int print_once(mt_comm *world, int argc, char **argv)
     int status = MTI_EXIT_OK;
     if (group.rank == 0 && verb == MTI_VERB_COUNT) status = run_alone(argc, argv);
     if (group.rank == 0 && verb != MTI_VERB_COUNT) {
-        fprintf(stderr,
-                "memtape %s: mpirun has started %lld ranks, and of the verbs only profile, with "
-                "--tp, --pp, --cp or --dp, and train, with --tp or --dp, have several; start it "
-                "without mpirun\n",
-                argv[1], (long long)group.ranks);
+        mti_print(stderr,
+                  "memtape %s: mpirun has started %lld ranks, and of the verbs only profile, with "
+                  "--tp, --pp, --cp or --dp, and train, with --tp or --dp, have several; start it "
+                  "without mpirun\n",
+                  argv[1], (long long)group.ranks);
         status = MTI_EXIT_USAGE;
     }
     return mti_together_end(world, "memtape", status, "");
@@ -211,8 +212,12 @@ static int run_as_rank(const mti_launch *launch, int argc, char **argv)
     } else {
         status = print_once(world, argc, argv);
     }
+    bool first = mt_comm_group(world).rank == 0;
+    if (first) status = flushed(status);
+    /* Hydra loses the status of ranks that end at once after a signal. */
+    if (first && status > MTI_EXIT_SIGNALLED) mti_launch_abort(status);
     mt_comm_free(world);
-    return flushed(status);
+    return first ? status : flushed(status);
 }
 
 static int run_program(int argc, char **argv)

@@ -72,7 +72,7 @@ bool mti_read_lora_targets(mti_options *o, const mti_option_row *r, const char *
 bool mti_read_loss_scale(mti_options *o, const mti_option_row *r, const char *arg)
 {
     char *end;
-    double value = strtod(arg, &end);
+    double value = mti_strtod(arg, &end);
     bool number = end != arg && !*end && strchr("0123456789.", *arg) && isfinite(value);
     if (!strcmp(arg, "none"))
         o->workload.memory.loss_scale = 0;

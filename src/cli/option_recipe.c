@@ -30,7 +30,7 @@ static bool has_rope(const mt_model_config *c) { return c->rope_theta > 0; }
 static bool has_math(const mt_model_config *c) { return c->attention == MT_ATTENTION_MATH; }
 static bool has_tanh(const mt_model_config *c)
 {
-    return c->act == MT_ACT_GELU_TANH && c->mlp == MT_MLP_PLAIN;
+    return c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu;
 }
 static bool is_narrow_llama_with_math(const mt_model_config *c)
 {
@@ -38,12 +38,15 @@ static bool is_narrow_llama_with_math(const mt_model_config *c)
 }
 static bool is_grouped_with_math(const mt_model_config *c)
 {
-    return has_math(c) && c->kv_heads != c->heads;
+    return has_math(c) && mti_repeats_heads(c);
 }
 
 #define R(recipe) (1u << MTI_RECIPE_##recipe)
 #define DEEPSPEED (R(ZERO1) | R(ZERO2) | R(ZERO3))
 #define OF_RANKS  (R(DDP) | DEEPSPEED | R(FSDP2) | R(MEGATRON))
+/* fsdp2 in a pipeline: parameters are gathered for a whole step, and gradients are scattered after
+ * its last microbatch, so that nothing but the optimizer's is in shards. */
+#define FSDP2_STAGE (1u << MTI_RECIPE_COUNT)
 
 /* In the order in which they are shown. A row's `fits` sees what the rows above it set. */
 static const recipe_row rows[] = {
@@ -60,11 +63,11 @@ static const recipe_row rows[] = {
     {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
 
     {R(DDP), MTI_O_DTYPE, "f32", NULL},
-    {DEEPSPEED | R(FSDP2) | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
-    {R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, is_narrow},
-    {OF_RANKS, MTI_O_OPTIMIZER, "adamw", NULL},
-    {DEEPSPEED | R(MEGATRON), MTI_O_MASTER, NULL, is_narrow},
-    {R(ZERO1) | R(MEGATRON), MTI_O_ZERO, "1", NULL},
+    {DEEPSPEED | R(FSDP2) | FSDP2_STAGE | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
+    {FSDP2_STAGE | R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, is_narrow},
+    {OF_RANKS | FSDP2_STAGE, MTI_O_OPTIMIZER, "adamw", NULL},
+    {DEEPSPEED | FSDP2_STAGE | R(MEGATRON), MTI_O_MASTER, NULL, is_narrow},
+    {R(ZERO1) | FSDP2_STAGE | R(MEGATRON), MTI_O_ZERO, "1", NULL},
     {R(ZERO2), MTI_O_ZERO, "2", NULL},
     {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
     {R(FSDP2), MTI_O_F32_SHARDS, NULL, is_narrow},
@@ -73,10 +76,23 @@ static const recipe_row rows[] = {
     {R(FSDP2), MTI_O_GATHER, "ahead", NULL},
 };
 
-/* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
-static bool applies(const recipe_row *row, const mti_options *o, const mt_model_config *resolved)
+/* The recipe's bit. What is given about shards of parameters asks for them. */
+static unsigned chosen(const mti_options *o)
 {
-    if (!(row->recipes >> o->recipe & 1) || o->given[row->option]) return false;
+    static const mti_option of_shards[] = {MTI_O_ZERO, MTI_O_F32_SHARDS, MTI_O_F32_REDUCE,
+                                           MTI_O_GATHER};
+    bool stage =
+        o->recipe == MTI_RECIPE_FSDP2 && o->verb != MTI_FIT && o->workload.parallel.pipeline > 1;
+    for (size_t i = 0; i < sizeof of_shards / sizeof *of_shards; i++)
+        stage = stage && !o->given[of_shards[i]];
+    return stage ? FSDP2_STAGE : 1u << o->recipe;
+}
+
+/* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
+static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe,
+                    const mt_model_config *resolved)
+{
+    if (!(row->recipes & recipe) || o->given[row->option]) return false;
     if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
     const bool of_pieces = row->option == MTI_O_F32_SHARDS || row->option == MTI_O_KEEP_ROOT ||
                            row->option == MTI_O_GATHER;
@@ -100,7 +116,7 @@ static bool check_verb(mti_options *o)
     unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_row_of(MTI_O_ZERO)->verbs : ~0u;
     char verbs[64] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!(rows[i].recipes >> o->recipe & 1)) continue;
+        if (!(rows[i].recipes & chosen(o))) continue;
         const mti_option_row *r = mti_option_row_of(rows[i].option);
         if (!missing && !(r->verbs >> o->verb & 1)) missing = r->name;
         all &= r->verbs;
@@ -146,10 +162,11 @@ bool mti_recipe_apply(mti_options *o, mt_model_config *c)
                                   "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
                                   "kin, and this is a %s; give a llama",
                                   mt_model_kind_name(c->kind));
+    const unsigned recipe = chosen(o); /* not that of what the recipe sets */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mt_model_config resolved;
         if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");
-        if (applies(&rows[i], o, &resolved) && !set(o, c, &rows[i])) return false;
+        if (applies(&rows[i], o, recipe, &resolved) && !set(o, c, &rows[i])) return false;
     }
     return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 || w->parallel.context > 1 ||
            o->verb == MTI_FIT ||

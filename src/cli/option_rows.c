@@ -16,8 +16,10 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
         {"train", "", "train a byte-level GPT on any file",
          "Trains a byte-level GPT on files. Ctrl-C saves and stops; --resume goes on from "
          "there, bit for bit."},
-    [MTI_GENERATE] = {"generate", "", "write text with a trained model",
-                      "Continues a prompt with a model that `memtape train --save` wrote."},
+    [MTI_GENERATE] =
+        {"generate", "", "write text with a trained model",
+         "Continues a prompt with a model that `memtape train --save` wrote. A file or a "
+         "pipe gets every byte; a terminal gets ? for those that it would obey."},
     [MTI_PROFILE] =
         {"profile", "MODEL", "two training steps under the ledger: every saved byte",
          "Runs two training steps of MODEL (linear, mlp, attention, block, gpt, bert, llama, a "
@@ -100,7 +102,8 @@ mti_verb mti_verb_find(const char *name)
 #define W(condition) (UINT64_C(1) << MTI_IF_##condition)
 
 #define AT(field) offsetof(mti_options, field)
-#define EXTENT    1, 1e12 /* of a dimension; products are checked separately */
+#define EXTENT    1, MTI_MAX_EXTENT /* of a model; products are checked separately */
+#define AMOUNT    1, 1e12           /* of the batch */
 
 /* ---- choices ---- */
 
@@ -187,16 +190,16 @@ const mti_option_row mti_option_rows[] = {
      "w)",
      W(EXPR)},
 
-    {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, EXTENT,
+    {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, AMOUNT,
      "sequences"},
-    {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(workload.seq), SHAPED, ANY, EXTENT,
+    {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(workload.seq), SHAPED, ANY, AMOUNT,
      "length of a sequence; 4k is 4096 (a linear: 1)"},
     {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_EXTENT, AT(given_config.hidden), SHAPED, ANY, EXTENT,
      "width of the model"},
     {MTI_O_HEADS, 'a', "heads", "N", MTI_EXTENT, AT(given_config.heads), SHAPED, ATTENDS, EXTENT,
      "attention heads; they divide --hidden"},
-    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(given_config.layers), SHAPED, WHOLE, 1, 1e6,
-     "blocks"},
+    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(given_config.layers), SHAPED, WHOLE, 1,
+     MTI_MAX_LAYERS, "blocks"},
     {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(given_config.vocab), LOOKS | V(SERVE), WHOLE,
      EXTENT, "number of tokens"},
     {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), SHAPED, FEEDS | M(LINEAR), EXTENT,
@@ -237,7 +240,7 @@ const mti_option_row mti_option_rows[] = {
      "normalised rows",
      W(RMS), .choice = &mti_op_forms},
     {MTI_O_GELU_TANH, 0, "gelu-tanh", "FORM", MTI_CHOICE, AT(given_config.ops.gelu_tanh), SHAPED,
-     ACTS, 0, 0, "unfused: power, tanh, sums and products, which keep four tensors, not one",
+     FEEDS, 0, 0, "unfused: power, tanh, sums and products, which keep four tensors, not one",
      W(TANH), .choice = &mti_op_forms},
     {MTI_O_ROPE, 0, "rope", "FORM", MTI_CHOICE, AT(given_config.ops.rope), SHAPED, M(LLAMA), 0, 0,
      "rotary positions; unfused: products with tables of cosines and sines, which are kept",

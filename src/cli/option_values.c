@@ -11,8 +11,9 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(o->error, sizeof o->error, fmt, args);
+    mti_vformat(o->error, sizeof o->error, fmt, args);
     va_end(args);
+    mti_make_printable(o->error);
     return false;
 }
 
@@ -54,7 +55,7 @@ static bool read_int(mti_options *o, const mti_option_row *r, const char *arg)
 static bool read_real(mti_options *o, const mti_option_row *r, const char *arg)
 {
     char *end;
-    double value = strtod(arg, &end);
+    double value = mti_strtod(arg, &end);
     bool number = end != arg && !*end && strchr("-.0123456789", *arg) && isfinite(value);
     bool below = r->id != MTI_O_DROPOUT || value < 1; /* 1 would divide by zero */
     if (!number || value < r->min || value > r->max || !below)
@@ -68,7 +69,7 @@ static bool read_scaled(mti_options *o, const mti_option_row *r, const char *arg
 {
     static const double factors[] = {1e3, 1e6, 1e9, 1e9, 1e12, 1e15};
     char *end;
-    double value = strtod(arg, &end);
+    double value = mti_strtod(arg, &end);
     bool number = end != arg && strchr(".0123456789", *arg) && !strchr("xX", arg[1] ? arg[1] : ' ');
     value *= number ? suffix_factor("kMGBTP", factors, end) : 0;
     if (!(value >= r->min && value <= r->max))

@@ -104,11 +104,7 @@ static bool rms(const mti_options *o)
 static bool gelu_tanh(const mti_options *o) { return o->workload.config.act == MT_ACT_GELU_TANH; }
 static bool math(const mti_options *o) { return o->workload.config.attention == MT_ATTENTION_MATH; }
 static bool narrow(const mti_options *o) { return mt_dtype_size(o->workload.config.dtype) == 2; }
-static bool grouped(const mti_options *o)
-{
-    const mt_model_config *c = &o->workload.config;
-    return c->kv_heads && c->kv_heads != c->heads;
-}
+static bool grouped(const mti_options *o) { return mti_repeats_heads(&o->workload.config); }
 
 bool mti_wants_text(const mti_options *o)
 {

@@ -72,6 +72,24 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
     return mti_option_read(o, r, arg) && mti_keep_word(o, r, arg) ? 0 : EINVAL;
 }
 
+/* Lets argp say what is wrong with words that it has refused. getopt would print them as they are,
+ * so it reads a copy, without what a terminal would obey. */
+static void report_words(const struct argp *argp, mti_verb verb, int argc, char **argv)
+{
+    mti_options unused;
+    char **words = mti_calloc((size_t)argc + 1, sizeof *words);
+    bool ok = words != NULL;
+    for (int i = 0; ok && i < argc; i++) {
+        ok = (words[i] = mti_strdup(argv[i]));
+        if (ok) mti_make_printable(words[i]);
+    }
+    mti_option_defaults(&unused, verb);
+    if (ok) argp_parse(argp, argc, words, ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &unused);
+    mti_options_free(&unused);
+    for (int i = 0; words && i < argc; i++) mti_free(words[i]);
+    mti_free(words);
+}
+
 /* argp has reported an unknown option: suggests the one with the nearest name. */
 static void suggest(mti_options *o, mti_verb verb, int argc, char **argv)
 {
@@ -105,10 +123,13 @@ bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, boo
     mti_option_defaults(o, verb);
     make_rows(verb, &table);
     const struct argp argp = {.options = table.at, .parser = parse_key};
-    unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | (silent ? ARGP_NO_ERRS : 0u);
+    const unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | ARGP_NO_ERRS;
     error_t status = argp_parse(&argp, argc, argv, flags, NULL, o);
     if (status == ENOMEM) return ran_out(o);
-    if (status != 0 && !*o->error) suggest(o, verb, argc, argv);
+    if (status != 0 && !*o->error) {
+        if (!silent) report_words(&argp, verb, argc, argv);
+        suggest(o, verb, argc, argv);
+    }
     if (status != 0) return false;
     if (o->help || verb != MTI_SWEEP) return o->help || mti_options_complete(o);
     return mti_sweep_check(o);
@@ -145,7 +166,7 @@ static void default_text(char *buf, size_t n, const mti_options *o, const mti_op
     if (r->id == MTI_O_DEVICE) text = o->workload.device.kind;
     if (r->form == MTI_CHOICE) text = r->choice->names[*(const int *)field];
     if (i) snprintf(buf, n, "%lld", (long long)i);
-    if (x > 0) snprintf(buf, n, "%g", x);
+    if (x > 0) mti_format(buf, n, "%g", x);
     if (text && *text > ' ') snprintf(buf, n, "%s", text);
 }
 

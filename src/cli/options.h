@@ -65,7 +65,8 @@ typedef enum mti_recipe {
     MTI_RECIPE_ZERO2,
     MTI_RECIPE_ZERO3,
     MTI_RECIPE_FSDP2,
-    MTI_RECIPE_MEGATRON
+    MTI_RECIPE_MEGATRON,
+    MTI_RECIPE_COUNT
 } mti_recipe;
 
 typedef enum mti_option {

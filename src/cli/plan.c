@@ -20,9 +20,9 @@ static int conclude(const mti_plan_result *p)
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         if (!c->unexplained) continue;
-        fprintf(stderr,
-                "memtape plan: %s: the measurement is %lld %s off what the formula explains\n",
-                c->formula.name, (long long)c->unexplained, c->formula.unit);
+        mti_print(stderr,
+                  "memtape plan: %s: the measurement is %lld %s off what the formula explains\n",
+                  c->formula.name, (long long)c->unexplained, c->formula.unit);
         status = MTI_EXIT_FAILED;
     }
     return status;

@@ -73,10 +73,10 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
     }
     size_t highest = mti_highest_phase(&p->measured, NULL)->peak;
     if (o->workload.budget && highest > o->workload.budget) {
-        fprintf(stderr,
-                "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
-                "take scratch memory that the search did not count\n",
-                highest, o->workload.device.kind);
+        mti_print(stderr,
+                  "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
+                  "take scratch memory that the search did not count\n",
+                  highest, o->workload.device.kind);
         status = MTI_EXIT_FAILED;
     }
     return status;

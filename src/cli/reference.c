@@ -28,7 +28,7 @@ static void put_roff(const char *text)
         else if (*c == '-')
             fputs("\\-", stdout);
         else if ((*c == '.' || *c == '\'') && (c == text || c[-1] == '\n'))
-            printf("\\&%c", *c);
+            mti_print(stdout, "\\&%c", *c);
         else
             putchar(*c);
     }
@@ -37,7 +37,7 @@ static void put_roff(const char *text)
 static void put_option_heading(const mti_option_row *r)
 {
     fputs(".TP\n", stdout);
-    if (r->letter) printf("\\fB\\-%c\\fR, ", r->letter);
+    if (r->letter) mti_print(stdout, "\\fB\\-%c\\fR, ", r->letter);
     fputs("\\fB\\-\\-", stdout);
     put_roff(r->name);
     fputs("\\fR", stdout);
@@ -61,7 +61,7 @@ static void put_option(const mti_option_row *r)
     const char *between = "";
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         if (!takes((mti_verb)v, r)) continue;
-        printf("%s%s", between, mti_verb_get((mti_verb)v)->name);
+        mti_print(stdout, "%s%s", between, mti_verb_get((mti_verb)v)->name);
         between = ", ";
     }
     fputs(".\n", stdout);
@@ -86,8 +86,8 @@ static void put_verbs(void)
     fputs(".SH VERBS\n", stdout);
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
-        printf(".TP\n\\fBmemtape %s\\fR [\\fIOPTION\\fR...]%s%s\n", info->name,
-               *info->args ? " " : "", info->args);
+        mti_print(stdout, ".TP\n\\fBmemtape %s\\fR [\\fIOPTION\\fR...]%s%s\n", info->name,
+                  *info->args ? " " : "", info->args);
         put_roff(info->doc);
         fputs("\n", stdout);
     }
@@ -95,14 +95,15 @@ static void put_verbs(void)
 
 static void put_man_page(void)
 {
-    printf(".TH MEMTAPE 1 \"\" \"memtape %s\" \"User Commands\"\n"
-           ".SH NAME\n"
-           "memtape \\- trains transformers and keeps exact books on their memory\n"
-           ".SH SYNOPSIS\n"
-           "\\fBmemtape\\fR \\fIVERB\\fR [\\fIOPTION\\fR...]\n.br\n"
-           "\\fBmemtape\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR\n.br\n"
-           "\\fBmemtape\\fR \\fB\\-\\-version\\fR\n",
-           MTI_VERSION);
+    mti_print(stdout,
+              ".TH MEMTAPE 1 \"\" \"memtape %s\" \"User Commands\"\n"
+              ".SH NAME\n"
+              "memtape \\- trains transformers and keeps exact books on their memory\n"
+              ".SH SYNOPSIS\n"
+              "\\fBmemtape\\fR \\fIVERB\\fR [\\fIOPTION\\fR...]\n.br\n"
+              "\\fBmemtape\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR\n.br\n"
+              "\\fBmemtape\\fR \\fB\\-\\-version\\fR\n",
+              MTI_VERSION);
     put_verbs();
     put_options();
     printf(".SH EXIT STATUS\n"
@@ -119,8 +120,10 @@ static void put_man_page(void)
 static void put_models(void)
 {
     const char *between = "";
-    for (size_t i = 0; i < N_KINDS; i++, between = " ") printf("%s%s", between, kinds[i]);
-    for (size_t i = 0; mt_model_preset_name(i); i++) printf(" %s", mt_model_preset_name(i));
+    for (size_t i = 0; i < N_KINDS; i++, between = " ")
+        mti_print(stdout, "%s%s", between, kinds[i]);
+    for (size_t i = 0; mt_model_preset_name(i); i++)
+        mti_print(stdout, " %s", mt_model_preset_name(i));
 }
 
 static void put_words_of(mti_verb verb)
@@ -129,7 +132,7 @@ static void put_words_of(mti_verb verb)
     for (size_t i = 0; i < mti_n_option_rows; i++) {
         const mti_option_row *r = &mti_option_rows[i];
         if (!takes(verb, r)) continue;
-        printf("%s--%s%s", between, r->name, r->arg ? "=" : "");
+        mti_print(stdout, "%s--%s%s", between, r->name, r->arg ? "=" : "");
         between = " ";
     }
 }
@@ -148,7 +151,8 @@ static void put_pattern(const mti_option_row *r, const char **between)
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         if (!takes((mti_verb)v, r)) continue;
         bool shared = is_shared(r);
-        printf("%s%s:--%s", *between, shared ? mti_verb_get((mti_verb)v)->name : "*", r->name);
+        mti_print(stdout, "%s%s:--%s", *between, shared ? mti_verb_get((mti_verb)v)->name : "*",
+                  r->name);
         *between = "|";
         if (!shared) return;
     }
@@ -165,7 +169,8 @@ static void put_bash_values(void)
         between = "";
         put_pattern(r, &between);
         fputs(") words='", stdout);
-        for (int k = 0; k < r->choice->n; k++) printf("%s%s", k ? " " : "", r->choice->names[k]);
+        for (int k = 0; k < r->choice->n; k++)
+            mti_print(stdout, "%s%s", k ? " " : "", r->choice->names[k]);
         fputs("' ;;\n", stdout);
     }
     fputs("        ", stdout);
@@ -189,7 +194,8 @@ static void put_bash(void)
           "    if ((COMP_CWORD == 1)); then\n"
           "        COMPREPLY=($(compgen -W '",
           stdout);
-    for (int v = 0; v < MTI_VERB_COUNT; v++) printf("%s ", mti_verb_get((mti_verb)v)->name);
+    for (int v = 0; v < MTI_VERB_COUNT; v++)
+        mti_print(stdout, "%s ", mti_verb_get((mti_verb)v)->name);
     fputs("help --help --version' -- \"$cur\"))\n"
           "        return\n"
           "    fi\n"
@@ -215,9 +221,10 @@ static void put_bash(void)
           "    case $verb in\n",
           stdout);
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        printf("        %s) words='", mti_verb_get((mti_verb)v)->name);
+        mti_print(stdout, "        %s) words='", mti_verb_get((mti_verb)v)->name);
         put_words_of((mti_verb)v);
-        printf("'%s ;;\n", takes_model((mti_verb)v) ? "; [[ $cur == -* ]] || words=$models" : "");
+        mti_print(stdout, "'%s ;;\n",
+                  takes_model((mti_verb)v) ? "; [[ $cur == -* ]] || words=$models" : "");
     }
     fputs(
         "    esac\n"
@@ -239,7 +246,7 @@ static void put_zsh(const char *text)
         if (*c == '\'')
             fputs("'\\''", stdout);
         else if (strchr("[]:\\", *c))
-            printf("\\%c", *c);
+            mti_print(stdout, "\\%c", *c);
         else
             putchar(*c);
     }
@@ -250,10 +257,10 @@ static void put_zsh_option(const mti_option_row *r)
     const char *with = r->arg ? "=" : "", *star = r->form == MTI_LIST ? "*" : "";
     fputs("        ", stdout);
     if (r->letter && !*star)
-        printf("'(-%c --%s)'{-%c%s,--%s%s}'", r->letter, r->name, r->letter, r->arg ? "+" : "",
-               r->name, with);
+        mti_print(stdout, "'(-%c --%s)'{-%c%s,--%s%s}'", r->letter, r->name, r->letter,
+                  r->arg ? "+" : "", r->name, with);
     else
-        printf("'%s--%s%s", star, r->name, with);
+        mti_print(stdout, "'%s--%s%s", star, r->name, with);
     putchar('[');
     put_zsh(r->doc);
     putchar(']');
@@ -263,14 +270,15 @@ static void put_zsh_option(const mti_option_row *r)
         putchar(':');
         if (takes_file(r)) fputs("_files", stdout);
         for (int k = 0; r->choice && k < r->choice->n; k++)
-            printf("%s%s%s", k ? " " : "(", r->choice->names[k], k + 1 < r->choice->n ? "" : ")");
+            mti_print(stdout, "%s%s%s", k ? " " : "(", r->choice->names[k],
+                      k + 1 < r->choice->n ? "" : ")");
     }
     fputs("' \\\n", stdout);
 }
 
 static void put_zsh_verb(mti_verb verb)
 {
-    printf("    %s)\n        _arguments -S \\\n", mti_verb_get(verb)->name);
+    mti_print(stdout, "    %s)\n        _arguments -S \\\n", mti_verb_get(verb)->name);
     for (size_t i = 0; i < mti_n_option_rows; i++)
         if (takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
     if (takes_model(verb)) {
@@ -291,7 +299,7 @@ static void put_zsh_completion(void)
           stdout);
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
-        printf("        '%s:", info->name);
+        mti_print(stdout, "        '%s:", info->name);
         put_zsh(info->summary);
         fputs("'\n", stdout);
     }

@@ -20,7 +20,7 @@
 static void put_real(json_t *j, const char *key, double value)
 {
     char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
+    mti_format(text, sizeof text, "%.17g", value);
     mti_json_put_text(j, key, text);
 }
 
@@ -181,7 +181,7 @@ static bool parse_run(const mt_safetensors *file, json_t **j)
 {
     const char *text = mt_safetensors_metadata(file, RUN_KEY);
     uint64_t failures = mti_failures();
-    *j = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    *j = text ? mti_json_read(text, strlen(text), NULL) : NULL;
     if (!mti_failed_since(failures)) /* else strings may be cut short */
         return !text || json_is_object(*j) || discard(j) || damaged(RUN_KEY);
     return discard(j);
@@ -201,7 +201,7 @@ static bool read_real(const json_t *j, const char *key, mti_options *o, mti_opti
 {
     const char *text = json_string_value(json_object_get(j, key));
     char *end = NULL;
-    double value = text ? strtod(text, &end) : 0;
+    double value = text ? mti_strtod(text, &end) : 0;
     if (!text || end == text || *end || !mti_option_in_range(id, value)) return damaged(key);
     if (!o->given[id]) *to = value;
     o->given[id] = true;
@@ -276,7 +276,7 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
     const json_t *j = ok ? json_object_get(run, "scaler") : NULL;
     if (j) {
         scale = json_string_value(json_object_get(j, "scale"));
-        state.scale = scale ? strtod(scale, (char **)&end) : 0;
+        state.scale = scale ? mti_strtod(scale, (char **)&end) : 0;
         ok = ((scale && end != scale && !*end) || damaged("scaler")) &&
              read_count(j, "good_steps", &state.good_steps) &&
              read_count(j, "steps", &state.steps) && read_count(j, "skipped", &state.skipped) &&

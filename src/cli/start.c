@@ -129,7 +129,7 @@ bool mti_start_with_fast_kernels(char **argv)
     snprintf(text, sizeof text, MTI_CORETYPE "=%s", better);
     restart(argv, environ, text, NULL);
     int error = errno;
-    fprintf(stderr, "memtape: cannot restart with %s: %s\n", text, strerror(error));
+    mti_print(stderr, "memtape: cannot restart with %s: %s\n", text, strerror(error));
     return error != ENOMEM; /* elsewhere products are slow; without memory nothing is right */
 }
 
@@ -158,9 +158,9 @@ int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv)
     if (!error) error = pthread_create(&thread, &attributes, run, &p);
     if (!error) error = pthread_join(thread, NULL);
     if (error)
-        fprintf(stderr,
-                "memtape: the limit on the stack is too low (ulimit -s), and it cannot have a "
-                "thread with a larger one: %s\n",
-                strerror(error));
+        mti_print(stderr,
+                  "memtape: the limit on the stack is too low (ulimit -s), and it cannot have a "
+                  "thread with a larger one: %s\n",
+                  strerror(error));
     return p.status;
 }

@@ -8,8 +8,9 @@
 static void show_turn(void *user, int64_t turn, int64_t n_turns, size_t row)
 {
     const mti_sweep_rows *rows = user;
-    fprintf(stderr, "\r\x1b[Kturn %lld of %lld, row %zu of %zu: %s", (long long)turn + 1,
-            (long long)n_turns, row + 1, rows->n, rows->at[row].label);
+    fputs("\r\x1b[K", stderr);
+    mti_print(stderr, "turn %lld of %lld, row %zu of %zu: %s", (long long)turn + 1,
+              (long long)n_turns, row + 1, rows->n, rows->at[row].label);
 }
 
 static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result *results,

@@ -1,9 +1,11 @@
 /* together.c: what several ranks of the program do together. */
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
+#include "nn/json_text.h"
 
 /* ---- beginning ---- */
 
@@ -25,18 +27,49 @@ static bool same_words(mt_comm *world, int argc, char **argv)
     return ok;
 }
 
+/* MPI's libraries map so much to begin with; where they cannot, UCX ends the process by an
+ * assertion. */
+#define MPI_ADDRESSES ((size_t)256 << 20)
+
+static bool has_addresses(void)
+{
+    void *room = mmap(NULL, MPI_ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return mti_fail_bool(MT_ERR_MEMORY,
+                             "out of memory: MPI takes 256 MiB of address space to begin with, and "
+                             "the system has less left (ulimit -v?)");
+    munmap(room, MPI_ADDRESSES);
+    return true;
+}
+
+/* Of an MPI to which the launcher does not belong, each process is the only one. */
+static mt_comm *open_world(const mti_launch *l)
+{
+    mt_comm *world = has_addresses() ? mt_comm_open("mpi") : NULL;
+    mt_group group = mt_comm_group(world);
+    if (!world || (group.ranks == l->ranks && group.rank == l->rank)) return world;
+    mt_comm_free(world);
+    return mti_fail_null(
+        MT_ERR_UNSUPPORTED,
+        "%s says %lld ranks, and for MPI this is rank %lld of %lld: it was started "
+        "by another MPI's mpirun than the one libmemtape-mpi.so is built with "
+        "(docs/faults.md), or by none; then unset %s",
+        l->variable, (long long)l->ranks, (long long)group.rank, (long long)group.ranks,
+        l->variable);
+}
+
 mt_comm *mti_together_begin(const mti_launch *l, int argc, char **argv, int *status)
 {
-    mt_comm *world = mt_comm_open("mpi");
+    mt_comm *world = open_world(l);
     if (world && mt_comm_agree(world, "the version", MTI_VERSION) == MT_OK &&
         same_words(world, argc, argv))
         return world;
     *status = world ? MTI_EXIT_USAGE : MTI_EXIT_FAILED;
     if (!world)
-        fprintf(stderr, "memtape: rank %lld of %lld: %s\n", (long long)l->rank, (long long)l->ranks,
-                mt_last_error());
+        mti_print(stderr, "memtape: rank %lld of %lld: %s\n", (long long)l->rank,
+                  (long long)l->ranks, mt_last_error());
     else if (l->rank == 0)
-        fprintf(stderr, "memtape: %s\n", mt_last_error());
+        mti_print(stderr, "memtape: %s\n", mt_last_error());
     if (!world) mti_launch_abort(*status);
     mt_comm_free(world);
     return NULL;
@@ -55,7 +88,7 @@ bool mti_together_gather(mt_comm *world, json_t *own, json_t **out)
         json_t *list = json_array();
         const char *at = all;
         for (int64_t i = 0; i < ranks; i++, at += strlen(at) + 1)
-            mti_json_push(list, json_loads(at, 0, NULL));
+            mti_json_push(list, mti_json_read(at, strlen(at), NULL));
         *out = json_object();
         mti_json_put_text(*out, "schema", "memtape.ranks/1");
         mti_json_put(*out, "ranks", list);
@@ -97,10 +130,10 @@ int mti_together_end(mt_comm *world, const char *name, int status, const char *m
     bool alike;
     int64_t first = first_failure(all, group.ranks, &alike);
     if (group.rank == 0 && first >= 0 && *all[first].message) {
-        fprintf(stderr, "%s: ", name);
+        mti_print(stderr, "%s: ", name);
         if (!alike)
             fprintf(stderr, "rank %lld of %lld: ", (long long)first, (long long)group.ranks);
-        fprintf(stderr, "%s\n", all[first].message);
+        mti_print(stderr, "%s\n", all[first].message);
     }
     for (int64_t r = 0; r < group.ranks; r++)
         if (all[r].status > status) status = (int)all[r].status;
@@ -118,10 +151,10 @@ void mti_together_abort(mt_comm *world, const char *name)
     if (!mti_comm_reports(world))
         sleep(SECONDS_TO_END);
     else if (named)
-        fprintf(stderr, "%s: %s\n", name, text);
+        mti_print(stderr, "%s: %s\n", name, text);
     else
-        fprintf(stderr, "%s: rank %lld of %lld: %s\n", name, (long long)group.rank,
-                (long long)group.ranks, *text ? text : "failed without an error message");
+        mti_print(stderr, "%s: rank %lld of %lld: %s\n", name, (long long)group.rank,
+                  (long long)group.ranks, *text ? text : "failed without an error message");
     fflush(NULL);
     usleep(MTI_LAUNCHER_READS_US);
     mt_comm_abort(world);

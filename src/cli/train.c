@@ -2,7 +2,9 @@
  * a terminal that closes and a closed pipe. */
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 #include "cli/rank_trainer.h"
 #include "cli/run_file.h"
 #include "cli/train_ranks.h"
@@ -18,27 +20,29 @@
 
 static volatile sig_atomic_t interrupted;
 
-static struct timespec interrupted_at;
+/* Of a rank that saves: the process that watches over it (launch.h). It is killed when mpirun ends
+ * before its ranks, as in `mpirun ... | head -1`; then they save, too. Where another rank has
+ * failed they wait for it in vain. */
+#define SECONDS_ALONE 10
+static pid_t watcher;
 
-/* A terminal that closes sends SIGHUP, and its shell sends another right after. */
-static bool same_hangup(int number)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return number == SIGHUP && interrupted == SIGHUP && now.tv_sec - interrupted_at.tv_sec < 2;
-}
-
-/* The first signal stops training after this step; any second one has its default effect. */
+/* The first signal stops training after this step. A second Ctrl-C, or another signal that comes
+ * again, has its default effect. Not one of another kind: systemd sends SIGTERM and SIGHUP. And not
+ * one that came moments ago: a terminal that closes and its shell each send SIGHUP, and systemd and
+ * mpirun each send SIGTERM to a rank. */
 static void on_signal(int number)
 {
-    if (!interrupted) {
-        clock_gettime(CLOCK_MONOTONIC, &interrupted_at);
-        interrupted = number;
-        return;
+    static volatile time_t first[NSIG]; /* of each kind; 0: none */
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupted) interrupted = number;
+    if (watcher && getppid() != watcher) alarm(SECONDS_ALONE);
+    if (!first[number]) {
+        first[number] = now.tv_sec + 1;
+    } else if (number == SIGINT || now.tv_sec + 1 - first[number] > 2) {
+        signal(number, SIG_DFL);
+        raise(number);
     }
-    if (same_hangup(number)) return;
-    signal(number, SIG_DFL);
-    raise(number);
 }
 
 /* Signals that are ignored already stay so: nohup, background jobs. */
@@ -50,6 +54,13 @@ static void catch_signals(void)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (sigaction(numbers[i], NULL, &previous) == 0 && previous.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
+}
+
+static void outlive_watcher(void)
+{
+    watcher = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (watcher == 1) raise(SIGTERM);
 }
 
 typedef struct run {
@@ -232,8 +243,8 @@ static bool resume(run *r)
             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
     if (fingerprint != r->corpus.fingerprint) note_text(r);
     if (!r->o.quiet)
-        printf("resumed from %s at step %lld of %lld\n", r->o.resume, (long long)r->trainer.step,
-               (long long)r->o.train.steps);
+        mti_print(stdout, "resumed from %s at step %lld of %lld\n", r->o.resume,
+                  (long long)r->trainer.step, (long long)r->o.train.steps);
     return true;
 }
 
@@ -294,28 +305,33 @@ static void introduce(const run *r)
         count_whole(w, &n_trained, &frozen_bytes);
     else
         count_trained(r->trainer.model, &n_trained, &frozen_bytes);
-    printf("text   %s bytes to learn from, %s held out\n",
-           mti_thousands(train, (int64_t)r->corpus.n_train),
-           mti_thousands(held, (int64_t)r->corpus.n_held));
-    printf("model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
-           mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
-           memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
-           (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
-           mt_dtype_name(c->dtype));
+    mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
+              mti_thousands(train, (int64_t)r->corpus.n_train),
+              mti_thousands(held, (int64_t)r->corpus.n_held));
+    mti_print(stdout,
+              "model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
+              mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
+              memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
+              (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
+              mt_dtype_name(c->dtype));
     if (memory->lora_rank)
-        printf("adapt  rank %lld beside %s; %s bytes are frozen%s\n", (long long)memory->lora_rank,
-               memory->lora_targets.text ? memory->lora_targets.text : "every linear",
-               mti_thousands(frozen, (int64_t)frozen_bytes),
-               memory->qlora ? ", those of adapted linears in NF4" : "");
+        mti_print(stdout, "adapt  rank %lld beside %s; %s bytes are frozen%s\n",
+                  (long long)memory->lora_rank,
+                  memory->lora_targets.text ? memory->lora_targets.text : "every linear",
+                  mti_thousands(frozen, (int64_t)frozen_bytes),
+                  memory->qlora ? ", those of adapted linears in NF4" : "");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
-        printf("memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
-               mti_thousands(params, (int64_t)f.peak),
-               100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
+        mti_print(stdout,
+                  "memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
+                  mti_thousands(params, (int64_t)f.peak),
+                  100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
     }
-    printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
-           (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
-           s->min_lr, (long long)s->warmup, (long long)w->seed);
+    mti_print(
+        stdout,
+        "run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
+        (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
+        s->min_lr, (long long)s->warmup, (long long)w->seed);
     if (r->o.world) mti_train_ranks_introduce(w);
     fflush(stdout);
 }
@@ -356,8 +372,8 @@ static void show_progress(run *r)
     double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
     size_t n = 0;
     if (mt_device_has_data(r->device))
-        n = (size_t)snprintf(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
-                             mti_scaled(rate, tokens / r->step_s));
+        n = (size_t)mti_format(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
+                               mti_scaled(rate, tokens / r->step_s));
     snprintf(text + n, sizeof text - n, "%s (peak %s)",
              mti_bytes_text(now, sizeof now, stats.allocated.current),
              mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
@@ -462,8 +478,8 @@ static int report_signal(const run *r)
                            ? "the adapters are saved, the run is not, as no --save was given"
                            : "nothing is saved, as no --save was given";
     if (prints(r))
-        fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", r->stopped_by,
-                (long long)r->trainer.step, what);
+        mti_print(stderr, "memtape train: stopped by signal %d after step %lld; %s\n",
+                  r->stopped_by, (long long)r->trainer.step, what);
     return MTI_EXIT_SIGNALLED + r->stopped_by;
 }
 
@@ -473,9 +489,10 @@ static void report_memory(const run *r)
     char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
-    printf("at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
-           mti_thousands(peak, (int64_t)stats.allocated.peak),
-           mti_thousands(reserved, (int64_t)stats.reserved.peak));
+    mti_print(stdout,
+              "at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
+              mti_thousands(peak, (int64_t)stats.allocated.peak),
+              mti_thousands(reserved, (int64_t)stats.reserved.peak));
 }
 
 /* How many batches were replays of a captured one, and why the last that was not was not. */
@@ -490,10 +507,11 @@ static void report_graphs(const run *r)
         if (stats[i].nodes > nodes) nodes = stats[i].nodes;
         if (stats[i].why[0]) why = stats[i].why;
     }
-    printf("graph  %lld of %lld batches replayed, %lld kernels, products and copies in one "
-           "launch%s%s\n",
-           (long long)replayed, (long long)(launched + replayed), (long long)nodes,
-           *why ? "; one was launched because " : "", why);
+    mti_print(stdout,
+              "graph  %lld of %lld batches replayed, %lld kernels, products and copies in one "
+              "launch%s%s\n",
+              (long long)replayed, (long long)(launched + replayed), (long long)nodes,
+              *why ? "; one was launched because " : "", why);
 }
 
 /* To standard output, and then nothing else. */
@@ -508,16 +526,16 @@ static bool conclude(run *r)
     }
     if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
         mt_scaler_state scaler = mt_scaler_get(r->trainer.memory_hooks.scaler);
-        printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
-               (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
+        mti_print(stdout, "loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
+                  (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
     }
     if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     char n[MTI_NUMBER];
     if (prints(r) && !writes_json(&r->o))
-        printf("held-out bits per byte %.4f (%s bytes)\n", bits,
-               mti_thousands(n, (int64_t)r->corpus.n_held));
+        mti_print(stdout, "held-out bits per byte %.4f (%s bytes)\n", bits,
+                  mti_thousands(n, (int64_t)r->corpus.n_held));
     return true;
 }
 
@@ -565,6 +583,7 @@ int mti_train(const mti_options *options)
     bool ok = status == MTI_EXIT_OK;
     if (ok && !r.o.quiet) introduce(&r);
     catch_signals();
+    if (r.o.world && saves(&r.o)) outlive_watcher();
     if (ok && !(ok = train(&r))) status = fail(&r);
     if (!end_snapshot(&r)) status = mti_report_failure(&r.o);
     if (ok && !r.stopped_by && !conclude(&r)) status = fail(&r);

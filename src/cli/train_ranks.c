@@ -57,14 +57,14 @@ static bool same_settings(const mti_options *o, int64_t step)
     char text[768], adapters[300];
     const mti_workload *w = &o->workload;
     const mti_train_settings *s = &o->train;
-    snprintf(text, sizeof text,
-             "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
-             ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
-             "optimizer %s, checkpoint %s%s",
-             step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
-             s->weight_decay, s->clip, mti_choice_name(&mti_optimizers, (int)w->optimizer),
-             w->memory.checkpoint ? w->memory.checkpoint : "none",
-             adapters_text(adapters, &w->memory));
+    mti_format(
+        text, sizeof text,
+        "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
+        ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
+        "optimizer %s, checkpoint %s%s",
+        step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
+        s->weight_decay, s->clip, mti_choice_name(&mti_optimizers, (int)w->optimizer),
+        w->memory.checkpoint ? w->memory.checkpoint : "none", adapters_text(adapters, &w->memory));
     return mt_comm_agree(o->world, "the run", text) == MT_OK;
 }
 
@@ -96,10 +96,11 @@ bool mti_train_ranks_end_early(mt_comm *world, int *signalled, bool *ends)
 void mti_train_ranks_introduce(const mti_workload *w)
 {
     const mt_parallel h = mti_filled_in(&w->parallel);
-    printf("ranks  %lld: %lld share each layer%s, %lld have %lld of the %lld sequences each",
-           (long long)(h.tensor * h.context * h.data * h.pipeline), (long long)h.tensor,
-           h.sequence ? " and the sequence" : "", (long long)h.data, (long long)(w->batch / h.data),
-           (long long)w->batch);
+    mti_print(stdout,
+              "ranks  %lld: %lld share each layer%s, %lld have %lld of the %lld sequences each",
+              (long long)(h.tensor * h.context * h.data * h.pipeline), (long long)h.tensor,
+              h.sequence ? " and the sequence" : "", (long long)h.data,
+              (long long)(w->batch / h.data), (long long)w->batch);
     if (h.context > 1)
         printf(", %lld have %lld of the %lld bytes of each", (long long)h.context,
                (long long)(w->seq / h.context), (long long)w->seq);
@@ -134,8 +135,9 @@ static bool print_all(const mti_options *o, const mti_rank_figures *all)
 {
     mti_workload w = o->workload;
     if (!w.name) w.name = w.preset ? w.preset : mt_model_kind_name(w.config.kind);
-    printf("\nOn rank 0, %.2f s in communication and %.2f s more hidden behind compute\n",
-           all->in_comms, all->hidden);
+    mti_print(stdout,
+              "\nOn rank 0, %.2f s in communication and %.2f s more hidden behind compute\n",
+              all->in_comms, all->hidden);
     printf("\nThe first steps' memory:\n");
     return mti_print_together(&w, all, mt_comm_group(o->world).ranks, stdout);
 }

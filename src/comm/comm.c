@@ -29,10 +29,12 @@ static const mti_comm_kind *load(const char *kind)
 {
     char path[MTI_MODULE_PATH];
     if (!mti_module_find(kind, path))
-        return mti_fail_null(MT_ERR_UNSUPPORTED,
-                             "comm_open: \"%.40s\" has no module libmemtape-%.40s.so beside the "
-                             "program or in %s; there is one for mpi, built where MPI is installed",
-                             kind, kind, mti_module_folder());
+        return mti_fail_null(
+            MT_ERR_UNSUPPORTED,
+            "comm_open: \"%.40s\" has no module libmemtape-%.40s.so beside the "
+            "program or in %s; there is one for mpi if MPI was there when memtape was "
+            "built: install it (Debian, Ubuntu: mpich libmpich-dev), build again",
+            kind, kind, mti_module_folder());
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) return mti_fail_null(MT_ERR_UNSUPPORTED, "comm_open: %s: %s", kind, dlerror());
     mti_comm_entry_fn *entry;

@@ -31,7 +31,7 @@ typedef struct layout {
     mti_fit_found *found;
     int n_policies;
     mti_policy policies[MTI_MOST_POLICIES];
-    bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch allocates too much already */
+    bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch asks for too much already */
     bool states_too_large, ruled_out;
     double fastest; /* seconds of a step of those that fit; 0: none yet */
 } layout;
@@ -52,7 +52,7 @@ static bool grows(const layout *l, int policy, int64_t microbatch)
  * microbatches of b; and no tensor is smaller. */
 static void note_bounds(layout *l, int policy, const mt_fit_setup *s, const mti_fit_measured *seen)
 {
-    if (seen->allocated > l->task->capacity && grows(l, policy, s->microbatch))
+    if (seen->requested > l->task->capacity && grows(l, policy, s->microbatch))
         l->too_large[policy] = true;
     if (s->states > l->task->capacity) l->states_too_large = true;
 }

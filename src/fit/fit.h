@@ -66,7 +66,7 @@ typedef struct mti_fit_work {
 } mti_fit_work;
 
 typedef struct mti_fit_measured {
-    size_t allocated; /* the most, of both steps */
+    size_t requested; /* the most, of both steps */
     int profiles;
 } mti_fit_measured;
 

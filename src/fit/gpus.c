@@ -1,7 +1,7 @@
 /* gpus.c: the GPUs that are known, and those of a file. */
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
+#include "nn/json_text.h"
 #include "fit/fit.h"
 
 #define GIB(x) ((size_t)((x)*1073741824.0))
@@ -150,7 +150,7 @@ mt_status mt_gpu_find_in(const char *path, const char *name, mt_gpu *out)
     char *text = mti_file_read(path, MOST_BYTES, &n);
     if (!text) return mt_last_status();
     uint64_t failures = mti_failures();
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = mti_json_read(text, n, &error);
     mti_free(text);
     mti_make_printable(error.text);
     bool ok = root != NULL;

@@ -71,10 +71,11 @@ static bool measure_stage(const mti_fit_task *task, mt_fit_setup *stage, mti_fit
         take(stage, &m);
         stage->time = mti_fit_time_of(task, stage, &work);
         stage->fits = need.reserved <= task->capacity;
-        if (need.peak > seen->allocated) seen->allocated = need.peak;
+        if (need.requested > seen->requested) seen->requested = need.requested;
     }
     mti_measurement_free(&m);
-    return ok && (stage->fits || need.peak > task->capacity || try_within(task, stage, &w, seen));
+    return ok &&
+           (stage->fits || need.requested > task->capacity || try_within(task, stage, &w, seen));
 }
 
 /* Tokens in a second, and the share of all GPUs' FLOP/s that the model's FLOPs are. */

@@ -85,7 +85,7 @@ struct mti_item {
     const char *op, *argument, *module;
     uint64_t serial, version;  /* of the storage, when it began to leave */
     uint64_t round;            /* the mt_offload_begin in which it did */
-    size_t n_bytes, allocated; /* requested, and in 512-byte blocks */
+    size_t n_bytes, allocated; /* requested, and its block's */
     int refs;                  /* saved tensors */
     mt_tensor *source;         /* held until it has left */
     mt_tensor *back;           /* held until every saved tensor has read it */

@@ -88,7 +88,7 @@ static part read_number(reader *r, size_t n)
     char copy[LONGEST + 1];
     size_t from = r->at;
     snprintf(copy, sizeof copy, "%.*s", (int)n, r->text + from);
-    double value = strtod(copy, NULL);
+    double value = mti_strtod(copy, NULL);
     if (!isfinite(value)) {
         mti_point_at("expr", r->text, from, "the number is too large");
         return failed;

@@ -42,7 +42,7 @@ static mt_tensor *number_left(double c, char sign, mt_tensor *x)
 {
     if (sign == '-') return mt_affine(x, -1, c);
     if (sign != '/') return number_right(x, sign, c);
-    MT_AUTO mt_tensor *inverse = mt_pow(x, -1);
+    MT_AUTO mt_tensor *inverse = mt_reciprocal(x);
     return mt_mul_scalar(inverse, c);
 }
 

@@ -18,7 +18,7 @@ bool mti_point_at(const char *option, const char *text, size_t at, const char *f
     char message[400], shown[SHOWN + 1];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
+    mti_vformat(message, sizeof message, fmt, args);
     va_end(args);
     size_t from = at > SHOWN * 2 / 3 ? at - SHOWN * 2 / 3 : 0;
     snprintf(shown, sizeof shown, "%s", text + from);

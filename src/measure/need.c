@@ -11,9 +11,12 @@ static void take_peak(mti_need *need, const mti_measurement *m)
                        .reserved = m->steady.reserved,
                        .phase = steady ? "the second step" : highest->name};
     memcpy(need->at_peak, highest->at_peak, sizeof need->at_peak);
-    for (int i = 0; i < m->phases.n; i++)
-        if (m->phases.at[i].reserved_peak > need->reserved)
-            need->reserved = m->phases.at[i].reserved_peak;
+    need->requested = m->steady.requested;
+    for (int i = 0; i < m->phases.n; i++) {
+        const mti_phase *phase = &m->phases.at[i];
+        if (phase->reserved_peak > need->reserved) need->reserved = phase->reserved_peak;
+        if (phase->requested_peak > need->requested) need->requested = phase->requested_peak;
+    }
 }
 
 bool mti_was_refused(mt_device *device)

@@ -4,11 +4,11 @@
 
 #include "measure/step.h"
 
-/* The highest of both steps; the second begins with the optimizer's state. Bytes in 512-byte
- * blocks; reserved: in segments. */
+/* The highest of both steps; the second begins with the optimizer's state. */
 typedef struct mti_need {
-    size_t peak, reserved;
-    const char *phase; /* of the peak */
+    size_t requested;      /* whatever the allocator does, it takes no less ... */
+    size_t peak, reserved; /* ... but these depend on where blocks lie, and so on the capacity */
+    const char *phase;     /* of the peak */
     size_t at_peak[MT_CATEGORY_COUNT];
 } mti_need;
 

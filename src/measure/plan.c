@@ -6,15 +6,15 @@
 
 /* ---- a step ---- */
 
-#define BLOCK 512
-static int64_t rounding(int64_t bytes) { return (BLOCK - bytes % BLOCK) % BLOCK; }
+static int64_t rounding(int64_t bytes) { return (int64_t)mti_rounded((size_t)bytes) - bytes; }
 
 typedef struct states {
     const mti_workload *workload;
-    int64_t rounding;       /* of every tensor up to whole blocks */
+    int64_t rounding;       /* of every tensor up to multiples of 512 bytes */
     int64_t besides_codes;  /* of 8-bit moments: scales, and what small parameters have instead */
     int64_t factors;        /* of Adafactor */
-    int64_t input_gradient; /* a gradient, but not of a parameter */
+    int64_t input_gradient; /* a gradient, but not of a parameter; its block, ... */
+    int64_t input_rest;     /* ... and the rest in it */
 } states;
 
 static int64_t factors_of(const mti_workload *w, const mt_tensor *param)
@@ -72,7 +72,9 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
         st->factors += factors_of(st->workload, params[i].tensor);
     }
     mt_tensor *g = mt_grad(s->input);
-    if (g) st->input_gradient = (int64_t)mt_storage_of(g).allocated;
+    mt_storage_info of = mt_storage_of(g);
+    st->input_gradient = (int64_t)of.allocated;
+    st->input_rest = (int64_t)of.allocated - (int64_t)mti_rounded(of.bytes);
     return true;
 }
 
@@ -98,12 +100,16 @@ static bool compare_parameters(mti_plan_result *p, const mt_plan_run *run, const
     return true;
 }
 
-static int64_t category_after(const mti_measurement *m, const char *phase, mt_category category)
+/* What a category has after a phase is added, with the rests in it. */
+static void add_states(const mti_measurement *m, const char *phase, mt_category category,
+                       int64_t *bytes, int64_t *rests)
 {
     const mti_phases *phases = &m->phases;
     for (int i = 0; i < phases->n; i++)
-        if (!strcmp(phases->at[i].name, phase)) return (int64_t)phases->at[i].by_category[category];
-    return 0;
+        if (!strcmp(phases->at[i].name, phase)) {
+            *bytes += (int64_t)phases->at[i].by_category[category];
+            *rests += (int64_t)phases->at[i].rests[category];
+        }
 }
 
 static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m,
@@ -113,17 +119,20 @@ static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti
     const mt_plan_training training = {.optimizer = mti_optimizer_name(w->optimizer),
                                        .master = w->memory.master,
                                        .f32_gradients = w->memory.f32_gradients};
+    int64_t bytes = -st->input_gradient, rests = -st->input_rest;
+    add_states(m, "backward", MT_PARAMETER, &bytes, &rests);
+    add_states(m, "backward", MT_GRADIENT, &bytes, &rests);
+    add_states(m, "step", MT_OPTIMIZER, &bytes, &rests);
     if (mt_plan_states(run, &training, next(p)) != MT_OK ||
         !mti_add_row(next(p), st->besides_codes,
                      "a scale for each 256 codes; f32 for parameters below %d elements",
                      MT_MOMENTS_8BIT_LEAST) ||
         !mti_add_row(next(p), st->factors,
                      "Adafactor: means of each matrix's rows and columns; vectors whole") ||
-        !mti_add_row(next(p), st->rounding, "every tensor up to whole blocks of 512 bytes"))
+        !mti_add_row(next(p), st->rounding, "every tensor up to a multiple of 512 bytes") ||
+        !mti_add_row(next(p), rests, "rests of blocks that were not split off"))
         return false;
-    add(p, category_after(m, "backward", MT_PARAMETER) +
-               category_after(m, "backward", MT_GRADIENT) - st->input_gradient +
-               category_after(m, "step", MT_OPTIMIZER));
+    add(p, bytes);
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "measure/step.h"
+#include "measure/repeat.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 #include "ops/ops.h"
@@ -18,76 +19,88 @@ static double begin_phase(const char *name, mt_device *device)
     return mti_now();
 }
 
+static void add_rest(void *user, const mti_block *block)
+{
+    size_t *rests = user;
+    rests[block->category] += block->size - mti_rounded(block->requested);
+}
+
 static void end_phase(mti_phases *phases, const char *name, mt_device *device, double began)
 {
     mt_mem_stats stats;
     mt_mem_get_stats(device, &stats);
     mti_phase *phase = &phases->at[phases->n++];
     *phase = (mti_phase){.name = name,
+                         .requested = stats.requested.current,
                          .allocated = stats.allocated.current,
                          .reserved = stats.reserved.current,
+                         .requested_peak = stats.requested.peak,
                          .peak = stats.allocated.peak,
                          .reserved_peak = stats.reserved.peak,
                          .seconds = mt_device_has_data(device) ? mti_now() - began : NAN};
     memcpy(phase->by_category, stats.by_category, sizeof phase->by_category);
     memcpy(phase->at_peak, stats.at_peak, sizeof phase->at_peak);
+    mti_pool_visit(device->pool, add_rest, phase->rests);
     mt_set_phase(NULL);
-}
-
-static void note_newest(void *user, const mt_mem_event *event)
-{
-    uint64_t *newest = user;
-    if (event->kind == MT_MEM_ALLOC && event->serial > *newest) *newest = event->serial;
 }
 
 /* ---- the equation of the growth over forward ---- */
 
-/* The block of t, if it was made in forward and nothing saved it. */
-static int64_t unsaved(const mti_measurement *m, const mt_tensor *t)
+/* What t takes, if it was made in forward and nothing saved it. */
+static int64_t unsaved(const mti_measurement *m, const mti_hashmap *saved, const mt_tensor *t)
 {
     if (!t) return 0;
     mt_storage_info of = mt_storage_of(t);
-    if (of.serial <= m->newest_before) return 0;
-    for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
-        mt_ledger_entry e;
-        if (mt_ledger_get(m->ledger, i, &e) == MT_OK && e.storage == of.serial) return 0;
-    }
-    return (int64_t)of.allocated;
+    bool other = of.serial > m->newest_before && mti_hashmap_find(saved, of.serial) == MTI_NO_PLACE;
+    return other && of.allocated ? (int64_t)mti_rounded(of.bytes) : 0;
 }
 
-static int64_t grown(mt_category c, const mt_mem_stats *before, const mt_mem_stats *after)
+/* Of one category, without rests, from the first phase to the second. */
+static int64_t grown(const mti_phase *phases, mt_category c)
 {
-    return (int64_t)after->by_category[c] - (int64_t)before->by_category[c];
+    size_t before = phases[0].by_category[c] - phases[0].rests[c];
+    return (int64_t)(phases[1].by_category[c] - phases[1].rests[c] - before);
 }
 
-/* `stages`: the comm by which outputs leave for another stage; may be NULL. */
-static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
-                               const mt_comm *stages, const mt_mem_stats *before,
-                               const mt_mem_stats *after)
+/* saved: the serials of all that is in the ledger. */
+static bool add_saved(mti_growth *g, const mti_measurement *m, mti_hashmap *saved)
 {
-    mti_growth *g = &m->growth;
-    *g = (mti_growth){
-        .measured = (int64_t)after->allocated.current - (int64_t)before->allocated.current,
-        .workspace = grown(MT_WORKSPACE, before, after),
-        .gathered = grown(MT_PARAMETER, before, after) + grown(MT_COMMUNICATION, before, after)};
     for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
         mt_ledger_entry e;
-        if (mt_ledger_get(m->ledger, i, &e) != MT_OK) return false;
+        if (mt_ledger_get(m->ledger, i, &e) != MT_OK || !mti_hashmap_add(saved, e.storage, i))
+            return false;
         g->saved += (int64_t)e.bytes;
         if (e.storage <= m->newest_before)
             g->before += (int64_t)e.bytes;
         else
-            g->rounding += (int64_t)e.allocated - (int64_t)e.bytes;
+            g->rounding += (int64_t)e.rounded - (int64_t)e.bytes;
     }
-    for (int64_t i = 0; i < n_flown; i++) {
-        g->output += unsaved(m, flown[i].output);
-        g->input += unsaved(m, flown[i].input) + unsaved(m, flown[i].target);
-    }
-    for (int way = 0; way < MTI_WAYS; way++)
-        g->output += unsaved(m, mti_on_the_way(stages, (mti_way)way));
-    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->output - g->input -
-                  g->workspace - g->gathered;
     return true;
+}
+
+/* `stages`: the comm by which outputs leave for another stage; may be NULL. */
+static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
+                               const mt_comm *stages)
+{
+    mti_growth *g = &m->growth;
+    const mti_phase *phases = m->phases.at; /* init and forward */
+    mti_hashmap saved = {0};
+    *g = (mti_growth){.measured = (int64_t)(phases[1].allocated - phases[0].allocated),
+                      .workspace = grown(phases, MT_WORKSPACE),
+                      .gathered = grown(phases, MT_PARAMETER) + grown(phases, MT_COMMUNICATION)};
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        g->rests += (int64_t)(phases[1].rests[c] - phases[0].rests[c]);
+    bool ok = add_saved(g, m, &saved);
+    for (int64_t i = 0; ok && i < n_flown; i++) {
+        g->output += unsaved(m, &saved, flown[i].output);
+        g->input += unsaved(m, &saved, flown[i].input) + unsaved(m, &saved, flown[i].target);
+    }
+    for (int way = 0; ok && way < MTI_WAYS; way++)
+        g->output += unsaved(m, &saved, mti_on_the_way(stages, (mti_way)way));
+    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->rests - g->output -
+                  g->input - g->workspace - g->gathered;
+    mti_hashmap_free(&saved);
+    return ok;
 }
 
 /* ---- the step ---- */
@@ -99,22 +112,24 @@ typedef struct run {
     mti_subject subject;
     mti_memory_hooks memory_hooks;
     mt_optimizer *optimizer;
-    mti_flown *flown; /* [turns]: between forward and backward */
-    bool inference;   /* no target, and so no loss */
+    mti_repeat repeat;
+    mti_flown *flown; /* [n_flown], a ring: between forward and backward */
+    int64_t n_flown;
+    bool inference; /* no target, and so no loss */
 } run;
 
 static void end_flights(run *r)
 {
-    for (int64_t k = 0; r->flown && k < mti_subject_turns(&r->subject); k++)
-        mti_flown_free(&r->flown[k]);
+    for (int64_t k = 0; r->flown && k < r->n_flown; k++) mti_flown_free(&r->flown[k]);
 }
 
 /* The k-th forward. Every forward draws the same random numbers. */
 static bool forward(run *r, int64_t k)
 {
-    mti_flown *f = &r->flown[k];
+    mti_flown *f = &r->flown[k % r->n_flown];
     mt_seed(r->subject.device, r->workload->seed + 1);
-    if (!mti_memory_hooks_begin(&r->memory_hooks, k == 0)) return false;
+    if (!mti_repeat_turn(&r->repeat) || !mti_memory_hooks_begin(&r->memory_hooks, k == 0))
+        return false;
     bool ok = mti_subject_fly(&r->subject, k, f);
     ok = mti_memory_hooks_end(&r->memory_hooks) && ok;
     mt_scaler *scaler = r->memory_hooks.scaler;
@@ -140,8 +155,9 @@ static mt_tensor *gradient_of(const mti_flown *f)
 static bool backward(run *r, int64_t k)
 {
     mt_device *device = r->subject.device;
-    mti_flown *f = &r->flown[mti_subject_return(&r->subject, k)];
+    mti_flown *f = &r->flown[mti_subject_return(&r->subject, k) % r->n_flown];
     mt_backward_options options = {0};
+    if (!mti_repeat_turn(&r->repeat)) return false;
     bool loss = f->last && r->subject.has_loss;
     mt_release(f->input);
     mt_release(f->target);
@@ -210,6 +226,9 @@ static bool forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
 {
     mt_device *device = r->subject.device;
     double began = begin_phase("forward", device);
+    mti_subject_set_turns(&r->subject, 0);
+    mti_repeat_begin(&r->repeat, device, mti_subject_ahead(&r->subject),
+                     mti_subject_unit(&r->subject));
     bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
     for (int64_t k = 0; ok && k < mti_subject_ahead(&r->subject); k++)
         ok = (r->inference && !mti_subject_is_first(&r->subject, k)) || forward(r, k);
@@ -217,6 +236,17 @@ static bool forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
     ok = ok && mt_device_sync(device) == MT_OK;
     end_phase(phases, "forward", device, began);
     return ok;
+}
+
+/* After `done` backwards and forwards in turns: leaves out, of *n in all, as many as would only
+ * repeat what has been. */
+static bool leave_out(run *r, int64_t done, int64_t next, int64_t *n)
+{
+    int64_t period;
+    if (mt_device_has_data(r->subject.device)) return true;
+    if (!mti_repeat_find(&r->repeat, done, &period)) return false;
+    if (period) mti_subject_set_turns(&r->subject, *n -= (*n - next) / period * period);
+    return true;
 }
 
 /* Forward and backward in turns, then the remaining backwards. */
@@ -227,7 +257,7 @@ static bool backward_phase(run *r, mti_phases *phases)
     bool ok = mti_subject_start_backward(&r->subject);
     for (int64_t back = 0; ok && back < n; back++) {
         ok = backward(r, back);
-        if (ok && next < n) ok = forward(r, next++);
+        if (ok && next < n) ok = forward(r, next++) && leave_out(r, back + 1, next, &n);
     }
     ok = mti_subject_end_backward(&r->subject) && ok;
     ok = ok && mt_comm_settle(mti_subject_comm(&r->subject)) == MT_OK;
@@ -281,17 +311,17 @@ static bool step_in_backward(run *r)
 static bool init_phase(run *r, mt_device *device)
 {
     mti_measurement *m = r->m;
-    int observer = mt_mem_add_observer(device, note_newest, &m->newest_before);
-    if (!observer) return false;
     double began = begin_phase("init", device);
     bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) && make_hooks(r) &&
               step_in_backward(r);
     end_phase(&m->phases, "init", device, began);
-    mt_mem_remove_observer(device, observer);
+    m->newest_before = mti_pool_newest(device->pool);
     m->n_params = r->subject.n_params;
     m->in_flight = mti_subject_ahead(&r->subject);
     if (r->subject.stage) m->layers = r->subject.stage->layers;
-    r->flown = ok ? mti_calloc((size_t)mti_subject_turns(&r->subject), sizeof *r->flown) : NULL;
+    /* A backward's forward is in its unit. */
+    r->n_flown = m->in_flight + mti_subject_unit(&r->subject) + 1;
+    r->flown = ok ? mti_calloc((size_t)r->n_flown, sizeof *r->flown) : NULL;
     return r->flown && name_parameters(r) &&
            mt_module_size(r->subject.model, NULL, &m->param_bytes) == MT_OK;
 }
@@ -308,15 +338,11 @@ static bool first_step(run *r)
 {
     mti_measurement *m = r->m;
     mt_device *device = r->subject.device;
-    mt_mem_stats before, after;
     m->ledger = mt_ledger_new(device);
     if (!m->ledger) return false;
     mt_flops_reset(device);
-    mt_mem_get_stats(device, &before);
-    if (!forward_phase(r, &m->phases, m->ledger)) return false;
-    mt_mem_get_stats(device, &after);
-    if (!account_for_growth(m, r->flown, m->in_flight, mti_subject_comm(&r->subject), &before,
-                            &after))
+    if (!forward_phase(r, &m->phases, m->ledger) ||
+        !account_for_growth(m, r->flown, m->in_flight, mti_subject_comm(&r->subject)))
         return false;
     double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
     double loss = loss_of(r, scale);
@@ -386,6 +412,8 @@ static bool steady_step(run *r)
 {
     mti_steady *s = &r->m->steady;
     counted before = count(r);
+    const mt_scaler *scaler = r->memory_hooks.scaler;
+    int64_t skipped = scaler ? mt_scaler_get(scaler).skipped : 0;
     s->ledger = r->watch.timeline ? mt_ledger_new(r->subject.device) : NULL;
     if (r->watch.timeline && !s->ledger) return false;
     mti_timeline_mark_steady(&r->m->timeline);
@@ -394,9 +422,11 @@ static bool steady_step(run *r)
     s->seconds = mt_device_has_data(r->subject.device) ? mti_now() - began : NAN;
     counted after = count(r);
     note_counted(s, r, &before, &after);
+    s->skipped = scaler && mt_scaler_get(scaler).skipped > skipped;
     for (int i = 0; i < s->phases.n; i++) {
         const mti_phase *phase = &s->phases.at[i];
         if (phase->reserved_peak > s->reserved) s->reserved = phase->reserved_peak;
+        if (phase->requested_peak > s->requested) s->requested = phase->requested_peak;
         if (phase->peak <= s->peak) continue;
         s->peak = phase->peak;
         memcpy(s->by_category, phase->at_peak, sizeof s->by_category);
@@ -420,6 +450,7 @@ static void clean_up(run *r)
 {
     end_flights(r);
     mti_free(r->flown);
+    mti_repeat_free(&r->repeat);
     mt_optimizer_free(r->optimizer);
     mti_memory_hooks_free(&r->memory_hooks);
     mti_subject_free(&r->subject);

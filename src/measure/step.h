@@ -11,13 +11,14 @@
 #include "measure/timeline.h"
 #include "measure/workload.h"
 
-/* A part of a step; bytes in 512-byte blocks, reserved ones in segments. */
+/* A part of a step. */
 typedef struct mti_phase {
     const char *name;
-    size_t allocated, reserved; /* at its end */
-    size_t peak, reserved_peak; /* the highest within it */
-    size_t by_category[MT_CATEGORY_COUNT], at_peak[MT_CATEGORY_COUNT];
-    double seconds; /* NaN on a device without data */
+    size_t requested, allocated, reserved;                             /* at its end */
+    size_t requested_peak, peak, reserved_peak;                        /* the highest within it */
+    size_t by_category[MT_CATEGORY_COUNT], at_peak[MT_CATEGORY_COUNT]; /* allocated */
+    size_t rests[MT_CATEGORY_COUNT]; /* of by_category: what of blocks was not split off */
+    double seconds;                  /* NaN on a device without data */
 } mti_phase;
 
 #define MTI_MAX_PHASES 4 /* init, forward, backward, step */
@@ -28,7 +29,7 @@ typedef struct mti_phases {
 
 /* The second step: every later one needs the same. */
 typedef struct mti_steady {
-    size_t peak, reserved;                 /* the highest within it */
+    size_t requested, peak, reserved;      /* the highest within it */
     size_t by_category[MT_CATEGORY_COUNT]; /* at the peak, which they sum to */
     mti_phases phases;                     /* forward, backward and, with an optimizer, step */
     mt_ledger *ledger;                     /* of its forward, with a timeline; else NULL */
@@ -36,19 +37,22 @@ typedef struct mti_steady {
     mt_traffic traffic; /* of forward and backward, as flops */
     uint64_t offloaded; /* bytes that left the device, and came back */
     double seconds;     /* all of it; NaN on a device without data */
+    bool skipped;       /* by the loss scaler, as a gradient was not finite; never without data */
 } mti_steady;
 
-/* The allocator's growth over forward, and what it is made of:
- *     measured = (saved - before) + rounding + output + input + workspace + gathered + residual */
+/* The allocator's growth over forward, and what it is made of; all but `measured` and `rests` are
+ * up to multiples of 512 bytes: measured = (saved - before) + rounding + rests + output + input +
+ * workspace + gathered + residual */
 typedef struct mti_growth {
     int64_t measured;
     int64_t saved;     /* the ledger's bytes */
     int64_t before;    /* those of them in storages older than forward (the input) */
-    int64_t rounding;  /* of the new ones, up to 512-byte blocks */
-    int64_t output;    /* the output's block, if nothing saved it */
-    int64_t input;     /* blocks of a rank's inputs that nothing saved: one for each microbatch */
+    int64_t rounding;  /* of the new ones, up to multiples of 512 bytes */
+    int64_t rests;     /* of blocks, those that were not split off: of all */
+    int64_t output;    /* the output, if nothing saved it */
+    int64_t input;     /* a rank's inputs that nothing saved: one for each microbatch */
     int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
-    int64_t gathered;  /* blocks of parameters that stay gathered until backward */
+    int64_t gathered;  /* parameters that stay gathered until backward */
     int64_t residual;  /* bytes not accounted for: 0, or there is a bug */
 } mti_growth;
 

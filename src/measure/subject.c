@@ -52,9 +52,6 @@ static bool make_stage(mti_subject *s, bool target)
     if (!s->stage || !mti_stage_make(s->stage, s->device, &w->config, &parallel, w->seq,
                                      w->memory.lora_rank ? &lora : NULL))
         return false;
-    /* Which free granules go back depends on all that came before, so no microbatch is like the
-     * last one. */
-    if (w->device.reclaim) s->stage->schedule.run = s->stage->shares->parallel.microbatches;
     s->model = s->stage->model;
     s->n_params = s->stage->n_params;
     for (int64_t i = 0; i < s->stage->schedule.n_parts; i++)
@@ -148,17 +145,21 @@ bool mti_subject_fly(const mti_subject *s, int64_t k, mti_flown *out)
     return out->output != NULL;
 }
 
+void mti_subject_set_turns(const mti_subject *s, int64_t n)
+{
+    if (s->stage)
+        s->stage->schedule.run =
+            n ? n / s->stage->schedule.n_parts : s->stage->shares->parallel.microbatches;
+}
+
+int64_t mti_subject_unit(const mti_subject *s)
+{
+    return s->stage ? mti_schedule_unit(&s->stage->schedule) : 1;
+}
+
 int64_t mti_subject_return(const mti_subject *s, int64_t k)
 {
-    if (!s->stage) return k;
-    const mti_schedule *schedule = &s->stage->schedule;
-    mti_turn back = mti_schedule_at(schedule, k, true);
-    int64_t n = mti_subject_turns(s), i = 0;
-    for (; i < n; i++) {
-        mti_turn t = mti_schedule_at(schedule, i, false);
-        if (t.micro == back.micro && t.part == back.part) break;
-    }
-    return i;
+    return s->stage ? mti_schedule_return(&s->stage->schedule, k) : k;
 }
 
 void mti_subject_infers(mti_subject *s)

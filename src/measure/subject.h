@@ -37,6 +37,10 @@ typedef struct mti_flown {
 /* How many there are, and how many forwards come before the first backward. */
 int64_t mti_subject_turns(const mti_subject *s);
 int64_t mti_subject_ahead(const mti_subject *s);
+/* After how many forwards, and backwards, their parts are the same again. */
+int64_t mti_subject_unit(const mti_subject *s);
+/* From now on there are n, since the others would repeat them; 0: all. */
+void mti_subject_set_turns(const mti_subject *s, int64_t n);
 /* The k-th forward. Its output is in *out, to be freed in any case. */
 bool mti_subject_fly(const mti_subject *s, int64_t k, mti_flown *out);
 /* Which forward's backward is the k-th. */

@@ -233,7 +233,7 @@ static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
                         .phase = e->phase,
                         .category = l->category,
                         .bytes = e->allocated,
-                        .each = e->allocated,
+                        .each = e->requested,
                         .n = 1,
                         .kept = l->entry > 0,
                         .saver = entry.saver,

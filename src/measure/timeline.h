@@ -73,7 +73,7 @@ typedef struct mti_holder {
     const char *op, *phase;
     mt_category category;
     size_t bytes, n; /* allocated, all together; storages */
-    size_t each;     /* allocated of one */
+    size_t each;     /* requested for one: their blocks may differ in rests */
     bool kept;       /* by the tape, if a ledger was given: its first saver */
     mt_saver saver;
     long first, last; /* numbers in the module's path; -1: none */

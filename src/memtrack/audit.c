@@ -26,6 +26,7 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out)
 {
     lock(pool);
     *out = pool->stats;
+    out->active = out->allocated; /* one stream: nothing is freed and still in use */
     if (pool->at_peak) memcpy(out->at_peak, out->by_category, sizeof out->at_peak);
     unlock(pool);
 }
@@ -37,7 +38,6 @@ static const struct {
 } figures[] = {
     {"requested", offsetof(mt_mem_stats, requested)},
     {"allocated", offsetof(mt_mem_stats, allocated)},
-    {"active", offsetof(mt_mem_stats, active)},
     {"reserved", offsetof(mt_mem_stats, reserved)},
     {"inactive split", offsetof(mt_mem_stats, inactive_split)},
     {"blocks", offsetof(mt_mem_stats, blocks)},
@@ -115,7 +115,7 @@ void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *bloc
 static size_t mapped_from(const mti_cell *cell)
 {
     size_t n_bytes = 0;
-    for (; cell && cell->mapped; cell = cell->right) n_bytes += cell->span;
+    for (; cell && cell->mapped; cell = cell->right) n_bytes += cell->block.size;
     return n_bytes;
 }
 
@@ -131,10 +131,32 @@ void mti_pool_visit_all(mti_pool *pool,
         for (const mti_cell *n = s->first; n; n = n->right) {
             if (!n->mapped) continue;
             if (!n->left || !n->left->mapped) info.base = n->block.ptr, info.size = mapped_from(n);
-            fn(user, &info, n->block.ptr, n->span, n->live ? n->block.requested : 0, n->live);
+            fn(user, &info, n->block.ptr, n->block.size, n->live ? n->block.requested : 0, n->live);
         }
     }
     unlock(pool);
+}
+
+void mti_pool_visit_cells(mti_pool *pool, bool (*fn)(void *user, const mti_cell_info *cell),
+                          void *user)
+{
+    bool more = true;
+    lock(pool);
+    for (size_t i = 0; more && i < pool->segments.n; i++)
+        for (const mti_cell *n = pool->segments.at[i].first; more && n; n = n->right)
+            more = fn(user, &(mti_cell_info){.place = n->place,
+                                             .span = n->block.size,
+                                             .serial = n->live ? n->block.serial : 0,
+                                             .mapped = n->mapped});
+    unlock(pool);
+}
+
+uint64_t mti_pool_newest(mti_pool *pool)
+{
+    lock(pool);
+    uint64_t serial = pool->last_serial;
+    unlock(pool);
+    return serial;
 }
 
 /* ---- the recount ---- */
@@ -147,11 +169,10 @@ static bool broken(const void *at, const char *what)
 /* Adds a live cell to the totals. */
 static bool recount_live(const mti_cell *n, mt_mem_stats *sum)
 {
-    if (n->block.size > n->span || n->block.requested > n->block.size)
+    if (n->block.requested > n->block.size)
         return broken(n->block.ptr, "larger than the room it has");
     sum->requested.current += n->block.requested;
     sum->allocated.current += n->block.size;
-    sum->active.current += n->span;
     sum->blocks.current++;
     sum->by_category[n->block.category] += n->block.size;
     return true;
@@ -165,10 +186,10 @@ static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt
     const char *at = segment->first->block.ptr, *end = at + segment->size;
     const mti_cell *left = NULL;
     for (const mti_cell *n = segment->first; n; left = n, n = n->right) {
-        if (n->block.ptr != at || n->left != left || n->span == 0)
+        if (n->block.ptr != at || n->left != left || n->block.size == 0)
             return broken(at, "its neighbours disagree about where it is");
-        at += n->span;
-        if (n->mapped) sum->reserved.current += n->span;
+        at += n->block.size;
+        if (n->mapped) sum->reserved.current += n->block.size;
         if (n->live) {
             if (!n->mapped) return broken(n->block.ptr, "live without memory");
             if (!recount_live(n, sum)) return false;
@@ -178,7 +199,7 @@ static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt
             return broken(n->block.ptr, "not joined with the free one before");
         ++*(n->mapped ? n_free : n_unmapped);
         if (!n->mapped) continue;
-        if ((n->left || n->right) && !expands) sum->inactive_split.current += n->span;
+        if ((n->left || n->right) && !expands) sum->inactive_split.current += n->block.size;
         if (!mti_fit_holds(&pool->fit, n)) return broken(n->block.ptr, "free but not to be found");
     }
     if (!expands) sum->segments.current++;
@@ -221,7 +242,7 @@ static bool check_locked(mti_pool *pool)
             return false;
     return compare("free blocks", pool->fit.n, n_free) &&
            compare("parts of segments without memory", count_unmapped(pool), n_unmapped) &&
-           compare("free bytes", pool->fit.n_bytes, sum.reserved.current - sum.active.current);
+           compare("free bytes", pool->fit.n_bytes, sum.reserved.current - sum.allocated.current);
 }
 
 bool mti_pool_check(mti_pool *pool)

@@ -15,7 +15,7 @@ struct mti_book {
     MTI_VEC(mti_record *) chunks; /* of CHUNK_RECORDS each */
     size_t n_records, n_used;     /* n_used: records that have had an entry, of any reset */
     mti_hashmap ignored;          /* serials */
-    size_t bytes, live_bytes, rounded_bytes;
+    size_t bytes, live_bytes, allocated;
 };
 
 static void lock(const mti_book *book) { pthread_mutex_lock(&book->pool->lock); }
@@ -108,7 +108,8 @@ static bool add_record(mti_book *book, mti_block *block, size_t n_bytes, const m
     }
     record->serial = block->serial;
     record->bytes = n_bytes;
-    record->rounded = block->size;
+    record->rounded = mti_rounded(block->requested);
+    record->allocated = block->size;
     record->saver = *saver;
     record->n_also = 0;
     record->freed = false;
@@ -119,7 +120,7 @@ static bool add_record(mti_book *book, mti_block *block, size_t n_bytes, const m
     block->records = record;
     book->bytes += n_bytes;
     book->live_bytes += n_bytes;
-    book->rounded_bytes += block->size;
+    book->allocated += block->size;
     return true;
 }
 
@@ -158,7 +159,7 @@ static void remove_record(mti_book *book, mti_record *record)
     detach(record);
     mti_record removed = *record;
     book->bytes -= removed.bytes;
-    book->rounded_bytes -= removed.rounded;
+    book->allocated -= removed.allocated;
     if (!removed.freed) book->live_bytes -= removed.bytes;
     for (size_t k = index_of(book, record); ++k < book->n_records;) {
         mti_record *moved = record_at(book, k), *to = record_at(book, k - 1);
@@ -223,7 +224,7 @@ static void forget_records(mti_book *book)
 {
     for (size_t i = 0; i < book->n_records; i++) detach(record_at(book, i));
     book->n_records = 0;
-    book->bytes = book->live_bytes = book->rounded_bytes = 0;
+    book->bytes = book->live_bytes = book->allocated = 0;
 }
 
 void mti_book_reset(mti_book *book)
@@ -238,7 +239,7 @@ void mti_book_reset(mti_book *book)
 size_t mti_book_count(const mti_book *book) { return book->n_records; }
 size_t mti_book_bytes(const mti_book *book) { return book->bytes; }
 size_t mti_book_live_bytes(const mti_book *book) { return book->live_bytes; }
-size_t mti_book_rounded_bytes(const mti_book *book) { return book->rounded_bytes; }
+size_t mti_book_allocated(const mti_book *book) { return book->allocated; }
 const mti_record *mti_book_get(const mti_book *book, size_t i) { return record_at(book, i); }
 
 /* ---- making and ending ---- */

@@ -35,21 +35,21 @@ mti_cell *mti_cell_cut(mti_pool *pool, mti_cell *cell, size_t size)
     mti_cell *rest = mti_cell_take(pool);
     rest->block.ptr = (char *)cell->block.ptr + size;
     rest->place = cell->place + size;
-    rest->span = cell->span - size;
+    rest->block.size = cell->block.size - size;
     rest->large = cell->large;
     rest->mapped = cell->mapped;
     rest->left = cell;
     rest->right = cell->right;
     if (rest->right) rest->right->left = rest;
     cell->right = rest;
-    cell->span = size;
+    cell->block.size = size;
     return rest;
 }
 
 void mti_cell_absorb_right(mti_pool *pool, mti_cell *cell)
 {
     mti_cell *gone = cell->right;
-    cell->span += gone->span;
+    cell->block.size += gone->block.size;
     cell->right = gone->right;
     if (cell->right) cell->right->left = cell;
     mti_cell_drop(pool, gone);

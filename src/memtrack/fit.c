@@ -47,7 +47,7 @@ static mti_cell *meld_siblings(mti_cell *first)
     return top;
 }
 
-static size_t bin_of(const mti_cell *cell) { return cell->span / MTI_BLOCK_UNIT - 1; }
+static size_t bin_of(const mti_cell *cell) { return cell->block.size / MTI_BLOCK_UNIT - 1; }
 
 static void add_to_bin(mti_fit *fit, mti_cell *cell)
 {
@@ -93,7 +93,7 @@ static mti_cell *best_in_bins(const mti_fit *fit, size_t size)
 
 static bool before(const mti_cell *a, const mti_cell *b)
 {
-    return a->span != b->span ? a->span < b->span : lower(a, b);
+    return a->block.size != b->block.size ? a->block.size < b->block.size : lower(a, b);
 }
 
 static void add_to_treap(mti_fit *fit, mti_cell *cell)
@@ -133,7 +133,7 @@ static mti_cell *best_in_treap(mti_cell *cell, size_t size)
 {
     mti_cell *best = NULL;
     while (cell) {
-        if (cell->span >= size)
+        if (cell->block.size >= size)
             best = cell, cell = cell->fit.tree.less;
         else
             cell = cell->fit.tree.more;
@@ -145,7 +145,7 @@ static mti_cell *best_in_treap(mti_cell *cell, size_t size)
 
 static bool is_in_treap(const mti_cell *cell)
 {
-    return cell->large || cell->span > MTI_SMALL_SEGMENT;
+    return cell->large || cell->block.size > MTI_SMALL_SEGMENT;
 }
 
 mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large)
@@ -157,14 +157,14 @@ mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large)
 void mti_fit_add(mti_fit *fit, mti_cell *cell)
 {
     fit->n++;
-    fit->n_bytes += cell->span;
+    fit->n_bytes += cell->block.size;
     is_in_treap(cell) ? add_to_treap(fit, cell) : add_to_bin(fit, cell);
 }
 
 void mti_fit_remove(mti_fit *fit, mti_cell *cell)
 {
     fit->n--;
-    fit->n_bytes -= cell->span;
+    fit->n_bytes -= cell->block.size;
     is_in_treap(cell) ? remove_from_treap(fit, cell) : remove_from_bin(fit, cell);
 }
 

@@ -15,17 +15,16 @@
 
 #include "memtrack/memtrack.h"
 
-#define MTI_BLOCK_UNIT    512
 #define MTI_SMALL_SEGMENT ((size_t)2 << 20)
 #define MTI_FIT_BINS      (MTI_SMALL_SEGMENT / MTI_BLOCK_UNIT)
 #define MTI_FIT_WORDS     (MTI_FIT_BINS / 64)
 
-/* A part of a segment, live or free. Its first member is the block that callers see. */
+/* A part of a segment, live or free. Its first member is the block that callers see; block.size
+ * reaches to the next cell, and is 0 of a live one without memory. */
 typedef struct mti_cell mti_cell;
 struct mti_cell {
     mti_block block;
     uint64_t place;
-    size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
     bool live, large;
     bool mapped;     /* false: addresses of an expandable segment that have no memory (range.h) */
     uint32_t traced; /* trace.c: its number there, from 1; 0: it has none */

@@ -29,13 +29,20 @@ typedef struct mti_record mti_record;
 struct mti_block {
     void *ptr;        /* not dereferenceable on backends without data */
     size_t requested; /* repeated at free */
-    size_t size;      /* rounded to 512 */
+    size_t size;      /* of the whole block, with the rest that was not split off */
     uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
     void *owner;         /* set by the caller, NULL at first; the pool does not use it */
     mti_record *records; /* in books that list it, linked by `next`; under the pool's lock */
     /* private to the allocator from here on: declared in fit.h */
 };
+
+#define MTI_BLOCK_UNIT 512
+/* What a request takes of its block; what is more is the rest that was not split off. */
+static inline size_t mti_rounded(size_t n_bytes)
+{
+    return (n_bytes + MTI_BLOCK_UNIT - 1) / MTI_BLOCK_UNIT * MTI_BLOCK_UNIT;
+}
 
 mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx);
 void mti_pool_free_all(mti_pool *pool); /* at the end: frees every segment */
@@ -70,6 +77,18 @@ void mti_pool_visit_all(mti_pool *pool,
                         void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
                                    size_t size, size_t requested, bool live),
                         void *user);
+/* A part of a segment, as far as it decides where later blocks go. */
+typedef struct mti_cell_info {
+    uint64_t place;  /* fit.h */
+    size_t span;     /* bytes from here to the next */
+    uint64_t serial; /* 0: it is free */
+    bool mapped;     /* false: addresses of an expandable segment without memory */
+} mti_cell_info;
+/* Visits them all by place, until fn returns false. */
+void mti_pool_visit_cells(mti_pool *pool, bool (*fn)(void *user, const mti_cell_info *cell),
+                          void *user);
+/* The serial of the newest block. */
+uint64_t mti_pool_newest(mti_pool *pool);
 /* Recounts everything from the blocks and compares with the running totals; false and
  * MT_ERR_INTERNAL, naming the first figure that differs. */
 bool mti_pool_check(mti_pool *pool);
@@ -81,7 +100,8 @@ bool mti_pool_check(mti_pool *pool);
 struct mti_record {
     uint64_t serial;     /* of the storage */
     size_t bytes;        /* of the whole storage */
-    size_t rounded;      /* the same in 512-byte blocks */
+    size_t rounded;      /* the same up to a multiple of 512 */
+    size_t allocated;    /* of the block */
     mt_saver saver;      /* the first */
     size_t n_also, room; /* room: for so many in `also` */
     const mt_saver *also;
@@ -115,7 +135,7 @@ void mti_book_freed_locked(mti_block *block);
 size_t mti_book_count(const mti_book *book); /* distinct storages saved, and not taken back */
 size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */
 size_t mti_book_live_bytes(const mti_book *book);
-size_t mti_book_rounded_bytes(const mti_book *book);
+size_t mti_book_allocated(const mti_book *book); /* of their blocks */
 /* i-th in order of first saving; valid until the next save. */
 const mti_record *mti_book_get(const mti_book *book, size_t i);
 

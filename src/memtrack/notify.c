@@ -20,18 +20,15 @@ void mti_notify_of_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell 
                                     .allocated = cell->block.size,
                                     .category = cell->block.category,
                                     .was = was,
-                                    .place = cell->place,
-                                    .span = cell->span});
+                                    .place = cell->place});
 }
 
 void mti_notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size,
                         bool large)
 {
     if (!pool->observers.n) return;
-    mti_notify(pool, (mt_mem_event){.kind = kind,
-                                    .requested = size,
-                                    .allocated = size,
-                                    .place = place,
-                                    .span = size,
-                                    .large = large});
+    mti_notify(
+        pool,
+        (mt_mem_event){
+            .kind = kind, .requested = size, .allocated = size, .place = place, .large = large});
 }

@@ -41,7 +41,6 @@ static void count_alloc(mti_pool *pool, const mti_cell *cell)
     size_t peak = s->allocated.peak;
     mti_stat_add(&s->requested, cell->block.requested);
     mti_stat_add(&s->allocated, cell->block.size);
-    mti_stat_add(&s->active, cell->span);
     mti_stat_add(&s->blocks, 1);
     s->by_category[cell->block.category] += cell->block.size;
     if (s->allocated.peak > peak) pool->at_peak = true; /* among equal peaks the first stays */
@@ -53,7 +52,6 @@ static void count_free(mti_pool *pool, const mti_cell *cell)
     settle_peak(pool);
     mti_stat_sub(&s->requested, cell->block.requested);
     mti_stat_sub(&s->allocated, cell->block.size);
-    mti_stat_sub(&s->active, cell->span);
     mti_stat_sub(&s->blocks, 1);
     s->by_category[cell->block.category] -= cell->block.size;
 }
@@ -122,7 +120,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     mti_cell *cell = mti_cell_take(pool);
     cell->block.ptr = base;
     cell->place = pool->next_place;
-    cell->span = n_bytes;
+    cell->block.size = n_bytes;
     cell->large = large;
     cell->mapped = true;
     cell->left = cell->right = NULL;
@@ -160,7 +158,7 @@ static mti_cell *grow(mti_pool *pool, size_t size, bool large)
 /* Cuts the cell to `size` and returns the remainder, now free; NULL if it is too small to keep. */
 static mti_cell *split(mti_pool *pool, mti_cell *cell, size_t size)
 {
-    size_t n_bytes = cell->span - size;
+    size_t n_bytes = cell->block.size - size;
     bool coarse = cell->large && !mti_pool_expands(pool);
     if (coarse ? n_bytes <= SMALL_REQUEST : n_bytes < MTI_BLOCK_UNIT) return NULL;
     mti_cell *rest = mti_cell_cut(pool, cell, size);
@@ -172,7 +170,8 @@ static mti_cell *split(mti_pool *pool, mti_cell *cell, size_t size)
  * expandable one, as in PyTorch: whole granules of them can go. */
 static size_t inactive_of(const mti_pool *pool, const mti_cell *cell)
 {
-    return mti_cell_is_free(cell) && is_split(cell) && !mti_pool_expands(pool) ? cell->span : 0;
+    return mti_cell_is_free(cell) && is_split(cell) && !mti_pool_expands(pool) ? cell->block.size
+                                                                               : 0;
 }
 
 /* A free cell of at least `size` bytes; NULL if the system has no memory. */
@@ -240,13 +239,12 @@ mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category cat
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
         return out_of_memory(pool, n_bytes, category);
-    size_t size = mti_round_up(n_bytes, MTI_BLOCK_UNIT);
+    size_t size = mti_rounded(n_bytes);
     mti_cell *cell = size ? take(pool, size) : mti_cell_take(pool);
     if (!cell) return out_of_memory(pool, n_bytes, category);
-    if (!size) cell->block.ptr = NULL;
+    if (!size) cell->block.ptr = NULL, cell->block.size = 0;
     cell->live = true;
     cell->block.requested = n_bytes;
-    cell->block.size = size;
     cell->block.serial = ++pool->last_serial;
     cell->block.category = category;
     cell->block.owner = NULL;
@@ -279,7 +277,7 @@ void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
     if (block->size) {
         count_free(pool, cell);
         mti_notify_block(pool, MT_MEM_FREE, cell, block->category);
-        mti_pool_forbid(pool, block->ptr, cell->span);
+        mti_pool_forbid(pool, block->ptr, cell->block.size);
         release(pool, cell);
     } else {
         mti_cell_drop(pool, cell);

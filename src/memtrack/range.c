@@ -27,7 +27,7 @@ static bool can_grow(const mti_cell *cell) { return cell->right && !cell->right-
 
 static size_t grown(const mti_cell *cell)
 {
-    return cell->span + (can_grow(cell) ? cell->right->span : 0);
+    return cell->block.size + (can_grow(cell) ? cell->right->block.size : 0);
 }
 
 /* In order of size, the first that cannot grow or that is followed by none that would stay smaller.
@@ -79,7 +79,7 @@ static mti_cell *new_range(mti_pool *pool, size_t size, bool large)
     mti_cell *cell = mti_cell_take(pool);
     cell->block.ptr = base;
     cell->place = pool->next_place;
-    cell->span = n_bytes;
+    cell->block.size = n_bytes;
     cell->large = large;
     cell->left = cell->right = NULL;
     pool->segments.at[pool->segments.n++] = (mti_segment){cell, n_bytes};
@@ -94,7 +94,8 @@ static mti_cell *lowest_room(const mti_pool *pool, size_t size, bool large)
     for (mti_cell *at = pool->unmapped[large]; at; at = at->fit.next) {
         mti_cell *first = mti_cell_is_free(at->left) ? at->left : at;
         size_t n_bytes = 0;
-        for (mti_cell *c = first; c && !c->live && n_bytes < size; c = c->right) n_bytes += c->span;
+        for (mti_cell *c = first; c && !c->live && n_bytes < size; c = c->right)
+            n_bytes += c->block.size;
         if (n_bytes >= size) return first;
     }
     return NULL;
@@ -115,7 +116,7 @@ static mti_cell *map(mti_pool *pool, mti_cell *cell, size_t size)
     size_t n_bytes = mti_round_up(size, granule_of(pool, cell->large));
     if (!ask_for(pool, cell, n_bytes)) return NULL;
     unlist_unmapped(pool, cell);
-    if (n_bytes < cell->span) list_unmapped(pool, mti_cell_cut(pool, cell, n_bytes));
+    if (n_bytes < cell->block.size) list_unmapped(pool, mti_cell_cut(pool, cell, n_bytes));
     cell->mapped = true;
     mti_pool_forbid(pool, cell->block.ptr, n_bytes);
     mti_stat_add(&pool->stats.reserved, n_bytes);
@@ -129,9 +130,9 @@ mti_cell *mti_range_grow(mti_pool *pool, size_t size, bool large)
 {
     mti_cell *cell = lowest_room(pool, size, large);
     if (!cell) cell = new_range(pool, size, large);
-    if (cell && !cell->mapped) cell = map(pool, cell, smaller(size, cell->span));
-    while (cell && cell->span < size)
-        cell = map(pool, cell->right, smaller(size - cell->span, cell->right->span));
+    if (cell && !cell->mapped) cell = map(pool, cell, smaller(size, cell->block.size));
+    while (cell && cell->block.size < size)
+        cell = map(pool, cell->right, smaller(size - cell->block.size, cell->right->block.size));
     if (cell) mti_fit_remove(&pool->fit, cell);
     return cell;
 }
@@ -155,8 +156,8 @@ static mti_cell *unmap(mti_pool *pool, mti_cell *cell, size_t at_most)
 {
     size_t granule = granule_of(pool, cell->large), start = cell->place % MTI_RANGE_PLACES;
     size_t before = mti_round_up(start, granule) - start;
-    if (cell->span < before + granule || !ready_to_cut(pool)) return cell;
-    size_t n_bytes = (cell->span - before) / granule * granule;
+    if (cell->block.size < before + granule || !ready_to_cut(pool)) return cell;
+    size_t n_bytes = (cell->block.size - before) / granule * granule;
     if (n_bytes > at_most) n_bytes = mti_round_up(at_most, granule);
     char *p = (char *)cell->block.ptr + before;
     mti_pool_allow(pool, p, n_bytes);
@@ -171,7 +172,7 @@ static mti_cell *unmap(mti_pool *pool, mti_cell *cell, size_t at_most)
         cell = rest;
     }
     mti_cell *last = cell;
-    if (cell->span > n_bytes) {
+    if (cell->block.size > n_bytes) {
         last = mti_cell_cut(pool, cell, n_bytes);
         mti_fit_add(&pool->fit, last);
     }
@@ -222,7 +223,7 @@ void mti_range_free_all(mti_pool *pool)
         const mti_segment *segment = &pool->segments.at[i];
         for (const mti_cell *c = segment->first, *end; c; c = end) {
             size_t n_bytes = 0; /* of neighbours that have memory */
-            for (end = c; end && end->mapped; end = end->right) n_bytes += end->span;
+            for (end = c; end && end->mapped; end = end->right) n_bytes += end->block.size;
             if (!n_bytes) {
                 end = c->right;
                 continue;

@@ -7,8 +7,8 @@ static uint64_t digest(const mti_pool *pool)
     uint64_t sum = 0;
     for (size_t i = 0; i < pool->segments.n; i++)
         for (const mti_cell *c = pool->segments.at[i].first; c; c = c->right) {
-            uint64_t x = (uint64_t)(uintptr_t)c->block.ptr ^ (uint64_t)c->span << 48;
-            x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u + c->span;
+            uint64_t x = (uint64_t)(uintptr_t)c->block.ptr ^ (uint64_t)c->block.size << 48;
+            x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u + c->block.size;
             if (c->live) sum += (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
         }
     return sum;

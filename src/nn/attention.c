@@ -8,6 +8,7 @@
 #include "nn/context.h"
 #include "nn/kv_layer.h"
 #include "nn/model.h"
+#include "memtape/autocast.h"
 #include "memtape/ops.h"
 
 /* ---- heads: a separate module, so that the ledger names its tensors and a checkpoint can be put
@@ -38,8 +39,11 @@ static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **
 {
     int64_t start = heads->kv ? *heads->kv->length : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
+    mt_dtype low;
     if (heads->rope == MT_OP_UNFUSED)
-        return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x);
+        return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x) &&
+               (!heads->turns_back || !mt_autocast_active(&low) ||
+                mt_set(x, mt_cast(*x, low)) == MT_OK);
     return mt_set(x, mt_rope(*x, start, heads->rope_theta)) == MT_OK;
 }
 
@@ -131,6 +135,7 @@ static mt_module *heads_new(const mt_model_config *c)
                         .softmax = c->ops.softmax,
                         .kv_groups = c->ops.kv_groups,
                         .rope = c->ops.rope,
+                        .turns_back = c->qk_norm == MT_QK_NORM_WIDTH,
                         .dtype = c->dtype};
     return mt_module_new("heads", heads_forward, user, mti_free);
 }

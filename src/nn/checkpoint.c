@@ -171,7 +171,7 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: has state of optimizer \"%s\"; need \"%s\"",
                              f->path, mti_shown(shown, kind ? kind : "none"), mt_optimizer_kind(o));
     uint64_t failures = mti_failures();
-    json_t *steps = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    json_t *steps = text ? mti_json_read(text, strlen(text), NULL) : NULL;
     bool ok =
         json_is_object(steps) && !mti_failed_since(failures); /* else names may be cut short */
     if (!ok)

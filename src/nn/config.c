@@ -71,14 +71,16 @@ mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 
 /* ---- checks ---- */
 
-/* A limit for widths and counts, so that products of two cannot overflow. */
-#define MAX_EXTENT ((int64_t)1 << 31)
+static bool between(const char *field, int64_t value, int64_t least, int64_t most)
+{
+    return (value >= least && value <= most) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is %" PRId64 "; need %" PRId64 " to %" PRId64,
+                         field, value, least, most);
+}
 
 static bool in_range(const char *field, int64_t value, int64_t least)
 {
-    return (value >= least && value <= MAX_EXTENT) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is %" PRId64 "; need %" PRId64 " to %" PRId64,
-                         field, value, least, MAX_EXTENT);
+    return between(field, value, least, MTI_MAX_EXTENT);
 }
 
 static bool known(const char *field, int value, const mti_choice *c)
@@ -122,7 +124,7 @@ static bool check_extents(const mt_model_config *c)
     bool whole = mti_is_whole(c->kind);
     return in_range("hidden", c->hidden, 1) && in_range("heads", c->heads, 0) &&
            in_range("kv_heads", c->kv_heads, 0) && in_range("head_dim", c->head_dim, 0) &&
-           in_range("layers", c->layers, 0) && in_range("ffn", c->ffn, 0) &&
+           between("layers", c->layers, 0, MTI_MAX_LAYERS) && in_range("ffn", c->ffn, 0) &&
            in_range("vocab", c->vocab, whole) && in_range("context", c->context, whole) &&
            in_range("window", c->window, 0) && in_range("local_period", c->local_period, 0) &&
            in_range("token_types", c->token_types, 0) &&
@@ -240,6 +242,9 @@ static bool check_kind(const mt_model_config *c)
 
     if (c->tied && c->untied)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
+    if (c->untied && c->kind == MT_MODEL_BERT)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: untied is set; a bert's head has the embedding's weight");
     if (mti_is_whole(c->kind) && c->padding > c->vocab)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: padding is %" PRId64 ", which is token %" PRId64
@@ -275,6 +280,11 @@ bool mti_attends(mt_model_kind kind)
 bool mti_feeds(mt_model_kind kind)
 {
     return mti_is_whole(kind) || kind == MT_MODEL_BLOCK || kind == MT_MODEL_MLP;
+}
+
+bool mti_repeats_heads(const mt_model_config *c)
+{
+    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products;
 }
 
 /* Sets what every model of the kind has. */
@@ -333,28 +343,17 @@ static uint64_t linear_size(const mt_model_config *c, int64_t in, int64_t out)
     return (uint64_t)in * (uint64_t)out + (c->no_bias ? 0 : (uint64_t)out);
 }
 
-static uint64_t qkv_size(const mt_model_config *c)
-{
-    uint64_t d = (uint64_t)c->hidden;
-    uint64_t out = (uint64_t)(c->heads + 2 * c->kv_heads) * (uint64_t)c->head_dim;
-    return d * out + (c->no_bias && !c->qkv_bias ? 0 : out);
-}
-
 static uint64_t norm_size(const mt_model_config *c, int64_t n)
 {
     bool bias = c->norm_kind == MT_NORM_LAYER && !c->no_bias;
     return (uint64_t)n * (bias ? 2 : 1);
 }
 
-static uint64_t qk_norm_size(const mt_model_config *c)
+static uint64_t attention_size(const mt_model_config *c, int64_t q, int64_t k)
 {
-    int64_t heads = c->qk_norm == MT_QK_NORM_WIDTH ? c->heads + c->kv_heads : 2;
-    return c->qk_norm ? norm_size(c, heads * c->head_dim) : 0;
-}
-
-static uint64_t attention_size(const mt_model_config *c)
-{
-    return qkv_size(c) + qk_norm_size(c) + linear_size(c, c->heads * c->head_dim, c->hidden);
+    int64_t in = q + 2 * k, normed = c->qk_norm == MT_QK_NORM_WIDTH ? q + k : 2 * c->head_dim;
+    return (uint64_t)c->hidden * (uint64_t)in + (c->no_bias && !c->qkv_bias ? 0 : (uint64_t)in) +
+           (c->qk_norm ? norm_size(c, normed) : 0) + linear_size(c, q, c->hidden);
 }
 
 static uint64_t mlp_size(const mt_model_config *c)
@@ -363,31 +362,48 @@ static uint64_t mlp_size(const mt_model_config *c)
     return c->mlp != MT_MLP_PLAIN ? 2 * up + down : up + down;
 }
 
+uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
+{
+    bool attends = mti_attends(c->kind), feeds = mti_feeds(c->kind);
+    uint64_t norms = !attends || !feeds ? 0 : c->norm == MT_NORM_AROUND ? 4 : 2;
+    if (c->kind == MT_MODEL_LINEAR) return linear_size(c, c->hidden, c->ffn);
+    return (attends ? attention_size(c, q, k) : 0) + (feeds ? mlp_size(c) : 0) +
+           norms * norm_size(c, c->hidden);
+}
+
+void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last)
+{
+    const bool bert = c->kind == MT_MODEL_BERT, whole = mti_is_whole(c->kind);
+    const bool copy = !c->untied && !first; /* a tied head on another rank than the embedding */
+    const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
+    const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
+    const uint64_t before = linear_size(c, c->hidden, c->hidden) + norm + v;
+    first = first && whole, last = last && whole;
+    const mti_end_size all[MTI_ENDS] = {
+        {"the embedding: a vector for each token", first ? v * h : 0},
+        {"learned positions: a vector for each",
+         first && c->kind != MT_MODEL_LLAMA ? positions : 0},
+        {"a vector for each type of token", first && bert ? (uint64_t)c->token_types * h : 0},
+        {"the embeddings' norm", first && bert ? norm : 0},
+        {"the norm after the last layer", last && c->norm != MT_NORM_POST ? norm : 0},
+        {"the head's product, norm and biases, one for each token", last && bert ? before : 0},
+        {copy ? "the head: a copy of the embedding, which another stage has"
+              : "a head of its own, vh: not the embedding's matrix once more",
+         last && (copy || c->untied) ? v * h : 0},
+    };
+    memcpy(ends, all, sizeof all);
+}
+
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
 {
     mt_model_config c;
+    mti_end_size ends[MTI_ENDS];
     if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: the count is NULL");
     mt_status status = mt_model_config_resolve(config, &c);
     if (status != MT_OK) return status;
-    uint64_t d = (uint64_t)c.hidden, v = (uint64_t)c.vocab, layers = (uint64_t)c.layers;
-    uint64_t norm = norm_size(&c, c.hidden), norms = c.norm == MT_NORM_AROUND ? 4 : 2;
-    uint64_t block = attention_size(&c) + mlp_size(&c) + norms * norm;
-    uint64_t positions = (uint64_t)(c.context + c.position_offset) * d;
-    switch (c.kind) {
-    case MT_MODEL_LINEAR: *n = linear_size(&c, c.hidden, c.ffn); break;
-    case MT_MODEL_MLP: *n = mlp_size(&c); break;
-    case MT_MODEL_ATTENTION: *n = attention_size(&c); break;
-    case MT_MODEL_BLOCK: *n = block; break;
-    case MT_MODEL_GPT:
-        *n = v * d * (c.untied ? 2 : 1) + positions + layers * block +
-             (c.norm != MT_NORM_POST ? norm : 0);
-        break;
-    case MT_MODEL_BERT: /* embeddings and their norm; layers; the head's dense, norm and bias */
-        *n = v * d + positions + (uint64_t)c.token_types * d + norm + layers * block +
-             linear_size(&c, c.hidden, c.hidden) + norm + v;
-        break;
-    case MT_MODEL_LLAMA: *n = (c.tied ? 1 : 2) * v * d + layers * block + norm; break;
-    case MT_MODEL_KIND_COUNT: break;
-    }
+    *n = (mti_is_whole(c.kind) ? (uint64_t)c.layers : 1) *
+         mti_layer_size(&c, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    mti_end_sizes(ends, &c, true, true);
+    for (int i = 0; i < MTI_ENDS; i++) *n += ends[i].n;
     return MT_OK;
 }

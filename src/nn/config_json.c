@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <jansson.h>
+#include "nn/json_text.h"
 #include "nn/model.h"
 
 typedef enum form {
@@ -73,6 +73,7 @@ static const struct field {
     RARE(REAL, attention_cap),
     RARE(REAL, logit_cap),
     RARE(FLAG, scaled_embedding),
+    RARE(FLAG, fused_gelu),
     RARE(REAL, local_theta),
     RARE(INT, local_period),
 #undef RARE
@@ -121,7 +122,7 @@ static void put(writer *t, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    size_t n = (size_t)vsnprintf(t->at, t->n_left, fmt, args);
+    size_t n = (size_t)mti_vformat(t->at, t->n_left, fmt, args);
     va_end(args);
     t->needed += n;
     size_t used = n < t->n_left ? n : t->n_left;
@@ -220,7 +221,7 @@ mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
         return mti_fail(MT_ERR_ARGUMENT, "config: the %s is NULL", text ? "result" : "JSON");
     json_error_t error;
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = mti_json_read(text, strlen(text), &error);
     if (!root)
         return mti_fail_around(failures, MT_ERR_FORMAT, "config: column %d: %s", error.column,
                                error.text);

@@ -5,14 +5,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <jansson.h>
+#include "nn/json_text.h"
 #include "nn/hf_keys.h"
 
 /* ---- notes and errors ---- */
 
 typedef struct reader {
     unsigned family;
-    const char *type;
+    const char *type, *class;
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
     double dropout;
@@ -29,7 +29,7 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     if (n + 1 >= n_bytes) return;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text + n, n_bytes - n, fmt, args);
+    mti_vformat(text + n, n_bytes - n, fmt, args);
     va_end(args);
     mti_make_printable(text + n); /* notes quote the file, too */
 }
@@ -45,7 +45,7 @@ static void ignore(reader *r, const char *key)
 /* The value as JSON, cut to its first 60 bytes. */
 static const char *value_text(char text[VALUE_TEXT], const json_t *value)
 {
-    size_t n = json_dumpb(value, text, 60, JSON_ENCODE_ANY | JSON_COMPACT);
+    size_t n = mti_json_dump(value, text, 60, JSON_ENCODE_ANY | JSON_COMPACT);
     strcpy(text + (n < 60 ? n : 60), n > 60 ? "..." : "");
     return text;
 }
@@ -79,11 +79,15 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && !strcmp(json_string_value(value), word);
 }
 
-static bool read_size(const char *key, const json_t *value, int64_t *out)
+static bool read_size(const mti_hf_rule *rule, const json_t *value, int64_t *out)
 {
+    char need[64];
+    const int64_t most =
+        rule->at == offsetof(mt_model_config, layers) ? MTI_MAX_LAYERS : MTI_MAX_EXTENT;
+    snprintf(need, sizeof need, "a whole number from 1 to %lld", (long long)most);
     if (!json_is_integer(value) || json_integer_value(value) < 1 ||
-        json_integer_value(value) > (json_int_t)1 << 31)
-        return refuse(key, value, "a whole number from 1 to 2147483648");
+        json_integer_value(value) > most)
+        return refuse(rule->key, value, need);
     *out = (int64_t)json_integer_value(value);
     return true;
 }
@@ -103,7 +107,7 @@ static bool read_dropout(reader *r, const char *key, const json_t *value)
     return true;
 }
 
-static bool read_act(const char *key, const json_t *value, mt_act *out)
+static bool read_act(reader *r, const char *key, const json_t *value)
 {
     static const struct {
         const char *name;
@@ -115,7 +119,8 @@ static bool read_act(const char *key, const json_t *value, mt_act *out)
                 {"sigmoid", MT_ACT_SIGMOID}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (is_word(value, acts[i].name)) {
-            *out = acts[i].act;
+            r->c.act = acts[i].act;
+            r->c.fused_gelu = is_word(value, "gelu_pytorch_tanh");
             return true;
         }
     return refuse(key, value,
@@ -148,15 +153,20 @@ static bool read_padding(reader *r, const char *key, const json_t *value)
     return true;
 }
 
-static bool read_head(const char *key, const json_t *value)
+/* Other classes of the family have another head, or none, and so other parameters and loss. */
+static bool read_head(const reader *r, const char *key, const json_t *value)
 {
-    static const char *const ends[] = {"LMHeadModel", "ForCausalLM", "ForMaskedLM",
-                                       "ForPreTraining", "Model"};
-    const char *name = json_string_value(json_array_get(value, 0));
-    size_t n = name ? strlen(name) : 0;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i])) return true;
-    return refuse(key, value, "a language model, such as ...ForCausalLM or ...ForMaskedLM");
+    char why[120];
+    size_t n = json_array_size(value);
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_string(json_array_get(value, i))) n = 0;
+    snprintf(why, sizeof why, "[\"%s\"], the head that a %s has here", r->class, r->type);
+    if (!n) return refuse(key, value, why);
+    for (size_t i = 0; i < n; i++)
+        if (!is_word(json_array_get(value, i), r->class))
+            return mti_fail_bool(MT_ERR_UNSUPPORTED, ANY_FILE "\"%s\" names \"%.60s\"; need %s",
+                                 key, json_string_value(json_array_get(value, i)), why);
+    return true;
 }
 
 static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value);
@@ -210,7 +220,7 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     if (json_is_null(value) && rule->form != MTI_HF_NOTED && !(rule->needed & r->family))
         return true;
     switch (rule->form) {
-    case MTI_HF_SIZE: return read_size(key, value, at);
+    case MTI_HF_SIZE: return read_size(rule, value, at);
     case MTI_HF_REAL:
     case MTI_HF_CAP:
     case MTI_HF_ROOT:
@@ -226,7 +236,7 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     case MTI_HF_ONE:
         return (json_is_number(value) && json_number_value(value) == 1) ||
                refuse(key, value, "1: the model here does all of it");
-    case MTI_HF_ACT: return read_act(key, value, &r->c.act);
+    case MTI_HF_ACT: return read_act(r, key, value);
     case MTI_HF_SILU:
         return is_word(value, "silu") || is_word(value, "swish") ||
                refuse(key, value, "silu, the activation of a gated MLP here");
@@ -235,7 +245,10 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     case MTI_HF_PADDING: return read_padding(r, key, value);
     case MTI_HF_TIED:
         if (!json_is_boolean(value)) return refuse(key, value, "true or false");
-        r->c.tied = json_is_true(value);
+        if (r->c.kind == MT_MODEL_GPT)
+            r->c.untied = json_is_false(value);
+        else
+            r->c.tied = json_is_true(value);
         return true;
     case MTI_HF_DTYPE: return read_dtype(key, value, &r->c.dtype);
     case MTI_HF_NO:
@@ -244,9 +257,9 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
         return json_is_true(value) || refuse(key, value, "true: the model here has it always");
     case MTI_HF_ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
     case MTI_HF_ROPE: return read_rope(r, rule, value);
-    case MTI_HF_WINDOW: return is_empty(value) || read_size(key, value, at);
+    case MTI_HF_WINDOW: return is_empty(value) || read_size(rule, value, at);
     case MTI_HF_LAYERS: return read_layers(key, value);
-    case MTI_HF_HEADED: return read_head(key, value);
+    case MTI_HF_HEADED: return read_head(r, key, value);
     case MTI_HF_NOTED:
         if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);
         return true;
@@ -325,24 +338,16 @@ static bool check_sort(const json_t *root)
                                   "not modelled; its text model alone needs a file of its own");
 }
 
-/* Whether the class is "GPT2LMHeadModel", "LlamaForCausalLM", "BertModel", ... of the family. */
-static bool is_class_of(const char *class, const mti_hf_family *f)
-{
-    size_t n = strlen(f->class);
-    return !strncmp(class, f->class, n) &&
-           (class[n] == 'F' || class[n] == 'L' || !strcmp(class + n, "Model"));
-}
-
 /* By "model_type", or else by the name of the first architecture. */
 static const mti_hf_family *find_family(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
     const mti_hf_family *f;
-    char list[160] = "";
+    char list[320] = "";
     for (size_t i = 0; (f = mti_hf_family_at(i)); i++) {
-        if (type ? !strcmp(type, f->type) : made && is_class_of(made, f)) return f;
-        put(list, sizeof list, "%s%s", i ? ", " : "", f->type);
+        if (type ? !strcmp(type, f->type) : made && !strcmp(made, f->class)) return f;
+        put(list, sizeof list, "%s%s", i ? ", " : "", made && !type ? f->class : f->type);
     }
     const char *name = type ? type : made;
     if (name)
@@ -418,6 +423,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (n_bytes) notes[0] = 0;
     reader r = {.family = family->bit,
                 .type = family->type,
+                .class = family->class,
                 .c = family->config,
                 .notes = notes,
                 .n_notes = n_bytes,
@@ -443,7 +449,7 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                                : "buffer for notes");
     json_error_t error;
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = mti_json_read(json, strlen(json), &error);
     if (!root)
         return mti_fail_around(failures, MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s",
                                error.line, error.column, error.text);

@@ -6,7 +6,7 @@
 
 typedef struct mti_hf_family {
     const char *type;  /* as "model_type" names it */
-    const char *class; /* how the names of its architectures begin */
+    const char *class; /* the architecture: the model with the head that is made here */
     unsigned bit;
     mt_model_config config; /* defaults */
 } mti_hf_family;
@@ -28,7 +28,7 @@ typedef enum mti_hf_form {
     MTI_HF_YES,
     MTI_HF_ABSOLUTE, /* learned positions, one row each */
     MTI_HF_PADDING,  /* a token without a gradient; a roberta's positions begin after its own */
-    MTI_HF_HEADED,   /* a model with the head of a language model, or without a head */
+    MTI_HF_HEADED,   /* names of architectures, which must be the family's */
     MTI_HF_ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
     MTI_HF_WINDOW,   /* of attention, in positions; `note` if it is shorter than the context */
     MTI_HF_LAYERS,   /* which layers see all positions, and which a window */

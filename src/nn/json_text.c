@@ -1,13 +1,31 @@
-/* json_text.c: instead of json_dumps, which silently leaves keys out if its buffer cannot grow:
- * asks for the size first, and checks it after writing. */
+/* json_text.c: JSON as text and back. jansson takes the decimal point from the locale, and aborts
+ * where that is more than a byte. */
 #include "nn/json_text.h"
 
+json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
+{
+    void *before = mti_point_begin();
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, error);
+    mti_point_end(before);
+    return root;
+}
+
+size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags)
+{
+    void *before = mti_point_begin();
+    size_t needed = json_dumpb(root, buf, n, flags);
+    mti_point_end(before);
+    return needed;
+}
+
+/* json_dumps silently leaves keys out if its buffer cannot grow: asks for the size first, and
+ * checks it after writing. */
 char *mti_json_text(const json_t *root, size_t flags)
 {
     uint64_t failures = mti_failures();
-    size_t n = root ? json_dumpb(root, NULL, 0, flags) : 0;
+    size_t n = root ? mti_json_dump(root, NULL, 0, flags) : 0;
     char *text = n ? mti_malloc(n + 1) : NULL;
-    if (text && json_dumpb(root, text, n, flags) == n) {
+    if (text && mti_json_dump(root, text, n, flags) == n) {
         text[n] = 0;
         return text;
     }

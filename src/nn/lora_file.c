@@ -57,8 +57,8 @@ static bool fill_list(mti_lora_list *list, const mti_places *loras)
 {
     const mti_lora *l = mt_module_user(loras->v.at[0].module);
     snprintf(list->rank, sizeof list->rank, "%lld", (long long)l->rank);
-    snprintf(list->alpha, sizeof list->alpha, "%.17g", l->alpha);
-    snprintf(list->dropout, sizeof list->dropout, "%.17g", l->dropout);
+    mti_format(list->alpha, sizeof list->alpha, "%.17g", l->alpha);
+    mti_format(list->dropout, sizeof list->dropout, "%.17g", l->dropout);
     list->targets = join_paths(loras);
     const mt_key_value pairs[] = {{KEY_RANK, list->rank},
                                   {KEY_ALPHA, list->alpha},
@@ -112,7 +112,7 @@ static bool get_number(const mt_safetensors *f, const char *key, double *out)
 {
     const char *text = mt_safetensors_metadata(f, key);
     char *end = NULL;
-    if (text && *text) *out = strtod(text, &end);
+    if (text && *text) *out = mti_strtod(text, &end);
     return end && !*end && isfinite(*out);
 }
 

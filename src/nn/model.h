@@ -9,17 +9,37 @@
 
 #define MTI_INIT_STD 0.02
 
+/* Limits of options and of files alike: of widths and counts, so that products of two cannot
+ * overflow; of layers, each of which takes about a millisecond and 80 KB of host memory to measure.
+ */
+#define MTI_MAX_EXTENT ((int64_t)1 << 31)
+#define MTI_MAX_LAYERS ((int64_t)1 << 14)
+
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
+/* Whether kv_groups has an effect: heads share keys and values, or their products are views. */
+bool mti_repeats_heads(const mt_model_config *c);
 /* Whether it has an attention; an MLP. */
 bool mti_attends(mt_model_kind kind);
 bool mti_feeds(mt_model_kind kind);
 /* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
+
+/* Elements of the parameters of one layer, or of a part of a model; c is resolved. q, k: joint
+ * widths of the heads of queries, of keys. */
+uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k);
+/* The same of what a whole model has outside of its layers, or of what a part of it has, with the
+ * first layer, with the last; the embedding is the first. */
+enum { MTI_ENDS = 7 };
+typedef struct mti_end_size {
+    const char *what;
+    uint64_t n;
+} mti_end_size;
+void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last);
 
 /* The file to read for a path that may be a folder, which has a config.json; to be mti_freed. */
 char *mti_config_path(const char *path);
@@ -110,8 +130,10 @@ bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, do
                       mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
-/* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row: a copy, unless n is k */
+/* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
+ * PyTorch, which wants b n in one dimension, makes one, and else a view. */
 mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
+bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 /* mt_math_attention, or with a cap mt_math_attention_capped, of part: q, k, v; the softmax in f32
  */
 mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap, bool causal,
@@ -189,7 +211,8 @@ typedef struct mti_heads {
     mt_op_precision softmax;
     mt_kv_groups kv_groups;
     mt_op_form rope;
-    mt_dtype dtype;          /* of the model */
+    bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
+    mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
     mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */

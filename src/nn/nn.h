@@ -58,6 +58,8 @@ mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *co
 size_t mti_optimizer_state_bytes(const mt_optimizer *optimizer);
 /* Whether it steps parameters in backward. */
 bool mti_optimizer_is_in_backward(const mt_optimizer *optimizer);
+/* Whether some optimizer steps this parameter in backward. */
+bool mti_steps_in_backward(const mt_tensor *param);
 /* *out = sum of squares of the gradients that the next step would take, in f64. */
 bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
 /* Multiplies those gradients by factor in place; refused for f16. */

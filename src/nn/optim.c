@@ -222,8 +222,15 @@ mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s)
     return stored_as(o->moments, s->param->view.dtype, mti_view_count(&s->param->view));
 }
 
+#define MOST_ELEMENTS (INT64_MAX / 16) /* whose bytes an int64_t holds, with rows' and columns' */
+
 int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
 {
+    if (n < 0 || n > MOST_ELEMENTS) {
+        mti_fail(MT_ERR_ARGUMENT, "moment_bytes: n is %lld; need 0 to %lld", (long long)n,
+                 (long long)MOST_ELEMENTS);
+        return 0;
+    }
     switch (stored_as(moments, dtype, n)) {
     case MTI_MOMENTS_8BIT: return mti_moment_bytes(n);
     case MTI_MOMENTS_NARROW: return 2 * n;
@@ -245,8 +252,16 @@ static int n_moments_of(const mt_optimizer *o, const mti_opt_slot *s)
 int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master)
 {
     int64_t n = 1, size = (int64_t)mt_dtype_size(dtype);
+    bool ok = rank >= 0 && rank <= MT_MAX_RANK;
     if (!shape) rank = 0;
-    for (int d = 0; d < rank; d++) n *= shape[d];
+    for (int d = 0; ok && d < rank; d++)
+        ok = shape[d] >= 0 && !__builtin_mul_overflow(n, shape[d], &n) && n <= MOST_ELEMENTS;
+    if (!ok) {
+        mti_fail(MT_ERR_ARGUMENT,
+                 "adafactor_bytes: need a rank from 0 to %d and at most %lld elements", MT_MAX_RANK,
+                 (long long)MOST_ELEMENTS);
+        return 0;
+    }
     if (master && size == 2) size = 4;
     if (rank < 2 || n == 0) return n * size;
     return (n / shape[rank - 1] + n / shape[rank - 2]) * size;

@@ -1,6 +1,7 @@
 /* optim_step.c: a step: which parameters take part, and at which step each of them is. The backend
  * does the arithmetic, in one call for all parameters. */
 #include "nn/optim.h"
+#include "autograd/autograd.h"
 #include "memtape/ops.h"
 
 /* The gradient for this parameter's step; NULL if it takes no part. */
@@ -142,6 +143,13 @@ static mt_status step_leaf(void *slot, mt_tensor *leaf)
     one.slots = s;
     one.n_slots = 1;
     return mti_optimizer_step_scaled(&one, 1) ? mt_set_grad(leaf, NULL) : mt_last_status();
+}
+
+bool mti_steps_in_backward(const mt_tensor *param)
+{
+    const mti_grad_hook *h = param->leaf ? ((const mti_leaf *)param->leaf)->hooks.first : NULL;
+    while (h && (h->leaf_fn != step_leaf || h->removed)) h = h->next;
+    return h != NULL;
 }
 
 mt_status mt_optimizer_step_in_backward(mt_optimizer *o, bool on)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "nn/json_text.h"
 #include "nn/safetensors.h"
 
 #define MAX_HEADER ((uint64_t)100 * 1000 * 1000) /* the format's own limit */
@@ -175,7 +176,7 @@ static bool parse_header(mt_safetensors *f, const char *text, size_t n, uint64_t
     if (!n || text[0] != '{')
         return mti_fail_bool(MT_ERR_FORMAT, "%s: the header does not start with '{'", f->path);
     uint64_t failures = mti_failures();
-    f->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+    f->root = mti_json_read(text, n, &error);
     if (!f->root) {
         char shown[MTI_SHOWN]; /* the parser quotes the text */
         mti_fail_around(failures, MT_ERR_FORMAT, "%s: the header is not JSON: %s (byte %d)",

@@ -72,8 +72,8 @@ mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm)
 
 double mt_cosine_lr(int64_t step, int64_t warmup, int64_t total, double max, double min)
 {
-    if (step < warmup) return max * (double)(step + 1) / (double)warmup;
+    if (step < warmup) return max * ((double)step + 1) / (double)warmup;
     if (step >= total) return min;
-    double done = (double)(step - warmup) / (double)(total - warmup);
+    double done = ((double)step - (double)warmup) / ((double)total - (double)warmup);
     return min + (max - min) * 0.5 * (1 + cos(3.14159265358979323846 * done));
 }

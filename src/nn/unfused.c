@@ -2,6 +2,7 @@
  * them, so that the tape keeps what it keeps. Values are those of the one op, but for rounding. */
 #include <math.h>
 #include "nn/model.h"
+#include "memtape/autocast.h"
 #include "memtape/ops.h"
 
 /* f32 for 2-byte floats, else the type itself. */
@@ -141,13 +142,22 @@ bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, do
 
 /* ---- attention ---- */
 
+bool mti_copies_heads(int64_t b, int64_t k, int64_t n)
+{
+    return k == n ? b > 1 && k > 1 : b > 1 || k > 1;
+}
+
 mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n)
 {
-    if (!x || mt_shape(x)[1] == n) return mt_retain(x);
+    if (!x) return NULL;
     int64_t b = mt_shape(x)[0], k = mt_shape(x)[1], s = mt_shape(x)[2], h = mt_shape(x)[3];
+    bool copied = mti_copies_heads(b, k, n);
+    if (k == n) return copied ? mt_contiguous(x) : mt_retain(x);
+    mt_dtype low; /* a cast of repeated views is a copy of each */
+    copied = copied || (mt_autocast_active(&low) && mt_dtype_of(x) != low);
     mt_tensor *y = mt_reshape(x, MT_SHAPE(b, k, 1, s, h));
     mt_set(&y, mt_expand(y, MT_SHAPE(b, k, n / k, s, h)));
-    mt_set(&y, mt_contiguous(y));
+    if (copied) mt_set(&y, mt_contiguous(y));
     mt_set(&y, mt_reshape(y, MT_SHAPE(b, n, s, h)));
     return y;
 }

@@ -78,6 +78,9 @@ mt_tensor *mt_log(mt_tensor *x) { return mti_op1(MTI_OP_log, NULL, x); }
 /* sqrt: dx = dy / (2 y) */
 mt_tensor *mt_sqrt(mt_tensor *x) { return mti_op1(MTI_OP_sqrt, NULL, x); }
 
+/* reciprocal: y = 1 / x;  dx = -dy y^2 */
+mt_tensor *mt_reciprocal(mt_tensor *x) { return mti_op1(MTI_OP_reciprocal, NULL, x); }
+
 /* pow: y = x^p;  dx = dy p x^(p-1), 0 for p = 0 */
 mt_tensor *mt_pow(mt_tensor *x, double exponent)
 {

@@ -3,6 +3,7 @@
  * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
  * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
+#include <limits.h>
 #include <math.h>
 #include "ops/ops.h"
 
@@ -10,14 +11,24 @@ static bool check_heads(const char *caller, const mti_view *q, const mti_view *k
 {
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
     bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
-                q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && k->shape[1] > 0 &&
-                q->shape[1] % k->shape[1] == 0;
+                q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] &&
+                (k->shape[1] ? q->shape[1] % k->shape[1] : mti_view_count(q)) == 0;
     return fits || mti_fail_bool(MT_ERR_ARGUMENT,
                                  "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d] "
                                  "twice, a a multiple of a_kv",
                                  caller, mti_shape_text(tq, q->rank, q->shape),
                                  mti_shape_text(tk, k->rank, k->shape),
                                  mti_shape_text(tv, v->rank, v->shape));
+}
+
+/* The kernels count the elements of a row, of all heads, in an int. */
+static bool check_width(const mti_view *q)
+{
+    int64_t heads = q->shape[1], d = q->shape[3];
+    return d == 0 || heads <= INT_MAX / d ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "flash_attention: %lld heads of %lld elements; need at most %d in all",
+                         (long long)heads, (long long)d, INT_MAX);
 }
 
 /* The shape of the weights, which draw. */
@@ -32,7 +43,7 @@ static bool flash_shape(mti_call *c)
 {
     const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
     if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2) ||
-        !check_heads("flash_attention", q, k, v))
+        !check_heads("flash_attention", q, k, v) || !check_width(q))
         return false;
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
@@ -46,11 +57,13 @@ static bool flash_shape(mti_call *c)
     return true;
 }
 
-/* v as kernels need it: rows dense and not overlapping. A copy only if v is not so. */
+/* v as kernels need it: rows dense, not overlapping, and as near as an int counts. A copy only if v
+ * is not so. */
 static bool fit_rows(mti_call *c, const mti_view *v, mti_view *out)
 {
     if (!(v = mti_dense_rows(c, v))) return false;
-    if (v->shape[2] > 1 && v->stride[2] < v->shape[3] && !(v = mti_dense(c, v))) return false;
+    bool fits = v->shape[2] <= 1 || (v->stride[2] >= v->shape[3] && v->stride[2] <= INT_MAX);
+    if (!fits && !(v = mti_dense(c, v))) return false;
     *out = *v;
     if (v->shape[2] <= 1) out->stride[2] = v->shape[3];
     return true;
@@ -162,6 +175,7 @@ static bool flash_forward(mti_call *c)
     a.o = mti_out(c, 0), a.lse = mti_aux(c, 0);
     a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2);
     count_products(c, &a, 2);
+    if (a.k->shape[1] == 0) return true; /* no heads: nothing to write */
     void *scratch;
     size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
     return (!a.seed || c->k->put_draws(c->ctx, c->draw.seed, c->draw.offset, a.seed, a.offset)) &&
@@ -191,6 +205,7 @@ static bool flash_backward(mti_call *c)
     for (int i = 0; i < 3; i++)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
     count_products(c, &a, 5); /* the weights again, dp, dq, dk, dv */
+    if (a.k->shape[1] == 0) return true;
     void *scratch;
     size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
     return fit_rows(c, mti_dout(c), &dy) && mti_scratch(c, n_scratch, &scratch) &&
@@ -275,7 +290,7 @@ static mt_tensor *math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const
         !mti_given(k, "math_attention", "k") || !mti_given(v, "math_attention", "v") ||
         !check_heads("math_attention", &q->view, &k->view, &v->view))
         return NULL;
-    bool grouped = q->view.shape[1] != k->view.shape[1];
+    bool grouped = q->view.shape[1] != k->view.shape[1] && k->view.shape[1] > 0;
     return (grouped ? attend_in_groups : attend)(q, k, v, h);
 }
 

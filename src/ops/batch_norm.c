@@ -42,7 +42,7 @@ static bool batch_norm_shape(mti_call *c)
     if (x->rank < 2)
         return mti_fail_bool(MT_ERR_ARGUMENT, "batch_norm: x is %s; need [b,c] or [b,c,..]",
                              mti_shape_text(text, x->rank, x->shape));
-    if (p->training && x->shape[1] > 0 && mti_view_count(x) < 2 * x->shape[1])
+    if (p->training && mti_view_count(x) > 0 && mti_view_count(x) < 2 * x->shape[1])
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "batch_norm: x is %s; training needs 2 values of each channel or more",
                              mti_shape_text(text, x->rank, x->shape));
@@ -78,8 +78,9 @@ static bool batch_norm_forward(mti_call *c)
     if (!by_channel(c, mti_in(c, 0), &x) || !by_channel(c, mti_out(c, 0), &y) ||
         !dense_if_set(c, &w) || !dense_if_set(c, &b))
         return false;
-    /* A checkpoint runs forward again: the batch has been counted. */
-    double momentum = p->training && !mt_recomputing() ? p->momentum : 0;
+    /* A checkpoint runs forward again: the batch has been counted. No values move nothing. */
+    bool counts = p->training && !mt_recomputing() && mti_view_count(&x) > 0;
+    double momentum = counts ? p->momentum : 0;
     mt_tensor *running[] = {p->running_mean, p->running_var};
     for (int i = 0; i < 2; i++)
         if (running[i] && momentum > 0) atomic_fetch_add(&running[i]->storage->version, 1);

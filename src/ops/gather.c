@@ -12,7 +12,8 @@ static bool gather_shape(mti_call *c)
     char tx[MTI_SHAPE_TEXT], ti[MTI_SHAPE_TEXT];
     if (!mti_need_i64(c, 1)) return false;
     bool fits = x->rank == index->rank;
-    for (int d = 0; fits && d < x->rank; d++) fits = d == dim || index->shape[d] <= x->shape[d];
+    for (int d = 0; fits && d < x->rank && mti_view_count(index) > 0; d++)
+        fits = d == dim || index->shape[d] <= x->shape[d];
     if (!fits)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "gather: x is %s, index is %s; need one rank, and an index no longer "
@@ -31,7 +32,9 @@ static bool gather_forward(mti_call *c)
 bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot)
 {
     const mti_view *index = mti_dense(c, mti_saved(c, slot)), *dx = mti_din(c, 0);
-    return index && dx && c->k->gather_backward(c->ctx, dim, index, mti_dout(c), dx);
+    if (!index || !dx) return false;
+    return mti_view_count(index) ? c->k->gather_backward(c->ctx, dim, index, mti_dout(c), dx)
+                                 : c->k->fill(c->ctx, dx, 0);
 }
 
 static bool gather_backward(mti_call *c)

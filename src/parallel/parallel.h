@@ -64,8 +64,6 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
-/* Whether the head has the embedding's weight. */
-bool mti_is_tied(const mt_model_config *config);
 /* How much of such a sequence a rank has between a layer's products. */
 int64_t mti_piece_length(const mti_share *s, int64_t seq);
 /* Of how many of its c pieces a rank's queries see the keys. */
@@ -222,13 +220,17 @@ typedef struct mti_turn {
 typedef struct mti_schedule {
     int64_t pipeline, n_parts;
     int64_t ahead; /* forwards before the first backward: parts in flight, when they are most */
-    int64_t run;   /* microbatches until it repeats itself, or all */
+    int64_t run;   /* microbatches: all, or fewer where they repeat themselves */
 } mti_schedule;
 
 /* Of a stage; each field of *parallel is filled in. */
 mti_schedule mti_schedule_of(const mt_parallel *parallel);
 /* The forward or backward that comes k-th, of run times n_parts. */
 mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
+/* Which forward's backward is the k-th. */
+int64_t mti_schedule_return(const mti_schedule *s, int64_t k);
+/* After how many forwards, and backwards, their parts are the same again. */
+int64_t mti_schedule_unit(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
@@ -266,6 +268,8 @@ bool mti_zero_before_step(mti_zero *zero);
 bool mti_zero_after_step(mti_zero *zero);
 /* Between them: *out = the sum of the squares of all ranks' gradients. */
 bool mti_zero_squares(const mti_zero *zero, double *out);
+/* Whether tensor ranks have parts of some gradient each, which are added up before a step. */
+bool mti_zero_has_parts(const mti_zero *zero);
 /* Of the gradients of parameters that are there now. */
 bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
 

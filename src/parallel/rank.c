@@ -186,7 +186,7 @@ static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_ten
     if (c->kind == MT_MODEL_BERT && !mt_module_add_child(m, "head", mti_bert_head_new(device, c)))
         return false;
     if (c->norm != MT_NORM_POST && !mti_add_norm(m, "ln_f", device, c)) return false;
-    if (!mti_is_tied(c))
+    if (c->untied)
         return mt_module_add_child(
             m, product_name(s),
             mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));

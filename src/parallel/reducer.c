@@ -98,8 +98,7 @@ bool mti_reducer_finish(mti_reducer *r)
         if (r->entries[i].has_begun && !mt_grad(r->entries[i].param))
             return mti_fail_bool(MT_ERR_STATE,
                                  "stage_backward: the gradient of %s was dropped while the ranks "
-                                 "summed it, as mt_optimizer_step_in_backward does; need the step "
-                                 "by stage_step",
+                                 "summed it; need the step by stage_step",
                                  r->entries[i].name);
     return true;
 }

@@ -15,20 +15,17 @@ static int64_t n_ahead(const mt_parallel *h)
     return (ahead < all ? ahead : all) + 1;
 }
 
-/* Enough microbatches for forward and backward to alternate a few times. */
-static int64_t n_enough(const mt_parallel *h, int64_t ahead)
-{
-    int64_t unit = h->interleave > 1 ? h->pipeline : 1;
-    int64_t most = (ahead + h->interleave - 1) / h->interleave + 2;
-    most = (most + unit - 1) / unit * unit;
-    return most < h->microbatches ? most : h->microbatches;
-}
-
 mti_schedule mti_schedule_of(const mt_parallel *h)
 {
-    mti_schedule s = {.pipeline = h->pipeline, .n_parts = h->interleave, .ahead = n_ahead(h)};
-    s.run = n_enough(h, s.ahead);
-    return s;
+    return (mti_schedule){.pipeline = h->pipeline,
+                          .n_parts = h->interleave,
+                          .ahead = n_ahead(h),
+                          .run = h->microbatches};
+}
+
+int64_t mti_schedule_unit(const mti_schedule *s)
+{
+    return s->n_parts == 1 ? 1 : s->pipeline * s->n_parts;
 }
 
 mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward)
@@ -37,4 +34,11 @@ mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward)
     if (m == 1) return (mti_turn){k, 0};
     int64_t part = k % (p * m) / p;
     return (mti_turn){k / (p * m) * p + k % p, backward ? m - 1 - part : part};
+}
+
+int64_t mti_schedule_return(const mti_schedule *s, int64_t k)
+{
+    int64_t unit = mti_schedule_unit(s), p = s->pipeline, in_unit = k % unit;
+    if (unit == 1) return k;
+    return k - in_unit + (s->n_parts - 1 - in_unit / p) * p + in_unit % p;
 }

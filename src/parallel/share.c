@@ -189,11 +189,6 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
                                            who, seq, cut);
 }
 
-bool mti_is_tied(const mt_model_config *c)
-{
-    return c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
-}
-
 int64_t mti_piece_length(const mti_share *s, int64_t seq)
 {
     return seq / s->parallel.context / (s->parallel.sequence ? s->parallel.tensor : 1);

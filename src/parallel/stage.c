@@ -124,7 +124,6 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
     if (lora && (!check_first_part(&first, lora) || !copy_adapters(s, lora))) return false;
     s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
-    if (mt_device_has_data(device)) s->schedule.run = first.parallel.microbatches;
     size_t n = (size_t)s->schedule.n_parts;
     s->shares = mti_calloc(n, sizeof *s->shares);
     s->parts = mti_calloc(n, sizeof *s->parts);
@@ -133,7 +132,7 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
         return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
     s->model = n > 1 ? s->joined : s->parts[0];
-    bool tied = mti_is_whole(first.whole.kind) && mti_is_tied(&first.whole);
+    bool tied = mti_is_whole(first.whole.kind) && !first.whole.untied;
     s->zero = s->model ? mti_zero_new(&first.parallel, tied, device, s->model) : NULL;
     return s->zero != NULL;
 }

@@ -149,17 +149,6 @@ static bool forward(turns *t, int64_t k)
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
 }
 
-/* Which forward's backward is the k-th. */
-static int64_t returning(const turns *t, int64_t k)
-{
-    const mti_turn back = mti_schedule_at(&t->stage->schedule, k, true);
-    for (int64_t i = 0; i < t->n; i++) {
-        const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
-        if (turn.micro == back.micro && turn.part == back.part) return i;
-    }
-    return 0;
-}
-
 /* What is sent on has no bytes of its own, and its gradient comes from the next stage. */
 static mt_tensor *no_bytes(mt_tensor *sent)
 {
@@ -170,7 +159,7 @@ static mt_tensor *no_bytes(mt_tensor *sent)
 
 static bool backward(turns *t, int64_t k)
 {
-    int64_t i = returning(t, k);
+    int64_t i = mti_schedule_return(&t->stage->schedule, k);
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
     mt_tensor **y = &t->outputs[i];
     bool last = t->stage->shares[turn.part].last;
@@ -217,10 +206,40 @@ static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *
     return true;
 }
 
+/* What an optimizer that steps in backward would step without; NULL: nothing. The same on all
+ * ranks, so that all refuse it. */
+static const char *not_yet(const mt_stage *s)
+{
+    const mt_parallel *h = &s->shares->parallel;
+    if (s->scaler) return "the loss's scale is divided out of all gradients at once";
+    if (n_losses(s) > 1) return "microbatches, data or context ranks have parts of each gradient";
+    if (h->tensor > 1 && (mti_stage_lora(s) || mti_zero_has_parts(s->zero)))
+        return "tensor ranks have parts of some gradients";
+    if (h->pipeline > 1 && !s->shares->whole.untied)
+        return "the first stage and the last have parts of the embedding's gradient";
+    return NULL;
+}
+
+static bool check_steps(const mt_stage *s)
+{
+    const mt_named_tensor *list;
+    const char *why = not_yet(s);
+    size_t n;
+    bool ok = !why || mt_module_params(mti_zero_stepped(s->zero), &list, &n) == MT_OK;
+    for (size_t i = 0; why && ok && i < n; i++)
+        ok = !mti_steps_in_backward(list[i].tensor) ||
+             mti_fail_bool(MT_ERR_STATE,
+                           "stage_backward: the optimizer steps in backward, and %s; need the "
+                           "step by mt_stage_step",
+                           why);
+    return ok;
+}
+
 mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *const *targets,
                             double *loss)
 {
-    if (!mti_given(s, "stage_backward", "the stage") || !check_batch(s, tokens, targets))
+    if (!mti_given(s, "stage_backward", "the stage") || !check_batch(s, tokens, targets) ||
+        !check_steps(s))
         return mt_last_status();
     const mt_parallel *h = &s->shares->parallel;
     turns t = {
@@ -248,6 +267,11 @@ mt_status mt_stage_step(mt_stage *s, mt_optimizer *optimizer, double max_norm, d
         return mt_last_status();
     if (!(max_norm >= 0))
         return mti_fail(MT_ERR_ARGUMENT, "stage_step: max_norm is %g; need it >= 0", max_norm);
+    if (max_norm > 0 && mti_optimizer_is_in_backward(optimizer))
+        return mti_fail(MT_ERR_STATE,
+                        "stage_step: max_norm is %g, and the optimizer steps in backward, when "
+                        "there is no joint norm yet; need 0",
+                        max_norm);
     double factor = 1 / n_losses(s), squares = 0;
     if (!mti_zero_before_step(s->zero) ||
         ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)))

@@ -182,6 +182,15 @@ static bool add_up(mti_zero *z)
     return z->stage > 1 || (meet(z, false, MTI_REPLICAS_SCATTER) && give_grads_to_pieces(z));
 }
 
+bool mti_zero_has_parts(const mti_zero *z)
+{
+    const mt_named_tensor *list;
+    size_t n, i = 0;
+    if (mt_module_params(mti_zero_stepped(z), &list, &n) != MT_OK) return true;
+    while (i < n && !mti_is_partial(&z->parallel, list[i].name)) i++;
+    return i < n;
+}
+
 /* Among tensor ranks: gradients of which each has a part. */
 static bool add_up_parts(const mti_zero *z)
 {

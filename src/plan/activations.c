@@ -40,7 +40,7 @@ static void write_term(const builder *b, char *to, size_t size, const char *befo
     if (weight == 1)
         snprintf(to, size, "%s%s%s", before, layers, spelling(b, product));
     else
-        snprintf(to, size, "%s%g%s%s", before, weight, layers, spelling(b, product));
+        mti_format(to, size, "%s%g%s%s", before, weight, layers, spelling(b, product));
 }
 
 /* ---- one storage that is kept ---- */
@@ -234,8 +234,8 @@ static void add_qkv(builder *b, const char *what)
     if (of_q == of_k)
         write_term(b, term->text, sizeof term->text, "", q + k, b->letter, of_q);
     else
-        snprintf(term->text, sizeof term->text, "%g%s(%s + 2%s)", each, b->letter,
-                 spelling(b, of_q), spelling(b, of_k));
+        mti_format(term->text, sizeof term->text, "%g%s(%s + 2%s)", each, b->letter,
+                   spelling(b, of_q), spelling(b, of_k));
 }
 
 /* ---- what is kept, term by term ---- */
@@ -273,7 +273,9 @@ static void add_attention(builder *b, nature input)
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
-    bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED && b->s->k < b->s->q;
+    const int64_t width = b->c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
+    bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED &&
+                    mti_copies_heads(b->s->batch, b->s->k / width, b->s->q / width);
     add(b, BSH, input, apart ? "input of the q, k and v products" : "input of the qkv product");
     if (!apart && !(rope && repeated))
         add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");

@@ -100,7 +100,12 @@ static bool find_least(mt_budget *b)
     if (!mti_budget_least(&b->table, b->plain_peak, &expected) ||
         !find(b, expected, INT64_MAX, &plan))
         return false;
-    b->least = plan ? (int64_t)plan->figures.peak : b->plain_peak;
+    int64_t least = b->plain_peak;
+    do { /* the plan with the fewest rounded bytes may have larger rests than another */
+        if (plan && (int64_t)plan->figures.peak < least) least = (int64_t)plan->figures.peak;
+        if (!find(b, least - 1, least - 1, &plan)) return false;
+    } while (plan);
+    b->least = least;
     return true;
 }
 

@@ -1,5 +1,6 @@
-/* budget.h: what the files of the budget share. Bytes are allocated ones, signed so that they can
- * be subtracted. */
+/* budget.h: what the files of the budget share. Bytes are requested ones up to multiples of 512,
+ * signed so that they can be subtracted: these add up, layer by layer. A plan's peak, of whole
+ * blocks, does not, since their rests depend on what was freed before (memory.h). */
 #ifndef MTI_PLAN_BUDGET_H
 #define MTI_PLAN_BUDGET_H
 
@@ -100,9 +101,10 @@ typedef struct mti_budget_record {
 
 typedef struct mti_budget_watch {
     int64_t layers;
-    mti_budget_record *at; /* [layers + 1]; NULL: only the peak is recorded */
+    mti_budget_record *at; /* [layers + 1]; NULL: only the peaks are recorded */
     int64_t rest;          /* the highest allocation outside of layers and head */
-    int64_t peak, current, base;
+    size_t peak;           /* of whole blocks */
+    int64_t highest, current, base;
     int64_t place; /* current layer; -1: before the layers, `layers`: after them */
     bool back;
 } mti_budget_watch;
@@ -139,7 +141,7 @@ struct mt_budget {
     mti_budget_product products[MTI_BUDGET_PRODUCTS];
     bool has_core;
     mti_budget_table table;
-    int64_t plain_peak, least; /* least: -1 until it is asked for */
+    int64_t plain_peak, least; /* of whole blocks; least: -1 until it is asked for */
     int n_simulations;
     MTI_VEC(mt_budget_plan *) plans; /* found so far */
 };

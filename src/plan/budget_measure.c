@@ -124,7 +124,6 @@ static void read_layers(measuring *m)
     mti_budget_table *t = &m->b->table;
     t->head = larger(at[m->n].forward, at[m->n].backward) - at[m->n].before;
     t->rest = m->watch.rest;
-    m->b->plain_peak = m->watch.peak;
 }
 
 static bool count_layers_recomputed(measuring *m)
@@ -364,6 +363,7 @@ static bool run_plainly(measuring *m)
     add_plain(plan, 0, m->n);
     clear_watch(m);
     bool ok = mti_budget_simulate(m->b, plan, &m->watch, NULL);
+    m->b->plain_peak = (int64_t)plan->figures.peak;
     mti_budget_plan_free(plan);
     if (ok) read_layers(m);
     return ok;

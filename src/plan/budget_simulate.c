@@ -31,7 +31,8 @@ bool mti_budget_simulate(mt_budget *b, mt_budget_plan *plan, mti_budget_watch *w
     if (observer) mt_mem_remove_observer(s.device, observer);
     mt_mem_stats stats;
     mt_mem_get_stats(s.device, &stats);
-    plan->figures.peak = (size_t)watch->peak;
+    plan->figures.peak = watch->peak; /* the workload may reset the device's */
+    plan->figures.rounded_peak = (size_t)watch->highest;
     plan->figures.reserved = stats.reserved.peak;
     plan->figures.flops = mt_flops_get(s.device);
     plan->simulated = ok;

@@ -4,6 +4,7 @@
  * again. A checkpoint recomputes its layers in backward; that counts for the lowest of them. */
 #include <stdlib.h>
 #include <string.h>
+#include "memtrack/memtrack.h"
 #include "plan/budget.h"
 
 int64_t mti_budget_layer(const char *module, const char **within)
@@ -62,8 +63,10 @@ void mti_budget_watch_event(void *user, const mt_mem_event *event)
     mti_budget_watch *w = user;
     if (event->kind >= MT_MEM_OOM) return; /* nothing is allocated or freed */
     if (w->at) find_place(w, event);
-    w->current = (int64_t)event->current;
-    raise(&w->peak, w->current);
+    int64_t size = (int64_t)mti_rounded(event->requested);
+    w->current += event->kind == MT_MEM_ALLOC ? size : event->kind == MT_MEM_FREE ? -size : 0;
+    if (event->current > w->peak) w->peak = event->current;
+    raise(&w->highest, w->current);
     if (!w->at) return;
     if (w->place < 0)
         raise(&w->rest, w->current);

@@ -28,3 +28,21 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
     return true;
 }
+
+bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *config,
+                               const mt_parallel *parallel, int64_t batch, int64_t seq,
+                               const mti_memory_options *memory)
+{
+    mti_formula f;
+    if (!mti_formula_make(&f, config, batch, seq, memory, parallel, 0)) return false;
+    *out = (mt_plan_formula){.name = "activations",
+                             .unit = "bytes",
+                             .source = "Korthikanti et al. 2022, table 2, over the parts of the "
+                                       "model in flight",
+                             .value = f.bytes,
+                             .expected = f.bytes};
+    snprintf(out->text, sizeof out->text, "%.95s", f.text);
+    for (int i = 0; i < f.n_residual; i++)
+        if (!mti_add_row(out, f.residual[i].bytes, "%s", f.residual[i].text)) return false;
+    return true;
+}

@@ -1,14 +1,10 @@
 /* parameters.c: the number of parameters. */
 #include <stdio.h>
 #include "nn/model.h"
+#include "parallel/parallel.h"
 #include "plan/plan.h"
 
 /* ---- one block: attention [h -> q + 2k, q -> h], MLP [h -> f -> h], two norms ---- */
-
-static bool attends(const mti_dims *s) { return mti_attends(s->config.kind); }
-static bool feeds(const mti_dims *s) { return mti_feeds(s->config.kind); }
-static bool is_linear(const mti_dims *s) { return s->config.kind == MT_MODEL_LINEAR; }
-static bool gated(const mti_dims *s) { return s->config.mlp != MT_MLP_PLAIN; }
 
 int64_t mti_product_elements(const mti_dims *s, mti_product product)
 {
@@ -32,59 +28,24 @@ int64_t mti_block_matrices(const mti_dims *s)
     return sum;
 }
 
-/* Of a norm over n. */
-static int64_t norm_parameters(const mti_dims *s, int64_t n)
+static int64_t block_parameters(const mti_dims *s)
 {
-    bool bias = s->config.norm_kind == MT_NORM_LAYER && !s->config.no_bias;
-    return n * (bias ? 2 : 1);
+    return (int64_t)mti_layer_size(&s->config, s->q, s->k);
 }
 
-static int64_t qk_norm_parameters(const mti_dims *s)
-{
-    switch (s->config.qk_norm) {
-    case MT_QK_NORM_HEAD: return norm_parameters(s, 2 * s->config.head_dim);
-    case MT_QK_NORM_WIDTH: return norm_parameters(s, s->q + s->k);
-    default: return 0;
-    }
-}
-
-static int64_t block_vectors(const mti_dims *s)
-{
-    const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, in = s->q + 2 * s->k, f = (gated(s) ? 2 : 1) * c->ffn;
-    int64_t attention = (c->no_bias && !c->qkv_bias ? 0 : in) + (c->no_bias ? 0 : h);
-    int64_t mlp = c->no_bias ? 0 : f + h;
-    if (is_linear(s)) return c->no_bias ? 0 : c->ffn;
-    int64_t n_norms = c->norm == MT_NORM_AROUND ? 4 : 2;
-    int64_t norms = attends(s) && feeds(s) ? n_norms * norm_parameters(s, h) : 0;
-    return (attends(s) ? attention + qk_norm_parameters(s) : 0) + (feeds(s) ? mlp : 0) + norms;
-}
-
-int64_t mti_block_parameters(const mti_dims *s) { return mti_block_matrices(s) + block_vectors(s); }
-
-static int64_t layers_have(const mti_dims *s)
-{
-    return mti_dims_layers(s) * mti_block_parameters(s);
-}
+static int64_t layers_have(const mti_dims *s) { return mti_dims_layers(s) * block_parameters(s); }
 
 /* ---- around a whole model's blocks ---- */
 
-static bool add_ends(mt_plan_formula *out, const mti_dims *s)
+/* from: 0, or 1 where the embedding is counted already. */
+static bool add_ends(mt_plan_formula *out, const mt_model_config *c, bool first, bool last,
+                     int from)
 {
-    const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, norm = norm_parameters(s, h);
-    bool bert = c->kind == MT_MODEL_BERT;
-    if (!mti_is_whole(c->kind)) return true;
-    const int64_t positions = c->kind == MT_MODEL_LLAMA ? 0 : c->context + c->position_offset;
-    return mti_add_row(out, positions * h, "learned positions: a vector for each of %lld",
-                       (long long)positions) &&
-           mti_add_row(out, bert ? c->token_types * h : 0, "a vector for each type of token") &&
-           mti_add_row(out, bert ? norm : 0, "the embeddings' norm") &&
-           mti_add_row(out, c->norm != MT_NORM_POST ? norm : 0, "the norm after the last layer") &&
-           mti_add_row(out, bert ? h * h + (c->no_bias ? 0 : h) + norm + c->vocab : 0,
-                       "the head's product, norm and V biases") &&
-           mti_add_row(out, c->untied ? c->vocab * h : 0,
-                       "a head of its own, vh: not the embedding's matrix once more");
+    mti_end_size ends[MTI_ENDS];
+    mti_end_sizes(ends, c, first, last);
+    for (int i = from; i < MTI_ENDS; i++)
+        if (!mti_add_row(out, (int64_t)ends[i].n, "%s", ends[i].what)) return false;
+    return true;
 }
 
 /* value, and the textbook's L(12h^2 + 13h) + vh */
@@ -111,7 +72,7 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_dims *s)
     int64_t embedding = whole ? s->config.vocab * s->config.hidden : 0;
     out->value += embedding;
     out->expected += embedding;
-    return add_ends(out, s);
+    return add_ends(out, &s->config, true, true, 1);
 }
 
 mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out)
@@ -143,4 +104,36 @@ mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *o
     for (int i = 0; ok && i < full.n_rows; i++)
         ok = mti_add_row(out, full.rows[i].amount, "%s", full.rows[i].text);
     return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- one rank of several ---- */
+
+bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *config,
+                              const mt_parallel *parallel)
+{
+    mti_dims s;
+    mti_share share;
+    int64_t layers = 0, parts = 1;
+    *out = (mt_plan_formula){.name = "parameters",
+                             .unit = "parameters",
+                             .source = "of each layer the matrices and their columns' biases / t, "
+                                       "the other biases and two norms whole (Shoeybi et al. "
+                                       "2019)"};
+    if (!mti_dims_make(&s, config, 1, 1, NULL)) return false;
+    for (int64_t i = 0; i < parts; i++) {
+        if (!mti_share_make(&share, config, parallel, i)) return false;
+        const mt_model_config *c = &share.local;
+        const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
+        parts = share.parallel.interleave;
+        layers += share.to - share.from;
+        out->value += (share.to - share.from) * (int64_t)mti_layer_size(c, q, k);
+    }
+    out->expected = out->value;
+    snprintf(out->text, sizeof out->text, "a rank's share of %lld layer%s", (long long)layers,
+             layers == 1 ? "" : "s");
+    for (int64_t i = 0; i < parts; i++)
+        if (!mti_share_make(&share, config, parallel, i) ||
+            !add_ends(out, &share.local, share.first, share.last, 0))
+            return false;
+    return true;
 }

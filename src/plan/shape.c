@@ -273,7 +273,7 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
     row->amount = amount;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(row->text, sizeof row->text, fmt, args);
+    mti_vformat(row->text, sizeof row->text, fmt, args);
     va_end(args);
     formula->expected += amount;
     return true;

@@ -39,15 +39,18 @@ static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
 {
     char given[MTI_NUMBER], gap[MTI_NUMBER];
     mti_bytes_text(given, sizeof given, a->capacity);
-    if (a->fits) {
+    if (a->fits && a->peak > a->capacity) { /* found by a run with the capacity */
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        fprintf(out, ": %s free at the peak%s\n",
-                mti_bytes_text(gap, sizeof gap, a->capacity - a->peak),
-                a->reserved > a->capacity ? ", if unused segments are given back" : "");
+        fputs(", if unused segments are given back\n", out);
+    } else if (a->fits) {
+        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
+        mti_print(out, ": %s free at the peak%s\n",
+                  mti_bytes_text(gap, sizeof gap, a->capacity - a->peak),
+                  a->reserved > a->capacity ? ", if unused segments are given back" : "");
     } else if (a->peak > a->capacity) {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        fprintf(out, ": %s more are allocated at the peak\n",
-                mti_bytes_text(gap, sizeof gap, a->peak - a->capacity));
+        mti_print(out, ": %s more are allocated at the peak\n",
+                  mti_bytes_text(gap, sizeof gap, a->peak - a->capacity));
     } else {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
         fputs(": the gaps in the allocator's segments are too many\n", out);

@@ -60,13 +60,13 @@ bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, con
                 mti_thousands(budget, (int64_t)b->workload->budget));
     if (!print_parts(b->plan, out, style)) return false;
     mti_thousands(real, (int64_t)measured);
-    snprintf(text, sizeof text,
-             "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
-             mti_thousands(peak, (int64_t)f.peak), measured ? ", " : "", measured ? real : "",
-             measured ? " measured" : "", mti_scaled(again, (double)f.flops.recompute),
-             f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
+    mti_format(text, sizeof text,
+               "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
+               mti_thousands(peak, (int64_t)f.peak), measured ? ", " : "", measured ? real : "",
+               measured ? " measured" : "", mti_scaled(again, (double)f.flops.recompute),
+               f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
     mti_print_line(out, style, text);
-    fprintf(out, "  found in %.2f s with %d simulated runs\n", b->seconds, b->n_simulations);
+    mti_print(out, "  found in %.2f s with %d simulated runs\n", b->seconds, b->n_simulations);
     return true;
 }
 

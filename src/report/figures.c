@@ -15,7 +15,7 @@ static MT_PRINTF(2, 3) void add(line *l, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(l->text + l->n, sizeof l->text - l->n, fmt, args);
+    int n = mti_vformat(l->text + l->n, sizeof l->text - l->n, fmt, args);
     va_end(args);
     l->n += (size_t)n;
     assert(l->n < sizeof l->text); /* names and numbers: of limited length */
@@ -161,7 +161,7 @@ static json_t *ops_json(const mt_model_config *c)
     bool rms = mti_attends(c->kind) && mti_feeds(c->kind) && c->norm_kind != MT_NORM_LAYER;
     bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
     bool math = mti_attends(c->kind) && c->attention == MT_ATTENTION_MATH;
-    bool grouped = mti_attends(c->kind) && c->kv_heads != c->heads;
+    bool grouped = mti_attends(c->kind) && mti_repeats_heads(c);
     const char *const *forms = mti_op_forms.names, *const *types = mti_op_precisions.names;
     json_t *j = json_object();
     mti_json_put_text(j, "swiglu", gated ? forms[ops->swiglu] : NULL);
@@ -231,10 +231,11 @@ json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
     return j;
 }
 
-json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT])
+json_t *mti_steady_json(const mti_steady *s)
 {
-    return json_pack("{s:I,s:I,s:o}", "peak", (json_int_t)peak, "reserved", (json_int_t)reserved,
-                     "by_category", mti_categories_json(by_category));
+    return json_pack("{s:I,s:I,s:I,s:I,s:o}", "requested", (json_int_t)s->requested, "peak",
+                     (json_int_t)s->peak, "active", (json_int_t)s->peak, "reserved",
+                     (json_int_t)s->reserved, "by_category", mti_categories_json(s->by_category));
 }
 
 json_t *mti_flops_json(const mt_flops *flops)

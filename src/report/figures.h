@@ -23,8 +23,8 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
 json_t *mti_model_json(const mti_workload *w);
 json_t *mti_params_json(uint64_t n_params, size_t n_bytes);
 json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
-/* "steady": peak, reserved and by_category of a step in the steady state. */
-json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT]);
+/* "steady": the highest figures of a step in the steady state, and by_category. */
+json_t *mti_steady_json(const mti_steady *s);
 json_t *mti_flops_json(const mt_flops *flops);
 json_t *mti_formula_json(const mti_formula *f); /* null if there is none */
 

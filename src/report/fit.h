@@ -21,5 +21,7 @@ json_t *mti_fit_json(const mti_fit_report *f);
 /* Dollars for a billion tokens; seconds to train on all. */
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s);
 double mti_fit_seconds(const mti_fit_report *f, const mt_fit_setup *s);
+/* What of PyTorch's memory is not in `reserved`, in brief; NULL: nothing is known. */
+const char *mti_fit_besides(const mt_fit_setup *s);
 
 #endif

@@ -59,6 +59,8 @@ static json_t *setup_json(const mti_fit_report *f, const mt_fit_setup *s)
     mti_json_put_int(j, "stage", (uint64_t)h->stage);
     mti_json_put_int(j, "peak", s->peak);
     mti_json_put_int(j, "reserved", s->reserved);
+    const char *besides = mti_fit_besides(s);
+    mti_json_put(j, "besides", besides ? json_string(besides) : json_null());
     mti_json_put(j, "by_category", categories_json(s));
     mti_json_put_int(j, "states", s->states);
     mti_json_put(j, "time", time_json(&s->time));

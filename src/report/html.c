@@ -1,27 +1,10 @@
 /* html.c: the page with its title and its data filled in. */
-#include <string.h>
 #include "report/html.h"
 #include "report/page.h"
 #include "report/svg_parts.h"
 
-/* JSON within a script element: `<` could end it. JSON has it only within strings, where an escape
- * stands for the same; U+2028 and U+2029 end lines of older scripts, and are escaped as well. */
-static void put_json(FILE *out, const char *text)
-{
-    while (*text) {
-        size_t n = strcspn(text, "<\xe2");
-        fwrite(text, 1, n, out);
-        text += n;
-        if (*text == '<')
-            fputs("\\u003c", out), text++;
-        else if (!strncmp(text, "\xe2\x80\xa8", 3))
-            fputs("\\u2028", out), text += 3;
-        else if (!strncmp(text, "\xe2\x80\xa9", 3))
-            fputs("\\u2029", out), text += 3;
-        else if (*text)
-            fputc(*text++, out);
-    }
-}
+/* Within a script element `<` could end it. */
+static void put_json(FILE *out, const char *text) { mti_json_print(out, text, "<"); }
 
 static void put_part(FILE *out, mti_page_part part)
 {

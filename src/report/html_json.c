@@ -17,7 +17,7 @@ static json_t *read_report(const char *text)
 {
     json_error_t error;
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
-    json_t *report = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    json_t *report = mti_json_read(text, strlen(text), &error);
     if (!report) {
         mti_fail_around(failures, MT_ERR_FORMAT, "report_write_html: line %d, column %d: %s",
                         error.line, error.column, error.text);

@@ -19,7 +19,7 @@ static size_t text_of(writer *w, const char *text)
     size_t place = mti_name_index_find(&w->known, text, strlen(text));
     if (place != MTI_NO_PLACE) return place;
     place = json_array_size(w->texts);
-    mti_json_push(w->texts, json_string(text));
+    mti_json_push(w->texts, mti_json_string(text));
     w->failed = !mti_name_index_add(&w->known, text, place) || w->failed;
     return place;
 }

@@ -171,9 +171,9 @@ static void print_needed(const mti_need *need, size_t capacity, FILE *out, const
              mti_thousands(reserved, (int64_t)need->reserved));
     mti_print_line(out, style, line);
     if (capacity && need->peak > capacity)
-        fprintf(out, "It does not fit in %s: %s more are allocated at the peak\n",
-                mti_bytes_text(text, sizeof text, capacity),
-                mti_bytes_text(more, sizeof more, need->peak - capacity));
+        mti_print(out, "It does not fit in %s: %s more are allocated at the peak\n",
+                  mti_bytes_text(text, sizeof text, capacity),
+                  mti_bytes_text(more, sizeof more, need->peak - capacity));
 }
 
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out)
@@ -186,7 +186,7 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
     mti_print_rank(&p->workload, m, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category));
-    fprintf(out, "%s\n", instant_text(m, event, where, sizeof where));
+    mti_print(out, "%s\n", instant_text(m, event, where, sizeof where));
     if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out, &style);
     fputs("Who held what at that moment:\n", out);
     return print_instant(m, event, verbose ? ROWS_TO_SHOW : ROWS_AT_REFUSAL, out, &style);
@@ -253,6 +253,7 @@ static json_t *event_json(const mt_mem_event *e)
     mti_json_put_text(j, "module", e->module);
     mti_json_put_text(j, "op", e->op);
     mti_json_put_int(j, "current", e->current);
+    mti_json_put_int(j, "reserved", e->reserved);
     return j;
 }
 

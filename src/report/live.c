@@ -113,7 +113,7 @@ static void put_picture(frame *f)
         char label[MTI_NUMBER] = "";
         if (row == f->rows - 1) mti_bytes_text(label, sizeof label, f->most);
         if (row == 0) strcpy(label, "0");
-        fprintf(f->out, "%*s |", LABEL, label);
+        mti_print(f->out, "%*s |", LABEL, label);
         size_t n = width_at(f, (row + (f->style->colour ? 0.25 : 0.5)) * row_bytes);
         for (size_t k = 0; k < n; k++) put_cell(f, &f->columns[k], row_bytes, row);
         end_line(f);
@@ -191,8 +191,8 @@ static void put_categories(frame *f)
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
         char text[96];
         if (!occurs(f, c)) continue;
-        snprintf(text, sizeof text, "%s %.1f %%", mt_category_name((mt_category)c),
-                 100 * (double)bytes[c] / (double)sum);
+        mti_format(text, sizeof text, "%s %.1f %%", mt_category_name((mt_category)c),
+                   100 * (double)bytes[c] / (double)sum);
         int width = 2 + (int)strlen(text) + (column ? 2 : 0);
         if (column && column + width >= f->style->width) {
             end_line(f);
@@ -202,9 +202,10 @@ static void put_categories(frame *f)
         if (width >= f->style->width || full(f)) break;
         if (column) fputs("  ", f->out);
         if (f->style->colour)
-            fprintf(f->out, "\x1b[%dm\u2588\x1b[0m %s", looks[c].colour, text);
+            fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", looks[c].colour);
         else
-            fprintf(f->out, "%c %s", looks[c].letter, text);
+            fputc(looks[c].letter, f->out);
+        mti_print(f->out, " %s", text);
         column += width;
     }
     if (column) end_line(f);

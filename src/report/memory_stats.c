@@ -33,9 +33,9 @@ static void offload_lines(mti_table *t, const mt_offload_stats *s, bool timed)
     line(t, "", (int64_t)s->bytes_in_vain, "of the bytes that left did not lower the peak");
     if (s->disk_peak) line(t, "", (int64_t)s->disk_peak, "on disk, at most");
     if (timed)
-        snprintf(text, sizeof text,
-                 "of host memory, at most; copying took %.2f ms, of which %.0f %% was hidden",
-                 s->copy_s * 1e3, s->hidden * 100);
+        mti_format(text, sizeof text,
+                   "of host memory, at most; copying took %.2f ms, of which %.0f %% was hidden",
+                   s->copy_s * 1e3, s->hidden * 100);
     else
         snprintf(text, sizeof text, "of host memory, at most");
     line(t, "", (int64_t)s->host_peak, text);
@@ -91,11 +91,14 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
     cast_lines(t, s, memory->amp);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
-    if (memory->loss_scale != 0) fprintf(out, "  loss scale %g", s->scaler.scale);
+    if (memory->loss_scale != 0) mti_print(out, "  loss scale %g", s->scaler.scale);
     if (memory->loss_scale != 0 && has_data)
         fprintf(out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
                 (long long)s->scaler.skipped);
-    if (memory->loss_scale != 0) fputs("\n", out);
+    if (p->measured.steady.skipped)
+        fputs(", the second one that is measured among them: meta counts it as made", out);
+    if (memory->loss_scale != 0)
+        fputs(has_data ? "\n" : "; which steps are skipped is not known without data\n", out);
     return status == MT_OK;
 }
 
@@ -158,14 +161,16 @@ static json_t *compress_json(const mti_memory_options *memory, const mt_compress
 }
 
 /* Without data no overflow of a gradient can be seen. */
-static json_t *scaler_json(const mti_memory_options *memory, const mt_scaler_state *s,
-                           bool has_data)
+static json_t *scaler_json(const mti_profile_result *p, bool has_data)
 {
-    if (memory->loss_scale == 0) return json_null();
+    const mt_scaler_state *s = &p->measured.memory_stats.scaler;
+    if (p->workload.memory.loss_scale == 0) return json_null();
     json_t *j = json_object();
     mti_json_put(j, "scale", json_real(s->scale));
     mti_json_put(j, "steps", has_data ? json_integer(s->steps) : json_null());
     mti_json_put(j, "skipped", has_data ? json_integer(s->skipped) : json_null());
+    mti_json_put(j, "second_skipped",
+                 has_data ? json_boolean(p->measured.steady.skipped) : json_null());
     return j;
 }
 
@@ -189,7 +194,7 @@ json_t *mti_memory_stats_json(const mti_profile_result *p)
     mti_json_put(j, "compress", compress_json(memory, &s->compress));
     mti_json_put_text(j, "amp", memory->amp ? mt_dtype_name(memory->amp_dtype) : NULL);
     mti_json_put(j, "casts", cast_json(s));
-    mti_json_put(j, "loss_scale", scaler_json(memory, &s->scaler, has_data));
+    mti_json_put(j, "loss_scale", scaler_json(p, has_data));
     mti_json_put(j, "master_weights", json_boolean(memory->master));
     mti_json_put(j, "f32_gradients", json_boolean(memory->f32_gradients));
     mti_json_put(j, "step_in_backward", json_boolean(memory->step_in_backward));

@@ -12,13 +12,13 @@ const char *mti_scaled(char buf[MTI_NUMBER], double value)
         unit++;
     }
     int decimals = unit == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
-    snprintf(buf, MTI_NUMBER, "%.*f%s", decimals, value, units[unit]);
+    mti_format(buf, MTI_NUMBER, "%.*f%s", decimals, value, units[unit]);
     return buf;
 }
 
 const char *mti_power_of_ten(char buf[MTI_NUMBER], double value)
 {
-    snprintf(buf, MTI_NUMBER, "%.2e", value);
+    mti_format(buf, MTI_NUMBER, "%.2e", value);
     char *sign = strchr(buf, '+');
     if (sign) memmove(sign, sign + 1, strlen(sign));
     return buf;

@@ -56,9 +56,13 @@ void mti_pickle_bool(mti_pickle *p, bool value) { put(p, value ? "\x88" : "\x89"
 
 void mti_pickle_text(mti_pickle *p, const char *utf8)
 {
-    size_t n = strlen(utf8);
+    char *copy = mti_is_utf8(utf8) ? NULL : mti_strdup(utf8);
+    if (copy) mti_make_printable(copy);
+    size_t n = strlen(copy ? copy : utf8);
+    p->ok = p->ok && (copy || mti_is_utf8(utf8));
     put_number(p, 'X', n, 4);
-    put(p, utf8, n);
+    put(p, copy ? copy : utf8, n);
+    mti_free(copy);
 }
 
 void mti_pickle_pair(mti_pickle *p, int64_t a, int64_t b)

@@ -69,7 +69,8 @@ static json_t *time_json(const mti_plan_result *p)
 
 static json_t *need_json(const mti_need *need)
 {
-    return json_pack("{s:I,s:I,s:s,s:o}", "peak", (json_int_t)need->peak, "reserved",
+    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:o}", "requested", (json_int_t)need->requested, "peak",
+                     (json_int_t)need->peak, "active", (json_int_t)need->peak, "reserved",
                      (json_int_t)need->reserved, "phase", need->phase, "at_peak",
                      mti_categories_json(need->at_peak));
 }

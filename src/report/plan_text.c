@@ -41,11 +41,12 @@ static void print_proportion(const mti_plan_result *p, FILE *out, const mti_styl
     size_t e = mt_dtype_size(p->workload->config.dtype);
     double params = (double)count->measured * (double)e;
     char bytes[MTI_NUMBER], text[200];
-    snprintf(text, sizeof text,
-             "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
-             "%.2f as measured.",
-             mti_scaled(bytes, params), (double)kept->formula.value / params,
-             (double)kept->measured / params);
+    mti_format(
+        text, sizeof text,
+        "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
+        "%.2f as measured.",
+        mti_scaled(bytes, params), (double)kept->formula.value / params,
+        (double)kept->measured / params);
     mti_print_line(out, style, text);
 }
 
@@ -71,25 +72,25 @@ static void print_training(const mti_plan_result *p, FILE *out)
     double formula, counted;
     char tokens[MTI_NUMBER], by_formula[MTI_NUMBER], as_counted[MTI_NUMBER];
     if (!mti_plan_training(p, &formula, &counted)) return;
-    fprintf(out, "Training on %s tokens takes %s FLOP by the formula, %s as counted.\n",
-            mti_scaled(tokens, p->options->tokens), mti_power_of_ten(by_formula, formula),
-            mti_power_of_ten(as_counted, counted));
+    mti_print(out, "Training on %s tokens takes %s FLOP by the formula, %s as counted.\n",
+              mti_scaled(tokens, p->options->tokens), mti_power_of_ten(by_formula, formula),
+              mti_power_of_ten(as_counted, counted));
 }
 
 static void print_cache_share(const mti_plan_result *p, FILE *out)
 {
     double share;
     if (mti_plan_cache_share(p, &share))
-        fprintf(out, "The cache takes %.2f times the bytes of the parameters.\n", share);
+        mti_print(out, "The cache takes %.2f times the bytes of the parameters.\n", share);
 }
 
 static void print_parts(const mti_plan_result *p, FILE *out)
 {
     const mt_flops *f = &p->flops;
     char forward[MTI_NUMBER], backward[MTI_NUMBER], again[MTI_NUMBER];
-    fprintf(out, "Of these: forward %s, backward %s, recomputed %s.\n",
-            mti_scaled(forward, (double)f->forward), mti_scaled(backward, (double)f->backward),
-            mti_scaled(again, (double)f->recompute));
+    mti_print(out, "Of these: forward %s, backward %s, recomputed %s.\n",
+              mti_scaled(forward, (double)f->forward), mti_scaled(backward, (double)f->backward),
+              mti_scaled(again, (double)f->recompute));
 }
 
 /* ---- bytes for each parameter ---- */
@@ -133,8 +134,8 @@ static void print_time(const mti_plan_result *p, FILE *out, const mti_style *sty
                 mti_scaled(tokens, o->tokens), (long long)o->devices,
                 mti_scaled(rate, o->flops_rate), 100 * o->utilisation);
     fputs("  Narayanan et al. 2021, 5.1: operations / (devices x FLOP/s reached)\n", out);
-    fprintf(out, "  %.2f days by the formula for FLOPs\n  %.2f days by what the ops counted\n",
-            formula_s / DAY, measured_s / DAY);
+    mti_print(out, "  %.2f days by the formula for FLOPs\n  %.2f days by what the ops counted\n",
+              formula_s / DAY, measured_s / DAY);
     mti_print_line(
         out, style,
         "  Left out: other work than products, and waiting; --utilisation stands for both.");
@@ -147,14 +148,14 @@ static void print_fit(const mti_largest *fit, const char *what, const char *at, 
 {
     char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     if (fit->largest == 0) {
-        fprintf(out, "  %s at %s=%lld: none, not even 1 fits (%d run%s)\n", what, at,
-                (long long)other, fit->runs, fit->runs == 1 ? "" : "s");
+        mti_print(out, "  %s at %s=%lld: none, not even 1 fits (%d run%s)\n", what, at,
+                  (long long)other, fit->runs, fit->runs == 1 ? "" : "s");
         return;
     }
-    fprintf(out, "  %s at %s=%lld: %s%lld; peak %s, reserved %s (%d runs", what, at,
-            (long long)other, fit->refused ? "" : "at least ", (long long)fit->largest,
-            mti_thousands(peak, (int64_t)fit->need.peak),
-            mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs);
+    mti_print(out, "  %s at %s=%lld: %s%lld; peak %s, reserved %s (%d runs", what, at,
+              (long long)other, fit->refused ? "" : "at least ", (long long)fit->largest,
+              mti_thousands(peak, (int64_t)fit->need.peak),
+              mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs);
     if (fit->refused) fprintf(out, "; %lld was refused", (long long)fit->refused);
     fputs(")\n", out);
 }
@@ -230,7 +231,7 @@ static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style 
         mti_table_bytes(t, c->measured);
     }
     if (!mti_table_finish(t, out, style)) return false;
-    if (given > 0) fprintf(out, "  N = %s parameters, as given\n", mti_scaled(scaled, given));
+    if (given > 0) mti_print(out, "  N = %s parameters, as given\n", mti_scaled(scaled, given));
     print_letters(p, out, style);
     return true;
 }
@@ -239,9 +240,9 @@ static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style 
 static void print_searches(const mti_plan_result *p, FILE *out)
 {
     const mti_workload *w = p->workload;
-    fprintf(out, "  largest batch at s=%lld: %s%lld; longest sequence at b=%lld: %s%lld\n",
-            (long long)w->seq, p->batch.refused ? "" : "at least ", (long long)p->batch.largest,
-            (long long)w->batch, p->seq.refused ? "" : "at least ", (long long)p->seq.largest);
+    mti_print(out, "  largest batch at s=%lld: %s%lld; longest sequence at b=%lld: %s%lld\n",
+              (long long)w->seq, p->batch.refused ? "" : "at least ", (long long)p->batch.largest,
+              (long long)w->batch, p->seq.refused ? "" : "at least ", (long long)p->seq.largest);
 }
 
 static bool print_answer(const mti_plan_result *p, FILE *out, const mti_style *style)

@@ -33,6 +33,7 @@ static json_t *entry_json(const mt_ledger *ledger, size_t i)
     json_t *j = json_object(), *also = json_array();
     mti_json_put_int(j, "storage", e.storage);
     mti_json_put_int(j, "bytes", e.bytes);
+    mti_json_put_int(j, "rounded", e.rounded);
     mti_json_put_int(j, "allocated", e.allocated);
     mti_json_put(j, "shape", shape_json(e.saver.rank, e.saver.shape));
     mti_json_put_text(j, "dtype", mt_dtype_name(e.saver.dtype));
@@ -53,9 +54,14 @@ static json_t *entry_json(const mt_ledger *ledger, size_t i)
 static json_t *saved_json(const mt_ledger *ledger)
 {
     json_t *j = json_object(), *tensors = json_array();
-    size_t n = mt_ledger_count(ledger);
-    for (size_t i = 0; i < n; i++) mti_json_push(tensors, entry_json(ledger, i));
+    size_t n = mt_ledger_count(ledger), rounded = 0;
+    mt_ledger_entry e;
+    for (size_t i = 0; i < n; i++) {
+        mti_json_push(tensors, entry_json(ledger, i));
+        if (mt_ledger_get(ledger, i, &e) == MT_OK) rounded += e.rounded;
+    }
     mti_json_put_int(j, "bytes", mt_ledger_bytes(ledger));
+    mti_json_put_int(j, "rounded", rounded);
     mti_json_put_int(j, "allocated", mt_ledger_allocated(ledger));
     mti_json_put_int(j, "storages", n);
     mti_json_put(j, "tensors", tensors);
@@ -71,6 +77,7 @@ static json_t *growth_json(const mti_growth *g)
     mti_json_put(j, "saved", json_integer(g->saved));
     mti_json_put(j, "before", json_integer(g->before));
     mti_json_put(j, "rounding", json_integer(g->rounding));
+    mti_json_put(j, "rests", json_integer(g->rests));
     mti_json_put(j, "output", json_integer(g->output));
     mti_json_put(j, "input", json_integer(g->input));
     mti_json_put(j, "workspace", json_integer(g->workspace));
@@ -83,9 +90,14 @@ static json_t *phase_json(const mti_phase *p)
 {
     json_t *j = json_object();
     mti_json_put_text(j, "name", p->name);
+    mti_json_put_int(j, "requested", p->requested);
+    mti_json_put_int(j, "requested_peak", p->requested_peak);
     mti_json_put_int(j, "allocated", p->allocated);
     mti_json_put_int(j, "peak", p->peak);
+    mti_json_put_int(j, "active", p->allocated);
+    mti_json_put_int(j, "active_peak", p->peak);
     mti_json_put_int(j, "reserved", p->reserved);
+    mti_json_put_int(j, "reserved_peak", p->reserved_peak);
     mti_json_put_real(j, "seconds", p->seconds);
     mti_json_put(j, "by_category", mti_categories_json(p->by_category));
     mti_json_put(j, "at_peak", mti_categories_json(p->at_peak));
@@ -144,8 +156,7 @@ static void put_head(json_t *j, const mti_profile_result *p)
 json_t *mti_profile_json(const mti_profile_result *p, bool whole)
 {
     const mti_measurement *m = &p->measured;
-    json_t *j = json_object(),
-           *steady = mti_steady_json(m->steady.peak, m->steady.reserved, m->steady.by_category);
+    json_t *j = json_object(), *steady = mti_steady_json(&m->steady);
     put_head(j, p);
     mti_json_put(j, "parallel", mti_parallel_json(&p->workload, m));
     mti_json_put(j, "params", mti_params_json(m->n_params, m->param_bytes));

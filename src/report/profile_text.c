@@ -14,6 +14,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     mti_equation_row(t, " ", g->saved, "saved for backward");
     mti_equation_row(t, "-", g->before, "of them in storages older than forward (the input)");
     mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
+    if (g->rests) mti_equation_row(t, "+", g->rests, "rests of blocks that were not split off");
     mti_equation_row(t, "+", g->output,
                      g->output ? "the output, which nothing saved" : "the output: saved already");
     if (g->input) mti_equation_row(t, "+", g->input, "the inputs, one for each part in flight");
@@ -95,6 +96,7 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
 /* ---- phases: categories down, phases across ---- */
 
 typedef size_t phase_figure(const mti_phase *phase);
+static size_t requested_of(const mti_phase *phase) { return phase->requested; }
 static size_t allocated_of(const mti_phase *phase) { return phase->allocated; }
 static size_t peak_of(const mti_phase *phase) { return phase->peak; }
 static size_t reserved_of(const mti_phase *phase) { return phase->reserved; }
@@ -156,7 +158,9 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
     category_rows(t, phases);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
+    phase_row(t, phases, "requested", requested_of);
     phase_row(t, phases, "allocated", allocated_of);
+    phase_row(t, phases, "active", allocated_of);
     phase_row(t, phases, "peak within", peak_of);
     phase_row(t, phases, "reserved", reserved_of);
     work_rows(t, phases, flops, timed);
@@ -169,27 +173,27 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
     const mti_steady *s = &m->steady;
     bool timed = mt_device_has_data(p->device), steady;
     char peak[MTI_NUMBER], reserved[MTI_NUMBER];
-    mti_heading(out, style, "The first step, phase by phase, in bytes of 512-byte blocks");
+    mti_heading(out, style, "The first step, phase by phase, in bytes of whole blocks");
     if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
     mti_heading(out, style, "A step in the steady state: the second%s",
                 p->workload.optimizer == MTI_OPT_NONE
                     ? ""
                     : ", which begins with the optimizer's state there");
     if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
-    fprintf(out, "  at most %s bytes allocated, %s reserved\n",
-            mti_thousands(peak, (int64_t)s->peak), mti_thousands(reserved, (int64_t)s->reserved));
+    mti_print(out, "  at most %s bytes allocated, %s reserved\n",
+              mti_thousands(peak, (int64_t)s->peak), mti_thousands(reserved, (int64_t)s->reserved));
     if (p->left.freed)
-        fprintf(out,
-                "  Once model, input, gradients and optimizer are freed, %s bytes stay: the "
-                "workspaces of matrix\n  products, one for each pass; once these are given back, "
-                "%s.\n",
-                mti_thousands(peak, (int64_t)p->left.freed),
-                mti_thousands(reserved, (int64_t)p->left.given_back));
+        mti_print(out,
+                  "  Once model, input, gradients and optimizer are freed, %s bytes stay: the "
+                  "workspaces of matrix\n  products, one for each pass; once these are given back, "
+                  "%s.\n",
+                  mti_thousands(peak, (int64_t)p->left.freed),
+                  mti_thousands(reserved, (int64_t)p->left.given_back));
     const mti_phase *highest = mti_highest_phase(m, &steady);
     if (!steady)
-        fprintf(out, "  The start takes more: %s bytes in %s.\n",
-                mti_thousands(peak, (int64_t)highest->peak),
-                highest == &m->phases.at[0] ? "init" : "the first step");
+        mti_print(out, "  The start takes more: %s bytes in %s.\n",
+                  mti_thousands(peak, (int64_t)highest->peak),
+                  highest == &m->phases.at[0] ? "init" : "the first step");
     return true;
 }
 
@@ -270,8 +274,8 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
     char where[512], count[MTI_NUMBER], bytes[MTI_NUMBER];
     mti_print_model(&p->workload, p->device, out, style);
     mti_print_rank(&p->workload, m, out, style);
-    fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
-            mti_thousands(bytes, (int64_t)m->param_bytes));
+    mti_print(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
+              mti_thousands(bytes, (int64_t)m->param_bytes));
     where_text(m, where, sizeof where);
     mti_answer a = {.where = where,
                     .peak = m->steady.peak,

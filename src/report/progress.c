@@ -71,7 +71,7 @@ void mti_progress_step(mti_progress *p, int64_t done, const char *text)
     } else if (done % p->every == 0 || done == p->total) {
         char line[512];
         mti_progress_line(p, done, text, line, sizeof line);
-        fprintf(p->out, "%s\n", line);
+        mti_print(p->out, "%s\n", line);
         fflush(p->out);
     }
 }
@@ -82,7 +82,7 @@ void mti_progress_say(mti_progress *p, const char *fmt, ...)
     clear_bar(p);
     va_list args;
     va_start(args, fmt);
-    vfprintf(p->out, fmt, args);
+    mti_vprint(p->out, fmt, args);
     va_end(args);
     fputc('\n', p->out);
     fflush(p->out);

@@ -33,8 +33,8 @@ void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
 {
     if (!w->ranked) return;
     mti_print_place(w, out, style);
-    fprintf(out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
-            (long long)m->in_flight, m->in_flight == 1 ? "" : "s");
+    mti_print(out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
+              (long long)m->in_flight, m->in_flight == 1 ? "" : "s");
 }
 
 bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out,

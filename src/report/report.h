@@ -39,9 +39,6 @@ size_t mti_text_fit(const char *text, int columns);
 size_t mti_text_skip(const char *text, int columns);
 /* The same, but up to a space where there is one. */
 size_t mti_text_line(const char *text, int columns);
-/* Bytes from a model or a file: control characters and invalid UTF-8 are printed as `?`, so that a
- * terminal does not obey them; newlines and tabs are printed. */
-void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes);
 /* A paragraph, broken at spaces; every line is indented. */
 void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
 /* A line of prose, which a terminal gets in as many as it takes. */

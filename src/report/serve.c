@@ -39,19 +39,19 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
     char most[MTI_NUMBER], length[MTI_NUMBER];
     mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
     const char *gpu = s->gpu ? s->gpu->name : "device";
-    int begun = fprintf(out, ": %s x %s tokens", mti_thousands(most, fits ? n->sequences : 1),
-                        mti_thousands(length, n->positions));
+    int begun = mti_print(out, ": %s x %s tokens", mti_thousands(most, fits ? n->sequences : 1),
+                          mti_thousands(length, n->positions));
     int rest =
         (int)strlen(" of  on one ") + mti_text_width(s->workload->name) + mti_text_width(gpu);
     bool wide = (fits ? 4 : 12) + begun + rest > style->width; /* a long path to a file */
-    fprintf(out, "%sof %s on one %s\n", wide ? "\n  " : " ", s->workload->name, gpu);
+    mti_print(out, "%sof %s on one %s\n", wide ? "\n  " : " ", s->workload->name, gpu);
     size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
-    fprintf(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
-            scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
-            scaled(s, n->by_category[MT_CACHE]), scaled(s, n->peak - held), scaled(s, n->reserved),
-            scaled(s, s->capacity));
-    fprintf(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n\n", row->weights,
-            mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+    mti_print(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
+              scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
+              scaled(s, n->by_category[MT_CACHE]), scaled(s, n->peak - held),
+              scaled(s, n->reserved), scaled(s, s->capacity));
+    mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n\n", row->weights,
+              mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
 }
 
 static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
@@ -71,7 +71,7 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
         mti_table_cell(t, "%.1f", scaled(s, row->needs[0].weights));
         for (size_t k = 0; k < s->n_lengths; k++) mti_table_bytes(t, row->needs[k].sequences);
     }
-    fprintf(out, "the most sequences of so many tokens each; %s: the weights\n", unit(s));
+    mti_print(out, "the most sequences of so many tokens each; %s: the weights\n", unit(s));
     return mti_table_finish(t, out, style);
 }
 

@@ -252,7 +252,7 @@ static bool unmap(stretches *segments, const stretch *gone)
 static bool follow(mti_snapshot *s, const mt_mem_event *e, size_t number)
 {
     bool expands = e->kind == MT_MEM_SEGMENT_MAP || e->kind == MT_MEM_SEGMENT_UNMAP;
-    const stretch one = {e->place, e->span, e->requested, number, e->large, expands};
+    const stretch one = {e->place, e->allocated, e->requested, number, e->large, expands};
     s->expands |= expands;
     switch (e->kind) {
     case MT_MEM_ALLOC: return insert(&s->blocks, &one);

@@ -37,8 +37,8 @@ static void draw_legend(const page *p)
 {
     double x = p->left;
     for (int s = 0; s < p->bars->n_series; s++) {
-        fprintf(p->out, "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
-                TOP - 24, colours[s]);
+        mti_print(p->out, "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
+                  TOP - 24, colours[s]);
         mti_svg_text(p->out, x + 18, TOP - 13, "", p->bars->series[s]);
         x += 18 + CHARACTER * mti_text_width(p->bars->series[s]) + 24;
     }
@@ -50,8 +50,8 @@ static void draw_axis(const page *p)
     for (int i = 0; i <= mti_svg_ticks(&p->scale); i++) {
         char label[48];
         double x = x_of(p, i * p->scale.step * p->scale.unit);
-        fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"%s\"/>\n", x,
-                TOP, x, bottom, i ? "#e3e7ea" : "#8b949c");
+        mti_print(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"%s\"/>\n", x,
+                  TOP, x, bottom, i ? "#e3e7ea" : "#8b949c");
         mti_svg_text(p->out, x, bottom + 20, "text-anchor=\"middle\" fill=\"#5a6570\"",
                      mti_svg_tick(&p->scale, i, label, sizeof label));
     }
@@ -83,8 +83,8 @@ static void draw_row(const page *p, size_t i)
         char number[MTI_NUMBER];
         if (isnan(row->value[s])) continue;
         double x = x_of(p, row->value[s]);
-        fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
-                p->left, y, x - p->left, BAR - 1, colours[s]);
+        mti_print(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
+                  p->left, y, x - p->left, BAR - 1, colours[s]);
         mti_svg_tip(p->out, "%s%s%s, %s: %s bytes", row->group ? row->group : "",
                     row->group ? " " : "", row->label, p->bars->series[s],
                     mti_thousands(number, (int64_t)row->value[s]));

@@ -42,8 +42,8 @@ static double most_bytes(const mti_svg_point *points, size_t n, double most)
 
 static void line(const page *p, double x1, double y1, double x2, double y2, bool axis)
 {
-    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n", x1,
-            y1, x2, y2, axis ? "#8b949c" : "#e3e7ea");
+    mti_print(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n", x1,
+              y1, x2, y2, axis ? "#8b949c" : "#e3e7ea");
 }
 
 static void draw_axes(const page *p)
@@ -58,7 +58,7 @@ static void draw_axes(const page *p)
     for (double percent = 0; percent <= p->most * 1.0001; percent += p->step) {
         double y = y_of(p, percent);
         line(p, LEFT, y, LEFT + WIDE, y, percent == 0);
-        snprintf(label, sizeof label, "%g %%", percent);
+        mti_format(label, sizeof label, "%g %%", percent);
         mti_svg_text(p->out, LEFT - 8, y + 4.5, "text-anchor=\"end\" fill=\"#5a6570\"", label);
     }
     mti_svg_text(p->out, LEFT + WIDE / 2.0, TOP + HIGH + 44, "text-anchor=\"middle\"",
@@ -70,12 +70,12 @@ static void draw_axes(const page *p)
 static void draw_legend(const page *p)
 {
     double y = TOP - 18;
-    fprintf(p->out, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"" FRONT "\"/>\n", LEFT + 5,
-            y - 4.5);
+    mti_print(p->out, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"" FRONT "\"/>\n", LEFT + 5,
+              y - 4.5);
     mti_svg_text(p->out, LEFT + 16, y, "", p->c->front_name);
     if (!p->c->n_others) return;
-    fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
-            LEFT + 260, y - 8.5);
+    mti_print(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
+              LEFT + 260, y - 8.5);
     mti_svg_text(p->out, LEFT + 275, y, "", p->c->others_name);
 }
 
@@ -104,12 +104,12 @@ static void draw_front(const page *p)
     fputs("<path fill=\"none\" stroke=\"" FRONT "\" stroke-width=\"1.5\" d=\"", p->out);
     for (size_t i = 0; i < c->n_front; i++) {
         double x = x_of(p, c->front[i].bytes), y = y_of(p, c->front[i].percent);
-        fprintf(p->out, i ? "H%.1fV%.1f" : "M%.1f %.1f", x, y);
+        mti_print(p->out, i ? "H%.1fV%.1f" : "M%.1f %.1f", x, y);
     }
     fprintf(p->out, "H%d\"/>\n", LEFT + WIDE);
     for (size_t i = 0; i < c->n_front; i++) {
-        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\">",
-                x_of(p, c->front[i].bytes), y_of(p, c->front[i].percent));
+        mti_print(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\">",
+                  x_of(p, c->front[i].bytes), y_of(p, c->front[i].percent));
         draw_tip(p, c->front_name, &c->front[i]);
         fputs("</circle>\n", p->out);
         draw_label(p, &c->front[i], FRONT, false);
@@ -130,8 +130,9 @@ static void draw_others(const page *p)
 {
     for (size_t i = 0; i < p->c->n_others; i++) {
         const mti_svg_point *point = &p->c->others[i];
-        fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\">",
-                x_of(p, point->bytes) - 4, y_of(p, point->percent) - 4);
+        mti_print(p->out,
+                  "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\">",
+                  x_of(p, point->bytes) - 4, y_of(p, point->percent) - 4);
         draw_tip(p, p->c->others_name, point);
         fputs("</rect>\n", p->out);
         draw_label(p, point, OTHERS, is_crowded(p, p->c->others, i));

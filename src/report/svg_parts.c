@@ -1,5 +1,6 @@
 /* svg_parts.c: pages, scales and text. */
 #include <math.h>
+#include <string.h>
 #include "report/report.h"
 #include "report/svg_parts.h"
 
@@ -35,7 +36,7 @@ int mti_svg_ticks(const mti_svg_scale *s) { return (int)(s->end / s->step + 0.5)
 
 const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size)
 {
-    snprintf(buf, size, i ? "%g %s" : "%g", i * s->step, s->unit_name);
+    mti_format(buf, size, i ? "%g %s" : "%g", i * s->step, s->unit_name);
     return buf;
 }
 
@@ -43,23 +44,26 @@ const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size)
 
 void mti_put_markup(FILE *out, const char *text)
 {
-    for (const char *c = text; *c; c++) {
-        if (*c == '&')
+    const unsigned char *s = (const unsigned char *)text, *end = s + strlen(text);
+    size_t length;
+    for (; s < end; s += length) {
+        uint32_t c = mti_next_char(s, end, &length);
+        if (c == '&')
             fputs("&amp;", out);
-        else if (*c == '<')
+        else if (c == '<')
             fputs("&lt;", out);
-        else if (*c == '>')
+        else if (c == '>')
             fputs("&gt;", out);
-        else if (*c == '"')
+        else if (c == '"')
             fputs("&quot;", out);
-        else if ((unsigned char)*c >= ' ')
-            fputc(*c, out);
+        else if (c != '\n')
+            mti_print_bytes(out, s, length);
     }
 }
 
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text)
 {
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, attributes);
+    mti_print(out, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, attributes);
     mti_put_markup(out, text);
     fputs("</text>\n", out);
 }
@@ -69,7 +73,7 @@ void mti_svg_tip(FILE *out, const char *fmt, ...)
     char text[512];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    mti_vformat(text, sizeof text, fmt, args);
     va_end(args);
     fputs("<title>", out);
     mti_put_markup(out, text);
@@ -98,8 +102,8 @@ static void put_style(FILE *out)
 {
     fputs("<style>@media (prefers-color-scheme: dark) {\n", out);
     for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
-        fprintf(out, "[fill=\"%s\"] { fill: %s } [stroke=\"%s\"] { stroke: %s }\n",
-                colours[i].light, colours[i].dark, colours[i].light, colours[i].dark);
+        mti_print(out, "[fill=\"%s\"] { fill: %s } [stroke=\"%s\"] { stroke: %s }\n",
+                  colours[i].light, colours[i].dark, colours[i].light, colours[i].dark);
     fputs("}</style>\n", out);
 }
 

@@ -21,7 +21,7 @@ static const char *gradient_text(char *buf, size_t size, const mti_sweep_result 
     else if (r->off.same_bits)
         snprintf(buf, size, "0 (same bits)");
     else if (isfinite(r->off.relative))
-        snprintf(buf, size, "%.2g", r->off.relative);
+        mti_format(buf, size, "%.2g", r->off.relative);
     else
         snprintf(buf, size, "not finite");
     return buf;
@@ -168,6 +168,16 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
     return true;
 }
 
+static void print_skipped(const char *label, FILE *out, const mti_style *style)
+{
+    char text[512];
+    snprintf(text, sizeof text,
+             "%.300s: the loss scaler has skipped the step that is measured; its peak and its time "
+             "are not to be compared.",
+             label);
+    mti_print_wrapped(out, 0, style->width, text);
+}
+
 bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out)
 {
     mti_style style = mti_style_of(out);
@@ -181,6 +191,8 @@ bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE
                       "Bytes are measured: saved are those that the tape keeps on the device after "
                       "forward, peak and reserved the allocator's over the second step, which "
                       "begins with the optimizer's state there, as all later ones do.");
+    for (size_t i = 0; i < n; i++)
+        if (results[i].steady.skipped) print_skipped(results[i].entry->label, out, &style);
     if (shown.times)
         mti_print_wrapped(out, 0, style.width,
                           "The time is the median of a few such steps, in which the rows took "
@@ -215,8 +227,7 @@ static json_t *result_json(const mti_sweep_result *r)
     mti_json_put_int(j, "asked", r->asked);
     mti_json_put_int(j, "peak", r->steady.peak);
     mti_json_put_int(j, "reserved", r->steady.reserved);
-    mti_json_put(j, "steady",
-                 mti_steady_json(r->steady.peak, r->steady.reserved, r->steady.by_category));
+    mti_json_put(j, "steady", mti_steady_json(&r->steady));
     mti_json_put_real(j, "step_seconds", r->step_s);
     mti_json_put_real(j, "loss", r->loss);
     mti_json_put(j, "gradients", gradients_json(r));
@@ -246,7 +257,7 @@ static void note_row(char *buf, size_t size, const mti_sweep_result *r, bool fir
         snprintf(buf, size, "out of memory");
         return;
     }
-    if (!isnan(r->step_s)) n = (size_t)snprintf(buf, size, "%.1f ms", r->step_s * 1e3);
+    if (!isnan(r->step_s)) n = (size_t)mti_format(buf, size, "%.1f ms", r->step_s * 1e3);
     if (first || !r->off.compared || n >= size) return;
     gradient_text(gradients, sizeof gradients, r, false);
     snprintf(buf + n, size - n, "%sgradients %s%.30s", n ? ", " : "",

@@ -30,10 +30,11 @@ static char *formatted(const char *fmt, va_list args)
 {
     va_list again;
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, again);
+    int n = mti_vformat(NULL, 0, fmt, again);
     va_end(again);
     char *text = n < 0 ? NULL : mti_malloc((size_t)n + 1);
-    if (text) vsnprintf(text, (size_t)n + 1, fmt, args);
+    if (text) mti_vformat(text, (size_t)n + 1, fmt, args);
+    if (text) mti_make_printable(text);
     return text;
 }
 

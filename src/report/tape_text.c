@@ -110,7 +110,7 @@ void mti_print_reasons(const mti_tape *t, FILE *out, const mti_style *style)
         if (!on_tape(t, info.name)) continue;
         fputs("  ", out);
         mti_inked(out, style, MTI_BOLD, "%s", info.name);
-        fprintf(out, "  %s\n", info.formula);
+        mti_print(out, "  %s\n", info.formula);
         mti_print_wrapped(out, 6, style->width, info.why);
     }
 }

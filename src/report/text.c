@@ -30,7 +30,7 @@ static void inked(FILE *out, const mti_style *style, mti_ink ink, const char *fm
 {
     bool on = style->colour && ink != MTI_PLAIN;
     if (on) fputs(mti_ink_codes[ink], out);
-    vfprintf(out, fmt, args);
+    mti_vprint(out, fmt, args);
     if (on) fputs("\x1b[0m", out);
 }
 
@@ -125,20 +125,6 @@ void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char 
     }
 }
 
-void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)
-{
-    const unsigned char *s = bytes, *end = bytes + n_bytes;
-    while (s < end) {
-        size_t length;
-        uint32_t c = mti_next_char(s, end, &length);
-        if (mti_is_control(c))
-            fputc('?', out);
-        else
-            fwrite(s, 1, length, out);
-        s += length;
-    }
-}
-
 void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
 {
     int column = 0;
@@ -154,8 +140,8 @@ void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
         if (column)
             fputc(' ', out);
         else
-            fprintf(out, "%*s", indent, "");
-        fwrite(text, 1, length, out);
+            mti_print(out, "%*s", indent, "");
+        mti_print_bytes(out, text, length);
         column += (column ? 1 : indent) + w;
         text += length;
     }
@@ -172,6 +158,6 @@ void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char
     size_t n = style->elides ? mti_text_line(text, style->width) : strlen(text);
     if (head > n) head = n;
     if (head) mti_inked(out, style, ink, "%.*s", (int)head, text);
-    fprintf(out, "%.*s\n", (int)(n - head), text + head);
+    mti_print(out, "%.*s\n", (int)(n - head), text + head);
     if (text[n]) mti_print_wrapped(out, (int)strspn(text, " "), style->width, text + n);
 }

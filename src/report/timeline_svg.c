@@ -119,16 +119,16 @@ static void draw_axis(const page *p)
     for (int i = 0; i <= mti_svg_ticks(&p->scale); i++) {
         char label[48];
         double y = TOP + TALL * (1 - i * p->scale.step / p->scale.end);
-        fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"%s\"/>\n", LEFT,
-                y, LEFT + PLOT, y, i ? "#e3e7ea" : "#8b949c");
+        mti_print(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"%s\"/>\n",
+                  LEFT, y, LEFT + PLOT, y, i ? "#e3e7ea" : "#8b949c");
         mti_svg_text(p->out, LEFT - 8, y + 4.5, "text-anchor=\"end\" fill=\"#5a6570\"",
                      mti_svg_tick(&p->scale, i, label, sizeof label));
     }
     char events[160], bytes[MTI_NUMBER];
     const char *narrow = p->narrowed ? ", init made narrow" : "";
     if (p->t->clocked)
-        snprintf(events, sizeof events, "%zu events over %.3g ms%s", p->t->events.n,
-                 p->measured * 1e3, narrow);
+        mti_format(events, sizeof events, "%zu events over %.3g ms%s", p->t->events.n,
+                   p->measured * 1e3, narrow);
     else
         snprintf(events, sizeof events,
                  "%zu events, each as wide as the bytes it allocates or frees (%s)%s",
@@ -161,17 +161,17 @@ static void draw_category(const page *p, int c)
     char number[MTI_NUMBER];
     size_t most = most_of(p, c);
     if (!most) return;
-    fprintf(p->out, "<path fill=\"%s\" d=\"M%d %.1f", colours[c], LEFT,
-            y_of(p, stacked(&p->stretches[0], c)));
+    mti_print(p->out, "<path fill=\"%s\" d=\"M%d %.1f", colours[c], LEFT,
+              y_of(p, stacked(&p->stretches[0], c)));
     for (size_t i = 0; i < p->n; i++) {
         size_t top = stacked(&p->stretches[i], c);
         if (i + 1 < p->n && stacked(&p->stretches[i + 1], c) == top) continue;
-        fprintf(p->out, "V%.1fH%.1f", y_of(p, top), x_of(p, i + 1));
+        mti_print(p->out, "V%.1fH%.1f", y_of(p, top), x_of(p, i + 1));
     }
     for (size_t i = p->n; i-- > 0;) {
         size_t below = stacked(&p->stretches[i], c - 1);
         if (i && stacked(&p->stretches[i - 1], c - 1) == below) continue;
-        fprintf(p->out, "V%.1fH%.1f", y_of(p, below), x_of(p, i));
+        mti_print(p->out, "V%.1fH%.1f", y_of(p, below), x_of(p, i));
     }
     fputs("Z\">", p->out);
     mti_svg_tip(p->out, "%s: at most %s bytes", mt_category_name((mt_category)c),
@@ -190,10 +190,10 @@ static void draw_phases(const page *p)
         phase = now;
         if (!*phase) continue;
         double x = x_of_event(p, i), name = x + 4 > free_from ? x + 4 : free_from;
-        fprintf(p->out,
-                "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#1c2329\" "
-                "stroke-dasharray=\"2 3\"/>\n",
-                x, TOP - 20, x, TOP + TALL);
+        mti_print(p->out,
+                  "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#1c2329\" "
+                  "stroke-dasharray=\"2 3\"/>\n",
+                  x, TOP - 20, x, TOP + TALL);
         mti_svg_text(p->out, name, TOP - 10, "font-size=\"12\"", phase);
         free_from = name + MTI_SVG_CHARACTER * mti_text_width(phase) + 6;
     }
@@ -203,8 +203,8 @@ static void draw_steps(const page *p)
 {
     double x = x_of_event(p, p->t->steady);
     if (!p->t->steady) return;
-    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#1c2329\"/>\n", x,
-            TOP - 36, x, TOP + TALL);
+    mti_print(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#1c2329\"/>\n", x,
+              TOP - 36, x, TOP + TALL);
     const char *style = "font-size=\"12\" font-weight=\"600\"";
     mti_svg_text(p->out, LEFT + 4, TOP - 26, style, "first step");
     mti_svg_text(p->out, x + 4, TOP - 26, style, "second step");
@@ -217,7 +217,7 @@ static void draw_peak(const page *p)
     double x = (x_of_event(p, p->peak) + x_of_event(p, p->peak + 1)) / 2, y = y_of(p, e->current);
     snprintf(label, sizeof label, "peak %s", mti_bytes_text(bytes, sizeof bytes, e->current));
     bool right = x + 8 + MTI_SVG_CHARACTER * mti_text_width(label) > LEFT + PLOT;
-    fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#b00020\">", x, y);
+    mti_print(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#b00020\">", x, y);
     mti_svg_tip(p->out, "%s bytes, in %s: %s, %s", mti_thousands(bytes, (int64_t)e->current),
                 e->phase, e->module, e->op);
     fputs("</circle>\n", p->out);
@@ -237,8 +237,8 @@ static double draw_key(const page *p, double y, int c, size_t n_bytes)
 {
     char bytes[MTI_NUMBER];
     double x = LEFT + PLOT + 24;
-    fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
-            y - 10, colours[c]);
+    mti_print(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
+              y - 10, colours[c]);
     mti_svg_text(p->out, x + 18, y, "", mt_category_name((mt_category)c));
     mti_svg_text(p->out, x + LEGEND - 6, y, "text-anchor=\"end\" fill=\"#5a6570\"",
                  mti_bytes_text(bytes, sizeof bytes, n_bytes));

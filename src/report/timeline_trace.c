@@ -2,6 +2,7 @@
  *
  * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
+#include "report/json.h"
 #include "report/report.h"
 #include "report/timeline.h"
 
@@ -22,18 +23,15 @@ static double microseconds(const mti_timeline *t, size_t i)
 static void put_text(FILE *out, const char *text)
 {
     fputc('"', out);
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\') fputc('\\', out);
-        if ((unsigned char)*c >= ' ') fputc(*c, out);
-    }
+    mti_json_print(out, text, "\"\\\n\t");
     fputc('"', out);
 }
 
 /* The caller adds what else the record has, each part after a comma, and "}". */
 static void begin_record(page *p, const char *kind, const char *name, int row, double at_us)
 {
-    fprintf(p->out, "%s{\"ph\": \"%s\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"name\": ",
-            p->any ? ",\n" : "", kind, row, at_us);
+    mti_print(p->out, "%s{\"ph\": \"%s\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"name\": ",
+              p->any ? ",\n" : "", kind, row, at_us);
     put_text(p->out, name);
     p->any = true;
 }
@@ -49,7 +47,7 @@ static void put_name(page *p, const char *kind, int row, const char *name)
 static void put_slice(page *p, const char *name, int row, size_t from, size_t to)
 {
     begin_record(p, "X", name, row, microseconds(p->t, from));
-    fprintf(p->out, ", \"dur\": %.3f", microseconds(p->t, to) - microseconds(p->t, from));
+    mti_print(p->out, ", \"dur\": %.3f", microseconds(p->t, to) - microseconds(p->t, from));
     if (row == OPS) {
         fputs(", \"args\": {\"module\": ", p->out);
         put_text(p->out, p->t->events.at[from].module);
@@ -72,7 +70,7 @@ static void put_counters(page *p)
         const char *between = ", \"args\": {";
         for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
             if (!used[c]) continue;
-            fprintf(p->out, "%s\"%s\": %zu", between, mt_category_name((mt_category)c), bytes[c]);
+            mti_print(p->out, "%s\"%s\": %zu", between, mt_category_name((mt_category)c), bytes[c]);
             between = ", ";
         }
         fputs("}}", p->out);
@@ -109,10 +107,10 @@ mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
         mti_file_abandon(file);
         return mt_last_status();
     }
-    fprintf(p.out,
-            "{\"displayTimeUnit\": \"ns\", \"otherData\": {\"time\": \"%s\"}, "
-            "\"traceEvents\": [\n",
-            t->clocked ? "measured" : "not measured: a microsecond for each event");
+    mti_print(p.out,
+              "{\"displayTimeUnit\": \"ns\", \"otherData\": {\"time\": \"%s\"}, "
+              "\"traceEvents\": [\n",
+              t->clocked ? "measured" : "not measured: a microsecond for each event");
     put_name(&p, "process_name", 0, "memtape");
     if (t->steady) put_name(&p, "thread_name", STEPS, "step");
     put_name(&p, "thread_name", PHASES, "phase");

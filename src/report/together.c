@@ -9,10 +9,10 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     bool measured = strcmp(w->device.kind, "meta") != 0;
     const mt_parallel *h = &w->parallel;
     mti_inked(out, &style, MTI_BOLD, "%s", w->name);
-    fprintf(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
-            (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
-            h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
-            (long long)(h->pipeline ? h->pipeline : 1));
+    mti_print(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
+              (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
+              h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
+              (long long)(h->pipeline ? h->pipeline : 1));
     if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
     fputc('\n', out);
     mti_heading(out, &style,
@@ -26,7 +26,7 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
         for (int i = 0; i < MTI_FIGURES; i++) {
             const mti_rank_figures *f = &ranks[r];
             int64_t difference = (int64_t)f->measured[i] - (int64_t)f->predicted[i];
-            if (measured && difference) mti_table_ink(t, MTI_BAD);
+            if (measured && difference && !f->skipped) mti_table_ink(t, MTI_BAD);
             if (i == 0) {
                 mti_table_bytes(t, f->rank);
                 mti_table_bytes(t, f->stage);
@@ -37,7 +37,10 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
             mti_table_cell(t, "%s", mti_figure_names[i]);
             if (measured) mti_table_bytes(t, (int64_t)f->measured[i]);
             mti_table_bytes(t, (int64_t)f->predicted[i]);
-            if (measured) mti_table_bytes(t, difference);
+            if (measured && f->skipped)
+                mti_table_cell(t, "step skipped");
+            else if (measured)
+                mti_table_bytes(t, difference);
         }
     return mti_table_finish(t, out, &style);
 }

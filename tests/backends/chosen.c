@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "chosen.h"
@@ -11,7 +12,8 @@
 
 static const mti_backend *real;
 static mti_backend waiting;
-static mti_ctx *memory; /* a context for page-locked memory; NULL: memory comes from the heap */
+static mti_ctx *shared; /* of a device, or for page-locked memory */
+static bool heap;       /* where views are; or in page-locked memory */
 
 #define KERNEL(name, parameters, arguments)                                                        \
     static bool waiting_##name(mti_ctx *ctx, MTI_UNWRAP parameters)                                \
@@ -21,15 +23,24 @@ static mti_ctx *memory; /* a context for page-locked memory; NULL: memory comes 
 #define SCRATCH(name, parameters, arguments)
 #include "backends/kernels.def"
 
+/* Opening a device takes a GPU a second; its tests share one context. */
+static mti_ctx *lend(void) { return shared; }
+static void take_back(mti_ctx *ctx) { assert_true(ctx == shared && real->sync(ctx)); }
+
 static void choose(void)
 {
     const char *kind = getenv("MTT_DEVICE");
     real = mti_backend_find(kind ? kind : "cpu");
     assert_non_null(real);
     waiting = *real;
-    if ((real->traits & MTI_HOST_MEMORY) && !getenv("MTT_WAITING")) return;
-    memory = real->open();
-    assert_non_null(memory);
+    heap = (real->traits & MTI_HOST_MEMORY) && !getenv("MTT_WAITING");
+    bool device = strcmp(real->kind, "cpu") != 0;
+    if (device || !heap) {
+        shared = real->open();
+        assert_non_null(shared);
+    }
+    if (device) waiting.open = lend, waiting.close = take_back;
+    if (heap) return;
 #define KERNEL(name, parameters, arguments) waiting.name = waiting_##name;
 #define SCRATCH(name, parameters, arguments)
 #include "backends/kernels.def"
@@ -49,23 +60,73 @@ const mti_backend *mtt_backend(mti_ctx **ctx)
     return backend;
 }
 
-bool mtt_is_heap(void) { return mtt_chosen() && !memory; }
+bool mtt_is_heap(void) { return mtt_chosen() && heap; }
 
-void *mtt_memory(size_t n_bytes)
+/* ---- page-locked memory ----
+ * Locking pages takes a GPU's driver long, so blocks are cut from few large ones and come again: by
+ * size, in powers of two. With AddressSanitizer each is one of its own, so that it finds a kernel
+ * of the simulator that leaves it. */
+
+#ifdef __SANITIZE_ADDRESS__
+#define LARGE ((size_t)0)
+#else
+#define LARGE ((size_t)16 << 20)
+#endif
+
+typedef struct block {
+    size_t n_bytes;
+    struct block *next; /* of the free ones of this size */
+} block;
+
+static struct {
+    pthread_mutex_t lock;
+    block *free[64];
+    char *at; /* of the large block in use */
+    size_t n_left;
+} arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static block *cut(size_t n_bytes)
 {
-    char *block;
+    if (n_bytes >= LARGE) return real->host_alloc(shared, n_bytes);
+    if (n_bytes > arena.n_left) {
+        arena.at = real->host_alloc(shared, LARGE);
+        arena.n_left = arena.at ? LARGE : 0;
+    }
+    if (n_bytes > arena.n_left) return NULL;
+    arena.n_left -= n_bytes;
+    return (block *)(void *)(arena.at + arena.n_left);
+}
+
+static int size_class(size_t n_bytes)
+{
+    int k = 7;
+    while ((size_t)1 << k < n_bytes) k++;
+    return k;
+}
+
+void *mtt_memory_dirty(size_t n_bytes)
+{
     if (mtt_is_heap()) {
-        block = calloc(n_bytes ? n_bytes : 1, 1);
-        assert_non_null(block);
-        return block;
+        void *p = malloc(n_bytes ? n_bytes : 1);
+        assert_non_null(p);
+        return p;
     }
     n_bytes += HEADER;
-    block = real->host_alloc(memory, n_bytes);
-    assert_non_null(block);
-    memset(block, 0, n_bytes);
-    memcpy(block, &n_bytes, sizeof n_bytes);
-    return block + HEADER;
+    int k = size_class(n_bytes);
+    if (LARGE) n_bytes = (size_t)1 << k;
+    pthread_mutex_lock(&arena.lock);
+    block *b = arena.free[k];
+    if (b)
+        arena.free[k] = b->next;
+    else
+        b = cut(n_bytes);
+    pthread_mutex_unlock(&arena.lock);
+    assert_non_null(b);
+    b->n_bytes = n_bytes;
+    return (char *)b + HEADER;
 }
+
+void *mtt_memory(size_t n_bytes) { return memset(mtt_memory_dirty(n_bytes), 0, n_bytes); }
 
 void mtt_memory_free(void *p)
 {
@@ -73,8 +134,14 @@ void mtt_memory_free(void *p)
         free(p);
         return;
     }
-    char *block = (char *)p - HEADER;
-    size_t n_bytes;
-    memcpy(&n_bytes, block, sizeof n_bytes);
-    real->host_free(memory, block, n_bytes);
+    block *b = (block *)(void *)((char *)p - HEADER);
+    if (!LARGE) {
+        real->host_free(shared, b, b->n_bytes);
+        return;
+    }
+    int k = size_class(b->n_bytes);
+    pthread_mutex_lock(&arena.lock);
+    b->next = arena.free[k];
+    arena.free[k] = b;
+    pthread_mutex_unlock(&arena.lock);
 }

@@ -32,6 +32,7 @@ static double exact(mti_unary op, double x)
     case MTI_UNARY_exp: return exp(x);
     case MTI_UNARY_log: return log(x);
     case MTI_UNARY_sqrt: return sqrt(x);
+    case MTI_UNARY_reciprocal: return pow(x, -1);
     case MTI_UNARY_pow: return pow(x, slope);
     case MTI_UNARY_affine: return slope * x + 3;
     case MTI_UNARY_abs: return fabs(x);
@@ -59,7 +60,10 @@ static unsigned keeps(mti_unary op)
     return (unsigned)mti_ops[rows[op]].keep[0] & MTI_SLOTS;
 }
 
-static double lowest(mti_unary op) { return isnan(exact(op, -1)) ? 0.25 : -4.0; }
+static double lowest(mti_unary op)
+{
+    return op == MTI_UNARY_reciprocal ? 1 : isnan(exact(op, -1)) ? 0.25 : -4.0;
+}
 
 /* Values away from 0 and from clamp's bounds, where the derivative is not defined. */
 static void fill_input(const mti_view *x, mti_unary op)

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "backends/cpu/blas.h"
 #include "backends/cpu/cpu.h"
 #include "mtt.h"
@@ -89,9 +90,10 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
     mti_view bias = values_new(dtype, 1, (int64_t[]){n});
     values_random(&a, 1), values_random(&b, 2), values_random(&before, 3), values_random(&bias, 4);
     for (int with = 0; with < 4; with++) {
-        /* other devices than the CPU round separately when they add a bias to a column-major c that
-         * is kept */
-        if (with == 3 && (layout & 4) && mt_dtype_size(dtype) == 2 &&
+        /* other devices than the CPU round separately when they add a bias to a c that is kept and
+         * column-major, or where a size is 1 */
+        bool apart = (layout & 4) || m == 1 || n == 1 || k == 1;
+        if (with == 3 && apart && mt_dtype_size(dtype) == 2 &&
             strcmp(mtt_chosen()->kind, "cpu") != 0)
             continue;
         const mti_view *added = with & 1 ? &bias : NULL;
@@ -314,6 +316,44 @@ static void half_precision_scratch_is_bounded(void **state)
     assert_int_equal(mti_cpu_gemm_scratch(&ctx, &v, &v, &v), 0);
 }
 
+/* A view of memory of which only the pages of its elements are ever touched; rows, or columns if
+ * `transposed`, lie `far` elements apart, which no int holds. */
+static mti_view far_apart(mt_dtype dtype, int64_t rows, int64_t cols, bool transposed, size_t *n)
+{
+    int64_t far = ((int64_t)1 << 31) + 64, lines = transposed ? cols : rows;
+    mti_view v = {.dtype = dtype, .rank = 2, .shape = {rows, cols}};
+    v.stride[0] = transposed ? 1 : far, v.stride[1] = transposed ? far : 1;
+    *n = ((size_t)((lines - 1) * far) + 64) * mt_dtype_size(dtype);
+    v.data =
+        mmap(NULL, *n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(v.data != MAP_FAILED);
+    return v;
+}
+
+static void rows_may_be_farther_apart_than_an_int_holds(void **state)
+{
+    (void)state;
+    if (strcmp(mtt_chosen()->kind, "cpu") != 0) skip(); /* no other one can reach that memory */
+    for (size_t t = 0; t < 4; t++)
+        for (int layout = 0; layout < 8; layout++)
+            for (int far = 0; far < 3; far++) { /* a, b or c */
+                static const int64_t rows[] = {4, 3, 4}, columns[] = {3, 5, 5};
+                mti_view v[3];
+                size_t n_bytes = 0;
+                for (int i = 0; i < 3; i++) {
+                    const int64_t shape[] = {rows[i], columns[i]};
+                    v[i] = i == far ? far_apart(dtypes[t], rows[i], columns[i], layout >> i & 1,
+                                                &n_bytes)
+                                    : values_new_laid_out(dtypes[t], 2, shape, layout >> i & 1, 1);
+                    values_random(&v[i], (uint64_t)i);
+                }
+                gemm(2, 0.5, &v[0], &v[1], 0, &v[2], NULL);
+                check_all(0.5, &v[0], &v[1], NULL, &v[2], NULL);
+                munmap(v[far].data, n_bytes);
+                values_free_all();
+            }
+}
+
 static void openblas_gets_better_kernels_if_it_does_not_know_the_cpu(void **state)
 {
     (void)state;
@@ -343,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_product_leaves_the_callers_openmp_setting_alone),
         cmocka_unit_test(openblas_gets_better_kernels_if_it_does_not_know_the_cpu),
         cmocka_unit_test(half_precision_scratch_is_bounded),
+        cmocka_unit_test(rows_may_be_farther_apart_than_an_int_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

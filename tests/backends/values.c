@@ -25,9 +25,8 @@ mti_ctx *values_open(int threads)
     return ctx;
 }
 
-/* A guard after the scratch has room for three more workers, so that a write beyond the end does no
- * harm before it is found. Only the guard's beginning is checked, because a simulated device asks
- * for megabytes each time. */
+/* On the CPU a guard after the scratch has room for three more workers, so that a write beyond the
+ * end does no harm before it is found. Only the guard's beginning is checked. */
 #define GUARD_CHECKED ((size_t)4096)
 #define DIRTY         ((size_t)64 << 10)
 
@@ -36,7 +35,7 @@ static size_t guard(size_t n_bytes)
 #ifdef __SANITIZE_ADDRESS__
     return (void)n_bytes, 0;
 #else
-    return 3 * n_bytes;
+    return mtt_is_heap() ? 3 * n_bytes : GUARD_CHECKED;
 #endif
 }
 
@@ -56,7 +55,7 @@ static char *map_scratch(size_t n)
         return scratch;
     }
 #endif
-    return mtt_memory(n);
+    return mtt_memory_dirty(n);
 }
 
 static void unmap_scratch(char *scratch, size_t n)

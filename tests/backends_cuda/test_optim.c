@@ -83,6 +83,57 @@ static void adamw_steps_match_the_cpu(void **state)
     }
 }
 
+/* A rule's sums round where it says, with fma: of a b + c d a compiler may round either product
+ * first, and another one in each kernel, so that kernels of one rule would differ. */
+static void adamw_rounds_where_its_rule_says(void **state)
+{
+    mtt_pair *pair = *state;
+    tensors *t = make(pair, MT_F32, true, false);
+    const mti_opt_params o = {
+        .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .grad_scale = 0.3, .step = 3};
+    float b1 = (float)0.9, a1 = (float)(1 - 0.9), b2 = (float)0.95, a2 = (float)(1 - 0.95);
+    float rate = (float)(0.01 / (1 - pow(0.9, 3))), eps = (float)1e-8;
+    float root_scale = (float)(1 / sqrt(1 - pow(0.95, 3)));
+    for (int k = 0; k < N_ITEMS; k++) {
+        float *p = t->host[k].p, *m = t->host[k].m, *v = t->host[k].v;
+        float keep = fmaf(-(float)0.01, (float)t->host[k].weight_decay, 1);
+        for (int64_t i = 0; i < t->host[k].n; i++) {
+            float g = (float)0.3 * ((const float *)t->host[k].g)[i];
+            m[i] = fmaf(b1, m[i], a1 * g);
+            v[i] = fmaf(b2, v[i], a2 * g * g);
+            p[i] = fmaf(keep, p[i], -(rate * m[i] / fmaf(sqrtf(v[i]), root_scale, eps)));
+        }
+    }
+    mtt_ok(pair->dev->adamw(pair->dev_ctx, &o, N_ITEMS, t->dev), "adamw");
+    for (int k = 0; k < N_ITEMS; k++) {
+        mtt_twin_check(pair, &t->m[k], 0, "m");
+        mtt_twin_check(pair, &t->v[k], 0, "v");
+        mtt_twin_check(pair, &t->p[k], 0, "p");
+    }
+    check_and_drop(pair, t);
+}
+
+static void sgd_rounds_where_its_rule_says(void **state)
+{
+    mtt_pair *pair = *state;
+    tensors *t = make(pair, MT_F32, true, false);
+    const mti_opt_params o = {.lr = 0.1, .momentum = 0.9, .grad_scale = 0.3, .step = 3};
+    for (int k = 0; k < N_ITEMS; k++) {
+        float *p = t->host[k].p, *m = t->host[k].m, decay = (float)t->host[k].weight_decay;
+        for (int64_t i = 0; i < t->host[k].n; i++) {
+            float g = fmaf((float)0.3, ((const float *)t->host[k].g)[i], decay * p[i]);
+            m[i] = fmaf((float)0.9, m[i], g);
+            p[i] = fmaf(-(float)0.1, m[i], p[i]);
+        }
+    }
+    mtt_ok(pair->dev->sgd(pair->dev_ctx, &o, N_ITEMS, t->dev), "sgd");
+    for (int k = 0; k < N_ITEMS; k++) {
+        mtt_twin_check(pair, &t->m[k], 0, "m");
+        mtt_twin_check(pair, &t->p[k], 0, "p");
+    }
+    check_and_drop(pair, t);
+}
+
 static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
 {
     mtt_pair *p = *state;
@@ -214,6 +265,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_steps_match_the_cpu),
+        cmocka_unit_test(adamw_rounds_where_its_rule_says),
+        cmocka_unit_test(sgd_rounds_where_its_rule_says),
         cmocka_unit_test(sgd_steps_match_the_cpu_with_and_without_momentum),
         cmocka_unit_test(adafactor_steps_match_the_cpu),
         cmocka_unit_test(clipping_measures_and_scales_as_the_cpu_does),

@@ -1,5 +1,6 @@
-/* A product together with the sums of its first operand's rows, as the backward pass of a linear
- * layer takes it, on the device against the CPU. */
+/* A product with a bias, and one with the sums of its first operand's rows, as forward and backward
+ * pass of a linear layer take them, on the device against the CPU: in one launch, and where
+ * cuBLASLt refuses that, in two. */
 #include <dlfcn.h>
 #include "twins.h"
 #include "memtape/status.h"
@@ -86,7 +87,55 @@ static void they_take_two_launches_where_cublaslt_does_not_offer_one(void **stat
             check(p, mtt_floats[t], 37, 61, 24, MTT_PLACED_PADDED, 0,        /* padded to 64 */
                   mtt_floats[t] != MT_F64);
             check(p, mtt_floats[t], 1, 64, 24, MTT_PLACED_DENSE, 0, false); /* k = 1 */
+            check(p, mtt_floats[t], 37, 1, 24, MTT_PLACED_DENSE, 0, false); /* one row of dw */
+            check(p, mtt_floats[t], 37, 64, 1, MTT_PLACED_DENSE, 0, false); /* one column */
         }
+}
+
+/* ---- with a bias ---- */
+
+static void multiply(const mti_backend *be, mti_ctx *ctx, const mti_view *x, const mti_view *w,
+                     const mti_view *y, const mti_view *bias)
+{
+    size_t n_bytes = be->gemm_scratch(ctx, x, w, y);
+    void *scratch = n_bytes ? be->alloc(ctx, n_bytes) : NULL;
+    assert_true(scratch || !n_bytes);
+    mtt_ok(be->gemm(ctx, 1, x, w, 0, y, bias, scratch, n_bytes), "gemm");
+    mtt_ok(be->sync(ctx), "sync");
+    if (scratch) be->free(ctx, scratch, n_bytes);
+}
+
+/* y [rows,out] = x w^T + bias; skip: how far the bias is out of alignment, in elements. */
+static void check_bias(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t out, int64_t in,
+                       int64_t skip)
+{
+    mtt_twin x = mtt_twin_make(p, dtype, 2, (int64_t[]){rows, in}, MTT_PLACED_DENSE, 0, -1, 1);
+    mtt_twin w = mtt_twin_make(p, dtype, 2, (int64_t[]){out, in}, MTT_PLACED_DENSE, 0, -1, 1);
+    mtt_twin y = mtt_twin_make(p, dtype, 2, (int64_t[]){rows, out}, MTT_PLACED_DENSE, 0, 5, 6);
+    mtt_twin bias = mtt_twin_make(p, dtype, 1, &out, MTT_PLACED_DENSE, skip, 1, 2);
+    mti_view host = transposed(&w.host), dev = transposed(&w.dev);
+    multiply(p->cpu, p->cpu_ctx, &x.host, &host, &y.host, &bias.host);
+    multiply(p->dev, p->dev_ctx, &x.dev, &dev, &y.dev, &bias.dev);
+    mtt_twin_check(p, &y, (dtype == MT_F32 || dtype == MT_F64 ? 64 : 2) * mtt_epsilon(dtype), "y");
+    mtt_twin_drop(p, &x), mtt_twin_drop(p, &w), mtt_twin_drop(p, &y), mtt_twin_drop(p, &bias);
+}
+
+/* Each size is 1, and each bias out of alignment, on which cuBLASLt may refuse to add it. */
+static void a_bias_is_added_where_cublaslt_does_not_offer_it(void **state)
+{
+    static const int64_t sizes[][3] = {{5, 1, 8}, {1, 8, 5}, {5, 8, 1}, {1, 1, 8},
+                                       {1, 1, 1}, {5, 1, 1}, {5, 8, 16}};
+    for (int t = 0; t < 4; t++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int64_t skip = 0; skip < 4; skip++)
+                check_bias(*state, mtt_floats[t], sizes[s][0], sizes[s][1], sizes[s][2], skip);
+}
+
+/* The bias's alignment in memory is not the plan's alone: the next call has another bias. */
+static void another_bias_may_be_less_aligned(void **state)
+{
+    for (int round = 0; round < 2; round++)
+        for (int64_t skip = 0; skip < 9; skip += 4) check_bias(*state, MT_BF16, 24, 64, 40, skip);
 }
 
 int main(void)
@@ -94,6 +143,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_weight_and_bias_take_one_launch),
         cmocka_unit_test(they_take_two_launches_where_cublaslt_does_not_offer_one),
+        cmocka_unit_test(a_bias_is_added_where_cublaslt_does_not_offer_it),
+        cmocka_unit_test(another_bias_may_be_less_aligned),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

@@ -92,7 +92,8 @@ static void a_message_has_no_control_characters(void **state)
          "?2J ?"}, /* control characters of two bytes */
         {"\x9b"
          "2J \xff\xfe \xe2\x82",
-         "?2J ?? ??"}, /* not UTF-8 */
+         "?2J ?? ??"},                                                  /* not UTF-8 */
+        {"a\u202eb\u2066c\u200fd\u061ce\u2028f\uffff", "a?b?c?d?e?f?"}, /* of bidirectional text */
         {"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80",
          "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"},
     };

@@ -67,7 +67,7 @@ def front():
         root = xml.parse(svg).getroot()
         check(root.tag.endswith("svg") and len(root) > 40, "the picture is an SVG with more than 40 elements")
     b = json.loads(p.stdout)["budget"]
-    equal((b["peak"], b["recompute_flops"]), (6432594944, 2972117368832), "GPT-2 medium in 6 GiB")
+    equal((b["peak"], b["recompute_flops"]), (6432594944 + 1540096, 2972117368832), "GPT-2 medium in 6 GiB, with rests of blocks")
     points = [(f["peak"], f["recompute_flops"]) for f in b["front"]]
     equal(points, sorted(points), "the front, sorted by peak")
     check(all(a[1] >= z[1] for a, z in zip(points, points[1:])),

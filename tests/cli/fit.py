@@ -169,6 +169,14 @@ check(text.startswith("fits: llama-3.1-8b on 8 x h100"), text)
 for line in text.splitlines():
     check(len(line) <= 80, f"longer than 80 columns: {line}")
 
+# ---- what FSDP2's streams take besides stands beside the answer ----
+for zero in range(4):
+    args = (*GPT, "--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1, "--cp", 1, "--zero", zero)
+    j, text = fit(*args), run_once(*args).stdout
+    more = "FSDP2 takes 5 to 20 % more" if zero == 3 else None
+    equal({s["besides"] for s in j["setups"]}, {more}, f"beside the bytes of stage {zero}")
+    equal("% more" in text.split("\n\n")[0], zero == 3, f"beside the answer of stage {zero}: {text}")
+
 # ---- refusals ----
 refused(["--gpus is missing"], "fit", "gpt", "--gpu", "h100")
 refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2)

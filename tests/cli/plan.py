@@ -194,6 +194,7 @@ def published_models():
         plan(os.path.join(folder, file))
         plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "selective", *TEXTBOOK)
         plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "ops")
+        equal(run("plan", os.path.join(folder, file), "-s", 16, "--dp", 2, "--zero", 3).returncode, 0, f"a rank of {file}")
 
 
 # ---- the largest batch and length that fit ----

@@ -1,5 +1,6 @@
 """The program and the system: signals, readers that go away, limits on memory, files and stack, and files
 that are named twice."""
+import itertools
 import json
 import os
 import re
@@ -68,17 +69,35 @@ def closed_terminal_signals_twice_and_the_run_is_saved():
     check(step_of("hangup") > 0, "saved")
 
 
-def second_signal_ends_the_program():
-    # The steps are long, so the second signal comes before the program acts on the first.
-    slow = ["-d", 512, "-l", 4, "-s", 256, "-b", 32]
-    for first, second in [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT),
-                          (signal.SIGHUP, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]:
-        p = long_run(*slow, "--save", "never")
-        p.send_signal(first)
-        time.sleep(0.05)
-        p.send_signal(second)
+# The steps are long, so the second signal comes before the program acts on the first.
+SLOW = ["-d", 256, "-l", 2, "-s", 256, "-b", 8]
+
+
+def signals_of_several_kinds_are_one_request():
+    """systemd sends SIGTERM and SIGHUP, mpirun and systemd both SIGTERM: in whatever order they come, the run is saved."""
+    all_three = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    for numbers in [*itertools.permutations(all_three, 2), [signal.SIGTERM] * 2, [signal.SIGHUP] * 3,
+                    [signal.SIGTERM, signal.SIGHUP] * 2, all_three]:
+        for apart in (0, 0.05) if LONG else (0,):
+            p = long_run(*SLOW, "--save", "several")
+            for number in numbers:
+                p.send_signal(number)
+                time.sleep(apart)
+            _, err = p.communicate(timeout=60)
+            check(p.returncode in [128 + number for number in numbers], f"status after {numbers}: {p.returncode}, {err}")
+            check(os.path.exists("several") and step_of("several") > 0, f"saved after {numbers}")
+            if os.path.exists("several"):
+                os.remove("several")
+
+
+def same_signal_again_ends_the_program():
+    for number, apart in [(signal.SIGINT, 0.05), (signal.SIGTERM, 3.1), (signal.SIGHUP, 3.1)]:
+        p = long_run(*SLOW, "--accumulate", 200, "--save", "never")
+        p.send_signal(number)
+        time.sleep(apart)
+        p.send_signal(number)
         p.communicate(timeout=60)
-        equal(p.returncode, -second, f"status after {first} and {second}")
+        equal(p.returncode, -number, f"status after {number} twice")
     check(not os.path.exists("never"), "nothing was saved")
 
 
@@ -348,7 +367,7 @@ def every_option_that_names_a_file_is_compared():
 
 
 for test in [first_signal_saves_the_run_and_sets_the_status, closed_terminal_signals_twice_and_the_run_is_saved,
-             second_signal_ends_the_program, ignored_signals_stay_ignored,
+             signals_of_several_kinds_are_one_request, same_signal_again_ends_the_program, ignored_signals_stay_ignored,
              files_are_written_even_if_standard_output_fails, file_size_limit_is_an_error,
              part_of_a_killed_save_is_cleaned_up,
              every_limit_on_address_space_ends_in_success_or_an_error,

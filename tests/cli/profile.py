@@ -196,7 +196,7 @@ def steady_state():
     equal(len({row["peak"] for row in swept}), 3, "three checkpoint presets have three peaks")
     for row, preset in zip(swept, ["none", "full", "selective"], strict=True):
         steady = profile(*model, "--checkpoint", preset)["steady"]
-        equal(row["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
+        equal(row["steady"], {key: steady[key] for key in ("requested", "peak", "active", "reserved", "by_category")},
               f"the swept row {preset}")
         equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]),
               f"peak of the swept row {preset}")

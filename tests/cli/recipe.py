@@ -88,6 +88,9 @@ OF_RANKS = {name: (options, cost) for name, options, cost in
             re.findall(r"(?m)^\| (\w+) \| `(--dtype [^`]*)` \| ([^|`]+) \|$", PAGE.read_text())}
 
 
+OF_STAGE = re.search(r"(?m)^With `--pp` fsdp2 is `([^`]*)`, ([^:]+) bytes:", PAGE.read_text()).groups()
+
+
 def without_name(p):
     return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}
 
@@ -101,10 +104,10 @@ def balanced(p, what):
 def a_rank_is_its_options():
     equal(list(OF_RANKS), ["ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron"], "recipes of the page")
     llama = ["llama", "--kv-heads", 2, "--attention", "math", *META]
-    for name, (options, cost) in OF_RANKS.items():
+    for name, (anywhere, cost_anywhere) in OF_RANKS.items():
         for args in ([*GPT, "--dp", 2], ["bert", *META, "--dp", 4, "--checkpoint", "full"], [*llama, "--dp", 2, "--tp", 2, "--sp"],
                      [*GPT, "--dp", 2, "--pp", 2, "--rank", 3]):
-            options = options.replace(" --keep-root", "") if "--pp" in args else options
+            options, cost = OF_STAGE if name == "fsdp2" and "--pp" in args else (anywhere, cost_anywhere)
             p, what = profile(*args, "--recipe", name), f"{args} {options}"
             equal((p["model"]["recipe"], p["model"]["recipe_options"]), (name, options), f"recipe {name}")
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options: {args}")
@@ -239,6 +242,9 @@ def an_option_given_wins_over_a_rank():
             ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --keep-root --gather ahead"),
             ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce --gather ahead"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
+            ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --f32-shards --f32-reduce --gather ahead"),
+            ("fsdp2", "--pp 2 --gather block", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce"),
+            ("fsdp2", "--pp 2 --dtype f32", "--optimizer adamw --zero 1"),
             ("ddp", "--dtype bf16", "--optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
         args = [*GPT, "--dp", 2, *given.split()]

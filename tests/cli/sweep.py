@@ -75,7 +75,7 @@ for device in ["cpu", "meta"]:
     for preset in ["none", "full"]:
         r = swept[f"device={device} checkpoint={preset}"]
         steady = profile(*ROW, "--device", device, "--checkpoint", preset)["steady"]
-        equal(r["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
+        equal(r["steady"], {key: steady[key] for key in ("requested", "peak", "active", "reserved", "by_category")},
               f"{device}, {preset}: the second step")
         equal((r["peak"], r["reserved"]), (steady["peak"], steady["reserved"]), f"{device}, {preset}: peak")
         equal(sum(r["steady"]["by_category"].values()), r["peak"], f"{device}, {preset}: categories")

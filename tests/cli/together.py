@@ -87,6 +87,16 @@ equal(together(2, "profile", "--help").out.count("Usage"), 1, "helps")
 refused(["out of memory"], together(2, *MODEL, "--dp", 2, "--capacity", "1MiB"), 1, "no room")
 refused(["/nowhere/x"], together(2, *MODEL, "--dp", 2, "--json", "/nowhere/x"), 1, "no such folder")
 
+# ---- a launcher of another MPI, or a variable of one that is gone ----
+for ranks, rank in (("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")):
+    for own in (MODEL, [*MODEL, "--dp", "2"], ["train", "--data", __file__], ["train", "--data", __file__, "--dp", "2"],
+                ["train", "--data", __file__, "--tp", "2", "--zero", "1"], ["sweep", "gpt"], ["--version"]):
+        for at in "01":
+            p = subprocess.run([MEMTAPE, *own], env={**os.environ, ranks: "2", rank: at}, capture_output=True, text=True, timeout=60)
+            equal((p.returncode, p.stdout), (1, ""), f"{own} with {ranks}=2: {p.stderr}")
+            for word in (f"rank {at} of 2: ", f"{ranks} says 2 ranks", "another MPI's mpirun", f"unset {ranks}"):
+                check(word in p.stderr, f"{own} with {ranks}=2: no {word!r} in {p.stderr!r}")
+
 # ---- one rank of them ----
 p = start((1, [], [*MODEL, "--dp", 2]), (1, [], [*MODEL, "--dp", 4]))
 refused(['--dp of rank 1 is "4", of rank 0 "2"'], finish(p, "other values"), 2, "other values")
@@ -108,6 +118,11 @@ with tempfile.TemporaryDirectory() as folder:
 small = ["sh", "-c", 'ulimit -v 100000; exec "$0" "$@"']
 p = finish(start((1, [], LONG), (1, small, LONG)), "too little to start")
 check(p.returncode != 0 and p.err.count("out of memory") == 1, f"too little to start: {p.err}")
+for mib in range(120, 520, 20):
+    limited = ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"']
+    p = finish(start((2, limited, [*MODEL, "--dp", 2])), f"{mib} MiB of addresses")
+    check(p.returncode in (0, 1) and "Assertion" not in p.err, f"{mib} MiB of addresses: {p.returncode}, {p.err}")
+    check(p.returncode == 0 or "memtape" in p.err or "shared object" in p.err, f"{mib} MiB: no reason: {p.err}")
 limited = ["sh", "-c", 'ulimit -v 700000; exec "$0" "$@"']
 big = ["profile", "gpt", "-l", 4, "-d", 512, "-a", 8, "-s", 512, "-b", 8, "--dp", 2]
 p = finish(start((1, [], big), (1, limited, big)), "no memory")

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 from lib import check, done, equal, refused as refused_alone, run
-from several import finish, refused, start, together, workers
+from several import ends, finish, refused, start, together, workers
 
 LONG = os.environ.get("MTT_LONG") == "1"
 LONGEST = 280  # seconds of a run, on a machine with much else to do
@@ -308,29 +308,53 @@ def goes_on(name):
     return int(step)
 
 
-def killed():
-    name = inside("killed.safetensors")
+def killed(number=signal.SIGKILL):
+    name = inside(f"killed-{number}.safetensors")
     p = start((2, [], [*ENDLESS, "--save", name, "--save-every", 3]))
+    pairs = {}
     if until(lambda: os.path.exists(name), "the first save"):
         pairs = workers(p, 2)
-        os.kill(pairs[1][1], signal.SIGKILL)
+        os.kill(pairs[1][1], number)
     finish(p, "killed in a step")
     check(p.returncode != 0, "a killed rank, and success")
-    equal(p.err.count("memtape: rank 1 of 2 was killed by signal 9"), 1, f"killed: {p.err!r}")
+    equal(p.err.count(f"memtape: rank 1 of 2 was killed by signal {number}"), 1, f"killed: {p.err!r}")
+    for pid in (pid for pair in pairs.values() for pid in pair):
+        check(ends(pid), f"process {pid} is left")
     equal(goes_on(name) % 3, 0, "the step of the file")
-    print(f"a rank killed in a step: all ended in {p.took:.2f} s")
+    print(f"a rank killed by {number} in a step: all ended in {p.took:.2f} s")
 
 
-def interrupted():
+def interrupted(*numbers):
+    """By signals that follow each other at once; mpirun's status is that of one process."""
     name = inside("interrupted.safetensors")
+    if os.path.exists(name):
+        os.remove(name)
     p = start((2, [], [*ENDLESS, "--save", name, "--save-every", 3]))
     if until(lambda: os.path.exists(name), "the first save"):
-        p.send_signal(signal.SIGINT)
+        for number in numbers:
+            p.send_signal(number)
     finish(p, "Ctrl-C")
+    check(p.returncode in (128 + numbers[0], 128 + signal.SIGTERM), f"status after {numbers}: {p.returncode}")
     check(len(re.findall(r"stopped by signal (?:2|15) ", p.err)) == 1, f"Ctrl-C: {p.err!r}")  # Open MPI's mpirun sends 15
     at = re.search(r"after step (\d+); the run is saved", p.err)
     check(at and goes_on(name) == int(at[1]), f"Ctrl-C saves: {p.err!r}")
     print(f"Ctrl-C: all ended in {p.took:.2f} s")
+
+
+def without_a_reader():
+    """`mpirun ... | head -1`: mpirun is killed by SIGPIPE, and what watches over the ranks after it."""
+    name = inside("unread.safetensors")
+    p = start((2, [], [*ENDLESS[:-1], "--save", name]))
+    p.stdout.readline()
+    pairs = workers(p, 2)
+    p.stdout.close()
+    p.kill()
+    p.wait()
+    p.stderr.close()
+    if until(lambda: os.path.exists(name), "the file of a run that nobody reads"):
+        check(goes_on(name) >= 0, "a file without a step")
+    for pid in (pid for pair in pairs.values() for pid in pair):
+        check(ends(pid), f"process {pid} is left")
 
 
 def no_room():
@@ -379,8 +403,11 @@ refusals()
 other_texts()
 other_files()
 no_room()
-killed()
-interrupted()
+for fault in [signal.SIGKILL, signal.SIGSEGV, *([signal.SIGBUS, signal.SIGFPE, signal.SIGABRT] if LONG else [])]:
+    killed(fault)
+for time_of_ten in range(10 if LONG else 5):
+    interrupted([signal.SIGINT, signal.SIGTERM][time_of_ten % 2])
+without_a_reader()
 quotation()
 curves()
 files()

@@ -143,10 +143,12 @@ refused(["option"], "generate", "--model", "x", "--lora-rank", "3")
 
 # ---- products that overflow ----
 for big in [["-b", 10**12, "-s", 10**12], ["-b", 10**9, "-s", 10**9, "-d", 64],
-            ["-d", 10**12], ["--ffn", 10**12, "-d", 10**9],
+            ["-d", 1 << 31], ["--ffn", 1 << 31, "-d", 10**9],
             ["-s", 10**10, "--attention", "math"]]:
     refused(["overflow", "lower"], "profile", "block", *big)
-refused(["overflow"], "profile", "gpt", "--vocab", 10**12, "-d", 10**9)
+refused(["overflow"], "profile", "gpt", "--vocab", 1 << 31, "-d", 10**9)
+for name in ("hidden", "heads", "kv-heads", "ffn", "vocab"):
+    refused([f"--{name}", "2147483649", "from 1 to 2147483648"], "profile", "gpt", f"--{name}", (1 << 31) + 1)
 
 # ---- a failure while running has status 1 and a reason ----
 refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, "-q", status=1)

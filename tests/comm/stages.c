@@ -86,7 +86,6 @@ static void backward(stage_run *r, int64_t back)
 static size_t *run(mt_comm *comm, mt_device *device, const mt_parallel *parallel)
 {
     stage_run r = {.group = mt_comm_group(comm), .schedule = mti_schedule_of(parallel)};
-    r.schedule.run = parallel->microbatches; /* all of them */
     int64_t n = r.schedule.run * r.schedule.n_parts, next = 0;
     uint64_t before = mt_comm_sent(comm);
     double seconds = mt_comm_seconds(comm);

@@ -1,9 +1,10 @@
 /* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias.
  * It refuses what the real library refuses: a leading dimension that is too short, a workspace
- * other than promised, operands less aligned than promised. Sums of an operand come with a product
- * as nvmath-python knows it of the library: with k > 1 (older ones refuse 1), in the result's
- * dtype, not in f64; and here only where all is aligned to 16 bytes, so that tests see the other
- * way, too: NVIDIA has no table of what its heuristic offers. */
+ * other than promised, operands less aligned than promised. An epilogue's vector must be aligned to
+ * 16 bytes, and no size may be 1, which is where PyTorch keeps away from epilogues. Sums of an
+ * operand come with a product as nvmath-python knows it of the library: in the result's dtype, not
+ * in f64; and here only where all is aligned to 16 bytes, so that tests see the other way, too:
+ * NVIDIA has no table of what its heuristic offers. */
 #include <atomic>
 #include <cblas.h>
 #include <stdint.h>
@@ -133,13 +134,19 @@ static bool shape_of(const lt_desc *d, const lt_layout *a, const lt_layout *b, c
 
 /* Whether a product with the sums of b is offered. */
 static bool has_sums(const lt_layout *a, const lt_layout *b, const lt_layout *c,
-                     const lt_pref *pref, int k)
+                     const lt_pref *pref)
 {
     size_t size = c->type == LT_F32 ? 4 : 2;
     bool aligned = true;
     for (const lt_layout *l : {a, b, c}) aligned = aligned && (size_t)l->ld * size % 16 == 0;
     for (uint32_t align : pref->align) aligned = aligned && align >= 16;
-    return aligned && k > 1 && c->n_batch == 1;
+    return aligned && c->n_batch == 1;
+}
+
+static bool takes_vector(const lt_desc *d, int m, int n, int k)
+{
+    return d->epilogue == LT_EPILOGUE_NONE ||
+           (m > 1 && n > 1 && k > 1 && (uintptr_t)d->bias % 16 == 0);
 }
 
 /* Stores the promises in the algorithm, so that the product can check them. */
@@ -150,7 +157,8 @@ static int cublasLtMatmulAlgoGetHeuristic(lt_handle_t, lt_desc_t d, lt_layout_t 
     int m, n, k;
     *n_found = 0;
     if (n_wanted < 1 || !shape_of(d, a, b, c, &m, &n, &k)) return LT_NOT_SUPPORTED;
-    if (d->epilogue == LT_EPILOGUE_SUMS_B && !has_sums(a, b, c, pref, k)) return LT_NOT_SUPPORTED;
+    if (!takes_vector(d, m, n, k)) return INVALID;
+    if (d->epilogue == LT_EPILOGUE_SUMS_B && !has_sums(a, b, c, pref)) return LT_NOT_SUPPORTED;
     *results = lt_heuristic{};
     results->algo.data[0] = pref->n_workspace;
     for (int i = 0; i < 4; i++) results->algo.data[1 + i] = pref->align[i];
@@ -267,6 +275,7 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
 {
     int m, n, k;
     if (!shape_of(d, la, lb, lc, &m, &n, &k) || c != out) return INVALID;
+    if (!takes_vector(d, m, n, k)) return INVALID;
     const void *at[] = {a, b, c, out};
     for (int i = 0; i < 4; i++)
         if (algo->data[1 + i] && (uintptr_t)at[i] % algo->data[1 + i]) return INVALID;

@@ -10,9 +10,11 @@
  *     ncclCommFinalize, and for its ncclSend, of which nothing is buffered;
  *   - what is sent is read when the other rank is there, not before;
  *   - the calls of one group (ncclGroupStart) start together; others of a communicator one after
- * the other, on whichever streams. Sums are in the order of the ranks; of 16-bit numbers each
- * addition is rounded. Unlike NCCL, it lets ranks share a device. */
+ * the other, on whichever streams; a rank sends to itself only in a group that receives it, too.
+ * Sums are in the order of the ranks; of 16-bit numbers each addition is rounded. Two ranks may not
+ * be on one GPU, but with CUDASIM_SHARED_GPU=1 in the environment, for tests of several ranks. */
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <atomic>
 #include <deque>
@@ -295,6 +297,15 @@ void try_messages(group *g)
     }
 }
 
+/* NCCL refuses a group in which a rank sends itself what it does not receive. */
+bool matches_itself(const comm_t &comm, const std::vector<call_t> &calls)
+{
+    int more_sent = 0;
+    for (const call_t &c : calls)
+        if (c->root == comm->rank) more_sent += (c->what == kind::send) - (c->what == kind::recv);
+    return more_sent == 0;
+}
+
 /* Of the calls of a batch that one communicator has, when the stream has come to them. */
 bool is_over(const comm_t &comm, uint64_t nth, const std::vector<call_t> &calls)
 {
@@ -314,6 +325,9 @@ bool is_over(const comm_t &comm, uint64_t nth, const std::vector<call_t> &calls)
 int issue(const comm_t &comm, const std::vector<call_t> &calls)
 {
     group *g = comm->of.get();
+    if (!matches_itself(comm, calls))
+        return fail(g, INVALID_USAGE, "rank %d sends itself more or less than it receives",
+                    comm->rank);
     for (const call_t &c : calls) {
         if (c->stream != calls[0]->stream)
             return fail(g, INVALID_USAGE, "one group on two streams: not simulated");
@@ -368,7 +382,7 @@ int add_call(nccl_comm *end, const call &c)
             return fail(g, INVALID_USAGE, "%s: rank %d's communicator %s", names[(int)c.what],
                         comm->rank, comm->finalizing ? "is finalized" : "is not ready");
         bool message = c.what == kind::send || c.what == kind::recv;
-        if (c.root < 0 || c.root >= g->ranks || (message && c.root == comm->rank) ||
+        if (c.root < 0 || c.root >= g->ranks || (message && c.root == comm->rank && !depth) ||
             c.dtype > NCCL_BF16 || c.dtype < 0 || c.op != NCCL_SUM ||
             (c.n && (!c.from || !c.to) && !message) || !lies_well(c, comm->rank, (size_t)g->ranks))
             return fail(g, INVALID_ARGUMENT,
@@ -437,7 +451,11 @@ static int ncclCommInitRankConfig(nccl_comm_t *comm, int ranks, nccl_id id, int 
     comm_t made(new nccl_comm{g, rank, 0, 0, 0, false, false, false});
     comms[made.get()] = made;
     *comm = made.get();
-    if (++g->n_joined == ranks) groups.erase(name);
+    const char *shared = getenv("CUDASIM_SHARED_GPU");
+    if (++g->n_joined > 1 && (!shared || strcmp(shared, "1") != 0))
+        fail(g.get(), INVALID_USAGE, "Duplicate GPU detected: rank %d and another are on GPU 0",
+             rank);
+    if (g->n_joined == ranks) groups.erase(name);
     return NCCL_IN_PROGRESS;
 }
 

@@ -9,9 +9,11 @@
  *
  * What ranks do together (nccl.cc) waits in its stream for the other ranks, and what comes later in
  * the stream behind it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -189,6 +191,29 @@ cudaError_t cudaFree(void *p)
     cudasim::device_free(p);
     return cudaSuccess;
 }
+/* What a process has page-locked so far. A GPU's driver takes some 0.1 ms for each allocation and
+ * for each MiB: with CUDASIM_COUNTS=1 in the environment the counts are printed at the end, and more
+ * than the most that CUDASIM_MOST_PINNED names, of allocations and of MiB alike, fails. */
+static struct counts {
+    std::atomic<uint64_t> pinned, bytes, streams;
+    ~counts()
+    {
+        if (!getenv("CUDASIM_COUNTS")) return;
+        fprintf(stderr, "cudasim: %llu allocations page-locked, %llu MiB in all, %llu streams\n",
+                (unsigned long long)pinned, (unsigned long long)bytes >> 20,
+                (unsigned long long)streams);
+    }
+} made;
+static bool may_lock(size_t n_bytes)
+{
+    const char *most = getenv("CUDASIM_MOST_PINNED");
+    uint64_t n = ++made.pinned, mib = (made.bytes += n_bytes) >> 20;
+    if (!most || (n <= strtoull(most, nullptr, 10) && mib <= strtoull(most, nullptr, 10)))
+        return true;
+    fprintf(stderr, "cudasim: %llu allocations page-locked, %llu MiB in all: a GPU is slow at it\n",
+            (unsigned long long)n, (unsigned long long)mib);
+    return false;
+}
 cudaError_t cudaMallocHost(void **p, size_t n_bytes) { return cudaHostAlloc(p, n_bytes, 0); }
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 {
@@ -196,7 +221,7 @@ cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
     cudaError_t status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
     if (!n_bytes) return cudaSuccess;
-    if (posix_memalign(p, 512, n_bytes)) return cudaErrorMemoryAllocation;
+    if (!may_lock(n_bytes) || posix_memalign(p, 512, n_bytes)) return cudaErrorMemoryAllocation;
     memset(*p, 0xff, n_bytes);
     my_turn mine(turn);
     page_locked[(const char *)*p] = n_bytes;
@@ -272,6 +297,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = new cudasim_stream();
+    made.streams++;
     (*stream)->maker = std::this_thread::get_id();
     my_turn mine(turn);
     streams.insert(*stream);

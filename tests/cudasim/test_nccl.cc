@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include "backends/cuda/nccl.h"
 extern "C" {
@@ -118,6 +119,33 @@ static void what_no_rank_may_ask_is_found(void **)
     close_both();
 }
 
+static void two_ranks_on_one_gpu_are_refused_but_where_a_test_wants_them(void **)
+{
+    unsetenv("CUDASIM_SHARED_GPU");
+    open_both();
+    for (int r = 0; r < 2; r++) assert_int_equal(state_of(r), INVALID_USAGE);
+    close_both();
+    setenv("CUDASIM_SHARED_GPU", "1", 1);
+}
+
+static void a_rank_sends_to_itself_in_a_group_that_receives_it(void **)
+{
+    for (int n_received = 0; n_received < 2; n_received++) {
+        open_both();
+        assert_int_equal(of.call.group_start(), NCCL_OK);
+        assert_int_equal(of.call.send(of.x[1], N, NCCL_F32, 1, of.comm[1], of.stream[1]), NCCL_OK);
+        if (n_received)
+            assert_int_equal(of.call.recv(of.y[1], N, NCCL_F32, 1, of.comm[1], of.stream[1]),
+                             NCCL_OK);
+        assert_int_equal(of.call.group_end(), n_received ? (int)NCCL_OK : (int)INVALID_USAGE);
+        if (n_received) {
+            assert_int_equal(cudaStreamSynchronize(of.stream[1]), cudaSuccess);
+            assert_true(of.y[1][3] == of.x[1][3]);
+        }
+        close_both();
+    }
+}
+
 static int send(int rank, size_t n)
 {
     return of.call.send(of.x[rank], n, NCCL_F32, 1 - rank, of.comm[rank], of.stream[rank]);
@@ -192,6 +220,8 @@ int main(void)
         cmocka_unit_test(a_call_waits_for_all_ranks_in_its_stream_only),
         cmocka_unit_test(calls_that_differ_are_found),
         cmocka_unit_test(what_no_rank_may_ask_is_found),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_refused_but_where_a_test_wants_them),
+        cmocka_unit_test(a_rank_sends_to_itself_in_a_group_that_receives_it),
         cmocka_unit_test(sends_wait_for_their_receivers_but_in_a_group),
         cmocka_unit_test(what_is_sent_is_read_when_the_receiver_is_there),
         cmocka_unit_test(a_message_of_another_length_is_found),

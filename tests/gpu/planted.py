@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
@@ -83,7 +84,7 @@ def make_pack(folder, fault):
     if fault == "no program":
         os.remove(os.path.join(folder, "tests", "one"))
     with open(os.path.join(folder, "pack.json"), "w", encoding="utf-8") as f:
-        json.dump({"commit": "none", "compiler": "none", "tests": [
+        json.dump({"commit": "none", "compiler": "none", "left_out": ["three"], "tests": [
             {"name": name, "program": f"tests/{name}", "arguments": []} for name in ("one", "two")]}, f)
 
 
@@ -114,7 +115,37 @@ def hanging_step():
         return gpu.Step("saved", 5, settings, about, result).finish()
 
 
+def hanging_test():
+    """One program of the suite that hangs takes its own time only."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_program(os.path.join(folder, "hangs"), "#!/bin/sh\nsleep 60\n")
+        steps.TEST_LIMIT = 1
+        settings = type("Settings", (), {"pack": folder, "environment": {}, "kind": "cudasim", "toy": False,
+                                         "until": time.monotonic() + 60})
+        return steps.run_test(settings, {"name": "hangs", "program": "hangs", "arguments": []})
+
+
+def packed_tests():
+    """Of these tests, one for each reason to leave it out: what is packed, what is not."""
+    device = {"MTT_DEVICE": "cudasim"}
+    tests = [{"name": f"cudasim {name}", "suite": [f"memtape:{suite}"], "env": environment, "cmd": [program]}
+             for name, suite, environment, program in (
+                 ("kernels", "slow", device, "/objects/a"), ("kernels late", "slow", device, "/objects/a"),
+                 ("two ranks", "ranks", device, "/objects/b"), ("every refusal", "large", device, "/objects/c"),
+                 ("a script", "script", device, "/usr/bin/python3"), ("on the CPU", "slow", {}, "/objects/d"))]
+    with tempfile.TemporaryDirectory() as folder:
+        got = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "gpu", "packed.py"), "/objects", folder],
+                             input=json.dumps(tests), capture_output=True, text=True, check=True, cwd=ROOT)
+        with open(os.path.join(folder, "pack.json"), encoding="utf-8") as f:
+            packed = json.load(f)
+    return got.stdout.split(), [test["name"] for test in packed["tests"]], packed["left_out"]
+
+
 def main():
+    # Ranks share GPU 0, which NCCL refuses: a test of several would fail on every GPU.
+    assert packed_tests() == (["a"], ["kernels"], ["a script", "every refusal", "two ranks"])
+    row = hanging_test()
+    assert row["wrong"] == "status out of time" and row["seconds"] < 10, row
     assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
         83886080, 150994944, 201523216, 268632080]
     assert gpu.LOOK + sum(gpu.LIMITS.values()) <= gpu.WHOLE < 480

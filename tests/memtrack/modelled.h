@@ -6,11 +6,17 @@
 
 typedef struct mtt_model mtt_model; /* each test defines its own */
 
+/* What PyTorch counts: torch.cuda.memory_allocated() tells `allocated`. */
+typedef struct mtt_figures {
+    size_t requested, allocated, reserved;
+} mtt_figures;
+
 typedef struct mtt_model_calls {
     uintptr_t (*alloc)(mtt_model *m, size_t n_bytes); /* the address, or 0: there is no memory */
     void (*free)(mtt_model *m, uintptr_t at);
     void (*empty_cache)(mtt_model *m);
-    void (*compare)(const mtt_model *m, const mti_pool *pool); /* after every request */
+    mtt_figures (*figures)(const mtt_model *m);
+    void (*compare)(const mtt_model *m, const mti_pool *pool); /* what else it knows */
 } mtt_model_calls;
 
 typedef struct mtt_requests {
@@ -19,7 +25,8 @@ typedef struct mtt_requests {
     int max_log2; /* of a request's size */
 } mtt_requests;
 
-/* Addresses must always be equal. Returns how many requests were refused, by both. */
+/* Addresses must always be equal and, after every request, all figures and their peaks. Returns how
+ * many requests were refused, by both. */
 size_t mtt_agree(mti_pool *pool, mtt_model *m, const mtt_model_calls *model,
                  const mtt_requests *requests);
 

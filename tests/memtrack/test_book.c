@@ -72,7 +72,7 @@ static void a_storage_counts_once_and_later_savers_share_it(void **state)
     assert_int_equal(mti_book_count(book), 2);
     assert_int_equal(mti_book_bytes(book), 1600);
     assert_int_equal(mti_book_live_bytes(book), 1600);
-    assert_int_equal(mti_book_rounded_bytes(book), 1024 + 1024);
+    assert_int_equal(mti_book_allocated(book), 1024 + 1024);
     const mti_record *r = mti_book_get(book, 0);
     assert_int_equal(r->serial, a->serial);
     assert_string_equal(r->saver.op, "gelu");
@@ -151,7 +151,7 @@ static void a_reset_forgets_records_and_keeps_what_is_ignored_and_the_memory(voi
     assert_int_equal(mti_book_count(book), 0);
     assert_int_equal(mti_book_bytes(book), 0);
     assert_int_equal(mti_book_live_bytes(book), 0);
-    assert_int_equal(mti_book_rounded_bytes(book), 0);
+    assert_int_equal(mti_book_allocated(book), 0);
     mti_fail_nth_alloc(1); /* the same again: no memory is asked for */
     for (int i = 0; i < MANY; i++) assert_true(put(book, b[i], "relu"));
     for (int i = 0; i < 3; i++) assert_true(put(book, b[7], "add"));
@@ -265,7 +265,7 @@ static void a_save_that_is_taken_back_leaves_the_others_in_their_order(void **st
         assert_int_equal(mti_book_count(book), MANY - MANY / 10);
         assert_int_equal(mti_book_bytes(book), rest);
         assert_int_equal(mti_book_live_bytes(book), rest);
-        assert_int_equal(mti_book_rounded_bytes(book), (MANY - MANY / 10) * 512);
+        assert_int_equal(mti_book_allocated(book), (MANY - MANY / 10) * 512);
         for (size_t i = 0; i < MANY - MANY / 10; i++) {
             const mti_record *r = mti_book_get(book, i);
             assert_int_equal(r->serial, b[i + i / 9]->serial);

@@ -209,8 +209,8 @@ static void note(void *user, const mt_mem_event *e)
     mapped *m = user;
     assert_int_not_equal(e->kind, MT_MEM_SEGMENT_ALLOC);
     assert_int_not_equal(e->kind, MT_MEM_SEGMENT_FREE);
-    if (e->kind == MT_MEM_SEGMENT_MAP) m->n_map++, m->bytes += e->span;
-    if (e->kind == MT_MEM_SEGMENT_UNMAP) m->n_unmap++, m->bytes -= e->span;
+    if (e->kind == MT_MEM_SEGMENT_MAP) m->n_map++, m->bytes += e->allocated;
+    if (e->kind == MT_MEM_SEGMENT_UNMAP) m->n_unmap++, m->bytes -= e->allocated;
     assert_int_equal(e->reserved, m->bytes);
 }
 
@@ -306,7 +306,7 @@ static void count_block(void *user, const mti_block *block)
 static void note_what_goes_back(void *user, const mt_mem_event *e)
 {
     size_t *n_bytes = user;
-    if (e->kind == MT_MEM_SEGMENT_UNMAP) n_bytes[e->large] += e->span;
+    if (e->kind == MT_MEM_SEGMENT_UNMAP) n_bytes[e->large] += e->allocated;
 }
 
 /* What goes back first lies at the lowest place, wherever the system put the segments (mmap puts

@@ -100,9 +100,9 @@ static void the_classes_are_those_of_torch_autocast(void **state)
 {
     (void)state;
     const char *low[] = {"matmul", "linear", "flash_attention", "linear_cross_entropy"};
-    const char *full[] = {"exp",     "softplus",    "log",           "pow",
-                          "softmax", "log_softmax", "layer_norm",    "rms_norm",
-                          "sum",     "mse",         "cross_entropy", "cross_entropy_lse"};
+    const char *full[] = {"exp",           "softplus",          "log",       "pow", "softmax",
+                          "log_softmax",   "layer_norm",        "rms_norm",  "sum", "mse",
+                          "cross_entropy", "cross_entropy_lse", "reciprocal"};
     for (int i = 0; i < mt_op_count(); i++) {
         mt_op_info op = mt_op_get(i);
         const char *want = "widest";

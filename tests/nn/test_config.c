@@ -75,6 +75,10 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
          "is width",
          "joint_products"},
         {{GPT, .position_offset = 2}, "position_offset", "is set", "a gpt has none"},
+        {{GPT, .kind = MT_MODEL_BERT, .untied = true},
+         "untied",
+         "is set",
+         "the embedding's weight"},
         {{GPT, .kind = MT_MODEL_BERT, .position_offset = -1},
          "position_offset",
          "is -1",
@@ -216,6 +220,7 @@ static void json_holds_every_field(void **state)
                             .attention_cap = 50,
                             .logit_cap = 30,
                             .scaled_embedding = true,
+                            .fused_gelu = true,
                             .local_theta = 1e4,
                             .local_period = 6};
     mt_model_config unfused = {GPT,
@@ -250,6 +255,7 @@ static void json_holds_every_field(void **state)
         assert_int_equal(back.position_offset, configs[i].position_offset);
         assert_int_equal(back.padding, configs[i].padding);
         assert_int_equal(back.joint_products, configs[i].joint_products);
+        assert_int_equal(back.fused_gelu, configs[i].fused_gelu);
         assert_int_equal(strstr(text, "unfused") != NULL, i == 7);
         assert_memory_equal(&back.ops, &configs[i].ops, sizeof back.ops);
         assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
@@ -271,7 +277,7 @@ static void json_holds_every_field(void **state)
                                .token_types = most,
                                .mask_token = most,
                                .rope_theta = DBL_TRUE_MIN,
-                               .layers = most,
+                               .layers = 1 << 14,
                                .vocab = most,
                                .context = most,
                                .ffn = most,
@@ -290,6 +296,7 @@ static void json_holds_every_field(void **state)
                                .attention_cap = DBL_TRUE_MIN,
                                .logit_cap = DBL_TRUE_MIN,
                                .scaled_embedding = true,
+                               .fused_gelu = true,
                                .local_theta = DBL_TRUE_MIN,
                                .local_period = most};
     char text[MT_MODEL_CONFIG_TEXT];

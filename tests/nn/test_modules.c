@@ -1,5 +1,7 @@
 /* The tree of modules, built through the public functions. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
 #include "mtt_fixture.h"
@@ -323,6 +325,63 @@ static void layers_refuse_invalid_arguments(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "p is 1");
 }
 
+static void need_all(mt_tensor *t, const double *want, double tolerance)
+{
+    MT_AUTO mt_tensor *made = mtt_made(t);
+    double *got = mtt_doubles(made);
+    for (int64_t i = 0; i < mt_numel(made); i++)
+        if (!(fabs(got[i] - want[i]) <= tolerance * (1 + fabs(want[i]))))
+            fail_msg("element %lld is %.9g, want %.9g", (long long)i, got[i], want[i]);
+    free(got);
+}
+
+/* y = x w^T + b, and the gradients of the sum of its elements. */
+static void check_linear(mt_dtype dtype, int64_t rows, int64_t in, int64_t out)
+{
+    double y[64] = {0}, dx[64] = {0}, dw[64] = {0}, db[8], tolerance = 0x1p-6;
+    if (dtype == MT_F32 || dtype == MT_F64) tolerance = 0x1p-20;
+    mt_module *m = mt_linear_new(device, dtype, in, out, true, 0);
+    assert_non_null(m);
+    mt_tensor *bias = mt_module_param(m, "bias"), *weight = mt_module_param(m, "weight");
+    MT_AUTO mt_tensor *one = mtt_made(mt_full(device, dtype, MT_SHAPE(out), 1));
+    char ones[64];
+    size_t n_bytes = (size_t)out * mt_dtype_size(dtype);
+    mtt_ok(mt_to_host(one, ones, n_bytes));
+    mtt_ok(mt_copy_from_host(bias, ones, n_bytes));
+    MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, dtype, MT_SHAPE(rows, in), 3, -1, 1));
+    mtt_ok(mt_set_requires_grad(x, true));
+    double *xs = mtt_doubles(x), *ws = mtt_doubles(weight);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < out; o++) {
+            y[r * out + o] = 1;
+            for (int64_t i = 0; i < in; i++) {
+                y[r * out + o] += xs[r * in + i] * ws[o * in + i];
+                dx[r * in + i] += ws[o * in + i], dw[o * in + i] += xs[r * in + i];
+            }
+        }
+    for (int64_t o = 0; o < out; o++) db[o] = (double)rows;
+    MT_AUTO mt_tensor *got = mtt_made(mt_forward(m, x));
+    MT_AUTO mt_tensor *sum = mtt_made(mt_sum(got, 0, NULL, false));
+    mtt_ok(mt_backward(sum));
+    need_all(mt_retain(got), y, tolerance);
+    need_all(mt_retain(mt_grad(x)), dx, tolerance);
+    need_all(mt_retain(mt_grad(weight)), dw, tolerance);
+    need_all(mt_retain(mt_grad(bias)), db, tolerance);
+    free(xs), free(ws);
+    mt_module_free(m);
+}
+
+/* Products of a row, a column or a number: a GPU's library refuses some of them with a bias. */
+static void a_linear_layer_may_be_one_wide_and_have_one_row(void **state)
+{
+    (void)state;
+    static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
+    for (int t = 0; t < 4; t++)
+        for (int64_t rows = 1; rows <= 8; rows += 7)
+            for (int64_t in = 1; in <= 8; in += 7)
+                for (int64_t out = 1; out <= 8; out += 7) check_linear(dtypes[t], rows, in, out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +400,7 @@ int main(void)
         mtt_test(freezing_stops_gradients_and_frees_existing_ones),
         mtt_test(dropout_acts_in_training_only),
         mtt_test(a_module_with_very_many_children_is_made_and_searched_in_linear_time),
+        mtt_test(a_linear_layer_may_be_one_wide_and_have_one_row),
         mtt_test(layers_refuse_invalid_arguments),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

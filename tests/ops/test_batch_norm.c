@@ -181,6 +181,41 @@ static void without_memory_nothing_is_counted(void **state)
     mt_release(y);
 }
 
+/* Evaluation is linear in x, so that its slope does not read x: not an infinite x either. */
+static void in_evaluation_dx_is_finite_whatever_x_is(void **state)
+{
+    (void)state;
+    const double values[] = {INFINITY, -INFINITY, (double)NAN, 1};
+    MT_AUTO mt_tensor *x = mtt_made(mtt_from_doubles(device, MT_F32, MT_SHAPE(2, 2), values));
+    MT_AUTO mt_tensor *mean = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2)));
+    MT_AUTO mt_tensor *var = mtt_made(mt_full(device, MT_F32, MT_SHAPE(2), 0.25));
+    mtt_ok(mt_set_requires_grad(x, true));
+    MT_AUTO mt_tensor *y = mtt_made(mt_batch_norm(x, NULL, NULL, mean, var, false, 0, 0));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(loss));
+    for (int64_t i = 0; i < 4; i++)
+        assert_true(mt_item_at(mt_grad(x), MT_SHAPE(i / 2, i % 2)) == 2);
+}
+
+static void a_batch_without_elements_moves_nothing(void **state)
+{
+    (void)state;
+    mt_module *m = mt_batch_norm_new(device, MT_F32, CHANNELS, 0.25, 0);
+    assert_non_null(m);
+    {
+        MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(0, CHANNELS)));
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+        MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
+        MT_AUTO mt_tensor *mean = mtt_made(mt_mean_all(y));
+        mtt_ok(mt_backward(sum));
+        assert_true(mt_numel(y) == 0 && mt_item(sum) == 0 && isnan(mt_item(mean)));
+        assert_true(mt_item_at(mt_grad(mt_module_param(m, "weight")), MT_SHAPE(1)) == 0);
+        assert_true(mt_item_at(mt_module_param(m, "running_mean"), MT_SHAPE(1)) == 0);
+        assert_true(mt_item_at(mt_module_param(m, "running_var"), MT_SHAPE(1)) == 1);
+    }
+    mt_module_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +225,8 @@ int main(void)
         mtt_test(x_and_two_numbers_a_channel_are_kept),
         mtt_test(what_does_not_fit_is_refused),
         mtt_test(without_memory_nothing_is_counted),
+        mtt_test(in_evaluation_dx_is_finite_whatever_x_is),
+        mtt_test(a_batch_without_elements_moves_nothing),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

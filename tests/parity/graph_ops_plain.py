@@ -34,8 +34,8 @@ for one in (_Unary("relu", kinks=(0,), weight=4), _Unary("leaky_relu", kinks=(0,
             # Below -2.5 the values of 1 + erf and 1 + tanh are mostly rounding.
             _Unary("gelu", low=-2.5), _Unary("gelu_tanh", low=-2.5),
             _Unary("silu"), _Unary("tanh"), _Unary("sigmoid"), _Unary("exp", high=3, weight=4),
-            _Unary("log", low=0.25), _Unary("sqrt", low=0.25), _Unary("affine"), _Unary("clone"),
-            _Unary("all_reduce", weight=1), _Unary("recv", weight=1)):
+            _Unary("log", low=0.25), _Unary("sqrt", low=0.25), _Unary("reciprocal", low=0.25),
+            _Unary("affine"), _Unary("clone"), _Unary("all_reduce", weight=1), _Unary("recv", weight=1)):
     OPS[one.name] = one
 
 

@@ -30,7 +30,7 @@ def gradient_of(name, traced):
 
 
 def roots_earlier(graph, traced):
-    """Replaces a root by an operand of its node."""
+    """Replaces a root by an operand of its node, or by all of them."""
     for i, (root, _) in enumerate(graph.roots):
         for node in graph.nodes:
             if root not in node.outputs:
@@ -38,12 +38,13 @@ def roots_earlier(graph, traced):
             inputs = [name for name in dict.fromkeys(node.inputs)
                       if traced.exact.values[name].requires_grad
                       and name not in [leaf.name for leaf in graph.leaves]]
-            for name in inputs:
-                leaf = gradient_of(name, traced)
-                others = [x for x in graph.leaves if x.name != leaf.name]
-                yield Graph(others + [leaf], graph.nodes,
-                            [r for r in graph.roots if r[0] != name][:i] + [(name, leaf.name)]
-                            + [r for r in graph.roots[i + 1:] if r[0] != name])
+            for names in [[name] for name in inputs] + [inputs] * (len(inputs) > 1):
+                leaves = [gradient_of(name, traced) for name in names]
+                others = [x for x in graph.leaves if x.name not in [leaf.name for leaf in leaves]]
+                yield Graph(others + leaves, graph.nodes,
+                            [r for r in graph.roots[:i] if r[0] not in names]
+                            + [(name, leaf.name) for name, leaf in zip(names, leaves)]
+                            + [r for r in graph.roots[i + 1:] if r[0] not in names])
 
 
 def dense_gradients(graph, traced):

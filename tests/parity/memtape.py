@@ -67,9 +67,9 @@ class Tensor:
     """A handle, which is released with the Python object."""
 
     def __init__(self, library, pointer, owned=True):
+        self.library, self.pointer, self.owned = library, pointer, owned and bool(pointer)
         if not pointer:
             raise library.error()
-        self.library, self.pointer, self.owned = library, pointer, owned
 
     def __del__(self):
         if self.owned:
@@ -108,6 +108,8 @@ class Tensor:
         return data
 
     def torch(self):
+        if 0 in self.shape:
+            return torch.empty(self.shape, dtype=self.dtype)
         flat = torch.from_numpy(self.numpy_bytes())
         return flat.view(self.dtype).reshape(self.shape)
 

@@ -32,6 +32,8 @@ GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activa
 CASES = [
     ("gpt2", dict(vocab_size=31, n_embd=24, n_layer=4, n_head=4, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0,
                   resid_pdrop=0.0)),
+    ("gpt2", dict(vocab_size=31, n_embd=24, n_layer=2, n_head=4, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0,
+                  resid_pdrop=0.0, tie_word_embeddings=False)),
     ("llama", ROTARY),
     ("mistral", ROTARY | dict(sliding_window=12)),
     ("qwen2", ROTARY),
@@ -42,8 +44,8 @@ CASES = [
     ("gemma2", GEMMA | dict(attn_logit_softcapping=1.5, final_logit_softcapping=2.0)),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=7)),
     ("gemma3_text", GEMMA | dict(rope_local_base_freq=50.0, _sliding_window_pattern=3)),
-    ("roberta", SMALL | dict(type_vocab_size=1, pad_token_id=1, hidden_dropout_prob=0.0,
-                             attention_probs_dropout_prob=0.0)),
+    *((kind, SMALL | dict(type_vocab_size=1, pad_token_id=1, hidden_dropout_prob=0.0,
+                          attention_probs_dropout_prob=0.0)) for kind in ("roberta", "xlm-roberta")),
     ("bert", SMALL | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
 ]
 
@@ -52,7 +54,7 @@ CASES = [
 GPT2 = {"wte.weight": "transformer.wte.weight", "wpe.weight": "transformer.wpe.weight", "ln_f": "transformer.ln_f",
         "ln_1": "transformer.h.N.ln_1", "ln_2": "transformer.h.N.ln_2", "attn.qkv": "transformer.h.N.attn.c_attn",
         "attn.proj": "transformer.h.N.attn.c_proj", "mlp.fc": "transformer.h.N.mlp.c_fc",
-        "mlp.proj": "transformer.h.N.mlp.c_proj"}
+        "mlp.proj": "transformer.h.N.mlp.c_proj", "lm_head": "lm_head"}
 LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_head": "lm_head",
          "ln_1": "model.layers.N.input_layernorm", "ln_2": "model.layers.N.post_attention_layernorm",
          "attn.q": "model.layers.N.self_attn.q_proj", "attn.k": "model.layers.N.self_attn.k_proj",
@@ -74,11 +76,14 @@ BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
 ROBERTA = {ours: [t.replace("bert.", "roberta.", 1) for t in theirs] if isinstance(theirs, list)
            else theirs.replace("bert.", "roberta.", 1) for ours, theirs in BERT.items()} | {
     "head.bias": "lm_head.bias", "head.dense": "lm_head.dense", "head.ln": "lm_head.layer_norm"}
+XLM_ROBERTA = ROBERTA | {"wte.weight": "lm_head.decoder.weight"}  # the same parameter, found there first
 PHI3 = LLAMA | {"attn.qkv": "model.layers.N.self_attn.qkv_proj", "mlp.gate_up": "model.layers.N.mlp.gate_up_proj"}
 GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2": "model.layers.N.pre_feedforward_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
-NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+ROBERTAS = ("roberta", "xlm-roberta")
+NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
+         "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
 
 
 def theirs_for(kind, name, tensors):
@@ -98,12 +103,14 @@ def theirs_for(kind, name, tensors):
 
 # ---- one model ----
 
+def auto_class(kind):
+    return transformers.AutoModelForMaskedLM if kind in ("bert", *ROBERTAS) else transformers.AutoModelForCausalLM
+
+
 def make(kind, config, dtype):
     """A model of theirs with weights that matter."""
     configuration = transformers.AutoConfig.for_model(kind, **config)
-    masked = kind in ("bert", "roberta")
-    make_from = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-    model = make_from.from_config(configuration, attn_implementation="eager").to(dtype)
+    model = auto_class(kind).from_config(configuration, attn_implementation="eager").to(dtype)
     generator = torch.Generator().manual_seed(29)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -131,7 +138,7 @@ def faults(library, kind, config, dtype):
     if padding is not None:
         x[0, 3] = padding % 31
     # Transformers would count a roberta's positions without padding.
-    positions = {"position_ids": torch.arange(2, 2 + TOKENS[1]).expand(TOKENS)} if kind == "roberta" else {}
+    positions = {"position_ids": torch.arange(2, 2 + TOKENS[1]).expand(TOKENS)} if kind in ROBERTAS else {}
     logits = model(input_ids=x, **positions).logits
     F.cross_entropy(logits.view(-1, 31), target.view(-1)).backward()
     our_logits = ours(library.tensor(x))
@@ -148,13 +155,45 @@ def faults(library, kind, config, dtype):
             yield f"gradient of {name}: {fault}"
 
 
+# ---- the other classes of a family ----
+
+def classes(kind, configuration):
+    """Transformers' classes of the family that can be made from its configuration."""
+    module = sys.modules[type(configuration).__module__.replace(".configuration_", ".modeling_")]
+    for name in module.__all__:
+        class_ = getattr(module, name)
+        if issubclass(class_, transformers.PreTrainedModel) and class_.config_class is type(configuration) \
+                and not name.endswith("PreTrainedModel"):
+            yield name, class_
+
+
+def class_faults(library, kind, config):
+    """A class named in "architectures" is refused by name, or has as many parameters here as there. One is taken."""
+    configuration, taken = transformers.AutoConfig.for_model(kind, **config), []
+    auto_class(kind).from_config(configuration)  # imports the family's module
+    for name, class_ in classes(kind, configuration):
+        try:
+            ours = memtape.Model(library, hf=configuration.to_dict() | {"architectures": [name]})
+        except memtape.MemtapeError as error:
+            if name not in str(error):
+                yield f"{name}: refused without its name: {error}"
+            continue
+        taken.append(name)
+        theirs = sum(p.numel() for p in class_(configuration).parameters())
+        here = sum(p.torch().numel() for p in ours.parameters.values())
+        if here != theirs:
+            yield f"{name}: {here} parameters, Transformers {theirs}"
+    if len(taken) != 1:
+        yield f"classes that are taken: {taken}"
+
+
 def main():
     library = memtape.Library(sys.argv[1])
     failed = 0
     transformers.logging.set_verbosity_error()
     for kind, config in CASES:
         try:
-            found = list(faults(library, kind, config, torch.float32))
+            found = [*faults(library, kind, config, torch.float32), *class_faults(library, kind, config)]
         except memtape.MemtapeError as error:
             found = [f"memtape: {error}"]
         for fault in found:

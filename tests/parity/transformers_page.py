@@ -8,14 +8,17 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
     ("`--rms-norm unfused`", "RMS norms", "cast to f32, `pow(2).mean`, `rsqrt`, product, cast, product with the weight",
      "`models/llama/modeling_llama.py`, LlamaRMSNorm", "for each norm the normalised rows, b s h e, and of 2-byte "
      "floats the input in 4 bytes instead of 2: b s h (4 - e)"),
-    ("`--gelu-tanh unfused`", "act gelu_tanh", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
+    ("`--gelu-tanh unfused`", "gelu_new and gelu_fast", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
      "`activations.py`, NewGELUActivation", "tanh(..), 1 + tanh(..) and x/2: 3 L b s f e"),
     ("`--rope unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
     ("`--softmax f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
-    ("`--kv-groups repeated`", "math attention with grouped heads", "`repeat_kv` of keys and values",
-     "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: 2 L b s (q - k) e"),
+    ("`--kv-groups repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
+     "batched product copies", "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: "
+     "2 L b s (q - k) e, but 0 of one head of one sequence, whose repetition is a view (under autocast a cast copies its "
+     "keys: L s (q - k) e). Of phi3, whose values are a view of one product: a copy of them instead of all of it, "
+     "if there are several heads and sequences"),
 ]
 
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
@@ -25,10 +28,20 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "([parity.md](parity.md))."),
     ("looked-up rows", "learned positions of gpt2, token types of bert", "-8 s", "Transformers looks rows up by an i64 for each "
      "position: gpt2 its positions, bert its token types. memtape takes a slice of the table."),
-    ("apart", "queries, keys and values of bert, and of gpt2 with math attention", "0", "One product makes them here, side by "
+    ("counted positions", "positions and token types of roberta, xlm-roberta", "-16 b s", "RoBERTa counts each sequence's "
+     "positions from its first token that is no padding, and looks both up by an i64 for each token. Here they are slices."),
+    ("apart", "queries, keys and values of bert and roberta, and of gpt2 with math attention and several heads and "
+     "sequences", "0", "One product makes them here, side by "
      "side in one storage. There they are three storages: bert has three products, and a batched product copies what lies "
      "scattered."),
-    ("merged by a copy", "phi3 with flash attention", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
+    ("fast gelu", "gelu_fast", "-3 L b s f e; bert: its head's -3 b s h e", "FastGELUActivation multiplies by x twice instead of "
+     "cubing it: three more factors. `--gelu-tanh unfused` is NewGELUActivation's."),
+    ("masks of windows", "flash attention of l layers with a window of at most s", "-l b s^2 e", "Transformers gives a mask to "
+     "attention, which keeps it. Here attention sees all positions."),
+    ("repeated by sdpa", "flash attention of grouped heads, s > 1: of such layers, or of all if heads are wider than 256",
+     "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only without a mask, and up "
+     "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
+    ("merged by a copy", "phi3 with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
     ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
      "holds. Here softmax knows which columns are masked from their numbers."),
@@ -54,12 +67,14 @@ given beside `--recipe` wins.
 `tests/parity/transformers_parity.py` makes small random models from configs with Transformers {version} on the CPU, dropout 0,
 counts the distinct storages that pass through the saved-tensor hooks around forward and loss, parameters and buffers
 left out, and compares them one by one with those of the program, with and without autocast and checkpoints; in f32 the
-loss and every gradient, too. This page is
-written by it (`--write-doc`), figures included. `--list "llama sdpa f32 s=64"` prints both lists, storage by storage.
+loss and every gradient, too. So it does with configurations drawn at random (`transformers_draw.py`: 72, and 600 with
+`MTT_LONG=1`): families, sizes, one sequence or position, heads, activations, windows, caps, dtypes. This page is
+written by it (`--write-doc`), figures included. `--list "llama sdpa f32 s=64"` and `--list "draw 7"` print both lists,
+storage by storage.
 
 ## The choices
 
-e is the bytes of an element, f the MLP's width, h the model's, q and k the joint widths of the heads and of the heads of keys.
+`gelu_pytorch_tanh` is one op, and stays so. e is the bytes of an element, f the MLP's width, h the model's, q and k the joint widths of the heads and of the heads of keys.
 Paths are those of the library's folder `transformers`.
 
 | option | where it applies | what Transformers does | where | what that keeps besides |
@@ -73,10 +88,9 @@ NOT_COVERED = """
   (`TrainingArguments.use_cache`, false by default); a loop of one's own keeps copies of keys and values in GPT-2.
 - The result holds the logits for as long as the caller holds the result: b s v e more at the peak.
 - BERT's loss takes the logits as they are (`BertForMaskedLM`), so `--loss` stays native there.
-- A GPT-2 whose config says `gelu_pytorch_tanh` runs one op: `--recipe hf --gelu-tanh fused`.
 - With checkpoints the same bytes are kept, but beside them Transformers holds the two tables of cosines and sines throughout backward, in its
   layers' arguments; here each layer makes its own again.
-- Under autocast gpt2 and bert are not compared: their powers, softmax and layer norms run in f32 on CUDA, and so here,
+- Under autocast gpt2, bert, `gelu_new` and `gelu_fast` are not compared: their powers, softmax and layer norms run in f32 on CUDA, and so here,
   but in 16 bits on the CPU ([parity.md](parity.md)).
 - Kernels from the Hub (`use_kernel_forward_from_hub`) replace the eager code: then the options' defaults are nearer.
 - On CUDA the same code runs other kernels for attention and norms; what these keep otherwise than on the CPU is in

@@ -28,11 +28,13 @@ except ImportError as error:
 import memtape
 from harness import MODEL_TOLERANCE, SavedTensors, Tally, far
 from published import theirs_for
-from transformers_page import document
+from transformers_draw import MASKED, ROTARY, draw
+from transformers_page import DIFFERENCES, document
 
 LONG = os.environ.get("MTT_LONG") == "1"
+DRAWS, LONG_DRAWS = 72, 600
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "parity-transformers.md"
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 # ---- the cases ----
@@ -48,9 +50,13 @@ class Case:
     more: dict = field(default_factory=dict)  # for the config
     amp: bool = False  # autocast to bf16
     checkpoint: bool = False  # each layer is recomputed
+    seed: int = None  # of a random draw
+    context: int = None  # None: s
 
     @property
     def name(self):
+        if self.seed is not None:
+            return f"draw {self.seed}"
         # A comma-free name can be given to --list.
         more = "".join(f" {key}" for key in self.more)
         return f"{self.family}{more} {self.attention} {self.floats}{' checkpoint' * self.checkpoint} s={self.s}"
@@ -61,19 +67,19 @@ class Case:
 
     @property
     def causal(self):
-        return self.family != "bert"
+        return self.family not in MASKED
 
 
 ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text", "bert")
+DOCUMENTED = ("gpt2", *ROTARY, "bert")
 
 
 def cases():
-    for family in FAMILIES:
+    for family in DOCUMENTED:
         # Transformers refuses capped scores with sdpa.
         for attention in ("eager",) if family == "gemma2" else ("sdpa", "eager"):
             yield Case(family, attention, "f32", checkpoint=True)
-            for dtype in DTYPES:
+            for dtype in ("f32", "bf16"):
                 yield Case(family, attention, dtype)
             # gpt2 and bert call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
             if family not in ("gpt2", "bert"):
@@ -82,27 +88,40 @@ def cases():
     for attention in ("sdpa", "eager"):
         yield Case("llama", attention, "bf16", 1, 33, ODD | {"kv": 6})
         yield Case("llama", attention, "f32", 2, 9, ODD, {"tie_word_embeddings": True})
+        yield Case("llama", attention, "f32", 1, 9, ODD | {"kv": 1})
+        yield Case("phi3", attention, "f32", 2, 9, ODD | {"kv": 6})
+        yield Case("gpt2", attention, "f32", 2, 9, ODD, {"activation_function": "gelu_pytorch_tanh"})
+        yield Case("bert", attention, "f32", 2, 9, ODD, {"hidden_act": "gelu_fast"})
+        yield Case("roberta", attention, "f32", 2, 9, ODD, {"pad_token_id": 0})
+
+
+CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
+           "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
+           "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
+           "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
+           "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
+           "xlm-roberta": transformers.XLMRobertaConfig}
 
 
 def their_config(case):
-    z, c = case.sizes, {"vocab_size": case.sizes["v"], **case.more}
+    z, c, context = case.sizes, {"vocab_size": case.sizes["v"]}, case.context or case.s
     if case.family == "gpt2":
         return transformers.GPT2Config(
-            n_embd=z["d"], n_layer=z["layers"], n_head=z["heads"], n_inner=z["f"], n_positions=case.s,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **c)
+            n_embd=z["d"], n_layer=z["layers"], n_head=z["heads"], n_positions=context, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **c | {"n_inner": z["f"]} | case.more)
     c |= {"hidden_size": z["d"], "num_hidden_layers": z["layers"], "num_attention_heads": z["heads"],
-          "intermediate_size": z["f"], "max_position_embeddings": case.s}
-    if case.family == "bert":
-        return transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **c)
-    if case.family in ("qwen3", "gemma2", "gemma3_text"):
-        c["head_dim"] = z["d"] // z["heads"]
-    classes = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
-               "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
-               "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
-               "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig}
+          "intermediate_size": z["f"], "max_position_embeddings": context, "bos_token_id": 0, "eos_token_id": 0}
+    if case.family in MASKED:
+        c |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        if case.family != "bert":  # positions come after the padding
+            c["max_position_embeddings"] += case.more["pad_token_id"] + 1
+    else:
+        c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
+    if case.family in ("qwen3", "gemma2", "gemma3_text") or z.get("head_dim"):
+        c["head_dim"] = z.get("width", z["d"] // z["heads"])
     if case.family == "gemma3_text":
         c["_sliding_window_pattern"] = 2  # every second layer turns by other angles
-    return classes[case.family](num_key_value_heads=z["kv"], bos_token_id=0, eos_token_id=0, pad_token_id=0, **c)
+    return CLASSES[case.family](**c | case.more)
 
 
 def their_model(case):
@@ -201,34 +220,76 @@ def our_storages(profile):
 
 # ---- the named differences: storages that only one of the two keeps ----
 
+def window_layers(case):
+    """How many layers of flash attention get a mask: those whose window is not longer than the sequence."""
+    config = their_config(case)
+    window = getattr(config, "sliding_window", None)
+    if case.attention != "sdpa" or not window or case.s < window:
+        return 0
+    types = getattr(config, "layer_types", None)
+    return types.count("sliding_attention") if types else case.sizes["layers"]
+
+
+def of_inputs(case):
+    """Rows of differences() about what is there once, whether or not layers are checkpoints."""
+    z, e = case.sizes, DTYPES[case.dtype].itemsize
+    yield "class weights", [], [4 if case.causal else e]
+    if case.family in ("gpt2", "bert"):
+        yield "looked-up rows", [], [8 * case.s]
+    elif not case.causal:
+        yield "counted positions", [], [8 * case.b * case.s] * 2
+    if case.causal and case.b == 1:
+        yield "padded labels", [8 * case.s], [8 * (case.s + 1)]
+    if not case.causal and case.more.get("hidden_act") == "gelu_fast":  # the head's
+        yield "fast gelu", [], 3 * [case.b * case.s * z["d"] * e]
+
+
+def of_attention(case):
+    z, e, tokens = case.sizes, DTYPES[case.dtype].itemsize, case.b * case.s
+    width = z.get("width", z["d"] // z["heads"])
+    q, k, layers = tokens * z["heads"] * width, tokens * z["kv"] * width, z["layers"]
+    copied = case.b > 1 and z["heads"] > 1  # by a batched product
+    if case.attention == "sdpa":
+        yield "generator", 2 * layers * [8], []
+    if not case.causal or case.family == "gpt2" and case.attention == "eager" and copied:
+        yield "apart", layers * [3 * q * e], 3 * layers * [q * e]
+    e = 2 if case.amp else e
+    if case.family == "phi3" and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
+        yield "merged by a copy", [], layers * [q * e]
+    windows = window_layers(case)
+    if windows:
+        yield "masks of windows", [], windows * [case.b * case.s**2 * e]
+    if case.attention == "sdpa" and z["kv"] < z["heads"] and case.s > 1:
+        # Of one head that is a view, whose cast is a copy; under autocast values are cast already.
+        n = layers if width > 256 else windows
+        values = q + 2 * k if case.family == "phi3" else k
+        if z["kv"] > 1:
+            yield "repeated by sdpa", n * [k * e, values * e], 2 * n * [q * e]
+        elif case.amp:
+            yield "repeated by sdpa", n * [k * e], n * [q * e]
+    if case.family == "qwen3" and case.amp:
+        yield "mixed factors", layers * [4 * q, 4 * k], layers * [2 * q, 2 * k]
+
+
 def differences(case):
     """[(row, bytes of storages that memtape alone keeps, bytes of those that Transformers alone keeps)]"""
-    z, e = case.sizes, DTYPES[case.dtype].itemsize
-    rows = [("class weights", [], [4 if case.causal else e])]
-    if case.family in ("gpt2", "bert"):
-        rows.append(("looked-up rows", [], [8 * case.s]))
+    z, e, tokens = case.sizes, DTYPES[case.dtype].itemsize, case.b * case.s
+    rows, layers = list(of_inputs(case)), 0 if case.checkpoint else z["layers"]
     if case.checkpoint and case.family == "gpt2" and case.attention == "eager":
         rows.append(("mask of checkpoints", [], [case.b * case.s**2 * e]))
-    if case.checkpoint:
-        return rows
-    if case.attention == "sdpa":
-        rows.append(("generator", 2 * z["layers"] * [8], []))
-    if case.family == "bert" or case.family == "gpt2" and case.attention == "eager":
-        one = case.b * case.s * z["d"] * e
-        rows.append(("apart", z["layers"] * [3 * one], 3 * z["layers"] * [one]))
-    tokens, width = case.b * case.s, z["d"] // z["heads"]
-    q, k = tokens * z["d"], tokens * z["kv"] * width
-    if case.family == "phi3" and case.attention == "sdpa":
-        rows.append(("merged by a copy", [], z["layers"] * [q * (2 if case.amp else e)]))
-    if case.family == "qwen3" and case.amp:
-        rows.append(("mixed factors", z["layers"] * [4 * q, 4 * k], z["layers"] * [2 * q, 2 * k]))
+    if not case.checkpoint:
+        rows += of_attention(case)
+        act = {"gpt2": "activation_function", "bert": "hidden_act"}.get(case.family, "hidden_activation")
+        if case.more.get(act) == "gelu_fast":
+            f = 4 * z["d"] if "n_inner" in case.more else z["f"]
+            rows.append(("fast gelu", [], 3 * layers * [tokens * f * e]))
     if case.family == "olmo2" and e == 2:
-        wide = [case.s * width] * 2 + (2 * z["layers"] + 1) * [tokens * z["d"]] + z["layers"] * [q, k]
+        width = z["d"] // z["heads"]
+        q, k = tokens * z["d"], tokens * z["kv"] * width
+        wide = (0 if case.checkpoint else 2) * [case.s * width] + (2 * layers + 1) * [q] + layers * [q, k]
         rows.append(("wide norms", [2 * n for n in wide], [4 * n for n in wide]))
-    if case.causal and case.b == 1:
-        rows.append(("padded labels", [8 * case.s], [8 * (case.s + 1)]))
-    if case.family in ("gpt2", "bert") and e == 2:
-        norms = 2 * z["layers"] + (1 if case.causal else 2)
+    if (case.family == "gpt2" or not case.causal) and e == 2:
+        norms = 2 * layers + (1 if case.causal else 2)
         rows.append(("norm statistics", 2 * norms * [4 * tokens], 2 * norms * [2 * tokens]))
     return rows
 
@@ -302,6 +363,8 @@ def planted_faults(program, case, model, theirs, profile):
     words = [] if case.checkpoint else profile["model"]["recipe_options"].split()
     defaults = {"unfused": "fused", "f32": "native", "repeated": "shared"}
     for option, value in zip(words[::2], words[1::2]):
+        if option == "--kv-groups" and case.b == case.sizes["kv"] == 1:
+            continue  # a view
         other = our_profile(program, case, model, "--recipe", "hf", option, defaults[value])
         if not list(bytes_faults(case, our_storages(other), theirs)):
             yield f"without {option} {value} it keeps the same storages"
@@ -322,18 +385,34 @@ def print_list(program, case):
         print(f"difference: {row}: memtape {sum(mine):,}, Transformers {sum(others):,}")
 
 
+def run_drawn(program, case):
+    """Only bytes: other positions and windows give other values."""
+    model = their_model(case)
+    theirs, _ = their_run(case, model)
+    profile = our_profile(program, case, model, "--recipe", "hf")
+    yield from bytes_faults(case, our_storages(profile), theirs)
+    if (profile["formula"] or {}).get("unexplained"):
+        yield f"formula: {profile['formula']['unexplained']} bytes unexplained"
+
+
 def compare(library, program, tally, figures):
-    for case in cases():
+    used = set()
+    for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS))]:
         try:
-            faults = list(run_case(library, program, case, figures))
+            faults = list(run_drawn(program, case) if case.seed is not None
+                          else run_case(library, program, case, figures))
         except Refused as refusal:
             print(f"skipped: {case.name}: {refusal}")
             tally.skipped += 1
             continue
+        used |= {row for row, *_ in differences(case)}
         for fault in faults:
-            print(f"FAILED: {case.name}: {fault}")
+            print(f"FAILED: {case.name}: {fault}" + (f" ({case})" if case.seed is not None else ""))
         tally.failed += bool(faults)
         tally.passed += not faults
+    if used != {row for row, *_ in DIFFERENCES}:
+        print(f"FAILED: differences on the page or in the test alone: {used ^ {row for row, *_ in DIFFERENCES}}")
+        tally.failed += 1
 
 
 def check_document(figures, tally):
@@ -352,7 +431,9 @@ def main(path, program, *arguments):
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     if arguments[:1] == ("--list",):
-        print_list(program, next(c for c in cases() if c.name == arguments[1]))
+        seed = arguments[1].removeprefix("draw ")
+        print_list(program, Case(**draw(int(seed))) if seed.isdigit() else
+                   next(c for c in cases() if c.name == arguments[1]))
         return 0
     library = memtape.Library(path)
     tally, figures = Tally(), []

@@ -2,7 +2,7 @@
  * meta device measures. */
 #include <stdio.h>
 #include <string.h>
-#include "mtt.h"
+#include "models.h"
 #include "nn/model.h"
 
 static mt_model_config preset(const char *name)
@@ -258,92 +258,14 @@ static void invalid_input_is_refused(void **state)
 
 /* ---- any model, measured ---- */
 
-static int64_t pick(uint64_t *seed, int64_t lo, int64_t hi)
-{
-    return (int64_t)mtt_draw(seed, (double)lo, (double)hi + 1);
-}
-static bool toss(uint64_t *seed) { return pick(seed, 0, 1) == 1; }
-
-static bool is_whole_model(const mt_model_config *c)
-{
-    return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT || c->kind == MT_MODEL_LLAMA;
-}
-
-static void draw_dimensions(uint64_t *seed, mt_model_config *c)
-{
-    static const int64_t divisors[] = {1, 2, 1, 4};
-    c->heads = pick(seed, 1, 4);
-    c->kv_heads = toss(seed) ? 0 : divisors[c->heads - 1];
-    if (toss(seed)) {
-        c->head_dim = 2 * pick(seed, 1, 9);
-        c->hidden = pick(seed, 1, 70);
-    } else {
-        c->hidden = c->heads * 2 * pick(seed, 1, 20);
-    }
-    if (toss(seed)) c->ffn = pick(seed, 1, 99);
-    if (!is_whole_model(c)) return;
-    c->layers = pick(seed, 1, 5);
-    c->vocab = pick(seed, 3, 80);
-    c->context = 40;
-    if (c->kind == MT_MODEL_BERT) c->token_types = pick(seed, 0, 3);
-    if (c->kind == MT_MODEL_BERT) c->position_offset = pick(seed, 0, 2);
-}
-
-static void draw_ops(uint64_t *seed, mt_op_choices *ops)
-{
-    ops->swiglu = (mt_op_form)pick(seed, 0, 1);
-    ops->rms_norm = (mt_op_form)pick(seed, 0, 1);
-    ops->gelu_tanh = (mt_op_form)pick(seed, 0, 1);
-    ops->rope = (mt_op_form)pick(seed, 0, 1);
-    ops->softmax = (mt_op_precision)pick(seed, 0, 1);
-    ops->kv_groups = (mt_kv_groups)pick(seed, 0, 1);
-    ops->loss = (mt_loss_form)pick(seed, 0, MT_LOSS_FORM_COUNT - 1);
-}
-
-static mt_model_config draw_model(uint64_t *seed)
-{
-    static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16, MT_F64};
-    mt_model_config c = {.kind = (mt_model_kind)pick(seed, 0, MT_MODEL_KIND_COUNT - 1)};
-    bool llama = c.kind == MT_MODEL_LLAMA;
-    bool part = c.kind == MT_MODEL_BLOCK || c.kind == MT_MODEL_ATTENTION;
-    draw_dimensions(seed, &c);
-    c.act = (mt_act)pick(seed, 0, MT_ACT_COUNT - 1);
-    if (c.kind != MT_MODEL_BERT && toss(seed)) c.mlp = toss(seed) ? MT_MLP_GATED : MT_MLP_SWIGLU;
-    bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
-    c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && toss(seed);
-    if (c.kind == MT_MODEL_MLP) c.out_act = (int)pick(seed, 0, MT_ACT_COUNT);
-    c.norm = (mt_norm_place)pick(seed, 0, MT_NORM_PLACE_COUNT - 1);
-    if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
-    c.norm_kind = (mt_norm_kind)pick(seed, 0, MT_NORM_KIND_COUNT - 1);
-    if (part && toss(seed)) c.rope_theta = 1000;
-    c.joint_products = c.mlp != MT_MLP_GATED && toss(seed);
-    if (llama && toss(seed)) c.scaled_embedding = true, c.logit_cap = 30;
-    if (llama && toss(seed)) c.local_theta = 10, c.local_period = 2;
-    if (!c.joint_products && (llama || c.rope_theta > 0))
-        c.qk_norm = (mt_qk_norm)pick(seed, 0, MT_QK_NORM_COUNT - 1);
-    c.dropout = toss(seed) ? 0.25 : 0;
-    c.attention = toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
-    if (c.attention == MT_ATTENTION_MATH && toss(seed)) c.attention_cap = 50;
-    c.causal = part && toss(seed);
-    c.untied = c.kind == MT_MODEL_GPT && toss(seed);
-    c.tied = llama && toss(seed);
-    c.no_bias = toss(seed);
-    c.qkv_bias = toss(seed);
-    c.dtype = dtypes[pick(seed, 0, 3)];
-    if (toss(seed)) draw_ops(seed, &c.ops);
-    bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
-    if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
-    return c;
-}
-
 static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
 {
     static const char *const presets[] = {NULL,        NULL,   "none",    "full",   "ops",
                                           "selective", "sqrt", "every=2", "every=3"};
-    int64_t n = is_whole_model(c)                                       ? 8
+    int64_t n = mti_is_whole(c->kind)                                   ? 8
                 : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 4
                                                                         : 5;
-    const char *preset = presets[pick(seed, 0, n)];
+    const char *preset = presets[mtt_pick(seed, 0, n)];
     return preset && !strcmp(preset, "ops") && c->inplace ? "full" : preset; /* refused */
 }
 
@@ -382,7 +304,7 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
 {
     const mt_model_config *c = run->config;
     mt_tensor *x, *y, *target = NULL;
-    if (is_whole_model(c)) {
+    if (mti_is_whole(c->kind)) {
         x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
         target = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
     } else {
@@ -488,12 +410,13 @@ static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
     uint64_t seed = SEED;
     for (int i = 0; i < MODELS; i++) {
         mt_device *device = mt_device_open("meta");
-        mt_model_config c = draw_model(&seed);
-        mt_plan_run run = {.config = &c, .batch = pick(&seed, 1, 4), .seq = pick(&seed, 1, 33)};
+        mt_model_config c = mtt_draw_model(&seed);
+        mt_plan_run run = {
+            .config = &c, .batch = mtt_pick(&seed, 1, 4), .seq = mtt_pick(&seed, 1, 33)};
         run.checkpoint = draw_checkpoint(&seed, &c);
-        mt_plan_training training = {.optimizer = optimizers[pick(&seed, 0, 2)]};
-        training.master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
-        training.f32_gradients = mt_dtype_size(c.dtype) == 2 && toss(&seed);
+        mt_plan_training training = {.optimizer = optimizers[mtt_pick(&seed, 0, 2)]};
+        training.master = mt_dtype_size(c.dtype) == 2 && mtt_toss(&seed);
+        training.f32_gradients = mt_dtype_size(c.dtype) == 2 && mtt_toss(&seed);
         step measured = measure(device, &run, &training);
         mt_plan_formula f;
         mtt_ok(mt_plan_parameters(&run, &f));

@@ -79,7 +79,7 @@ def an_mlp_of_the_readme_keeps_what_the_program_says():
         program = profile("mlp", "--act", name, "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16", "--device", "meta")
         equal(report["saved"]["bytes"], wanted, f"{name} in PyTorch")
         equal(program["saved"]["bytes"], wanted, f"{name} in memtape")
-        for key in ("bytes", "dtype", "role", "allocated"):
+        for key in ("bytes", "dtype", "role", "rounded"):
             equal([t[key] for t in report.tensors()], [t[key] for t in program["saved"]["tensors"]], f"{name}: {key}")
 
 

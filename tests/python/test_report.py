@@ -68,6 +68,19 @@ def reports_of_json_have_a_page():
     equal(memtape.Report(values, "x").html().count("<script"), 3, "text of a report is only text")
 
 
+def a_name_need_not_be_utf8():
+    folder = os.fsencode(tempfile.mkdtemp()) + b"/a\xff\x1b[2J\xc2\x9b\xe2\x80\xae"
+    os.mkdir(folder)
+    with open(folder + b"/config.json", "w") as f:
+        json.dump({"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 300, "n_positions": 64}, f)
+    for name in folder, os.fsdecode(folder):
+        report = memtape.profile(name, batch=1, seq=8)
+        for text in report.title, report.json(), report.html():
+            text.encode()
+        memtape.Report(dict(report), os.fsdecode(folder)).html()
+        check("\x1b" not in memtape.run("explain", name, "-b", 1, "-s", 8), "control sequences of a name")
+
+
 def bad_reports_are_refused():
     values = memtape.profile("mlp").to_dict()
     for what, said, changed in [("another schema", "accepted: memtape.profile/1", {**values, "schema": "memtape.fit/1"}),
@@ -86,6 +99,8 @@ def errors_are_the_program_s():
     for call, said in [(lambda: memtape.profile("mlp", act="rellu"), 'unknown "rellu", did you mean relu?'),
                        (lambda: memtape.profile("gpt3"), "gpt3"), (lambda: memtape.profile("mlp", batch=0), "--batch"),
                        (lambda: memtape.profile("mlp", colour="red"), "--colour"),
+                       (lambda: memtape.profile("--help"), "./--help"), (lambda: memtape.profile("-h"), "./-h"),
+                       (lambda: memtape.profile("mlp", help=True), "made no report"),
                        (lambda: memtape.profile("gpt2", capacity="1MiB"), "1 MiB"), (lambda: memtape.run("nothing"), "verb")]:
         refused(f"{said}", said, call)
     equal(memtape.run("explain", "mlp", "--act", "gelu"), run("explain", "mlp", "--act", "gelu").stdout, "run")
@@ -143,7 +158,7 @@ def types_are_clean():
     check(ended.returncode == 0, ended.stdout)
 
 
-for test in [profile_is_the_program_s, page_is_the_program_s, reports_of_json_have_a_page, bad_reports_are_refused,
+for test in [profile_is_the_program_s, page_is_the_program_s, reports_of_json_have_a_page, a_name_need_not_be_utf8, bad_reports_are_refused,
              errors_are_the_program_s, what_is_missing_is_named, data_frame_has_a_row_for_each_storage, types_are_clean]:
     test()
 done()

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tempfile
+import time
 from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 from browser import Browser, missing  # noqa: E402
@@ -86,7 +87,7 @@ def numbers_are_those_of_the_json(browser, page, j, events):
     equal(browser.js(VALUES, ".headline data"), [steady["peak"]], "the headline")
     equal(browser.js(VALUES, ".facts data")[:2], [j["saved"]["bytes"], steady["reserved"]], "the facts")
     g = j["growth"]
-    rows = [g["saved"], *(n for n in [g["before"], g["rounding"], g["output"], g["input"], g["workspace"],
+    rows = [g["saved"], *(n for n in [g["before"], g["rounding"], g["rests"], g["output"], g["input"], g["workspace"],
                                       g["residual"]] if n), g["measured"]]
     equal(browser.js(VALUES, "[aria-label='Growth over forward'] data"), rows, "what forward left behind")
     f = j["formula"]
@@ -96,7 +97,7 @@ def numbers_are_those_of_the_json(browser, page, j, events):
     for name, phases in (("Steady step", steady["phases"]), ("First step", j["phases"])):
         used = [c for c in phases[0]["by_category"] if any(p["by_category"][c] or p["at_peak"][c] for p in phases)]
         wanted = [p["by_category"][c] for c in used for p in phases]
-        wanted += [p[key] for key in ("allocated", "peak", "reserved") for p in phases]
+        wanted += [p[key] for key in ("requested", "allocated", "active", "peak", "reserved") for p in phases]
         equal(browser.js(VALUES, f"[aria-label='{name}'] data"), wanted, name)
     check_alive(browser, events, j["peak"]["event"], "at the peak")
 
@@ -254,6 +255,16 @@ def phone_shows_it_without_scrolling_sideways(page):
         quiet(phone, "loading on a phone")
 
 
+def resized_it_reports_no_error(browser, page):
+    """An observer that resizes what it observes is an error of the window, which no console shows."""
+    browser.open(page)
+    browser.js("window.heard = []; window.addEventListener('error', e => window.heard.push(e.message))")
+    for width in (1200, 420, 1280, 300, 1280):
+        browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        time.sleep(0.3)
+    equal(browser.js("return window.heard"), [], "errors of the window while it is resized")
+
+
 def everything_has_a_name(browser, page):
     browser.open(page)
     tree = browser.cdp("Accessibility.getFullAXTree")["nodes"]
@@ -368,6 +379,7 @@ def main():
         theme_follows_the_system_and_the_button(browser, page)
         two_runs_are_compared(browser, page, j, other_page, other)
         everything_has_a_name(browser, page)
+        resized_it_reports_no_error(browser, page)
         other_kinds_of_profile_open_without_an_error(browser)
         sweep_is_sorted_and_compared(browser)
         plan_shows_formulas_and_measurements(browser)

@@ -28,10 +28,6 @@ KNOWN = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "SETITEMS", "APPENDS", "BI
          "STOP"}
 
 
-def blocks_of(n):
-    return (n + 511) // 512 * 512
-
-
 def write(*args, status=0):
     """The snapshot and the report of a profile."""
     path = FOLDER / "snapshot.pickle"
@@ -62,19 +58,17 @@ def unmapped(segments, at, size, what):
 
 
 def replay(entries, what):
-    """Live blocks and segments after the entries, and the highest of allocated, requested and reserved bytes."""
+    """Live blocks and segments after the entries, and the highest of requested and reserved bytes."""
     blocks, segments, now, highest = {}, {}, collections.Counter(), collections.Counter()
     for e in entries:
         action = e["action"]
         if action == "alloc":
             check(e["addr"] not in blocks, f"{what}: two blocks at {e['addr']}")
             blocks[e["addr"]] = e
-            now["allocated"] += blocks_of(e["size"])
             now["requested"] += e["size"]
         elif action == "free_completed":
             size = blocks.pop(e["addr"])["size"]
             equal(e["size"], size, f"{what}: size of what is freed")
-            now["allocated"] -= blocks_of(size)
             now["requested"] -= size
         elif action == "segment_alloc":
             segments[e["addr"]] = e["size"]
@@ -104,9 +98,14 @@ def compare(args, status=0):
     actions = collections.Counter(e["action"] for e in entries)
     for action, kind in [("alloc", "alloc"), ("free_requested", "free"), ("free_completed", "free"), ("oom", "oom")]:
         equal(actions[action], events[kind], f"{what}: entries {action}")
-    last = [e["current"] for e in report["timeline"]][-1]
-    equal(sum(blocks_of(b["requested_size"]) for b in live(snapshot)), last, f"{what}: allocated at the end")
-    equal(highest["allocated"], max(e["current"] for e in report["timeline"]), f"{what}: the peak")
+    last, whole = report["timeline"][-1], {e["storage"]: e["allocated"] for e in report["timeline"] if e["kind"] == "alloc"}
+    for e in report["timeline"]:
+        if e["kind"] == "free":
+            del whole[e["storage"]]
+    equal(sorted(b["size"] for b in live(snapshot)), sorted(whole.values()), f"{what}: whole blocks at the end")
+    equal([sum(s["allocated_size"] for s in snapshot["segments"]), sum(s["active_size"] for s in snapshot["segments"]),
+           sum(s["total_size"] for s in snapshot["segments"])], [last["current"], last["current"], last["reserved"]],
+          f"{what}: allocated, active and reserved at the end")
     equal({s["address"]: s["total_size"] for s in snapshot["segments"]}, segments, f"{what}: segments")
     equal({b["address"]: (b["requested_size"], b["frames"]) for b in live(snapshot)},
           {a: (e["size"], e["frames"]) for a, e in blocks.items()}, f"{what}: blocks")
@@ -123,7 +122,7 @@ def compare(args, status=0):
               f"{what}: free neighbours are one block")
     if not status:
         steady, phases = report["steady"], report["phases"]
-        equal(highest["allocated"], max(steady["peak"], *(p["peak"] for p in phases)), f"{what}: the peak of the phases")
+        equal(highest["requested"], max(steady["requested"], *(p["requested_peak"] for p in phases)), f"{what}: requested")
         check("--reclaim" in args or sum(s["total_size"] for s in snapshot["segments"]) == highest["reserved"],
               f"{what}: nothing went back")
         equal(highest["reserved"], max(steady["reserved"], *(p["reserved"] for p in phases)), f"{what}: reserved")

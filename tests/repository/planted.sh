@@ -78,6 +78,25 @@ echo 'int mt_class(int class);' >>"$tree/include/memtape/ops.h"
 if command -v g++ >/dev/null; then finds headers 'class'; fi
 
 fresh
+accepts printing
+prints() { # CODE TEXT
+    fresh
+    printf '%s\n' "$1" >"$tree/src/nn/nn.c"
+    finds printing "$2"
+}
+prints 'void f(void) { snprintf(b, 9, "%d and " "%-8.3f", 1, 2.0); }' 'nn.c:1: snprintf: writes a number'
+prints 'void f(void) { printf("%'"'"'d", 1); }' 'nn.c:1: printf: writes a number'
+prints 'double f(const char *s) { return /* atof */ strtod(s, NULL); }' 'strtod: reads or sets'
+prints 'int f(const char *s) { return sscanf(s, "%lf", &x); }' 'sscanf: reads a number'
+prints 'void f(va_list a) { vsnprintf(b, 9, fmt, a); }' 'vsnprintf: passes on a format'
+prints 'void f(const char *name) { fprintf(stderr, "%s\n", name); }' 'fprintf: prints text as it is'
+prints 'void f(void) { json_loads(text, 0, NULL); }' 'json_loads: jansson'
+fresh
+printf '%s\n' 'void f(void) { printf("100 %%f, %d", 1); snprintf(b, 9, "%s", t); sscanf(t, "%d", &i); } /* printf("%f") */' \
+    >"$tree/src/nn/nn.c"
+accepts printing
+
+fresh
 status=0
 "$here/format.sh" "$tree" >/dev/null 2>&1 || status=$?
 if [ $status -ne 77 ]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a C table of calls: every public function, with each of its pointers NULL in turn.
+"""Writes a C table of calls: every public function, with each of its pointers NULL in turn, and with the least, the
+largest and odd values of each of its integers.
 
 usage: null_calls.py HEADER... > null_calls.inc
 The types of the other arguments decide their values, so a new function needs no line here."""
@@ -19,6 +20,10 @@ SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', '
 POINTERS = {'const mt_model_config *': '&x.config', 'const char *': '"x"', 'const int64_t *': '(const int64_t[8]){1, 1}',
             'const int *': '(const int[8]){0}', 'mt_tensor *const *': '(mt_tensor *[8]){x.t}',
             'const void *': '(const void *)&x', 'FILE *': 'stderr', 'char *': '(char[8]){0}'}
+# What no caller means: of these the functions may make an error, nothing else.
+EXTREMES = {'int': ['INT_MIN', '-1', '0', '1 << 30', 'INT_MAX'],
+            'int64_t': ['INT64_MIN', '-1', '0', '(int64_t)1 << 62', 'INT64_MAX'],
+            'uint64_t': ['0', '(uint64_t)1 << 63', 'UINT64_MAX'], 'size_t': ['0', '(size_t)1 << 63', 'SIZE_MAX']}
 SPECIAL = {('mt_in', 't'): 'mt_retain(x.t)', ('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
 BORROWED = {'mt_in', 'mt_grad', 'mt_module_param', 'mt_module_add_param'}
 # These may be NULL: it means that the argument is left out.
@@ -59,11 +64,25 @@ def base(kind):
     return re.sub(r'\bconst\b|\*', '', kind).strip()
 
 
+def is_callback(kind):
+    return kind == 'function' or kind.endswith('_fn')
+
+
+def extremes(kind, name, parameters):
+    """The values to try of an integer. An array has as many elements as its caller says, so these numbers are not tried."""
+    arrays = any('*' in k and not is_object(k) and base(k) not in ('char', 'FILE') for k, _ in parameters)
+    if '*' in kind or is_callback(kind) or name.startswith('n') and arrays:
+        return []
+    if kind.startswith('mt_'):
+        return ['(%s)%s' % (kind, value) for value in ('-1', '99', 'INT_MAX')]
+    return EXTREMES.get(kind, [])
+
+
 def is_object(kind):
     return base(kind) in OBJECTS and kind.count('*') == 1
 
 
-def good(function, kind, name):
+def good(function, kind, name, calls_back):
     if (function, name) in SPECIAL:
         return SPECIAL[function, name]
     if kind in POINTERS:
@@ -71,11 +90,13 @@ def good(function, kind, name):
     if name == 'user' or base(kind) == 'void':
         return 'NULL'
     if is_object(kind):
-        return OBJECTS[base(kind)]
+        return 'x.output' if calls_back and base(kind) == 'mt_tensor' else OBJECTS[base(kind)]
     if kind == 'function' or base(kind).endswith('_fn'):
         return 'NULL'
     if '*' not in kind:
         return SCALARS.get(kind, '(%s)0' % kind)
+    if kind == 'mt_tensor **':
+        return 'x.tensors'
     if kind.count('*') == 2:
         return '(void *)x.places'
     return '&(%s){0}' % kind.rstrip('* ')
@@ -102,17 +123,20 @@ for header in sys.argv[1:]:
     for result, name, parameters in prototypes(header):
         if name in LEFT_OUT:
             continue
-        values = [good(name, kind, argument) for kind, argument in parameters]
-        for i, (kind, argument) in enumerate(parameters):
-            if ('*' not in kind and kind != 'function' and not kind.endswith('_fn')) or argument == 'user':
-                continue
-            arguments = values[:i] + ['NULL'] + values[i + 1:]
+        calls_back = any(is_callback(kind) for kind, _ in parameters)
+        values = [good(name, kind, argument, calls_back) for kind, argument in parameters]
+        tries = [(i, 'NULL') for i, (kind, argument) in enumerate(parameters)
+                 if ('*' in kind or is_callback(kind)) and argument != 'user']
+        tries += [(i, value) for i, (kind, argument) in enumerate(parameters) for value in extremes(kind, argument, parameters)]
+        for i, value in tries:
+            kind, argument = parameters[i]
+            arguments = values[:i] + [value] + values[i + 1:]
             function = 'null_%d' % len(rows)
             print('static void %s(void)\n{\n    %s\n}\n' % (function, call(result, name, arguments)))
             # If an object is NULL, the error may only name the call that should have made it.
             chain = is_object(kind) or any(
                 OBJECTS.get(base(k)) == 'NULL' and is_object(k) for k, _ in parameters)
-            rows.append('    {"%s", "%s", %s, %s, %s},' % (
-                name, argument, function, 'true' if chain and (name, argument) not in OPTIONAL else 'false',
+            rows.append('    {"%s", "%s", "%s", %s, %s, %s},' % (
+                name, argument, value, function, 'true' if chain and (name, argument) not in OPTIONAL else 'false',
                 'true' if result == 'mt_status' else 'false'))
 print('static const row rows[] = {\n%s\n};' % '\n'.join(rows))

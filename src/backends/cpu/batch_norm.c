@@ -140,15 +140,18 @@ static void add_gradients(batch_block *block)
     block->sum_x[k] += dy[i] * (x[i] - block->mean[k]) * block->rstd[k];
 }
 
-/* dx = scale (dy - sum - xhat sum_x), sums being means by now, and 0 in evaluation. */
+/* dx = scale (dy - sum - xhat sum_x), sums being means by now; in evaluation scale dy, whatever x.
+ */
 static void write_dx(batch_block *block)
 {
     double dy[MTI_CPU_RUN], x[MTI_CPU_RUN];
     load_wide(block->job->dy, block->at, dy, block->n);
     load_wide(block->job->x, block->at, x, block->n);
-    EACH_ELEMENT(block)
-    dy[i] = block->scale[k] *
-            (dy[i] - block->sum[k] - (x[i] - block->mean[k]) * block->rstd[k] * block->sum_x[k]);
+    if (block->job->training) {
+        EACH_ELEMENT(block)
+        dy[i] = dy[i] - block->sum[k] - (x[i] - block->mean[k]) * block->rstd[k] * block->sum_x[k];
+    }
+    EACH_ELEMENT(block) dy[i] *= block->scale[k];
     store_wide(block->job->y, block->at, dy, block->n);
 }
 
@@ -165,8 +168,7 @@ static void backward_block(batch_block *block)
     for (int64_t k = 0; k < block->width; k++) {
         set_channel(job->db, block->first + k, block->sum[k]);
         set_channel(job->dw, block->first + k, block->sum_x[k]);
-        block->sum[k] = job->training ? block->sum[k] / count : 0;
-        block->sum_x[k] = job->training ? block->sum_x[k] / count : 0;
+        block->sum[k] /= count, block->sum_x[k] /= count;
     }
     if (job->y) each_piece(block, write_dx);
 }

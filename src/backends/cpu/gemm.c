@@ -40,7 +40,8 @@
 #define HALF_K      512
 #define HALF_WIDE   384 /* columns that fit in the same room */
 #define HALF_WIDE_K 320 /* with these blocks of k */
-/* The longest dimension of a tile, so that OpenBLAS's int can hold it. */
+/* The longest dimension of a tile, so that OpenBLAS's int can hold it. Rows that are farther apart
+ * than it can hold are multiplied one at a time. */
 #define MAX_SIDE ((int64_t)1 << 30)
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -132,9 +133,9 @@ static double macs_of(const mti_gemm *g) { return (double)g->m * (double)g->n * 
 /* Does transposing tiles of b pay? */
 static bool transpose_pays(const mti_gemm *g)
 {
-    return g->dtype == MT_F32 && !g->a.trans && g->b.trans && g->m >= TRANSPOSE_ROWS &&
-           g->n >= 16 && (g->k <= TRANSPOSE_K || macs_of(g) <= UNPACKED_MACS) &&
-           has_unpacked_kernels();
+    return g->b.ld <= INT_MAX && g->dtype == MT_F32 && !g->a.trans && g->b.trans &&
+           g->m >= TRANSPOSE_ROWS && g->n >= 16 &&
+           (g->k <= TRANSPOSE_K || macs_of(g) <= UNPACKED_MACS) && has_unpacked_kernels();
 }
 
 /* Tiles of about a thousand elements, which OpenBLAS multiplies without packing. */
@@ -212,9 +213,17 @@ static void plan_half_tiles(mti_gemm *g)
     g->tile_n = min64(g->tile_n, divide_up(g->n, 16 * n_cols) * 16);
 }
 
+/* What lies too far apart for a library, rows of a matrix or its columns: one in each tile. */
+static void take_far_rows_alone(mti_gemm *g)
+{
+    if (g->a.ld > INT_MAX) *(g->a.trans ? &g->tile_k : &g->tile_m) = 1;
+    if (g->b.ld > INT_MAX) *(g->b.trans ? &g->tile_n : &g->tile_k) = 1;
+    if (g->c.ld > INT_MAX) g->tile_m = 1;
+}
+
 static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
 {
-    int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
+    double operands = ((double)g->m + (double)g->n) * (double)g->k * (double)g->size;
     double macs = macs_of(g);
     int64_t shorter = min64(g->m, g->n);
     g->transpose_b = transpose_pays(g);
@@ -232,11 +241,13 @@ static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
     } else {
         plan_large_tiles(g);
     }
+    if (g->size != 2) take_far_rows_alone(g);
     g->transpose_b = g->transpose_b && !g->native && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
     g->tiles_m = divide_up(g->m, g->tile_m);
     g->tiles_n = divide_up(g->n, g->tile_n);
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
-    g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
+    double tile_macs = (double)g->tile_m * (double)g->tile_n * (double)g->k;
+    g->grain = max64(1, (int64_t)(GRAIN_MACS / (tile_macs < 1 ? 1 : tile_macs)));
     bool serial = macs * (double)g->n_batch < PARALLEL_MACS;
     g->n_workers = serial ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
     if (g->scratch_bytes == g->scratch_per_worker) g->scratch_bytes *= (size_t)g->n_workers;
@@ -248,7 +259,7 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_operand *s, const char *d
                      int64_t j)
 {
     int64_t skip = s->trans ? j * s->ld + i : i * s->ld + j;
-    return (mti_mat){data + skip * (int64_t)g->size, s->ld, s->trans};
+    return (mti_mat){data + skip * (int64_t)g->size, min64(s->ld, INT_MAX), s->trans};
 }
 
 /* Fills rows of c with the bias (plus c), or with 0 if k is 0 and nothing else writes them. */
@@ -275,12 +286,11 @@ DEFINE_START_TILE(start_tile_f64, double)
 
 /* b is transposed first, so that its rows are contiguous. */
 static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_t k, mti_mat a,
-                               mti_mat b, float beta, float *c)
+                               mti_mat b, float beta, float *c, int64_t ldc)
 {
     float transposed[TRANSPOSE_ELEMENTS];
     mti_stranspose(t->n, k, 1, b.data, b.ld, transposed, t->n);
-    mti_sgemm(t->m, t->n, k, (float)g->alpha, a, (mti_mat){transposed, t->n, false}, beta, c,
-              g->c.ld);
+    mti_sgemm(t->m, t->n, k, (float)g->alpha, a, (mti_mat){transposed, t->n, false}, beta, c, ldc);
 }
 
 static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
@@ -289,17 +299,18 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
         int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
+        int64_t ld = min64(g->c.ld, INT_MAX);
         mti_mat a = block(g, &g->a, t->a, t->i, p), b = block(g, &g->b, t->b, p, t->j);
         int beta = started || g->accumulate || p > 0;
         float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
-            mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, g->c.ld);
+            mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, ld);
         else if (g->native)
-            mti_gemm_f32_product(g, t->m, t->n, k, a, b, (float)beta, c, g->c.ld);
+            mti_gemm_f32_product(g, t->m, t->n, k, a, b, (float)beta, c, ld);
         else if (g->transpose_b)
-            transposed_product(g, t, k, a, b, (float)beta, c);
+            transposed_product(g, t, k, a, b, (float)beta, c, ld);
         else
-            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta, c, g->c.ld);
+            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta, c, ld);
     }
 }
 
@@ -349,10 +360,6 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     mti_gemm g;
     if (mti_view_count(c) == 0) return true;
     read_views(&g, a, b, c);
-    if (max64(g.a.ld, max64(g.b.ld, g.c.ld)) > INT_MAX)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "gemm: rows are %lld elements apart; OpenBLAS counts to %d",
-                             (long long)max64(g.a.ld, max64(g.b.ld, g.c.ld)), INT_MAX);
     assert(beta == 0 || beta == 1);
     g.alpha = alpha, g.accumulate = beta != 0;
     g.bias = bias == NULL ? NULL : bias->data;

@@ -7,6 +7,8 @@
 
 /* oneDNN needs a few microseconds to make a primitive, even for a shape it has cached. */
 #define WORTH_MACS (1 << 21)
+/* Its kernels count the bytes of up to 64 rows in an int. */
+#define MOST_COLUMNS (1 << 24)
 
 static bool has(dnnl_cpu_isa_t isa, dnnl_cpu_isa_t all) { return (isa & all) == all; }
 
@@ -27,7 +29,8 @@ static bool is_fast(void)
 bool mti_gemm_bf16_wanted(const mti_gemm *g)
 {
     double macs = (double)g->m * (double)g->n * (double)g->k;
-    return g->dtype == MT_BF16 && macs >= WORTH_MACS && is_fast();
+    bool fits = g->k <= MOST_COLUMNS && g->a.ld <= MOST_COLUMNS && g->b.ld <= MOST_COLUMNS;
+    return g->dtype == MT_BF16 && fits && macs >= WORTH_MACS && is_fast();
 }
 
 typedef struct product {

@@ -170,7 +170,7 @@ bool mti_cpu_sum(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *
     plan(&job, x, y);
     job.scale = scale;
     job.partial = scratch;
-    if (job.reduced.count == 0) return mti_cpu_fill(ctx, y, 0.0);
+    if (job.reduced.count == 0) return mti_cpu_fill(ctx, y, scale * 0); /* a mean: NaN */
     if (job.kept.count == 0) return true;
     bool wide = x->dtype == MT_F64;
     int64_t outer = job.kept.count / job.columns, items = outer * job.blocks * job.tiles;

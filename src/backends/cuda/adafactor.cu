@@ -111,9 +111,9 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
             if (j >= t.columns) continue;
             A g = scale * (A)mti_widen(static_cast<const G *>(e.g)[at + j]);
             double p = (double)e.param(at + j);
-            of_column[k] += g * g;
-            of_row += g * g;
-            of_param += p * p;
+            of_column[k] = mti_fma(g, g, of_column[k]);
+            of_row = mti_fma(g, g, of_row);
+            of_param = mti_fma(p, p, of_param);
         }
         of_row = mti_lanes_sum(of_row, 32);
         if (lane == 0 && s.factored) rows[i] = of_row;
@@ -153,7 +153,8 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     for (int64_t k = 0; k < parts; k++) sum += part[k * length];
     void *state = row ? e.row : e.col;
     A mean = sum / (A)(row ? s.columns : s.rows), old = e.state(state, at), weight = (A)step.weight;
-    A now = weight < (A)0.5 ? old + weight * (mean - old) : mean - (mean - old) * (1 - weight);
+    A now = weight < (A)0.5 ? mti_fma(weight, mean - old, old)
+                            : mti_fma(old - mean, 1 - weight, mean);
     if (e.narrow)
         static_cast<T *>(state)[at] = mti_narrow<T>(now);
     else
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     const mti_factor_entry<T> &e = table.at[entry_at(table, false, blockIdx.x)];
     A keep = (A)(1 - step.lr * (double)e.weight_decay), length = (A)*e.length();
     for_updates<T, G>(e, step, blockIdx.x - e.first_tile, [&](int64_t i, A u) {
-        A p = keep * e.param(i) - length * u;
+        A p = mti_fma(keep, e.param(i), -(length * u));
         if (e.master) e.master[i] = p;
         e.p[i] = mti_narrow<T>(p);
     });

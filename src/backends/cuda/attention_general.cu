@@ -19,6 +19,10 @@ constexpr int PITCH = DEPTH + 1, WEIGHT_PITCH = TILE + 1;
 
 __device__ __forceinline__ float exp_of(float x) { return mti_exp_nonpositive_f32(x); }
 __device__ __forceinline__ double exp_of(double x) { return mti_exp_nonpositive_f64(x); }
+/* a b, rounded before anything is subtracted: a score is the same bits in backward, and where it is all
+ * of lse, exp(score - lse) is exactly 1. */
+__device__ __forceinline__ float score_of(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double score_of(double a, double b) { return __dmul_rn(a, b); }
 __device__ __forceinline__ float log_of(float x) { return mti_log_f32(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
 
@@ -178,7 +182,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             R new_max = max[r], total = 0;
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
-                score[r][c] = j + col + c * SIDE < seen ? score[r][c] * scale : -R(INFINITY);
+                score[r][c] = j + col + c * SIDE < seen ? score_of(score[r][c], scale) : -R(INFINITY);
                 new_max = score[r][c] > new_max ? score[r][c] : new_max;
             }
             new_max = row_max(new_max);
@@ -225,7 +229,7 @@ __device__ __forceinline__ void weights_of_pair(const mti_attn_args &x, const mt
         return;
     }
     int64_t query = head * x.s + i;
-    R weight = exp_of(*p * R(x.scale) - static_cast<const R *>(x.lse)[query]);
+    R weight = exp_of(score_of(*p, R(x.scale)) - static_cast<const R *>(x.lse)[query]);
     R keep = x.seed == NULL ? R(1) : mti_attn_keep(drop, query * x.t + j) ? R(x.keep_scale) : R(0);
     *p = keep * weight;
     *ds = weight * (keep * *ds - static_cast<const R *>(x.delta)[query]);

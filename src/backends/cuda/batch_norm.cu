@@ -101,7 +101,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) batch_forward(const 
     }
 }
 
-/* dx = rstd w (dy - mean(dy) - xhat mean(dy xhat)), the means being 0 in evaluation. */
+/* dx = rstd w (dy - mean(dy) - xhat mean(dy xhat)); in evaluation rstd w dy, whatever x. */
 template <class T> __global__ void __launch_bounds__(BLOCK) batch_backward(const batch_job job)
 {
     typedef mti_wide<T> A;
@@ -125,12 +125,13 @@ template <class T> __global__ void __launch_bounds__(BLOCK) batch_backward(const
     if (first && job.dw) static_cast<T *>(job.dw)[channel] = mti_narrow<T>(sum_x);
     if (!job.y) return;
     A scale = live ? rstd * channel_or<T, A>(job.w, channel, 1) : 0;
-    A part = job.training ? 1 / (A)(job.batch * job.s) : 0;
+    A part = 1 / (A)(job.batch * job.s);
     sum *= part, sum_x *= part;
     for (batch_walk w(job, channel); w.more(job); w.next()) {
         int64_t at = w.at(job, channel);
-        A xhat = (mti_widen(x[at]) - mean) * rstd;
-        static_cast<T *>(job.y)[at] = mti_narrow<T>(scale * (mti_widen(dy[at]) - sum - xhat * sum_x));
+        A g = mti_widen(dy[at]);
+        if (job.training) g = g - sum - (mti_widen(x[at]) - mean) * rstd * sum_x;
+        static_cast<T *>(job.y)[at] = mti_narrow<T>(scale * g);
     }
 }
 

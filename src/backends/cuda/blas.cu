@@ -12,6 +12,7 @@
 #define MAX_PLANS 1024
 #define N_BUCKETS 256
 #define MAX_ALIGN 256
+#define VECTOR_ALIGN 16 /* of an epilogue's vector */
 
 /* A matrix as cuBLASLt sees it: [rows,cols] column-major. */
 struct matrix {
@@ -43,7 +44,7 @@ struct plan {
     struct plan_key key;
     lt_desc_t desc;
     lt_layout_t a, b, c;
-    bool offered; /* whether the library has such a product; false only with LT_EPILOGUE_SUMS_B */
+    bool offered; /* whether the library has such a product; false only with an epilogue */
     lt_algo algo;
 };
 
@@ -212,8 +213,7 @@ static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
         int status = lt->heuristic(ctx->blas->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
                                    &found, &n_found);
         p->offered = status == LT_OK && n_found;
-        bool may_be_missing = p->key.epilogue == LT_EPILOGUE_SUMS_B &&
-                              (status == LT_OK || status == LT_NOT_SUPPORTED);
+        bool may_be_missing = p->key.epilogue != LT_EPILOGUE_NONE;
         ok = may_be_missing || lt_ok(status, "choosing how to multiply");
         if (ok && !p->offered && !may_be_missing)
             ok = mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt has no way to multiply this");
@@ -430,6 +430,26 @@ static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, do
     return ok;
 }
 
+/* ---- epilogues ----
+ * What else a product does with a vector; two launches where the library refuses it, as with rows or
+ * columns of one element, or a heuristic finds none: which is kept as a plan of its own. */
+
+/* Gives the product this epilogue if one launch can do it all; false on failure. */
+static bool add_epilogue(mti_ctx *ctx, struct product *g, uint32_t epilogue, const void *vector)
+{
+    if (!g->k || g->dtype == MT_F64 || g->batch_rank > 1 || alignment(vector) < VECTOR_ALIGN)
+        return true;
+    g->epilogue = epilogue, g->vector = vector;
+    const int64_t none[MT_MAX_RANK] = {};
+    struct operands at = operands_of(g, none);
+    struct plan_key key = key_of(g, &at);
+    pthread_mutex_lock(&ctx->blas->lock);
+    struct plan *p = load(ctx->blas) ? plan_for(ctx, g, &key) : NULL;
+    if (p && !p->offered) g->epilogue = LT_EPILOGUE_NONE, g->vector = NULL;
+    pthread_mutex_unlock(&ctx->blas->lock);
+    return p != NULL;
+}
+
 /* The bias, repeated for every row, as a view of c's shape. */
 static mti_view rows_of_bias(const mti_view *bias, const mti_view *c)
 {
@@ -446,24 +466,22 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
     if (!mti_view_count(c)) return true;
     struct product g;
     bool row_major = read_views(&g, a, b, c);
+    if (bias && row_major && !add_epilogue(ctx, &g, LT_EPILOGUE_BIAS, bias->data)) return false;
     /* cuBLASLt adds a bias along its rows only, and none in f64. Otherwise c is first set to the
      * bias, so that it is still rounded once (twice for 16 bits with beta = 1). */
-    bool fused = bias && row_major && g.dtype != MT_F64 && g.k;
-    if (bias && !fused) {
+    if (bias && !g.vector) {
         mti_view rows = rows_of_bias(bias, c);
         if (beta == 0 ? !mti_cuda_copy(ctx, &rows, c) : !mti_cuda_binary(ctx, MTI_ADD, c, &rows, c))
             return false;
         beta = 1;
     }
-    if (fused) g.epilogue = LT_EPILOGUE_BIAS, g.vector = bias->data;
     if (g.k) return multiply_all(ctx, &g, alpha, beta, scratch);
     return beta != 0 || mti_cuda_fill(ctx, c, 0);
 }
 
 /* ---- a product, and the sums of its first operand's rows ----
  * For a row-major c that operand is cuBLASLt's second matrix, whose columns LT_EPILOGUE_SUMS_B adds
- * up over k, in f32. Two launches where the library has no such product: in f64, for k = 1 before
- * 12.3.4, and where its heuristic finds none, which is kept as a plan of its own. */
+ * up over k, in f32. */
 
 size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b,
                                   const mti_view *c)
@@ -474,29 +492,14 @@ size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_vie
     return product > sum ? product : sum;
 }
 
-static bool is_offered(mti_ctx *ctx, const struct product *g, bool *offered)
-{
-    const int64_t none[MT_MAX_RANK] = {};
-    struct operands at = operands_of(g, none);
-    struct plan_key key = key_of(g, &at);
-    pthread_mutex_lock(&ctx->blas->lock);
-    struct plan *p = load(ctx->blas) ? plan_for(ctx, g, &key) : NULL;
-    *offered = p && p->offered;
-    pthread_mutex_unlock(&ctx->blas->lock);
-    return p != NULL;
-}
-
 bool mti_cuda_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c,
                         const mti_view *sums, void *scratch, size_t)
 {
     struct product g;
-    bool offered = read_views(&g, a, b, c) && g.batch_rank == 0 && g.dtype != MT_F64 && g.k > 1 &&
-                   mti_view_count(c);
-    if (offered) {
-        g.epilogue = LT_EPILOGUE_SUMS_B, g.vector = sums->data;
-        if (!is_offered(ctx, &g, &offered)) return false;
-    }
-    if (offered) return multiply_all(ctx, &g, 1, 0, scratch);
+    if (read_views(&g, a, b, c) && mti_view_count(c) && !g.batch_rank &&
+        !add_epilogue(ctx, &g, LT_EPILOGUE_SUMS_B, sums->data))
+        return false;
+    if (g.vector) return multiply_all(ctx, &g, 1, 0, scratch);
     mti_view x, y;
     mti_view_sums(a, sums, &x, &y);
     return mti_cuda_gemm(ctx, 1, a, b, 0, c, NULL, scratch, 0) &&

@@ -12,6 +12,9 @@
  *   __nv_bfloat16 __half and their conversions to and from float
  *   mti_at<V>(p): p as a V *, for one vector access; the simulator checks its alignment
  *   float4 and its like; __ldg __ldcg; fmaf exp2f and <math.h>
+ *   mti_fma(a, b, c): a b + c, rounded once, of floats or doubles. Where several kernels must give
+ *   the same bits, each sum with a product is written so: the compiler may round a product before
+ *   it is added, or not, and of a b + c d either one, in each kernel as it likes
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
  *   MTI_OP(number): a value whose type is one op, so that a kernel with this type as a parameter
@@ -23,6 +26,7 @@
 #ifndef MTI_GPU_H
 #define MTI_GPU_H
 
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -57,6 +61,15 @@ template <int number> struct mti_op {
     (kernel<<<(grid), (block), (shared), mti_stream(ctx)>>>(__VA_ARGS__),                          \
      mti_cuda_ok(cudaGetLastError(), #kernel))
 #endif
+
+__host__ __device__ __forceinline__ float mti_fma(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+__host__ __device__ __forceinline__ double mti_fma(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
 
 /* Calls of one host thread that are being noted as a graph (capture.cu). */
 struct mti_notes {

@@ -32,7 +32,7 @@ static bool read_limit(double *limit_s)
 {
     const char *text = getenv("MEMTAPE_NCCL_TIMEOUT");
     char *end = NULL;
-    *limit_s = text ? strtod(text, &end) : LIMIT_S;
+    *limit_s = text ? mti_strtod(text, &end) : LIMIT_S;
     return !text || (end != text && !*end && *limit_s > 0 && *limit_s < 1e9) ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "nccl: MEMTAPE_NCCL_TIMEOUT is \"%s\"; need a number of seconds above 0",
@@ -124,7 +124,7 @@ static bool fail_link(mti_link *l, const char *what, const char *why)
 static bool fail_late(mti_link *l, const char *what)
 {
     char why[160];
-    snprintf(why, sizeof why,
+    mti_format(why, sizeof why,
              "nothing has moved for %g s (MEMTAPE_NCCL_TIMEOUT): another rank has ended, or makes "
              "other calls",
              l->ctx->nccl->limit_s);

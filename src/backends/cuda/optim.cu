@@ -191,12 +191,16 @@ template <class A> struct mti_adamw_rule {
     A root_scale;         /* 1 / sqrt(1 - beta2^t) */
     A eps, grad_scale;
 
+    __device__ __forceinline__ A keep(A weight_decay) const
+    {
+        return mti_fma(-lr, weight_decay, (A)1);
+    }
     __device__ __forceinline__ void step(A keep, A g, A &m, A &v, A &p) const
     {
         g = grad_scale * g;
-        m = b1 * m + a1 * g;
-        v = b2 * v + a2 * g * g;
-        p = keep * p - rate * m / (root(v) * root_scale + eps);
+        m = mti_fma(b1, m, a1 * g);
+        v = mti_fma(b2, v, a2 * g * g);
+        p = mti_fma(keep, p, -(rate * m / mti_fma(root(v), root_scale, eps)));
     }
 };
 
@@ -237,7 +241,7 @@ template <class T, class M, class G> struct mti_adamw_step {
     }
     template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
-        A keep = 1 - rule.lr * e.weight_decay;
+        A keep = rule.keep(e.weight_decay);
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             A m = mti_widen(h.m.v[j]), v = mti_widen(h.v.v[j]);
@@ -310,7 +314,7 @@ __device__ __forceinline__ void step_moment_block(const mti_opt_entry<T> &e,
     int lane = (int)threadIdx.x % 32;
     int64_t at = first + lane * V, here = e.n - at, block = first / MTI_MOMENT_BLOCK;
     uint8_t *codes[2] = {static_cast<uint8_t *>(e.m), static_cast<uint8_t *>(e.v)};
-    float keep = 1 - rule.lr * e.weight_decay, *scale[2];
+    float keep = rule.keep(e.weight_decay), *scale[2];
     mti_moment_lane<V> moment[2];
     MTI_UNROLL
     for (int k = 0; k < 2; k++) {
@@ -419,9 +423,9 @@ template <class T, class G> struct mti_sgd_step {
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             A p = h.p.v[j];
-            A g = grad_scale * mti_widen(h.g.v[j]) + e.weight_decay * p;
-            h.m.v[j] = momentum * h.m.v[j] + g;
-            h.p.v[j] = p - lr * h.m.v[j];
+            A g = mti_fma(grad_scale, (A)mti_widen(h.g.v[j]), e.weight_decay * p);
+            h.m.v[j] = mti_fma(momentum, h.m.v[j], g);
+            h.p.v[j] = mti_fma(-lr, h.m.v[j], p);
         }
         if (e.m) mti_store(static_cast<A *>(e.m) + i, h.m);
         store_param(e, i, h.p);

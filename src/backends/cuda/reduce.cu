@@ -393,7 +393,7 @@ extern "C" bool mti_cuda_sum(mti_ctx *ctx, double scale, const mti_view *x, cons
 {
     sum_plan p = plan_sum(x, y);
     if (p.kept.count == 0) return true;
-    if (p.reduced.count == 0) return mti_cuda_fill(ctx, y, 0.0);
+    if (p.reduced.count == 0) return mti_cuda_fill(ctx, y, scale * 0); /* a mean: NaN */
     int outer_rank = p.is_columns ? p.kept.rank - 1 : p.kept.rank;
     mti_sum_job job = {};
     job.x = x->data, job.y = y->data;

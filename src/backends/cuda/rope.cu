@@ -66,8 +66,8 @@ template <class T, int V> __global__ void __launch_bounds__(BLOCK) rope_pairs(co
                 MTI_UNROLL
                 for (int j = 0; j < V; j++) {
                     A u = mti_widen(low.v[j]), v = mti_widen(high.v[j]);
-                    low.v[j] = mti_narrow<T>(u * c[j] - v * s[j]);
-                    high.v[j] = mti_narrow<T>(v * c[j] + u * s[j]);
+                    low.v[j] = mti_narrow<T>(mti_fma(u, c[j], -(v * s[j])));
+                    high.v[j] = mti_narrow<T>(mti_fma(v, c[j], u * s[j]));
                 }
                 mti_store(y, low);
                 mti_store(y + job.half, high);

@@ -7,7 +7,7 @@ function holdersAt(t, i, folded) {
   for (const s of aliveAt(t, i)) {
     const at = t.events[s.made].at, category = categoryAt(s, i), keeper = t.kept.get(s.storage);
     const kept = keeper ? keeper.name + ", " + keeper.role + " of " + keeper.op : "";
-    const key = folded ? [category, family(at.module), at.op, at.phase, kept, s.allocated].join("|") : s.storage;
+    const key = folded ? [category, family(at.module), at.op, at.phase, kept, s.bytes].join("|") : s.storage;
     const number = (numbered(at.module) || {}).number;
     const row = rows.get(key);
     if (!row) {

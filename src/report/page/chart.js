@@ -72,7 +72,8 @@ class Chart {
     this.element = h("div", {class: "chart"}, this.toolbar(), this.frame, this.strip);
     this.whole();
     this.listen();
-    new ResizeObserver(() => this.draw()).observe(this.frame);
+    /* In the next frame: what is drawn within the observer's call may resize what it observes. */
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.frame);
     this.describe();
   }
 

@@ -84,6 +84,7 @@ function growthTable({growth: g}) {
   const rows = [["", g.saved, "saved for backward"],
     [MINUS, g.before, "of them in storages older than forward (the input)"],
     ["+", g.rounding, "rounding of the new ones up to blocks of 512 bytes"],
+    ["+", g.rests, "rests of blocks that were not split off"],
     ["+", g.output, "the output, which nothing saved"],
     ["+", g.input, "inputs of microbatches that nothing saved"],
     ["+", g.workspace, "workspace that products keep"],
@@ -110,15 +111,16 @@ function phaseTable(label, phases) {
   const used = CATEGORY_NAMES.filter(name => phases.some(p => p.by_category[name] || p.at_peak[name]));
   const rows = used.map(name => [[swatch(name), CATEGORIES[name]], ...phases.map(p => exact(p.by_category[name]))]);
   const timed = phases.some(p => p.seconds !== null);
-  const foot = [["allocated", ...phases.map(p => exact(p.allocated))], ["peak within", ...phases.map(p => exact(p.peak))],
-    ["reserved", ...phases.map(p => exact(p.reserved))],
+  const row = (name, key) => [name, ...phases.map(p => exact(p[key]))];
+  const foot = [...["requested", "allocated", "active"].filter(key => key in phases[0]).map(key => row(key, key)),
+    row("peak within", "peak"), row("reserved", "reserved"),
     ...timed ? [["time", ...phases.map(p => p.seconds === null ? "" : duration(p.seconds))]] : []];
   return table(label, [["at the end of", ""], ...phases.map(p => [p.name, "n"])], rows, foot);
 }
 
 function phaseTables({steady, phases, inference}) {
   if (!steady) return null;
-  return section("Phase by phase", "Bytes of blocks of 512, by category at each phase's end.",
+  return section("Phase by phase", "Bytes of whole blocks, by category at each phase's end.",
     h("h3", null, "A step in the steady state"), phaseTable("Steady step", steady.phases),
     h("h3", null, "The first step, which makes the optimizer's state"), phaseTable("First step", phases),
     inference && [h("h3", null, "A forward pass without a tape"), phaseTable("Inference", inference.phases)]);

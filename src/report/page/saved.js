@@ -79,7 +79,7 @@ function story(run, t) {
     op && h("div", null, h("dt", null, "Why"), h("dd", null, h("code", null, op.formula), " keeps " + op.why)),
     life, h("div", null, h("dt", null, "Goes back"), h("dd", null, freed,
       t.life && t.life.freed < Infinity && `, at event ${thousands(t.life.freed)}`)),
-    h("div", null, h("dt", null, "Storage"), h("dd", null, exact(t.bytes), " bytes, ", exact(t.allocated),
+    h("div", null, h("dt", null, "Storage"), h("dd", null, exact(t.bytes), " bytes, ", exact(t.rounded),
       " in blocks of 512, " + shapeText(t), t.count > 1 && `; ${t.count} like it, this is number ${t.storage}`)));
 }
 

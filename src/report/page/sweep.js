@@ -71,7 +71,7 @@ function sweepPage(report) {
     h("p", {class: "sub"}, "Least by ", h("b", null, least.row || "the options alone"), ": ", exact(least.steady.peak),
       " bytes at its peak.")] : h("p", {class: "headline bad"}, "Every set-up ran out of memory")));
   put(page, section("Side by side",
-    "Bytes are those of a step in the steady state, blocks of 512 at its peak, on one scale.", view.element));
+    "Bytes are those of a step in the steady state, whole blocks at its peak, on one scale.", view.element));
 }
 
 /* ---- ranks ---- */

@@ -2,10 +2,14 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/* Names from outside, without controls and orders of bidirectional text, which hide what they are. */
+const readable = text =>
+  typeof text === "string" ? text.replace(/[\p{Cc}\p{Bidi_Control}]/gu, c => c === "\n" ? c : "?") : text;
+
 /* Children are elements or text; null and false are left out. */
 function put(parent, ...children) {
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false) parent.append(child);
+    if (child !== null && child !== undefined && child !== false) parent.append(readable(child));
   }
   return parent;
 }
@@ -15,7 +19,7 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, readable(value));
   }
   return put(element, children);
 }

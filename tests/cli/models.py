@@ -1,0 +1,110 @@
+"""Every count of parameters that docs/models.md prints is the program's: of presets, and of config.json files of those
+names in tests/nn/configs, all of which it lists. Absurd numbers in such a file are refused at once or give an answer, and
+what takes long ends with Ctrl-C."""
+import json
+import re
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from lib import MEMTAPE, check, done, equal, profile, refused, run
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIGS = ROOT / "tests" / "nn" / "configs"
+COUNT = r"\d{1,3}(?:,\d{3}){2,}"
+
+
+def params(model):
+    return profile(str(model), "--device", "meta", "-b", "1", "-s", "1")["params"]["count"]
+
+
+def cells(text, heading):
+    """The rows of the table below the heading."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line in text.split(f"\n## {heading}\n")[1].split("\n## ")[0].splitlines()
+            if line.startswith("| `") and "`model_type`" not in line]
+
+
+def presets(rows):
+    """(preset, count) of rows like "`gpt2`, `-medium` | 124,439,808; 354,823,168"."""
+    for names, counts, *_ in rows:
+        names, counts = re.findall(r"`(.*?)`", names), re.findall(COUNT, counts)
+        check(len(names) == len(counts), f"{names}: {counts}")
+        for name, count in zip(names, counts):
+            yield (names[0].split("-")[0] + name if name.startswith("-") else name), count
+
+
+def files(rows):
+    for *_, models in rows:
+        for model in filter(None, models.split("; ")):
+            name, count = re.fullmatch(rf"(.*) ({COUNT})", model).groups()
+            yield name, count
+
+
+def plain(name):
+    return re.sub("[- ]", "", name.lower())
+
+
+text = (ROOT / "docs" / "models.md").read_text()
+seen = []
+sizes = {}
+for name, count in presets(cells(text, "Presets and their parameters")):
+    sizes[name] = params(name)
+    equal(f"{sizes[name]:,}", count, f"parameters of {name}")
+    seen.append(count)
+for name, h, v in (("bert-base", 768, 30522), ("bert-large", 1024, 30522)):
+    seen.append(f"{sizes[name] - 2 * h - v:,}")
+    check(f"{seen[-1]} of `{name}`" in text, f"BertModel of {name}: {seen[-1]}")
+there = {plain(path.stem): path for path in CONFIGS.glob("*.json")}
+for name, count in files(cells(text, "From a config.json")):
+    equal(f"{params(there.pop(plain(name))):,}", count, f"parameters of {name}")
+    seen.append(count)
+equal(sorted(there), [], "files of which the page gives no count")
+equal(sorted(re.findall(COUNT, text)), sorted(seen), "counts on the page")
+
+
+# ---- absurd numbers ----
+
+def numbers(node, path=()):
+    """The paths of all numbers in the object."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from numbers(value, (*path, key))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield *path, key
+
+
+def changed(node, path, value):
+    return node | {path[0]: changed(node[path[0]], path[1:], value) if path[1:] else value}
+
+
+def little_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder) / "config.json"
+    for name in ("gpt2", "llama-3.2-3b", "bert-base-uncased", "gemma-3-1b"):
+        config = json.loads((CONFIGS / f"{name}.json").read_text())
+        for path in numbers(config):
+            for value in (1 << 31, 1 << 62, 1e18, 1967348):
+                file.write_text(json.dumps(changed(config, path, value)))
+                for verb in ("profile", "plan"):
+                    words = [verb, str(file), "-b", "1", "-s", "8"] + ["--device", "meta"] * (verb == "profile")
+                    p = run(*words, timeout=20, preexec_fn=little_memory)
+                    check(p.returncode in (0, 2), f"{name}, {path} {value}: {verb} ended with {p.returncode}: {p.stderr}")
+    # The same limit for the file and the option.
+    file.write_text(json.dumps(config | {"num_hidden_layers": 16385}))
+    refused(["num_hidden_layers", "16385", "16384"], "profile", str(file))
+    refused(["--layers", "16385", "16384"], "profile", "gpt", "-l", 16385)
+    file.write_text(json.dumps(config | {"vocab_size": (1 << 31) + 1}))
+    refused(["vocab_size", "2147483649", "2147483648"], "profile", str(file))
+    refused(["--vocab", "2147483649", "2147483648"], "profile", "gpt", "--vocab", (1 << 31) + 1)
+long = subprocess.Popen([MEMTAPE, "profile", "gpt", "-l", "16384", "-d", "8", "-a", "1", "--device", "meta"],
+                        stdout=subprocess.DEVNULL)
+time.sleep(0.5)
+long.send_signal(signal.SIGINT)
+equal(long.wait(timeout=20), -signal.SIGINT, "16384 layers, after Ctrl-C")
+done()

@@ -1,0 +1,172 @@
+"""The events of two training steps, replayed by an allocator that knows PyTorch's rules and nothing of ours
+(c10/cuda/CUDACachingAllocator.cpp): after each event the bytes requested, allocated (memory_allocated: whole blocks), active
+and reserved must be equal, and so must their peaks in every phase. One stream."""
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
+from lib import check, done, equal, profile  # noqa: E402
+
+MIB = 1 << 20
+FIGURES = ["requested", "allocated", "active", "reserved"]
+
+
+class Block:
+    def __init__(self, pool, place, size):
+        self.pool, self.place, self.size = pool, place, size  # place: (the segment's number, offset)
+        self.left = self.right = None
+        self.requested = None  # free
+
+
+class Allocator:
+    """cudaMalloc gives each segment an address above all others'."""
+
+    def __init__(self, expandable):
+        self.expandable, self.free, self.n_segments = expandable, {"small": set(), "large": set()}, 0
+        self.last = {}  # of expandable segments: the block at the end of what is mapped
+        self.now = dict.fromkeys(FIGURES, 0)
+
+    def join(self, left, right):
+        left.size += right.size
+        left.right = right.right
+        if right.right:
+            right.right.left = left
+        if self.last.get(left.pool) is right:
+            self.last[left.pool] = left
+        return left
+
+    def new_segment(self, pool, size):
+        n = 2 * MIB if pool == "small" else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        self.now["reserved"] += n
+        self.n_segments += 1
+        return Block(pool, (self.n_segments, 0), n)
+
+    def grow(self, pool, size):
+        """An expandable segment has addresses without end; it maps whole granules behind what it has."""
+        granule, end = (2 if pool == "small" else 20) * MIB, self.last.get(pool)
+        before = end.size if end and end.requested is None else 0
+        n = -(-(size - before) // granule) * granule
+        self.now["reserved"] += n
+        at = end.place[1] + end.size if end else 0
+        new = self.last[pool] = Block(pool, (pool, at), n)
+        if end:
+            end.right, new.left = new, end
+        if before:
+            self.free[pool].discard(end)
+            new = self.join(end, new)
+        return new
+
+    def find(self, pool, size):
+        fits = sorted((b for b in self.free[pool] if b.size >= size), key=lambda b: (b.size, b.place))
+        if self.expandable and len(fits) > 1 and fits[0] is self.last.get(pool):
+            return fits[1]  # the first could grow to more
+        return fits[0] if fits else None
+
+    def alloc(self, requested):
+        size = -(-requested // 512) * 512
+        pool = "small" if size <= MIB else "large"
+        block = self.find(pool, size)
+        if not block:
+            block = (self.grow if self.expandable else self.new_segment)(pool, size)
+        self.free[pool].discard(block)
+        rest = block.size - size
+        if rest >= 512 if pool == "small" or self.expandable else rest > MIB:
+            other = Block(pool, (block.place[0], block.place[1] + size), rest)
+            other.left, other.right, block.right, block.size = block, block.right, other, size
+            if other.right:
+                other.right.left = other
+            if self.last.get(pool) is block:
+                self.last[pool] = other
+            self.free[pool].add(other)
+        block.requested = requested
+        self.count(block, 1)
+        return block
+
+    def release(self, block):
+        self.count(block, -1)
+        block.requested = None
+        for left, right in [(block, block.right), (block.left, block)]:
+            if left and right and left.requested is None and right.requested is None:
+                self.free[block.pool] -= {left, right}
+                block = self.join(left, right)
+        self.free[block.pool].add(block)
+
+    def count(self, block, sign):
+        self.now["requested"] += sign * block.requested
+        self.now["allocated"] += sign * block.size
+        self.now["active"] += sign * block.size
+
+
+def replay(events, expandable, what):
+    """The figures after each event; and what of `allocated` is rests."""
+    allocator, blocks, after, rests = Allocator(expandable), {}, [], 0
+    for i, e in enumerate(events):
+        if e["kind"] == "alloc":
+            b = blocks[e["storage"]] = allocator.alloc(e["bytes"])
+            equal(e["allocated"], b.size, f"{what}: the block of event {i}")
+        elif e["kind"] == "free":
+            allocator.release(blocks.pop(e["storage"]))
+        now = allocator.now
+        if not equal([e["current"], e["reserved"]], [now["allocated"], now["reserved"]], f"{what}: allocated, reserved at event {i}"):
+            break
+        after.append(dict(now))
+        rests = max(rests, now["allocated"] - now["requested"])
+    return after, rests
+
+
+def figures_of(phase):
+    return {"requested": (phase["requested"], phase["requested_peak"]), "allocated": (phase["allocated"], phase["peak"]),
+            "active": (phase["active"], phase["active_peak"]), "reserved": (phase["reserved"], phase["reserved_peak"])}
+
+
+def compare_phases(p, after, what):
+    """Each phase begins with what the one before it left."""
+    events, steady, before = p["timeline"], p["steady"]["event"], dict.fromkeys(FIGURES, 0)
+    for first, end, phases in [(0, steady, p["phases"]), (steady, len(events), p["steady"]["phases"])]:
+        for phase in phases:
+            own = [after[i] for i in range(first, end) if events[i]["phase"] == phase["name"]] or [before]
+            wanted = {f: (own[-1][f], max(before[f], *(a[f] for a in own))) for f in FIGURES}
+            equal(figures_of(phase), wanted, f"{what}: {phase['name']}")
+            before = own[-1]
+            equal(phase["allocated"], sum(phase["by_category"].values()), f"{what}: categories after {phase['name']}")
+            equal(phase["peak"], sum(phase["at_peak"].values()), f"{what}: categories at the peak of {phase['name']}")
+    s, second = p["steady"], [figures_of(phase) for phase in p["steady"]["phases"]]
+    equal({"requested": s["requested"], "allocated": s["peak"], "active": s["active"], "reserved": s["reserved"]},
+          {f: max(phase[f][1] for phase in second) for f in FIGURES}, f"{what}: the steady step")
+
+
+def compare_growth(p, what):
+    g = p["growth"]
+    equal(g["measured"], g["saved"] - g["before"] + sum(g[k] for k in ("rounding", "rests", "output", "input", "workspace",
+                                                                       "gathered")), f"{what}: the growth")
+    equal(g["measured"], p["phases"][1]["allocated"] - p["phases"][0]["allocated"], f"{what}: what it is")
+
+
+def holders(p):
+    """Who held most at the peak. Storages of one size in every layer are one row, although their blocks may differ in rests."""
+    return p["peak"]["event"], sorted(str({**h, "allocated": None}) for h in p["peak"]["largest"] if h["storages"] > 1)
+
+
+RUNS = [["gpt2", "-b", 4, "-s", 1024, "--optimizer", "adafactor"], ["gpt2-xl", "-b", 4, "-s", 1024, "--optimizer", "adafactor"],
+        ["gpt2-medium", "--optimizer", "adamw", "--checkpoint", "full"],
+        ["gpt2", "-b", 8, "-s", 512, "--optimizer", "adamw", "--amp", "bf16", "--dropout", 0.1, "--attention", "math"],
+        ["llama-7b", "-b", 1, "-s", 777, "--dtype", "bf16", "--optimizer", "adafactor", "--step-in-backward"],
+        ["llama-7b", "-b", 2, "-s", 500, "--dtype", "bf16", "--lora-rank", 8, "--qlora", "--optimizer", "adamw"],
+        ["gpt2-large", "--tp", 2, "--pp", 2, "--microbatches", 4, "--dp", 2, "--zero", 2, "--optimizer", "adamw"],
+        ["mlp", "-b", 3, "-s", 1000, "-d", 1000, "--act", "relu", "--optimizer", "sgd-momentum"]]
+with_rests = 0
+for run in RUNS:
+    held = []
+    for expandable in (False, True):
+        what = " ".join(map(str, [*run, *["--expandable-segments"] * expandable]))
+        p = profile(*run, "--device", "meta", "--timeline", *["--expandable-segments"] * expandable)
+        after, rests = replay(p["timeline"], expandable, what)
+        if len(after) == len(p["timeline"]):
+            compare_phases(p, after, what)
+        compare_growth(p, what)
+        check(not expandable or rests < 512 * len(after), f"{what}: all rests are split off")
+        held.append(holders(p))
+        with_rests += not expandable and p["growth"]["rests"] > 0
+        print(f"{what}: {len(after)} events, peak {p['steady']['peak']} of whole blocks, {p['steady']['requested']} requested")
+    check(held[0] == held[1] or held[0][0] != held[1][0], f"{what}: who held most, with rests and without: {held}")
+check(with_rests >= 3, f"{with_rests} runs have rests that were not split off after forward")
+done()

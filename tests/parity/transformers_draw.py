@@ -1,0 +1,83 @@
+"""Random configurations of every family, for transformers_parity.py: sizes of 1 and equal sizes, one sequence, one
+position, heads that share keys or do not, tied or not, activations, windows, caps, floats, autocast, checkpoints."""
+
+import random
+
+ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
+MASKED = ("bert", "roberta", "xlm-roberta")
+FAMILIES = ("gpt2", *ROTARY, *MASKED)
+ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
+ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0},
+         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16})
+
+
+def sizes(rng, family):
+    heads = rng.choice((1, 2, 3, 4, 6, 8, 12))
+    kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if family in ROTARY else heads
+    width = rng.choice((2, 4, 6, 8, 16, 64) if family in ROTARY else (1, 3, 4, 7, 16, 64))
+    if family in ROTARY and rng.random() < 0.03:
+        width = 258
+    free = family in ROTARY and family not in ("olmo2", "phi3") and rng.random() < 0.6
+    return {"layers": rng.choice((1, 1, 2, 3, 5)), "heads": heads, "kv": kv, "width": width,
+            "d": heads * (rng.choice((1, 3, 8)) if free else width), "head_dim": free,
+            "f": rng.choice((1, 7, 16, 48, 80, 200)), "v": rng.choice((7, 31, 64, 131))}
+
+
+def window(rng, family, s):
+    if family not in ("mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text") or rng.random() < 0.6:
+        return {}
+    more = {"sliding_window": rng.choice((1, 2, s, s, s + 1, max(1, s // 2), 4096))}
+    if family in ("qwen2", "qwen3"):
+        more |= {"use_sliding_window": rng.random() < 0.7, "max_window_layers": rng.choice((0, 1, 2))}
+    return more
+
+
+def of_family(rng, family, s, layers, width):
+    """Keys of the family's own."""
+    more = window(rng, family, s)
+    if (family == "gemma2" or more.get("use_sliding_window")) and rng.random() < 0.3:
+        more["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(layers)]
+    if family == "gpt2":
+        more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6}
+        if rng.random() < 0.2:
+            more["n_inner"] = None
+    elif family in ROTARY:
+        more |= {"hidden_act": rng.choice(("silu", "swish")), "tie_word_embeddings": rng.random() < 0.5,
+                 "pad_token_id": rng.choice((None, 0, 3))}
+        if rng.random() < 0.3 and family not in ("gemma3_text", "phi3"):
+            more["rope_parameters"] = {"rope_theta": 500.0} | rng.choice(ROPES)
+            if width == 2 and more["rope_parameters"]["rope_type"] == "dynamic":  # Transformers divides by 0
+                more["rope_parameters"] = ROPES[1] | {"rope_theta": 500.0}
+    if family == "bert":
+        more |= {"hidden_act": rng.choice(ACTS), "pad_token_id": rng.choice((None, 0, 3))}
+    if family in MASKED:
+        more["type_vocab_size"] = rng.choice((1, 2, 3))
+        if family != "bert":
+            more["pad_token_id"] = rng.choice((0, 1, 3))
+    if family.startswith("gemma"):
+        more |= {"hidden_activation": rng.choice(ACTS), "query_pre_attn_scalar": rng.choice((1, 7, 16)),
+                 "attn_logit_softcapping": rng.choice((None, 1.5)) if family == "gemma2" else None,
+                 "final_logit_softcapping": rng.choice((None, 2.0))}
+    if family == "gemma3_text":
+        more["_sliding_window_pattern"] = rng.choice((1, 2, 3, 6))
+    return more
+
+
+def draw(seed):
+    """Arguments for a Case."""
+    rng = random.Random(seed)
+    family = FAMILIES[seed % len(FAMILIES)]
+    b, s = rng.choice((1, 1, 2, 3, 4)), rng.choice((1, 1, 2, 3, 5, 8, 17, 33, 70))
+    sizes_ = sizes(rng, family)
+    more = of_family(rng, family, s, sizes_["layers"], sizes_["width"])
+    # Transformers has no sdpa for gemma2.
+    attention = "eager" if family == "gemma2" else rng.choice(("sdpa", "eager"))
+    dtype = rng.choice(("f32", "f32", "bf16", "f16"))
+    # gpt2, bert and an unfused gelu call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
+    amp = family in ROTARY and dtype == "f32" and rng.random() < 0.3 and \
+        more.get("hidden_activation") not in ("gelu_new", "gelu_fast")
+    return {"family": family, "attention": attention, "dtype": dtype, "b": b, "s": s, "sizes": sizes_,
+            "more": more, "amp": amp, "checkpoint": rng.random() < 0.15, "seed": seed,
+            "context": s + rng.choice((0, 0, 5, 100))}

@@ -1,0 +1,77 @@
+/* models.c: any model, small. */
+#include "models.h"
+#include "nn/model.h"
+
+int64_t mtt_pick(uint64_t *seed, int64_t lo, int64_t hi)
+{
+    return (int64_t)mtt_draw(seed, (double)lo, (double)hi + 1);
+}
+bool mtt_toss(uint64_t *seed) { return mtt_pick(seed, 0, 1) == 1; }
+
+static void draw_dimensions(uint64_t *seed, mt_model_config *c)
+{
+    static const int64_t divisors[] = {1, 2, 1, 4};
+    c->heads = mtt_pick(seed, 1, 4);
+    c->kv_heads = mtt_toss(seed) ? 0 : divisors[c->heads - 1];
+    if (mtt_toss(seed)) {
+        c->head_dim = 2 * mtt_pick(seed, 1, 9);
+        c->hidden = mtt_pick(seed, 1, 70);
+    } else {
+        c->hidden = c->heads * 2 * mtt_pick(seed, 1, 20);
+    }
+    if (mtt_toss(seed)) c->ffn = mtt_pick(seed, 1, 99);
+    if (!mti_is_whole(c->kind)) return;
+    c->layers = mtt_pick(seed, 1, 5);
+    c->vocab = mtt_pick(seed, 3, 80);
+    c->context = 40;
+    if (c->kind == MT_MODEL_BERT) c->token_types = mtt_pick(seed, 0, 3);
+    if (c->kind == MT_MODEL_BERT) c->position_offset = mtt_pick(seed, 0, 2);
+}
+
+static void draw_ops(uint64_t *seed, mt_op_choices *ops)
+{
+    ops->swiglu = (mt_op_form)mtt_pick(seed, 0, 1);
+    ops->rms_norm = (mt_op_form)mtt_pick(seed, 0, 1);
+    ops->gelu_tanh = (mt_op_form)mtt_pick(seed, 0, 1);
+    ops->rope = (mt_op_form)mtt_pick(seed, 0, 1);
+    ops->softmax = (mt_op_precision)mtt_pick(seed, 0, 1);
+    ops->kv_groups = (mt_kv_groups)mtt_pick(seed, 0, 1);
+    ops->loss = (mt_loss_form)mtt_pick(seed, 0, MT_LOSS_FORM_COUNT - 1);
+}
+
+mt_model_config mtt_draw_model(uint64_t *seed)
+{
+    static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16, MT_F64};
+    mt_model_config c = {.kind = (mt_model_kind)mtt_pick(seed, 0, MT_MODEL_KIND_COUNT - 1)};
+    bool llama = c.kind == MT_MODEL_LLAMA;
+    bool part = c.kind == MT_MODEL_BLOCK || c.kind == MT_MODEL_ATTENTION;
+    draw_dimensions(seed, &c);
+    c.act = (mt_act)mtt_pick(seed, 0, MT_ACT_COUNT - 1);
+    if (c.kind != MT_MODEL_BERT && mtt_toss(seed))
+        c.mlp = mtt_toss(seed) ? MT_MLP_GATED : MT_MLP_SWIGLU;
+    bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
+    c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && mtt_toss(seed);
+    if (c.kind == MT_MODEL_MLP) c.out_act = (int)mtt_pick(seed, 0, MT_ACT_COUNT);
+    c.norm = (mt_norm_place)mtt_pick(seed, 0, MT_NORM_PLACE_COUNT - 1);
+    if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
+    c.norm_kind = (mt_norm_kind)mtt_pick(seed, 0, MT_NORM_KIND_COUNT - 1);
+    if (part && mtt_toss(seed)) c.rope_theta = 1000;
+    c.joint_products = c.mlp != MT_MLP_GATED && mtt_toss(seed);
+    if (llama && mtt_toss(seed)) c.scaled_embedding = true, c.logit_cap = 30;
+    if (llama && mtt_toss(seed)) c.local_theta = 10, c.local_period = 2;
+    if (!c.joint_products && (llama || c.rope_theta > 0))
+        c.qk_norm = (mt_qk_norm)mtt_pick(seed, 0, MT_QK_NORM_COUNT - 1);
+    c.dropout = mtt_toss(seed) ? 0.25 : 0;
+    c.attention = mtt_toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+    if (c.attention == MT_ATTENTION_MATH && mtt_toss(seed)) c.attention_cap = 50;
+    c.causal = part && mtt_toss(seed);
+    c.untied = c.kind == MT_MODEL_GPT && mtt_toss(seed);
+    c.tied = llama && mtt_toss(seed);
+    c.no_bias = mtt_toss(seed);
+    c.qkv_bias = mtt_toss(seed);
+    c.dtype = dtypes[mtt_pick(seed, 0, 3)];
+    if (mtt_toss(seed)) draw_ops(seed, &c.ops);
+    bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
+    if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
+    return c;
+}
