@@ -312,10 +312,11 @@ void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category categor
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* Nothing can be freed by the thread that captures a step, as nothing can be asked for. */
 void mti_pool_empty_cache(mti_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    give_back_cached(pool);
+    if (!mti_trace_is_mine(pool->trace)) give_back_cached(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -83,11 +83,35 @@ static void it_sends_to_itself(void **state)
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
 }
 
+static void a_failure_in_a_group_closes_it(void **state)
+{
+    const mtt_pair *p = *state;
+    char id[MTI_LINK_ID];
+    const mti_link_kind *k = library(p, id);
+    mti_link *link = k->open(p->dev_ctx, id, 1, 0, true);
+    mtt_ok(link, "a group of one");
+    mtt_ok(k->settle(link), "settle");
+    mtt_twin x = line(p, MT_F32, 1);
+    mtt_ok(k->begin(link), "begin");
+    mtt_ok(k->send(link, x.dev.data, x.n_block, 0), "send");
+    assert_false(k->send(link, x.dev.data, x.n_block, 7));
+    assert_non_null(strstr(mt_last_error(), "ncclSend"));
+    assert_false(k->end(link));
+    assert_false(k->begin(link));
+    mt_clear_error();
+    k->close(link, true);
+    link = k->open(p->dev_ctx, id, 1, 0, false);
+    mtt_ok(link && k->sum(link, MT_F32, x.dev.data, N), "a group after it");
+    k->close(link, false);
+    mtt_twin_drop(p, &x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_of_one_has_the_sum_of_one),
         cmocka_unit_test(it_sends_to_itself),
+        cmocka_unit_test(a_failure_in_a_group_closes_it),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

@@ -1,6 +1,7 @@
 /* Step graphs: losses, weights and books of a run are the same bits with and without; whatever
  * cannot be captured is launched, and said. */
 #include "mtt.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef struct setup {
     int parts;      /* batches of a step */
     bool unread;    /* nobody waits for one batch before the next is queued */
     int short_from; /* steps from here to STEPS - 4 have one sequence less; 0: none */
+    bool expands;   /* the allocator's segments */
 } setup;
 
 static const setup setups[] = {
@@ -30,7 +32,10 @@ static const setup setups[] = {
     {"another shape", MT_ATTENTION_FLASH, NULL, false, false, false, 1, false, 5},
     {"three batches that nobody waits for", MT_ATTENTION_FLASH, NULL, false, false, false, 3, true,
      0},
+    {"expandable segments", MT_ATTENTION_FLASH, NULL, false, false, false, 1, false, 0, true},
 };
+
+enum { N_SETUPS = sizeof setups / sizeof *setups };
 
 typedef struct run {
     const setup *setup;
@@ -41,6 +46,7 @@ typedef struct run {
     mt_step_graph *graph[GRAPHS]; /* of a step's first batch, and of the others; or NULL */
     int64_t batch;
     bool reads; /* the function reads the loss, which a capture refuses */
+    enum { NOBODY, ITSELF, ANOTHER_THREAD } empties; /* the cache, within the function */
     mt_tensor *leak;
     double losses[STEPS * MOST_PARTS];
     mt_mem_stats after[STEPS];
@@ -51,10 +57,17 @@ static void check(mt_status status)
     if (status != MT_OK) fail_msg("%s", mt_last_error());
 }
 
+static void *empty_cache(void *device)
+{
+    mt_mem_empty_cache(device);
+    return NULL;
+}
+
 static mt_tensor *batch_step(void *user, const mt_step_input *in)
 {
     run *r = user;
     int64_t shape[] = {r->batch, SEQ};
+    pthread_t thread;
     if (r->setup->amp && mt_autocast_begin(MT_BF16) != MT_OK) return NULL;
     mt_tensor *x = mt_from_data(r->device, MT_I64, 2, shape, in[0].data, in[0].n_bytes);
     mt_tensor *y = mt_from_data(r->device, MT_I64, 2, shape, in[1].data, in[1].n_bytes);
@@ -66,6 +79,9 @@ static mt_tensor *batch_step(void *user, const mt_step_input *in)
     bool ok = scaled && mt_backward(scaled) == MT_OK;
     mt_release(scaled);
     if (ok && r->reads) ok = mt_item(loss) == mt_item(loss);
+    if (ok && r->empties == ITSELF) empty_cache(r->device);
+    if (ok && r->empties == ANOTHER_THREAD)
+        ok = !pthread_create(&thread, NULL, empty_cache, r->device) && !pthread_join(thread, NULL);
     if (!ok) mt_set(&loss, NULL);
     return loss;
 }
@@ -121,6 +137,7 @@ static bool open_run(run *r, const setup *s, bool with_graph)
                                     .dtype = MT_F32};
     *r = (run){.setup = s, .device = mt_device_open(getenv("MTT_DEVICE"))};
     if (!r->device) return false;
+    if (s->expands && mt_mem_set_expandable(r->device, &(mt_expandable){0}) != MT_OK) return false;
     mt_seed(r->device, 11);
     r->model = mt_model_new(r->device, &config);
     if (!r->model || (s->checkpoint && mt_model_checkpoint(r->model, s->checkpoint) != MT_OK))
@@ -192,7 +209,7 @@ static bool is_left_out(size_t k)
 static void a_run_has_the_same_bits_and_books_with_and_without(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof setups / sizeof *setups; k++) {
+    for (size_t k = 0; k < N_SETUPS; k++) {
         if (is_left_out(k)) continue;
         run plain, graph;
         const setup *s = &setups[k];
@@ -275,6 +292,25 @@ static void what_cannot_be_captured_is_launched_and_said(void **state)
     close_run(&r);
 }
 
+/* To free memory is no part of a graph, and to wait for the whole device ends any capture. */
+static void cache_may_be_emptied_beside_a_capture(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        run r;
+        if (!open_run(&r, &setups[i < 2 ? 0 : N_SETUPS - 1], true)) fail_msg("%s", mt_last_error());
+        steps(&r, 0, 2); /* launched */
+        r.empties = i % 2 ? ANOTHER_THREAD : ITSELF;
+        steps(&r, 2, 3);
+        r.empties = NOBODY;
+        steps(&r, 3, 6);
+        mt_step_graph_stats stats = mt_step_graph_get(r.graph[0]);
+        if (!stats.captured) fail_msg("%d: %s", i, stats.why);
+        assert_int_equal(mt_last_status(), MT_OK);
+        close_run(&r);
+    }
+}
+
 static void cpu_has_no_graphs(void **state)
 {
     (void)state;
@@ -338,6 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_has_the_same_bits_and_books_with_and_without),
         cmocka_unit_test(what_cannot_be_captured_is_launched_and_said),
+        cmocka_unit_test(cache_may_be_emptied_beside_a_capture),
         cmocka_unit_test(cpu_has_no_graphs),
         cmocka_unit_test(refused_memory_is_an_error_or_a_launch_and_nothing_leaks),
     };

@@ -1,6 +1,7 @@
 """The commands that README and docs print run as they are printed: in a shell, with the PATH that README names, no
 variable of ours, and only what ./run demo builds (DEMO). Not again those that a test compares with what a page
-quotes of them: the blocks of the lessons (lessons.py), experiments.md, published.md. Without MTT_LONG=1: README's, and all of mpirun."""
+quotes of them: the blocks of the lessons (lessons.py), experiments.md, published.md. Without MTT_LONG=1: README's short
+ones, and all of mpirun."""
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ PATTERN = re.compile(r"\.\.\.|\b(MODEL|TEXT|BYTES|OPTIONS|N|T)\b|config\.json|\w
 MENTION = re.compile(r"memtape( [a-z]+)?( --json| --version)?$|memtape (train|plan|profile|sweep) --(?!data)")
 # What a command needs that is not here.
 ENDS = {"memtape fit llama-3.1-8b --gpus 1 --gpu rtx4090": 1}  # nothing fits there
+SECONDS = ("memtape profile mlp -b 2 -s 4096", "memtape serve")  # each
 NEEDS = {"-f hosts": "two machines", "--hostfile": "two machines", "--device cuda": "a GPU"}
 
 
@@ -48,6 +50,10 @@ def lay_out(folder):
     return {**environment, "PATH": f"{folder}/build/src/cli:{os.environ['PATH']}"}
 
 
+def is_short(page, command):
+    return page.name == "README.md" and not command.startswith(SECONDS)
+
+
 def runs(command, folder, environment, where):
     p = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True,
                        errors="replace", timeout=300, stdin=subprocess.DEVNULL)
@@ -74,7 +80,7 @@ with tempfile.TemporaryDirectory() as scratch:
             needs = [why for words, why in NEEDS.items() if words in command]
             if needs:
                 skipped[command] = needs[0]
-            elif command not in seen and (LONG or page.name == "README.md" or command.startswith("mpirun")):
+            elif command not in seen and (LONG or command.startswith("mpirun") or is_short(page, command)):
                 runs(command, scratch, variables, page.name)
                 ran += 1
             seen.add(command)

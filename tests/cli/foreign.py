@@ -46,7 +46,7 @@ def any_word(pool):
         check(len(options) > 1, f"{verb}: options: {options}")
         runs += [(verb, HOSTILE), (verb, *model, HOSTILE), (verb, *model, b"--" + HOSTILE), (verb, *model, b"-\x1b"),
                  (verb, *model, b"-\xff"), (verb, *model, b"--quiet=" + HOSTILE), (verb, *model, b"--" + HOSTILE + b"=1")]
-        for option in options:
+        for option in options if LONG else options[::3]:
             runs.append((verb, *model, option.encode() + b"=" + HOSTILE))
             if LONG:
                 runs += [(verb, *model, option, HOSTILE), (verb, *model, option.encode() + b"=1" + HOSTILE)]

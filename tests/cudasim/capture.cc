@@ -1,7 +1,8 @@
 /* capture.cc: stream capture and graphs. What is asked of a stream that captures is noted, not
  * done; a launch of the graph asks for it again, of another stream. As with CUDA's runtime, calls
  * that cannot be captured fail and make the capture useless: waiting for the stream, copies of
- * pageable memory, and, of the thread that captures, allocating and freeing. */
+ * pageable memory, of the thread that captures allocating and freeing, and of any thread waiting for
+ * the whole device. */
 #include <pthread.h>
 #include <map>
 #include <mutex>
@@ -45,23 +46,33 @@ cudaError_t cudasim::refuse_in_capture(cudaStream_t stream)
     auto found = captures.find(stream);
     if (found == captures.end()) return cudaSuccess;
     found->second.invalid = true;
-    return cudaErrorStreamCaptureUnsupported;
+    return cudasim::keep(cudaErrorStreamCaptureUnsupported);
 }
 
-cudaError_t cudasim::refuse_while_capturing()
+static cudaError_t refuse_for(bool (*concerns)(const capture &c))
 {
     locked mine(lock);
     cudaError_t status = cudaSuccess;
     for (auto &each : captures) {
-        capture &c = each.second;
-        bool concerns =
-            c.mode == cudaStreamCaptureModeGlobal ||
-            (c.mode == cudaStreamCaptureModeThreadLocal && pthread_equal(c.thread, pthread_self()));
-        if (!concerns) continue;
-        c.invalid = true;
+        if (!concerns(each.second)) continue;
+        each.second.invalid = true;
         status = cudaErrorStreamCaptureUnsupported;
     }
-    return status;
+    return cudasim::keep(status);
+}
+
+cudaError_t cudasim::refuse_while_capturing()
+{
+    return refuse_for([](const capture &c) {
+        return c.mode == cudaStreamCaptureModeGlobal ||
+               (c.mode == cudaStreamCaptureModeThreadLocal &&
+                pthread_equal(c.thread, pthread_self()));
+    });
+}
+
+cudaError_t cudasim::refuse_beside_captures()
+{
+    return refuse_for([](const capture &) { return true; });
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)

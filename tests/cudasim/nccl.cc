@@ -500,6 +500,10 @@ static int ncclCommAbort(nccl_comm_t end)
     locked mine(lock);
     comm_t comm = find(end);
     if (!comm) return fail(nullptr, INVALID_ARGUMENT, "ncclCommAbort: no communicator");
+    if (depth) {
+        fail(nullptr, INVALID_USAGE, "ncclCommAbort in a group that is open");
+        abort(); /* the library's ncclGroupEnd reads the communicator that is gone */
+    }
     comm->aborted = true;
     comms.erase(end);
     return NCCL_OK;

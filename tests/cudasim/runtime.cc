@@ -2,9 +2,11 @@
 #include "cudasim/memory.h"
 #include "cudasim/simulator.h"
 
+using cudasim::keep;
+
 static thread_local cudaError_t last_error;
 
-static cudaError_t keep(cudaError_t status)
+cudaError_t cudasim::keep(cudaError_t status)
 {
     if (status != cudaSuccess) last_error = status;
     return status;

@@ -122,9 +122,13 @@ cudaError_t submit_awaited(cudaStream_t stream, std::function<bool()> is_over);
 /* True if the stream captures: work is noted, unless the capture is useless. */
 bool capture_node(cudaStream_t stream, std::function<cudaError_t(cudaStream_t)> work,
                   cudaError_t *status);
-/* Fail, and make captures useless: that of a stream, those that the calling thread may disturb. */
+/* Fail, and make captures useless: that of a stream, those that the calling thread may disturb, all
+ * of the device. */
 cudaError_t refuse_in_capture(cudaStream_t stream);
 cudaError_t refuse_while_capturing();
+cudaError_t refuse_beside_captures();
+/* What the next cudaGetLastError finds, if it is an error. */
+cudaError_t keep(cudaError_t status);
 
 /* ---- order.cc: the order of threads ---- */
 

@@ -173,7 +173,7 @@ cudaError_t cudasim::submit_awaited(cudaStream_t stream, std::function<bool()> i
 
 cudaError_t cudaDeviceSynchronize()
 {
-    cudaError_t status = cudasim::refuse_while_capturing();
+    cudaError_t status = cudasim::refuse_beside_captures();
     if (status != cudaSuccess) return status;
     await_all();
     my_turn mine(turn);

@@ -165,7 +165,7 @@ void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
 void mti_cuda_free(mti_ctx *ctx, void *p, size_t)
 {
     mti_cuda_wait_for_ranks(ctx);
-    cudaFree(p);
+    if (cudaFree(p) != cudaSuccess) cudaGetLastError();
 }
 
 size_t mti_cuda_room(mti_ctx *)

@@ -83,8 +83,7 @@ static bool begin(mti_link *l)
 /* Also after a failure inside. */
 static bool end(mti_link *l)
 {
-    l->grouped = false;
-    int status = l->ctx->nccl->call.group_end();
+    int status = mti_nccl_end_group(l);
     return mti_nccl_ready(l, "a collective") && mti_nccl_ok(l, status, "ncclGroupEnd");
 }
 

@@ -32,6 +32,8 @@ struct mti_link {
 
 /* True if NCCL's call succeeded, or does once what it has begun is over. */
 bool mti_nccl_ok(mti_link *link, int status, const char *what);
+/* Closes the group of calls that is open, if any; NCCL's status. */
+int mti_nccl_end_group(mti_link *link);
 /* Whether calls may be made: not while they are noted for a graph, not after a failure. */
 bool mti_nccl_ready(const mti_link *link, const char *what);
 

@@ -101,10 +101,19 @@ static void nap(int tests)
     if (tests >= TESTS) nanosleep(&length, NULL);
 }
 
-/* After one group has failed what the others have begun may not end either. */
+int mti_nccl_end_group(mti_link *l)
+{
+    bool open = l->grouped;
+    l->grouped = false;
+    return open ? l->ctx->nccl->call.group_end() : (int)NCCL_OK;
+}
+
+/* After one group has failed what the others have begun may not end either. Groups of calls are
+ * closed first: ncclGroupEnd would launch calls of groups that are gone. */
 static void give_up(mti_ctx *ctx)
 {
     pthread_mutex_lock(&ctx->nccl->lock);
+    for (mti_link *l = ctx->nccl->links; l; l = l->next) mti_nccl_end_group(l);
     for (mti_link *l = ctx->nccl->links; l; l = l->next) {
         if (l->comm) ctx->nccl->call.abort(l->comm);
         l->comm = NULL;

@@ -107,12 +107,14 @@ static bool map(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
     return false;
 }
 
-/* What may still use the memory is waited for, as cudaFree does: unmapping does not. */
+/* What may still use the memory is waited for, as cudaFree does: unmapping does not. A wait for the
+ * whole device would end the capture of another host thread. */
 static bool unmap(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
 {
     cu_functions call;
     mti_cuda_wait_for_ranks(ctx);
-    if (cudaDeviceSynchronize() != cudaSuccess) {
+    if (cudaStreamSynchronize(ctx->stream) != cudaSuccess ||
+        cudaStreamSynchronize(ctx->copy) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
