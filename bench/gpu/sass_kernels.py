@@ -63,7 +63,7 @@ def attention(kind, d, drop):  # drop: a mti_drop_kind
                   tensor_cores=True, nested=drop == 1, local=ACCEPTED.get((kind, d, drop), 0))
 
 
-FITS = ("lanes", "block", "long")  # mti_fit
+FITS = ("lanes", "block", "long")  # mti_row_fit
 
 
 TYPES = {"bf16": ("__nv_bfloat16", 2), "f32": ("float", 4), "f64": ("double", 8)}
@@ -72,12 +72,12 @@ TYPES = {"bf16": ("__nv_bfloat16", 2), "f32": ("float", 4), "f64": ("double", 8)
 def rows(label, file, name, fit, more="", dtype="bf16"):
     """A kernel over rows."""
     typename, size = TYPES[dtype]
-    return Kernel(f"{label}, {FITS[fit]}, {dtype}", file, rf"{name}<{typename}, (\(mti_fit\))?{fit}{more}>", size,
+    return Kernel(f"{label}, {FITS[fit]}, {dtype}", file, rf"{name}<{typename}, (\(mti_row_fit\))?{fit}{more}>", size,
                   rows=True)
 
 
 def long_rows(label, name, n_bytes, slots, more=""):
-    return Kernel(f"{label}, long, bf16", "entropy", rf"{name}<__nv_bfloat16, (\(mti_fit\))?2{more}>", 2, n_bytes,
+    return Kernel(f"{label}, long, bf16", "entropy", rf"{name}<__nv_bfloat16, (\(mti_row_fit\))?2{more}>", 2, n_bytes,
                   slots, loads=True)
 
 

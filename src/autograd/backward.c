@@ -86,7 +86,8 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
 /* ---- delivering gradients ---- */
 
 /* Stores grad, now complete, in the inputs of mt_gradients that asked for it. */
-static void store_for_inputs(mti_walk *w, const void *node_or_leaf, int out_index, mt_tensor *grad)
+static void store_for_inputs(mti_tape_walk *w, const void *node_or_leaf, int out_index,
+                             mt_tensor *grad)
 {
     size_t probe = 0, i;
     while (w->n_inputs &&
@@ -96,7 +97,7 @@ static void store_for_inputs(mti_walk *w, const void *node_or_leaf, int out_inde
 }
 
 /* grad: the sum over all uses of the leaf. Takes grad over. */
-static bool finish_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
+static bool finish_leaf(mti_tape_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
     if (!w->n_inputs) return accumulate(leaf, grad);
     grad = mti_run_grad_hooks(&leaf->hooks, 0, &leaf->spec, grad);
@@ -116,7 +117,7 @@ static bool add_to_waiting(mt_tensor **slot, mt_tensor *grad)
 }
 
 /* Takes grad over. */
-static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
+static bool deliver_leaf(mti_tape_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
     if (grad->view.dtype != leaf->spec.dtype) grad = copy_as(leaf->spec.dtype, MT_TEMPORARY, grad);
     if (!grad) return false;
@@ -138,7 +139,7 @@ static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 
 /* Makes n->grads hold this walk's gradients. If an outer walk, from whose hook this one was
  * started, has gradients there, they are set aside until this walk ends. */
-static bool claim(mti_walk *w, mti_node *n)
+static bool claim(mti_tape_walk *w, mti_node *n)
 {
     if (n->walk == w->number) return true;
     if (n->walk) {
@@ -156,7 +157,7 @@ static bool claim(mti_walk *w, mti_node *n)
 }
 
 /* Takes grad over. */
-static bool deliver(mti_walk *w, const mti_edge *e, mt_tensor *grad)
+static bool deliver(mti_tape_walk *w, const mti_edge *e, mt_tensor *grad)
 {
     mti_node *n = e->node;
     if (e->leaf) return deliver_leaf(w, e->leaf, grad);
@@ -197,7 +198,7 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
 
 /* Runs the hooks on the gradients of the node's outputs; their results go to the inputs of
  * mt_gradients. */
-static bool hook_douts(mti_walk *w, mti_node *n)
+static bool hook_douts(mti_tape_walk *w, mti_node *n)
 {
     for (int i = 0; i < n->n_out; i++) {
         mt_tensor *grad = n->grads[i];
@@ -234,7 +235,7 @@ static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
 }
 
 /* Fills din[n_in] with gradients, which are the caller's; it may make more than were wanted. */
-static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
+static bool call_backward(mti_tape_walk *w, mti_node *n, mt_tensor **din)
 {
     mti_call c;
     mti_call_clear(&c);
@@ -254,7 +255,7 @@ static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
     return ok;
 }
 
-static bool run_node(mti_walk *w, mti_node *n)
+static bool run_node(mti_tape_walk *w, mti_node *n)
 {
     bool needed = mti_walk_needs(w, n);
     if (needed && n->freed)
@@ -280,7 +281,7 @@ static bool run_node(mti_walk *w, mti_node *n)
     return ok;
 }
 
-static bool run_nodes(mti_walk *w)
+static bool run_nodes(mti_tape_walk *w)
 {
     mti_where *where = mti_where_now();
     const char *op = where->op, *module = where->module;
@@ -300,7 +301,7 @@ static bool run_nodes(mti_walk *w)
 /* ---- a walk ---- */
 
 /* The gradients of inputs outlive the walk, so each needs a storage of its own. */
-static bool own_input_grads(mti_walk *w)
+static bool own_input_grads(mti_tape_walk *w)
 {
     for (int i = 0; i < w->n_inputs; i++) {
         mti_walk_end *input = &w->inputs[i];
@@ -309,7 +310,7 @@ static bool own_input_grads(mti_walk *w)
     return true;
 }
 
-static bool walk_back(mti_walk *w)
+static bool walk_back(mti_tape_walk *w)
 {
     static atomic_uint_fast64_t last_walk;
     w->number = atomic_fetch_add(&last_walk, 1) + 1;
@@ -348,7 +349,7 @@ static void drop_ends(mti_walk_end *ends, int n)
 }
 
 /* After a failure nodes may still hold gradients. */
-static void end_walk(mti_walk *w)
+static void end_walk(mti_tape_walk *w)
 {
     for (mti_node *n; (n = mti_heap_pop(&w->heap));) drop_grads(n);
     mti_heap_free(&w->heap);
@@ -433,7 +434,7 @@ static mt_tensor *root_gradient(const entry_point *c, int i, mt_tensor *root, mt
                                                                      : NULL;
 }
 
-static bool set_roots(mti_walk *w, const entry_point *c, int n, mt_tensor *const *roots,
+static bool set_roots(mti_tape_walk *w, const entry_point *c, int n, mt_tensor *const *roots,
                       mt_tensor *const *gradients)
 {
     char name[NAME];
@@ -448,7 +449,7 @@ static bool set_roots(mti_walk *w, const entry_point *c, int n, mt_tensor *const
     return ok;
 }
 
-static bool set_inputs(mti_walk *w, const entry_point *c, int n, mt_tensor *const *inputs)
+static bool set_inputs(mti_tape_walk *w, const entry_point *c, int n, mt_tensor *const *inputs)
 {
     char name[NAME];
     w->inputs = make_ends(c->name, "inputs", n, inputs, NULL);
@@ -463,7 +464,7 @@ static bool set_inputs(mti_walk *w, const entry_point *c, int n, mt_tensor *cons
 static mt_status backward(const entry_point *c, int n, mt_tensor *const *roots,
                           mt_tensor *const *gradients, bool retain_graph)
 {
-    mti_walk w = {.retain_graph = retain_graph};
+    mti_tape_walk w = {.retain_graph = retain_graph};
     bool ok = set_roots(&w, c, n, roots, gradients) && walk_back(&w);
     end_walk(&w);
     return ok ? MT_OK : mt_last_status();
@@ -488,7 +489,7 @@ mt_status mt_gradients(const mt_gradients_options *o, mt_tensor **out)
     static const entry_point c = {"gradients", NULL};
     if (!o || !out)
         return mti_fail(MT_ERR_ARGUMENT, "gradients: %s NULL", o ? "out is" : "the options are");
-    mti_walk w = {.retain_graph = o->retain_graph};
+    mti_tape_walk w = {.retain_graph = o->retain_graph};
     bool ok = set_roots(&w, &c, o->n_roots, o->roots, o->gradients) &&
               set_inputs(&w, &c, o->n_inputs, o->inputs) && walk_back(&w);
     for (int i = 0; i < o->n_inputs; i++) out[i] = ok ? mt_retain(w.inputs[i].grad) : NULL;

@@ -13,7 +13,7 @@ typedef struct printer {
     FILE *out;
     const mti_view *v;
     bool summary; /* print the first and last EDGE of each dimension */
-    mti_item *items;
+    mti_number *items;
     size_t n, next; /* items in the order in which they are printed */
     style style;
     int width; /* of the widest item */
@@ -45,7 +45,7 @@ static bool read_items(printer *p, const mt_tensor *t, int dim, int64_t offset)
 
 /* ---- numbers ---- */
 
-static int format(const printer *p, const mti_item *item, char text[NUMBER])
+static int format(const printer *p, const mti_number *item, char text[NUMBER])
 {
     double x = item->real;
     bool odd = p->style <= SCIENTIFIC && !isfinite(x);

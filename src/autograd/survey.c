@@ -7,13 +7,13 @@ static bool has(const mti_hashmap *m, const void *key)
     return mti_hashmap_find(m, mti_walk_key(key)) != MTI_NO_PLACE;
 }
 
-bool mti_walk_leads_to_input(const mti_walk *w, const mti_edge *e)
+bool mti_walk_leads_to_input(const mti_tape_walk *w, const mti_edge *e)
 {
     return e->leaf ? has(&w->input_of, e->leaf)
                    : e->node && (has(&w->needed, e->node) || has(&w->input_of, e->node));
 }
 
-static bool count_use(mti_walk *w, mti_leaf *leaf)
+static bool count_use(mti_tape_walk *w, mti_leaf *leaf)
 {
     if (w->n_inputs ? !has(&w->input_of, leaf) : !mti_any_is_called(&leaf->hooks)) return true;
     size_t i = mti_hashmap_find(&w->sum_of, mti_walk_key(leaf));
@@ -29,7 +29,7 @@ static bool count_use(mti_walk *w, mti_leaf *leaf)
 }
 
 /* Nodes with a lower sequence number lead to no input; 0 if an input is a leaf. */
-static uint64_t lowest_useful(const mti_walk *w)
+static uint64_t lowest_useful(const mti_tape_walk *w)
 {
     uint64_t first = w->n_inputs ? UINT64_MAX : 0;
     for (int i = 0; i < w->n_inputs; i++) {
@@ -39,20 +39,20 @@ static uint64_t lowest_useful(const mti_walk *w)
     return first;
 }
 
-static bool survey_edge(mti_walk *w, mti_heap *heap, uint64_t lowest, const mti_edge *e)
+static bool survey_edge(mti_tape_walk *w, mti_heap *heap, uint64_t lowest, const mti_edge *e)
 {
     if (e->leaf) return count_use(w, e->leaf);
     return !e->node || e->node->sequence < lowest || mti_heap_push(heap, e->node);
 }
 
-static bool leads_to_an_input(const mti_walk *w, const mti_node *n)
+static bool leads_to_an_input(const mti_tape_walk *w, const mti_node *n)
 {
     for (int i = 0; i < n->n_in; i++)
         if (mti_walk_follows(w, &n->in[i])) return true;
     return false;
 }
 
-bool mti_walk_survey(mti_walk *w)
+bool mti_walk_survey(mti_tape_walk *w)
 {
     mti_heap heap = {0};
     MTI_VEC(mti_node *) seen = {0}; /* in reverse order of creation */

@@ -26,7 +26,7 @@ typedef struct mti_set_aside {
     mt_tensor **grads; /* [n_out] */
 } mti_set_aside;
 
-typedef struct mti_walk {
+typedef struct mti_tape_walk {
     uint64_t number; /* grows from walk to walk */
     bool retain_graph;
     int n_roots, n_inputs; /* no inputs: accumulate into all leaves */
@@ -40,7 +40,7 @@ typedef struct mti_walk {
     mti_hashmap sum_of;   /* leaf -> index in sums */
     mti_hashmap input_of; /* node or leaf -> indices in inputs */
     mti_hashmap needed;   /* nodes that lead to an input */
-} mti_walk;
+} mti_tape_walk;
 
 static inline uint64_t mti_walk_key(const void *node_or_leaf)
 {
@@ -48,17 +48,17 @@ static inline uint64_t mti_walk_key(const void *node_or_leaf)
 }
 
 /* Counts the uses of leaves and, for mt_gradients, finds the nodes that lead to an input. */
-bool mti_walk_survey(mti_walk *w);
+bool mti_walk_survey(mti_tape_walk *w);
 /* Whether the edge's node or leaf leads to an input of mt_gradients. */
-bool mti_walk_leads_to_input(const mti_walk *w, const mti_edge *e);
+bool mti_walk_leads_to_input(const mti_tape_walk *w, const mti_edge *e);
 
 /* Whether the node's backward must run ... */
-static inline bool mti_walk_needs(const mti_walk *w, const mti_node *n)
+static inline bool mti_walk_needs(const mti_tape_walk *w, const mti_node *n)
 {
     return !w->n_inputs || mti_hashmap_find(&w->needed, mti_walk_key(n)) != MTI_NO_PLACE;
 }
 /* ... and whether a gradient is delivered along this edge. */
-static inline bool mti_walk_follows(const mti_walk *w, const mti_edge *e)
+static inline bool mti_walk_follows(const mti_tape_walk *w, const mti_edge *e)
 {
     return w->n_inputs ? mti_walk_leads_to_input(w, e) : e->leaf || e->node;
 }

@@ -240,8 +240,9 @@ mt_module *mt_module_find(mt_module *m, const char *path)
 
 mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in)
 {
-    return m->checkpoint ? mti_run_frame((mti_frame){.m = m, .run = run}, n_in, in, m->checkpoint)
-                         : run(m, in);
+    return m->checkpoint
+               ? mti_run_frame((mti_module_frame){.m = m, .run = run}, n_in, in, m->checkpoint)
+               : run(m, in);
 }
 
 mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x) { return m->forward(m, x); }

@@ -17,8 +17,9 @@ static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to
                  (long long)to - 1);
         labelled.label = label;
     }
-    mt_tensor *y = mti_run_frame(
-        (mti_frame){.m = m, .layers = mti_run_each, .from = from, .to = to}, 1, &x, &labelled);
+    mt_tensor *y =
+        mti_run_frame((mti_module_frame){.m = m, .layers = mti_run_each, .from = from, .to = to}, 1,
+                      &x, &labelled);
     mt_release(x);
     return y;
 }

@@ -10,14 +10,14 @@ bool mti_draws_needed(const mt_device *device, const mti_share *s)
 }
 
 typedef struct counting {
-    mti_draws *draws; /* of this batch */
+    mti_part_draws *draws; /* of this batch */
     const mti_share *share;
     mt_device *device; /* without data */
 } counting;
 
 static mt_tensor *input_of(const counting *c, mt_module *part, bool first)
 {
-    const mti_draws *d = c->draws;
+    const mti_part_draws *d = c->draws;
     return first ? mt_zeros(c->device, MT_I64, MT_SHAPE(d->batch, d->seq))
                  : mt_rank_wire(part, c->device, d->batch, d->seq);
 }
@@ -49,13 +49,13 @@ static mt_status count_parts(void *user)
     return MT_OK;
 }
 
-bool mti_draws_find(mti_draws *d, const mti_share *s, int64_t batch, int64_t seq)
+bool mti_draws_find(mti_part_draws *d, const mti_share *s, int64_t batch, int64_t seq)
 {
     if (d->parts && d->batch == batch && d->seq == seq) return true;
     int64_t n = s->parallel.pipeline * s->parallel.interleave;
     uint64_t *parts = d->parts ? d->parts : mti_calloc((size_t)n, sizeof *parts);
     if (!parts) return false;
-    *d = (mti_draws){batch, seq, n, parts};
+    *d = (mti_part_draws){batch, seq, n, parts};
     const counting c = {d, s, mt_device_open("meta")};
     bool ok = c.device && mt_run_apart(NULL, count_parts, (void *)&c) == MT_OK;
     mt_device_release(c.device);
@@ -63,7 +63,7 @@ bool mti_draws_find(mti_draws *d, const mti_share *s, int64_t batch, int64_t seq
     return ok;
 }
 
-uint64_t mti_draws_before(const mti_draws *d, int64_t nth)
+uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < nth; i++) sum += d->parts[i];

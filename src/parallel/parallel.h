@@ -276,17 +276,17 @@ bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
 /* ---- what dropout draws in a pipeline (draws.c) ---- */
 
 /* How many counters of the generator each part of the model takes for one microbatch. */
-typedef struct mti_draws {
+typedef struct mti_part_draws {
     int64_t batch, seq, n;
     uint64_t *parts; /* [n] in the model's order; mti_free it; NULL at first */
-} mti_draws;
+} mti_part_draws;
 
 /* Whether the stages' dropout has to be told where one process would draw. */
 bool mti_draws_needed(const mt_device *device, const mti_share *share);
 /* Finds them for this batch, unless *d has them. */
-bool mti_draws_find(mti_draws *d, const mti_share *share, int64_t batch, int64_t seq);
+bool mti_draws_find(mti_part_draws *d, const mti_share *share, int64_t batch, int64_t seq);
 /* Counters before part `nth` of the model; nth = n: of all. */
-uint64_t mti_draws_before(const mti_draws *d, int64_t nth);
+uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
 
 /* ---- all that one rank has (stage.c) ---- */
 
@@ -309,7 +309,7 @@ typedef struct mt_stage {
     int64_t layers;
     uint64_t n_params;    /* before ZeRO cuts them */
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
-    mti_draws draws;
+    mti_part_draws draws;
     mti_stage_hooks hooks;
     mt_scaler *scaler;    /* borrowed; NULL: none */
     mt_lora_options lora; /* its targets are this stage's own; rank 0: there are no adapters */

@@ -21,7 +21,7 @@ static double from_bf16(uint16_t h)
     return (double)value;
 }
 
-bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out)
+bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
 {
     union {
         double f64;
@@ -60,7 +60,7 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out)
 
 static double item_at(const mt_tensor *t, int64_t offset)
 {
-    mti_item item;
+    mti_number item;
     if (!mti_read_item(t, offset, &item)) return NAN;
     return mti_dtype_is_real(t->view.dtype) ? item.real : (double)item.whole;
 }

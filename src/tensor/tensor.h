@@ -170,11 +170,11 @@ bool mti_is_like(mt_status status, const char *caller, const char *name, const m
 bool mti_check_writable(const char *caller, const mt_tensor *t);
 
 /* The element `offset` elements after the first. */
-typedef union mti_item {
+typedef union mti_number {
     double real;   /* floating dtypes */
     int64_t whole; /* the others; bool: 0 or 1 */
-} mti_item;
-bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out);
+} mti_number;
+bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out);
 
 /* n elements of t, which is contiguous, from the ith on: all of this value; those from `at` on of
  * the whole tensor that mt_normal would draw there from (seed, offset), with mean 0; or mt_uniform,

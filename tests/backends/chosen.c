@@ -68,7 +68,7 @@ bool mtt_is_heap(void) { return mtt_chosen() && heap; }
  * of the simulator that leaves it. */
 
 #ifdef __SANITIZE_ADDRESS__
-#define LARGE ((size_t)0)
+#define LARGE ((size_t)1)
 #else
 #define LARGE ((size_t)16 << 20)
 #endif

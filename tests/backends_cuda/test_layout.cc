@@ -146,7 +146,7 @@ static void numbers_of_rows_and_elements_become_offsets_in_64_bits(void **)
 {
     mti_view v =
         view_of(0, MT_BF16, {3, 5, 1 << 16, 1 << 15}, {two32 + 64, two32 / 2 + 8, 1 << 15, 1});
-    mti_dims all = mti_dims_of(&v, 0, 4);
+    mti_view_dims all = mti_dims_of(&v, 0, 4);
     mti_rowset rows = mti_rowset_of(&v);
     assert_true(all.count == 15 * two31 && rows.rows == 15 << 16);
     for (int64_t i : {(int64_t)0, two31 - 1, two31, two32 - 1, two32, two32 + 12345, all.count - 1})

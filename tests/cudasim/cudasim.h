@@ -156,10 +156,10 @@ template <class V, class T> static inline V *mti_at(T *p, CUDASIM_HERE)
 
 /* ---- ops ---- */
 
-struct mti_op {
+struct mti_op_number {
     int value;
 };
-#define MTI_OP(number) (mti_op{number})
+#define MTI_OP(number) (mti_op_number{number})
 
 /* ---- launching ---- */
 

@@ -208,7 +208,7 @@ static void the_parts_of_a_model_draw_as_much_as_the_whole(void **state)
         mt_tensor *y = mtt_made(mt_forward(whole, tokens));
         mt_rng_get(meta, &seed, &drawn);
         mti_share share;
-        mti_draws draws = {0};
+        mti_part_draws draws = {0};
         assert_true(mti_share_make(&share, &c, &h, 0) && mti_draws_find(&draws, &share, 3, 10));
         assert_int_equal(mti_draws_before(&draws, 4), drawn);
         assert_true(drawn > 0);
@@ -228,7 +228,7 @@ static void a_refused_request_while_draws_are_counted_is_reported(void **state)
     bool done = false;
     assert_true(mti_share_make(&share, &c, &h, 0));
     for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
-        mti_draws draws = {0};
+        mti_part_draws draws = {0};
         mti_fail_nth_alloc(n);
         bool ok = mti_draws_find(&draws, &share, 2, 16);
         done = ok && mti_alloc_count() < n;

@@ -78,6 +78,13 @@ echo 'int mt_class(int class);' >>"$tree/include/memtape/ops.h"
 if command -v g++ >/dev/null; then finds headers 'class'; fi
 
 fresh
+mkdir -p "$tree/src/backends/cpu" "$tree/src/backends/cuda"
+echo 'struct mti_ctx {' | tee "$tree/src/backends/cpu/cpu.h" >"$tree/src/backends/cuda/gpu.h"
+accepts names
+printf 'typedef struct mti_ctx {\n' >"$tree/src/base/base.c"
+finds names 'mti_ctx is defined in'
+
+fresh
 accepts printing
 prints() { # CODE TEXT
     fresh

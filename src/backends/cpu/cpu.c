@@ -48,7 +48,8 @@ static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
     if (mti_alloc_should_fail()) return NULL;
     size_t alignment = n_bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     size_t padded;
-    if (!mti_add_size(n_bytes ? n_bytes : 1, alignment - 1, &padded)) return NULL;
+    if (!mti_add_size(n_bytes ? n_bytes : 1, alignment - 1, &padded) || padded > PTRDIFF_MAX)
+        return NULL;
     padded -= padded % alignment;
     void *p = aligned_alloc(alignment, padded);
 #if defined(__linux__)

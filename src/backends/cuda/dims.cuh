@@ -5,15 +5,15 @@
 #include "backends/cuda/walk.cuh"
 
 /* Slowest first, merged where contiguous. */
-struct mti_dims {
+struct mti_view_dims {
     int rank;
     int64_t count, shape[MT_MAX_RANK], stride[MT_MAX_RANK];
 };
 
 /* Dimensions [from, to). */
-static inline mti_dims mti_dims_of(const mti_view *v, int from, int to)
+static inline mti_view_dims mti_dims_of(const mti_view *v, int from, int to)
 {
-    mti_dims d = {};
+    mti_view_dims d = {};
     d.count = 1;
     for (int k = from; k < to; k++) {
         d.count *= v->shape[k];
@@ -30,7 +30,7 @@ static inline mti_dims mti_dims_of(const mti_view *v, int from, int to)
     return d;
 }
 
-static __device__ __forceinline__ int64_t mti_offset_of(const mti_dims &d, int64_t i)
+static __device__ __forceinline__ int64_t mti_offset_of(const mti_view_dims &d, int64_t i)
 {
     int64_t offset = 0;
     for (int k = d.rank - 1; k > 0; k--) {

@@ -229,7 +229,7 @@ static __device__ __forceinline__ void add_run(const sum_job &job, int64_t begin
     for (int k = 0; k < N; k++) sum[k] = 0;
     if ((int64_t)c * N >= job.dy.n) return;
     for (int64_t i = begin; i < end; i += AHEAD) {
-        mti_packed<T, N> dy[AHEAD];
+        mti_packed_vec<T, N> dy[AHEAD];
         MTI_UNROLL
         for (int u = 0; u < AHEAD; u++) {
             int64_t from = job.at[i + u < end ? i + u : begin];

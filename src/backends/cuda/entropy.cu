@@ -13,7 +13,7 @@ struct entropy_rows_job {
 };
 
 /* One row per team. */
-template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job job)
+template <class T, mti_row_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job job)
 {
     typedef mti_wide<T> A;
     constexpr int ROOM = mti_room<T, FIT, MTI_SOFTMAX_HELD>;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
     A lse = job.lse ? static_cast<const A *>(job.lse)[r] : (A)0;
     A scale = *static_cast<const A *>(job.scale);
     int first = (int)blockIdx.y * MAP_CHUNKS * job.team_size + (int)threadIdx.x % job.team_size;
-    mti_packed<T, N> v[MAP_CHUNKS];
+    mti_packed_vec<T, N> v[MAP_CHUNKS];
     MTI_UNROLL
     for (int i = 0; i < MAP_CHUNKS; i++)
         if (counts) v[i] = x.fetch_packed(first + i * job.team_size);

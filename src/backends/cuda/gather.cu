@@ -9,7 +9,7 @@ struct gather_job {
     const int64_t *index;
     const void *x;
     void *y;
-    mti_dims from;    /* x with the index's shape, stride 0 along the dimension */
+    mti_view_dims from;    /* x with the index's shape, stride 0 along the dimension */
     int64_t step, n;  /* x's stride and extent along the dimension */
     int dim;
     mti_fault *fault;
@@ -69,7 +69,7 @@ struct scatter_job {
     const int64_t *index;
     const void *dy;
     void *dx;
-    mti_dims index_rows, dy_rows, dx_rows;
+    mti_view_dims index_rows, dy_rows, dx_rows;
     int64_t index_step, dy_step, dx_step, k, n; /* along the dimension; extents of index, dx */
 };
 
@@ -102,7 +102,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) scatter_rows(const s
 }
 
 /* All dimensions but `dim`, with the extents of `like`. */
-static mti_dims rows_of(const mti_view *v, int dim, const mti_view *like)
+static mti_view_dims rows_of(const mti_view *v, int dim, const mti_view *like)
 {
     mti_view rows = *v;
     memcpy(rows.shape, like->shape, sizeof rows.shape);

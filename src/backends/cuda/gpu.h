@@ -48,10 +48,10 @@ template <class V, class T> __device__ __forceinline__ V *mti_at(T *p)
     return reinterpret_cast<V *>(p);
 }
 
-template <int number> struct mti_op {
+template <int number> struct mti_op_number {
     static constexpr int value = number;
 };
-#define MTI_OP(number) (mti_op<number>())
+#define MTI_OP(number) (mti_op_number<number>())
 
 #define MTI_SHARED(type, name) __shared__ type name
 #define MTI_DYNAMIC_SHARED(type, name)                                                             \

@@ -8,7 +8,7 @@
 #define BLOCK 256
 #define WARP  32
 
-static int64_t step_of(const mti_dims &d)
+static int64_t step_of(const mti_view_dims &d)
 {
     return d.rank ? mti_magnitude(d.stride[d.rank - 1]) : 0;
 }
@@ -17,7 +17,7 @@ struct max_job {
     const void *x;
     void *y;
     int64_t *index; /* null: not needed */
-    mti_dims kept, searched;
+    mti_view_dims kept, searched;
     int team; /* threads per element of y */
 };
 
@@ -79,7 +79,7 @@ static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int
 /* Of every team-th element. */
 template <class T>
 static __device__ __forceinline__ largest<mti_wide<T>> of_elements(const T *x,
-                                                                   const mti_dims &searched,
+                                                                   const mti_view_dims &searched,
                                                                    int rank, int team)
 {
     largest<mti_wide<T>> best = {0, -1};
@@ -125,7 +125,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_columns(const
 /* Whether the searched elements are neighbours, and few enough to number their chunks. */
 template <class T> static bool dense(const max_job &job)
 {
-    const mti_dims &d = job.searched;
+    const mti_view_dims &d = job.searched;
     return d.rank == 1 && d.stride[0] == 1 && d.count < (int64_t)(((uint64_t)1 << 35) / sizeof(T));
 }
 
@@ -158,7 +158,7 @@ struct max_scatter_job {
     const int64_t *index;
     const void *dy;
     void *dx;
-    mti_dims from, kept, searched; /* dy's; dx's */
+    mti_view_dims from, kept, searched; /* dy's; dx's */
 };
 
 template <class T> __global__ void __launch_bounds__(BLOCK) max_scatter(const max_scatter_job job)

@@ -15,7 +15,7 @@ struct norm_job {
     bool about_mean; /* false: RMS norm */
 };
 
-template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
+template <class T, mti_row_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>, ROOM = FIT == MTI_FIT_LONG ? LONG_HELD : HELD;
@@ -32,7 +32,7 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
     mti_row<const T> b((const T *)job.b, job.b ? n : 0, skew);
     mti_row<T> y(mti_row_at<T>(job.y, r), n, skew);
     int chunks = mti_chunks<T>(n, skew), step = ROOM * team.size;
-    mti_packed<T, N> v[ROOM];
+    mti_packed_vec<T, N> v[ROOM];
 
     A sum = 0, squares = 0;
     if (FIT != MTI_FIT_LONG) mti_take(x, 0, team, v);
@@ -156,19 +156,19 @@ struct norm_backward_job {
     bool has_dx;
 };
 
-template <class T, mti_fit FIT>
+template <class T, mti_row_fit FIT>
 constexpr int backward_room = FIT == MTI_FIT_LANES   ? 4
                               : FIT == MTI_FIT_BLOCK ? 2
                                                      : 1;
 
-template <class T> using held = mti_packed<T, mti_chunk_width<T>>;
+template <class T> using held = mti_packed_vec<T, mti_chunk_width<T>>;
 
 /* The sums of a row that its dx needs. */
 template <class A> struct row_sums {
     A g, gh; /* sum(dy w), sum(dy w (x - mean)) */
 };
 
-template <class T, mti_fit FIT, int ROOM, class A>
+template <class T, mti_row_fit FIT, int ROOM, class A>
 static __device__ __forceinline__ row_sums<A> add_row(const held<T> (&x)[ROOM],
                                                       const held<T> (&dy)[ROOM],
                                                       const mti_row<const T> &w, int base, A mean,
@@ -191,7 +191,7 @@ static __device__ __forceinline__ row_sums<A> add_row(const held<T> (&x)[ROOM],
     return sums;
 }
 
-template <class T, mti_fit FIT, int ROOM, class A>
+template <class T, mti_row_fit FIT, int ROOM, class A>
 static __device__ __forceinline__ void give_dx(const held<T> (&x)[ROOM], const held<T> (&dy)[ROOM],
                                                const mti_row<const T> &w, const mti_row<T> &dx,
                                                int base, A mean, A rstd, row_sums<A> sums,
@@ -233,7 +233,7 @@ static __device__ __forceinline__ void add_columns(const held<T> (&x)[ROOM],
 }
 
 /* slot[columns at base] = sums, or += if the slot has a value already. */
-template <int ROOM, int N, class A, mti_fit FIT>
+template <int ROOM, int N, class A, mti_row_fit FIT>
 static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int base,
                                                      const mti_team<A, FIT> &team, bool add,
                                                      const A (&sums)[ROOM][N])
@@ -248,7 +248,7 @@ static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int bas
     }
 }
 
-template <class T, mti_fit FIT>
+template <class T, mti_row_fit FIT>
 __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,
                                   FIT == MTI_FIT_LANES  ? LANES_BLOCKS
                                   : FIT == MTI_FIT_LONG ? 2

@@ -100,9 +100,9 @@ template <class T> struct mti_row {
     {
         return is_whole(c) ? mti_load<N>(p + first(c)) : fetch_part(c);
     }
-    __device__ __forceinline__ mti_packed<element, N> fetch_packed(int c) const
+    __device__ __forceinline__ mti_packed_vec<element, N> fetch_packed(int c) const
     {
-        mti_packed<element, N> chunk;
+        mti_packed_vec<element, N> chunk;
         if (is_whole(c))
             {
             auto w = mti_load<(int)(16 / sizeof(uint32_t))>(reinterpret_cast<const uint32_t *>(p + first(c)));
@@ -208,7 +208,7 @@ template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_row
 /* ---- teams ---- */
 
 /* How a row fits: in the registers of some lanes, in those of a block, or not at all. */
-enum mti_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
+enum mti_row_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
 
 #define MTI_LANES_BLOCK 128 /* threads per block if teams are lanes */
 #define MTI_ROW_BLOCK   512 /* most threads per block that is one team */
@@ -219,13 +219,13 @@ enum mti_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
                                       (FIT) == MTI_FIT_LONG ? 2 : 1)
 
 /* Chunks in a thread's registers at a time: HELD of a row that fits. */
-template <class T, mti_fit FIT, int HELD>
+template <class T, mti_row_fit FIT, int HELD>
 constexpr int mti_room = FIT != MTI_FIT_LONG       ? HELD
                          : mti_chunk_width<T> == 8 ? 2
                                                    : 4;
 
 struct mti_row_plan {
-    mti_fit fit;
+    mti_row_fit fit;
     int size;    /* threads per team */
     int teams;   /* teams per block */
     int threads; /* threads per block */
@@ -268,7 +268,7 @@ template <class A> static __device__ __forceinline__ A mti_lanes_max(A x, int si
 /* The calling thread's place in its team. Every thread of the block takes part in every sum and
  * maximum. The warps write their results to the two halves of `space` alternately: the barrier of
  * the next reduction makes the half reusable. */
-template <class A, mti_fit FIT> struct mti_team {
+template <class A, mti_row_fit FIT> struct mti_team {
     int rank, size, number; /* number: which team of the block */
     A *space;               /* 64 elements in shared memory; unused if teams are lanes */
     int turn;
@@ -305,14 +305,14 @@ template <class A, mti_fit FIT> struct mti_team {
 
 /* ---- a thread's share of a row: chunks base + rank, base + rank + size, ... ---- */
 
-template <class A, mti_fit FIT>
+template <class A, mti_row_fit FIT>
 static __device__ __forceinline__ int mti_place(int base, int i, const mti_team<A, FIT> &team)
 {
     return base + team.rank + i * team.size;
 }
 
 /* In the stored type, 0 beyond the row's ends: 16-bit floats then need half the registers. */
-template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
+template <class T, class A, mti_row_fit FIT, int ROOM, class E, int N>
 static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int base,
                                                 const mti_team<A, FIT> &team,
                                                 mti_vec<E, N> (&v)[ROOM])
@@ -320,10 +320,10 @@ static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int base,
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) v[i] = row.fetch(mti_place(base, i, team));
 }
-template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
+template <class T, class A, mti_row_fit FIT, int ROOM, class E, int N>
 static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int base,
                                                 const mti_team<A, FIT> &team,
-                                                mti_packed<E, N> (&v)[ROOM])
+                                                mti_packed_vec<E, N> (&v)[ROOM])
 {
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) v[i] = row.fetch_packed(mti_place(base, i, team));

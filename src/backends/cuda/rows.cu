@@ -52,7 +52,7 @@ template <bool LOG, class A> static __device__ __forceinline__ A dx_of(A scale, 
     return LOG ? dy - mti_exp_below(y) * total : scale * y * (dy - total);
 }
 
-template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) backward_rows(backward_job job)
+template <class T, mti_row_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) backward_rows(backward_job job)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>, ROOM = mti_room<T, FIT, HELD>;
@@ -67,7 +67,7 @@ template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) backward_rows(back
     mti_row<const T> y(start, n, skew), dy(mti_row_at<const T>(job.dy, r), n, skew);
     mti_row<T> dx(mti_row_at<T>(job.dx, r), n, skew);
     int chunks = mti_chunks<T>(n, skew), step = ROOM * team.size;
-    mti_packed<T, N> a[ROOM], b[ROOM];
+    mti_packed_vec<T, N> a[ROOM], b[ROOM];
     A sum = 0, out[N];
     for (int base = 0; base < chunks; base += step) {
         mti_take(y, base, team, a);

@@ -37,7 +37,7 @@ static __device__ __forceinline__ int64_t mti_softmax_seen(const mti_softmax_job
 
 /* Loads chunks base + rank, base + rank + size, ... of the row into registers, scaled; -infinity
  * beyond the row's ends. */
-template <class T, mti_fit FIT, int ROOM>
+template <class T, mti_row_fit FIT, int ROOM>
 static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &x,
                                                         mti_wide<T> scale, int base,
                                                         const mti_team<mti_wide<T>, FIT> &team,
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &
 }
 
 /* For a row in registers; without LOG v becomes exp(v - top). */
-template <class T, mti_fit FIT, bool LOG, int ROOM>
+template <class T, mti_row_fit FIT, bool LOG, int ROOM>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_held_stats(
     mti_team<mti_wide<T>, FIT> &team, int chunks, mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
 {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_hel
 }
 
 /* For a row that is read again later: a larger element rescales the sum so far. */
-template <class T, mti_fit FIT>
+template <class T, mti_row_fit FIT>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_long_stats(
     const mti_row<const T> &x, mti_wide<T> scale, int chunks,
     mti_team<mti_wide<T>, FIT> &team)
@@ -114,7 +114,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_lon
 
 /* Stores y of the chunks at base from v: scale x, or exp(scale x - top) if EXP is done; zeros from
  * column `seen` on. */
-template <class T, mti_fit FIT, bool LOG, bool EXP, int ROOM>
+template <class T, mti_row_fit FIT, bool LOG, bool EXP, int ROOM>
 static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int64_t seen,
                                                         int base,
                                                         const mti_team<mti_wide<T>, FIT> &team,
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int
 
 /* Row r, by the calling team. A team without a row (not `live`) takes part in the reductions
  * with an empty one. */
-template <class T, mti_fit FIT, bool LOG>
+template <class T, mti_row_fit FIT, bool LOG>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_row(
     const mti_softmax_job &job, int64_t r, bool live, mti_team<mti_wide<T>, FIT> &team)
 {
@@ -176,7 +176,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_row
 }
 
 /* Adds the teams' losses, which each team's rank 0 holds, in order: sum[b], count[b]. */
-template <class A, mti_fit FIT>
+template <class A, mti_row_fit FIT>
 static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_job &job,
                                                               const mti_team<A, FIT> &team,
                                                               double loss, int64_t count)
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_
 }
 
 /* Block b does rows [b, b + 1) * rows_per_block, one per team at a time. */
-template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(mti_softmax_job job)
+template <class T, mti_row_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(mti_softmax_job job)
 {
     typedef mti_wide<T> A;
     MTI_SHARED(A, space[64]);

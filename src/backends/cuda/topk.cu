@@ -17,7 +17,7 @@ struct topk_job {
     void *values;
     int64_t *index;
     uint32_t *list; /* [rows,k]: the selected elements, in row order */
-    mti_dims rows;
+    mti_view_dims rows;
     int64_t step, n, k;
 };
 
@@ -127,7 +127,7 @@ template <class T> __global__ void __launch_bounds__(SORT_BLOCK) sort_chosen(con
 extern "C" size_t mti_cuda_topk_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *values)
 {
     (void)ctx, (void)x;
-    mti_dims all = mti_dims_of(values, 0, values->rank);
+    mti_view_dims all = mti_dims_of(values, 0, values->rank);
     return (size_t)all.count * sizeof(uint32_t);
 }
 

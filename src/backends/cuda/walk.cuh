@@ -160,7 +160,7 @@ template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const 
 
 /* A vector that is kept for long: in whole registers, as in memory. Of a mti_vec the compiler keeps
  * each 16-bit element in a register of its own, or the f32 that it was widened to. */
-template <class T, int N> struct mti_packed {
+template <class T, int N> struct mti_packed_vec {
     uint32_t words[sizeof(mti_vec<T, N>) / sizeof(uint32_t)];
 
     __device__ __forceinline__ void operator=(const mti_vec<T, N> &x)
