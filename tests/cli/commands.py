@@ -1,7 +1,7 @@
 """The commands that README and docs print run as they are printed: in a shell, with the PATH that README names, no
 variable of ours, and only what ./run demo builds (DEMO). Not again those that a test compares with what a page
-quotes of them: the blocks of the lessons (lessons.py), experiments.md, published.md. Without MTT_LONG=1: README's short
-ones, and all of mpirun."""
+quotes of them: the blocks of the lessons (lessons.py), experiments.md, published.md. Without MTT_LONG=1: the short ones of
+README and the tour, and all of mpirun."""
 import os
 import re
 import shutil
@@ -51,7 +51,7 @@ def lay_out(folder):
 
 
 def is_short(page, command):
-    return page.name == "README.md" and not command.startswith(SECONDS)
+    return page.name in ("README.md", "tour.md") and not command.startswith(SECONDS)
 
 
 def runs(command, folder, environment, where):
