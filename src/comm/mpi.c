@@ -121,7 +121,7 @@ static bool wait_for(const mpi_end *m, int n, MPI_Request *requests, MPI_Status 
     return true;
 }
 
-/* Of the receives that exchange_part begins, first and in this order. */
+/* exchange_part begins these receives first, in this order. */
 static bool received_all(const mti_comm_end *end, const mti_span *in, size_t from, char *error)
 {
     const mpi_end *m = end->state;

@@ -1,10 +1,10 @@
-/* explore.c: all set-ups of one layout: microbatches and policies. What is not measured is known
- * not to fit, or known to be slower than another that fits. */
+/* explore.c: all set-ups of one layout: microbatches and policies. A set-up is left out only if it
+ * is known not to fit, or to be slower than another one that fits. */
 #include <string.h>
 #include "fit/fit.h"
 
-/* Whether s has no more pieces of a sequence and no fewer tokens in a microbatch. Then it computes
- * as much, and sends no more. */
+/* Whether s cuts sequences into no more shards and has no fewer tokens in a microbatch. Then it
+ * computes as much as a set-up with h and this microbatch, and sends no more. */
 static bool is_cut_less(const mt_fit_setup *s, const mt_parallel *h, int64_t microbatch)
 {
     int64_t c = s->parallel.context;
@@ -31,15 +31,16 @@ typedef struct layout {
     mti_fit_found *found;
     int n_policies;
     mti_policy policies[MTI_MOST_POLICIES];
-    bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch asks for too much already */
+    bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch needs too much already */
     bool states_too_large, ruled_out;
-    double fastest; /* seconds of a step of those that fit; 0: none yet */
+    double fastest; /* least seconds of a step that fits; 0: none yet */
 } layout;
 
 #define SMALLEST_AWAY 4096 /* bytes; mt_offload_options.min_bytes */
 
-/* Whether a larger microbatch makes each tensor on the device as large or larger. An offload leaves
- * small ones there, so with it none that grows may be small; the smallest have a float a token. */
+/* Whether no tensor on the device shrinks with a larger microbatch. An offload leaves small tensors
+ * on the device and takes them away once they have grown, so with it none may be small; the
+ * smallest have one float a token. */
 static bool grows(const layout *l, int policy, int64_t microbatch)
 {
     int64_t tokens = microbatch * l->task->seq / (l->parallel.tensor * l->parallel.context);
@@ -47,9 +48,9 @@ static bool grows(const layout *l, int policy, int64_t microbatch)
            tokens * (int64_t)sizeof(float) >= SMALLEST_AWAY;
 }
 
-/* Notes what the set-up rules out. All its states are there at once when the optimizer steps. With
- * a larger microbatch as many sequences or more are in flight: min(a b, all) with at most a
- * microbatches of b; and no tensor is smaller. */
+/* Notes what the measured set-up rules out. All states are there at once when the optimizer steps.
+ * A larger microbatch has at least as many sequences in flight, min(a b, all) with at most a
+ * microbatches of b, and no smaller tensor. */
 static void note_bounds(layout *l, int policy, const mt_fit_setup *s, const mti_fit_measured *seen)
 {
     if (seen->requested > l->task->capacity && grows(l, policy, s->microbatch))
@@ -57,16 +58,16 @@ static void note_bounds(layout *l, int policy, const mt_fit_setup *s, const mti_
     if (s->states > l->task->capacity) l->states_too_large = true;
 }
 
-/* Whether the model's products alone, divided evenly and with the bubble, take longer than a step
- * of one that fits. */
+/* Whether the products alone, divided evenly and with the bubble, take longer than a step that
+ * fits. */
 static bool is_slower(const layout *l)
 {
     return l->fastest > 0 && mti_fit_least_time(l->task, &l->parallel) > l->fastest;
 }
 
-/* Whether all microbatches of the layout, one sequence each, are in flight as they are with more
- * sequences, with which nothing fits: so many are there, and a gradient is added to another. (In a
- * pipeline only the fewest pieces are searched, which may be other ones.) */
+/* Whether the layout, with one sequence a microbatch, keeps as much in flight as it did with
+ * known_batch sequences, with which nothing fits. (With a pipeline only the fewest shards of a
+ * sequence are searched, and those may differ.) */
 static bool is_known(const mti_fit_task *task, const mt_parallel *h)
 {
     int64_t least = h->pipeline > 2 ? h->pipeline : 2;
@@ -75,7 +76,7 @@ static bool is_known(const mti_fit_task *task, const mt_parallel *h)
            h->interleave == 1 && task->batch / h->data >= least;
 }
 
-/* What stays from step to step is too much, whatever is done with the rest. */
+/* Whether the states alone are too much. */
 static bool is_ruled_out(const layout *l)
 {
     const mti_fit_task *task = l->task;
@@ -107,9 +108,9 @@ static bool explore_one(layout *l, int policy, int64_t microbatch)
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Whether ranks with other data could have the same tokens in whole sequences, or in longer pieces:
- * as many floats on each rank, as much to compute, fewer keys and values to gather. Tables of an
- * unfused rope are of pieces alone shorter. */
+/* Whether the ranks could have the same tokens in whole sequences or longer shards: each rank then
+ * has as many floats and computes as much, but gathers fewer keys and values. (Only the tables of
+ * an unfused rope get shorter with the shards.) */
 static bool is_cut_in_vain(const layout *l, int64_t microbatch)
 {
     bool asked = l->task->options->context;
@@ -117,14 +118,14 @@ static bool is_cut_in_vain(const layout *l, int64_t microbatch)
            common_divisor(l->parallel.context, microbatch) > 1;
 }
 
-/* Whether one that fits is enough, and found. */
+/* Whether one set-up that fits is enough, and there is one. */
 static bool is_enough(const layout *l) { return l->task->any && l->fastest > 0; }
 
-/* All set-ups with these pieces of sequences. */
+/* Explores all set-ups with this context. */
 static bool explore_cut(layout *l)
 {
     const mt_parallel *h = &l->parallel;
-    int64_t share = l->task->batch / h->data; /* of each rank with other data */
+    int64_t share = l->task->batch / h->data; /* sequences of one data-parallel rank */
     memset(l->too_large, 0, sizeof l->too_large);
     l->ruled_out = is_ruled_out(l);
     for (int64_t b = 1; b <= share && !is_enough(l); b++) {

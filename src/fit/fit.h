@@ -10,7 +10,7 @@ typedef struct mti_states {
     size_t params, grads, optimizer;
 } mti_states;
 
-/* What every set-up has in common; no thread changes it. */
+/* What all set-ups have in common. No thread changes it. */
 typedef struct mti_fit_task {
     const mti_workload *workload; /* batch, parallel, checkpoint and offload are the set-up's */
     const mt_fit_options *options;
@@ -20,28 +20,28 @@ typedef struct mti_fit_task {
     double utilisation;
     double model_flops;  /* of a step, of all ranks, nothing recomputed */
     mti_states states;   /* of the whole model */
-    bool any;            /* the first layout in which something fits is enough */
-    bool nearest;        /* none fits: measure what might come nearest, whatever is ruled out */
-    size_t least;        /* reserved, of what was measured of the nearest; 0: nothing yet */
-    int64_t known_batch; /* with so many sequences nothing fits; 0: not known */
+    bool any;            /* stop at the first layout in which something fits */
+    bool nearest;        /* nothing fits: measure what may come nearest, even if it is ruled out */
+    size_t least;        /* least reserved bytes among the nearest; 0: none measured yet */
+    int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
 } mti_fit_task;
 
-/* The search for any workload: mt_fit_search, with more options. `any`: only until a
- * layout has one that fits: of those whose states are least, the first. known_batch: as the task's.
- */
+/* mt_fit_search for any workload. `any`: stops at the first layout in which something fits; layouts
+ * with the smallest states come first. known_batch: as the task's. */
 bool mti_fit_run(const mti_workload *w, const mt_fit_options *options, bool any,
                  int64_t known_batch, mt_fit_result *out);
 
 /* ---- layouts.c: the ways to divide a model ---- */
 
 typedef MTI_VEC(mt_parallel) mti_layouts;
-/* Of all that the options allow: tensor, pipeline, interleave, zero, and the ranks with the same
- * parameters, data times context, with the least context. */
+/* Lists the divisions that the options allow: tensor, pipeline, interleave, zero, and the ranks
+ * with the same parameters (data times context) with the least context. */
 bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task);
-/* *out: the layout with c pieces of each sequence; false, without an error, if that cannot be. */
+/* Sets *out to the layout with each sequence cut into c shards; false, without an error, if it
+ * cannot be cut so. */
 bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t c,
                     mt_parallel *out);
-/* The most pieces that are searched, from layout->context on; in a pipeline no more than these. */
+/* The largest context that is searched, from layout->context on; with a pipeline only that one. */
 int64_t mti_layout_most_cut(const mt_parallel *layout);
 
 /* What is recomputed, and where saved tensors go. */
@@ -50,9 +50,10 @@ typedef struct mti_policy {
     mti_offload_choice offload;
 } mti_policy;
 #define MTI_MOST_POLICIES 10
-/* Those that the options allow, less costly ones first. */
+/* Lists the policies that the options allow, the least costly first; returns how many. */
 int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mti_fit_task *task);
-/* Whether b recomputes all that a does, and a moves nothing: where less is kept, less is moved. */
+/* Whether b costs no less than a: it recomputes all that a does, and a moves nothing (what is
+ * recomputed is not kept, so b may move less). */
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
 
 /* ---- setup.c: one set-up, measured ---- */
@@ -70,18 +71,18 @@ typedef struct mti_fit_measured {
     int profiles;
 } mti_fit_measured;
 
-/* Completes s, whose parallel, checkpoint, offload and microbatch are set. */
+/* Measures s, whose parallel, checkpoint, offload and microbatch are set, and fills in the rest. */
 bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *m);
-/* The workload that is measured: its parallel.stage is the set-up's. */
+/* The workload of the set-up's stage. */
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
 /* Sets the FLOPs of a step of all ranks, and the states of the whole model. */
 bool mti_fit_measure_model(mti_fit_task *task);
-/* No less stays on the rank of these divisions that needs most. */
+/* A lower bound of what stays on the neediest rank of this division from step to step. */
 size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *parallel);
 
 /* ---- time.c: the model of a step's time ---- */
 
-/* Less than any set-up with these divisions and microbatches takes. */
+/* A lower bound of the time of every set-up with this division and these microbatches. */
 double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel);
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
                             const mti_fit_work *work);
@@ -92,10 +93,10 @@ typedef struct mti_fit_found {
     MTI_VEC(mt_fit_setup) setups;
     int64_t n_profiles, n_larger, n_states, n_slower;
 } mti_fit_found;
-/* Measures what has this layout. */
+/* Measures the set-ups of this layout. */
 bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *layout, mti_fit_found *found);
 
-/* ---- remedy.c: what would fit where nothing does ---- */
+/* ---- remedy.c: if nothing fits, changes with which something does ---- */
 
 #define MTI_FIT_CHANGE 48
 typedef struct mti_fit_remedy {

@@ -1,5 +1,4 @@
-/* remedy.c: where nothing fits, what would: changes tried one by one, each searched and measured.
- */
+/* remedy.c: if nothing fits, tries changes one by one; each is searched and measured. */
 #include <stdio.h>
 #include <string.h>
 #include "fit/fit.h"
@@ -15,7 +14,7 @@ static attempt unchanged(const mti_workload *w, const mt_fit_options *o)
     return (attempt){.workload = *w, .options = *o};
 }
 
-/* Whether something fits then; if so, that is the remedy. */
+/* Searches with the change made; if something fits, it is added as a remedy. */
 static bool helps(const attempt *a, int64_t known_batch, mti_fit_remedies *all, bool *found)
 {
     mt_fit_result r;
@@ -28,7 +27,7 @@ static bool helps(const attempt *a, int64_t known_batch, mti_fit_remedies *all, 
     }
     mt_fit_free(&r);
     if (ok || mt_last_status() != MT_ERR_ARGUMENT) return ok;
-    mt_clear_error(); /* cannot be divided so */
+    mt_clear_error(); /* the model cannot be divided so */
     return true;
 }
 
@@ -103,7 +102,7 @@ static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit
     return helps(&a, 0, all, &found);
 }
 
-/* The nearest as it was measured, on the GPU with the least memory that has room for it. */
+/* The nearest set-up on the smallest GPU that has room for it. */
 static void larger_gpu(const mt_fit_result *r, mti_fit_remedies *all)
 {
     const mt_gpu *least = NULL, *g;

@@ -195,7 +195,7 @@ static bool explore_first(search *s, mti_fit_task *task)
     return ok;
 }
 
-/* Of several threads one may have found what fits in a later layout, too. */
+/* Another thread may have found what fits in a later layout. */
 static void keep_first_that_fits(search *s)
 {
     bool fits = false;

@@ -44,7 +44,7 @@ static double sent_once(const elements *e, const mt_parallel *h)
     }
 }
 
-/* Of the computing, by FLOPs. */
+/* The time of computing, by FLOPs. */
 static double forward_share(const mt_flops *f)
 {
     double all = (double)(f->forward + f->backward + f->recompute);
