@@ -153,7 +153,7 @@ static bool unfused_norms(const builder *b)
     return b->c->norm_kind != MT_NORM_LAYER && b->c->ops.rms_norm == MT_OP_UNFUSED;
 }
 
-/* Of an unfused norm; Gemma's multiplies in f32. */
+/* An unfused norm keeps its normalised rows; Gemma's multiplies in f32. */
 static void add_quotient(builder *b, letters product)
 {
     const char *what = "normalised rows, for the norm's product with its weight";
@@ -192,7 +192,7 @@ static void add_weight(builder *b, int64_t n)
     if (bytes) add_beside(b, "RMS norms: 1 + weight", bytes, true);
 }
 
-/* Of one norm of rows of n. */
+/* Adds what one norm over rows of n keeps besides its input. */
 static void add_statistics_of(builder *b, int64_t rows, int64_t n)
 {
     int64_t bytes = rows * statistic_size(b);

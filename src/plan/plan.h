@@ -40,23 +40,23 @@ typedef struct mti_memory_options {
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */
 
-/* Of one rank of several: among how many ranks its tensors are cut, and the forwards that are in
- * flight when there are most. */
+/* One rank of several: how many ranks its tensors are cut among, and how many forwards are in
+ * flight at most. */
 typedef struct mti_rank_dims {
     int64_t tensor;      /* t: ranks that share each layer */
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
-    int64_t context;     /* c: ranks that have a piece of every sequence each ... */
-    int64_t seen;        /* ... and pieces whose keys this rank's queries see */
+    int64_t context;     /* c: ranks that share every sequence */
+    int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
     int64_t part_layers; /* layers in each part of the model */
-    int64_t in_flight;   /* forwards through a part ... */
-    int64_t first, last; /* ... with the embeddings; with the head */
-    int64_t thetas;      /* ... each as many times as its layers have rotary angles */
-    /* a dropout's mask is a part of one process's, which no seed alone draws */
-    bool masks_in_parts;
+    int64_t in_flight;   /* forwards through a part of the model */
+    int64_t first, last; /* forwards through the part with the embeddings; with the head */
+    int64_t thetas;      /* rotary angles of the layers, summed over the forwards */
+    bool masks_in_parts; /* a dropout's mask is a shard of one process's, so its seed is not enough
+                          */
 } mti_rank_dims;
 
-/* config is resolved; q, k and ffn differ from it while mti_derive_formula goes from the textbook
- * to it. `memory` may be NULL: no options. */
+/* config is resolved. While mti_derive_formula goes from the textbook to it, q, k and ffn differ
+ * from it. `memory` may be NULL: no options. */
 typedef struct mti_dims {
     mt_model_config config;
     int64_t batch, seq, tokens;
@@ -67,7 +67,8 @@ typedef struct mti_dims {
 
 bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, int64_t seq,
                    const mti_memory_options *memory);
-/* Makes r of the whole model's *s, whose sequences become this rank's pieces. */
+/* Fills *r and turns *s from the whole model's dimensions into the rank's: its shard of a sequence.
+ */
 bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel);
 /* The dimensions of a run, which it checks; they borrow *memory, which is set from it. *out is
  * cleared. */
@@ -77,7 +78,7 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
 const char *mti_dims_checkpoint(const mti_dims *s);
 /* Layers in one checkpoint; 1 unless the preset groups them. */
 int64_t mti_dims_group(const mti_dims *s);
-/* Blocks: a whole model's layers, otherwise 1; a rank's in flight. */
+/* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
 /* Pairs of tables of an unfused rope that the forwards in flight keep. */
 int64_t mti_dims_thetas(const mti_dims *s);
@@ -87,7 +88,7 @@ typedef int64_t mti_cost_fn(const mti_dims *s);
 /* Sets formula->value to the cost of the textbook's transformer, and adds a row for every choice in
  * which `s` differs from it, with what that adds or takes; together they are cost(s). */
 bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost);
-/* Adds a row, unless it is 0. False if there is no room. */
+/* Adds a row unless its amount is 0. False if there is no room. */
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...) MT_PRINTF(3, 4);
 
 /* ---- parameters ---- */
@@ -124,9 +125,10 @@ typedef struct mti_residual {
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */
     int64_t n_groups; /* N, where layers are checkpointed in groups; else 0 */
-    /* Of a rank, in flight: layers L, forwards through the embeddings E and the head H; else 0. */
+    /* A rank's, else 0: layers in flight L, forwards through the embeddings E and through the head
+     * H. */
     int64_t n_layers, n_first, n_last;
-    int64_t n_keys; /* of a rank, that its queries see; else 0 */
+    int64_t n_keys; /* keys that a rank's queries see; else 0 */
     char text[160]; /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
@@ -136,17 +138,17 @@ typedef struct mti_formula {
     int64_t unexplained; /* measured - bytes - residual: 0, or formula and ledger disagree */
 } mti_formula;
 
-/* measured: the ledger's bytes after forward. parallel: of one rank of several; else NULL. */
+/* measured: the ledger's bytes after forward. parallel: NULL unless it is one rank of several. */
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
                       const mti_memory_options *memory, const mt_parallel *parallel,
                       size_t measured);
-/* Of one rank: the parameters that it has, before ZeRO cuts them; what it keeps. */
+/* The same for one rank: its parameters before ZeRO cuts them, and what it keeps. */
 bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *config,
                               const mt_parallel *parallel);
 bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *config,
                                const mt_parallel *parallel, int64_t batch, int64_t seq,
                                const mti_memory_options *memory);
-/* The terms alone. */
+/* Builds the terms alone. */
 void mti_formula_build(mti_formula *f, const mti_dims *s);
 
 #endif

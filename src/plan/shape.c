@@ -1,6 +1,7 @@
 /* shape.c: a model's dimensions, and the steps from the textbook's transformer to them. */
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,8 +150,10 @@ static mti_dims textbook(const mti_dims *s)
     return t;
 }
 
+/* One choice: a field that is taken over as it is, or what `take` does. */
 typedef struct choice {
     const char *text;
+    size_t at, n_bytes; /* of the field in mti_dims */
     void (*take)(mti_dims *at, const mti_dims *to);
 } choice;
 
@@ -159,25 +162,14 @@ static void take_q(mti_dims *at, const mti_dims *to)
     at->k += to->q - at->q;
     at->q = to->q;
 }
-static void take_k(mti_dims *at, const mti_dims *to) { at->k = to->k; }
-static void take_ffn(mti_dims *at, const mti_dims *to) { at->config.ffn = to->config.ffn; }
 static void take_swiglu(mti_dims *at, const mti_dims *to)
 {
     at->config.mlp = to->config.mlp == MT_MLP_PLAIN ? MT_MLP_PLAIN : MT_MLP_SWIGLU;
 }
-static void take_mlp(mti_dims *at, const mti_dims *to) { at->config.mlp = to->config.mlp; }
 static void take_act(mti_dims *at, const mti_dims *to)
 {
     at->config.act = to->config.act;
     at->config.inplace = to->config.inplace;
-}
-static void take_out_act(mti_dims *at, const mti_dims *to)
-{
-    at->config.out_act = to->config.out_act;
-}
-static void take_norm_kind(mti_dims *at, const mti_dims *to)
-{
-    at->config.norm_kind = to->config.norm_kind;
 }
 static void take_bias(mti_dims *at, const mti_dims *to)
 {
@@ -188,80 +180,44 @@ static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
 }
-static void take_norm(mti_dims *at, const mti_dims *to) { at->config.norm = to->config.norm; }
-static void take_rope(mti_dims *at, const mti_dims *to)
-{
-    at->config.rope_theta = to->config.rope_theta;
-}
-static void take_cap(mti_dims *at, const mti_dims *to)
-{
-    at->config.attention_cap = to->config.attention_cap;
-}
-static void take_joint(mti_dims *at, const mti_dims *to)
-{
-    at->config.joint_products = to->config.joint_products;
-}
-static void take_qk_norm(mti_dims *at, const mti_dims *to)
-{
-    at->config.qk_norm = to->config.qk_norm;
-}
-static void take_attention(mti_dims *at, const mti_dims *to)
-{
-    at->config.attention = to->config.attention;
-}
-static void take_dropout(mti_dims *at, const mti_dims *to)
-{
-    at->config.dropout = to->config.dropout;
-}
-static void take_dtype(mti_dims *at, const mti_dims *to) { at->config.dtype = to->config.dtype; }
-static void take_swiglu_form(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.swiglu = to->config.ops.swiglu;
-}
-static void take_rms_norm(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.rms_norm = to->config.ops.rms_norm;
-}
-static void take_gelu_tanh(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.gelu_tanh = to->config.ops.gelu_tanh;
-}
-static void take_softmax(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.softmax = to->config.ops.softmax;
-}
-static void take_kv_groups(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.kv_groups = to->config.ops.kv_groups;
-}
-static void take_memory(mti_dims *at, const mti_dims *to) { at->memory = to->memory; }
+
+#define FIELD(field) .at = offsetof(mti_dims, field), .n_bytes = sizeof((mti_dims *)0)->field
 
 static const choice choices[] = {
-    {"heads whose joint width is not h", take_q},
-    {"grouped-query attention: fewer heads of keys and values", take_k},
-    {"an MLP that is not 4h wide", take_ffn},
-    {"swiglu: a gate beside the MLP's first product", take_swiglu},
-    {"an activation other than GELU: one that knows its slope by its output shares it", take_act},
-    {"a gate whose activation and product are an op each", take_mlp},
-    {"an activation of the MLP's output", take_out_act},
-    {"RMS norms: neither bias nor mean", take_norm_kind},
-    {"no biases, or only those of q, k and v", take_bias},
-    {"norms after the sums", take_post_norm},
-    {"norms of what attention and MLP give", take_norm},
-    {"rotary positions: q, k and v apart", take_rope},
-    {"one product for q, k and v, of which only v is used again", take_joint},
-    {"norms of q and k", take_qk_norm},
-    {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
-    {"soft capping of the scores: their tanh", take_cap},
-    {"no dropout: no masks, and no weights that it changed", take_dropout},
-    {"floats of another size than 2 bytes", take_dtype},
-    {"unfused swiglu: silu(gate) besides", take_swiglu_form},
-    {"unfused RMS norms: their input in f32, and the normalised rows", take_rms_norm},
-    {"unfused gelu_tanh: three tensors besides its input", take_gelu_tanh},
-    {"softmax in f32: weights in 4 bytes, and again in 2", take_softmax},
-    {"keys and values repeated for each head", take_kv_groups},
-    {"checkpoints: what they hold, less what they make again", take_memory},
+    {"heads whose joint width is not h", .take = take_q},
+    {"grouped-query attention: fewer heads of keys and values", FIELD(k)},
+    {"an MLP that is not 4h wide", FIELD(config.ffn)},
+    {"swiglu: a gate beside the MLP's first product", .take = take_swiglu},
+    {"an activation other than GELU: one that knows its slope by its output shares it",
+     .take = take_act},
+    {"a gate whose activation and product are an op each", FIELD(config.mlp)},
+    {"an activation of the MLP's output", FIELD(config.out_act)},
+    {"RMS norms: neither bias nor mean", FIELD(config.norm_kind)},
+    {"no biases, or only those of q, k and v", .take = take_bias},
+    {"norms after the sums", .take = take_post_norm},
+    {"norms of what attention and MLP give", FIELD(config.norm)},
+    {"rotary positions: q, k and v apart", FIELD(config.rope_theta)},
+    {"one product for q, k and v, of which only v is used again", FIELD(config.joint_products)},
+    {"norms of q and k", FIELD(config.qk_norm)},
+    {"flash attention: no b a s s of weights, masks and dropped weights", FIELD(config.attention)},
+    {"soft capping of the scores: their tanh", FIELD(config.attention_cap)},
+    {"no dropout: no masks, and no weights that it changed", FIELD(config.dropout)},
+    {"floats of another size than 2 bytes", FIELD(config.dtype)},
+    {"unfused swiglu: silu(gate) besides", FIELD(config.ops.swiglu)},
+    {"unfused RMS norms: their input in f32, and the normalised rows", FIELD(config.ops.rms_norm)},
+    {"unfused gelu_tanh: three tensors besides its input", FIELD(config.ops.gelu_tanh)},
+    {"softmax in f32: weights in 4 bytes, and again in 2", FIELD(config.ops.softmax)},
+    {"keys and values repeated for each head", FIELD(config.ops.kv_groups)},
+    {"checkpoints: what they hold, less what they make again", FIELD(memory)},
 };
+
+static void take(const choice *c, mti_dims *at, const mti_dims *to)
+{
+    if (c->take)
+        c->take(at, to);
+    else
+        memcpy((char *)at + c->at, (const char *)to + c->at, c->n_bytes);
+}
 
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
 {
@@ -285,7 +241,7 @@ bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn
     int64_t before = cost(&at);
     formula->value = formula->expected = before;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
-        choices[i].take(&at, s);
+        take(&choices[i], &at, s);
         int64_t now = cost(&at);
         if (!mti_add_row(formula, now - before, "%s", choices[i].text)) return false;
         before = now;

@@ -91,7 +91,7 @@ mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *trainin
 
 /* ---- keys and values ---- */
 
-/* Of seq positions. */
+/* Bytes of the keys and values of seq positions. */
 static int64_t cached(const mti_dims *s)
 {
     return 2 * s->tokens * s->k * mti_dims_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
