@@ -1,4 +1,4 @@
-/* budget_measure.c: what each choice of each layer costs, measured in simulations of the whole
+/* measure.c: what each choice of each layer costs, measured in simulations of the whole
  * step.
  *
  * A simulation measures as many segments as fit side by side: what each one's forward keeps, and
@@ -7,7 +7,7 @@
  * every run of layers of the same classes. FLOPs are counted for single layers and add up exactly:
  * a checkpoint recomputes what it does not keep, up to the last saved tensor. */
 #include <string.h>
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 typedef struct layer {
     int64_t kept, forward, backward, growth; /* without checkpoints */

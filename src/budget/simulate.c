@@ -1,5 +1,5 @@
-/* budget_simulate.c: runs the workload once on the meta device under a plan. */
-#include "plan/budget.h"
+/* simulate.c: runs the workload once on the meta device under a plan. */
+#include "budget/budget.h"
 
 typedef struct simulation {
     mt_budget *b;

@@ -1,8 +1,8 @@
 /* budget.h: what the files of the budget share. Bytes are requested ones up to multiples of 512,
  * signed so that they can be subtracted: these add up, layer by layer. A plan's peak, of whole
  * blocks, does not, since their rests depend on what was freed before (memory.h). */
-#ifndef MTI_PLAN_BUDGET_H
-#define MTI_PLAN_BUDGET_H
+#ifndef MTI_BUDGET_BUDGET_H
+#define MTI_BUDGET_BUDGET_H
 
 #include "base/base.h"
 #include "memtape/budget.h"
@@ -54,7 +54,7 @@ void mti_budget_plan_free(mt_budget_plan *plan);
 /* "gpt.h.3.mlp.act": 3, and *within "mlp.act"; -1 outside of layers. */
 int64_t mti_budget_layer(const char *module, const char **within);
 
-/* ---- the search: numbers alone (budget_search.c) ---- */
+/* ---- the search: numbers alone (search.c) ---- */
 
 /* A segment that may begin at some layer. */
 typedef struct mti_budget_option {
@@ -89,7 +89,7 @@ bool mti_budget_search(const mti_budget_table *t, int64_t n_bytes, mti_budget_an
 /* *least: the lowest possible peak, at most `most`, which is known to be possible. */
 bool mti_budget_least(const mti_budget_table *t, int64_t most, int64_t *least);
 
-/* ---- observing a run (budget_watch.c) ---- */
+/* ---- observing a run (watch.c) ---- */
 
 /* Per layer; index `layers` is everything after the last one. */
 typedef struct mti_budget_record {
@@ -111,7 +111,7 @@ typedef struct mti_budget_watch {
 
 void mti_budget_watch_event(void *user, const mt_mem_event *event);
 
-/* ---- ops of the layers, in a run without checkpoints (budget_ops.c) ---- */
+/* ---- ops of the layers, in a run without checkpoints (ops.c) ---- */
 
 typedef struct mti_budget_op {
     int64_t layer;
@@ -149,7 +149,7 @@ struct mt_budget {
 /* Runs the workload under a plan. watch->at may be NULL; ops NULL: ops are not recorded. */
 bool mti_budget_simulate(mt_budget *b, mt_budget_plan *plan, mti_budget_watch *watch,
                          mti_budget_ops *ops);
-/* Fills in the table (budget_measure.c). */
+/* Fills in the table (measure.c). */
 bool mti_budget_measure(mt_budget *b);
 
 #endif

@@ -1,6 +1,6 @@
-/* budget_ops.c: the ops of the layers, and which of their results are worth keeping. */
+/* ops.c: the ops of the layers, and which of their results are worth keeping. */
 #include <string.h>
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 static mt_status note(void *user, const mt_op_call *call, const mt_op_result *result)
 {

@@ -1,7 +1,7 @@
-/* budget_plan.c: applying a plan to a model, and describing it. */
+/* plan.c: applying a plan to a model, and describing it. */
 #include <stdio.h>
 #include <string.h>
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 mt_budget_plan *mti_budget_plan_new(const mt_budget *b, int64_t room)
 {

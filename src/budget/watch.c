@@ -1,11 +1,11 @@
-/* budget_watch.c: what a run on the meta device allocates, layer by layer.
+/* watch.c: what a run on the meta device allocates, layer by layer.
  *
  * Each event names its module. Forward goes up through the layers to the head, backward goes down
  * again. A checkpoint recomputes its layers in backward; that counts for the lowest of them. */
 #include <stdlib.h>
 #include <string.h>
 #include "memtrack/memtrack.h"
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 int64_t mti_budget_layer(const char *module, const char **within)
 {

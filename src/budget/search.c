@@ -1,4 +1,4 @@
-/* budget_search.c: the cheapest way through the layers within a budget, by dynamic programming.
+/* search.c: the cheapest way through the layers within a budget, by dynamic programming.
  *
  * With S the bytes that the segments before a segment keep, its forward and its backward take at
  * most S + forward and S + backward: gradients of later layers are there whatever was chosen, and
@@ -12,7 +12,7 @@
  * raised until an answer lies below it, which is then the cheapest of all. */
 #include <math.h>
 #include <stdlib.h>
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 /* One way to begin at a layer, by way of the one before. */
 typedef struct way {

@@ -1,6 +1,6 @@
 /* budget.c: plans for budgets: a search proposes them, a simulation decides. */
 #include <inttypes.h>
-#include "plan/budget.h"
+#include "budget/budget.h"
 
 /* ---- making ---- */
 
