@@ -1,4 +1,4 @@
-/* functions.c: every row of the op table as ops/cases.def calls it, and compositions. */
+/* functions.c: every row of the op table as audit/cases.def calls it, and compositions. */
 #include <stdlib.h>
 #include <string.h>
 #include "bench.h"

@@ -157,7 +157,7 @@ FUNCTIONS = {
     "embed": lambda index, w, positions: F.embedding(index, w) + positions,
 }
 
-# Functions of the parameters of the case in src/ops/cases.def, in their order there.
+# Functions of the parameters of the case in src/audit/cases.def, in their order there.
 WITH_PARAMETERS = {
     "affine": lambda scale, shift: lambda x: x * scale + shift,
     "leaky_relu": lambda slope: lambda x: F.leaky_relu(x, slope),

@@ -11,6 +11,7 @@
 #include "memtape/generate.h"
 #include "memtape/io.h"
 #include "memtape/lora.h"
+#include "memtape/collectives.h"
 #include "memtape/parallel.h"
 #include "memtape/plan.h"
 #include "memtape/budget.h"

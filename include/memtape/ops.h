@@ -6,7 +6,6 @@
 #ifndef MEMTAPE_OPS_H
 #define MEMTAPE_OPS_H
 
-#include "memtape/group.h"
 #include "memtape/tensor.h"
 
 #ifdef __cplusplus
@@ -130,12 +129,6 @@ MT_API mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w,
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
-/* The same where each rank of the group has columns of the logits, [..,v]: rank r those from r v
- * on. There are `classes` in all; columns beyond are padding, and have no part in it. Every rank
- * gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send each other two
- * numbers a row. */
-MT_API mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                        int64_t classes, const mt_group *group);
 /* The same loss and gradients. mt_cross_entropy keeps log-probabilities, [..,v], as PyTorch does;
  * this keeps the logits and an f32 log-sum-exp per row: 4 bytes a row more, but logits and
  * log-probabilities are never there together, and forward writes one number a row. */
@@ -249,49 +242,6 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 /* The inverse; format and shape as for mt_quantize. */
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
-
-/* ---- collectives of a group, as seen by one of its ranks; they keep nothing. All ranks call them
- * with equal shapes. Among more than one rank they need the group's comm and memory that the host
- * can read (cpu), or a device without data. Any floating dtype. A sum is formed in the order of the
- * ranks, of 16-bit numbers in f32, and rounded once. ---- */
-
-/* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
-MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group);
-/* The sum of every rank's x [.., ranks m, ..], this rank's part of it -> [..,m,..] */
-MT_API mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group);
-/* The sum of every rank's x; dx is dy. */
-MT_API mt_tensor *mt_all_reduce(mt_tensor *x, const mt_group *group);
-/* x itself, a view; dx is the sum of every rank's dy. */
-MT_API mt_tensor *mt_replicate(mt_tensor *x, const mt_group *group);
-/* Sends x to the next rank of the group, the next stage of a pipeline; from the last to the first.
- * It does not wait for x to arrive: the comm holds it until the next mt_recv or mt_send, or
- * mt_comm_settle; x must not be changed in place before. (Gradients on their way back: until the
- * next one is received or sent.) The result has x's shape and a storage of one element: call
- * backward on it, with any gradient of that shape. x's gradient comes from the next stage. */
-MT_API mt_tensor *mt_send(mt_tensor *x, const mt_group *group);
-/* What the previous stage sent, in the order in which it did: a new tensor of x's shape. x may be
- * an expanded scalar. */
-MT_API mt_tensor *mt_recv(mt_tensor *x, const mt_group *group);
-
-/* ---- the table, for programs that explain it ---- */
-/* A row of the table of ops. */
-typedef struct mt_op_info {
-    const char *name;
-    int n_inputs;           /* -1: any number */
-    const char *inputs[4];  /* letters: "x", "w", "b"; NULL past the last */
-    const char *outputs[2]; /* of the first two; others have the first's letter */
-    const char *auxiliaries[3];
-    const char *formula;
-    const char *why; /* what is kept, and why */
-    /* Its dtype under autocast: "low", "f32", or "widest" of its inputs. */
-    const char *autocast;
-    /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary
-     * k. The tape keeps the union over the inputs that want a gradient. */
-    unsigned keep[4];
-} mt_op_info;
-/* How many rows there are, and row i of them. */
-MT_API int mt_op_count(void);
-MT_API mt_op_info mt_op_get(int i);
 
 #ifdef __cplusplus
 }

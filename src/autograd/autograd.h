@@ -4,7 +4,6 @@
 
 #include <string.h>
 #include "memtape/autograd.h"
-#include "memtape/group.h"
 #include "tensor/tensor.h"
 
 /* ---- an op: one row of src/ops/ops.def and the functions of its file ---- */
@@ -105,10 +104,8 @@ typedef union mti_params {
     } dropout;
     struct {
         int64_t ignore;
-        int64_t chunk;   /* rows of logits at a time; linear_cross_entropy only */
-        int64_t classes; /* of all ranks together; cross_entropy among the group's only */
-        bool sum;        /* over the rows, not their mean; cross_entropy_lse only */
-        mt_group group;
+        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
+        bool sum;      /* over the rows, not their mean; cross_entropy_lse only */
     } loss;
     struct {
         int64_t first, rows; /* w has those from first on of so many; rows 0: w has all */
@@ -148,18 +145,11 @@ typedef union mti_params {
         mt_dtype dtype;
     } cast;
     struct {
-        int dim;
-        mt_group group;
-        bool positions; /* of keys and values: see mti_gather_positions */
-        bool casts;     /* to dtype before it is gathered; f32_sum: see mti_gather_shard */
-        bool f32_sum;
-        mt_dtype dtype;
-    } collective;
-    struct {
         double scale, p;
         bool causal;
         mti_draw_part part;
     } attention;
+    unsigned char other[64]; /* ops of another table: a struct of theirs, copied in and out */
 } mti_params;
 
 /* The generator's state where a call's random numbers begin. p > 0: they made a mask with this
@@ -200,7 +190,7 @@ struct mti_call {
     int n_scratch, n_temps;
     uint64_t flops;  /* counted so far */
     uint64_t filled; /* din that mti_din gave to a kernel */
-    bool sends;      /* a collective: its tensors are counted as sent */
+    bool sends;      /* its tensors are counted as sent, not as moved in memory */
     /* From here on nothing is read before it is set. Freed at the end of the call: */
     mti_block *scratch[4];
     mt_tensor *temps[8];
@@ -262,8 +252,6 @@ bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *out);
 void mti_count_flops(mti_call *c, uint64_t n);
-/* Of a collective: what this rank sends. */
-void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes);
 /* At the end of a call: what it moved in memory. */
 void mti_count_moved(const mti_call *c);
 /* Beside ops: a + b, into a place of their size. */

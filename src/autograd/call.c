@@ -125,12 +125,6 @@ static void add(atomic_uint_fast64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes)
-{
-    add(&c->device->sent[route], n_bytes);
-    c->sends = true;
-}
-
 static uint64_t moved_forward(const mti_call *c)
 {
     uint64_t n = 0;

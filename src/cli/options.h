@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "memtape/parallel.h"
 #include "cli/trainer.h"
-#include "measure/expression.h"
+#include "expression/expression.h"
 #include "measure/plan.h"
 #include "memtape/fit.h"
 

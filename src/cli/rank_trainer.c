@@ -4,7 +4,7 @@
 #include "cli/rank_trainer.h"
 #include "cli/run_file.h"
 #include "memtape/ops.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
 /* ---- making ---- */
 

@@ -1,6 +1,6 @@
 /* comm.h: ways for ranks to reach each other. Every collective is made of one function, exchange;
- * what is computed on the way is the op's (ops/collective.c), so that sums have the same bits
- * whatever carries them. */
+ * what is computed on the way is the op's (collectives/collective.c), so that sums have the same
+ * bits whatever carries them. */
 #ifndef MTI_COMM_H
 #define MTI_COMM_H
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "hooks/checkpoint.h"
 #include "memtape/ops.h"
+#include "memtape/op_table.h"
 
 static const char *const names[MT_POLICY_COUNT] = {"prefer recompute", "prefer save",
                                                    "must recompute", "must save", "offload"};

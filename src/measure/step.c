@@ -6,7 +6,7 @@
 #include "measure/repeat.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
 #define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
 

@@ -8,7 +8,7 @@
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/context.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
 struct mti_gathered {
     mt_group group;

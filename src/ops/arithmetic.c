@@ -95,7 +95,7 @@ static bool add_backward(mti_call *c)
            (!mti_wants(c, 1) || mti_reduce_to_din(c, 1, c->dout[0]));
 }
 const mti_op_code mti_code_add = {broadcast_shape, add_forward, add_backward};
-mt_tensor *mt_add(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_add, NULL, a, b); }
+mt_tensor *mt_add(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_add, NULL, a, b); }
 
 /* sub: y = a - b;  da = dy, db = -dy */
 static bool sub_forward(mti_call *c) { return forward(c, MTI_SUB); }
@@ -109,7 +109,7 @@ static bool sub_backward(mti_call *c)
            mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_sub = {broadcast_shape, sub_forward, sub_backward};
-mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_sub, NULL, a, b); }
+mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_sub, NULL, a, b); }
 
 /* mul: y = a b;  da = dy b, db = dy a */
 static bool mul_forward(mti_call *c) { return forward(c, MTI_MUL); }
@@ -119,7 +119,7 @@ static bool mul_backward(mti_call *c)
            (!mti_wants(c, 1) || binary_din(c, 1, MTI_MUL, mti_saved(c, MTI_IN0)));
 }
 const mti_op_code mti_code_mul = {broadcast_shape, mul_forward, mul_backward};
-mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_mul, NULL, a, b); }
+mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_mul, NULL, a, b); }
 
 /* div: y = a / b;  da = dy / b, db = -dy (a / b) / b */
 static bool div_forward(mti_call *c) { return forward(c, MTI_DIV); }
@@ -135,4 +135,4 @@ static bool div_backward(mti_call *c)
            mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_div = {broadcast_shape, div_forward, div_backward};
-mt_tensor *mt_div(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_div, NULL, a, b); }
+mt_tensor *mt_div(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_div, NULL, a, b); }

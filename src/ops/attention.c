@@ -234,7 +234,7 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
     if (!check_dropout("flash_attention", dropout)) return NULL;
     mti_params p = {
         .attention = {scale_or_default(q, scale), dropout, causal, mti_modes_now()->part}};
-    return mti_op3(MTI_OP_flash_attention, &p, q, k, v);
+    return mti_op3(&mti_op_flash_attention, &p, q, k, v);
 }
 
 /* Of a composition; cap 0: none. */

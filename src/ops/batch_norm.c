@@ -124,6 +124,6 @@ mt_tensor *mt_batch_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, mt_tensor *ru
                       !mti_given(running_var, "batch_norm", "running_var")))
         return NULL;
     return mti_op3(
-        MTI_OP_batch_norm,
+        &mti_op_batch_norm,
         &(mti_params){.batch_norm = {eps, momentum, running_mean, running_var, training}}, x, w, b);
 }

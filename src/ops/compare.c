@@ -22,12 +22,12 @@ static bool compare(mti_call *c, mti_compare op)
     const mti_op_code mti_code_##name = {compare_shape, name, NULL};
 #include "backends/compare.def"
 
-mt_tensor *mt_eq(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_eq, NULL, a, b); }
-mt_tensor *mt_ne(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ne, NULL, a, b); }
-mt_tensor *mt_lt(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_lt, NULL, a, b); }
-mt_tensor *mt_le(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_le, NULL, a, b); }
-mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_gt, NULL, a, b); }
-mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ge, NULL, a, b); }
+mt_tensor *mt_eq(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_eq, NULL, a, b); }
+mt_tensor *mt_ne(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_ne, NULL, a, b); }
+mt_tensor *mt_lt(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_lt, NULL, a, b); }
+mt_tensor *mt_le(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_le, NULL, a, b); }
+mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_gt, NULL, a, b); }
+mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_ge, NULL, a, b); }
 
 /* Whether an integer dtype or bool holds c. */
 static bool dtype_holds(mt_dtype dtype, double c)
@@ -37,21 +37,21 @@ static bool dtype_holds(mt_dtype dtype, double c)
     return c >= lowest && c < limit && c == floor(c);
 }
 
-static mt_tensor *with_scalar(enum mti_op_id id, mt_tensor *x, double c)
+static mt_tensor *with_scalar(const mti_op *op, mt_tensor *x, double c)
 {
-    const char *caller = mti_ops[id].name;
+    const char *caller = op->name;
     if (!mti_given(x, caller, "x")) return NULL;
     mt_dtype dtype = x->view.dtype;
     if (!mti_dtype_is_real(dtype) && !dtype_holds(dtype, c))
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, which cannot hold %g; cast x", caller,
                              mt_dtype_name(dtype), c);
     MT_AUTO mt_tensor *other = mt_full(mt_device_of(x), dtype, 0, NULL, c);
-    return other ? mti_op2(id, NULL, x, other) : NULL;
+    return other ? mti_op2(op, NULL, x, other) : NULL;
 }
 
-mt_tensor *mt_eq_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_eq, x, c); }
-mt_tensor *mt_ne_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_ne, x, c); }
-mt_tensor *mt_lt_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_lt, x, c); }
-mt_tensor *mt_le_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_le, x, c); }
-mt_tensor *mt_gt_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_gt, x, c); }
-mt_tensor *mt_ge_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_ge, x, c); }
+mt_tensor *mt_eq_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_eq, x, c); }
+mt_tensor *mt_ne_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_ne, x, c); }
+mt_tensor *mt_lt_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_lt, x, c); }
+mt_tensor *mt_le_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_le, x, c); }
+mt_tensor *mt_gt_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_gt, x, c); }
+mt_tensor *mt_ge_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_ge, x, c); }

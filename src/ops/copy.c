@@ -38,7 +38,7 @@ mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
     if ((unsigned)dtype >= MT_DTYPE_COUNT)
         return mti_fail_null(MT_ERR_ARGUMENT, "cast: dtype %d is unknown", (int)dtype);
     if (x->view.dtype == dtype) return mt_retain(x);
-    return mti_op1(MTI_OP_cast, &(mti_params){.cast = {dtype}}, x);
+    return mti_op1(&mti_op_cast, &(mti_params){.cast = {dtype}}, x);
 }
 
 /* contiguous, clone: y = x, row-major, in a storage of its own */
@@ -48,9 +48,9 @@ const mti_op_code mti_code_clone = {copy_shape, copy_forward, copy_backward};
 
 mt_tensor *mt_contiguous(mt_tensor *x)
 {
-    return x && mt_is_contiguous(x) ? mt_retain(x) : mti_op1(MTI_OP_contiguous, NULL, x);
+    return x && mt_is_contiguous(x) ? mt_retain(x) : mti_op1(&mti_op_contiguous, NULL, x);
 }
-mt_tensor *mt_clone(mt_tensor *x) { return mti_op1(MTI_OP_clone, NULL, x); }
+mt_tensor *mt_clone(mt_tensor *x) { return mti_op1(&mti_op_clone, NULL, x); }
 
 /* ---- cat: parts [..,m_i,..] side by side along one dimension;  dx_i = its range of dy, a view */
 
@@ -114,5 +114,5 @@ mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim)
         if (!mti_given(parts[i], "cat", "a part")) return NULL;
     if (!mti_dim("cat", parts[0]->view.rank, &dim)) return NULL;
     mt_tensor *y;
-    return mti_apply(&mti_ops[MTI_OP_cat], &(mti_params){.cat = {dim}}, n, parts, 1, &y) ? y : NULL;
+    return mti_apply(&mti_op_cat, &(mti_params){.cat = {dim}}, n, parts, 1, &y) ? y : NULL;
 }

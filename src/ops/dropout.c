@@ -80,5 +80,5 @@ mt_tensor *mt_dropout(mt_tensor *x, double p)
     if (!(p >= 0 && p < 1))
         return mti_fail_null(MT_ERR_ARGUMENT, "dropout: p is %g; need 0 <= p < 1", p);
     if (p == 0 && x) return mt_retain(x);
-    return mti_op1(MTI_OP_dropout, &(mti_params){.dropout = {p, mti_modes_now()->part}}, x);
+    return mti_op1(&mti_op_dropout, &(mti_params){.dropout = {p, mti_modes_now()->part}}, x);
 }

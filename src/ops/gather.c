@@ -47,5 +47,5 @@ const mti_op_code mti_code_gather = {gather_shape, gather_forward, gather_backwa
 mt_tensor *mt_gather(mt_tensor *x, int dim, mt_tensor *index)
 {
     if (!mti_given(x, "gather", "x") || !mti_dim("gather", x->view.rank, &dim)) return NULL;
-    return mti_op2(MTI_OP_gather, &(mti_params){.gather = {dim}}, x, index);
+    return mti_op2(&mti_op_gather, &(mti_params){.gather = {dim}}, x, index);
 }

@@ -178,5 +178,5 @@ mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target
                              "linear_cross_entropy: chunk is %lld rows; need 0 or more",
                              (long long)chunk);
     mti_params p = {.loss = {.ignore = ignore, .chunk = chunk}};
-    return mti_op3(MTI_OP_linear_cross_entropy, &p, x, w, target);
+    return mti_op3(&mti_op_linear_cross_entropy, &p, x, w, target);
 }

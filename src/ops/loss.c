@@ -21,15 +21,24 @@ static bool embedding_shape(mti_call *c)
     return mti_out_set(c, 0, w->dtype, index->rank + 1, shape);
 }
 
-/* Whether other ranks have other rows of the table. */
+/* Whether w has only some rows of the table. */
 static bool has_part(const mti_call *c) { return c->params->embedding.rows > 0; }
+
+/* *own: [n] indices into the rows that w has; MTI_NO_ROW for others. */
+static bool own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own)
+{
+    int64_t first = c->params->embedding.first, all = c->params->embedding.rows;
+    *own = mti_flat(index);
+    return !has_part(c) || (mti_scratch(c, c->k->own_rows_scratch(c->ctx, own), &own->data) &&
+                            c->k->own_rows(c->ctx, first, rows, all, index, own));
+}
 
 static bool embedding_forward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
     if (!index || !w) return false;
     mti_view i1, y2 = mti_rows(mti_out(c, 0));
-    return mti_own_rows(c, index, w->shape[0], &i1) &&
+    return own_rows(c, index, w->shape[0], &i1) &&
            c->k->embedding(c->ctx, has_part(c), &i1, w, &y2);
 }
 
@@ -49,7 +58,7 @@ static bool embedding_backward(mti_call *c)
     if (!index || !dy || !dw) return false;
     mti_view i1, dy2 = mti_rows(dy);
     void *scratch;
-    return mti_own_rows(c, index, dw->shape[0], &i1) &&
+    return own_rows(c, index, dw->shape[0], &i1) &&
            mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
            c->k->embedding_backward(c->ctx, has_part(c), &i1, &dy2, dw, scratch) &&
            clear_padding(c, dw);
@@ -58,7 +67,7 @@ static bool embedding_backward(mti_call *c)
 const mti_op_code mti_code_embedding = {embedding_shape, embedding_forward, embedding_backward};
 mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
 {
-    return mti_op2(MTI_OP_embedding, NULL, index, w);
+    return mti_op2(&mti_op_embedding, NULL, index, w);
 }
 
 static bool check_part(const mt_tensor *w, int64_t first, int64_t rows)
@@ -75,7 +84,7 @@ mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int6
     if (!mti_given(w, "embedding_part", "w") || !mti_given(index, "embedding_part", "the index") ||
         !check_part(w, first, rows))
         return NULL;
-    return mti_op2(MTI_OP_embedding, &(mti_params){.embedding = {first, rows, 0}}, index, w);
+    return mti_op2(&mti_op_embedding, &(mti_params){.embedding = {first, rows, 0}}, index, w);
 }
 
 mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w, const mt_embedding_options *options)
@@ -89,14 +98,12 @@ mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w, const mt_embedding_
                              "embedding: padding is row %lld; the table has rows 0 to %lld",
                              (long long)o.padding, (long long)rows - 1);
     const mti_params params = {.embedding = {o.first, o.rows, o.padded ? o.padding + 1 : 0}};
-    return mti_op2(MTI_OP_embedding, &params, index, w);
+    return mti_op2(&mti_op_embedding, &params, index, w);
 }
 
 /* ---- cross_entropy: loss = mean over kept rows of -logp[row, target], logp = log_softmax(logits)
  * logits [..,v], target [..] i64 -> scalar; keeps logp [..,v] and the targets
  * dlogits = dloss (exp(logp) - onehot(target)) / kept rows, 0 on ignored rows */
-
-static bool among_ranks(const mti_call *c) { return c->params->loss.group.ranks > 1; }
 
 /* Of both forms of the loss; aux 0, what forward reads it from: rank and shape, dtype. */
 static bool entropy_shape(mti_call *c, int rank, mt_dtype dtype)
@@ -122,9 +129,7 @@ static bool logits_fit_targets(mti_call *c)
 static bool cross_entropy_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
-    if (!logits_fit_targets(c)) return false;
-    if (among_ranks(c) && !mti_check_ranks(c, &c->params->loss.group)) return false;
-    return entropy_shape(c, x->rank, x->dtype);
+    return logits_fit_targets(c) && entropy_shape(c, x->rank, x->dtype);
 }
 
 static bool cross_entropy_forward(mti_call *c)
@@ -132,7 +137,6 @@ static bool cross_entropy_forward(mti_call *c)
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
     mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
-    if (among_ranks(c)) return mti_ranks_entropy(c, &x2, &t1, &logp);
     return c->k->cross_entropy(c->ctx, c->params->loss.ignore, &x2, &t1, &logp, mti_out(c, 0));
 }
 
@@ -141,7 +145,6 @@ static bool cross_entropy_backward(mti_call *c)
     const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
     if (!t || !dx) return false;
     mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
-    if (among_ranks(c)) return mti_ranks_entropy_backward(c, &logp, &t1, &dx2);
     return c->k->cross_entropy_backward(c->ctx, c->params->loss.ignore, &logp, &t1, mti_dout(c),
                                         &dx2);
 }
@@ -150,24 +153,7 @@ const mti_op_code mti_code_cross_entropy = {cross_entropy_shape, cross_entropy_f
                                             cross_entropy_backward};
 mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
-    return mti_op2(MTI_OP_cross_entropy, &(mti_params){.loss = {ignore}}, logits, target);
-}
-
-mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                 int64_t classes, const mt_group *group)
-{
-    if (!mti_given(logits, "cross_entropy_part", "the logits") ||
-        !mti_given(target, "cross_entropy_part", "the target"))
-        return NULL;
-    if (!mti_check_group("cross_entropy_part", group)) return NULL;
-    int64_t v = logits->view.rank ? logits->view.shape[logits->view.rank - 1] : 0;
-    if (classes < 1 || v < 1 || (classes - 1) / v >= group->ranks)
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "cross_entropy_part: %lld classes among %lld ranks of %lld; need 1 or "
-                             "more, and no more than there are columns",
-                             (long long)classes, (long long)group->ranks, (long long)v);
-    const mti_params p = {.loss = {.ignore = ignore, .classes = classes, .group = *group}};
-    return mti_op2(MTI_OP_cross_entropy, &p, logits, target);
+    return mti_op2(&mti_op_cross_entropy, &(mti_params){.loss = {ignore}}, logits, target);
 }
 
 /* ---- cross_entropy_lse: the same loss; keeps the logits and each row's log-sum-exp instead of
@@ -227,13 +213,13 @@ const mti_op_code mti_code_cross_entropy_lse = {cross_entropy_lse_shape, cross_e
                                                 cross_entropy_lse_backward};
 mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
-    return mti_op2(MTI_OP_cross_entropy_lse, &(mti_params){.loss = {ignore}}, logits, target);
+    return mti_op2(&mti_op_cross_entropy_lse, &(mti_params){.loss = {ignore}}, logits, target);
 }
 
 mt_tensor *mt_cross_entropy_lse_sum(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
     const mti_params p = {.loss = {.ignore = ignore, .sum = true}};
-    return mti_op2(MTI_OP_cross_entropy_lse, &p, logits, target);
+    return mti_op2(&mti_op_cross_entropy_lse, &p, logits, target);
 }
 
 /* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */
@@ -282,4 +268,4 @@ static bool mse_backward(mti_call *c)
 }
 
 const mti_op_code mti_code_mse = {mse_shape, mse_forward, mse_backward};
-mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y) { return mti_op2(MTI_OP_mse, NULL, x, y); }
+mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y) { return mti_op2(&mti_op_mse, NULL, x, y); }

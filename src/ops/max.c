@@ -69,6 +69,6 @@ const mti_op_code mti_code_max = {max_shape, max_forward, max_backward};
 
 mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    return mti_reduce(MTI_OP_max, x, n_dims, dims, keep);
+    return mti_reduce(&mti_op_max, x, n_dims, dims, keep);
 }
 mt_tensor *mt_max_dim(mt_tensor *x, int dim) { return mt_max(x, 1, &dim, false); }

@@ -162,7 +162,7 @@ static bool matmul_backward(mti_call *c)
 }
 
 const mti_op_code mti_code_matmul = {matmul_shape, matmul_forward, matmul_backward};
-mt_tensor *mt_matmul(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_matmul, NULL, a, b); }
+mt_tensor *mt_matmul(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_matmul, NULL, a, b); }
 
 /* ---- linear: y = x w^T + b;  x [..,in], w [out,in], b [out] -> y [..,out]
  * dx = dy w (needs w), dw = dy^T x (needs x), db = sum of dy over rows (needs nothing) */
@@ -221,5 +221,5 @@ static bool linear_backward(mti_call *c)
 const mti_op_code mti_code_linear = {linear_shape, linear_forward, linear_backward};
 mt_tensor *mt_linear(mt_tensor *x, mt_tensor *w, mt_tensor *b)
 {
-    return mti_op3(MTI_OP_linear, NULL, x, w, b);
+    return mti_op3(&mti_op_linear, NULL, x, w, b);
 }

@@ -73,15 +73,15 @@ static bool reduce_backward(mti_call *c)
 const mti_op_code mti_code_sum = {reduce_shape, reduce_forward, reduce_backward};
 const mti_op_code mti_code_mean = {reduce_shape, reduce_forward, reduce_backward};
 
-mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep)
+mt_tensor *mti_reduce(const mti_op *op, mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    const char *caller = mti_ops[id].name;
+    const char *caller = op->name;
     if (!mti_given(x, caller, "x")) return NULL;
     if (n_dims < 0 || (n_dims > 0 && !dims))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "%s: n_dims is %d, dims is %s; need 0 (all) or more, and a list",
                              caller, n_dims, dims ? "given" : "NULL");
-    mti_params p = {.reduce = {.keep = keep, .scale = id == MTI_OP_sum}};
+    mti_params p = {.reduce = {.keep = keep, .scale = op == &mti_op_sum}};
     if (n_dims == 0) p.reduce.dims = (1u << x->view.rank) - 1;
     for (int i = 0; i < n_dims; i++) {
         int d = dims[i];
@@ -90,16 +90,16 @@ mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *di
             return mti_fail_null(MT_ERR_ARGUMENT, "%s: dimension %d is named twice", caller, d);
         p.reduce.dims |= 1u << d;
     }
-    return mti_op1(id, &p, x);
+    return mti_op1(op, &p, x);
 }
 
 mt_tensor *mt_sum(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    return mti_reduce(MTI_OP_sum, x, n_dims, dims, keep);
+    return mti_reduce(&mti_op_sum, x, n_dims, dims, keep);
 }
 mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    return mti_reduce(MTI_OP_mean, x, n_dims, dims, keep);
+    return mti_reduce(&mti_op_mean, x, n_dims, dims, keep);
 }
 mt_tensor *mt_sum_all(mt_tensor *x) { return mt_sum(x, 0, NULL, false); }
 mt_tensor *mt_mean_all(mt_tensor *x) { return mt_mean(x, 0, NULL, false); }

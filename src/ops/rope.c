@@ -69,5 +69,5 @@ mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta)
 {
     if (!(theta > 0 && theta <= DBL_MAX))
         return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", theta);
-    return mti_op1(MTI_OP_rope, &(mti_params){.rope = {start, theta}}, x);
+    return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, theta}}, x);
 }

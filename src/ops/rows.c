@@ -36,7 +36,7 @@ static bool softmax_backward(mti_call *c)
 const mti_op_code mti_code_softmax = {softmax_shape, softmax_forward, softmax_backward};
 mt_tensor *mt_softmax(mt_tensor *x, double scale, bool causal)
 {
-    return mti_op1(MTI_OP_softmax, &(mti_params){.softmax = {scale, causal}}, x);
+    return mti_op1(&mti_op_softmax, &(mti_params){.softmax = {scale, causal}}, x);
 }
 
 /* ---- log_softmax: y = x - log sum exp x;  dx = dy - exp(y) sum(dy) */
@@ -61,11 +61,11 @@ static bool log_softmax_backward(mti_call *c)
 
 const mti_op_code mti_code_log_softmax = {log_softmax_shape, log_softmax_forward,
                                           log_softmax_backward};
-mt_tensor *mt_log_softmax(mt_tensor *x) { return mti_op1(MTI_OP_log_softmax, NULL, x); }
+mt_tensor *mt_log_softmax(mt_tensor *x) { return mti_op1(&mti_op_log_softmax, NULL, x); }
 
 mt_tensor *mti_log_softmax_apart(mt_tensor *x)
 {
-    return mti_op1(MTI_OP_log_softmax, &(mti_params){.softmax = {.apart = true}}, x);
+    return mti_op1(&mti_op_log_softmax, &(mti_params){.softmax = {.apart = true}}, x);
 }
 
 /* ---- layer_norm: y = (x - mean) rstd w + b;  x, y [..,n], w, b [n]; mean, rstd one per row in f32
@@ -128,7 +128,7 @@ mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps)
 {
     if (!(eps >= 0))
         return mti_fail_null(MT_ERR_ARGUMENT, "layer_norm: eps %g; need 0 or more", eps);
-    return mti_op3(MTI_OP_layer_norm, &(mti_params){.norm = {eps}}, x, w, b);
+    return mti_op3(&mti_op_layer_norm, &(mti_params){.norm = {eps}}, x, w, b);
 }
 
 /* ---- rms_norm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps);  x, y [..,n], w [n]; rstd one per
@@ -166,5 +166,5 @@ const mti_op_code mti_code_rms_norm = {rms_norm_shape, rms_norm_forward, rms_nor
 mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps)
 {
     if (!(eps >= 0)) return mti_fail_null(MT_ERR_ARGUMENT, "rms_norm: eps %g; need 0 or more", eps);
-    return mti_op2(MTI_OP_rms_norm, &(mti_params){.norm = {eps}}, x, w);
+    return mti_op2(&mti_op_rms_norm, &(mti_params){.norm = {eps}}, x, w);
 }

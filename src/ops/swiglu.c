@@ -39,5 +39,5 @@ const mti_op_code mti_code_swiglu = {swiglu_shape, swiglu_forward, swiglu_backwa
 
 mt_tensor *mt_swiglu(mt_tensor *gate, mt_tensor *up)
 {
-    return mti_op2(MTI_OP_swiglu, NULL, gate, up);
+    return mti_op2(&mti_op_swiglu, NULL, gate, up);
 }

@@ -40,7 +40,7 @@ mt_status mt_topk(mt_tensor *x, int64_t k, mt_tensor **values, mt_tensor **index
     if (!values || !index)
         return mti_fail(MT_ERR_ARGUMENT, "topk: %s is NULL", values ? "index" : "values");
     mt_tensor *out[2];
-    bool ok = mti_apply(&mti_ops[MTI_OP_topk], &(mti_params){.topk = {k}}, 1, &x, 2, out);
+    bool ok = mti_apply(&mti_op_topk, &(mti_params){.topk = {k}}, 1, &x, 2, out);
     *values = out[0], *index = out[1];
     return ok ? MT_OK : mt_last_status();
 }

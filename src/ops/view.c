@@ -42,7 +42,7 @@ mt_tensor *mt_permute(mt_tensor *x, const int *order)
     }
     if (seen != (1u << x->view.rank) - 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "permute: the order names a dimension twice");
-    return mti_op1(MTI_OP_permute, &p, x);
+    return mti_op1(&mti_op_permute, &p, x);
 }
 
 mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1)
@@ -86,7 +86,7 @@ mt_tensor *mt_slice(mt_tensor *x, int dim, int64_t start, int64_t length)
                              "extent is %lld",
                              (long long)start, (long long)start, (long long)length, dim,
                              (long long)extent);
-    return mti_op1(MTI_OP_slice, &(mti_params){.slice = {dim, start, length}}, x);
+    return mti_op1(&mti_op_slice, &(mti_params){.slice = {dim, start, length}}, x);
 }
 
 /* ---- expand: extent 1 repeated with stride 0;  dx is dy summed over what was repeated */
@@ -120,7 +120,7 @@ mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape)
                              mti_shape_text(b, rank, shape));
     mti_params p = {.shape = {.rank = rank}};
     memcpy(p.shape.shape, spec.shape, sizeof p.shape.shape);
-    return mti_op1(MTI_OP_expand, &p, x);
+    return mti_op1(&mti_op_expand, &p, x);
 }
 
 /* ---- reshape: the same elements in the same order;  dx is dy in x's shape */
@@ -222,9 +222,9 @@ mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape)
     mti_params p = {0};
     mti_view y;
     if (!mti_given(x, "reshape", "x") || !resolve(&x->view, rank, shape, &p)) return NULL;
-    if (reshaped(&x->view, rank, p.shape.shape, &y)) return mti_op1(MTI_OP_reshape, &p, x);
+    if (reshaped(&x->view, rank, p.shape.shape, &y)) return mti_op1(&mti_op_reshape, &p, x);
     mt_tensor *dense = mt_contiguous(x);
-    mt_tensor *r = dense ? mti_op1(MTI_OP_reshape, &p, dense) : NULL;
+    mt_tensor *r = dense ? mti_op1(&mti_op_reshape, &p, dense) : NULL;
     mt_release(dense);
     return r;
 }
@@ -277,5 +277,5 @@ mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor
         return mti_fail(MT_ERR_ARGUMENT, "split: %d sizes of dimension %d; need a sum of %lld", n,
                         dim, (long long)extent);
     mti_params p = {.split = {.dim = dim, .n = n, .sizes = sizes}};
-    return mti_apply(&mti_ops[MTI_OP_split], &p, 1, &x, n, out) ? MT_OK : mt_last_status();
+    return mti_apply(&mti_op_split, &p, 1, &x, n, out) ? MT_OK : mt_last_status();
 }

@@ -41,7 +41,7 @@ const mti_op_code mti_code_where = {where_shape, where_forward, where_backward};
 
 mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b)
 {
-    return mti_op3(MTI_OP_where, NULL, mask, a, b);
+    return mti_op3(&mti_op_where, NULL, mask, a, b);
 }
 
 mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value)

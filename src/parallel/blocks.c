@@ -4,7 +4,7 @@
  * backward, while this block computes (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py,
  * unshard, wait_for_unshard and _backward_prefetch). */
 #include "memtape/autocast.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 typedef struct param {

@@ -1,7 +1,7 @@
 /* evaluate.c: the loss of ranks on a batch that they do not learn from. */
 #include "memtape/ops.h"
 #include "nn/nn.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 static bool check(const mt_stage *s, const mt_tensor *tokens, const mt_tensor *targets)

@@ -4,7 +4,7 @@
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 /* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */

@@ -1,7 +1,7 @@
 /* rank.c: one part of one rank as a module: the model's blocks, made narrower, with collectives. */
 #include <stdio.h>
 #include <string.h>
-#include "memtape/ops.h"
+#include "collectives/collectives.h"
 #include "nn/lora.h"
 #include "parallel/parallel.h"
 
@@ -82,7 +82,7 @@ mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *targe
     bool wide = c->ops.loss == MT_LOSS_F32 && mt_dtype_size(c->dtype) == 2;
     if (group.ranks == 1) return mt_model_loss(c, logits, target);
     MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
-    return x ? mt_cross_entropy_part(x, target, MT_IGNORE, s->vocab, &group) : NULL;
+    return x ? mti_cross_entropy_part(x, target, MT_IGNORE, s->vocab, &group) : NULL;
 }
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)

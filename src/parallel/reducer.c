@@ -4,7 +4,7 @@
  * gradients are complete in the same order on all. A gradient is summed in its own memory, so it
  * needs no bucket to be copied to. */
 #include "memtape/autograd.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 typedef struct entry {

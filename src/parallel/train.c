@@ -3,7 +3,7 @@
 #include "memtape/ops.h"
 #include "nn/lora.h"
 #include "nn/nn.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 /* ---- making ---- */

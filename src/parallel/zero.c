@@ -2,7 +2,7 @@
  * leaves it with (Rajbhandari et al. 2020). */
 #include <string.h>
 #include "memtape/ops.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 typedef struct piece {

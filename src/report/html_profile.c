@@ -2,7 +2,7 @@
  * steps, in few bytes, who keeps which storage, and the formulas of the ops that keep
  * something. docs/report.md has the form. */
 #include <string.h>
-#include "memtape/ops.h"
+#include "memtape/op_table.h"
 #include "report/html.h"
 
 /* Texts are written once and referred to by their place in `texts`, an event's phase, module and op

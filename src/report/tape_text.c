@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "measure/timeline.h"
-#include "memtape/ops.h"
+#include "memtape/op_table.h"
 #include "report/figures.h"
 #include "report/tape.h"
 

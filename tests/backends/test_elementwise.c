@@ -53,11 +53,11 @@ static double derivative(mti_unary op, double x)
 /* What the op keeps: MTI_IN0, MTI_OUT0 or 0. */
 static unsigned keeps(mti_unary op)
 {
-#define UNARY(name, cost, y, dx) [MTI_UNARY_##name] = MTI_OP_##name,
-    static const enum mti_op_id rows[] = {
+#define UNARY(name, cost, y, dx) [MTI_UNARY_##name] = &mti_op_##name,
+    static const mti_op *const rows[] = {
 #include "backends/unary.def"
     };
-    return (unsigned)mti_ops[rows[op]].keep[0] & MTI_SLOTS;
+    return (unsigned)rows[op]->keep[0] & MTI_SLOTS;
 }
 
 static double lowest(mti_unary op)

@@ -109,7 +109,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
         planted(f"{folder}/row", worker, program, "row", "tiny",
-                "rows without a case in src/ops/cases.def: nobody")
+                "rows without a case in src/audit/cases.def: nobody")
         if long:
             planted(f"{folder}/death", worker, program, "death", "memory", "ended with status 3")
         if long and whole(f"{folder}/peer", worker, program)["machine"]["peer"]:

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "comm/comm.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 #include "ranks.h"
 
 enum { JOBS = 6, MOST = 8, LENGTH = 1000 };

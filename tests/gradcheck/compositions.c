@@ -1,5 +1,5 @@
-/* Checks in addition to the cases of the op table (ops/cases.def): compositions, other ways to call
- * an op, views of views. */
+/* Checks in addition to the cases of the op table (audit/cases.def): compositions, other ways to
+ * call an op, views of views. */
 #include <string.h>
 #include "gradcheck.h"
 

@@ -1,7 +1,7 @@
 /* Sizes beyond what a library's int holds, on meta: an answer or an error, for every op. */
 #include <string.h>
 #include "mtt_fixture.h"
-#include "ops/cases.h"
+#include "audit/cases.h"
 
 static const int64_t large[] = {((int64_t)1 << 31) - 1, (int64_t)1 << 31, (int64_t)1 << 32,
                                 ((int64_t)1 << 32) + 1, (int64_t)1 << 40};

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "as_ranks.h"
+#include "collectives/collectives.h"
 
 /* 13 classes among 2 ranks of 7, or 4 of 4: the last columns are padding; among 8 ranks of 2 the
  * last rank has nothing else. */
@@ -48,7 +49,7 @@ static void check_loss(mt_device *device, const mt_group *group, mt_dtype dtype,
     MT_AUTO mt_tensor *whole = mt_cross_entropy(all, target, MT_IGNORE);
     mt_traffic before = mt_traffic_get(device);
     uint64_t sent = mt_comm_sent(group->comm);
-    MT_AUTO mt_tensor *y = mt_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group);
+    MT_AUTO mt_tensor *y = mti_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group);
     MTT_NEED(y && whole && fabs(mt_item(y) - mt_item(whole)) <= bound);
     uint64_t numbers = 2 * ROWS * (uint64_t)(group->ranks - 1);
     MTT_NEED(mt_comm_sent(group->comm) - sent == numbers * (dtype == MT_F64 ? 8 : 4));
@@ -101,15 +102,15 @@ static void check_refusals(mt_device *device, const mt_group *group)
     MT_AUTO mt_tensor *x = mt_zeros(device, MT_F32, MT_SHAPE(1, 7));
     MTT_NEED(!mt_embedding_part(ids, w, 7, CLASSES));
     mtt_failed(MT_ERR_ARGUMENT, "index[0] is 13", "rows 0 to 12");
-    MTT_NEED(!mt_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group));
     mtt_failed(MT_ERR_ARGUMENT, "target[0] is 13", "0 to 12");
-    MTT_NEED(!mt_cross_entropy_part(x, ids, MT_IGNORE, 1000, group));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, 1000, group));
     mtt_failed(MT_ERR_ARGUMENT, "1000 classes");
-    MTT_NEED(!mt_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, NULL));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "the group is NULL");
     mt_group alone = *group;
     alone.comm = NULL;
-    MTT_NEED(!mt_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, &alone));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, &alone));
     mtt_failed(MT_ERR_UNSUPPORTED, "without a comm");
 }
 

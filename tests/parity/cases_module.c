@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "ops/cases.h"
+#include "audit/cases.h"
 
 static const mti_case_sizes sizes = {[MTI_SIZE_M] = 3, [MTI_SIZE_N] = 5, [MTI_SIZE_K] = 2};
 
@@ -43,7 +43,7 @@ bool mtt_case(int nth, char *text, size_t size)
 }
 
 /* Calls a row of the op table with these inputs (NULL: left out) and parameters, as in
- * ops/cases.def. */
+ * audit/cases.def. */
 MT_API mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p);
 mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p)
 {

@@ -1,5 +1,5 @@
 """The part of libmemtape that the comparison needs, through ctypes. cases_module.c calls ops as
-src/ops/cases.def does."""
+src/audit/cases.def does."""
 
 import ctypes
 import json
@@ -163,7 +163,7 @@ class Library:
                                               data.ctypes.data, data.nbytes))
 
     def cases(self):
-        """The cases of src/ops/cases.def, as dicts."""
+        """The cases of src/audit/cases.def, as dicts."""
         text, n = ctypes.create_string_buffer(2000), 0
         while self.dll.mtt_case(n, text, len(text)):
             yield json.loads(text.value)
@@ -171,7 +171,7 @@ class Library:
 
     def call(self, name, *arguments):
         """Calls mt_NAME with tensors (or None) and numbers; returns a tensor. A row of the op table takes its
-        parameters in the order of src/ops/cases.def."""
+        parameters in the order of src/audit/cases.def."""
         plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
         if name not in self.rows:
             return Tensor(self, getattr(self, "mt_" + name)(*plain))

@@ -1,7 +1,7 @@
 #!/bin/sh
 # No two files of a room call each other, directly or through others: circles.sh LIBRARY...
-# Reads the symbols of each room's objects. ops is not given: each op's public function looks up its
-# row in the table, and the table points to the op's code.
+# Reads the symbols of each room's objects. ops and collectives are not given: each op's public
+# function names its row in the table, and the table points to the op's code.
 set -eu
 status=0
 for library; do

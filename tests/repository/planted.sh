@@ -44,6 +44,9 @@ fresh
 echo '#  include <memtape/module.h>' >>"$tree/src/ops/ops.h"
 finds arrows 'ops looks up to nn'
 fresh
+echo '#include "memtape/group.h"' >>"$tree/src/ops/ops.h"
+finds arrows 'ops looks up to comm'
+fresh
 echo '#include "memtape/module.h"' >>"$tree/include/memtape/ops.h"
 finds arrows 'ops looks up to nn'
 fresh

@@ -1,7 +1,7 @@
 /* pieces.c: the pieces of several parameters, gathered as one, as PyTorch's fully_shard gathers
  * those of a block (foreach_all_gather): this rank's are cast and laid side by side in its row of a
  * buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. Not recorded. */
-#include "ops/links.h"
+#include "collectives/links.h"
 
 struct mti_gathering {
     mt_group group;
@@ -69,7 +69,7 @@ static bool exchange_links(mti_call *c, const mti_gathering *g)
     mti_view all = g->buffer->view, own = all;
     own.shape[0] = 1;
     own.data = (char *)all.data + (size_t)g->group.rank * g->row;
-    return mti_gather_links(c, 0, &own, &all);
+    return mti_gather_links(c, &g->group, 0, &own, &all);
 }
 
 /* Every rank's row to all others. */
@@ -77,8 +77,7 @@ static bool exchange(mti_gathering *g, bool behind)
 {
     mt_device *d = g->device;
     mt_comm *comm = mt_device_has_data(d) ? g->group.comm : NULL;
-    const mti_params params = {.collective = {.group = g->group}};
-    mti_call c = {.device = d, .k = d->backend, .ctx = d->ctx, .params = &params};
+    mti_call c = {.device = d, .k = d->backend, .ctx = d->ctx};
     mti_count_sent(&c, MTI_TO_PIECES, (uint64_t)g->row * (uint64_t)(g->group.ranks - 1));
     if (!comm) return true;
     if (mti_has_links(&c)) return exchange_links(&c, g);

@@ -10,12 +10,13 @@
  *     --expr: "rleu" is not an op; did you mean relu?
  *       rleu(x)+1
  *       ^ */
-#ifndef MTI_MEASURE_EXPRESSION_H
-#define MTI_MEASURE_EXPRESSION_H
+#ifndef MTI_EXPRESSION_H
+#define MTI_EXPRESSION_H
 
 #include "measure/tape.h"
+#include "memtape/op_table.h"
 #include "memtape/ops.h"
-#include "ops/cases.h"
+#include "audit/cases.h"
 
 #define MTI_MAX_LEAVES 32
 #define MTI_LEAF_NAME  32

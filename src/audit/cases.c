@@ -1,7 +1,7 @@
 #include <assert.h>
 #include <string.h>
-#include "ops/cases.h"
-#include "ops/ops.h"
+#include "audit/cases.h"
+#include "collectives/collectives.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
@@ -159,18 +159,19 @@ enum {
     }                                                                                              \
     static const mti_case cases_##name[] = {__VA_ARGS__};                                          \
     static const row row_##name = {#name, call_##name, (int)COUNT(cases_##name), cases_##name};    \
-    _Static_assert(MTI_OP_##name >= 0 && COUNT(cases_##name) > 0, "cases of a row of ops.def");
-#include "ops/cases.def"
+    _Static_assert(sizeof mti_op_##name && COUNT(cases_##name) > 0, "cases of a row");
+#include "audit/cases.def"
 
 #define ROW(name, ...) &row_##name,
 static const row *const rows[] = {
-#include "ops/cases.def"
+#include "audit/cases.def"
 };
 
-/* Each row of ops.def has cases: otherwise row_NAME is undeclared. */
+/* Each row of a table has cases: otherwise row_NAME is undeclared. */
 #define OP(name, ...) +sizeof row_##name
 _Static_assert(0
 #include "ops/ops.def"
+#include "collectives/collectives.def"
                    == sizeof(row) * COUNT(rows),
                "one ROW for each row");
 #undef OP

@@ -11,12 +11,29 @@
  * (exchange.c); on a device without data none has to. Shoeybi et al. 2019; Korthikanti et al. 2022.
  */
 #include <string.h>
-#include "comm/comm.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
-static const mt_group *group_of(const mti_call *c) { return &c->params->collective.group; }
-static int64_t n_ranks(const mti_call *c) { return group_of(c)->ranks; }
-static int along(const mti_call *c) { return c->params->collective.dim; }
+/* What a call has besides x. */
+typedef struct arguments {
+    int dim;
+    mt_group group;
+    bool positions; /* of keys and values: see mti_gather_positions */
+    bool casts;     /* to dtype before it is gathered; f32_sum: see mti_gather_shard */
+    bool f32_sum;
+    mt_dtype dtype;
+} arguments;
+_Static_assert(sizeof(arguments) <= sizeof((mti_params){0}.other), "arguments fit");
+
+static arguments arguments_of(const mti_call *c)
+{
+    arguments a;
+    memcpy(&a, c->params->other, sizeof a);
+    return a;
+}
+
+static mt_group group_of(const mti_call *c) { return arguments_of(c).group; }
+static int64_t n_ranks(const mti_call *c) { return arguments_of(c).group.ranks; }
+static int along(const mti_call *c) { return arguments_of(c).dim; }
 
 /* Memory that the host can read is the CPU's; of other devices, those with links. */
 bool mti_check_ranks(const mti_call *c, const mt_group *group)
@@ -31,14 +48,18 @@ bool mti_check_ranks(const mti_call *c, const mt_group *group)
                          group->comm ? "" : " without a comm");
 }
 
-static bool check(const mti_call *c) { return mti_check_ranks(c, group_of(c)); }
+static bool check(const mti_call *c)
+{
+    const mt_group group = group_of(c);
+    return mti_check_ranks(c, &group);
+}
 
 /* ---- what this rank sends ---- */
 
 /* Pieces of parameters lie along dimension 0, those of sequences along others. */
 static mti_route route_of(const mti_call *c)
 {
-    if (c->params->collective.positions) return MTI_TO_CONTEXT;
+    if (arguments_of(c).positions) return MTI_TO_CONTEXT;
     return along(c) == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
 }
 
@@ -67,14 +88,14 @@ static bool same_shape(mti_call *c) { return check(c) && mti_shape_same(c); }
 
 static bool pass_backward(mti_call *c) { return mti_give_din(c, 0, mt_retain(c->dout[0])); }
 
-/* ---- all_gather, reduce_scatter: along params.collective.dim ---- */
+/* ---- all_gather, reduce_scatter: along dim ---- */
 
 static bool gather_shape(mti_call *c)
 {
     mti_view y = *mti_in(c, 0);
     int64_t *extent = &y.shape[along(c)];
     if (!check(c) || !mti_need_float(c, 0)) return false;
-    if (c->params->collective.casts) y.dtype = c->params->collective.dtype;
+    if (arguments_of(c).casts) y.dtype = arguments_of(c).dtype;
     if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
         return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",
                              along(c));
@@ -97,14 +118,17 @@ static bool scatter_shape(mti_call *c)
 
 static bool gather(mti_call *c, const mti_view *x, const mti_view *y)
 {
+    const arguments a = arguments_of(c);
     send_pieces(c, y);
-    return n_ranks(c) > 1 ? mti_gather_ranks(c, along(c), x, y) : c->k->copy(c->ctx, x, y);
+    return a.group.ranks > 1 ? mti_gather_ranks(c, &a.group, a.dim, x, y)
+                             : c->k->copy(c->ctx, x, y);
 }
 
 static bool scatter(mti_call *c, const mti_view *x, const mti_view *y)
 {
+    const arguments a = arguments_of(c);
     send_pieces(c, x);
-    return n_ranks(c) > 1 ? mti_scatter_sum(c, along(c), x, y) : c->k->copy(c->ctx, x, y);
+    return a.group.ranks > 1 ? mti_scatter_sum(c, &a.group, a.dim, x, y) : c->k->copy(c->ctx, x, y);
 }
 
 /* x in another type; x itself if it has the type. NULL on failure. */
@@ -126,7 +150,7 @@ static bool scatter_forward(mti_call *c) { return scatter(c, mti_in(c, 0), mti_o
 static bool gather_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0), *dy = mti_dout(c);
-    if (dx && c->params->collective.f32_sum) dy = cast(c, dy, dx->dtype);
+    if (dx && arguments_of(c).f32_sum) dy = cast(c, dy, dx->dtype);
     if (!dx || !dy) return false;
     if (dx->dtype == dy->dtype) return scatter(c, dy, dx);
     const mt_tensor *sum = mti_temp(c, dy->dtype, dx->rank, dx->shape);
@@ -146,9 +170,10 @@ const mti_op_code mti_code_reduce_scatter = {scatter_shape, scatter_forward, sca
 
 static bool reduce_forward(mti_call *c)
 {
+    const mt_group group = group_of(c);
     send_sum(c, mti_in(c, 0));
     return c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0)) &&
-           (n_ranks(c) == 1 || mti_sum_ranks(c, mti_out(c, 0)));
+           (group.ranks == 1 || mti_sum_ranks(c, &group, mti_out(c, 0)));
 }
 
 const mti_op_code mti_code_all_reduce = {same_shape, reduce_forward, pass_backward};
@@ -162,11 +187,12 @@ static bool alias_forward(mti_call *c)
 /* With n > 1 the sum goes into dy's memory if dy has no other reference. */
 static bool replicate_backward(mti_call *c)
 {
+    const mt_group group = group_of(c);
     send_sum(c, mti_dout(c));
-    if (n_ranks(c) == 1) return pass_backward(c);
+    if (group.ranks == 1) return pass_backward(c);
     const mti_view *dx = mti_din_reuse(c, 0);
     return dx && (dx->data == mti_dout(c)->data || c->k->copy(c->ctx, mti_dout(c), dx)) &&
-           mti_sum_ranks(c, dx);
+           mti_sum_ranks(c, &group, dx);
 }
 
 const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_backward};
@@ -177,7 +203,8 @@ const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_bac
  * element, broadcast, for backward to start from. */
 static bool send_forward(mti_call *c)
 {
-    if (n_ranks(c) == 1) return alias_forward(c);
+    const mt_group group = group_of(c);
+    if (group.ranks == 1) return alias_forward(c);
     const mti_view *x = mti_in(c, 0);
     send_stage(c, x);
     mti_view one = {.dtype = x->dtype, .rank = 0};
@@ -188,27 +215,31 @@ static bool send_forward(mti_call *c)
     mti_view y = mti_broadcast_view(&token->view, x->rank, x->shape);
     c->out[0] = mti_tensor_view(token, &y);
     mt_release(token);
-    return c->out[0] && mti_send_on(c, MTI_ONWARD, c->in[0]);
+    return c->out[0] && mti_send_on(c, &group, MTI_ONWARD, c->in[0]);
 }
 
 static bool send_backward(mti_call *c)
 {
-    if (n_ranks(c) == 1) return pass_backward(c);
+    const mt_group group = group_of(c);
+    if (group.ranks == 1) return pass_backward(c);
     const mti_view *dx = mti_din(c, 0);
-    return dx && mti_receive(c, MTI_RETURNING, dx);
+    return dx && mti_receive(c, &group, MTI_RETURNING, dx);
 }
 
 static bool recv_forward(mti_call *c)
 {
+    const mt_group group = group_of(c);
     mti_count_sent(c, MTI_TO_STAGES, 0); /* the stage before counts it */
-    return n_ranks(c) > 1 ? mti_receive(c, MTI_ONWARD, mti_out(c, 0))
-                          : c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
+    return group.ranks > 1 ? mti_receive(c, &group, MTI_ONWARD, mti_out(c, 0))
+                           : c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
 }
 
 static bool recv_backward(mti_call *c)
 {
+    const mt_group group = group_of(c);
     send_stage(c, mti_dout(c));
-    return pass_backward(c) && (n_ranks(c) == 1 || mti_send_on(c, MTI_RETURNING, c->dout[0]));
+    return pass_backward(c) &&
+           (group.ranks == 1 || mti_send_on(c, &group, MTI_RETURNING, c->dout[0]));
 }
 
 const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
@@ -227,47 +258,58 @@ bool mti_check_group(const char *name, const mt_group *g)
                          name, (long long)g->rank, (long long)g->ranks);
 }
 
-static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
+static mt_tensor *call(const mti_op *op, mt_tensor *x, const arguments *a)
 {
-    const char *name = mti_ops[id].name;
-    if (!mti_given(x, name, "x") || !mti_check_group(name, g)) return NULL;
-    return mti_op1(id, &(mti_params){.collective = {.dim = dim, .group = *g}}, x);
+    mti_params params = {0};
+    memcpy(params.other, a, sizeof *a);
+    return mti_op1(op, &params, x);
 }
 
-static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
+static mt_tensor *call_among(const mti_op *op, mt_tensor *x, int dim, const mt_group *g)
 {
-    if (!mti_given(x, mti_ops[id].name, "x")) return NULL;
-    return mti_dim(mti_ops[id].name, x->view.rank, &dim) ? call(id, x, dim, g) : NULL;
+    if (!mti_given(x, op->name, "x") || !mti_check_group(op->name, g)) return NULL;
+    return call(op, x, &(arguments){.dim = dim, .group = *g});
+}
+
+static mt_tensor *call_along(const mti_op *op, mt_tensor *x, int dim, const mt_group *g)
+{
+    if (!mti_given(x, op->name, "x")) return NULL;
+    return mti_dim(op->name, x->view.rank, &dim) ? call_among(op, x, dim, g) : NULL;
 }
 
 mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group)
 {
-    return call_along(MTI_OP_all_gather, x, dim, group);
+    return call_along(&mti_op_all_gather, x, dim, group);
 }
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group)
 {
     if (!mti_check_group("all_gather", group)) return NULL;
-    return mti_op1(MTI_OP_all_gather, &(mti_params){.collective = {dim, *group, true}}, x);
+    return call(&mti_op_all_gather, x, &(arguments){dim, *group, true});
 }
 mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group)
 {
-    const mti_params params = {
-        .collective = {
-            .group = *group, .casts = dtype != mt_dtype_of(x), .f32_sum = f32_sum, .dtype = dtype}};
     if (!mti_check_group("all_gather", group)) return NULL;
-    return mti_op1(MTI_OP_all_gather, &params, x);
+    const arguments a = {
+        .group = *group, .casts = dtype != mt_dtype_of(x), .f32_sum = f32_sum, .dtype = dtype};
+    return call(&mti_op_all_gather, x, &a);
 }
 mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group)
 {
-    return call_along(MTI_OP_reduce_scatter, x, dim, group);
+    return call_along(&mti_op_reduce_scatter, x, dim, group);
 }
 mt_tensor *mt_all_reduce(mt_tensor *x, const mt_group *group)
 {
-    return call(MTI_OP_all_reduce, x, 0, group);
+    return call_among(&mti_op_all_reduce, x, 0, group);
 }
 mt_tensor *mt_replicate(mt_tensor *x, const mt_group *group)
 {
-    return call(MTI_OP_replicate, x, 0, group);
+    return call_among(&mti_op_replicate, x, 0, group);
 }
-mt_tensor *mt_send(mt_tensor *x, const mt_group *group) { return call(MTI_OP_send, x, 0, group); }
-mt_tensor *mt_recv(mt_tensor *x, const mt_group *group) { return call(MTI_OP_recv, x, 0, group); }
+mt_tensor *mt_send(mt_tensor *x, const mt_group *group)
+{
+    return call_among(&mti_op_send, x, 0, group);
+}
+mt_tensor *mt_recv(mt_tensor *x, const mt_group *group)
+{
+    return call_among(&mti_op_recv, x, 0, group);
+}

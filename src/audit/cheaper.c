@@ -1,6 +1,6 @@
-/* audit_cheaper.c: which calls are audited, and cheaper ways to what they keep. */
+/* cheaper.c: which calls are audited, and cheaper ways to what they keep. */
 #include <string.h>
-#include "measure/audit.h"
+#include "audit/audit.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

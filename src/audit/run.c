@@ -1,9 +1,9 @@
-/* audit_run.c: one op with every set of wanted gradients, and with every kept tensor altered. */
+/* run.c: one op with every set of wanted gradients, and with every kept tensor altered. */
 #include <math.h>
 #include <string.h>
 #include "base/base.h"
 #include "base/philox.h"
-#include "measure/audit.h"
+#include "audit/audit.h"
 
 /* ---- forward and backward, with a hook that records and alters ---- */
 

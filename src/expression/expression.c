@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "measure/expression.h"
+#include "expression/expression.h"
 
 #define LONGEST 1000 /* characters of an expression */
 #define DEEPEST 100  /* brackets and signs within each other */

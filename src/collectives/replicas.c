@@ -1,8 +1,7 @@
 /* replicas.c: what ranks with copies or pieces of the same parameters exchange once a step: sums of
  * gradients, then the parameters that each has stepped; in place, so that it takes no memory but
  * scratch. Not recorded. */
-#include "comm/comm.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
 /* A sum is scattered and gathered, whatever carries it: so it has the same bits whether all ranks
  * keep it or each its piece (ZeRO). */
@@ -18,12 +17,12 @@ static uint64_t count_sent(int64_t n, mti_replicas how, const mt_group *group)
                                         : others + to_all;
 }
 
-static bool meet(mti_call *c, const mti_view *y, mti_replicas how)
+static bool meet(mti_call *c, const mt_group *group, const mti_view *y, mti_replicas how)
 {
     switch (how) {
-    case MTI_REPLICAS_SCATTER: return mti_scatter_sum_inside(c, y);
-    case MTI_REPLICAS_GATHER: return mti_gather_inside(c, y);
-    default: return mti_scatter_sum_inside(c, y) && mti_gather_inside(c, y);
+    case MTI_REPLICAS_SCATTER: return mti_scatter_sum_inside(c, group, y);
+    case MTI_REPLICAS_GATHER: return mti_gather_inside(c, group, y);
+    default: return mti_scatter_sum_inside(c, group, y) && mti_gather_inside(c, group, y);
     }
 }
 
@@ -35,14 +34,14 @@ static bool check(const mt_device *d, const mt_group *group)
                          (long long)group->ranks);
 }
 
-static mti_call call_on(mt_device *d, const mti_params *params)
+static mti_call call_on(mt_device *d)
 {
-    return (mti_call){.device = d, .k = d->backend, .ctx = d->ctx, .params = params};
+    return (mti_call){.device = d, .k = d->backend, .ctx = d->ctx};
 }
 
-static void count(mti_call *c, const mt_tensor *t, mti_replicas how)
+static void count(mti_call *c, const mt_group *group, const mt_tensor *t, mti_replicas how)
 {
-    uint64_t elements = count_sent(mt_numel(t), how, &c->params->collective.group);
+    uint64_t elements = count_sent(mt_numel(t), how, group);
     mti_count_sent(c, MTI_TO_REPLICAS, elements * mt_dtype_size(t->view.dtype));
 }
 
@@ -50,11 +49,10 @@ bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group)
 {
     if (group->ranks == 1) return true;
     mt_device *d = mt_device_of(t);
-    const mti_params params = {.collective = {.group = *group}};
     if (!check(d, group)) return false;
-    mti_call c = call_on(d, &params);
-    count(&c, t, how);
-    bool ok = meet(&c, &t->view, how);
+    mti_call c = call_on(d);
+    count(&c, group, t, how);
+    bool ok = meet(&c, group, &t->view, how);
     for (int i = 0; i < c.n_scratch; i++)
         mti_pool_free(d->pool, c.scratch[i], c.scratch[i]->requested);
     return ok;
@@ -100,16 +98,16 @@ static bool meet_behind(void *user, mt_comm *behind)
 {
     const meeting *m = user;
     const mti_replicas_queue *q = m->queue;
-    const mti_params params = {.collective = {.group = mt_comm_group(behind)}};
-    mti_call c = call_on(q->device, &params);
-    return mti_scatter_sum_with(&c, &m->tensor->view, q->scratch->view.data) &&
-           (m->how == MTI_REPLICAS_SCATTER || mti_gather_inside(&c, &m->tensor->view));
+    const mt_group group = mt_comm_group(behind);
+    mti_call c = call_on(q->device);
+    return mti_scatter_sum_with(&c, &group, &m->tensor->view, q->scratch->view.data) &&
+           (m->how == MTI_REPLICAS_SCATTER || mti_gather_inside(&c, &group, &m->tensor->view));
 }
 
 /* A tensor, not a call's scratch, as it outlives the call. */
 static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
 {
-    size_t n_bytes = mti_sums_scratch(c);
+    size_t n_bytes = mti_sums_scratch(c, q->group.ranks);
     if (q->scratch || !n_bytes) return true;
     q->scratch = mt_empty(q->device, MT_U8, MT_SHAPE((int64_t)n_bytes));
     return q->scratch && mt_set_category(q->scratch, MT_COMMUNICATION) == MT_OK;
@@ -117,9 +115,8 @@ static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
 
 bool mti_replicas_begin(mti_replicas_queue *q, mt_tensor *t, mti_replicas how)
 {
-    const mti_params params = {.collective = {.group = q->group}};
-    mti_call c = call_on(q->device, &params);
-    count(&c, t, how);
+    mti_call c = call_on(q->device);
+    count(&c, &q->group, t, how);
     meeting *m = make_scratch(q, &c) ? mti_malloc(sizeof *m) : NULL;
     if (!m) return false;
     *m = (meeting){.queue = q, .tensor = mt_retain(t), .how = how};

@@ -1,8 +1,8 @@
-/* audit_take.c: cheaper ways, taken: an op runs as it is and the cheaper way, through the public
+/* take.c: cheaper ways, taken: an op runs as it is and the cheaper way, through the public
  * API; the ledger's bytes and the gradients of both are compared. */
 #include <string.h>
 #include "base/base.h"
-#include "measure/audit.h"
+#include "audit/audit.h"
 
 #define MAX_LEAVES (2 * MTI_CASE_INPUTS)
 

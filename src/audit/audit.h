@@ -1,15 +1,15 @@
 /* audit.h: what an op keeps for each set of wanted gradients, and whether it has to: each kept
  * tensor is altered in turn, and the gradients are compared. */
-#ifndef MTI_MEASURE_AUDIT_H
-#define MTI_MEASURE_AUDIT_H
+#ifndef MTI_AUDIT_H
+#define MTI_AUDIT_H
 
 #include "memtape/memtape.h"
-#include "ops/cases.h"
+#include "audit/cases.h"
 
 #define MTI_AUDIT_KEPT 8
 #define MTI_AUDIT_SETS 15 /* of wanted gradients: 2^4 - 1 for four inputs */
 
-/* The nth case of the op table (ops/cases.h) to audit; false past the last. Other ops of its call
+/* The nth case of the op table (audit/cases.h) to audit; false past the last. Other ops of its call
  * are not counted. */
 bool mti_audit_case(int nth, mti_case *out);
 

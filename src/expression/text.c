@@ -1,7 +1,7 @@
-/* expression_text.c: names in the text of an expression, and places in it. */
+/* text.c: names in the text of an expression, and places in it. */
 #include <ctype.h>
 #include <string.h>
-#include "measure/expression.h"
+#include "expression/expression.h"
 
 size_t mti_name_length(const char *text)
 {

@@ -2,7 +2,7 @@
 #include "base/base.h"
 #include "memtape/ops.h"
 #include "mtt.h"
-#include "ops/ops.h"
+#include "collectives/collectives.h"
 
 static mt_tensor *gather(mt_tensor *x, const mt_group *g) { return mt_all_gather(x, 1, g); }
 static mt_tensor *scatter(mt_tensor *x, const mt_group *g) { return mt_reduce_scatter(x, 1, g); }

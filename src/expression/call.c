@@ -1,8 +1,8 @@
-/* expression_call.c: calls of ops by name, through their cases (cases.def). */
+/* call.c: calls of ops by name, through their cases (cases.def). */
 #include <math.h>
 #include <string.h>
-#include "measure/expression.h"
-#include "ops/ops.h"
+#include "expression/expression.h"
+#include "collectives/collectives.h"
 
 /* ---- numbers after the tensors ---- */
 
@@ -123,7 +123,7 @@ static bool case_of(const char *op, mti_case *out)
 
 bool mti_call_check(mti_expression *e, mti_term *call, int n_tensors)
 {
-    const mti_op *op = &mti_ops[call->op];
+    const mti_op *op = mti_op_row(call->op);
     mti_case c;
     if (!case_of(op->name, &c))
         return mti_point_at("expr", e->options.text, call->at, "%s cannot be called here",
@@ -165,7 +165,7 @@ static bool is_compare(const char *op)
 
 mt_tensor *mti_call_run(const mti_term *call, mt_tensor **in)
 {
-    const char *op = mti_ops[call->op].name;
+    const char *op = mt_op_get(call->op).name;
     mti_case c;
     if (is_compare(op)) return run_compare(op, in);
     if (!strcmp(op, "contiguous")) return mt_contiguous(in[0]);

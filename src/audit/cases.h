@@ -1,9 +1,10 @@
 /* cases.h: cases.def as data: calls of each op with their inputs. A separate library over the
  * public API, for `memtape audit`, the gradient checks, the scan of layouts, the benchmark and the
  * comparison with PyTorch. */
-#ifndef MTI_OPS_CASES_H
-#define MTI_OPS_CASES_H
+#ifndef MTI_AUDIT_CASES_H
+#define MTI_AUDIT_CASES_H
 
+#include "memtape/op_table.h"
 #include "memtape/ops.h"
 
 #define MTI_CASE_INPUTS     6

@@ -5,32 +5,32 @@
  * ranks; so its bits do not depend on what carries it, nor on whether the piece stays
  * (reduce_scatter) or goes to all (all_reduce). Scratch holds one such piece at a time: it does not
  * grow with x. */
-#include "ops/links.h"
+#include "collectives/links.h"
 
 static char *at(const mti_view *v, int64_t i)
 {
     return (char *)v->data + i * (int64_t)mt_dtype_size(v->dtype);
 }
 
-int64_t mti_inner_count(const mti_view *v, int dim)
+void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes)
 {
-    int64_t n = 1;
-    for (int d = dim; d < v->rank; d++) n *= v->shape[d];
-    return n;
+    atomic_fetch_add_explicit(&c->device->sent[route], n_bytes, memory_order_relaxed);
+    c->sends = true;
 }
 
 /* NULL where nothing moves. */
-static mt_comm *comm_of(const mti_call *c)
+static mt_comm *comm_of(const mti_call *c, const mt_group *group)
 {
-    return mt_device_has_data(c->device) ? c->params->collective.group.comm : NULL;
+    return mt_device_has_data(c->device) ? group->comm : NULL;
 }
 
-bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+bool mti_gather_ranks(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                      const mti_view *y)
 {
-    mt_comm *comm = comm_of(c);
+    mt_comm *comm = comm_of(c, group);
     const mti_view *dense = mti_dense(c, x);
     if (!dense || !comm) return dense != NULL;
-    if (mti_has_links(c)) return mti_gather_links(c, dim, dense, y);
+    if (mti_has_links(c)) return mti_gather_links(c, group, dim, dense, y);
     int64_t n = mti_inner_count(dense, dim), count = mti_view_count(dense);
     size_t n_bytes = (size_t)n * mt_dtype_size(x->dtype);
     for (int64_t i = 0; i < count; i += n) {
@@ -54,24 +54,22 @@ typedef struct sums {
     char *room;
 } sums;
 
-size_t mti_sums_scratch(const mti_call *c)
+size_t mti_sums_scratch(const mti_call *c, int64_t ranks)
 {
-    return c->k->exchange_scratch(c->ctx, c->params->collective.group.ranks + 4);
+    return c->k->exchange_scratch(c->ctx, ranks + 4);
 }
 
-static sums sums_in(mti_call *c, mt_dtype dtype, void *room)
+static sums sums_in(mti_call *c, const mt_group *group, mt_dtype dtype, void *room)
 {
-    int64_t ranks = c->params->collective.group.ranks;
-    size_t piece = mti_sums_scratch(c) / (size_t)(ranks + 4);
-    return (sums){c, comm_of(c), ranks, (int64_t)(piece / mt_dtype_size(dtype)), dtype, room};
+    int64_t ranks = group->ranks;
+    size_t piece = mti_sums_scratch(c, ranks) / (size_t)(ranks + 4);
+    return (sums){c,   comm_of(c, group), ranks, (int64_t)(piece / mt_dtype_size(dtype)), dtype,
+                  room};
 }
 
-static bool open_sums(sums *s, mti_call *c, mt_dtype dtype)
+static bool take_scratch(mti_call *c, const mt_group *group, void **room)
 {
-    void *room;
-    if (!mti_scratch_as(c, MT_COMMUNICATION, mti_sums_scratch(c), &room)) return false;
-    *s = sums_in(c, dtype, room);
-    return true;
+    return mti_scratch_as(c, MT_COMMUNICATION, mti_sums_scratch(c, group->ranks), room);
 }
 
 static mti_view row_of(mt_dtype dtype, void *data, int64_t n)
@@ -149,13 +147,15 @@ static bool share_pieces(const sums *s, const pieces *p)
     return mti_comm_exchange(comm);
 }
 
-bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+bool mti_scatter_sum(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                     const mti_view *y)
 {
-    sums s;
+    void *room;
     const mti_view *dense = mti_dense(c, x);
     if (!dense) return false;
-    if (mti_has_links(c)) return mti_scatter_sum_links(c, dim, dense, y);
-    if (!open_sums(&s, c, x->dtype)) return false;
+    if (mti_has_links(c)) return mti_scatter_sum_links(c, group, dim, dense, y);
+    if (!take_scratch(c, group, &room)) return false;
+    const sums s = sums_in(c, group, x->dtype, room);
     int64_t n = mti_inner_count(y, dim), count = mti_view_count(y);
     for (int64_t i = 0; s.comm && i < count; i += n)
         for (int64_t done = 0; done < n; done += s.most) {
@@ -175,9 +175,9 @@ static pieces part_of_pieces(const sums *s, const mti_view *y, int64_t n, int64_
     return (pieces){at(y, done), n, left < s->most ? left : s->most, mti_view_count(y) - done};
 }
 
-bool mti_scatter_sum_with(mti_call *c, const mti_view *y, void *scratch)
+bool mti_scatter_sum_with(mti_call *c, const mt_group *group, const mti_view *y, void *scratch)
 {
-    const sums s = sums_in(c, y->dtype, scratch);
+    const sums s = sums_in(c, group, y->dtype, scratch);
     int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
     for (int64_t done = 0; s.comm && done < n; done += s.most) {
         pieces p = part_of_pieces(&s, y, n, done);
@@ -186,29 +186,27 @@ bool mti_scatter_sum_with(mti_call *c, const mti_view *y, void *scratch)
     return true;
 }
 
-bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
+bool mti_scatter_sum_inside(mti_call *c, const mt_group *group, const mti_view *y)
 {
     void *scratch;
-    if (mti_has_links(c)) return mti_scatter_inside_links(c, y);
-    return mti_scratch_as(c, MT_COMMUNICATION, mti_sums_scratch(c), &scratch) &&
-           mti_scatter_sum_with(c, y, scratch);
+    if (mti_has_links(c)) return mti_scatter_inside_links(c, group, y);
+    return take_scratch(c, group, &scratch) && mti_scatter_sum_with(c, group, y, scratch);
 }
 
-bool mti_gather_inside(mti_call *c, const mti_view *y)
+bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y)
 {
-    if (mti_has_links(c)) return mti_gather_inside_links(c, y);
-    const mt_group *group = &c->params->collective.group;
+    if (mti_has_links(c)) return mti_gather_inside_links(c, group, y);
     int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
-    const sums s = {.c = c, .comm = comm_of(c), .ranks = group->ranks, .dtype = y->dtype};
+    const sums s = {.c = c, .comm = comm_of(c, group), .ranks = group->ranks, .dtype = y->dtype};
     const pieces p = {at(y, 0), n, n, count};
     return !s.comm || share_pieces(&s, &p);
 }
 
 /* All sums before any is shared: each exchange waits for the slowest rank. */
-bool mti_sum_ranks(mti_call *c, const mti_view *y)
+bool mti_sum_ranks(mti_call *c, const mt_group *group, const mti_view *y)
 {
-    if (mti_has_links(c)) return mti_sum_links(c, y);
-    return mti_scatter_sum_inside(c, y) && mti_gather_inside(c, y);
+    if (mti_has_links(c)) return mti_sum_links(c, group, y);
+    return mti_scatter_sum_inside(c, group, y) && mti_gather_inside(c, group, y);
 }
 
 /* ---- between the stages of a pipeline ---- */
@@ -235,9 +233,9 @@ static bool let_go(void *owner)
     return same;
 }
 
-bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x)
+bool mti_send_on(mti_call *c, const mt_group *group, mti_way way, mt_tensor *x)
 {
-    mt_comm *comm = c->params->collective.group.comm;
+    mt_comm *comm = group->comm;
     if (!comm) return true;
     const mti_view *dense = mti_dense(c, &x->view);
     sent *s = dense ? mti_malloc(sizeof *s) : NULL;
@@ -250,7 +248,7 @@ bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x)
     }
     mti_span span = {dense->data, (size_t)mti_view_count(dense) * mt_dtype_size(dense->dtype)};
     from->storage->unclassified_in = NULL; /* it may outlive the op */
-    if (mti_prepare_links(c) &&
+    if (mti_prepare_links(c, comm) &&
         mti_comm_post(comm, way, &span, (mti_posted){s, let_go, mti_moving_of(c)}))
         return true;
     mt_release(s->tensor);
@@ -264,9 +262,10 @@ const mt_tensor *mti_on_the_way(const mt_comm *comm, mti_way way)
     return s ? s->tensor : NULL;
 }
 
-bool mti_receive(mti_call *c, mti_way way, const mti_view *y)
+bool mti_receive(mti_call *c, const mt_group *group, mti_way way, const mti_view *y)
 {
-    mt_comm *comm = c->params->collective.group.comm;
+    mt_comm *comm = group->comm;
     mti_span span = {y->data, (size_t)mti_view_count(y) * mt_dtype_size(y->dtype)};
-    return !comm || (mti_prepare_links(c) && mti_comm_fetch(comm, way, &span, mti_moving_of(c)));
+    return !comm ||
+           (mti_prepare_links(c, comm) && mti_comm_fetch(comm, way, &span, mti_moving_of(c)));
 }

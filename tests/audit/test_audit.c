@@ -5,7 +5,8 @@
 #include "mtt.h"
 #include "memtape/compress.h"
 #include "autograd/autograd.h"
-#include "measure/audit.h"
+#include "audit/audit.h"
+#include "memtape/op_table.h"
 #include "ops/ops.h"
 
 static mt_device *device;

@@ -1,6 +1,6 @@
-/* expression_run.c: runs an expression, term by term. */
+/* run.c: runs an expression, term by term. */
 #include <string.h>
-#include "measure/expression.h"
+#include "expression/expression.h"
 
 /* ---- leaves ---- */
 

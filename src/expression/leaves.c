@@ -1,7 +1,7 @@
-/* expression_leaves.c: the tensors that an expression names: "x=10x100,w=100x10". */
+/* leaves.c: the tensors that an expression names: "x=10x100,w=100x10". */
 #include <ctype.h>
 #include <string.h>
-#include "measure/expression.h"
+#include "expression/expression.h"
 
 int mti_leaf_find(const mti_expression *e, const char *name, size_t n)
 {

@@ -1,30 +1,30 @@
-/* vocabulary.c: embedding and cross_entropy where each rank has some rows of the vocabulary's
- * table, or some columns of the logits, as Megatron-LM cuts them (Shoeybi et al. 2019).
+/* vocabulary.c: cross_entropy where each rank has some columns of the logits, as Megatron-LM cuts
+ * the vocabulary (Shoeybi et al. 2019).
  *
- * The loss: each rank finds log sum exp of its columns, and the target's logit if it has it; ranks
- * send each other these two numbers of each row, in f32 (f64 for f64), and each adds up the same in
- * the order of the ranks. What is kept is what cross_entropy keeps, of this rank's columns: the
+ * Each rank finds log sum exp of its columns, and the target's logit if it has it; ranks send each
+ * other these two numbers of each row, in f32 (f64 for f64), and each adds up the same in the order
+ * of the ranks. What is kept is what cross_entropy keeps, of this rank's columns: the
  * log-probabilities and the targets. */
 #include <math.h>
-#include "ops/links.h"
+#include <string.h>
+#include "collectives/links.h"
 
-/* ---- embedding ---- */
+typedef struct arguments {
+    int64_t ignore, classes; /* of all ranks together */
+    mt_group group;
+} arguments;
 
-bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own)
+static arguments arguments_of(const mti_call *c)
 {
-    int64_t first = c->params->embedding.first, all = c->params->embedding.rows;
-    *own = mti_flat(index);
-    if (!all) return true;
-    size_t n_bytes = c->k->own_rows_scratch(c->ctx, own);
-    return mti_scratch(c, n_bytes, &own->data) &&
-           c->k->own_rows(c->ctx, first, rows, all, index, own);
+    arguments a;
+    memcpy(&a, c->params->other, sizeof a);
+    return a;
 }
-
-/* ---- loss ---- */
 
 /* Scratch: an f64; then for some rows targets, and two numbers of this rank and of each. */
 typedef struct share {
     mti_call *c;
+    arguments of;
     mt_comm *comm;                        /* NULL: nothing moves */
     int64_t ranks, first, columns, width; /* own: first, without padding, with it */
     int64_t most;                         /* rows at a time */
@@ -35,7 +35,8 @@ typedef struct share {
 
 static bool open_share(share *s, mti_call *c, const mti_view *x)
 {
-    const mt_group *group = &c->params->loss.group;
+    const arguments of = arguments_of(c);
+    const mt_group *group = &of.group;
     mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
     size_t size = mt_dtype_size(stats);
     size_t row = sizeof(int64_t) + 2 * size * (size_t)(group->ranks + 1);
@@ -43,6 +44,7 @@ static bool open_share(share *s, mti_call *c, const mti_view *x)
     void *room;
     if (!mti_scratch_as(c, MT_COMMUNICATION, n_bytes, &room)) return false;
     *s = (share){.c = c,
+                 .of = of,
                  .comm = mt_device_has_data(c->device) ? group->comm : NULL,
                  .ranks = group->ranks,
                  .width = x->shape[1],
@@ -51,7 +53,7 @@ static bool open_share(share *s, mti_call *c, const mti_view *x)
                  .size = size,
                  .stats = stats,
                  .room = room};
-    int64_t left = c->params->loss.classes - s->first;
+    int64_t left = of.classes - s->first;
     s->columns = left < 0 ? 0 : left < s->width ? left : s->width;
     return true;
 }
@@ -72,8 +74,7 @@ static bool own_targets(const share *s, const mti_view *target, int64_t i, int64
 {
     mti_view some = mti_range(target, 0, i, n);
     *own = vector(s->room + sizeof(double), MT_I64, n);
-    return s->c->k->own_targets(s->c->ctx, s->first, s->columns, s->c->params->loss.ignore, &some,
-                                own);
+    return s->c->k->own_targets(s->c->ctx, s->first, s->columns, s->of.ignore, &some, own);
 }
 
 /* Log sum exp of this rank's columns [n], and below it the part of the loss that is known here. */
@@ -90,12 +91,7 @@ static bool find_own(const share *s, const mti_view *x, const mti_view *target, 
 /* own [2, n] to all [ranks, 2, n] */
 static bool tell_others(const share *s, const mti_view *own, const mti_view *all)
 {
-    if (mti_has_links(s->c)) {
-        const mti_params params = {.collective = {.group = s->c->params->loss.group}};
-        mti_call call = *s->c;
-        call.params = &params;
-        return mti_gather_links(&call, 0, own, all);
-    }
+    if (mti_has_links(s->c)) return mti_gather_links(s->c, &s->of.group, 0, own, all);
     size_t n_bytes = (size_t)mti_view_count(own) * s->size;
     for (int64_t r = 0; r < s->ranks; r++) {
         s->comm->out[r] = (mti_span){own->data, n_bytes};
@@ -116,12 +112,11 @@ static bool some_rows(const share *s, const mti_view *x, const mti_view *target,
     told.shape[0] = 2 * n;
     mti_view all = vector((char *)lse.data + 2 * (size_t)n * s->size, s->stats, 2 * n * s->ranks);
     return find_own(s, x, &own, &lse) && tell_others(s, &told, &all) &&
-           k->join_entropy(s->c->ctx, s->c->params->loss.ignore, s->width, &all_targets, &all, &lse,
-                           &sum) &&
+           k->join_entropy(s->c->ctx, s->of.ignore, s->width, &all_targets, &all, &lse, &sum) &&
            k->log_probabilities(s->c->ctx, x, &lse, logp);
 }
 
-bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target, const mti_view *logp)
+static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, const mti_view *logp)
 {
     share s;
     int64_t n = x->shape[0];
@@ -136,20 +131,18 @@ bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target, c
         mti_view x_rows = mti_range(x, 0, i, m), logp_rows = mti_range(logp, 0, i, m);
         if (!some_rows(&s, &x_rows, target, i, &logp_rows)) return false;
     }
-    return c->k->counted_mean(c->ctx, c->params->loss.ignore, c->params->loss.classes, target, &sum,
-                              mti_out(c, 0));
+    return c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, &sum, mti_out(c, 0));
 }
 
-bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,
-                                const mti_view *dx)
+static bool entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,
+                             const mti_view *dx)
 {
     share s;
     int64_t n = dx->shape[0];
     if (!open_share(&s, c, dx)) return false;
     if (!s.comm) return true;
     const mti_view scale = one_number(&s, s.stats);
-    if (!c->k->counted_mean(c->ctx, c->params->loss.ignore, c->params->loss.classes, target,
-                            mti_dout(c), &scale))
+    if (!c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, mti_dout(c), &scale))
         return false;
     mti_view padding = mti_range(dx, 1, s.columns, s.width - s.columns);
     if (padding.shape[1] && !c->k->fill(c->ctx, &padding, 0)) return false;
@@ -162,4 +155,60 @@ bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_vie
             return false;
     }
     return true;
+}
+
+/* ---- the op ---- */
+
+static bool shape(mti_call *c)
+{
+    const arguments a = arguments_of(c);
+    return mti_code_cross_entropy.shape(c) && mti_check_ranks(c, &a.group);
+}
+
+static bool forward(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
+    if (!x || !t) return false;
+    mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
+    return entropy(c, &x2, &t1, &logp);
+}
+
+static bool backward(mti_call *c)
+{
+    const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
+    if (!t || !dx) return false;
+    mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
+    return entropy_backward(c, &logp, &t1, &dx2);
+}
+
+/* Not a row of a table: it is cross_entropy, with other code. */
+static const mti_op_code code = {shape, forward, backward};
+static const mti_op among_ranks = {.name = "cross_entropy",
+                                   .n_in = 2,
+                                   .n_aux = 1,
+                                   .keep = {MTI_IN1 | MTI_AUX0},
+                                   .flags = MTI_FULL,
+                                   .in = {"logits", "target"},
+                                   .out = {"loss"},
+                                   .aux = {"logp"},
+                                   .code = &code};
+
+mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                  int64_t classes, const mt_group *group)
+{
+    if (!mti_given(logits, "cross_entropy_part", "the logits") ||
+        !mti_given(target, "cross_entropy_part", "the target") ||
+        !mti_check_group("cross_entropy_part", group))
+        return NULL;
+    int64_t v = logits->view.rank ? logits->view.shape[logits->view.rank - 1] : 0;
+    if (classes < 1 || v < 1 || (classes - 1) / v >= group->ranks)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "cross_entropy_part: %lld classes among %lld ranks of %lld; need 1 or "
+                             "more, and no more than there are columns",
+                             (long long)classes, (long long)group->ranks, (long long)v);
+    if (group->ranks == 1) return mt_cross_entropy(logits, target, ignore);
+    const arguments a = {ignore, classes, *group};
+    mti_params params = {0};
+    memcpy(params.other, &a, sizeof a);
+    return mti_op2(&among_ranks, &params, logits, target);
 }

@@ -2,7 +2,7 @@
  * host cannot read: CUDA's, through NCCL. There the order of a sum, and how a sum of 16-bit numbers
  * is rounded on the way, are the library's; it takes no scratch of ours. What is counted as sent is
  * what rings send, as in collective.c. */
-#include "ops/links.h"
+#include "collectives/links.h"
 
 /* A group of calls is not longer than this. */
 #define MOST_CALLS 256
@@ -19,10 +19,10 @@ mti_moving mti_moving_of(const mti_call *c)
 static void retain(void *device) { mt_device_retain(device); }
 static void release(void *device) { mt_device_release(device); }
 
-bool mti_prepare_links(const mti_call *c)
+bool mti_prepare_links(const mti_call *c, mt_comm *comm)
 {
     const mti_comm_device device = {c->k->links, c->ctx, c->device, retain, release};
-    return !mti_has_links(c) || mti_comm_use_device(c->params->collective.group.comm, &device);
+    return !mti_has_links(c) || mti_comm_use_device(comm, &device);
 }
 
 /* ---- one after the other, in groups ---- */
@@ -34,10 +34,10 @@ typedef struct calls {
     int n; /* of the group that is open */
 } calls;
 
-static bool begin(calls *s, mti_call *c)
+static bool begin(calls *s, mti_call *c, const mt_group *group)
 {
-    *s = (calls){.comm = c->params->collective.group.comm, .k = c->k->links};
-    return mti_prepare_links(c) && (s->link = mti_comm_link(s->comm));
+    *s = (calls){.comm = group->comm, .k = c->k->links};
+    return mti_prepare_links(c, s->comm) && (s->link = mti_comm_link(s->comm));
 }
 
 /* Before each call. */
@@ -66,11 +66,19 @@ static void count_sent(calls *s, const mti_view *v, int64_t n)
 
 /* ---- along a dimension ---- */
 
-bool mti_gather_links(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+int64_t mti_inner_count(const mti_view *v, int dim)
+{
+    int64_t n = 1;
+    for (int d = dim; d < v->rank; d++) n *= v->shape[d];
+    return n;
+}
+
+bool mti_gather_links(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                      const mti_view *y)
 {
     calls s;
     int64_t n = mti_inner_count(x, dim), count = mti_view_count(x);
-    if (!begin(&s, c)) return false;
+    if (!begin(&s, c, group)) return false;
     int64_t ranks = s.comm->end.ranks;
     bool ok = true;
     for (int64_t i = 0; ok && i < count; i += n)
@@ -79,11 +87,12 @@ bool mti_gather_links(mti_call *c, int dim, const mti_view *x, const mti_view *y
     return end(&s, ok);
 }
 
-bool mti_scatter_sum_links(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+bool mti_scatter_sum_links(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                           const mti_view *y)
 {
     calls s;
     int64_t n = mti_inner_count(y, dim), count = mti_view_count(y);
-    if (!begin(&s, c)) return false;
+    if (!begin(&s, c, group)) return false;
     int64_t ranks = s.comm->end.ranks;
     bool ok = true;
     for (int64_t i = 0; ok && i < count; i += n)
@@ -103,11 +112,11 @@ static int64_t piece_of(const calls *s, const mti_view *y, int64_t *own)
     return n;
 }
 
-bool mti_sum_links(mti_call *c, const mti_view *y)
+bool mti_sum_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
     int64_t own, n = mti_view_count(y);
-    if (!begin(&s, c)) return false;
+    if (!begin(&s, c, group)) return false;
     piece_of(&s, y, &own);
     count_sent(&s, y, n - own + own * (s.comm->end.ranks - 1)); /* to add up, then sums */
     return n == 0 || s.k->sum(s.link, y->dtype, at(y, 0), (size_t)n);
@@ -127,11 +136,11 @@ static bool piece_by_piece(calls *s, const mti_view *y, int64_t piece, piece_fn 
     return end(s, ok);
 }
 
-bool mti_scatter_inside_links(mti_call *c, const mti_view *y)
+bool mti_scatter_inside_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
     int64_t own, count = mti_view_count(y);
-    if (!begin(&s, c)) return false;
+    if (!begin(&s, c, group)) return false;
     int64_t n = piece_of(&s, y, &own);
     count_sent(&s, y, count - own);
     if (n == 0) return true;
@@ -139,11 +148,11 @@ bool mti_scatter_inside_links(mti_call *c, const mti_view *y)
     return s.k->scatter_sum(s.link, y->dtype, at(y, 0), at(y, s.comm->end.rank * n), (size_t)n);
 }
 
-bool mti_gather_inside_links(mti_call *c, const mti_view *y)
+bool mti_gather_inside_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
     int64_t own, count = mti_view_count(y);
-    if (!begin(&s, c)) return false;
+    if (!begin(&s, c, group)) return false;
     int64_t n = piece_of(&s, y, &own), ranks = s.comm->end.ranks;
     count_sent(&s, y, own * (ranks - 1));
     if (n == 0) return true;

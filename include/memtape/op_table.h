@@ -1,0 +1,33 @@
+/* op_table.h: the table of ops, for programs that explain it. */
+#ifndef MEMTAPE_OP_TABLE_H
+#define MEMTAPE_OP_TABLE_H
+
+#include "memtape/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A row of the table of ops. */
+typedef struct mt_op_info {
+    const char *name;
+    int n_inputs;           /* -1: any number */
+    const char *inputs[4];  /* letters: "x", "w", "b"; NULL past the last */
+    const char *outputs[2]; /* of the first two; others have the first's letter */
+    const char *auxiliaries[3];
+    const char *formula;
+    const char *why; /* what is kept, and why */
+    /* Its dtype under autocast: "low", "f32", or "widest" of its inputs. */
+    const char *autocast;
+    /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary
+     * k. The tape keeps the union over the inputs that want a gradient. */
+    unsigned keep[4];
+} mt_op_info;
+/* How many rows there are, and row i of them. */
+MT_API int mt_op_count(void);
+MT_API mt_op_info mt_op_get(int i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

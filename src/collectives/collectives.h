@@ -1,0 +1,110 @@
+/* collectives.h: what the ranks of a parallel model exchange: ops between them, as rows of their
+ * own table, and calls beside the tape. */
+#ifndef MTI_COLLECTIVES_H
+#define MTI_COLLECTIVES_H
+
+#include "comm/comm.h"
+#include "memtape/collectives.h"
+#include "memtape/op_table.h"
+#include "ops/ops.h"
+
+/* The rows of collectives.def, and the code of each. */
+#define OP(name, ...)                                                                              \
+    extern const mti_op mti_op_##name;                                                             \
+    extern const mti_op_code mti_code_##name;
+#include "collectives/collectives.def"
+#undef OP
+
+/* Row i of all tables, as mt_op_get counts. */
+const mti_op *mti_op_row(int i);
+
+/* mt_all_gather along `dim` of keys or values [b,s,k,h], counted as sent to ranks with other
+ * positions. */
+mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
+/* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
+ * after they are summed over the ranks or, with f32_sum, before. */
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group);
+
+/* mt_cross_entropy where each rank of the group has columns of the logits, [..,v]: rank r those
+ * from r v on. There are `classes` in all; columns beyond are padding, and have no part in it.
+ * Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
+ * each other two numbers a row. */
+mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                  int64_t classes, const mt_group *group);
+
+/* ---- within a call (exchange.c); without a comm nothing moves, but scratch and copies are the
+ * same ---- */
+
+/* Counts what this rank sends. */
+void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes);
+/* Whether a group can be one, by the caller's name; whether its ranks can reach each other. */
+bool mti_check_group(const char *name, const mt_group *group);
+bool mti_check_ranks(const mti_call *c, const mt_group *group);
+/* Whether ranks reach each other from this device's memory, which the host cannot read
+ * (exchange_device.c). */
+bool mti_has_links(const mti_call *c);
+/* y, contiguous: every rank's x side by side along dim. */
+bool mti_gather_ranks(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                      const mti_view *y);
+/* y, contiguous: this rank's part, along dim, of the sum of every rank's x. */
+bool mti_scatter_sum(mti_call *c, const mt_group *group, int dim, const mti_view *x,
+                     const mti_view *y);
+/* y, contiguous: becomes the sum of every rank's y. */
+bool mti_sum_ranks(mti_call *c, const mt_group *group, const mti_view *y);
+/* Sends x to the neighbour on the way; its memory is held until it has arrived. */
+bool mti_send_on(mti_call *c, const mt_group *group, mti_way way, mt_tensor *x);
+/* What is on the way; NULL: nothing. Borrowed. */
+const mt_tensor *mti_on_the_way(const mt_comm *comm, mti_way way);
+/* y <- what the neighbour behind has sent; its memory lies side by side. */
+bool mti_receive(mti_call *c, const mt_group *group, mti_way way, const mti_view *y);
+/* Of y, contiguous, cut into a piece for each rank, the last of which may be shorter or empty: this
+ * rank's piece becomes its sum; all pieces become what their ranks have there. */
+bool mti_scatter_sum_inside(mti_call *c, const mt_group *group, const mti_view *y);
+/* The same without links, in scratch that the caller has, of mti_sums_scratch bytes; in any thread.
+ */
+bool mti_scatter_sum_with(mti_call *c, const mt_group *group, const mti_view *y, void *scratch);
+size_t mti_sums_scratch(const mti_call *c, int64_t ranks);
+bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y);
+
+/* ---- between ranks beside the tape, on a contiguous tensor (replicas.c); its version stays ----
+ */
+
+typedef enum mti_replicas {
+    MTI_REPLICAS_SUM,
+    MTI_REPLICAS_SCATTER,
+    MTI_REPLICAS_GATHER
+} mti_replicas;
+/* Nothing where the group has one rank. */
+bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
+/* Several of these sums, which go on while this rank computes (mti_comm_begin_run), one after the
+ * other. Of a device without links. */
+typedef struct mti_replicas_queue mti_replicas_queue;
+mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group);
+/* After mti_replicas_end. */
+void mti_replicas_queue_free(mti_replicas_queue *queue);
+/* Begins to sum or scatter t, which is held, and in which nothing is read or written, until the
+ * end. Scratch for all of them stays from the first one to the end. */
+bool mti_replicas_begin(mti_replicas_queue *queue, mt_tensor *t, mti_replicas how);
+/* Waits for all that have begun; also after a failure. */
+bool mti_replicas_end(mti_replicas_queue *queue);
+/* *value: its sum over the group; as it is on a device without data. */
+bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
+
+/* ---- the pieces of several parameters, gathered as one (pieces.c) ---- */
+
+typedef struct mti_piece {
+    mt_tensor *piece; /* contiguous */
+    mt_dtype dtype;   /* to which it is cast before */
+} mti_piece;
+typedef struct mti_gathering mti_gathering;
+/* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
+ * computes (mti_comm_begin). NULL on failure. */
+mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
+                                const mt_group *group, bool behind);
+/* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
+ * caller's. On failure all are NULL. */
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats);
+/* Waits, and frees g; NULL is allowed. */
+void mti_pieces_drop(mti_gathering *g);
+
+#endif
