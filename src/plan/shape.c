@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "nn/model.h"
+#include "nn/model_fields.h"
 #include "parallel/parallel.h"
 #include "plan/plan.h"
 
@@ -136,7 +136,7 @@ static mti_dims textbook(const mti_dims *s)
     c->mlp = MT_MLP_PLAIN;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
-    c->out_act = 0;
+    c->has_out_act = false;
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
     c->rope_theta = 0;
@@ -149,118 +149,52 @@ static mti_dims textbook(const mti_dims *s)
     return t;
 }
 
-typedef struct choice {
-    const char *text;
-    void (*take)(mti_dims *at, const mti_dims *to);
-} choice;
-
 static void take_q(mti_dims *at, const mti_dims *to)
 {
     at->k += to->q - at->q;
     at->q = to->q;
 }
 static void take_k(mti_dims *at, const mti_dims *to) { at->k = to->k; }
-static void take_ffn(mti_dims *at, const mti_dims *to) { at->config.ffn = to->config.ffn; }
 static void take_swiglu(mti_dims *at, const mti_dims *to)
 {
     at->config.mlp = to->config.mlp == MT_MLP_PLAIN ? MT_MLP_PLAIN : MT_MLP_SWIGLU;
-}
-static void take_mlp(mti_dims *at, const mti_dims *to) { at->config.mlp = to->config.mlp; }
-static void take_act(mti_dims *at, const mti_dims *to)
-{
-    at->config.act = to->config.act;
-    at->config.inplace = to->config.inplace;
-}
-static void take_out_act(mti_dims *at, const mti_dims *to)
-{
-    at->config.out_act = to->config.out_act;
-}
-static void take_norm_kind(mti_dims *at, const mti_dims *to)
-{
-    at->config.norm_kind = to->config.norm_kind;
-}
-static void take_bias(mti_dims *at, const mti_dims *to)
-{
-    at->config.no_bias = to->config.no_bias;
-    at->config.qkv_bias = to->config.qkv_bias;
 }
 static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
 }
-static void take_norm(mti_dims *at, const mti_dims *to) { at->config.norm = to->config.norm; }
-static void take_rope(mti_dims *at, const mti_dims *to)
-{
-    at->config.rope_theta = to->config.rope_theta;
-}
-static void take_cap(mti_dims *at, const mti_dims *to)
-{
-    at->config.attention_cap = to->config.attention_cap;
-}
-static void take_joint(mti_dims *at, const mti_dims *to)
-{
-    at->config.joint_products = to->config.joint_products;
-}
-static void take_qk_norm(mti_dims *at, const mti_dims *to)
-{
-    at->config.qk_norm = to->config.qk_norm;
-}
-static void take_attention(mti_dims *at, const mti_dims *to)
-{
-    at->config.attention = to->config.attention;
-}
-static void take_dropout(mti_dims *at, const mti_dims *to)
-{
-    at->config.dropout = to->config.dropout;
-}
-static void take_dtype(mti_dims *at, const mti_dims *to) { at->config.dtype = to->config.dtype; }
-static void take_swiglu_form(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.swiglu = to->config.ops.swiglu;
-}
-static void take_rms_norm(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.rms_norm = to->config.ops.rms_norm;
-}
-static void take_gelu_tanh(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.gelu_tanh = to->config.ops.gelu_tanh;
-}
-static void take_softmax(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.softmax = to->config.ops.softmax;
-}
-static void take_kv_groups(mti_dims *at, const mti_dims *to)
-{
-    at->config.ops.kv_groups = to->config.ops.kv_groups;
-}
 static void take_memory(mti_dims *at, const mti_dims *to) { at->memory = to->memory; }
 
-static const choice choices[] = {
-    {"heads whose joint width is not h", take_q},
-    {"grouped-query attention: fewer heads of keys and values", take_k},
-    {"an MLP that is not 4h wide", take_ffn},
-    {"swiglu: a gate beside the MLP's first product", take_swiglu},
-    {"an activation other than GELU: one that knows its slope by its output shares it", take_act},
-    {"a gate whose activation and product are an op each", take_mlp},
-    {"an activation of the MLP's output", take_out_act},
-    {"RMS norms: neither bias nor mean", take_norm_kind},
-    {"no biases, or only those of q, k and v", take_bias},
-    {"norms after the sums", take_post_norm},
-    {"norms of what attention and MLP give", take_norm},
-    {"rotary positions: q, k and v apart", take_rope},
-    {"one product for q, k and v, of which only v is used again", take_joint},
-    {"norms of q and k", take_qk_norm},
-    {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
-    {"soft capping of the scores: their tanh", take_cap},
-    {"no dropout: no masks, and no weights that it changed", take_dropout},
-    {"floats of another size than 2 bytes", take_dtype},
-    {"unfused swiglu: silu(gate) besides", take_swiglu_form},
-    {"unfused RMS norms: their input in f32, and the normalised rows", take_rms_norm},
-    {"unfused gelu_tanh: three tensors besides its input", take_gelu_tanh},
-    {"softmax in f32: weights in 4 bytes, and again in 2", take_softmax},
-    {"keys and values repeated for each head", take_kv_groups},
-    {"checkpoints: what they hold, less what they make again", take_memory},
+/* A choice takes fields, or what the function takes. */
+static const struct choice {
+    const char *text, *fields[2];
+    void (*take)(mti_dims *at, const mti_dims *to);
+} choices[] = {
+    {"heads whose joint width is not h", {NULL}, take_q},
+    {"grouped-query attention: fewer heads of keys and values", {NULL}, take_k},
+    {"an MLP that is not 4h wide", {"ffn"}},
+    {"swiglu: a gate beside the MLP's first product", {NULL}, take_swiglu},
+    {"an activation other than GELU: one that knows its slope by its output shares it",
+     {"act", "inplace"}},
+    {"a gate whose activation and product are an op each", {"mlp"}},
+    {"an activation of the MLP's output", {"out_act"}},
+    {"RMS norms: neither bias nor mean", {"norm_kind"}},
+    {"no biases, or only those of q, k and v", {"no_bias", "qkv_bias"}},
+    {"norms after the sums", {NULL}, take_post_norm},
+    {"norms of what attention and MLP give", {"norm"}},
+    {"rotary positions: q, k and v apart", {"rope_theta"}},
+    {"one product for q, k and v, of which only v is used again", {"joint_products"}},
+    {"norms of q and k", {"qk_norm"}},
+    {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
+    {"soft capping of the scores: their tanh", {"attention_cap"}},
+    {"no dropout: no masks, and no weights that it changed", {"dropout"}},
+    {"floats of another size than 2 bytes", {"dtype"}},
+    {"unfused swiglu: silu(gate) besides", {"swiglu"}},
+    {"unfused RMS norms: their input in f32, and the normalised rows", {"rms_norm"}},
+    {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
+    {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
+    {"keys and values repeated for each head", {"kv_groups"}},
+    {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},
 };
 
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
@@ -279,13 +213,20 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
     return true;
 }
 
+static void take(const struct choice *choice, mti_dims *at, const mti_dims *to)
+{
+    if (choice->take) choice->take(at, to);
+    for (int i = 0; i < 2 && choice->fields[i]; i++)
+        mti_model_field_copy(mti_model_field_named(choice->fields[i]), &at->config, &to->config);
+}
+
 bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost)
 {
     mti_dims at = textbook(s);
     int64_t before = cost(&at);
     formula->value = formula->expected = before;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
-        choices[i].take(&at, s);
+        take(&choices[i], &at, s);
         int64_t now = cost(&at);
         if (!mti_add_row(formula, now - before, "%s", choices[i].text)) return false;
         before = now;
