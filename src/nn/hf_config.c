@@ -8,25 +8,7 @@
 #include "nn/json_text.h"
 #include "nn/model.h"
 
-/* ---- the families; those that have the same keys share a bit ---- */
-
-enum {
-    GPT2 = 1,
-    LLAMA = 2,
-    MISTRAL = 4,
-    QWEN2 = 8,
-    BERT = 16,
-    QWEN3 = 32,
-    OLMO2 = 64,
-    PHI3 = 128,
-    ROBERTA = 256,
-    GEMMA2 = 512,
-    GEMMA3 = 1024
-};
-#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2 | PHI3 | GEMMA)
-#define GEMMA  (GEMMA2 | GEMMA3)
-#define MASKED (BERT | ROBERTA)
-#define ANY    (GPT2 | ROTARY | MASKED)
+/* ---- the families ---- */
 
 static const struct hf_family {
     const char *type;  /* as "model_type" names it */
