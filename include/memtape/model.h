@@ -130,9 +130,10 @@ typedef struct mt_model_config {
     int64_t ffn;      /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
                          rounded up to a multiple of 256, as LLaMA's */
     mt_mlp_kind mlp;
-    mt_act act;   /* of a plain or a gated MLP */
-    bool inplace; /* the activation; relu and leaky_relu only */
-    int out_act;  /* mlp: an activation of its output, as 1 + the mt_act; 0: none */
+    mt_act act;       /* of a plain or a gated MLP */
+    bool inplace;     /* the activation; relu and leaky_relu only */
+    bool has_out_act; /* mlp: its output goes through an activation, too: */
+    mt_act out_act;
     mt_norm_place norm;
     mt_norm_kind norm_kind;
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
@@ -162,9 +163,10 @@ typedef struct mt_model_config {
     int64_t token_types;     /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
-    int64_t padding; /* gpt, bert and llama: 1 + the token that fills short sequences up; its row
-                        of the embedding gets no gradient where it is looked up; 0: none */
-    bool fused_gelu; /* act gelu_tanh is one op in the model's own code: recipe hf leaves it so */
+    bool padded;             /* gpt, bert and llama: short sequences are filled up with a token, */
+    int64_t pad_token; /* this one; its row of the embedding gets no gradient where it is looked up
+                        */
+    bool fused_gelu;   /* act gelu_tanh is one op in the model's own code: recipe hf leaves it so */
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
     mt_op_choices ops;

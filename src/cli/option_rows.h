@@ -119,7 +119,7 @@ bool mti_options_refuse_as(mti_options *o, const char *what);
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
 /* Copies the option's value to the same field of *c, if it is of the model. */
 void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r);
-mti_read_fn mti_read_dtype, mti_read_device, mti_read_scratch;
+mti_read_fn mti_read_dtype, mti_read_out_act, mti_read_device, mti_read_scratch;
 mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
 mti_read_fn mti_read_lora_targets;
 

@@ -150,6 +150,13 @@ bool mti_read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
     return i >= 0 && mt_dtype_parse(r->choice->names[i], field_of(o, r));
 }
 
+bool mti_read_out_act(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int i = choose(o, r, r->choice, arg);
+    o->given_config.has_out_act = i > 0;
+    return i == 0 || (i > 0 && mt_act_parse(r->choice->names[i], field_of(o, r)) == MT_OK);
+}
+
 bool mti_read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
@@ -216,5 +223,6 @@ void mti_option_override(mt_model_config *c, const mti_options *o, const mti_opt
         [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
     const size_t begin = offsetof(mti_options, given_config);
     if (r->at < begin || r->at >= begin + sizeof o->given_config) return;
+    if (r->id == MTI_O_OUT_ACT) c->has_out_act = o->given_config.has_out_act;
     memcpy((char *)c + (r->at - begin), (const char *)o + r->at, sizes[r->form]);
 }

@@ -1,26 +1,48 @@
-/* hf_config.c: from Hugging Face's config.json to mt_model_config, by the table in hf_keys.c. An
- * unknown key that could change shapes or values is refused, as a wrong model is worse than none.
- */
+/* hf_config.c: from Hugging Face's config.json to mt_model_config: the families, and how their keys
+ * are read, by the rows of model_fields.def and hf_keys.def. An unknown key that could change
+ * shapes or values is refused, as a wrong model is worse than none. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "nn/json_text.h"
-#include "nn/hf_keys.h"
+#include "nn/model.h"
 
-/* ---- notes and errors ---- */
+/* ---- the families ---- */
+
+static const struct hf_family {
+    const char *type;  /* as "model_type" names it */
+    const char *class; /* the architecture: the model with the head that is made here */
+    unsigned bit;
+    mt_model_config config; /* defaults */
+} families[] = {
+#define FAMILY(type, class, bit, ...) {type, class, bit, {__VA_ARGS__}},
+#include "nn/hf_families.def"
+};
+
+/* ---- reading ---- */
 
 typedef struct reader {
-    unsigned family;
-    const char *type, *class;
+    const struct hf_family *family;
+    const struct hf_key *key; /* that is being read */
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
-    double dropout;
-    char *notes, *ignored; /* cut to their buffers */
-    size_t n_notes, n_ignored;
+    char *notes;             /* cut to the buffer */
+    size_t n_notes;
+    char ignored[1024];
     char unknown[640]; /* keys that no row explains, with their values */
     int n_unknown, n_listed;
 } reader;
+
+typedef bool read_fn(reader *r, const json_t *value);
+typedef struct hf_key {
+    const char *name;
+    unsigned families;
+    read_fn *read;    /* NULL: no effect on a training step */
+    size_t at;        /* of the field of mt_model_config that it sets */
+    unsigned needed;  /* families in which it must be given: their defaults differ from ours */
+    const char *text; /* ONLY: the value, and why; NOTED: the note */
+} hf_key;
 
 static void put(char *text, size_t n_bytes, const char *fmt, ...) MT_PRINTF(3, 4);
 static void put(char *text, size_t n_bytes, const char *fmt, ...)
@@ -32,11 +54,6 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     mti_vformat(text + n, n_bytes - n, fmt, args);
     va_end(args);
     mti_make_printable(text + n); /* notes quote the file, too */
-}
-
-static void ignore(reader *r, const char *key)
-{
-    put(r->ignored, r->n_ignored, "%s%.60s", *r->ignored ? ", " : "", key);
 }
 
 #define ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
@@ -57,11 +74,17 @@ static bool refuse_as(mt_status status, const char *key, const json_t *value, co
 }
 
 /* Fails with "config.json: "n_embd" is 0; need ...". */
-static bool refuse(const char *key, const json_t *value, const char *need)
+static bool refuse(const reader *r, const json_t *value, const char *need)
 {
     char why[160];
     snprintf(why, sizeof why, "; need %s", need);
-    return refuse_as(MT_ERR_FORMAT, key, value, why);
+    return refuse_as(MT_ERR_FORMAT, r->key->name, value, why);
+}
+
+static bool note(reader *r)
+{
+    put(r->notes, r->n_notes, "%s: %s\n", r->key->name, r->key->text);
+    return true;
 }
 
 /* ---- values ---- */
@@ -79,35 +102,66 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && !strcmp(json_string_value(value), word);
 }
 
-static bool read_size(const mti_hf_rule *rule, const json_t *value, int64_t *out)
+static void *field(reader *r) { return (char *)&r->c + r->key->at; }
+
+static bool read_size(reader *r, const json_t *value)
 {
     char need[64];
     const int64_t most =
-        rule->at == offsetof(mt_model_config, layers) ? MTI_MAX_LAYERS : MTI_MAX_EXTENT;
+        r->key->at == offsetof(mt_model_config, layers) ? MTI_MAX_LAYERS : MTI_MAX_EXTENT;
     snprintf(need, sizeof need, "a whole number from 1 to %lld", (long long)most);
     if (!json_is_integer(value) || json_integer_value(value) < 1 ||
         json_integer_value(value) > most)
-        return refuse(rule->key, value, need);
-    *out = (int64_t)json_integer_value(value);
+        return refuse(r, value, need);
+    *(int64_t *)field(r) = (int64_t)json_integer_value(value);
     return true;
 }
 
-static bool read_dropout(reader *r, const char *key, const json_t *value)
+static bool read_window(reader *r, const json_t *value)
+{
+    return is_empty(value) || read_size(r, value);
+}
+
+static bool read_real(reader *r, const json_t *value)
+{
+    if (!json_is_number(value) || !(json_number_value(value) > 0))
+        return refuse(r, value, "a number above 0");
+    *(double *)field(r) = json_number_value(value);
+    return true;
+}
+
+/* null: none */
+static bool read_cap(reader *r, const json_t *value)
+{
+    if (json_is_null(value)) *(double *)field(r) = 0;
+    return json_is_null(value) || read_real(r, value);
+}
+
+/* Scores are divided by its root. */
+static bool read_root(reader *r, const json_t *value)
+{
+    if (!read_real(r, value)) return false;
+    *(double *)field(r) = 1 / sqrt(*(double *)field(r));
+    return true;
+}
+
+/* All dropouts of a file must be equal: we have one. */
+static bool read_dropout(reader *r, const json_t *value)
 {
     double p = json_number_value(value);
     if (!json_is_number(value) || !(p >= 0 && p < 1))
-        return refuse(key, value, "a number from 0 to below 1");
-    if (r->dropout_key && p != r->dropout)
+        return refuse(r, value, "a number from 0 to below 1");
+    if (r->dropout_key && p != r->c.dropout)
         return mti_fail_bool(MT_ERR_FORMAT,
                              ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
                                       "all dropouts",
-                             r->dropout_key, r->dropout, key, p);
-    r->dropout_key = key;
-    r->c.dropout = r->dropout = p;
+                             r->dropout_key, r->c.dropout, r->key->name, p);
+    r->dropout_key = r->key->name;
+    r->c.dropout = p;
     return true;
 }
 
-static bool read_act(reader *r, const char *key, const json_t *value)
+static bool read_act(reader *r, const json_t *value)
 {
     static const struct {
         const char *name;
@@ -123,165 +177,195 @@ static bool read_act(reader *r, const char *key, const json_t *value)
             r->c.fused_gelu = is_word(value, "gelu_pytorch_tanh");
             return true;
         }
-    return refuse(key, value,
+    return refuse(r, value,
                   "one of gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu, silu, swish, tanh, "
                   "sigmoid");
 }
 
-static bool read_dtype(const char *key, const json_t *value, mt_dtype *out)
+static bool read_dtype(reader *r, const json_t *value)
 {
     if (is_word(value, "float32"))
-        *out = MT_F32;
+        r->c.dtype = MT_F32;
     else if (is_word(value, "bfloat16"))
-        *out = MT_BF16;
+        r->c.dtype = MT_BF16;
     else if (is_word(value, "float16"))
-        *out = MT_F16;
+        r->c.dtype = MT_F16;
     else
-        return refuse(key, value, "float32, bfloat16 or float16");
+        return refuse(r, value, "float32, bfloat16 or float16");
     return true;
 }
 
-/* Below 0 it counts from the vocabulary's end, which may come later. */
-static bool read_padding(reader *r, const char *key, const json_t *value)
+static bool read_tied(reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    r->c.untied = r->c.kind == MT_MODEL_GPT && json_is_false(value);
+    r->c.tied = r->c.kind == MT_MODEL_LLAMA && json_is_true(value);
+    return true;
+}
+
+/* Below 0 it counts from the vocabulary's end, which may come later. A roberta's positions begin
+ * after it. */
+static bool read_padding(reader *r, const json_t *value)
 {
     bool positions = r->c.position_offset > 0;
     json_int_t token = json_integer_value(value);
+    if (json_is_null(value)) {
+        r->c.padded = positions;
+        return true;
+    }
     if (!json_is_integer(value) || token < (positions ? 0 : -(1 << 30)) || token > 1 << 30)
-        return refuse(key, value, positions ? "a whole number from 0" : "a token");
-    r->c.padding = (int64_t)token + (token >= 0);
+        return refuse(r, value, positions ? "a whole number from 0" : "a token");
+    r->c.padded = true;
+    r->c.pad_token = (int64_t)token;
     if (positions) r->c.position_offset = (int64_t)token + 1;
     return true;
 }
 
-/* Other classes of the family have another head, or none, and so other parameters and loss. */
-static bool read_head(const reader *r, const char *key, const json_t *value)
+/* Names of architectures. Other classes of the family have another head, or none, and so other
+ * parameters and loss. */
+static bool read_head(reader *r, const json_t *value)
 {
     char why[120];
     size_t n = json_array_size(value);
     for (size_t i = 0; i < n; i++)
         if (!json_is_string(json_array_get(value, i))) n = 0;
-    snprintf(why, sizeof why, "[\"%s\"], the head that a %s has here", r->class, r->type);
-    if (!n) return refuse(key, value, why);
+    snprintf(why, sizeof why, "[\"%s\"], the head that a %s has here", r->family->class,
+             r->family->type);
+    if (!n) return refuse(r, value, why);
     for (size_t i = 0; i < n; i++)
-        if (!is_word(json_array_get(value, i), r->class))
+        if (!is_word(json_array_get(value, i), r->family->class))
             return mti_fail_bool(MT_ERR_UNSUPPORTED, ANY_FILE "\"%s\" names \"%.60s\"; need %s",
-                                 key, json_string_value(json_array_get(value, i)), why);
+                                 r->key->name, json_string_value(json_array_get(value, i)), why);
     return true;
 }
 
-static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value);
+static bool read_rope(reader *r, const json_t *value);
 
 /* Angles of layers with a window, and of those without. */
-static bool read_ropes(reader *r, const mti_hf_rule *rule, const json_t *value)
+static bool read_ropes(reader *r, const json_t *value)
 {
-    const json_t *local = json_object_get(value, "sliding_attention");
-    const json_t *global = json_object_get(value, "full_attention");
-    if (!read_rope(r, rule, local)) return false;
+    if (!read_rope(r, json_object_get(value, "sliding_attention"))) return false;
     const double theta = r->c.rope_theta;
-    if (!read_rope(r, rule, global)) return false;
+    if (!read_rope(r, json_object_get(value, "full_attention"))) return false;
     if (r->c.local_theta > 0) r->c.local_theta = theta;
     return r->c.local_theta > 0 || theta == r->c.rope_theta ||
-           refuse(rule->key, value, "one rope_theta for all layers");
+           refuse(r, value, "one rope_theta for all layers");
 }
 
-static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value)
+static bool read_rope(reader *r, const json_t *value)
 {
-    if (json_object_get(value, "full_attention")) return read_ropes(r, rule, value);
     const json_t *theta = json_object_get(value, "rope_theta");
     const json_t *type = json_object_get(value, "rope_type");
-    if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
-        return refuse(rule->key, value, "an object with a \"rope_theta\" above 0");
     const json_t *part = json_object_get(value, "partial_rotary_factor");
+    if (json_object_get(value, "full_attention")) return read_ropes(r, value);
+    if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
+        return refuse(r, value, "an object with a \"rope_theta\" above 0");
     if (part && json_number_value(part) != 1)
-        return refuse("partial_rotary_factor", part, "1: whole heads are turned here");
-    if (type && !is_word(type, "default"))
-        put(r->notes, r->n_notes, "%s: %s\n", rule->key, rule->note);
+        return refuse_as(MT_ERR_FORMAT, "partial_rotary_factor", part,
+                         "; need 1: whole heads are turned here");
     r->c.rope_theta = json_number_value(theta);
-    return true;
+    return !type || is_word(type, "default") || note(r);
 }
 
-static bool read_layers(const char *key, const json_t *value)
+static bool read_layers(reader *r, const json_t *value)
 {
     for (size_t i = 0; i < json_array_size(value); i++)
         if (!is_word(json_array_get(value, i), "full_attention") &&
             !is_word(json_array_get(value, i), "sliding_attention"))
-            return refuse(key, value, "full_attention or sliding_attention for each layer");
+            return refuse(r, value, "full_attention or sliding_attention for each layer");
     return true;
 }
 
-static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
+static bool read_noted(reader *r, const json_t *value) { return is_empty(value) || note(r); }
+
+/* The row's text begins with the one value that is taken; false stands for anything empty. */
+static bool read_only(reader *r, const json_t *value)
 {
-    void *at = (char *)&r->c + rule->at;
-    const char *key = rule->key;
-    if (rule->form == MTI_HF_CAP && json_is_null(value)) *(double *)at = 0;
-    if (rule->form == MTI_HF_PADDING && json_is_null(value) && !r->c.position_offset)
-        r->c.padding = 0;
-    /* null: as if it were missing */
-    if (json_is_null(value) && rule->form != MTI_HF_NOTED && !(rule->needed & r->family))
-        return true;
-    switch (rule->form) {
-    case MTI_HF_SIZE: return read_size(rule, value, at);
-    case MTI_HF_REAL:
-    case MTI_HF_CAP:
-    case MTI_HF_ROOT:
-        if (!json_is_number(value) || !(json_number_value(value) > 0))
-            return refuse(key, value, "a number above 0");
-        *(double *)at = json_number_value(value);
-        if (rule->form == MTI_HF_ROOT) *(double *)at = 1 / sqrt(*(double *)at);
-        return true;
-    case MTI_HF_DROPOUT: return read_dropout(r, key, value);
-    case MTI_HF_ZERO:
-        return (json_is_number(value) && json_number_value(value) == 0) ||
-               refuse(key, value, "0: the model here has no such thing");
-    case MTI_HF_ONE:
-        return (json_is_number(value) && json_number_value(value) == 1) ||
-               refuse(key, value, "1: the model here does all of it");
-    case MTI_HF_ACT: return read_act(r, key, value);
-    case MTI_HF_SILU:
-        return is_word(value, "silu") || is_word(value, "swish") ||
-               refuse(key, value, "silu, the activation of a gated MLP here");
-    case MTI_HF_GELU:
-        return is_word(value, "gelu") || refuse(key, value, "gelu, as the head's always is");
-    case MTI_HF_PADDING: return read_padding(r, key, value);
-    case MTI_HF_TIED:
-        if (!json_is_boolean(value)) return refuse(key, value, "true or false");
-        if (r->c.kind == MT_MODEL_GPT)
-            r->c.untied = json_is_false(value);
-        else
-            r->c.tied = json_is_true(value);
-        return true;
-    case MTI_HF_DTYPE: return read_dtype(key, value, &r->c.dtype);
-    case MTI_HF_NO:
-        return is_empty(value) || refuse(key, value, "false: the model here has no such thing");
-    case MTI_HF_YES:
-        return json_is_true(value) || refuse(key, value, "true: the model here has it always");
-    case MTI_HF_ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
-    case MTI_HF_ROPE: return read_rope(r, rule, value);
-    case MTI_HF_WINDOW: return is_empty(value) || read_size(rule, value, at);
-    case MTI_HF_LAYERS: return read_layers(key, value);
-    case MTI_HF_HEADED: return read_head(r, key, value);
-    case MTI_HF_NOTED:
-        if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);
-        return true;
-    case MTI_HF_KIND:
-    case MTI_HF_IDLE: break;
-    }
-    return true;
+    char text[VALUE_TEXT];
+    const size_t n = strcspn(r->key->text, ":,");
+    const char *said = is_empty(value)           ? "false"
+                       : is_word(value, "swish") ? "\"silu\""
+                                                 : value_text(text, value);
+    if (json_is_real(value)) mti_format(text, sizeof text, "%.17g", json_number_value(value));
+    return (strlen(said) == n && !strncmp(said, r->key->text, n)) || refuse(r, value, r->key->text);
+}
+
+/* ---- the keys ---- */
+
+#define KEY(name, families, needed, read, field)                                                   \
+    {name, families, read, offsetof(mt_model_config, field), needed, NULL},
+#define ONLY(name, families, text) {name, families, read_only, 0, 0, text},
+#define NOTED(name, families, read, field, text)                                                   \
+    {name, families, read, offsetof(mt_model_config, field), 0, text},
+#define IDLE(name, families) {name, families, NULL, 0, 0, NULL},
+#define FIELD(...)
+#define OP(...)
+#define RULE(...)
+static const hf_key keys[] = {
+#include "nn/model_fields.def"
+#include "nn/hf_keys.def"
+};
+#define N_KEYS (sizeof keys / sizeof *keys)
+
+/* No effect on a training step; strings and empty values need no row. */
+static const char *const idle[] = {
+    "n_ctx", "initializer_range", "use_cache", "pretraining_tp", "gradient_checkpointing",
+    "original_max_position_embeddings", "is_llama_config",
+    /* tokens with a meaning */
+    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
+    "begin_suppress_tokens", "bad_words_ids",
+    /* other tasks' heads */
+    "task_specific_params", "id2label", "label2id", "num_labels", "classifier_dropout",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_use_proj", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+    /* how text is generated */
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "num_return_sequences",
+    /* what a forward returns, and with which code */
+    "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
+    "output_scores", "torchscript", "use_bfloat16", "remove_invalid_values", "auto_map"};
+
+/* Of tools that leave their mark in a file, and private ones. */
+static const char *const idle_beginnings[] = {"_", "unsloth_", "transformers.", "transformers_"};
+
+/* NULL: no row for this key in this family. */
+static const hf_key *find_key(const reader *r, const char *name)
+{
+    static const hf_key no_effect = {0};
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (keys[i].families & r->family->bit && !strcmp(keys[i].name, name)) return &keys[i];
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; i++)
+        if (!strcmp(idle[i], name)) return &no_effect;
+    for (size_t i = 0; i < sizeof idle_beginnings / sizeof *idle_beginnings; i++)
+        if (!strncmp(idle_beginnings[i], name, strlen(idle_beginnings[i]))) return &no_effect;
+    return NULL;
 }
 
 /* A key without a row is ignored if it is a string, off or empty, which cannot change the model.
  * The others are told together, after the last key. */
-static void read_unknown(reader *r, const char *key, const json_t *value)
+static bool read_key(reader *r, const char *name, const json_t *value)
 {
     char text[VALUE_TEXT];
-    if (is_empty(value) || json_is_string(value)) {
-        ignore(r, key);
-        return;
+    r->key = find_key(r, name);
+    if (!strcmp(name, "model_type")) return true; /* it told the family */
+    if (r->key ? !r->key->read : is_empty(value) || json_is_string(value)) {
+        put(r->ignored, sizeof r->ignored, "%s%.60s", *r->ignored ? ", " : "", name);
+        return true;
+    }
+    if (r->key) {
+        /* null: as if it were missing */
+        bool missing = json_is_null(value) && !(r->key->needed & r->family->bit) &&
+                       r->key->read != read_cap && r->key->read != read_padding;
+        return missing || r->key->read(r, value);
     }
     r->n_unknown++;
-    if (strlen(r->unknown) > sizeof r->unknown - VALUE_TEXT - 80) return;
-    put(r->unknown, sizeof r->unknown, "%s\"%.60s\" is %s", r->n_listed++ ? ", " : "", key,
+    if (strlen(r->unknown) > sizeof r->unknown - VALUE_TEXT - 80) return true;
+    put(r->unknown, sizeof r->unknown, "%s\"%.60s\" is %s", r->n_listed++ ? ", " : "", name,
         value_text(text, value));
+    return true;
 }
 
 static bool check_unknown(const reader *r)
@@ -298,23 +382,14 @@ static bool check_unknown(const reader *r)
 
 static bool read_keys(reader *r, json_t *root)
 {
-    const char *key;
+    const char *name;
     json_t *value;
-    const mti_hf_rule *rule;
-    json_object_foreach(root, key, value)
-    {
-        rule = mti_hf_rule_of(r->family, key);
-        if (!rule)
-            read_unknown(r, key, value);
-        else if (rule->form == MTI_HF_IDLE)
-            ignore(r, key);
-        else if (!read_value(r, rule, value))
-            return false;
-    }
-    for (size_t i = 0; (rule = mti_hf_rule_at(i)); i++)
-        if (rule->families & rule->needed & r->family && !json_object_get(root, rule->key))
+    json_object_foreach(root, name, value) if (!read_key(r, name, value)) return false;
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (keys[i].families & keys[i].needed & r->family->bit &&
+            !json_object_get(root, keys[i].name))
             return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "\"%s\" is missing; a %s needs it",
-                                 rule->key, r->type);
+                                 keys[i].name, r->family->type);
     return check_unknown(r);
 }
 
@@ -323,29 +398,29 @@ static bool read_keys(reader *r, json_t *root)
 /* Refuses, by name, what is no dense language model of text alone. */
 static bool check_sort(const json_t *root)
 {
-    const char *key;
-    const json_t *value, *text = json_object_get(root, "text_config");
-    for (void *at = json_object_iter((json_t *)root); at;
-         at = json_object_iter_next((json_t *)root, at)) {
-        key = json_object_iter_key(at), value = json_object_iter_value(at);
-        if (mti_hf_counts_experts(key) && json_number_value(value) > 0)
-            return refuse_as(MT_ERR_UNSUPPORTED, key, value,
+    static const char *const experts[] = {
+        "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
+        "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+        const json_t *n = json_object_get(root, experts[i]);
+        if (json_number_value(n) > 0)
+            return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
                              ": a mixture of experts, which is not modelled; need a dense model");
     }
-    return !json_is_object(text) ||
+    return !json_is_object(json_object_get(root, "text_config")) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          ANY_FILE "has a \"text_config\": a model of more than text, which is "
                                   "not modelled; its text model alone needs a file of its own");
 }
 
 /* By "model_type", or else by the name of the first architecture. */
-static const mti_hf_family *find_family(const json_t *root)
+static const struct hf_family *find_family(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    const mti_hf_family *f;
     char list[320] = "";
-    for (size_t i = 0; (f = mti_hf_family_at(i)); i++) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const struct hf_family *f = &families[i];
         if (type ? !strcmp(type, f->type) : made && !strcmp(made, f->class)) return f;
         put(list, sizeof list, "%s%s", i ? ", " : "", made && !type ? f->class : f->type);
     }
@@ -371,7 +446,7 @@ static bool window_holds(const reader *r, const json_t *root)
     bool holds = !json_is_array(types);
     for (size_t i = 0; !holds && i < json_array_size(types); i++)
         holds = is_word(json_array_get(types, i), "sliding_attention");
-    if (mti_hf_rule_of(r->family, "use_sliding_window")) /* then it has to be switched on */
+    if (find_key(r, "use_sliding_window")) /* then it has to be switched on */
         holds = holds && json_is_true(json_object_get(root, "use_sliding_window")) &&
                 !(json_is_integer(first) && json_integer_value(first) >= r->c.layers);
     return holds && r->c.window < r->c.context;
@@ -379,17 +454,17 @@ static bool window_holds(const reader *r, const json_t *root)
 
 static void finish_window(reader *r, const json_t *root)
 {
-    const mti_hf_rule *rule = mti_hf_rule_of(r->family, "sliding_window");
-    if (r->c.window && window_holds(r, root))
-        put(r->notes, r->n_notes, "%s: %s\n", rule->key, rule->note);
-    else
+    r->key = find_key(r, "sliding_window");
+    if (!r->c.window || !window_holds(r, root))
         r->c.window = 0;
+    else
+        note(r);
 }
 
 /* Rows of the table of positions that are no position's are no part of the context. */
 static bool finish_positions(reader *r)
 {
-    if (r->c.padding < 0) r->c.padding += r->c.vocab + 1;
+    if (r->c.pad_token < 0) r->c.pad_token += r->c.vocab;
     const int64_t rows = r->c.context;
     r->c.context -= r->c.position_offset;
     return r->c.context > 0 ||
@@ -409,7 +484,8 @@ static bool finish_local(reader *r, const json_t *root)
     period++;
     for (size_t i = 0; i < n; i++)
         if (is_word(json_array_get(types, i), "full_attention") != ((i + 1) % period == 0))
-            return refuse("layer_types", types, "full_attention at every n-th place");
+            return refuse_as(MT_ERR_FORMAT, "layer_types", types,
+                             "; need full_attention at every n-th place");
     r->c.local_period = (int64_t)period;
     return true;
 }
@@ -417,24 +493,16 @@ static bool finish_local(reader *r, const json_t *root)
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
-    const mti_hf_family *family = check_sort(root) ? find_family(root) : NULL;
+    const struct hf_family *family = check_sort(root) ? find_family(root) : NULL;
     if (!family) return mt_last_status();
-    char ignored[1024] = "";
     if (n_bytes) notes[0] = 0;
-    reader r = {.family = family->bit,
-                .type = family->type,
-                .class = family->class,
-                .c = family->config,
-                .notes = notes,
-                .n_notes = n_bytes,
-                .ignored = ignored,
-                .n_ignored = sizeof ignored};
+    reader r = {.family = family, .c = family->config, .notes = notes, .n_notes = n_bytes};
     if (!read_keys(&r, root)) return mt_last_status();
     finish_window(&r, root);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;
-    if (*ignored) put(notes, n_bytes, "ignored: %s\n", ignored);
+    if (*r.ignored) put(notes, n_bytes, "ignored: %s\n", r.ignored);
     *out = r.c;
     return MT_OK;
 }
@@ -484,11 +552,7 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                                        size_t n_bytes)
 {
     size_t n;
-    if (!path || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
-                        !path  ? "path"
-                        : !out ? "result"
-                               : "buffer for notes");
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the path is NULL");
     char *file = mti_config_path(path);
     char *text = file ? mti_file_read(file, LARGEST_FILE, &n) : NULL;
     mti_free(file);

@@ -13,8 +13,7 @@ static mt_tensor *finish(mt_module *self, mt_tensor *h)
 static bool add_end(mt_module *m, const mt_model_config *c)
 {
     return mti_add_dropout(m, c) &&
-           (!c->out_act ||
-            mt_module_add_child(m, "out", mt_activation_new((mt_act)(c->out_act - 1), false)));
+           (!c->has_out_act || mt_module_add_child(m, "out", mt_activation_new(c->out_act, false)));
 }
 
 static mt_tensor *plain_forward(mt_module *self, mt_tensor *x)

@@ -29,8 +29,25 @@ bool mti_feeds(mt_model_kind kind);
 /* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
 
-/* Elements of the parameters of one layer, or of a part of a model; c is resolved. q, k: joint
- * widths of the heads of queries, of keys. */
+/* ---- count.c: the products of a layer, and the number of parameters; c is resolved ---- */
+
+/* The products of one layer, or of a part of one, in the order in which they run; those that
+ * `ops` keeps are the first, the third and so on. */
+typedef enum mti_product {
+    MTI_PRODUCT_QKV, /* d -> all three */
+    MTI_PRODUCT_Q,
+    MTI_PRODUCT_KV,      /* keys, or values */
+    MTI_PRODUCT_PROJ,    /* heads -> d */
+    MTI_PRODUCT_WIDEN,   /* d -> f */
+    MTI_PRODUCT_GATE_UP, /* d -> 2 f */
+    MTI_PRODUCT_DOWN     /* f -> d */
+} mti_product;
+#define MTI_PRODUCTS 7
+/* Returns how many. */
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
+/* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
+uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
+/* Elements of the parameters of one layer, or of a part of a model. */
 uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k);
 /* The same of what a whole model has outside of its layers, or of what a part of it has, with the
  * first layer, with the last; the embedding is the first. */
@@ -62,21 +79,6 @@ typedef struct mti_preset {
 bool mti_preset_parse(const char *text, mti_preset *out);
 /* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
-
-/* The products of one layer, or of a part of one, in the order in which they run; those that
- * `ops` keeps are the first, the third and so on. */
-typedef enum mti_product {
-    MTI_PRODUCT_QKV, /* d -> all three */
-    MTI_PRODUCT_Q,
-    MTI_PRODUCT_KV,      /* keys, or values */
-    MTI_PRODUCT_PROJ,    /* heads -> d */
-    MTI_PRODUCT_WIDEN,   /* d -> f */
-    MTI_PRODUCT_GATE_UP, /* d -> 2 f */
-    MTI_PRODUCT_DOWN     /* f -> d */
-} mti_product;
-#define MTI_PRODUCTS 7
-/* How many; c is resolved. */
-int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
 

@@ -291,9 +291,9 @@ mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
 
 mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config *c)
 {
-    mt_embedding_options *options = c->padding ? mti_malloc(sizeof *options) : NULL;
-    if (c->padding && !options) return NULL;
-    if (options) *options = (mt_embedding_options){.padded = true, .padding = c->padding - 1};
+    mt_embedding_options *options = c->padded ? mti_malloc(sizeof *options) : NULL;
+    if (c->padded && !options) return NULL;
+    if (options) *options = (mt_embedding_options){.padded = true, .padding = c->pad_token};
     return mt_module_add_child(
         m, "wte", embedding_new(device, c->dtype, c->vocab, c->hidden, MTI_INIT_STD, options));
 }

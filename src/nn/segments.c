@@ -197,25 +197,3 @@ mt_status mt_model_checkpoint(mt_module *m, const char *preset)
 {
     return mt_model_checkpoint_with(m, preset, NULL);
 }
-
-/* ---- the products of a layer ---- */
-
-int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS])
-{
-    int n = 0;
-    bool joint = c->joint_products || c->rope_theta == 0;
-    if (c->kind == MT_MODEL_LINEAR) products[n++] = MTI_PRODUCT_WIDEN;
-    if (mti_attends(c->kind)) {
-        products[n++] = joint ? MTI_PRODUCT_QKV : MTI_PRODUCT_Q;
-        if (!joint) products[n++] = MTI_PRODUCT_KV;
-        if (!joint) products[n++] = MTI_PRODUCT_KV;
-        products[n++] = MTI_PRODUCT_PROJ;
-    }
-    if (mti_feeds(c->kind)) {
-        bool gated = c->mlp != MT_MLP_PLAIN;
-        products[n++] = gated && c->joint_products ? MTI_PRODUCT_GATE_UP : MTI_PRODUCT_WIDEN;
-        if (gated && !c->joint_products) products[n++] = MTI_PRODUCT_WIDEN;
-        products[n++] = MTI_PRODUCT_DOWN;
-    }
-    return n;
-}

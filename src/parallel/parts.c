@@ -212,8 +212,9 @@ static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
 
 typedef struct embedding {
     mt_parallel parallel;
-    int64_t vocab;   /* rows of all ranks, without those that fill up the last one's */
-    int64_t padding; /* as in mt_model_config */
+    int64_t vocab; /* rows of all ranks, without those that fill up the last one's */
+    bool padded;   /* as in mt_model_config */
+    int64_t pad_token;
 } embedding;
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
@@ -223,8 +224,8 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
     int64_t own = w ? mt_shape(w)[0] : 0, t = user->parallel.tensor;
     const mt_embedding_options options = {.first = user->parallel.tensor_rank * own,
                                           .rows = t > 1 ? user->vocab : 0,
-                                          .padded = user->padding > 0,
-                                          .padding = user->padding - 1};
+                                          .padded = user->padded,
+                                          .padding = user->pad_token};
     mt_tensor *y = mt_embedding_with(ids, w, &options);
     mt_set(&y, sum(&user->parallel, y));
     return y;
@@ -277,9 +278,11 @@ bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *
 
 bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share)
 {
-    if (share->parallel.tensor == 1 && !share->whole.padding) return true;
+    if (share->parallel.tensor == 1 && !share->whole.padded) return true;
     embedding *user = mti_malloc(sizeof *user);
-    if (user) *user = (embedding){share->parallel, share->vocab, share->whole.padding};
+    if (user)
+        *user =
+            (embedding){share->parallel, share->vocab, share->whole.padded, share->whole.pad_token};
     return replace_with(parent, name, "embedding", embedding_forward, user);
 }
 

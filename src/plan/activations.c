@@ -362,8 +362,8 @@ static void add_mlp(builder *b, nature input)
                               : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout after the MLP");
-    if (b->c->out_act)
-        add_lone_activation(b, (mt_act)(b->c->out_act - 1), "input of the last activation",
+    if (b->c->has_out_act)
+        add_lone_activation(b, b->c->out_act, "input of the last activation",
                             "output of the last activation");
 }
 

@@ -6,25 +6,12 @@
 
 /* ---- one block: attention [h -> q + 2k, q -> h], MLP [h -> f -> h], two norms ---- */
 
-int64_t mti_product_elements(const mti_dims *s, mti_product product)
-{
-    int64_t h = s->config.hidden, f = s->config.ffn;
-    switch (product) {
-    case MTI_PRODUCT_QKV: return h * (s->q + 2 * s->k);
-    case MTI_PRODUCT_KV: return h * s->k;
-    case MTI_PRODUCT_GATE_UP: return h * 2 * f;
-    case MTI_PRODUCT_WIDEN:
-    case MTI_PRODUCT_DOWN: return h * f;
-    default: return h * s->q;
-    }
-}
-
 int64_t mti_block_matrices(const mti_dims *s)
 {
     mti_product products[MTI_PRODUCTS];
     int64_t sum = 0;
     for (int i = mti_layer_products(&s->config, products); i--;)
-        sum += mti_product_elements(s, products[i]);
+        sum += (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
     return sum;
 }
 

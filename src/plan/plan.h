@@ -95,8 +95,6 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
 
 /* Elements of the matrices of one block (an attention, an MLP). */
 int64_t mti_block_matrices(const mti_dims *s);
-/* Elements of one of them. */
-int64_t mti_product_elements(const mti_dims *s, mti_product product);
 
 /* ---- what a forward pass keeps, term by term ----
  *

@@ -1,11 +1,10 @@
 /* shape.c: a model's dimensions, and the steps from the textbook's transformer to them. */
 #include <math.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "nn/model.h"
+#include "nn/model_fields.h"
 #include "parallel/parallel.h"
 #include "plan/plan.h"
 
@@ -137,7 +136,7 @@ static mti_dims textbook(const mti_dims *s)
     c->mlp = MT_MLP_PLAIN;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
-    c->out_act = 0;
+    c->has_out_act = false;
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
     c->rope_theta = 0;
@@ -150,74 +149,53 @@ static mti_dims textbook(const mti_dims *s)
     return t;
 }
 
-/* One choice: a field that is taken over as it is, or what `take` does. */
-typedef struct choice {
-    const char *text;
-    size_t at, n_bytes; /* of the field in mti_dims */
-    void (*take)(mti_dims *at, const mti_dims *to);
-} choice;
-
 static void take_q(mti_dims *at, const mti_dims *to)
 {
     at->k += to->q - at->q;
     at->q = to->q;
 }
+static void take_k(mti_dims *at, const mti_dims *to) { at->k = to->k; }
 static void take_swiglu(mti_dims *at, const mti_dims *to)
 {
     at->config.mlp = to->config.mlp == MT_MLP_PLAIN ? MT_MLP_PLAIN : MT_MLP_SWIGLU;
-}
-static void take_act(mti_dims *at, const mti_dims *to)
-{
-    at->config.act = to->config.act;
-    at->config.inplace = to->config.inplace;
-}
-static void take_bias(mti_dims *at, const mti_dims *to)
-{
-    at->config.no_bias = to->config.no_bias;
-    at->config.qkv_bias = to->config.qkv_bias;
 }
 static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
 }
+static void take_memory(mti_dims *at, const mti_dims *to) { at->memory = to->memory; }
 
-#define FIELD(field) .at = offsetof(mti_dims, field), .n_bytes = sizeof((mti_dims *)0)->field
-
-static const choice choices[] = {
-    {"heads whose joint width is not h", .take = take_q},
-    {"grouped-query attention: fewer heads of keys and values", FIELD(k)},
-    {"an MLP that is not 4h wide", FIELD(config.ffn)},
-    {"swiglu: a gate beside the MLP's first product", .take = take_swiglu},
+/* A choice takes fields, or what the function takes. */
+static const struct choice {
+    const char *text, *fields[2];
+    void (*take)(mti_dims *at, const mti_dims *to);
+} choices[] = {
+    {"heads whose joint width is not h", {NULL}, take_q},
+    {"grouped-query attention: fewer heads of keys and values", {NULL}, take_k},
+    {"an MLP that is not 4h wide", {"ffn"}},
+    {"swiglu: a gate beside the MLP's first product", {NULL}, take_swiglu},
     {"an activation other than GELU: one that knows its slope by its output shares it",
-     .take = take_act},
-    {"a gate whose activation and product are an op each", FIELD(config.mlp)},
-    {"an activation of the MLP's output", FIELD(config.out_act)},
-    {"RMS norms: neither bias nor mean", FIELD(config.norm_kind)},
-    {"no biases, or only those of q, k and v", .take = take_bias},
-    {"norms after the sums", .take = take_post_norm},
-    {"norms of what attention and MLP give", FIELD(config.norm)},
-    {"rotary positions: q, k and v apart", FIELD(config.rope_theta)},
-    {"one product for q, k and v, of which only v is used again", FIELD(config.joint_products)},
-    {"norms of q and k", FIELD(config.qk_norm)},
-    {"flash attention: no b a s s of weights, masks and dropped weights", FIELD(config.attention)},
-    {"soft capping of the scores: their tanh", FIELD(config.attention_cap)},
-    {"no dropout: no masks, and no weights that it changed", FIELD(config.dropout)},
-    {"floats of another size than 2 bytes", FIELD(config.dtype)},
-    {"unfused swiglu: silu(gate) besides", FIELD(config.ops.swiglu)},
-    {"unfused RMS norms: their input in f32, and the normalised rows", FIELD(config.ops.rms_norm)},
-    {"unfused gelu_tanh: three tensors besides its input", FIELD(config.ops.gelu_tanh)},
-    {"softmax in f32: weights in 4 bytes, and again in 2", FIELD(config.ops.softmax)},
-    {"keys and values repeated for each head", FIELD(config.ops.kv_groups)},
-    {"checkpoints: what they hold, less what they make again", FIELD(memory)},
+     {"act", "inplace"}},
+    {"a gate whose activation and product are an op each", {"mlp"}},
+    {"an activation of the MLP's output", {"out_act"}},
+    {"RMS norms: neither bias nor mean", {"norm_kind"}},
+    {"no biases, or only those of q, k and v", {"no_bias", "qkv_bias"}},
+    {"norms after the sums", {NULL}, take_post_norm},
+    {"norms of what attention and MLP give", {"norm"}},
+    {"rotary positions: q, k and v apart", {"rope_theta"}},
+    {"one product for q, k and v, of which only v is used again", {"joint_products"}},
+    {"norms of q and k", {"qk_norm"}},
+    {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
+    {"soft capping of the scores: their tanh", {"attention_cap"}},
+    {"no dropout: no masks, and no weights that it changed", {"dropout"}},
+    {"floats of another size than 2 bytes", {"dtype"}},
+    {"unfused swiglu: silu(gate) besides", {"swiglu"}},
+    {"unfused RMS norms: their input in f32, and the normalised rows", {"rms_norm"}},
+    {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
+    {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
+    {"keys and values repeated for each head", {"kv_groups"}},
+    {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},
 };
-
-static void take(const choice *c, mti_dims *at, const mti_dims *to)
-{
-    if (c->take)
-        c->take(at, to);
-    else
-        memcpy((char *)at + c->at, (const char *)to + c->at, c->n_bytes);
-}
 
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
 {
@@ -233,6 +211,13 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
     va_end(args);
     formula->expected += amount;
     return true;
+}
+
+static void take(const struct choice *choice, mti_dims *at, const mti_dims *to)
+{
+    if (choice->take) choice->take(at, to);
+    for (int i = 0; i < 2 && choice->fields[i]; i++)
+        mti_model_field_copy(mti_model_field_named(choice->fields[i]), &at->config, &to->config);
 }
 
 bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost)

@@ -32,7 +32,8 @@ static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
     const char *preset = mti_dims_checkpoint(s);
     if (!preset || strcmp(preset, "ops") != 0) return true;
     int n = mti_layer_products(&s->config, products);
-    for (int i = 1; i < n; i += 2) again += mti_product_elements(s, products[i]);
+    for (int i = 1; i < n; i += 2)
+        again += (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
     bool math = s->config.attention == MT_ATTENTION_MATH;
     return mti_add_row(out, 2 * s->tokens * mti_dims_layers(s) * again,
                        "every second product, recomputed") &&

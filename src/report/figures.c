@@ -87,7 +87,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
             swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act), c->inplace ? " in place" : "");
         before = ", ";
     }
-    if (c->out_act) add(&l, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
+    if (c->has_out_act) add(&l, ", %s of the output", mt_act_name(c->out_act));
     if (attends) {
         add(&l, "%s%s%s attention", before, c->causal ? "causal " : "",
             mt_attention_form_name(c->attention));
@@ -196,7 +196,7 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put(j, "ffn", c->kind != MT_MODEL_ATTENTION ? json_integer(c->ffn) : json_null());
     mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
     mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
-    mti_json_put_text(j, "out_act", c->out_act ? mti_choice_name(&mti_out_acts, c->out_act) : NULL);
+    mti_json_put_text(j, "out_act", c->has_out_act ? mt_act_name(c->out_act) : NULL);
     mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
     mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
     mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);

@@ -33,8 +33,11 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .dtype = MT_I64}, "dtype", "is i64", "f32, f64, bf16 or f16"},
         {{GPT, .dtype = (mt_dtype)99}, "dtype", "unknown", "f32, f64, bf16 or f16"},
         {{GPT, .act = (mt_act)99}, "act", "is 99", "relu"},
-        {{GPT, .out_act = 1}, "out_act", "is relu", "only an mlp"},
-        {{.kind = MT_MODEL_MLP, .hidden = 8, .out_act = -1}, "out_act", "is -1", "sigmoid"},
+        {{GPT, .has_out_act = true}, "out_act", "is relu", "only an mlp"},
+        {{.kind = MT_MODEL_MLP, .hidden = 8, .has_out_act = true, .out_act = (mt_act)-1},
+         "out_act",
+         "is -1",
+         "sigmoid"},
         {{GPT, .norm = (mt_norm_place)-1}, "norm", "is -1", "pre"},
         {{GPT, .attention = (mt_attention_form)2}, "attention", "is 2", "flash"},
         {{GPT, .kind = (mt_model_kind)7}, "kind", "is 7", "linear"},
@@ -83,8 +86,8 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
          "position_offset",
          "is -1",
          "need 0 to"},
-        {{GPT, .padding = -1}, "padding", "is -1", "need 0 to"},
-        {{GPT, .padding = 6}, "padding", "is token 5", "below 5"},
+        {{GPT, .pad_token = -1}, "pad_token", "is -1", "need 0 to"},
+        {{GPT, .padded = true, .pad_token = 5}, "pad_token", "is 5", "below 5"},
         {{GPT, .qk_norm = (mt_qk_norm)3}, "qk_norm", "is 3", "width"},
         {{GPT, .window = 3}, "window", "is set", "a gpt has none"},
         {{GPT, .kind = MT_MODEL_LLAMA, .window = -3}, "window", "is -3", "need 0 to"},
@@ -204,8 +207,11 @@ static void json_holds_every_field(void **state)
                            .untied = true,
                            .no_bias = true,
                            .dtype = MT_BF16};
-    mt_model_config mlp = {
-        .kind = MT_MODEL_MLP, .hidden = 8, .act = MT_ACT_GELU, .out_act = 1 + MT_ACT_SIGMOID};
+    mt_model_config mlp = {.kind = MT_MODEL_MLP,
+                           .hidden = 8,
+                           .act = MT_ACT_GELU,
+                           .has_out_act = true,
+                           .out_act = MT_ACT_SIGMOID};
     mt_model_config rare = {.kind = MT_MODEL_LLAMA,
                             .hidden = 8,
                             .vocab = 7,
@@ -226,14 +232,15 @@ static void json_holds_every_field(void **state)
     mt_model_config unfused = {GPT,
                                .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED,
                                        MT_PRECISION_F32, MT_KV_REPEATED, MT_LOSS_F32}};
-    mt_model_config configs[] = {all,
-                                 {GPT},
-                                 {GPT, .mlp = MT_MLP_SWIGLU},
-                                 mlp,
-                                 rare,
-                                 {GPT, .kind = MT_MODEL_BERT, .position_offset = 2, .padding = 3},
-                                 {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true},
-                                 unfused};
+    mt_model_config configs[] = {
+        all,
+        {GPT},
+        {GPT, .mlp = MT_MLP_SWIGLU},
+        mlp,
+        rare,
+        {GPT, .kind = MT_MODEL_BERT, .position_offset = 2, .padded = true, .pad_token = 2},
+        {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true},
+        unfused};
     for (int i = 0; i < 8; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
@@ -253,7 +260,8 @@ static void json_holds_every_field(void **state)
         assert_true(back.local_theta == configs[i].local_theta);
         assert_int_equal(back.local_period, configs[i].local_period);
         assert_int_equal(back.position_offset, configs[i].position_offset);
-        assert_int_equal(back.padding, configs[i].padding);
+        assert_int_equal(back.padded, configs[i].padded);
+        assert_int_equal(back.pad_token, configs[i].pad_token);
         assert_int_equal(back.joint_products, configs[i].joint_products);
         assert_int_equal(back.fused_gelu, configs[i].fused_gelu);
         assert_int_equal(strstr(text, "unfused") != NULL, i == 7);
@@ -291,7 +299,8 @@ static void json_holds_every_field(void **state)
                                .joint_products = true,
                                .window = most,
                                .position_offset = most,
-                               .padding = most,
+                               .padded = true,
+                               .pad_token = most,
                                .attention_scale = DBL_TRUE_MIN,
                                .attention_cap = DBL_TRUE_MIN,
                                .logit_cap = DBL_TRUE_MIN,
@@ -303,6 +312,26 @@ static void json_holds_every_field(void **state)
     mtt_ok(mt_model_config_to_json(&longest, text, sizeof text));
     mt_model_config_to_json(&longest, text, 100);
     mtt_failed(MT_ERR_ARGUMENT, "100 bytes");
+}
+
+static void json_saved_by_older_versions_is_read(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_config_from_json("{\"hidden\":8,\"vocab\":5,\"context\":4,\"padding\":1}", &c));
+    assert_true(c.padded && c.pad_token == 0);
+    mtt_ok(mt_model_config_from_json("{\"hidden\":8,\"vocab\":5,\"context\":4,\"padding\":5}", &c));
+    assert_true(c.padded && c.pad_token == 4);
+    mtt_ok(mt_model_config_from_json("{\"hidden\":8,\"vocab\":5,\"context\":4,\"padding\":0}", &c));
+    assert_false(c.padded);
+    mt_model_config_from_json("{\"hidden\":8,\"vocab\":5,\"context\":4,\"padding\":6}", &c);
+    mtt_failed(MT_ERR_ARGUMENT, "pad_token", "is 5", "below 5");
+    mt_model_config_from_json("{\"padding\":\"x\"}", &c);
+    mtt_failed(MT_ERR_FORMAT, "\"padding\" must be a whole number");
+    mtt_ok(mt_model_config_from_json("{\"kind\":\"mlp\",\"hidden\":8,\"out_act\":\"relu\"}", &c));
+    assert_true(c.has_out_act && c.out_act == MT_ACT_RELU);
+    mtt_ok(mt_model_config_from_json("{\"kind\":\"mlp\",\"hidden\":8,\"out_act\":\"none\"}", &c));
+    assert_false(c.has_out_act);
 }
 
 static void json_that_is_not_a_configuration_is_refused(void **state)
@@ -342,6 +371,7 @@ int main(void)
         cmocka_unit_test(names_parse_back_and_refusals_list_the_accepted_ones),
         cmocka_unit_test(every_preset_is_accepted),
         cmocka_unit_test(json_holds_every_field),
+        cmocka_unit_test(json_saved_by_older_versions_is_read),
         cmocka_unit_test(json_that_is_not_a_configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

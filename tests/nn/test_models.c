@@ -246,7 +246,7 @@ static void an_mlps_output_may_have_an_activation_of_its_own(void **state)
             .kind = MT_MODEL_MLP, .hidden = 6, .ffn = 8, .mlp = (mt_mlp_kind)mlp, .dtype = MT_F32};
         MT_AUTO mt_tensor *x = mtt_made(mt_normal(device, MT_F32, MT_SHAPE(2, 3, 6), 0, 9));
         MT_AUTO mt_tensor *plain = output_of(&c, x);
-        c.out_act = 1 + MT_ACT_SIGMOID;
+        c.has_out_act = true, c.out_act = MT_ACT_SIGMOID;
         MT_AUTO mt_tensor *y = output_of(&c, x);
         MT_AUTO mt_tensor *same = mtt_made(mt_sigmoid(plain));
         assert_true(mtt_same_bits(y, same));

@@ -43,7 +43,8 @@ const mt_model_config mtt_small_models[MTT_SMALL_MODELS] = {
      .vocab = 48,
      .context = 16,
      .act = MT_ACT_GELU,
-     .padding = 8,
+     .padded = true,
+     .pad_token = 7,
      .dropout = 0.1},
 };
 

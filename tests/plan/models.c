@@ -51,7 +51,11 @@ mt_model_config mtt_draw_model(uint64_t *seed)
         c.mlp = mtt_toss(seed) ? MT_MLP_GATED : MT_MLP_SWIGLU;
     bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
     c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && mtt_toss(seed);
-    if (c.kind == MT_MODEL_MLP) c.out_act = (int)mtt_pick(seed, 0, MT_ACT_COUNT);
+    if (c.kind == MT_MODEL_MLP) {
+        int act = (int)mtt_pick(seed, 0, MT_ACT_COUNT); /* 0: none */
+        c.has_out_act = act > 0;
+        if (act) c.out_act = (mt_act)(act - 1);
+    }
     c.norm = (mt_norm_place)mtt_pick(seed, 0, MT_NORM_PLACE_COUNT - 1);
     if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
     c.norm_kind = (mt_norm_kind)mtt_pick(seed, 0, MT_NORM_KIND_COUNT - 1);

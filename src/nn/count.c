@@ -1,0 +1,105 @@
+/* count.c: the products of a layer, and the number of parameters. */
+#include <string.h>
+#include "nn/model.h"
+
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS])
+{
+    int n = 0;
+    bool joint = c->joint_products || c->rope_theta == 0;
+    if (c->kind == MT_MODEL_LINEAR) products[n++] = MTI_PRODUCT_WIDEN;
+    if (mti_attends(c->kind)) {
+        products[n++] = joint ? MTI_PRODUCT_QKV : MTI_PRODUCT_Q;
+        if (!joint) products[n++] = MTI_PRODUCT_KV;
+        if (!joint) products[n++] = MTI_PRODUCT_KV;
+        products[n++] = MTI_PRODUCT_PROJ;
+    }
+    if (mti_feeds(c->kind)) {
+        bool gated = c->mlp != MT_MLP_PLAIN;
+        products[n++] = gated && c->joint_products ? MTI_PRODUCT_GATE_UP : MTI_PRODUCT_WIDEN;
+        if (gated && !c->joint_products) products[n++] = MTI_PRODUCT_WIDEN;
+        products[n++] = MTI_PRODUCT_DOWN;
+    }
+    return n;
+}
+
+static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
+{
+    return (uint64_t)(product == MTI_PRODUCT_PROJ   ? q
+                      : product == MTI_PRODUCT_DOWN ? c->ffn
+                                                    : c->hidden);
+}
+
+static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_product product)
+{
+    switch (product) {
+    case MTI_PRODUCT_QKV: return (uint64_t)(q + 2 * k);
+    case MTI_PRODUCT_Q: return (uint64_t)q;
+    case MTI_PRODUCT_KV: return (uint64_t)k;
+    case MTI_PRODUCT_WIDEN: return (uint64_t)c->ffn;
+    case MTI_PRODUCT_GATE_UP: return 2 * (uint64_t)c->ffn;
+    default: return (uint64_t)c->hidden;
+    }
+}
+
+uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product)
+{
+    return inputs(c, q, product) * outputs(c, q, k, product);
+}
+
+static uint64_t norm_size(const mt_model_config *c, int64_t n)
+{
+    return (uint64_t)n * (c->norm_kind == MT_NORM_LAYER && !c->no_bias ? 2 : 1);
+}
+
+uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
+{
+    mti_product products[MTI_PRODUCTS];
+    uint64_t size = 0;
+    for (int i = mti_layer_products(c, products); i--;) {
+        bool bias = !c->no_bias || (c->qkv_bias && products[i] <= MTI_PRODUCT_KV);
+        size += mti_product_size(c, q, k, products[i]);
+        if (bias) size += outputs(c, q, k, products[i]);
+    }
+    if (mti_attends(c->kind) && c->qk_norm)
+        size += norm_size(c, c->qk_norm == MT_QK_NORM_WIDTH ? q + k : 2 * c->head_dim);
+    if (mti_attends(c->kind) && mti_feeds(c->kind))
+        size += (c->norm == MT_NORM_AROUND ? 4 : 2) * norm_size(c, c->hidden);
+    return size;
+}
+
+void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last)
+{
+    const bool bert = c->kind == MT_MODEL_BERT, whole = mti_is_whole(c->kind);
+    const bool copy = !c->untied && !first; /* a tied head on another rank than the embedding */
+    const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
+    const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
+    const uint64_t before = h * h + (c->no_bias ? 0 : h) + norm + v;
+    first = first && whole, last = last && whole;
+    const mti_end_size all[MTI_ENDS] = {
+        {"the embedding: a vector for each token", first ? v * h : 0},
+        {"learned positions: a vector for each",
+         first && c->kind != MT_MODEL_LLAMA ? positions : 0},
+        {"a vector for each type of token", first && bert ? (uint64_t)c->token_types * h : 0},
+        {"the embeddings' norm", first && bert ? norm : 0},
+        {"the norm after the last layer", last && c->norm != MT_NORM_POST ? norm : 0},
+        {"the head's product, norm and biases, one for each token", last && bert ? before : 0},
+        {copy ? "the head: a copy of the embedding, which another stage has"
+              : "a head of its own, vh: not the embedding's matrix once more",
+         last && (copy || c->untied) ? v * h : 0},
+    };
+    memcpy(ends, all, sizeof all);
+}
+
+mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
+{
+    mt_model_config c;
+    mti_end_size ends[MTI_ENDS];
+    if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: the count is NULL");
+    mt_status status = mt_model_config_resolve(config, &c);
+    if (status != MT_OK) return status;
+    *n = (mti_is_whole(c.kind) ? (uint64_t)c.layers : 1) *
+         mti_layer_size(&c, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    mti_end_sizes(ends, &c, true, true);
+    for (int i = 0; i < MTI_ENDS; i++) *n += ends[i].n;
+    return MT_OK;
+}
