@@ -284,7 +284,7 @@ static const char *text_to_train_on(const demo *d)
     return plain && stat(path, &st) == 0 && S_ISREG(st.st_mode) ? path : NULL;
 }
 
-static bool print_next(const demo *d)
+static bool print_next(demo *d)
 {
     const char *program = d->o->program;
     mti_heading(stdout, &d->style, "What to try next");

@@ -8,49 +8,14 @@
 
 /* ---- making ---- */
 
-/* Around a forward: the ledger outermost, as in a profile. */
-static bool begin_forward(void *user, bool first)
-{
-    mti_trainer *t = user;
-    t->under_ledger = t->ledger && t->ledger_forwards < t->stage->schedule.ahead;
-    if (t->under_ledger) t->ledger_forwards++;
-    if (mt_set_phase("forward") != MT_OK) return false;
-    if (t->under_ledger && mt_ledger_begin(t->ledger) != MT_OK) return false;
-    if (mti_memory_hooks_begin(&t->memory_hooks, first)) return true;
-    if (t->under_ledger) mt_ledger_end(t->ledger);
-    return false;
-}
-
-static bool end_forward(void *user)
-{
-    mti_trainer *t = user;
-    bool ok = mti_memory_hooks_end(&t->memory_hooks);
-    if (t->under_ledger) ok = mt_ledger_end(t->ledger) == MT_OK && ok;
-    return mt_set_phase("backward") == MT_OK && ok;
-}
-
-static bool attach(mti_trainer *t)
-{
-    bool ok = mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, t->device,
-                                    t->stage->schedule.ahead);
-    mt_module *part;
-    for (int64_t i = 0; ok && (part = mt_stage_part(t->stage, i)); i++)
-        ok = mti_memory_hooks_attach(&t->memory_hooks, part);
-    if (ok && t->workload.memory.f32_gradients) /* of ZeRO's pieces, too */
-        ok = mt_module_set_grad_dtype(mt_stage_stepped(t->stage), MT_F32) == MT_OK;
-    ok = ok && mt_stage_set_scaler(t->stage, t->memory_hooks.scaler) == MT_OK;
-    if (ok) t->stage->hooks = (mti_stage_hooks){begin_forward, end_forward, t};
-    return ok;
-}
-
 /* Data ranks, with 0 for 1. */
 static int64_t n_data(const mti_workload *w) { return w->parallel.data ? w->parallel.data : 1; }
 
 /* Of --from. */
-static bool load_weights(const mti_trainer *t)
+static bool load_weights(mti_trainer *t)
 {
     mt_safetensors *file = mti_run_open(t->settings.from);
-    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, t->stage) == MT_OK;
+    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, &t->stage) == MT_OK;
     mt_safetensors_free(file);
     return ok;
 }
@@ -64,9 +29,9 @@ bool mti_rank_trainer_make(mti_trainer *t)
                              "--batch %lld is divided among --dp %lld; need a multiple",
                              (long long)w->batch, (long long)n_data(w));
     const mt_lora_options lora = mti_adapters_of(&w->memory);
-    t->stage = lora.rank ? mt_stage_new_lora(t->device, &w->config, &w->parallel, &lora)
-                         : mt_stage_new(t->device, &w->config, &w->parallel);
-    return t->stage && (!t->settings.from || load_weights(t)) && attach(t);
+    return mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
+                          lora.rank ? &lora : NULL) &&
+           (!t->settings.from || load_weights(t));
 }
 
 /* ---- training ---- */
@@ -114,7 +79,7 @@ bool mti_rank_trainer_backward(mti_trainer *t, double *loss)
     size_t *starts = mti_calloc((size_t)t->workload.batch, sizeof *starts);
     bool ok = all && starts;
     for (int64_t i = 0; ok && i < n; i++) ok = make_part(t, i, starts, &all[i], &all[n + i]);
-    ok = ok && mt_stage_backward(t->stage, all, all + n, loss) == MT_OK;
+    ok = ok && mt_stage_backward(&t->stage, all, all + n, loss) == MT_OK;
     for (int64_t i = 0; all && i < 2 * n; i++) mt_release(all[i]);
     mti_free(starts);
     mti_free(all);
@@ -129,7 +94,7 @@ bool mti_rank_trainer_backward(mti_trainer *t, double *loss)
  * ranks run as many forwards of as many windows, as ZeRO 3 gathers in each; of what is beyond the
  * text nothing counts. */
 typedef struct windows {
-    const mti_trainer *t;
+    mti_trainer *t;
     size_t n_bytes; /* to predict, of all ranks */
     int64_t rows;   /* of a forward */
     int64_t *ids;   /* [2 rows seq] */
@@ -161,7 +126,7 @@ static bool add_windows(windows *v, int64_t first)
     if (!counted) targets[0] = 0; /* a mean needs one; it is not added */
     MT_AUTO mt_tensor *x = tensor_of(v->t, v->rows, length, v->ids);
     MT_AUTO mt_tensor *y = tensor_of(v->t, v->rows, length, targets);
-    if (!x || !y || mt_stage_evaluate(v->t->stage, x, y, &loss) != MT_OK) return false;
+    if (!x || !y || mt_stage_evaluate(&v->t->stage, x, y, &loss) != MT_OK) return false;
     if (counted) v->nats += loss * (double)counted;
     return true;
 }

@@ -397,7 +397,7 @@ static bool save(run *r)
     }
     if (o->save_adapter) {
         mt_status status = o->world
-                               ? mt_stage_save_lora(o->save_adapter, r->trainer.stage, o->world)
+                               ? mt_stage_save_lora(o->save_adapter, &r->trainer.stage, o->world)
                                : mt_lora_save(o->save_adapter, r->trainer.model);
         if (status != MT_OK) return false;
         mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,

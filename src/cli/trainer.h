@@ -24,9 +24,9 @@ typedef struct mti_trainer {
     mti_train_settings settings;
     const mti_corpus *corpus; /* borrowed */
     mt_device *device;        /* borrowed */
-    mt_module *model;         /* NULL for one of several ranks, which has ... */
-    mt_stage *stage;          /* ... a part of it (rank_trainer.h) */
-    mt_comm *world;           /* of all ranks, borrowed */
+    mti_stage stage;
+    mt_module *model;        /* the stage's; NULL for one of several ranks (rank_trainer.h) */
+    mt_comm *world;          /* of all ranks, borrowed */
     mt_ledger *ledger;       /* of a rank: for the forwards before the first backward; NULL: none */
     int64_t ledger_forwards; /* those that it has seen */
     bool under_ledger;       /* now */

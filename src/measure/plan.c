@@ -65,7 +65,7 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     const mt_named_tensor *params;
     size_t n;
     (void)loss, (void)scale;
-    if (mt_module_params(s->model, &params, &n) != MT_OK) return false;
+    if (mt_module_params(s->stage.model, &params, &n) != MT_OK) return false;
     for (size_t i = 0; i < n; i++) {
         st->rounding += rounding_of(st->workload, params[i].tensor);
         st->besides_codes += besides_codes_of(st->workload, params[i].tensor);
