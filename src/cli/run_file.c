@@ -30,7 +30,7 @@ static json_t *memory_json(const mti_workload *w)
     const mti_memory_options *memory = &w->memory;
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
-    if (w->optimizer != MTI_OPT_ADAMW)
+    if (w->optimizer != MTI_OPT_DEFAULT)
         mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
     if (memory->checkpoint) mti_json_put_text(j, "checkpoint", memory->checkpoint);
     if (memory->offload)

@@ -2,7 +2,6 @@
  * their steps. */
 #include "cli/train_ranks.h"
 #include <inttypes.h>
-#include "cli/rank_trainer.h"
 #include "cli/together.h"
 #include "comm/comm.h"
 #include "report/figures.h"

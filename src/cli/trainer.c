@@ -1,11 +1,9 @@
-/* trainer.c: batches from text, optimizer steps, and the loss on held-out text. */
+/* trainer.c: one process, or one of several ranks, that trains on text. */
 #include <math.h>
-#include "cli/rank_trainer.h"
 #include "cli/run_file.h"
+#include "cli/trainer.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
-
-#define EVAL_BATCH 16 /* windows at a time */
 
 /* ---- around a forward: the ledger outermost, as in a profile ---- */
 
@@ -43,40 +41,37 @@ static bool make_model(mti_trainer *t)
     return ok;
 }
 
-static mt_optimizer *optimizer_new(mt_module *model, const mti_workload *w,
-                                   const mti_train_settings *s)
+static bool load_weights(mti_trainer *t)
 {
-    bool master = w->memory.master;
-    switch (w->optimizer) {
-    case MTI_OPT_NONE:
-        return mti_fail_null(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
-    case MTI_OPT_SGD:
-    case MTI_OPT_SGD_MOMENTUM:
-        return mt_sgd_new(model,
-                          &(mt_sgd_options){.lr = s->lr,
-                                            .momentum = w->optimizer == MTI_OPT_SGD ? 0 : 0.9,
-                                            .weight_decay = s->weight_decay,
-                                            .master = master});
-    case MTI_OPT_ADAFACTOR:
-        return mt_adafactor_new(model, &(mt_adafactor_options){.lr = s->lr,
-                                                               .weight_decay = s->weight_decay,
-                                                               .decay_matrices_only = true,
-                                                               .master = master});
-    default:
-        return mt_adamw_new(model,
-                            &(mt_adamw_options){.lr = s->lr,
-                                                .beta2 = 0.99, /* short runs, small batches */
-                                                .weight_decay = s->weight_decay,
-                                                .decay_matrices_only = true,
-                                                .master = master,
-                                                .moments = mti_moments_of(w->optimizer)});
-    }
+    mt_safetensors *file = mti_run_open(t->settings.from);
+    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, &t->stage) == MT_OK;
+    mt_safetensors_free(file);
+    return ok;
+}
+
+static bool make_rank(mti_trainer *t)
+{
+    mti_workload *w = &t->workload;
+    const int64_t data = mti_filled_in(&w->parallel).data;
+    w->parallel.microbatches = t->settings.accumulate;
+    if (w->batch % data)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "--batch %lld is divided among --dp %lld; need a multiple",
+                             (long long)w->batch, (long long)data);
+    const mt_lora_options lora = mti_adapters_of(&w->memory);
+    return mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
+                          lora.rank ? &lora : NULL) &&
+           (!t->settings.from || load_weights(t));
 }
 
 static bool make_optimizer(mti_trainer *t)
 {
     const mti_train_settings *s = &t->settings;
-    t->optimizer = optimizer_new(mt_stage_stepped(&t->stage), &t->workload, s);
+    const mti_workload *w = &t->workload;
+    if (w->optimizer == MTI_OPT_NONE)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
+    t->optimizer = mti_optimizer_make(w->optimizer, mt_stage_stepped(&t->stage), s->lr,
+                                      s->weight_decay, w->memory.master);
     for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
         if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
     return t->optimizer != NULL;
@@ -92,7 +87,7 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                              "%lld",
                              corpus->n_train, (long long)w->seq + 1);
     mt_seed(device, w->seed);
-    bool ok = (w->ranked ? mti_rank_trainer_make(t) : make_model(t)) &&
+    bool ok = (w->ranked ? make_rank(t) : make_model(t)) &&
               mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, &t->stage) &&
               make_optimizer(t);
     t->stage.observer = (mti_step_observer){
@@ -112,12 +107,6 @@ void mti_trainer_free(mti_trainer *t)
 
 /* ---- training ---- */
 
-static mt_tensor *tensor_of(const mti_trainer *t, const void *ids, int64_t n, int64_t seq)
-{
-    return mt_from_data(t->device, MT_I64, MT_SHAPE(n, seq), ids,
-                        (size_t)(n * seq) * sizeof(int64_t));
-}
-
 typedef struct micro_batch {
     mti_trainer *t;
     const mt_step_input *in; /* inputs and targets */
@@ -129,8 +118,8 @@ static bool take(void *user, mti_turn turn, mti_in_flight *f)
     const micro_batch *b = user;
     const mti_workload *w = &b->t->workload;
     (void)turn;
-    f->input = tensor_of(b->t, b->in[0].data, w->batch, w->seq);
-    f->target = tensor_of(b->t, b->in[1].data, w->batch, w->seq);
+    f->input = mti_ids_tensor(b->t, b->in[0].data, w->batch, w->seq);
+    f->target = mti_ids_tensor(b->t, b->in[1].data, w->batch, w->seq);
     return f->input && f->target;
 }
 
@@ -154,12 +143,10 @@ static mt_tensor *run_batch(void *user, const mt_step_input *in)
 }
 
 /* Micro-batch `part` of the step; adds to *sum. */
-static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
+static bool run_part(mti_trainer *t, int64_t part, double *sum)
 {
-    const mti_workload *w = &t->workload;
-    size_t n_ids = (size_t)(w->batch * w->seq);
-    mti_batch_starts(t, part, starts);
-    int64_t *ids = mti_batch_ids(t->corpus->train, w->batch, w->seq, starts);
+    int64_t rows, *ids = mti_batch_shard(t, part, &rows);
+    size_t n_ids = (size_t)(rows * t->workload.seq);
     if (!ids) return false;
     const mt_step_input in[] = {{ids, n_ids * sizeof *ids}, {ids + n_ids, n_ids * sizeof *ids}};
     mt_scaler *scaler = t->memory_hooks.scaler;
@@ -176,13 +163,30 @@ static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 /* Forward and backward of all of a step's batches. */
 static bool run_parts(mti_trainer *t, double *loss)
 {
-    double sum = 0;
-    size_t *starts = mti_calloc((size_t)t->workload.batch, sizeof *starts);
-    bool ok = starts != NULL;
+    bool ok = true;
+    *loss = 0;
     for (int64_t part = 0; ok && part < t->settings.accumulate; part++)
-        ok = run_part(t, part, starts, &sum);
-    mti_free(starts);
-    *loss = sum / (double)t->settings.accumulate;
+        ok = run_part(t, part, loss);
+    *loss /= (double)t->settings.accumulate;
+    return ok;
+}
+
+/* The same of one of several ranks; *loss: the mean of all. */
+static bool run_rank(mti_trainer *t, double *loss)
+{
+    int64_t n = t->settings.accumulate, length = mti_shard_length(&t->workload);
+    mt_tensor **all = mti_calloc(2 * (size_t)n, sizeof *all);
+    bool ok = all != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        int64_t rows, *ids = mti_batch_shard(t, i, &rows);
+        all[i] = ids ? mti_ids_tensor(t, ids, rows, length) : NULL;
+        all[n + i] = ids ? mti_ids_tensor(t, ids + rows * length, rows, length) : NULL;
+        mti_free(ids);
+        ok = all[i] && all[n + i];
+    }
+    ok = ok && mt_stage_backward(&t->stage, all, all + n, loss) == MT_OK;
+    for (int64_t i = 0; all && i < 2 * n; i++) mt_release(all[i]);
+    mti_free(all);
     return ok;
 }
 
@@ -190,7 +194,7 @@ bool mti_trainer_step(mti_trainer *t)
 {
     double loss = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
                                        t->settings.lr, t->settings.min_lr);
-    bool ok = t->model ? run_parts(t, &loss) : mti_rank_trainer_backward(t, &loss);
+    bool ok = t->model ? run_parts(t, &loss) : run_rank(t, &loss);
     ok = ok && mt_set_phase("step") == MT_OK;
     if (ok && !isfinite(loss))
         ok = mti_fail_bool(MT_ERR_STATE,
@@ -206,53 +210,21 @@ bool mti_trainer_step(mti_trainer *t)
     return true;
 }
 
-/* ---- held-out text ---- */
+/* ---- what two steps take ---- */
 
-/* Adds n windows' nats to *nats. */
-static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size_t *starts,
-                        double *nats)
+bool mti_trainer_begin_watch(mti_trainer *t)
 {
-    int64_t *ids = mti_batch_ids(t->corpus->held, n, seq, starts);
-    MT_AUTO mt_tensor *input = ids ? tensor_of(t, ids, n, seq) : NULL;
-    MT_AUTO mt_tensor *target = ids ? tensor_of(t, ids + n * seq, n, seq) : NULL;
-    MT_AUTO mt_tensor *loss = input && target ? mti_stage_run(&t->stage, 0, input, target) : NULL;
-    mti_free(ids);
-    if (loss) *nats += mt_item(loss) * (double)(n * seq);
-    return loss != NULL;
+    mt_mem_reset_peak(t->device);
+    return (t->ledger = mt_ledger_new(t->device)) != NULL;
 }
 
-/* `left` bytes of held-out text to predict, window by window, the last one shorter. */
-static bool add_all(const mti_trainer *t, size_t left, double *nats)
+void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES])
 {
-    size_t starts[EVAL_BATCH], at = 0, seq = (size_t)t->workload.seq;
-    while (left >= seq) {
-        int64_t n = 0;
-        for (; n < EVAL_BATCH && left >= seq; n++, at += seq, left -= seq) starts[n] = at;
-        if (!add_windows(t, n, (int64_t)seq, starts, nats)) return false;
-    }
-    return left == 0 || add_windows(t, 1, (int64_t)left, &at, nats);
-}
-
-/* Of a model that is here as a whole. */
-static bool nats_of(const mti_trainer *t, size_t n_bytes, double *nats)
-{
-    bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
-    mt_module_set_training(t->model, false);
-    bool ok = add_all(t, n_bytes, nats);
-    mt_module_set_training(t->model, training);
-    mt_set_grad_mode(grad);
-    return ok;
-}
-
-bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
-{
-    size_t n = t->corpus->n_held;
-    if (max_bytes && n > max_bytes) n = max_bytes;
-    if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu bytes are held out; 2 are needed", n);
-    double nats = 0;
-    bool ok = mt_set_phase("held-out") == MT_OK &&
-              (t->model ? nats_of(t, n - 1, &nats) : mti_rank_trainer_held_out(t, n - 1, &nats));
-    mt_set_phase(NULL);
-    *bits = nats / (double)(n - 1) / log(2);
-    return ok;
+    mt_mem_stats stats;
+    mt_mem_get_stats(t->device, &stats);
+    figures[MTI_SAVED] = mt_ledger_bytes(t->ledger);
+    figures[MTI_PEAK] = stats.allocated.peak;
+    figures[MTI_RESERVED] = stats.reserved.peak;
+    mt_ledger_free(t->ledger);
+    t->ledger = NULL;
 }

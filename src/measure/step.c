@@ -7,6 +7,7 @@
 #include "memtape/ops.h"
 #include "ops/ops.h"
 
+#define WEIGHT_DECAY 0.1
 #define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
 
 /* ---- phases ---- */
@@ -154,25 +155,6 @@ static bool before_backward(void *user, mti_step *step, int64_t k)
     return leave_out(r, step, k) && mti_repeat_turn(&r->repeat);
 }
 
-static mt_optimizer *make_optimizer(const run *r)
-{
-    mt_module *model = mti_zero_stepped(r->subject.stage.zero);
-    bool master = r->workload->memory.master;
-    bool momentum = r->workload->optimizer == MTI_OPT_SGD_MOMENTUM;
-    const mt_sgd_options sgd = {.lr = 1e-3, .momentum = momentum ? 0.9 : 0, .master = master};
-    const mt_adamw_options adamw = {.lr = 1e-3,
-                                    .weight_decay = 0.1,
-                                    .master = master,
-                                    .moments = mti_moments_of(r->workload->optimizer)};
-    const mt_adafactor_options adafactor = {.lr = 1e-2, .master = master};
-    switch (r->workload->optimizer) {
-    case MTI_OPT_ADAFACTOR: return mt_adafactor_new(model, &adafactor);
-    case MTI_OPT_SGD:
-    case MTI_OPT_SGD_MOMENTUM: return mt_sgd_new(model, &sgd);
-    default: return mt_adamw_new(model, &adamw);
-    }
-}
-
 /* What the gradients and the optimizer's state take now. */
 static bool note_states(void *user)
 {
@@ -229,11 +211,14 @@ static bool name_parameters(const run *r)
                                   mti_timeline_name(&r->m->timeline, params, n));
 }
 
-static bool make_optimizer_if_any(run *r)
+static bool make_optimizer(run *r)
 {
-    if (r->workload->optimizer == MTI_OPT_NONE || r->inference) return true;
-    r->optimizer = make_optimizer(r);
-    return r->optimizer && (!r->workload->memory.step_in_backward ||
+    const mti_workload *w = r->workload;
+    double lr = mti_optimizer_row_of(w->optimizer)->params.lr;
+    if (w->optimizer == MTI_OPT_NONE || r->inference) return true;
+    r->optimizer = mti_optimizer_make(w->optimizer, mt_stage_stepped(&r->subject.stage), lr,
+                                      WEIGHT_DECAY, w->memory.master);
+    return r->optimizer && (!w->memory.step_in_backward ||
                             mt_optimizer_step_in_backward(r->optimizer, true) == MT_OK);
 }
 
@@ -244,7 +229,7 @@ static bool init_phase(run *r, mt_device *device)
     double began = begin_phase("init", device);
     bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) &&
               mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, stage) &&
-              make_optimizer_if_any(r);
+              make_optimizer(r);
     end_phase(&m->phases, "init", device, began);
     stage->observer =
         (mti_step_observer){before_forward, after_forward, before_backward, note_states, r};

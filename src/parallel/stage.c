@@ -148,9 +148,10 @@ bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config
     if (s->parts) s->parts[0] = model;
     if (!s->parts) mt_module_free(model);
     if (!model || !s->shares || !s->parts) return false;
-    s->shares[0] = (mti_share){.parallel = alone, .whole = *config, .first = true, .last = true};
+    s->shares[0] = (mti_share){.parallel = alone, .first = true, .last = true};
     s->zero = mti_zero_new(&alone, false, device, model);
-    return s->zero && mt_module_size(model, &s->n_params, NULL) == MT_OK;
+    return s->zero && mt_model_config_resolve(config, &s->shares[0].whole) == MT_OK &&
+           mt_module_size(model, &s->n_params, NULL) == MT_OK;
 }
 
 void mti_stage_free(mti_stage *s)
