@@ -284,7 +284,7 @@ static const char *text_to_train_on(const demo *d)
     return plain && stat(path, &st) == 0 && S_ISREG(st.st_mode) ? path : NULL;
 }
 
-static bool print_next(const demo *d)
+static bool print_next(demo *d)
 {
     const char *program = d->o->program;
     mti_heading(stdout, &d->style, "What to try next");
@@ -311,7 +311,7 @@ static bool run(demo *d)
     d->workload = o->workload;
     d->workload.name = "the model", d->workload.config = demo_config;
     d->workload.batch = 8, d->workload.seq = demo_config.context;
-    d->workload.optimizer = MTI_OPT_ADAMW;
+    d->workload.optimizer = MTI_OPT_DEFAULT;
     d->settings = demo_settings;
     d->settings.steps = o->train.steps; /* of --steps, or chosen below */
     d->device = mti_open_device(&d->workload);

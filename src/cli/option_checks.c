@@ -20,6 +20,7 @@ bool mti_check_device(mti_options *o)
 
 bool mti_check_memory(mti_options *o)
 {
+    char list[MTI_OPTIMIZER_LIST];
     const mti_memory_options *s = &o->workload.memory;
     const char *dtype = mt_dtype_name(o->workload.config.dtype);
     mti_preset preset = {MTI_PRESET_NONE};
@@ -50,8 +51,8 @@ bool mti_check_memory(mti_options *o)
                                   "--checkpoint ops: keeps the result of the MLP's first product, "
                                   "which an activation with --inplace changes");
     if (o->verb == MTI_TRAIN && o->workload.optimizer == MTI_OPT_NONE)
-        return mti_options_refuse(o, "--optimizer none: nothing would be learnt; give sgd, "
-                                     "sgd-momentum, adamw, adamw-16bit, adamw-8bit or adafactor");
+        return mti_options_refuse(o, "--optimizer none: nothing would be learnt; give %s",
+                                  mti_optimizer_list(list, false));
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");
@@ -153,7 +154,7 @@ static bool name_accumulated(mti_options *o)
 bool mti_rank_defaults(mti_options *o)
 {
     o->workload.ranked = mti_is_rank(o);
-    if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_ADAMW;
+    if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_DEFAULT;
     return name_accumulated(o);
 }
 
@@ -191,10 +192,12 @@ bool mti_check_factored(mti_options *o)
 {
     const mt_parallel *h = &o->workload.parallel;
     bool pieces = o->zero > 0 && (o->verb == MTI_FIT || h->data > 1 || h->context > 1);
-    return !pieces || o->workload.optimizer != MTI_OPT_ADAFACTOR ||
-           mti_options_refuse(o, "--optimizer adafactor: --zero leaves a rank flat pieces of its "
-                                 "matrices, which have no rows and columns to factor; give --zero "
-                                 "0, or another optimizer");
+    return !pieces || !mti_optimizer_takes_matrices(o->workload.optimizer) ||
+           mti_options_refuse(o,
+                              "--optimizer %s: --zero leaves a rank flat pieces of its matrices, "
+                              "which have no rows and columns to factor; give --zero 0, or "
+                              "another optimizer",
+                              mti_optimizer_name(o->workload.optimizer));
 }
 
 /* One process cannot be several ranks, but tells how to start them. */
@@ -242,17 +245,18 @@ static bool check_training_ranks(mti_options *o)
     };
     const mti_workload *w = &o->workload;
     int64_t d = at_least_1(w->parallel.data);
+    char list[MTI_OPTIMIZER_LIST];
     if (mti_launch_get().ranks == 1) return refuse_one_process(o);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (o->given[refused[i].id])
             return mti_options_refuse(o, "--%s, among ranks: %s",
                                       mti_option_row_of(refused[i].id)->name, refused[i].reason);
-    if (w->optimizer == MTI_OPT_ADAFACTOR || w->optimizer == MTI_OPT_ADAMW_8BIT)
+    if (!mti_optimizer_is_elementwise(w->optimizer))
         return mti_options_refuse(o,
                                   "--optimizer %s, among ranks: a part of a matrix has other "
                                   "rows, columns and blocks than the whole, so its steps would be "
-                                  "others; give sgd, sgd-momentum, adamw or adamw-16bit",
-                                  mti_choice_name(&mti_optimizers, (int)w->optimizer));
+                                  "others; give %s",
+                                  mti_optimizer_name(w->optimizer), mti_optimizer_list(list, true));
     if (w->parallel.context > 1 && w->config.dropout > 0 && strcmp(w->device.kind, "meta") != 0)
         return mti_options_refuse(o,
                                   "--cp %lld with --dropout %g: the masks of attention's weights "

@@ -30,12 +30,12 @@ void mti_option_defaults(mti_options *o, mti_verb verb)
     if (verb == MTI_SWEEP) o->train.steps = 5;
     if (verb == MTI_TRAIN) {
         o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
-        o->workload.optimizer = MTI_OPT_ADAMW;
+        o->workload.optimizer = MTI_OPT_DEFAULT;
         mt_model_preset(TRAINED, &o->given_config);
     }
     if (verb == MTI_PLAN || verb == MTI_FIT || verb == MTI_SERVE) {
         o->workload.batch = verb != MTI_FIT;
-        o->workload.optimizer = verb == MTI_SERVE ? MTI_OPT_NONE : MTI_OPT_ADAMW;
+        o->workload.optimizer = verb == MTI_SERVE ? MTI_OPT_NONE : MTI_OPT_DEFAULT;
         o->workload.device.kind = "meta";
         o->given_config.dtype = MT_BF16;
     }

@@ -147,7 +147,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_SECONDS, 0, "seconds", "T", MTI_REAL, AT(seconds), V(DEMO), ANY, 1, 1e6,
      "time to spend, from start to end", W(NO_STEPS)},
     {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(train.lr), V(TRAIN), ANY, 0, 1e3,
-     "learning rate: 1e-3, or adafactor's 1e-2, the largest share of a parameter's size",
+     "learning rate (default: the optimizer's own, adamw's 1e-3; adafactor's is the largest share "
+     "of a parameter's size)",
      W(LEARNS)},
     {MTI_O_MIN_LR, 0, "min-lr", "R", MTI_REAL, AT(train.min_lr), V(TRAIN), ANY, 0, 1e3,
      "where the cosine ends (default: a tenth of --lr)", W(LEARNS)},

@@ -30,7 +30,7 @@ static json_t *memory_json(const mti_workload *w)
     const mti_memory_options *memory = &w->memory;
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
-    if (w->optimizer != MTI_OPT_ADAMW)
+    if (w->optimizer != MTI_OPT_DEFAULT)
         mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
     if (memory->checkpoint) mti_json_put_text(j, "checkpoint", memory->checkpoint);
     if (memory->offload)
@@ -90,8 +90,7 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     return text;
 }
 
-bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
-                  size_t size)
+bool mti_run_save(mti_trainer *t, const char *path, double val_fraction, char *where, size_t size)
 {
     struct stat st;
     int n = stat(path, &st) == 0 && S_ISDIR(st.st_mode)
@@ -105,8 +104,8 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     if (!settings) return false;
     const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, settings}};
     mt_status status =
-        t->stage ? mt_stage_save(where, t->stage, t->optimizer, t->world, t->step, 2, metadata)
-                 : mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
+        t->model ? mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata)
+                 : mt_stage_save(where, &t->stage, t->optimizer, t->world, t->step, 2, metadata);
     mti_free(settings);
     return status == MT_OK;
 }
@@ -288,8 +287,8 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
 
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
 {
-    mt_status status = t->stage ? mt_stage_load(file, t->stage, t->optimizer, &t->step)
-                                : mt_checkpoint_load(file, t->model, t->optimizer, &t->step);
+    mt_status status = t->model ? mt_checkpoint_load(file, t->model, t->optimizer, &t->step)
+                                : mt_stage_load(file, &t->stage, t->optimizer, &t->step);
     return status == MT_OK &&
            (!t->memory_hooks.scaler || restore_scaler(file, t->memory_hooks.scaler));
 }

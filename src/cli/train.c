@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
-#include "cli/rank_trainer.h"
 #include "cli/run_file.h"
 #include "cli/train_ranks.h"
 #include "cli/together.h"
@@ -93,8 +92,7 @@ static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.worl
 /* Defaults that depend on other options; a resumed run keeps its own. */
 static void fill_defaults(mti_options *o)
 {
-    bool relative = o->workload.optimizer == MTI_OPT_ADAFACTOR; /* a share of each parameter */
-    if (!o->given[MTI_O_LR] && relative) o->train.lr = 1e-2;
+    if (!o->given[MTI_O_LR]) o->train.lr = mti_optimizer_row_of(o->workload.optimizer)->params.lr;
     if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
     if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
 }
@@ -197,9 +195,9 @@ static bool predict(run *r)
     settings.from = NULL; /* any weights will do */
     mt_device *meta = mti_device_make(&w.device);
     bool ok = meta && mti_trainer_make(&t, meta, &w, &settings, &r->corpus) &&
-              (!r->file || mti_run_restore(r->file, &t)) && mti_rank_trainer_begin_watch(&t);
+              (!r->file || mti_run_restore(r->file, &t)) && mti_trainer_begin_watch(&t);
     for (int64_t left = ok ? to_watch(&t) : 0; ok && left > 0; left--) ok = mti_trainer_step(&t);
-    if (ok) mti_rank_trainer_end_watch(&t, r->figures.predicted);
+    if (ok) mti_trainer_end_watch(&t, r->figures.predicted);
     mti_trainer_free(&t);
     mt_device_release(meta);
     return ok;
@@ -397,7 +395,7 @@ static bool save(run *r)
     }
     if (o->save_adapter) {
         mt_status status = o->world
-                               ? mt_stage_save_lora(o->save_adapter, r->trainer.stage, o->world)
+                               ? mt_stage_save_lora(o->save_adapter, &r->trainer.stage, o->world)
                                : mt_lora_save(o->save_adapter, r->trainer.model);
         if (status != MT_OK) return false;
         mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,
@@ -438,7 +436,7 @@ static void watch(run *r)
     r->watched++;
     int64_t n = scaler ? mt_scaler_get(scaler).steps - r->scaled_before : r->watched;
     if (r->trainer.ledger && n == MTI_WATCHED_STEPS)
-        mti_rank_trainer_end_watch(&r->trainer, r->figures.measured);
+        mti_trainer_end_watch(&r->trainer, r->figures.measured);
 }
 
 static bool train(run *r)
@@ -448,7 +446,7 @@ static bool train(run *r)
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
     r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
-    bool ok = !o->world || mti_rank_trainer_begin_watch(&r->trainer);
+    bool ok = !o->world || mti_trainer_begin_watch(&r->trainer);
     while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
         begin_watch(r);
         double began = mti_now();
@@ -465,7 +463,7 @@ static bool train(run *r)
     mti_timeline_free(&r->timeline);
     mti_live_end(&r->live);
     mti_progress_end(&r->progress);
-    if (r->trainer.ledger) mti_rank_trainer_end_watch(&r->trainer, r->figures.measured);
+    if (r->trainer.ledger) mti_trainer_end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
     return ok && (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }

@@ -2,7 +2,6 @@
  * their steps. */
 #include "cli/train_ranks.h"
 #include <inttypes.h>
-#include "cli/rank_trainer.h"
 #include "cli/together.h"
 #include "comm/comm.h"
 #include "report/figures.h"
@@ -147,7 +146,7 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     const mt_parallel *h = &o->workload.parallel;
     mt_group group = mt_comm_group(o->world);
     json_t *object = NULL;
-    f->n_params = t->stage->n_params;
+    f->n_params = t->stage.n_params;
     f->sent = mti_parallel_sent(h);
     mti_parallel_times(h, &f->in_comms, &f->hidden);
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);

@@ -1,57 +1,77 @@
-/* trainer.c: batches from text, optimizer steps, and the loss on held-out text. */
+/* trainer.c: one process, or one of several ranks, that trains on text. */
 #include <math.h>
-#include "cli/rank_trainer.h"
 #include "cli/run_file.h"
+#include "cli/trainer.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
-#define EVAL_BATCH 16 /* windows at a time */
+/* ---- around a forward: the ledger outermost, as in a profile ---- */
+
+static bool before_forward(void *user, bool first)
+{
+    mti_trainer *t = user;
+    t->under_ledger = t->ledger && t->ledger_forwards < t->stage.schedule.ahead;
+    if (t->under_ledger) t->ledger_forwards++;
+    if (mt_set_phase("forward") != MT_OK) return false;
+    if (t->under_ledger && mt_ledger_begin(t->ledger) != MT_OK) return false;
+    if (mti_memory_hooks_begin(&t->memory_hooks, first)) return true;
+    if (t->under_ledger) mt_ledger_end(t->ledger);
+    return false;
+}
+
+static bool after_forward(void *user)
+{
+    mti_trainer *t = user;
+    bool ok = mti_memory_hooks_end(&t->memory_hooks);
+    if (t->under_ledger) ok = mt_ledger_end(t->ledger) == MT_OK && ok;
+    return mt_set_phase("backward") == MT_OK && ok;
+}
+
+/* ---- making and freeing ---- */
 
 static bool make_model(mti_trainer *t)
 {
     const mti_workload *w = &t->workload;
     const mti_train_settings *s = &t->settings;
-    t->model = s->from ? mti_run_base_model(s->from, t->device, &w->config)
-                       : mt_model_new(t->device, &w->config);
-    return t->model && mti_adapt(t->model, &w->memory) &&
-           mti_memory_hooks_make(&t->memory_hooks, &w->memory, t->device, 1) &&
-           mti_memory_hooks_attach(&t->memory_hooks, t->model);
+    mt_module *model = s->from ? mti_run_base_model(s->from, t->device, &w->config)
+                               : mt_model_new(t->device, &w->config);
+    bool ok = model && mti_adapt(model, &w->memory);
+    ok = mti_stage_make_plain(&t->stage, t->device, &w->config, model, s->accumulate) && ok;
+    t->model = t->stage.model;
+    return ok;
 }
 
-static mt_optimizer *optimizer_new(mt_module *model, const mti_workload *w,
-                                   const mti_train_settings *s)
+static bool load_weights(mti_trainer *t)
 {
-    bool master = w->memory.master;
-    switch (w->optimizer) {
-    case MTI_OPT_NONE:
-        return mti_fail_null(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
-    case MTI_OPT_SGD:
-    case MTI_OPT_SGD_MOMENTUM:
-        return mt_sgd_new(model,
-                          &(mt_sgd_options){.lr = s->lr,
-                                            .momentum = w->optimizer == MTI_OPT_SGD ? 0 : 0.9,
-                                            .weight_decay = s->weight_decay,
-                                            .master = master});
-    case MTI_OPT_ADAFACTOR:
-        return mt_adafactor_new(model, &(mt_adafactor_options){.lr = s->lr,
-                                                               .weight_decay = s->weight_decay,
-                                                               .decay_matrices_only = true,
-                                                               .master = master});
-    default:
-        return mt_adamw_new(model,
-                            &(mt_adamw_options){.lr = s->lr,
-                                                .beta2 = 0.99, /* short runs, small batches */
-                                                .weight_decay = s->weight_decay,
-                                                .decay_matrices_only = true,
-                                                .master = master,
-                                                .moments = mti_moments_of(w->optimizer)});
-    }
+    mt_safetensors *file = mti_run_open(t->settings.from);
+    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, &t->stage) == MT_OK;
+    mt_safetensors_free(file);
+    return ok;
+}
+
+static bool make_rank(mti_trainer *t)
+{
+    mti_workload *w = &t->workload;
+    const int64_t data = mti_filled_in(&w->parallel).data;
+    w->parallel.microbatches = t->settings.accumulate;
+    if (w->batch % data)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "--batch %lld is divided among --dp %lld; need a multiple",
+                             (long long)w->batch, (long long)data);
+    const mt_lora_options lora = mti_adapters_of(&w->memory);
+    return mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
+                          lora.rank ? &lora : NULL) &&
+           (!t->settings.from || load_weights(t));
 }
 
 static bool make_optimizer(mti_trainer *t)
 {
     const mti_train_settings *s = &t->settings;
-    t->optimizer = optimizer_new(t->stage ? mt_stage_stepped(t->stage) : t->model, &t->workload, s);
+    const mti_workload *w = &t->workload;
+    if (w->optimizer == MTI_OPT_NONE)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
+    t->optimizer = mti_optimizer_make(w->optimizer, mt_stage_stepped(&t->stage), s->lr,
+                                      s->weight_decay, w->memory.master);
     for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
         if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
     return t->optimizer != NULL;
@@ -67,7 +87,12 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                              "%lld",
                              corpus->n_train, (long long)w->seq + 1);
     mt_seed(device, w->seed);
-    return (w->ranked ? mti_rank_trainer_make(t) : make_model(t)) && make_optimizer(t);
+    bool ok = (w->ranked ? make_rank(t) : make_model(t)) &&
+              mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, &t->stage) &&
+              make_optimizer(t);
+    t->stage.observer = (mti_step_observer){
+        .before_forward = before_forward, .after_forward = after_forward, .user = t};
+    return ok;
 }
 
 void mti_trainer_free(mti_trainer *t)
@@ -75,68 +100,53 @@ void mti_trainer_free(mti_trainer *t)
     for (int i = 0; i < 2; i++) mt_step_graph_free(t->graph[i]);
     mt_optimizer_free(t->optimizer);
     mti_memory_hooks_free(&t->memory_hooks);
-    mt_stage_free(t->stage);
+    mti_stage_free(&t->stage);
     mt_ledger_free(t->ledger);
-    mt_module_free(t->model);
     *t = (mti_trainer){0};
-}
-
-/* ---- batches ---- */
-
-/* Mean cross-entropy of a batch [n,seq]; the caller releases it. */
-static mt_tensor *loss_of(const mti_trainer *t, int64_t n, int64_t seq, const void *inputs,
-                          const void *targets)
-{
-    size_t n_bytes = (size_t)(n * seq) * sizeof(int64_t);
-    mt_tensor *input = mt_from_data(t->device, MT_I64, MT_SHAPE(n, seq), inputs, n_bytes);
-    mt_tensor *target = mt_from_data(t->device, MT_I64, MT_SHAPE(n, seq), targets, n_bytes);
-    mt_tensor *loss = input && target ? mt_model_forward_loss(t->model, input, target) : NULL;
-    mt_release(input);
-    mt_release(target);
-    return loss;
 }
 
 /* ---- training ---- */
 
-/* Forward inside the memory hooks. */
-static mt_tensor *forward_loss(mti_trainer *t, const mt_step_input *in)
+typedef struct micro_batch {
+    mti_trainer *t;
+    const mt_step_input *in; /* inputs and targets */
+    mt_tensor *loss;
+} micro_batch;
+
+static bool take(void *user, mti_turn turn, mti_in_flight *f)
 {
-    const mti_workload *w = &t->workload;
-    if (mt_set_phase("forward") != MT_OK || !mti_memory_hooks_begin(&t->memory_hooks, true))
-        return NULL;
-    mt_tensor *loss = loss_of(t, w->batch, w->seq, in[0].data, in[1].data);
-    if (!mti_memory_hooks_end(&t->memory_hooks)) mt_set(&loss, NULL);
-    return loss;
+    const micro_batch *b = user;
+    const mti_workload *w = &b->t->workload;
+    (void)turn;
+    f->input = mti_ids_tensor(b->t, b->in[0].data, w->batch, w->seq);
+    f->target = mti_ids_tensor(b->t, b->in[1].data, w->batch, w->seq);
+    return f->input && f->target;
 }
 
-/* The loss times its scale, if it has one, and its share of the step. */
-static mt_tensor *scaled_loss(const mti_trainer *t, mt_tensor *loss)
+static bool keep_loss(void *user, mt_tensor *loss)
 {
-    mt_scaler *scaler = t->memory_hooks.scaler;
-    mt_tensor *scaled = scaler ? mt_scaler_scale(scaler, loss) : mt_retain(loss);
-    if (scaled && t->settings.accumulate > 1)
-        mt_set(&scaled, mt_mul_scalar(scaled, 1.0 / (double)t->settings.accumulate));
-    return scaled;
+    micro_batch *b = user;
+    b->loss = mt_retain(loss);
+    return true;
 }
 
 /* Forward and backward of a batch, as a step graph captures it; returns the loss. */
 static mt_tensor *run_batch(void *user, const mt_step_input *in)
 {
-    mti_trainer *t = user;
-    mt_tensor *loss = forward_loss(t, in), *scaled = loss ? scaled_loss(t, loss) : NULL;
-    if (!scaled || mt_set_phase("backward") != MT_OK || mt_backward(scaled) != MT_OK)
-        mt_set(&loss, NULL);
-    mt_release(scaled);
-    return loss;
+    mti_step step = {0};
+    micro_batch b = {user, in, NULL};
+    bool ok = mti_step_begin(&step, &b.t->stage, &(mti_batches){take, keep_loss, &b}) &&
+              mti_step_ahead(&step) && mti_step_backward(&step);
+    mti_step_end(&step);
+    if (!ok) mt_set(&b.loss, NULL);
+    return b.loss;
 }
 
 /* Micro-batch `part` of the step; adds to *sum. */
-static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
+static bool run_part(mti_trainer *t, int64_t part, double *sum)
 {
-    const mti_workload *w = &t->workload;
-    size_t n_ids = (size_t)(w->batch * w->seq);
-    mti_batch_starts(t, part, starts);
-    int64_t *ids = mti_batch_ids(t->corpus->train, w->batch, w->seq, starts);
+    int64_t rows, *ids = mti_batch_shard(t, part, &rows);
+    size_t n_ids = (size_t)(rows * t->workload.seq);
     if (!ids) return false;
     const mt_step_input in[] = {{ids, n_ids * sizeof *ids}, {ids + n_ids, n_ids * sizeof *ids}};
     mt_scaler *scaler = t->memory_hooks.scaler;
@@ -150,31 +160,33 @@ static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
     return loss;
 }
 
-static bool step_optimizer(mti_trainer *t)
-{
-    mt_scaler *scaler = t->memory_hooks.scaler;
-    double clip = t->settings.clip;
-    bool ok;
-    if (t->stage) return mt_stage_step(t->stage, t->optimizer, clip, NULL) == MT_OK;
-    if (scaler)
-        ok = (clip <= 0 || mt_scaler_clip(scaler, t->optimizer, clip, NULL) == MT_OK) &&
-             mt_scaler_step(scaler, t->optimizer, NULL) == MT_OK;
-    else
-        ok = (clip <= 0 || mt_clip_grad_norm(t->model, clip, NULL) == MT_OK) &&
-             mt_optimizer_step(t->optimizer) == MT_OK;
-    return ok && mt_module_zero_grad(t->model) == MT_OK;
-}
-
 /* Forward and backward of all of a step's batches. */
 static bool run_parts(mti_trainer *t, double *loss)
 {
-    double sum = 0;
-    size_t *starts = mti_calloc((size_t)t->workload.batch, sizeof *starts);
-    bool ok = starts != NULL;
+    bool ok = true;
+    *loss = 0;
     for (int64_t part = 0; ok && part < t->settings.accumulate; part++)
-        ok = run_part(t, part, starts, &sum);
-    mti_free(starts);
-    *loss = sum / (double)t->settings.accumulate;
+        ok = run_part(t, part, loss);
+    *loss /= (double)t->settings.accumulate;
+    return ok;
+}
+
+/* The same of one of several ranks; *loss: the mean of all. */
+static bool run_rank(mti_trainer *t, double *loss)
+{
+    int64_t n = t->settings.accumulate, length = mti_shard_length(&t->workload);
+    mt_tensor **all = mti_calloc(2 * (size_t)n, sizeof *all);
+    bool ok = all != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        int64_t rows, *ids = mti_batch_shard(t, i, &rows);
+        all[i] = ids ? mti_ids_tensor(t, ids, rows, length) : NULL;
+        all[n + i] = ids ? mti_ids_tensor(t, ids + rows * length, rows, length) : NULL;
+        mti_free(ids);
+        ok = all[i] && all[n + i];
+    }
+    ok = ok && mt_stage_backward(&t->stage, all, all + n, loss) == MT_OK;
+    for (int64_t i = 0; all && i < 2 * n; i++) mt_release(all[i]);
+    mti_free(all);
     return ok;
 }
 
@@ -182,14 +194,15 @@ bool mti_trainer_step(mti_trainer *t)
 {
     double loss = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
                                        t->settings.lr, t->settings.min_lr);
-    bool ok = t->stage ? mti_rank_trainer_backward(t, &loss) : run_parts(t, &loss);
+    bool ok = t->model ? run_parts(t, &loss) : run_rank(t, &loss);
     ok = ok && mt_set_phase("step") == MT_OK;
     if (ok && !isfinite(loss))
         ok = mti_fail_bool(MT_ERR_STATE,
                            "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
                            "help",
                            loss, (long long)t->step + 1);
-    ok = ok && mt_optimizer_set_lr(t->optimizer, lr) == MT_OK && step_optimizer(t);
+    ok = ok && mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
+         mti_step_optimizer(&t->stage, t->optimizer, t->settings.clip, NULL);
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;
@@ -197,53 +210,21 @@ bool mti_trainer_step(mti_trainer *t)
     return true;
 }
 
-/* ---- held-out text ---- */
+/* ---- what two steps take ---- */
 
-/* Adds n windows' nats to *nats. */
-static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size_t *starts,
-                        double *nats)
+bool mti_trainer_begin_watch(mti_trainer *t)
 {
-    int64_t *ids = mti_batch_ids(t->corpus->held, n, seq, starts);
-    mt_tensor *loss = ids ? loss_of(t, n, seq, ids, ids + n * seq) : NULL;
-    mti_free(ids);
-    if (!loss) return false;
-    *nats += mt_item(loss) * (double)(n * seq);
-    mt_release(loss);
-    return true;
+    mt_mem_reset_peak(t->device);
+    return (t->ledger = mt_ledger_new(t->device)) != NULL;
 }
 
-/* `left` bytes of held-out text to predict, window by window, the last one shorter. */
-static bool add_all(const mti_trainer *t, size_t left, double *nats)
+void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES])
 {
-    size_t starts[EVAL_BATCH], at = 0, seq = (size_t)t->workload.seq;
-    while (left >= seq) {
-        int64_t n = 0;
-        for (; n < EVAL_BATCH && left >= seq; n++, at += seq, left -= seq) starts[n] = at;
-        if (!add_windows(t, n, (int64_t)seq, starts, nats)) return false;
-    }
-    return left == 0 || add_windows(t, 1, (int64_t)left, &at, nats);
-}
-
-/* Of a model that is here as a whole. */
-static bool nats_of(const mti_trainer *t, size_t n_bytes, double *nats)
-{
-    bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
-    mt_module_set_training(t->model, false);
-    bool ok = add_all(t, n_bytes, nats);
-    mt_module_set_training(t->model, training);
-    mt_set_grad_mode(grad);
-    return ok;
-}
-
-bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
-{
-    size_t n = t->corpus->n_held;
-    if (max_bytes && n > max_bytes) n = max_bytes;
-    if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu bytes are held out; 2 are needed", n);
-    double nats = 0;
-    bool ok = mt_set_phase("held-out") == MT_OK &&
-              (t->stage ? mti_rank_trainer_held_out(t, n - 1, &nats) : nats_of(t, n - 1, &nats));
-    mt_set_phase(NULL);
-    *bits = nats / (double)(n - 1) / log(2);
-    return ok;
+    mt_mem_stats stats;
+    mt_mem_get_stats(t->device, &stats);
+    figures[MTI_SAVED] = mt_ledger_bytes(t->ledger);
+    figures[MTI_PEAK] = stats.allocated.peak;
+    figures[MTI_RESERVED] = stats.reserved.peak;
+    mt_ledger_free(t->ledger);
+    t->ledger = NULL;
 }

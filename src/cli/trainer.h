@@ -4,7 +4,7 @@
 
 #include "cli/corpus.h"
 #include "measure/memory_hooks.h"
-#include "measure/workload.h"
+#include "measure/together.h"
 #include "memtape/generate.h"
 #include "memtape/step_graph.h"
 #include "parallel/parallel.h"
@@ -24,9 +24,9 @@ typedef struct mti_trainer {
     mti_train_settings settings;
     const mti_corpus *corpus; /* borrowed */
     mt_device *device;        /* borrowed */
-    mt_module *model;         /* NULL for one of several ranks, which has ... */
-    mt_stage *stage;          /* ... a part of it (rank_trainer.h) */
-    mt_comm *world;           /* of all ranks, borrowed */
+    mti_stage stage;
+    mt_module *model;        /* the stage's; NULL for one of several ranks */
+    mt_comm *world;          /* of all ranks, borrowed */
     mt_ledger *ledger;       /* of a rank: for the forwards before the first backward; NULL: none */
     int64_t ledger_forwards; /* those that it has seen */
     bool under_ledger;       /* now */
@@ -47,11 +47,22 @@ bool mti_trainer_step(mti_trainer *t);
  * first being predicted from at most seq bytes before it. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
 
-/* Where in the text each sequence of batch `part` of the next step begins: starts[batch]. */
-void mti_batch_starts(const mti_trainer *t, int64_t part, size_t *starts);
+/* Between them two steps of a rank: what the first forward keeps, and what both take. `figures` may
+ * be those of a rank that is predicted, on meta, or of one that runs. */
+bool mti_trainer_begin_watch(mti_trainer *t);
+void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES]);
+#define MTI_WATCHED_STEPS 2
+
 /* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
  * `text`. The caller frees them. */
 int64_t *mti_batch_ids(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts);
+/* Those of batch `part` of the next step that this rank has: *rows sequences, and of each as many
+ * positions as mti_shard_length says. A trainer of one process has all. */
+int64_t *mti_batch_shard(const mti_trainer *t, int64_t part, int64_t *rows);
+int64_t mti_shard_length(const mti_workload *w);
+/* ids[rows,seq] becomes [rows,length]: the positions of each row that this rank has. */
+void mti_keep_shard(const mti_workload *w, int64_t rows, int64_t *ids);
+mt_tensor *mti_ids_tensor(const mti_trainer *t, const int64_t *ids, int64_t rows, int64_t length);
 
 /* Text that continues a prompt, byte by byte. When it fills the model's context its last half is
  * read again, since keys and values cannot move to other positions. `options` are mt_generate's;

@@ -26,7 +26,7 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
     for (int zero = 0; zero <= (h.data * h.context > 1 ? 3 : 0); zero++) {
         h.zero = zero;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
-        bool factors = zero > 0 && task->workload->optimizer == MTI_OPT_ADAFACTOR; /* of matrices */
+        bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool whole = zero < 3 && (h.f32_shards || given->keep_root ||
                                   h.gather != MT_GATHER_MODULE); /* there are no shards */
         if (codes || factors || whole || !allowed(o->zero_plus_1, zero + 1)) continue;

@@ -7,8 +7,8 @@
 
 static bool read_optimizer(mti_workload *w, const mt_fit_options *o)
 {
-    const char *name = o->optimizer ? o->optimizer : "adamw";
-    return mti_choice_parse(&mti_optimizers, name, &w->optimizer) == MT_OK;
+    w->optimizer = MTI_OPT_DEFAULT;
+    return !o->optimizer || mti_choice_parse(&mti_optimizers, o->optimizer, &w->optimizer) == MT_OK;
 }
 
 static bool read_policy(const mt_fit_options *o)

@@ -75,14 +75,14 @@ static bool fewer(const mti_workload *w, const mt_fit_options *o, mti_fit_remedi
 
 static bool smaller_state(const mti_workload *w, const mt_fit_options *o, mti_fit_remedies *all)
 {
-    static const mti_optimizer_choice smaller[] = {MTI_OPT_ADAMW_8BIT, MTI_OPT_ADAFACTOR};
     bool found, ok = true;
-    if (w->optimizer != MTI_OPT_ADAMW) return true;
-    for (size_t i = 0; ok && i < sizeof smaller / sizeof *smaller; i++) {
+    if (w->optimizer != MTI_OPT_DEFAULT) return true;
+    for (int i = 0; ok && i < MTI_OPTIMIZERS; i++) {
+        if (!mti_optimizer_row_of(i)->saves_memory) continue;
         attempt a = unchanged(w, o);
-        a.workload.optimizer = smaller[i];
+        a.workload.optimizer = i;
         a.workload.memory.master = false;
-        snprintf(a.change, sizeof a.change, "--optimizer %s", mti_optimizer_name(smaller[i]));
+        snprintf(a.change, sizeof a.change, "--optimizer %s", mti_optimizer_name(i));
         ok = helps(&a, 0, all, &found);
     }
     return ok;

@@ -38,7 +38,7 @@ bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale)
     *g = (mti_gradients){0};
     mt_device *separate = mt_device_open("cpu");
     bool ok = separate && take(g, "input", s->input, separate) &&
-              mt_module_params(s->model, &params, &n) == MT_OK;
+              mt_module_params(s->stage.model, &params, &n) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) ok = take(g, params[i].name, params[i].tensor, separate);
     mt_device_release(separate);
     for (size_t i = 0; ok && scale != 1 && i < g->n; i++)

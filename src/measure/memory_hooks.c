@@ -66,11 +66,6 @@ static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
     return status == MT_OK;
 }
 
-bool mti_memory_hooks_attach(mti_memory_hooks *p, mt_module *model)
-{
-    return !p->options || (widen_gradients(p, model) && make_checkpoints(p, model));
-}
-
 static bool make_offload(mti_memory_hooks *p)
 {
     if (!p->options->offload) return true;
@@ -98,17 +93,26 @@ static bool make_scaler(mti_memory_hooks *p)
     return p->scaler != NULL;
 }
 
-bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
-                           mt_device *device, int64_t ahead)
+static bool attach(mti_memory_hooks *p, mti_stage *stage)
 {
-    *p = (mti_memory_hooks){
-        .options = is_default(options) ? NULL : options, .device = device, .ahead = ahead};
+    bool ok = true;
+    for (int64_t i = 0; ok && i < stage->schedule.n_parts; i++)
+        ok = widen_gradients(p, stage->parts[i]) && make_checkpoints(p, stage->parts[i]);
+    stage->scaler = p->scaler;
+    return ok && widen_gradients(p, mti_zero_stepped(stage->zero)); /* ZeRO's pieces */
+}
+
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options, mti_stage *stage)
+{
+    *p = (mti_memory_hooks){.options = is_default(options) ? NULL : options,
+                            .device = stage->device,
+                            .ahead = stage->schedule.ahead};
     if (!p->options) return true;
     if (hooks_wanted(options)) {
-        p->asked = mt_ledger_new(device);
+        p->asked = mt_ledger_new(p->device);
         if (!p->asked) return false;
     }
-    return make_offload(p) && make_compress(p) && make_scaler(p);
+    return make_offload(p) && make_compress(p) && make_scaler(p) && attach(p, stage);
 }
 
 void mti_memory_hooks_free(mti_memory_hooks *p)

@@ -6,6 +6,7 @@
 #include "memtape/autocast.h"
 #include "memtape/lora.h"
 #include "memtape/offload.h"
+#include "parallel/parallel.h"
 #include "plan/plan.h"
 
 /* What they did; complete after mti_memory_hooks_report. */
@@ -46,11 +47,9 @@ bool mti_adapt(mt_module *model, const mti_memory_options *options);
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
                            const mti_memory_options *options);
 
-/* All but adapters, for a step that begins with `ahead` forwards. Free in any case. */
+/* All but adapters, for the steps of a stage, which borrows the scaler. Free in any case. */
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
-                           mt_device *device, int64_t ahead);
-/* The checkpoints of a model, or of a part of one, and the dtype of its gradients. */
-bool mti_memory_hooks_attach(mti_memory_hooks *p, mt_module *model);
+                           mti_stage *stage);
 void mti_memory_hooks_free(mti_memory_hooks *p);
 /* Around each forward; end also after a failure, once begin went well. `first`: of a step. */
 bool mti_memory_hooks_begin(mti_memory_hooks *p, bool first);

@@ -11,52 +11,26 @@ static int64_t rounding(int64_t bytes) { return (int64_t)mti_rounded((size_t)byt
 typedef struct states {
     const mti_workload *workload;
     int64_t rounding;       /* of every tensor up to multiples of 512 bytes */
-    int64_t besides_codes;  /* of 8-bit moments: scales, and what small parameters have instead */
-    int64_t factors;        /* of Adafactor */
+    int64_t beside;         /* state of the optimizer that is not so much for each element */
     int64_t input_gradient; /* a gradient, but not of a parameter; its block, ... */
     int64_t input_rest;     /* ... and the rest in it */
 } states;
 
-static int64_t factors_of(const mti_workload *w, const mt_tensor *param)
+/* Adds parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
+static void add_parameter(states *st, const mt_tensor *param)
 {
-    if (w->optimizer != MTI_OPT_ADAFACTOR) return 0;
-    return mt_adafactor_bytes(mt_dtype_of(param), mt_rank(param), mt_shape(param),
-                              w->memory.master);
-}
-
-static int64_t rounding_of_moments(const mti_workload *w, const mt_tensor *param)
-{
-    int64_t n = mt_numel(param), rank = mt_rank(param), size;
-    const int64_t *shape = mt_shape(param);
+    const mti_workload *w = st->workload;
     mt_dtype dtype = mt_dtype_of(param);
-    switch (w->optimizer) {
-    case MTI_OPT_NONE:
-    case MTI_OPT_SGD: return 0;
-    case MTI_OPT_ADAFACTOR:
-        size = n ? mt_adafactor_bytes(dtype, 1, &n, w->memory.master) / n : 0;
-        if (rank < 2) return rounding(n * size);
-        return rounding(n / shape[rank - 1] * size) + rounding(n / shape[rank - 2] * size);
-    default:
-        return (w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 2) *
-               rounding(mt_moment_bytes(mti_moments_of(w->optimizer), dtype, n));
+    int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(dtype), wide = e == 8 ? 8 : 4;
+    int64_t sizes[MTI_MAX_STATE];
+    int n_state = mti_optimizer_sizes(w->optimizer, param, w->memory.master, sizes);
+    st->rounding += rounding(n * e) + rounding(n * (w->memory.f32_gradients ? wide : e)) +
+                    w->memory.master * rounding(n * wide);
+    st->beside -= n * mti_optimizer_element_bytes(w->optimizer, dtype);
+    for (int k = 0; k < n_state; k++) {
+        st->rounding += rounding(sizes[k]);
+        st->beside += sizes[k];
     }
-}
-
-/* Of parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
-static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
-{
-    int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
-    int64_t wide = e == 8 ? 8 : 4, gradient = w->memory.f32_gradients ? wide : e;
-    return rounding(n * e) + rounding(n * gradient) + rounding_of_moments(w, param) +
-           w->memory.master * rounding(n * wide);
-}
-
-static int64_t besides_codes_of(const mti_workload *w, const mt_tensor *param)
-{
-    int64_t n = mt_numel(param);
-    mt_dtype dtype = mt_dtype_of(param);
-    bool codes = w->optimizer == MTI_OPT_ADAMW_8BIT && dtype != MT_F64;
-    return codes ? 2 * (mt_moment_bytes(MT_MOMENTS_8BIT, dtype, n) - n) : 0;
 }
 
 static bool look(void *user, const mti_subject *s, double loss, double scale)
@@ -65,12 +39,8 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     const mt_named_tensor *params;
     size_t n;
     (void)loss, (void)scale;
-    if (mt_module_params(s->model, &params, &n) != MT_OK) return false;
-    for (size_t i = 0; i < n; i++) {
-        st->rounding += rounding_of(st->workload, params[i].tensor);
-        st->besides_codes += besides_codes_of(st->workload, params[i].tensor);
-        st->factors += factors_of(st->workload, params[i].tensor);
-    }
+    if (mt_module_params(s->stage.model, &params, &n) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++) add_parameter(st, params[i].tensor);
     mt_tensor *g = mt_grad(s->input);
     mt_storage_info of = mt_storage_of(g);
     st->input_gradient = (int64_t)of.allocated;
@@ -124,11 +94,7 @@ static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti
     add_states(m, "backward", MT_GRADIENT, &bytes, &rests);
     add_states(m, "step", MT_OPTIMIZER, &bytes, &rests);
     if (mt_plan_states(run, &training, next(p)) != MT_OK ||
-        !mti_add_row(next(p), st->besides_codes,
-                     "a scale for each 256 codes; f32 for parameters below %d elements",
-                     MT_MOMENTS_8BIT_LEAST) ||
-        !mti_add_row(next(p), st->factors,
-                     "Adafactor: means of each matrix's rows and columns; vectors whole") ||
+        !mti_add_row(next(p), st->beside, "%s", mti_optimizer_row_of(w->optimizer)->beside) ||
         !mti_add_row(next(p), st->rounding, "every tensor up to a multiple of 512 bytes") ||
         !mti_add_row(next(p), rests, "rests of blocks that were not split off"))
         return false;

@@ -67,7 +67,7 @@ mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
     mti_workload w = {
         .batch = batch,
         .seq = seq,
-        .optimizer = MTI_OPT_ADAMW,
+        .optimizer = MTI_OPT_DEFAULT,
         .memory = {.checkpoint = strcmp(checkpoint, "none") ? checkpoint : NULL, .master = true},
         .ranked = true,
         .parallel = parallel ? *parallel : alone};

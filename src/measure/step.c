@@ -5,9 +5,9 @@
 #include "measure/step.h"
 #include "measure/repeat.h"
 #include "memtape/ops.h"
-#include "nn/model.h"
 #include "collectives/collectives.h"
 
+#define WEIGHT_DECAY 0.1
 #define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
 
 /* ---- phases ---- */
@@ -78,10 +78,10 @@ static bool add_saved(mti_growth *g, const mti_measurement *m, mti_hashmap *save
     return true;
 }
 
-/* `stages`: the comm by which outputs leave for another stage; may be NULL. */
-static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
-                               const mt_comm *stages)
+/* After the forwards before the first backward. */
+static bool account_for_growth(mti_measurement *m, const mti_step *step)
 {
+    const mt_comm *stages = step->stage->shares->parallel.pipeline_comm;
     mti_growth *g = &m->growth;
     const mti_phase *phases = m->phases.at; /* init and forward */
     mti_hashmap saved = {0};
@@ -91,9 +91,10 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
     for (int c = 0; c < MT_CATEGORY_COUNT; c++)
         g->rests += (int64_t)(phases[1].rests[c] - phases[0].rests[c]);
     bool ok = add_saved(g, m, &saved);
-    for (int64_t i = 0; ok && i < n_flown; i++) {
-        g->output += unsaved(m, &saved, flown[i].output);
-        g->input += unsaved(m, &saved, flown[i].input) + unsaved(m, &saved, flown[i].target);
+    for (int64_t i = 0; ok && i < m->in_flight; i++) {
+        const mti_in_flight *f = &step->in_flight[i];
+        g->output += unsaved(m, &saved, f->output);
+        g->input += unsaved(m, &saved, f->input) + unsaved(m, &saved, f->target);
     }
     for (int way = 0; ok && way < MTI_WAYS; way++)
         g->output += unsaved(m, &saved, mti_on_the_way(stages, (mti_way)way));
@@ -103,7 +104,7 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
     return ok;
 }
 
-/* ---- the step ---- */
+/* ---- around forwards and backwards ---- */
 
 typedef struct run {
     const mti_workload *workload;
@@ -111,166 +112,92 @@ typedef struct run {
     mti_measurement *m;
     mti_subject subject;
     mti_memory_hooks memory_hooks;
-    mt_optimizer *optimizer;
+    mt_optimizer *optimizer; /* NULL: none */
     mti_repeat repeat;
-    mti_flown *flown; /* [n_flown], a ring: between forward and backward */
-    int64_t n_flown;
     bool inference; /* no target, and so no loss */
 } run;
 
-static void end_flights(run *r)
+static bool take(void *user, mti_turn turn, mti_in_flight *f)
 {
-    for (int64_t k = 0; r->flown && k < r->n_flown; k++) mti_flown_free(&r->flown[k]);
+    const run *r = user;
+    return mti_subject_take(&r->subject, turn, f);
 }
 
-/* The k-th forward. Every forward draws the same random numbers. */
-static bool forward(run *r, int64_t k)
+/* Every forward draws the same random numbers. */
+static bool before_forward(void *user, bool first)
 {
-    mti_flown *f = &r->flown[k % r->n_flown];
+    run *r = user;
     mt_seed(r->subject.device, r->workload->seed + 1);
-    if (!mti_repeat_turn(&r->repeat) || !mti_memory_hooks_begin(&r->memory_hooks, k == 0))
-        return false;
-    bool ok = mti_subject_fly(&r->subject, k, f);
-    ok = mti_memory_hooks_end(&r->memory_hooks) && ok;
-    mt_scaler *scaler = r->memory_hooks.scaler;
-    if (ok && scaler && f->last && r->subject.has_loss)
-        mt_set(&f->output, mt_scaler_scale(scaler, f->output));
-    return ok && f->output && mt_set_category(f->output, MT_OUTPUT) == MT_OK;
+    return mt_device_sync(r->subject.device) == MT_OK && mti_repeat_turn(&r->repeat) &&
+           mti_memory_hooks_begin(&r->memory_hooks, first);
 }
 
-/* Stands for the gradient from later layers; of what is sent to another stage, which has no bytes
- * of its own, without bytes, too. */
-static mt_tensor *gradient_of(const mti_flown *f)
+static bool after_forward(void *user)
 {
-    mt_device *device = mt_device_of(f->output);
-    mt_dtype dtype = mt_dtype_of(f->output);
-    int rank = mt_rank(f->output);
-    if (f->last) return mt_normal(device, dtype, rank, mt_shape(f->output), 0, 1);
-    mt_tensor *one = mt_zeros(device, dtype, 0, NULL);
-    mt_set(&one, one ? mt_expand(one, rank, mt_shape(f->output)) : NULL);
-    return one;
+    run *r = user;
+    return mti_memory_hooks_end(&r->memory_hooks);
 }
 
-/* The k-th backward. Frees the output when backward has begun, as a training loop does. */
-static bool backward(run *r, int64_t k)
+/* Of the turns to come, leaves out as many as would only repeat what has been. */
+static bool leave_out(run *r, mti_step *step, int64_t done)
 {
-    mt_device *device = r->subject.device;
-    mti_flown *f = &r->flown[mti_subject_return(&r->subject, k) % r->n_flown];
-    mt_backward_options options = {0};
-    if (!mti_repeat_turn(&r->repeat)) return false;
-    bool loss = f->last && r->subject.has_loss;
-    mt_release(f->input);
-    mt_release(f->target);
-    f->input = f->target = NULL; /* the tape has what it needs of them */
-    mt_seed(device, r->workload->seed + 2);
-    if (!loss) options.gradient = gradient_of(f);
-    mti_subject_tell_backward(&r->subject, k);
-    bool ok = (loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK &&
-              mt_device_sync(device) == MT_OK;
-    mt_release(options.gradient);
-    mti_flown_free(f);
-    return ok;
+    int64_t period;
+    if (mt_device_has_data(r->subject.device) || done == 0 || step->next >= step->n) return true;
+    if (!mti_repeat_find(&r->repeat, done, &period)) return false;
+    if (period) mti_step_leave_out(step, period);
+    return true;
 }
 
-static mt_optimizer *make_optimizer(const run *r)
+static bool before_backward(void *user, mti_step *step, int64_t k)
 {
-    mt_module *model = mti_subject_stepped(&r->subject);
-    bool master = r->workload->memory.master;
-    bool momentum = r->workload->optimizer == MTI_OPT_SGD_MOMENTUM;
-    const mt_sgd_options sgd = {.lr = 1e-3, .momentum = momentum ? 0.9 : 0, .master = master};
-    const mt_adamw_options adamw = {.lr = 1e-3,
-                                    .weight_decay = 0.1,
-                                    .master = master,
-                                    .moments = mti_moments_of(r->workload->optimizer)};
-    const mt_adafactor_options adafactor = {.lr = 1e-2, .master = master};
-    switch (r->workload->optimizer) {
-    case MTI_OPT_ADAFACTOR: return mt_adafactor_new(model, &adafactor);
-    case MTI_OPT_SGD:
-    case MTI_OPT_SGD_MOMENTUM: return mt_sgd_new(model, &sgd);
-    default: return mt_adamw_new(model, &adamw);
-    }
+    run *r = user;
+    mt_seed(r->subject.device, r->workload->seed + 2);
+    return leave_out(r, step, k) && mti_repeat_turn(&r->repeat);
 }
 
 /* What the gradients and the optimizer's state take now. */
-static bool note_states(run *r)
+static bool note_states(void *user)
 {
+    run *r = user;
     r->m->optimizer_bytes = mti_optimizer_state_bytes(r->optimizer);
-    return mti_subject_grad_bytes(&r->subject, &r->m->grad_bytes);
-}
-
-static bool step_optimizer(const run *r)
-{
-    mt_scaler *scaler = r->memory_hooks.scaler;
-    double squares;
-    if (scaler && r->subject.stage) /* all ranks skip a step, or none */
-        return mti_zero_squares(r->subject.stage->zero, &squares) &&
-               mti_scaler_step_given(scaler, r->optimizer, squares, 0, NULL);
-    return (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
-                   : mt_optimizer_step(r->optimizer)) == MT_OK;
-}
-
-static bool step(run *r)
-{
-    if (r->workload->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
-    bool ok = r->workload->optimizer == MTI_OPT_NONE || r->optimizer;
-    ok = ok && mti_subject_before_step(&r->subject);
-    if (ok && r->optimizer) ok = step_optimizer(r);
-    return ok && note_states(r) && mti_subject_after_step(&r->subject) &&
-           mt_device_sync(r->subject.device) == MT_OK;
+    return mti_zero_grad_bytes(r->subject.stage.zero, &r->m->grad_bytes);
 }
 
 /* ---- a step, phase by phase ---- */
 
 /* The forwards before the first backward, under a ledger if there is one. */
-static bool forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
+static bool forward_phase(run *r, mti_step *step, mti_phases *phases, mt_ledger *ledger)
 {
+    mti_stage *stage = &r->subject.stage;
     mt_device *device = r->subject.device;
     double began = begin_phase("forward", device);
-    mti_subject_set_turns(&r->subject, 0);
-    mti_repeat_begin(&r->repeat, device, mti_subject_ahead(&r->subject),
-                     mti_subject_unit(&r->subject));
+    mti_repeat_begin(&r->repeat, device, stage->schedule.ahead,
+                     mti_schedule_unit(&stage->schedule));
     bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
-    for (int64_t k = 0; ok && k < mti_subject_ahead(&r->subject); k++)
-        ok = (r->inference && !mti_subject_is_first(&r->subject, k)) || forward(r, k);
+    ok = ok && mti_step_begin(step, stage, &(mti_batches){.take = take, .user = r}) &&
+         (r->inference ? mti_step_infer : mti_step_ahead)(step);
     if (collects) ok = mt_ledger_end(ledger) == MT_OK && ok;
     ok = ok && mt_device_sync(device) == MT_OK;
     end_phase(phases, "forward", device, began);
     return ok;
 }
 
-/* After `done` backwards and forwards in turns: leaves out, of *n in all, as many as would only
- * repeat what has been. */
-static bool leave_out(run *r, int64_t done, int64_t next, int64_t *n)
+static bool backward_phase(run *r, mti_step *step, mti_phases *phases)
 {
-    int64_t period;
-    if (mt_device_has_data(r->subject.device)) return true;
-    if (!mti_repeat_find(&r->repeat, done, &period)) return false;
-    if (period) mti_subject_set_turns(&r->subject, *n -= (*n - next) / period * period);
-    return true;
-}
-
-/* Forward and backward in turns, then the remaining backwards. */
-static bool backward_phase(run *r, mti_phases *phases)
-{
-    int64_t n = mti_subject_turns(&r->subject), next = mti_subject_ahead(&r->subject);
-    double began = begin_phase("backward", r->subject.device);
-    bool ok = mti_subject_start_backward(&r->subject);
-    for (int64_t back = 0; ok && back < n; back++) {
-        ok = backward(r, back);
-        if (ok && next < n) ok = forward(r, next++) && leave_out(r, back + 1, next, &n);
-    }
-    ok = mti_subject_end_backward(&r->subject) && ok;
-    ok = ok && mt_comm_settle(mti_subject_comm(&r->subject)) == MT_OK;
-    end_phase(phases, "backward", r->subject.device, began);
+    mt_device *device = r->subject.device;
+    double began = begin_phase("backward", device);
+    bool ok = mti_step_backward(step) && mt_device_sync(device) == MT_OK;
+    end_phase(phases, "backward", device, began);
     return ok;
 }
 
 static bool step_phase(run *r, mti_phases *phases)
 {
-    if (r->workload->optimizer == MTI_OPT_NONE) return step(r);
-    double began = begin_phase("step", r->subject.device);
-    bool ok = step(r);
-    end_phase(phases, "step", r->subject.device, began);
+    mt_device *device = r->subject.device;
+    double began = r->optimizer ? begin_phase("step", device) : 0;
+    bool ok = mti_step_optimizer(&r->subject.stage, r->optimizer, 0, NULL) &&
+              mt_device_sync(device) == MT_OK;
+    if (r->optimizer) end_phase(phases, "step", device, began);
     return ok;
 }
 
@@ -280,57 +207,69 @@ static bool name_parameters(const run *r)
 {
     const mt_named_tensor *params;
     size_t n;
-    return !r->watch.timeline || (mt_module_params(r->subject.model, &params, &n) == MT_OK &&
+    return !r->watch.timeline || (mt_module_params(r->subject.stage.model, &params, &n) == MT_OK &&
                                   mti_timeline_name(&r->m->timeline, params, n));
 }
 
-static bool make_hooks(run *r)
+static bool make_optimizer(run *r)
 {
-    const mti_stage *stage = r->subject.stage;
-    mti_memory_hooks *hooks = &r->memory_hooks;
-    if (!mti_memory_hooks_make(hooks, &r->workload->memory, r->subject.device,
-                               mti_subject_ahead(&r->subject)))
-        return false;
-    if (!stage) return mti_memory_hooks_attach(hooks, r->subject.model);
-    bool ok = true;
-    for (int64_t i = 0; ok && i < stage->schedule.n_parts; i++)
-        ok = mti_memory_hooks_attach(hooks, stage->parts[i]);
-    mt_module *stepped = mti_subject_stepped(&r->subject);
-    if (ok && r->workload->memory.f32_gradients) /* of ZeRO's pieces, too */
-        ok = mt_module_set_grad_dtype(stepped, MT_F32) == MT_OK;
-    return ok;
-}
-
-static bool step_in_backward(run *r)
-{
-    if (!r->workload->memory.step_in_backward || r->inference) return true;
-    r->optimizer = make_optimizer(r);
-    return r->optimizer && mt_optimizer_step_in_backward(r->optimizer, true) == MT_OK;
+    const mti_workload *w = r->workload;
+    double lr = mti_optimizer_row_of(w->optimizer)->params.lr;
+    if (w->optimizer == MTI_OPT_NONE || r->inference) return true;
+    r->optimizer = mti_optimizer_make(w->optimizer, mt_stage_stepped(&r->subject.stage), lr,
+                                      WEIGHT_DECAY, w->memory.master);
+    return r->optimizer && (!w->memory.step_in_backward ||
+                            mt_optimizer_step_in_backward(r->optimizer, true) == MT_OK);
 }
 
 static bool init_phase(run *r, mt_device *device)
 {
     mti_measurement *m = r->m;
+    mti_stage *stage = &r->subject.stage;
     double began = begin_phase("init", device);
-    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) && make_hooks(r) &&
-              step_in_backward(r);
+    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) &&
+              mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, stage) &&
+              make_optimizer(r);
     end_phase(&m->phases, "init", device, began);
+    stage->observer =
+        (mti_step_observer){before_forward, after_forward, before_backward, note_states, r};
     m->newest_before = mti_pool_newest(device->pool);
-    m->n_params = r->subject.n_params;
-    m->in_flight = mti_subject_ahead(&r->subject);
-    if (r->subject.stage) m->layers = r->subject.stage->layers;
-    /* A backward's forward is in its unit. */
-    r->n_flown = m->in_flight + mti_subject_unit(&r->subject) + 1;
-    r->flown = ok ? mti_calloc((size_t)r->n_flown, sizeof *r->flown) : NULL;
-    return r->flown && name_parameters(r) &&
-           mt_module_size(r->subject.model, NULL, &m->param_bytes) == MT_OK;
+    m->n_params = stage->n_params;
+    m->in_flight = stage->schedule.ahead;
+    m->layers = stage->layers;
+    return ok && name_parameters(r) && mt_module_size(stage->model, NULL, &m->param_bytes) == MT_OK;
 }
 
 /* The first one's, whose backward is the first; NaN without data or without a loss. */
-static double loss_of(const run *r, double scale)
+static double loss_of(const run *r, const mti_step *step)
 {
     bool known = r->subject.has_loss && mt_device_has_data(r->subject.device);
-    return known ? mt_item(r->flown[mti_subject_return(&r->subject, 0)].output) / scale : NAN;
+    int64_t first = mti_schedule_return(&step->stage->schedule, 0);
+    return known ? mt_item(step->in_flight[first].output) / mti_stage_loss_scale(step->stage) : NAN;
+}
+
+static bool make_first_step(run *r, mti_step *step)
+{
+    mti_measurement *m = r->m;
+    if (!forward_phase(r, step, &m->phases, m->ledger) || !account_for_growth(m, step))
+        return false;
+    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
+    double loss = loss_of(r, step);
+    return backward_phase(r, step, &m->phases) &&
+           (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
+           step_phase(r, &m->phases);
+}
+
+/* Only so many microbatches ran. */
+static uint64_t of_all(const run *r, uint64_t counted)
+{
+    const mti_stage *stage = &r->subject.stage;
+    return counted / (uint64_t)stage->schedule.run * (uint64_t)stage->shares->parallel.microbatches;
+}
+
+static mt_flops flops_of_all(const run *r, mt_flops f)
+{
+    return (mt_flops){of_all(r, f.forward), of_all(r, f.backward), of_all(r, f.recompute)};
 }
 
 /* Also measures what is reported of the first step alone: saved tensors, growth, FLOPs, loss. */
@@ -338,18 +277,13 @@ static bool first_step(run *r)
 {
     mti_measurement *m = r->m;
     mt_device *device = r->subject.device;
+    mti_step step = {0};
     m->ledger = mt_ledger_new(device);
     if (!m->ledger) return false;
     mt_flops_reset(device);
-    if (!forward_phase(r, &m->phases, m->ledger) ||
-        !account_for_growth(m, r->flown, m->in_flight, mti_subject_comm(&r->subject)))
-        return false;
-    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
-    double loss = loss_of(r, scale);
-    bool ok = backward_phase(r, &m->phases) &&
-              (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
-              step_phase(r, &m->phases);
-    m->flops = mti_subject_flops(&r->subject, mt_flops_get(device));
+    bool ok = make_first_step(r, &step);
+    m->flops = flops_of_all(r, mt_flops_get(device));
+    mti_step_end(&step);
     return ok;
 }
 
@@ -359,8 +293,12 @@ static bool first_step(run *r)
 static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
 {
     mt_tensor *input = r->subject.input;
+    mti_step step = {0};
     if (input && mt_requires_grad(input) && mt_set_grad(input, NULL) != MT_OK) return false;
-    return forward_phase(r, phases, ledger) && backward_phase(r, phases) && step_phase(r, phases);
+    bool ok = forward_phase(r, &step, phases, ledger) && backward_phase(r, &step, phases) &&
+              step_phase(r, phases);
+    mti_step_end(&step);
+    return ok;
 }
 
 /* A loss scaler skips steps whose gradients overflow, and before its first step an optimizer has no
@@ -394,18 +332,16 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
 {
     const mt_flops *f = &from->flops, *g = &to->flops;
     const mt_traffic *a = &from->traffic, *b = &to->traffic;
-    const mti_subject *subject = &r->subject;
-    s->flops =
-        mti_subject_flops(subject, (mt_flops){g->forward - f->forward, g->backward - f->backward,
-                                              g->recompute - f->recompute});
-    s->traffic = (mt_traffic){.products = mti_subject_whole(subject, b->products - a->products),
-                              .others = mti_subject_whole(subject, b->others - a->others),
-                              .layers = mti_subject_whole(subject, b->layers - a->layers),
-                              .pieces = mti_subject_whole(subject, b->pieces - a->pieces),
-                              .context = mti_subject_whole(subject, b->context - a->context),
-                              .stages = mti_subject_whole(subject, b->stages - a->stages),
+    s->flops = flops_of_all(r, (mt_flops){g->forward - f->forward, g->backward - f->backward,
+                                          g->recompute - f->recompute});
+    s->traffic = (mt_traffic){.products = of_all(r, b->products - a->products),
+                              .others = of_all(r, b->others - a->others),
+                              .layers = of_all(r, b->layers - a->layers),
+                              .pieces = of_all(r, b->pieces - a->pieces),
+                              .context = of_all(r, b->context - a->context),
+                              .stages = of_all(r, b->stages - a->stages),
                               .replicas = b->replicas - a->replicas};
-    s->offloaded = mti_subject_whole(subject, to->offloaded - from->offloaded);
+    s->offloaded = of_all(r, to->offloaded - from->offloaded);
 }
 
 static bool steady_step(run *r)
@@ -448,8 +384,6 @@ const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady)
 
 static void clean_up(run *r)
 {
-    end_flights(r);
-    mti_free(r->flown);
     mti_repeat_free(&r->repeat);
     mt_optimizer_free(r->optimizer);
     mti_memory_hooks_free(&r->memory_hooks);
@@ -474,15 +408,24 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
 
 /* ---- inference ---- */
 
+/* Dropout is off. */
+static void set_inference(const mti_stage *stage)
+{
+    for (int64_t i = 0; i < stage->schedule.n_parts; i++)
+        mt_module_set_training(stage->parts[i], false);
+}
+
 static bool infer(run *r, mt_device *device)
 {
     mti_measurement *m = r->m;
+    mti_step step = {0};
     m->ledger = mt_ledger_new(device);
     if (!m->ledger || !init_phase(r, device)) return false;
-    mti_subject_infers(&r->subject);
+    set_inference(&r->subject.stage);
     mt_flops_reset(device);
-    bool ok = forward_phase(r, &m->phases, m->ledger);
+    bool ok = forward_phase(r, &step, &m->phases, m->ledger);
     m->flops = mt_flops_get(device);
+    mti_step_end(&step);
     return ok;
 }
 

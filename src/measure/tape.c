@@ -86,7 +86,7 @@ static mt_tensor *forward_of(void *user)
 {
     subject *s = user;
     if (!mti_memory_hooks_begin(&s->hooks, true)) return NULL;
-    mt_tensor *output = mti_subject_forward(&s->of);
+    mt_tensor *output = mti_stage_run(&s->of.stage, 0, s->of.input, s->of.target);
     if (!mti_memory_hooks_end(&s->hooks)) mt_set(&output, NULL);
     return output;
 }
@@ -96,8 +96,8 @@ bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
     subject s = {0};
     *t = (mti_tape){0};
     bool ok = mti_subject_make(&s.of, device, w, true) &&
-              mti_memory_hooks_make(&s.hooks, &w->memory, device, 1) &&
-              mti_memory_hooks_attach(&s.hooks, s.of.model) && mti_tape_of(t, forward_of, &s);
+              mti_memory_hooks_make(&s.hooks, &w->memory, &s.of.stage) &&
+              mti_tape_of(t, forward_of, &s);
     mti_memory_hooks_free(&s.hooks);
     mti_subject_free(&s.of);
     return ok;

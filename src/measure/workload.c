@@ -2,22 +2,6 @@
 #include <string.h>
 #include "measure/workload.h"
 
-const mti_choice mti_optimizers = {
-    "optimizer",
-    MTI_NAMES("none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor")};
-
-const char *mti_optimizer_name(mti_optimizer_choice optimizer)
-{
-    return mti_choice_name(&mti_optimizers, (int)optimizer);
-}
-
-mt_moments mti_moments_of(mti_optimizer_choice optimizer)
-{
-    return optimizer == MTI_OPT_ADAMW_16BIT  ? MT_MOMENTS_NARROW
-           : optimizer == MTI_OPT_ADAMW_8BIT ? MT_MOMENTS_8BIT
-                                             : MT_MOMENTS_WIDE;
-}
-
 static bool set_up(mt_device *device, const mti_device_options *o, bool scratch_of_cpu)
 {
     const mt_expandable expandable = {.granule = o->granule, .reclaim = o->reclaim};

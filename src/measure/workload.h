@@ -2,24 +2,9 @@
 #ifndef MTI_MEASURE_WORKLOAD_H
 #define MTI_MEASURE_WORKLOAD_H
 
-#include "memtape/optimizer.h"
 #include "memtape/parallel.h"
+#include "nn/optimizers.h"
 #include "plan/plan.h"
-
-typedef enum mti_optimizer_choice {
-    MTI_OPT_NONE,
-    MTI_OPT_SGD, /* plain: keeps nothing */
-    MTI_OPT_SGD_MOMENTUM,
-    MTI_OPT_ADAMW,
-    MTI_OPT_ADAMW_16BIT, /* m and v of 16-bit parameters in 16 bits */
-    MTI_OPT_ADAMW_8BIT,  /* of large parameters in 8 bits */
-    MTI_OPT_ADAFACTOR    /* of matrices their rows' and columns' alone */
-} mti_optimizer_choice;
-/* "none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor" */
-extern const mti_choice mti_optimizers;
-/* How the optimizer stores its moments, if it is an AdamW. */
-mt_moments mti_moments_of(mti_optimizer_choice optimizer);
-const char *mti_optimizer_name(mti_optimizer_choice optimizer);
 
 typedef struct mti_device_options {
     const char *kind;      /* as mt_device_open takes it */

@@ -131,7 +131,7 @@ static bool get_number(const mt_safetensors *f, const char *key, uint64_t max, u
 static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *param)
 {
     char shown[MTI_SHOWN];
-    if (!mti_optimizer_has(o, param))
+    if (!mti_optimizer_slot(o, param))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: has optimizer state of \"%s\"; no such parameter", f->path,
                              mti_shown(shown, param));

@@ -1,34 +1,8 @@
-/* optim.c: SGD, AdamW and Adafactor: their parameters and their state. */
+/* optim.c: an optimizer's parameters and its state. */
 #include <math.h>
 #include <string.h>
 #include "backends/moments.h"
 #include "nn/optim.h"
-
-static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    return d->backend->sgd(d->ctx, p, n, items);
-}
-
-static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    return d->backend->adamw(d->ctx, p, n, items);
-}
-
-static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    size_t n_bytes = d->backend->adafactor_scratch(d->ctx, n, items);
-    mti_block *scratch = n_bytes ? mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE) : NULL;
-    if (n_bytes && !scratch) return false;
-    if (scratch) scratch->owner = NULL;
-    bool ok = d->backend->adafactor(d->ctx, p, n, items, scratch ? scratch->ptr : NULL);
-    mti_pool_free(d->pool, scratch, n_bytes);
-    return ok;
-}
-
-static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, NULL, sgd_step};
-static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, NULL, adamw_step};
-static const mti_opt_rule adafactor_rule = {
-    "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
 
 /* ---- making and freeing ---- */
 
@@ -46,16 +20,20 @@ static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_named_tensor *p
     return (s->module = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
-static mt_optimizer *optimizer_new(mt_module *m, const mti_opt_rule *r, int n_state, bool master)
+mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
     if (mt_module_params(m, &list, &n) != MT_OK) return NULL;
     mt_optimizer *o = mti_calloc(1, sizeof *o);
     if (!o) return NULL;
-    o->rule = r;
-    o->n_state = n_state;
-    o->master = master;
+    *o = (mt_optimizer){.rule = like->rule,
+                        .n_state = like->n_state,
+                        .moments = like->moments,
+                        .params = like->params,
+                        .master = like->master,
+                        .weight_decay = like->weight_decay,
+                        .decay_matrices_only = like->decay_matrices_only};
     bool ok = (o->slots = mti_calloc(n, sizeof *o->slots)) &&
               (o->items = mti_calloc(n, sizeof *o->items));
     for (size_t i = 0; ok && i < n; i++) {
@@ -65,98 +43,6 @@ static mt_optimizer *optimizer_new(mt_module *m, const mti_opt_rule *r, int n_st
     if (ok) return o;
     mt_optimizer_free(o);
     return NULL;
-}
-
-static bool in_range(const char *caller, const char *field, double value, double below)
-{
-    return (value >= 0 && value < below) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %g; need 0 <= %s < %g", caller, field, value,
-                         field, below);
-}
-
-mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
-{
-    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "sgd: the options are NULL");
-    if (!in_range("sgd", "lr", options->lr, INFINITY) ||
-        !in_range("sgd", "momentum", options->momentum, INFINITY) ||
-        !in_range("sgd", "weight_decay", options->weight_decay, INFINITY))
-        return NULL;
-    mt_optimizer *o = optimizer_new(m, &sgd_rule, options->momentum > 0, options->master);
-    if (!o) return NULL;
-    o->params = (mti_opt_params){.lr = options->lr, .momentum = options->momentum};
-    o->weight_decay = options->weight_decay;
-    return o;
-}
-
-mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
-{
-    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adamw: the options are NULL");
-    if (!in_range("adamw", "lr", options->lr, INFINITY) ||
-        !in_range("adamw", "beta1", options->beta1, 1) ||
-        !in_range("adamw", "beta2", options->beta2, 1) ||
-        !in_range("adamw", "eps", options->eps, INFINITY) ||
-        !in_range("adamw", "weight_decay", options->weight_decay, INFINITY))
-        return NULL;
-    if (options->moments > MT_MOMENTS_8BIT)
-        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
-                             (int)options->moments);
-    mt_optimizer *o = optimizer_new(m, &adamw_rule, 2, options->master);
-    if (!o) return NULL;
-    o->params = (mti_opt_params){.lr = options->lr,
-                                 .beta1 = options->beta1 > 0 ? options->beta1 : 0.9,
-                                 .beta2 = options->beta2 > 0 ? options->beta2 : 0.999,
-                                 .eps = options->eps > 0 ? options->eps : 1e-8};
-    o->weight_decay = options->weight_decay;
-    o->decay_matrices_only = options->decay_matrices_only;
-    o->moments = options->moments;
-    return o;
-}
-
-mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
-{
-    mt_optimizer *o = optimizer_new(m, like->rule, like->n_state, like->master);
-    if (!o) return NULL;
-    o->params = like->params;
-    o->weight_decay = like->weight_decay;
-    o->decay_matrices_only = like->decay_matrices_only;
-    o->moments = like->moments;
-    return o;
-}
-
-/* A piece has neither the rows nor the columns of its matrix. */
-static bool has_whole_matrices(const mt_module *m)
-{
-    return !m || !mti_module_in_pieces(m) ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "adafactor: ZeRO leaves a rank flat pieces of its matrices, which have no "
-                         "rows and columns to factor; need zero 0, or another optimizer");
-}
-
-mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options)
-{
-    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: the options are NULL");
-    if (!in_range("adafactor", "lr", options->lr, INFINITY) ||
-        !in_range("adafactor", "-beta2_decay", -options->beta2_decay, INFINITY) ||
-        !in_range("adafactor", "eps1", options->eps1, INFINITY) ||
-        !in_range("adafactor", "eps2", options->eps2, INFINITY) ||
-        !in_range("adafactor", "weight_decay", options->weight_decay, INFINITY))
-        return NULL;
-    if (options->clip != 0 && !(options->clip >= 1 && options->clip < INFINITY))
-        return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: clip is %g; need 1 <= clip < inf, or 0",
-                             options->clip);
-    if (!has_whole_matrices(m)) return NULL;
-    mt_optimizer *o = optimizer_new(m, &adafactor_rule, MTI_MAX_STATE, options->master);
-    if (!o) return NULL;
-    o->params =
-        (mti_opt_params){.lr = options->lr,
-                         .beta2_decay = options->beta2_decay < 0 ? options->beta2_decay : -0.8,
-                         .eps = options->eps1,
-                         .eps2 = options->eps2 > 0 ? options->eps2 : 1e-3,
-                         .clip = options->clip > 0 ? options->clip : 1};
-    o->weight_decay = options->weight_decay;
-    o->decay_matrices_only = options->decay_matrices_only;
-    o->moments = options->master ? MT_MOMENTS_WIDE : MT_MOMENTS_NARROW;
-    return o;
 }
 
 static void drop_state(mti_opt_slot *s)
@@ -189,24 +75,29 @@ void mt_optimizer_free(mt_optimizer *o)
     mti_free(o);
 }
 
+bool mti_optimizer_in_range(const char *caller, const char *field, double value, double below)
+{
+    return (value >= 0 && value < below) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %g; need 0 <= %s < %g", caller, field, value,
+                         field, below);
+}
+
 const char *mt_optimizer_kind(const mt_optimizer *o) { return o ? o->rule->name : ""; }
 double mt_optimizer_lr(const mt_optimizer *o) { return o ? o->params.lr : NAN; }
 
 mt_status mt_optimizer_set_lr(mt_optimizer *o, double lr)
 {
     if (!mti_given(o, "optimizer_set_lr", "the optimizer")) return mt_last_status();
-    if (!in_range(o->rule->name, "lr", lr, INFINITY)) return MT_ERR_ARGUMENT;
+    if (!mti_optimizer_in_range(o->rule->name, "lr", lr, INFINITY)) return MT_ERR_ARGUMENT;
     o->params.lr = lr;
     return MT_OK;
 }
 
 /* ---- state ---- */
 
-static bool is_16_bit(const mti_opt_slot *s) { return mt_dtype_size(s->param->view.dtype) == 2; }
-
 static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return o->master && is_16_bit(s);
+    return o->master && mt_dtype_size(s->param->view.dtype) == 2;
 }
 
 /* How the moments of a parameter of n elements are stored if `asked` is asked for. */
@@ -217,9 +108,9 @@ static mti_moments stored_as(mt_moments asked, mt_dtype dtype, int64_t n)
     return asked == MT_MOMENTS_8BIT && large ? MTI_MOMENTS_8BIT : MTI_MOMENTS_WIDE;
 }
 
-mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s)
+mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param)
 {
-    return stored_as(o->moments, s->param->view.dtype, mti_view_count(&s->param->view));
+    return stored_as(o->moments, param->dtype, mti_view_count(param));
 }
 
 #define MOST_ELEMENTS (INT64_MAX / 16) /* whose bytes an int64_t holds, with rows' and columns' */
@@ -238,15 +129,14 @@ int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
     }
 }
 
-bool mti_optimizer_factors(const mt_optimizer *o, const mti_opt_slot *s)
+bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param)
 {
-    return o->rule->whole && s->param->view.rank > 1;
+    return o->rule->whole && param->rank > 1;
 }
 
-/* Tensors of a parameter's state beside its master. */
-static int n_moments_of(const mt_optimizer *o, const mti_opt_slot *s)
+int mti_optimizer_n_moments(const mt_optimizer *o, const mti_view *param)
 {
-    return o->rule->whole && !mti_optimizer_factors(o, s) ? 1 : o->n_state;
+    return o->rule->whole && !mti_optimizer_factors(o, param) ? 1 : o->n_state;
 }
 
 int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master)
@@ -267,13 +157,12 @@ int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool 
     return (n / shape[rank - 1] + n / shape[rank - 2]) * size;
 }
 
-/* Shape, strides and dtype of the k-th state tensor. */
-static mti_view spec_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
+mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_view *param, int k)
 {
-    mti_view spec = s->param->view;
-    bool moment = k < n_moments_of(o, s);
-    mti_moments moments = moment ? mti_optimizer_moments(o, s) : MTI_MOMENTS_WIDE;
-    if (moment && mti_optimizer_factors(o, s)) {
+    mti_view spec = *param;
+    bool moment = k < mti_optimizer_n_moments(o, param);
+    mti_moments moments = moment ? mti_optimizer_moments(o, param) : MTI_MOMENTS_WIDE;
+    if (moment && mti_optimizer_factors(o, param)) {
         size_t n_bytes;
         spec.shape[spec.rank - 1 - k] = 1; /* rows' sums have no columns, columns' no rows */
         mti_view_pack(&spec, &n_bytes);    /* smaller than the parameter */
@@ -287,7 +176,11 @@ static mti_view spec_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
     return spec;
 }
 
-/* The number of state tensors of a parameter, the k-th of them, and its name. */
+/* Tensors of a parameter's state: its moments, and its master if it has one. */
+static int n_moments_of(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return mti_optimizer_n_moments(o, &s->param->view);
+}
 static int n_state_of(const mt_optimizer *o, const mti_opt_slot *s)
 {
     return n_moments_of(o, s) + has_master(o, s);
@@ -303,12 +196,13 @@ mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, in
 static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     if (k >= n_moments_of(o, s)) return "master";
-    return o->rule->whole && !mti_optimizer_factors(o, s) ? o->rule->whole : o->rule->state[k];
+    bool whole = o->rule->whole && !mti_optimizer_factors(o, &s->param->view);
+    return whole ? o->rule->whole : o->rule->state[k];
 }
 
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    mti_view spec = spec_of(o, s, k);
+    mti_view spec = mti_optimizer_spec(o, &s->param->view, k);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
@@ -402,15 +296,10 @@ const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 
 mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
 {
-    return spec_of(o, mti_optimizer_slot(o, path), k);
+    return mti_optimizer_spec(o, &mti_optimizer_slot(o, path)->param->view, k);
 }
 
 bool mti_optimizer_is_in_backward(const mt_optimizer *o) { return o->in_backward; }
-
-bool mti_optimizer_has(mt_optimizer *o, const char *path)
-{
-    return mti_optimizer_slot(o, path) != NULL;
-}
 
 mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
 {
@@ -428,7 +317,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
     if (entry->step < 1)
         return mti_fail(MT_ERR_ARGUMENT, "%s: state of %s at step %lld; need at least 1",
                         o->rule->name, s->path, (long long)entry->step);
-    mti_view spec = spec_of(o, s, k);
+    mti_view spec = mti_optimizer_spec(o, &s->param->view, k);
     if (!mti_view_same_shape(&entry->tensor->view, &spec)) {
         char has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
         return mti_fail(MT_ERR_ARGUMENT, "%s: state %s of %s is %s; need %s", o->rule->name,

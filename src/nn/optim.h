@@ -1,12 +1,11 @@
-/* optim.h: what the files of optimizers share: optim.c has parameters and state, optim_step.c the
- * step. */
+/* optim.h: what the files of optimizers share: optimizers.c has the rules, optim.c parameters and
+ * state, optim_step.c the step. */
 #ifndef MTI_NN_OPTIM_H
 #define MTI_NN_OPTIM_H
 
 #include "nn/nn.h"
+#include "nn/optimizers.h"
 #include "tensor/tensor.h"
-
-#define MTI_MAX_STATE 2 /* beside the master */
 
 typedef struct mti_opt_rule {
     const char *name;
@@ -46,10 +45,15 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
-/* Whether this parameter's state is factored, and not of its shape. */
-bool mti_optimizer_factors(const mt_optimizer *o, const mti_opt_slot *s);
-/* How m and v of this parameter are stored. */
-mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s);
+/* Of a parameter with this view: whether its state is factored, and not of its shape; how its
+ * moments are stored; how many there are; shape, strides and dtype of its state tensor k, of which
+ * the last is its master. */
+bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param);
+mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param);
+int mti_optimizer_n_moments(const mt_optimizer *o, const mti_view *param);
+mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_view *param, int k);
+/* Whether 0 <= value < below; else the error names it. */
+bool mti_optimizer_in_range(const char *caller, const char *field, double value, double below);
 
 /* An optimizer of the same kind and options over the parameters of m, without state. */
 mt_optimizer *mti_optimizer_like(const mt_optimizer *o, mt_module *m);
@@ -62,7 +66,5 @@ mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, in
 const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
 /* Its shape, strides and dtype. */
 mti_view mti_optimizer_state_spec(mt_optimizer *optimizer, const char *path, int k);
-/* Whether it has a parameter of this name. */
-bool mti_optimizer_has(mt_optimizer *optimizer, const char *path);
 
 #endif

@@ -28,9 +28,11 @@ static bool run_parts(const mt_stage *s, mt_tensor *tokens, mt_tensor *targets, 
     const int64_t n = s->schedule.n_parts;
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {
-        MT_AUTO mt_tensor *y = mti_stage_run(s, i, tokens, targets);
+        bool last = s->shares[i].last;
+        MT_AUTO mt_tensor *x = mti_stage_input(s, i, tokens);
+        MT_AUTO mt_tensor *y = x ? mti_stage_run(s, i, x, last ? targets : NULL) : NULL;
         ok = y != NULL;
-        if (ok && s->shares[i].last && mt_device_has_data(s->device)) *loss = mt_item(y);
+        if (ok && last && mt_device_has_data(s->device)) *loss = mt_item(y);
     }
     return ok && mt_comm_settle(s->shares->parallel.pipeline_comm) == MT_OK;
 }

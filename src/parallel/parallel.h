@@ -290,13 +290,18 @@ uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
 
 /* ---- all that one rank has (stage.c) ---- */
 
-/* Around each forward of mt_stage_backward; `first`: of the call. end also after a failure, once
- * begin went well. Zero: none. */
-typedef struct mti_stage_hooks {
-    bool (*begin)(void *user, bool first);
-    bool (*end)(void *user);
+typedef struct mti_step mti_step;
+
+/* Who watches a stage's steps; each function may be NULL. */
+typedef struct mti_step_observer {
+    /* Around each forward; `first`: of the step. after_forward also after a failure, once
+     * before_forward went well. */
+    bool (*before_forward)(void *user, bool first);
+    bool (*after_forward)(void *user);
+    bool (*before_backward)(void *user, mti_step *step, int64_t k); /* the k-th */
+    bool (*before_drop)(void *user); /* the optimizer has stepped, and the gradients are there */
     void *user;
-} mti_stage_hooks;
+} mti_step_observer;
 
 typedef struct mt_stage {
     mti_schedule schedule;
@@ -310,8 +315,9 @@ typedef struct mt_stage {
     uint64_t n_params;    /* before ZeRO cuts them */
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
     mti_part_draws draws;
-    mti_stage_hooks hooks;
+    mti_step_observer observer;
     mt_scaler *scaler;    /* borrowed; NULL: none */
+    bool is_plain;        /* a model of one process, which need not be cut into layers */
     mt_lora_options lora; /* its targets are this stage's own; rank 0: there are no adapters */
 } mti_stage;
 static inline const mt_lora_options *mti_stage_lora(const mti_stage *s)
@@ -324,14 +330,65 @@ static inline const mt_lora_options *mti_stage_lora(const mti_stage *s)
  * Free in any case. */
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
+/* A model of any kind as the only rank, which makes `microbatches` in a step, each by a call of its
+ * own. Takes the model over. Free in any case. */
+bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config *config,
+                          mt_module *model, int64_t microbatches);
 void mti_stage_free(mti_stage *s);
 
-/* Forward of one part for a microbatch, from its tokens or from what the stage before sends: what
- * goes to the next stage or, of the model's last part, the loss. */
-mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *tokens, mt_tensor *targets);
+/* What a part takes for a microbatch of such tokens: they, or what the stage before sends. */
+mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens);
+/* Forward of one part: what goes to the next stage or, of the model's last part, its output; with a
+ * target the loss. */
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target);
 
 /* mt_rank_new, with adapters. */
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                         const mt_parallel *parallel, int64_t part, const mt_lora_options *lora);
+
+/* ---- one training step (step.c) ---- */
+
+/* A part of the model whose forward has run and whose backward has not. */
+typedef struct mti_in_flight {
+    mt_tensor *input, *target; /* target NULL: the output is no loss */
+    mt_tensor *output;
+    bool last; /* the output is the model's; else it is what is sent on */
+} mti_in_flight;
+
+/* Where a step's batches come from, and where its losses go. */
+typedef struct mti_batches {
+    /* Sets f's input and, if the output is to be a loss, target; the step releases them. */
+    bool (*take)(void *user, mti_turn turn, mti_in_flight *f);
+    bool (*note_loss)(void *user, mt_tensor *loss); /* before it is scaled; may be NULL */
+    void *user;
+} mti_batches;
+
+/* The forwards and backwards of a step, by the schedule 1F1B. Private, but for in_flight: of the
+ * k-th forward [k], until the first backward. */
+struct mti_step {
+    mt_stage *stage;
+    mti_batches batches;
+    int64_t n, next, n_places; /* forwards of the step; the next; places of ... */
+    mti_in_flight *in_flight;  /* ... this ring */
+};
+
+/* End in any case. */
+bool mti_step_begin(mti_step *step, mt_stage *stage, const mti_batches *batches);
+/* The forwards before the first backward; then all other forwards and backwards. */
+bool mti_step_ahead(mti_step *step);
+bool mti_step_backward(mti_step *step);
+/* Instead of both, for inference: the forwards of the first microbatch. */
+bool mti_step_infer(mti_step *step);
+/* Before a backward: of the turns to come as many are left out as are whole periods. */
+void mti_step_leave_out(mti_step *step, int64_t period);
+void mti_step_end(mti_step *step);
+
+/* Adds up the gradients of all ranks, steps with their mean (optimizer NULL: does not), and drops
+ * them; as mt_stage_step. */
+bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm);
+/* A step's loss is the mean of so many. */
+double mti_stage_losses(const mt_stage *s);
+/* Backward begins with the loss times this. */
+double mti_stage_loss_scale(const mt_stage *s);
 
 #endif

@@ -137,6 +137,23 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
     return s->zero != NULL;
 }
 
+bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config *config,
+                          mt_module *model, int64_t microbatches)
+{
+    const mt_parallel alone = mti_filled_in(&(mt_parallel){.microbatches = microbatches});
+    *s = (mti_stage){
+        .schedule = mti_schedule_of(&alone), .device = device, .model = model, .is_plain = true};
+    s->shares = mti_calloc(1, sizeof *s->shares);
+    s->parts = mti_calloc(1, sizeof *s->parts);
+    if (s->parts) s->parts[0] = model;
+    if (!s->parts) mt_module_free(model);
+    if (!model || !s->shares || !s->parts) return false;
+    s->shares[0] = (mti_share){.parallel = alone, .first = true, .last = true};
+    s->zero = mti_zero_new(&alone, false, device, model);
+    return s->zero && mt_model_config_resolve(config, &s->shares[0].whole) == MT_OK &&
+           mt_module_size(model, &s->n_params, NULL) == MT_OK;
+}
+
 void mti_stage_free(mti_stage *s)
 {
     mti_zero_free(s->zero);

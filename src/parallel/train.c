@@ -1,5 +1,4 @@
 /* train.c: training steps of one rank, which all ranks make together. */
-#include <math.h>
 #include "memtape/ops.h"
 #include "nn/lora.h"
 #include "nn/nn.h"
@@ -55,46 +54,22 @@ mt_module *mt_stage_stepped(const mt_stage *s) { return s ? mti_zero_stepped(s->
 /* ---- forward and backward ---- */
 
 /* One call of mt_stage_backward. */
-typedef struct turns {
+typedef struct batches {
     mt_stage *stage;
     mt_tensor *const *tokens, *const *targets; /* [microbatches] */
-    int64_t n;                                 /* forwards, and backwards */
-    mt_tensor **outputs;                       /* [n]: between forward and backward */
     double loss;                               /* the sum of this rank's */
     uint64_t seed, *draws; /* [microbatches + 1]: where one process draws for each, and at last;
                             * NULL: in the order of these forwards */
-} turns;
-
-static mt_tensor *input_of(const mt_stage *s, int64_t part, mt_tensor *tokens)
-{
-    const mti_share *share = &s->shares[part];
-    if (share->first) return mt_retain(tokens);
-    return mt_rank_wire(s->parts[part], s->device, mt_shape(tokens)[0],
-                        mt_shape(tokens)[1] * share->parallel.context);
-}
-
-mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *tokens, mt_tensor *targets)
-{
-    MT_AUTO mt_tensor *x = input_of(s, part, tokens);
-    mt_tensor *y = x ? mt_forward(s->parts[part], x) : NULL;
-    if (!s->shares[part].last) return y;
-    if (mt_scope_push("loss") != MT_OK) {
-        mt_release(y);
-        return NULL;
-    }
-    mt_set(&y, mti_rank_loss(&s->shares[part], y, targets));
-    mt_scope_pop();
-    return y;
-}
+} batches;
 
 /* Each microbatch's tokens may be of another shape. */
-static bool find_draws(const turns *t, int64_t micro)
+static bool find_draws(const batches *t, int64_t micro)
 {
     const int64_t *shape = mt_shape(t->tokens[micro]);
     return mti_draws_find(&t->stage->draws, t->stage->shares, shape[0], shape[1]);
 }
 
-static bool place_draws(turns *t)
+static bool place_draws(batches *t)
 {
     const int64_t n = t->stage->shares->parallel.microbatches;
     if (!mti_draws_needed(t->stage->device, t->stage->shares)) return true;
@@ -108,7 +83,7 @@ static bool place_draws(turns *t)
 }
 
 /* From where this part draws for this microbatch. */
-static bool begin_draws(const turns *t, mti_turn turn)
+static bool begin_draws(const batches *t, mti_turn turn)
 {
     const mt_parallel *h = &t->stage->shares->parallel;
     if (!t->draws) return true;
@@ -118,72 +93,43 @@ static bool begin_draws(const turns *t, mti_turn turn)
     return true;
 }
 
-/* Of how many losses a step's is the mean. */
-static double n_losses(const mt_stage *s)
+static void end_draws(const batches *t)
 {
-    const mt_parallel *h = &s->shares->parallel;
-    return (double)(h->microbatches * mti_data_group(h).ranks);
-}
-
-/* What backward begins with, in place of the loss. */
-static mt_tensor *scaled(const mt_stage *s, mt_tensor *loss)
-{
-    MT_AUTO mt_tensor *wide = mt_scaler_scale(s->scaler, loss);
-    return mt_mul_scalar(wide, 1 / n_losses(s));
-}
-
-static bool forward(turns *t, int64_t k)
-{
-    const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
-    const mti_share *share = &t->stage->shares[turn.part];
-    const mti_stage_hooks *hooks = &t->stage->hooks;
-    if (!begin_draws(t, turn) || (hooks->begin && !hooks->begin(hooks->user, k == 0))) return false;
-    mt_tensor *y = t->outputs[k] =
-        mti_stage_run(t->stage, turn.part, t->tokens[turn.micro], t->targets[turn.micro]);
-    if (hooks->begin && !hooks->end(hooks->user)) return false;
-    if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
-    if (y && share->last && t->stage->scaler) {
-        mt_set(&t->outputs[k], scaled(t->stage, y));
-        y = t->outputs[k];
-    }
-    return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
-}
-
-/* What is sent on has no bytes of its own, and its gradient comes from the next stage. */
-static mt_tensor *no_bytes(mt_tensor *sent)
-{
-    mt_tensor *one = mt_zeros(mt_device_of(sent), mt_dtype_of(sent), 0, NULL);
-    mt_set(&one, mt_expand(one, mt_rank(sent), mt_shape(sent)));
-    return one;
-}
-
-static bool backward(turns *t, int64_t k)
-{
-    int64_t i = mti_schedule_return(&t->stage->schedule, k);
-    const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
-    mt_tensor **y = &t->outputs[i];
-    bool last = t->stage->shares[turn.part].last;
-    mti_zero_set_last(t->stage->zero, turn.micro + 1 == t->stage->shares->parallel.microbatches);
-    mt_backward_options options = {.gradient = last ? NULL : no_bytes(*y)};
-    bool ok = (last || options.gradient) && mt_backward_with(*y, &options) == MT_OK;
-    mt_release(options.gradient);
-    mt_release(*y);
-    *y = NULL;
-    return ok;
-}
-
-/* Some forwards, then forward and backward in turns, then the remaining backwards. */
-static bool take_turns(turns *t)
-{
-    int64_t next = 0;
-    bool ok = true;
-    while (ok && next < t->stage->schedule.ahead) ok = forward(t, next++);
-    for (int64_t back = 0; ok && back < t->n; back++) {
-        ok = backward(t, back);
-        if (ok && next < t->n) ok = forward(t, next++);
-    }
-    if (ok && t->draws)
+    if (t->draws)
         mt_rng_set(t->stage->device, t->seed, t->draws[t->stage->shares->parallel.microbatches]);
+}
+
+mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens)
+{
+    const mti_share *share = &s->shares[part];
+    if (share->first) return mt_retain(tokens);
+    return mt_rank_wire(s->parts[part], s->device, mt_shape(tokens)[0],
+                        mt_shape(tokens)[1] * share->parallel.context);
+}
+
+static bool take(void *user, mti_turn turn, mti_in_flight *f)
+{
+    const batches *t = user;
+    if (!begin_draws(t, turn)) return false;
+    if (f->last) f->target = mt_retain(t->targets[turn.micro]);
+    return (f->input = mti_stage_input(t->stage, turn.part, t->tokens[turn.micro])) != NULL;
+}
+
+static bool add_loss(void *user, mt_tensor *loss)
+{
+    batches *t = user;
+    if (mt_device_has_data(t->stage->device)) t->loss += mt_item(loss);
+    return true;
+}
+
+static bool make_turns(batches *t)
+{
+    mti_step step = {0};
+    bool ok = place_draws(t) &&
+              mti_step_begin(&step, t->stage, &(mti_batches){take, add_loss, t}) &&
+              mti_step_ahead(&step) && mti_step_backward(&step);
+    if (ok) end_draws(t);
+    mti_step_end(&step);
     return ok;
 }
 
@@ -212,7 +158,8 @@ static const char *not_yet(const mt_stage *s)
 {
     const mt_parallel *h = &s->shares->parallel;
     if (s->scaler) return "the loss's scale is divided out of all gradients at once";
-    if (n_losses(s) > 1) return "microbatches, data or context ranks have parts of each gradient";
+    if (mti_stage_losses(s) > 1)
+        return "microbatches, data or context ranks have parts of each gradient";
     if (h->tensor > 1 && (mti_stage_lora(s) || mti_zero_has_parts(s->zero)))
         return "tensor ranks have parts of some gradients";
     if (h->pipeline > 1 && !s->shares->whole.untied)
@@ -242,19 +189,13 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
         !check_steps(s))
         return mt_last_status();
     const mt_parallel *h = &s->shares->parallel;
-    turns t = {
-        .stage = s, .tokens = tokens, .targets = targets, .n = h->microbatches * h->interleave};
-    if (!(t.outputs = mti_calloc((size_t)t.n, sizeof *t.outputs))) return mt_last_status();
-    bool ok = place_draws(&t) && mti_zero_start_backward(s->zero) && take_turns(&t);
-    ok = mti_zero_end_backward(s->zero) && ok;
-    for (int64_t i = 0; i < t.n; i++) mt_release(t.outputs[i]);
-    mti_free(t.outputs);
+    batches t = {.stage = s, .tokens = tokens, .targets = targets};
+    bool ok = make_turns(&t);
     mti_free(t.draws);
     const mt_group data = mti_data_group(h), stages = mti_stages(h);
-    ok = ok && mt_comm_settle(h->pipeline_comm) == MT_OK &&
-         mti_replicas_sum(s->device, &data, &t.loss) &&
+    ok = ok && mti_replicas_sum(s->device, &data, &t.loss) &&
          mti_replicas_sum(s->device, &stages, &t.loss);
-    if (ok && loss) *loss = t.loss / n_losses(s);
+    if (ok && loss) *loss = t.loss / mti_stage_losses(s);
     return ok ? MT_OK : mt_last_status();
 }
 
@@ -272,14 +213,5 @@ mt_status mt_stage_step(mt_stage *s, mt_optimizer *optimizer, double max_norm, d
                         "stage_step: max_norm is %g, and the optimizer steps in backward, when "
                         "there is no joint norm yet; need 0",
                         max_norm);
-    double factor = 1 / n_losses(s), squares = 0;
-    if (!mti_zero_before_step(s->zero) ||
-        ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)))
-        return mt_last_status();
-    double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);
-    if (norm && max_norm > 0) *norm = length;
-    if (max_norm > 0 && !(limit >= 1)) factor *= limit;
-    bool ok = s->scaler ? mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm)
-                        : mti_optimizer_step_scaled(optimizer, factor);
-    return ok && mti_zero_after_step(s->zero) ? MT_OK : mt_last_status();
+    return mti_step_optimizer(s, optimizer, max_norm, norm) ? MT_OK : mt_last_status();
 }

@@ -150,7 +150,7 @@ mt_module *mti_zero_stepped(const mti_zero *z) { return z->pieces ? z->pieces : 
 
 /* Calls mti_replicas_meet for the values, or those gradients that have not been summed, of the
  * parameters that train. */
-static bool meet(const mti_zero *z, bool values, mti_replicas how)
+static bool combine(const mti_zero *z, bool values, mti_replicas how)
 {
     const mt_group *group = &z->data;
     const mt_named_tensor *list;
@@ -178,8 +178,8 @@ static bool give_grads_to_pieces(mti_zero *z)
 /* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
-    if (z->stage == 0) return meet(z, false, MTI_REPLICAS_SUM);
-    return z->stage > 1 || (meet(z, false, MTI_REPLICAS_SCATTER) && give_grads_to_pieces(z));
+    if (z->stage == 0) return combine(z, false, MTI_REPLICAS_SUM);
+    return z->stage > 1 || (combine(z, false, MTI_REPLICAS_SCATTER) && give_grads_to_pieces(z));
 }
 
 bool mti_zero_has_parts(const mti_zero *z)
@@ -271,7 +271,7 @@ bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
 
 bool mti_zero_after_step(mti_zero *z)
 {
-    return (!z->pieces || meet(z, true, MTI_REPLICAS_GATHER)) &&
+    return (!z->pieces || combine(z, true, MTI_REPLICAS_GATHER)) &&
            (!z->pieces || mt_module_zero_grad(z->pieces) == MT_OK) &&
            mt_module_zero_grad(z->model) == MT_OK;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
+#include "nn/optimizers.h"
 #include "plan/plan.h"
 
 /* ---- bytes for each parameter ---- */
@@ -38,42 +39,23 @@ const mt_plan_regime *mt_plan_regime_at(size_t i)
     return i < sizeof regimes / sizeof *regimes ? &regimes[i] : NULL;
 }
 
-/* How many numbers an optimizer keeps for each parameter; -1 if it is unknown. */
-static int moments_of(const char *optimizer)
-{
-    if (!strcmp(optimizer, "adamw") || !strcmp(optimizer, "adamw-16bit") ||
-        !strcmp(optimizer, "adamw-8bit"))
-        return 2;
-    if (!strcmp(optimizer, "sgd-momentum")) return 1;
-    /* adafactor's are not one for each parameter */
-    bool none =
-        !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") || !strcmp(optimizer, "adafactor");
-    return none ? 0 : -1;
-}
-
 mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *training,
                          mt_plan_formula *out)
 {
     const mt_plan_training t = training ? *training : (mt_plan_training){0};
-    const char *optimizer = t.optimizer ? t.optimizer : "none";
     mt_plan_formula count;
     mt_model_config c;
     if (mt_plan_parameters(run, out ? &count : NULL) != MT_OK ||
         mt_model_config_resolve(run->config, &c) != MT_OK)
         return mt_last_status();
-    int moments = moments_of(optimizer);
-    if (moments < 0)
-        return mti_fail(
-            MT_ERR_ARGUMENT,
-            "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw, "
-            "adamw-16bit, adamw-8bit, adafactor",
-            optimizer);
-    int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
-    int64_t moment = !strcmp(optimizer, "adamw-16bit")               ? e
-                     : !strcmp(optimizer, "adamw-8bit") && wide == 4 ? 1
-                                                                     : wide;
+    int optimizer = t.optimizer ? mti_choose("plan: optimizer", mti_optimizers.names,
+                                             mti_optimizers.n, t.optimizer)
+                                : MTI_OPT_NONE;
+    if (optimizer < 0) return MT_ERR_ARGUMENT;
+    int64_t e = (int64_t)mt_dtype_size(c.dtype);
     int64_t gradient = t.f32_gradients && e == 2 ? 4 : e;
-    int64_t state = moments * moment + (t.master && e == 2 ? 4 : 0), each = e + gradient + state;
+    int64_t state = mti_optimizer_element_bytes(optimizer, c.dtype) + (t.master && e == 2 ? 4 : 0);
+    int64_t each = e + gradient + state;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out =
         (mt_plan_formula){.name = "states",

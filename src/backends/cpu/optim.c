@@ -63,10 +63,11 @@ static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_
     return p32;
 }
 
-/* m or v in f32: what the item has, or its 16 bits converted into `buffer`. */
+/* m or v in f32: what the item has, or its 16 bits converted into `buffer`; NULL: it has none. */
 static float *load_moment(const mti_opt_item *item, void *moment, int64_t at, float *buffer,
                           int64_t run)
 {
+    if (!moment) return NULL;
     if (item->moments == MTI_MOMENTS_WIDE) return (float *)moment + at;
     mti_cpu_load_f32(item->dtype, element(item, moment, at), buffer, run);
     return buffer;
@@ -78,6 +79,55 @@ static const float *load_grad(const mti_opt_item *item, int64_t at, float *buffe
     if (item->wide_grad) return (const float *)item->g + at;
     mti_cpu_load_f32(item->dtype, element(item, item->g, at), buffer, run);
     return buffer;
+}
+
+static void store_moment(const mti_opt_item *item, void *moment, int64_t at, const float *x,
+                         int64_t run)
+{
+    if (!moment || item->moments == MTI_MOMENTS_WIDE) return;
+    mti_cpu_store_f32(item->dtype, x, element(item, moment, at), run);
+}
+
+/* ---- one rule for all elements ---- */
+
+/* The rule's step of n elements in both types; m and v are NULL where it has none. */
+typedef struct rule {
+    const void *op;
+    void (*f32)(const void *op, double decay, float *p, const float *g, float *m, float *v,
+                int64_t n);
+    void (*f64)(const void *op, double decay, double *p, const double *g, double *m, double *v,
+                int64_t n);
+} rule;
+
+static void rule_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
+{
+    const rule *r = op;
+    if (item->moments == MTI_MOMENTS_8BIT) return;
+    double decay = item->weight_decay;
+    void *p = element(item, item->p, at);
+    const void *g = element(item, item->g, at);
+    if (item->dtype == MT_F64) {
+        double *m = item->m ? (double *)item->m + at : NULL;
+        double *v = item->v ? (double *)item->v + at : NULL;
+        r->f64(r->op, decay, p, g, m, v, n);
+        return;
+    }
+    if (item->dtype == MT_F32) {
+        r->f32(r->op, decay, p, g, load_moment(item, item->m, at, NULL, n),
+               load_moment(item, item->v, at, NULL, n), n);
+        return;
+    }
+    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN], m32[MTI_CPU_RUN], v32[MTI_CPU_RUN];
+    for (int64_t i = 0, run; i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        float *wide = load_wide(item, at + i, p32, run);
+        float *m = load_moment(item, item->m, at + i, m32, run);
+        float *v = load_moment(item, item->v, at + i, v32, run);
+        r->f32(r->op, decay, wide, load_grad(item, at + i, g32, run), m, v, run);
+        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
+        store_moment(item, item->m, at + i, m, run);
+        store_moment(item, item->v, at + i, v, run);
+    }
 }
 
 /* ---- AdamW ----
@@ -105,6 +155,7 @@ static double grad_scale_of(const mti_opt_params *p)
 }
 
 #define ADAMW_BODY(T, ROOT)                                                                        \
+    const adamw_step *s = op;                                                                      \
     T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;      \
     T a1 = (T)(1.0 - s->beta1), a2 = (T)(1.0 - s->beta2);                                          \
     T root_scale = (T)s->root_scale, eps = (T)s->eps, scale = (T)s->grad_scale;                    \
@@ -118,45 +169,16 @@ static double grad_scale_of(const mti_opt_params *p)
         p[i] = keep * p[i] - rate * mi / (ROOT(vi) * root_scale + eps);                            \
     }
 
-static MTI_MULTIVERSION void adamw_f32(const adamw_step *s, double decay, float *p, const float *g,
+static MTI_MULTIVERSION void adamw_f32(const void *op, double decay, float *p, const float *g,
                                        float *m, float *v, int64_t n)
 {
     ADAMW_BODY(float, sqrtf)
 }
 
-static MTI_MULTIVERSION void adamw_f64(const adamw_step *s, double decay, double *p,
-                                       const double *g, double *m, double *v, int64_t n)
+static MTI_MULTIVERSION void adamw_f64(const void *op, double decay, double *p, const double *g,
+                                       double *m, double *v, int64_t n)
 {
     ADAMW_BODY(double, sqrt)
-}
-
-static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
-{
-    const adamw_step *s = op;
-    if (item->moments == MTI_MOMENTS_8BIT) return;
-    double decay = item->weight_decay;
-    void *p = element(item, item->p, at);
-    const void *g = element(item, item->g, at);
-    if (item->dtype == MT_F64) {
-        adamw_f64(s, decay, p, g, (double *)item->m + at, (double *)item->v + at, n);
-        return;
-    }
-    if (item->dtype == MT_F32) {
-        adamw_f32(s, decay, p, g, (float *)item->m + at, (float *)item->v + at, n);
-        return;
-    }
-    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN], m32[MTI_CPU_RUN], v32[MTI_CPU_RUN];
-    for (int64_t i = 0, run; i < n; i += run) {
-        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-        float *wide = load_wide(item, at + i, p32, run);
-        float *m = load_moment(item, item->m, at + i, m32, run);
-        float *v = load_moment(item, item->v, at + i, v32, run);
-        adamw_f32(s, decay, wide, load_grad(item, at + i, g32, run), m, v, run);
-        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
-        if (item->moments == MTI_MOMENTS_WIDE) continue;
-        mti_cpu_store_f32(item->dtype, m, element(item, item->m, at + i), run);
-        mti_cpu_store_f32(item->dtype, v, element(item, item->v, at + i), run);
-    }
 }
 
 /* ---- AdamW with moments in 8 bits: block by block ---- */
@@ -254,10 +276,11 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .root_scale = 1.0 / sqrt(1.0 - pow(p->beta2, t)),
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
+    const rule adamw = {&s, adamw_f32, adamw_f64};
     if (one_core_has_all(ctx, n_items, items))
-        for_items_alone(n_items, items, 4, adamw_span, &s);
+        for_items_alone(n_items, items, 4, rule_span, &adamw);
     else
-        for_items(ctx, n_items, items, 4, adamw_span, &s);
+        for_items(ctx, n_items, items, 4, rule_span, &adamw);
     adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }
@@ -266,6 +289,7 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
 
 /* m is NULL without momentum. */
 #define SGD_BODY(T)                                                                                \
+    const mti_opt_params *o = op;                                                                  \
     T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                    \
     T scale = (T)grad_scale_of(o);                                                                 \
     if (m) {                                                                                       \
@@ -281,45 +305,24 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
         for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]);                   \
     }
 
-static MTI_MULTIVERSION void sgd_f32(const mti_opt_params *o, double decay, float *p,
-                                     const float *g, float *m, int64_t n)
+static MTI_MULTIVERSION void sgd_f32(const void *op, double decay, float *p, const float *g,
+                                     float *m, float *v, int64_t n)
 {
+    (void)v;
     SGD_BODY(float)
 }
 
-static MTI_MULTIVERSION void sgd_f64(const mti_opt_params *o, double decay, double *p,
-                                     const double *g, double *m, int64_t n)
+static MTI_MULTIVERSION void sgd_f64(const void *op, double decay, double *p, const double *g,
+                                     double *m, double *v, int64_t n)
 {
+    (void)v;
     SGD_BODY(double)
-}
-
-static void sgd_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
-{
-    const mti_opt_params *o = op;
-    void *p = element(item, item->p, at);
-    const void *g = element(item, item->g, at);
-    if (item->dtype == MT_F64) {
-        sgd_f64(o, item->weight_decay, p, g, item->m ? (double *)item->m + at : NULL, n);
-        return;
-    }
-    float *m = item->m ? (float *)item->m + at : NULL;
-    if (item->dtype == MT_F32) {
-        sgd_f32(o, item->weight_decay, p, g, m, n);
-        return;
-    }
-    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
-    for (int64_t i = 0, run; i < n; i += run) {
-        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-        float *wide = load_wide(item, at + i, p32, run);
-        const float *grad = load_grad(item, at + i, g32, run);
-        sgd_f32(o, item->weight_decay, wide, grad, m ? m + i : NULL, run);
-        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
-    }
 }
 
 bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
-    for_items(ctx, n_items, items, 2, sgd_span, p);
+    const rule sgd = {p, sgd_f32, sgd_f64};
+    for_items(ctx, n_items, items, 2, rule_span, &sgd);
     return true;
 }
 

@@ -1,0 +1,203 @@
+/* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
+#include <math.h>
+#include <stdio.h>
+#include "nn/optim.h"
+
+/* ---- rules ---- */
+
+static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    return d->backend->sgd(d->ctx, p, n, items);
+}
+
+static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    return d->backend->adamw(d->ctx, p, n, items);
+}
+
+static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    size_t n_bytes = d->backend->adafactor_scratch(d->ctx, n, items);
+    mti_block *scratch = n_bytes ? mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE) : NULL;
+    if (n_bytes && !scratch) return false;
+    if (scratch) scratch->owner = NULL;
+    bool ok = d->backend->adafactor(d->ctx, p, n, items, scratch ? scratch->ptr : NULL);
+    mti_pool_free(d->pool, scratch, n_bytes);
+    return ok;
+}
+
+static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, NULL, sgd_step};
+static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, NULL, adamw_step};
+static const mti_opt_rule adafactor_rule = {
+    "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
+
+/* ---- rows ---- */
+
+static const char *const names[] = {
+#define OPTIMIZER(id, name, ...) name,
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+};
+const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
+
+static const mti_optimizer_row rows[] = {
+#define OPTIMIZER(id, name, ...) {__VA_ARGS__},
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+};
+
+const char *mti_optimizer_name(mti_optimizer_choice choice)
+{
+    return mti_choice_name(&mti_optimizers, (int)choice);
+}
+
+const mti_optimizer_row *mti_optimizer_row_of(mti_optimizer_choice choice) { return &rows[choice]; }
+
+/* Without parameters. */
+static mt_optimizer described(mti_optimizer_choice choice, bool master)
+{
+    const mti_optimizer_row *row = &rows[choice];
+    bool whole = row->rule->whole;
+    return (mt_optimizer){.rule = row->rule,
+                          .n_state = row->n_state,
+                          .moments = whole && !master ? MT_MOMENTS_NARROW : row->moments,
+                          .params = row->params,
+                          .master = master,
+                          .decay_matrices_only = row->decay_matrices_only};
+}
+
+bool mti_optimizer_takes_matrices(mti_optimizer_choice choice)
+{
+    return rows[choice].rule && rows[choice].rule->whole;
+}
+
+bool mti_optimizer_is_elementwise(mti_optimizer_choice choice)
+{
+    return !mti_optimizer_takes_matrices(choice) && rows[choice].moments != MT_MOMENTS_8BIT;
+}
+
+const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise)
+{
+    *text = '\0';
+    for (int i = 1, at = 0; i < MTI_OPTIMIZERS; i++)
+        if (!elementwise || mti_optimizer_is_elementwise(i))
+            at += snprintf(text + at, MTI_OPTIMIZER_LIST - (size_t)at, "%s%s", at ? ", " : "",
+                           names[i]);
+    return text;
+}
+
+int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype)
+{
+    const mti_optimizer_row *row = &rows[choice];
+    int64_t size = (int64_t)mt_dtype_size(dtype), wide = size == 8 ? 8 : 4;
+    if (mti_optimizer_takes_matrices(choice)) return 0;
+    return row->n_state * (row->moments == MT_MOMENTS_NARROW             ? size
+                           : row->moments == MT_MOMENTS_8BIT && wide < 8 ? 1
+                                                                         : wide);
+}
+
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, bool master,
+                        int64_t bytes[MTI_MAX_STATE])
+{
+    if (!rows[choice].rule) return 0;
+    const mt_optimizer o = described(choice, master);
+    int n = mti_optimizer_n_moments(&o, &param->view);
+    for (int k = 0; k < n; k++) {
+        const mti_view spec = mti_optimizer_spec(&o, &param->view, k);
+        bytes[k] = mti_view_count(&spec) * (int64_t)mt_dtype_size(spec.dtype);
+    }
+    return n;
+}
+
+/* ---- making ---- */
+
+/* A piece has neither the rows nor the columns of its matrix. */
+static bool has_whole_matrices(const mt_module *m)
+{
+    return !m || !mti_module_in_pieces(m) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "adafactor: ZeRO leaves a rank flat pieces of its matrices, which have no "
+                         "rows and columns to factor; need zero 0, or another optimizer");
+}
+
+static bool in_bounds(const mt_optimizer *o)
+{
+    const mti_opt_params *p = &o->params;
+    const struct {
+        const char *field;
+        double value, below;
+    } bounds[] = {{"lr", p->lr, INFINITY},
+                  {"momentum", p->momentum, INFINITY},
+                  {"beta1", p->beta1, 1},
+                  {"beta2", p->beta2, 1},
+                  {"-beta2_decay", -p->beta2_decay, INFINITY},
+                  {o->rule->whole ? "eps1" : "eps", p->eps, INFINITY},
+                  {"eps2", p->eps2, INFINITY},
+                  {"weight_decay", o->weight_decay, INFINITY}};
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof bounds / sizeof *bounds; i++)
+        ok = mti_optimizer_in_range(o->rule->name, bounds[i].field, bounds[i].value,
+                                    bounds[i].below);
+    return ok;
+}
+
+static mt_optimizer *make(const mt_optimizer *as, mt_module *m)
+{
+    if (!in_bounds(as) || (as->rule->whole && !has_whole_matrices(m))) return NULL;
+    return mti_optimizer_like(as, m);
+}
+
+mt_optimizer *mti_optimizer_make(mti_optimizer_choice choice, mt_module *m, double lr,
+                                 double weight_decay, bool master)
+{
+    mt_optimizer as = described(choice, master);
+    as.params.lr = lr;
+    as.weight_decay = weight_decay;
+    return make(&as, m);
+}
+
+static double or_else(double given, double usual) { return given != 0 ? given : usual; }
+
+mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "sgd: the options are NULL");
+    mt_optimizer as = described(MTI_OPT_SGD, options->master);
+    as.n_state = options->momentum > 0;
+    as.params = (mti_opt_params){.lr = options->lr, .momentum = options->momentum};
+    as.weight_decay = options->weight_decay;
+    return make(&as, m);
+}
+
+mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adamw: the options are NULL");
+    if (options->moments > MT_MOMENTS_8BIT)
+        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
+                             (int)options->moments);
+    mt_optimizer as = described(MTI_OPT_ADAMW, options->master);
+    as.moments = options->moments;
+    as.params = (mti_opt_params){.lr = options->lr,
+                                 .beta1 = or_else(options->beta1, 0.9),
+                                 .beta2 = or_else(options->beta2, 0.999),
+                                 .eps = or_else(options->eps, 1e-8)};
+    as.weight_decay = options->weight_decay;
+    as.decay_matrices_only = options->decay_matrices_only;
+    return make(&as, m);
+}
+
+mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: the options are NULL");
+    if (options->clip != 0 && !(options->clip >= 1 && options->clip < INFINITY))
+        return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: clip is %g; need 1 <= clip < inf, or 0",
+                             options->clip);
+    mt_optimizer as = described(MTI_OPT_ADAFACTOR, options->master);
+    as.params = (mti_opt_params){.lr = options->lr,
+                                 .beta2_decay = or_else(options->beta2_decay, -0.8),
+                                 .eps = options->eps1,
+                                 .eps2 = or_else(options->eps2, 1e-3),
+                                 .clip = or_else(options->clip, 1)};
+    as.weight_decay = options->weight_decay;
+    as.decay_matrices_only = options->decay_matrices_only;
+    return make(&as, m);
+}

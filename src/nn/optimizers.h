@@ -1,0 +1,52 @@
+/* optimizers.h: the optimizers that --optimizer names, a row each (optimizers.def). Nothing above
+ * this room tells one from another but by its row. */
+#ifndef MTI_NN_OPTIMIZERS_H
+#define MTI_NN_OPTIMIZERS_H
+
+#include "backends/backend.h"
+#include "memtape/optimizer.h"
+
+typedef enum mti_optimizer_choice {
+#define OPTIMIZER(id, ...) MTI_OPT_##id,
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+    MTI_OPTIMIZERS
+} mti_optimizer_choice;
+#define MTI_OPT_DEFAULT MTI_OPT_ADAMW
+
+extern const mti_choice mti_optimizers;
+const char *mti_optimizer_name(mti_optimizer_choice choice);
+
+typedef struct mti_optimizer_row {
+    const struct mti_opt_rule *rule; /* NULL: nothing is stepped */
+    int n_state;                     /* tensors for each parameter, beside its master */
+    mt_moments moments;              /* how they are stored */
+    bool decay_matrices_only;
+    mti_opt_params params; /* of a run that is not told otherwise */
+    bool saves_memory;     /* proposed in the default's place where memory is short */
+    const char *beside;    /* the state that mti_optimizer_element_bytes leaves out; NULL: none */
+} mti_optimizer_row;
+const mti_optimizer_row *mti_optimizer_row_of(mti_optimizer_choice choice);
+
+/* An optimizer as `choice` names it, which is not NONE; NULL on failure. */
+mt_optimizer *mti_optimizer_make(mti_optimizer_choice choice, mt_module *m, double lr,
+                                 double weight_decay, bool master);
+
+/* Whether it steps a matrix by its rows and columns. */
+bool mti_optimizer_takes_matrices(mti_optimizer_choice choice);
+/* Whether each element's step depends on nothing but that element, so that a rank steps its shard
+ * as one process steps the whole. */
+bool mti_optimizer_is_elementwise(mti_optimizer_choice choice);
+/* "sgd, adamw, adafactor": all but "none", or those that are elementwise. */
+#define MTI_OPTIMIZER_LIST 256
+const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise);
+
+/* Bytes of state for each element of a parameter, without a master. */
+int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype);
+/* bytes[k]: of each of the parameter's state tensors but the master, of which there are as many as
+ * it returns. */
+#define MTI_MAX_STATE 2
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, bool master,
+                        int64_t bytes[MTI_MAX_STATE]);
+
+#endif

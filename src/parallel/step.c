@@ -1,0 +1,198 @@
+/* step.c: one training step of one rank, which all ranks make together; a plain model is a rank of
+ * one. Everything that trains or measures takes this step. */
+#include <math.h>
+#include "memtape/ops.h"
+#include "nn/model.h"
+#include "nn/nn.h"
+#include "parallel/parallel.h"
+
+/* The step's loss is the mean of so many. */
+double mti_stage_losses(const mt_stage *s)
+{
+    const mt_parallel *h = &s->shares->parallel;
+    return (double)(h->microbatches * mti_data_group(h).ranks);
+}
+
+/* ---- forward ---- */
+
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target)
+{
+    mt_module *m = s->parts[part];
+    if (target && mti_loss_takes_head(s->shares[part].whole.ops.loss))
+        return mt_model_forward_loss(m, input, target);
+    mt_tensor *y = mt_forward(m, input);
+    if (!target || !y) return y;
+    bool named = mt_scope_push("loss") == MT_OK;
+    mt_set(&y, named ? mti_rank_loss(&s->shares[part], y, target) : NULL);
+    if (named) mt_scope_pop();
+    return y;
+}
+
+/* Without a scaler ranks take the mean of their losses in the optimizer's step. */
+static double share_of_mean(const mt_stage *s)
+{
+    return s->scaler || s->is_plain ? 1 / mti_stage_losses(s) : 1;
+}
+
+double mti_stage_loss_scale(const mt_stage *s)
+{
+    return (s->scaler ? mt_scaler_get(s->scaler).scale : 1) * share_of_mean(s);
+}
+
+/* What backward begins with, in place of the loss. */
+static bool scale_loss(const mt_stage *s, mt_tensor **loss)
+{
+    double share = share_of_mean(s);
+    if (s->scaler) mt_set(loss, mt_scaler_scale(s->scaler, *loss));
+    if (share < 1) mt_set(loss, mt_mul_scalar(*loss, share));
+    return *loss != NULL;
+}
+
+static bool forward(mti_step *p, int64_t k)
+{
+    const mt_stage *s = p->stage;
+    const mti_step_observer *o = &s->observer;
+    const mti_turn turn = mti_schedule_at(&s->schedule, k, false);
+    mti_in_flight *f = &p->in_flight[k % p->n_places];
+    *f = (mti_in_flight){.last = s->shares[turn.part].last};
+    if (o->before_forward && !o->before_forward(o->user, k == 0)) return false;
+    if (p->batches.take(p->batches.user, turn, f))
+        f->output = mti_stage_run(s, turn.part, f->input, f->target);
+    bool ok = !o->after_forward || o->after_forward(o->user);
+    if (!ok || !f->output) return false;
+    if (f->target && p->batches.note_loss && !p->batches.note_loss(p->batches.user, f->output))
+        return false;
+    return (!f->target || scale_loss(s, &f->output)) &&
+           mt_set_category(f->output, MT_OUTPUT) == MT_OK;
+}
+
+/* ---- backward ---- */
+
+static void land(mti_in_flight *f)
+{
+    mt_release(f->input);
+    mt_release(f->target);
+    mt_release(f->output);
+    *f = (mti_in_flight){0};
+}
+
+/* Stands for the gradient from later layers. What is sent to another stage has no bytes of its own,
+ * and its gradient comes from there. */
+static mt_tensor *gradient_of(const mti_in_flight *f)
+{
+    mt_device *device = mt_device_of(f->output);
+    mt_dtype dtype = mt_dtype_of(f->output);
+    int rank = mt_rank(f->output);
+    if (f->last) return mt_normal(device, dtype, rank, mt_shape(f->output), 0, 1);
+    mt_tensor *one = mt_zeros(device, dtype, 0, NULL);
+    mt_set(&one, one ? mt_expand(one, rank, mt_shape(f->output)) : NULL);
+    return one;
+}
+
+/* The k-th backward. */
+static bool backward(mti_step *p, int64_t k)
+{
+    const mt_stage *s = p->stage;
+    const mti_step_observer *o = &s->observer;
+    const mti_turn turn = mti_schedule_at(&s->schedule, k, true);
+    mti_in_flight *f = &p->in_flight[mti_schedule_return(&s->schedule, k) % p->n_places];
+    mt_backward_options options = {0};
+    bool is_loss = f->target != NULL;
+    if (o->before_backward && !o->before_backward(o->user, p, k)) return false;
+    mt_release(f->input);
+    mt_release(f->target);
+    f->input = f->target = NULL; /* the tape has what it needs of them */
+    if (!is_loss) options.gradient = gradient_of(f);
+    mti_zero_set_last(s->zero, turn.micro + 1 == s->schedule.run);
+    bool ok = (is_loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK;
+    mt_release(options.gradient);
+    land(f);
+    return ok;
+}
+
+/* ---- some forwards, then forward and backward in turns, then the remaining backwards ---- */
+
+bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
+{
+    mti_schedule *schedule = &stage->schedule;
+    schedule->run = stage->is_plain ? 1 : stage->shares->parallel.microbatches;
+    *p = (mti_step){.stage = stage,
+                    .batches = *batches,
+                    .n = schedule->run * schedule->n_parts,
+                    /* A backward's forward is in its unit. */
+                    .n_places = schedule->ahead + mti_schedule_unit(schedule) + 1};
+    p->in_flight = mti_calloc((size_t)p->n_places, sizeof *p->in_flight);
+    return p->in_flight && mti_zero_start_backward(stage->zero);
+}
+
+bool mti_step_ahead(mti_step *p)
+{
+    bool ok = true;
+    while (ok && p->next < p->stage->schedule.ahead) ok = forward(p, p->next++);
+    return ok;
+}
+
+bool mti_step_infer(mti_step *p)
+{
+    const mti_schedule *schedule = &p->stage->schedule;
+    bool ok = true;
+    for (; ok && p->next < schedule->ahead; p->next++)
+        ok = mti_schedule_at(schedule, p->next, false).micro > 0 || forward(p, p->next);
+    return ok;
+}
+
+bool mti_step_backward(mti_step *p)
+{
+    bool ok = true;
+    for (int64_t k = 0; ok && k < p->n; k++) {
+        ok = backward(p, k);
+        if (ok && p->next < p->n) ok = forward(p, p->next++);
+    }
+    ok = mti_zero_end_backward(p->stage->zero) && ok;
+    return ok && mt_comm_settle(p->stage->shares->parallel.pipeline_comm) == MT_OK;
+}
+
+void mti_step_leave_out(mti_step *p, int64_t period)
+{
+    mti_schedule *schedule = &p->stage->schedule;
+    p->n -= (p->n - p->next) / period * period;
+    schedule->run = p->n / schedule->n_parts;
+}
+
+void mti_step_end(mti_step *p)
+{
+    for (int64_t i = 0; p->in_flight && i < p->n_places; i++) land(&p->in_flight[i]);
+    mti_free(p->in_flight);
+    *p = (mti_step){0};
+}
+
+/* ---- the optimizer's step ---- */
+
+/* Gradients are clipped in place, as a training loop of one process does. */
+static bool step_plain(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
+{
+    if (s->scaler)
+        return (max_norm <= 0 || mt_scaler_clip(s->scaler, optimizer, max_norm, norm) == MT_OK) &&
+               mt_scaler_step(s->scaler, optimizer, NULL) == MT_OK;
+    return (max_norm <= 0 || mt_clip_grad_norm(s->model, max_norm, norm) == MT_OK) &&
+           mt_optimizer_step(optimizer) == MT_OK;
+}
+
+static bool step_rank(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
+{
+    double factor = 1 / mti_stage_losses(s), squares = 0;
+    if ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)) return false;
+    double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);
+    if (norm && max_norm > 0) *norm = length;
+    if (max_norm > 0 && !(limit >= 1)) factor *= limit;
+    return s->scaler ? mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm)
+                     : mti_optimizer_step_scaled(optimizer, factor);
+}
+
+bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
+{
+    const mti_step_observer *o = &s->observer;
+    bool ok = mti_zero_before_step(s->zero);
+    if (ok && optimizer) ok = (s->is_plain ? step_plain : step_rank)(s, optimizer, max_norm, norm);
+    return ok && (!o->before_drop || o->before_drop(o->user)) && mti_zero_after_step(s->zero);
+}
