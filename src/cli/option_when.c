@@ -144,7 +144,11 @@ static const struct condition {
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
-    [MTI_IF_STEPS] = {steps, " needs an --optimizer other than none: nothing is stepped"},
+    [MTI_IF_STEPS] = {steps, " needs --optimizer "
+#define OPTIMIZER(id, name, ...) name ", "
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+                             "not none"},
     [MTI_IF_ADAPTERS] = {adapters, " needs --lora-rank: without it there are no adapters"},
     [MTI_IF_CODES] = {codes, " needs --qlora: without it no weight has scales"},
     [MTI_IF_SAVES] = {saves, " needs --save, which names the file"},

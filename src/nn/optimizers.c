@@ -34,6 +34,7 @@ static const mti_opt_rule adafactor_rule = {
 /* ---- rows ---- */
 
 static const char *const names[] = {
+    "none",
 #define OPTIMIZER(id, name, ...) name,
 #include "nn/optimizers.def"
 #undef OPTIMIZER
@@ -41,6 +42,7 @@ static const char *const names[] = {
 const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
 
 static const mti_optimizer_row rows[] = {
+    {NULL},
 #define OPTIMIZER(id, name, ...) {__VA_ARGS__},
 #include "nn/optimizers.def"
 #undef OPTIMIZER

@@ -7,6 +7,7 @@
 #include "memtape/optimizer.h"
 
 typedef enum mti_optimizer_choice {
+    MTI_OPT_NONE,
 #define OPTIMIZER(id, ...) MTI_OPT_##id,
 #include "nn/optimizers.def"
 #undef OPTIMIZER
