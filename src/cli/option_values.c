@@ -324,6 +324,19 @@ bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
     return forms[r->form].read(o, r, arg);
 }
 
+bool mti_options_set(mti_options *o, const char *name, const char *value)
+{
+    const mti_option_row *r = mti_option_find(o->verb, name);
+    if (!strcmp(name, "model") && value) {
+        o->workload.name = value;
+        return true;
+    }
+    if (!r || r->of_all_rows)
+        return mti_options_refuse(o, "--%.40s: is not an option that rows may differ in", name);
+    if (!value && r->arg) return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);
+    return mti_option_read(o, r, value);
+}
+
 /* Whether the field is one of the model's, which counts only if its option was given. */
 static bool of_model(const mti_option_row *r)
 {

@@ -143,21 +143,6 @@ void mti_options_free(mti_options *o)
     words_free(&o->rows);
 }
 
-/* ---- one option by its name ---- */
-
-bool mti_options_set(mti_options *o, const char *name, const char *value)
-{
-    const mti_option_row *r = mti_option_find(o->verb, name);
-    if (!strcmp(name, "model") && value) {
-        o->workload.name = value;
-        return true;
-    }
-    if (!r || r->of_all_rows)
-        return mti_options_refuse(o, "--%.40s: is not an option that rows may differ in", name);
-    if (!value && r->arg) return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);
-    return mti_option_read(o, r, value);
-}
-
 /* ---- help ---- */
 
 #define LONGEST_DOC 400
