@@ -1,6 +1,7 @@
 /* explain.c: `memtape explain MODEL` or `--expr TEXT`: the tape op by op, what each keeps and why.
  */
 #include <string.h>
+#include "cli/option_rows.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "measure/tape.h"
@@ -110,3 +111,19 @@ int mti_explain(const mti_options *o)
     mt_device_release(device);
     return status;
 }
+
+/* With --expr: whether nothing is given that is for a MODEL. */
+static bool check_words(mti_options *o)
+{
+    if (!o->expression.text) return true;
+    if (o->workload.name)
+        return mti_options_refuse(o, "--expr: MODEL is \"%.80s\" already; give one of them",
+                                  o->workload.name);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (o->given[id] && !mti_option_rows[id].of_expressions)
+            return mti_options_refuse(o, "--%s: is for a MODEL, and --expr has none",
+                                      mti_option_rows[id].name);
+    return true;
+}
+
+const mti_verb_rules mti_explain_rules = {.verb = MTI_EXPLAIN, .check_words = check_words};

@@ -1,8 +1,138 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
 #include <string.h>
+#include "cli/option_rows.h"
 #include "cli/verbs.h"
 #include "fit/fit.h"
+#include "nn/model.h"
 #include "report/fit.h"
+
+/* ---- options ---- */
+
+static void set_defaults(mti_options *o)
+{
+    mti_default_on_meta(o);
+    o->workload.batch = 0; /* a sequence a GPU */
+}
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    return mti_complete_on_meta(o, base, MTI_USUAL_SEQ);
+}
+
+static bool chosen(const mti_options *o, mti_option id) { return o->given[id] || o->by_recipe[id]; }
+
+static bool check(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    if (!mti_is_whole(w->config.kind))
+        return mti_options_refuse(o,
+                                  "MODEL: a %s cannot be divided among GPUs; give a gpt, bert, "
+                                  "llama, a preset or a path to a config.json",
+                                  mt_model_kind_name(w->config.kind));
+    if (!o->given[MTI_O_GPUS])
+        return mti_options_refuse(o, "--gpus is missing; give how many train the model together");
+    if (!o->given[MTI_O_GPU])
+        return mti_options_refuse(o, "--gpu is missing; give their kind, such as h100");
+    if (!chosen(o, MTI_O_OPTIMIZER) && !chosen(o, MTI_O_MASTER))
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
+    return true;
+}
+
+/* ---- words of a command ---- */
+
+typedef struct words {
+    char *at;
+    size_t size, n;
+    bool full;
+} words;
+
+static void add(words *w, const char *text)
+{
+    size_t n = strlen(text);
+    w->full = w->full || w->n + n + 1 > w->size;
+    if (w->full) return;
+    memcpy(w->at + w->n, text, n + 1);
+    w->n += n;
+}
+
+static bool is_plain(const char *text)
+{
+    return *text && strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                 "-_./=+,:@%") == strlen(text);
+}
+
+/* As a shell takes it. */
+static void add_value(words *w, const char *text)
+{
+    if (is_plain(text)) {
+        add(w, text);
+        return;
+    }
+    add(w, "'");
+    for (const char *c = text; *c; c++) add(w, *c == '\'' ? "'\\''" : (char[]){*c, 0});
+    add(w, "'");
+}
+
+static void add_option(words *w, const char *name, const char *value)
+{
+    add(w, " --");
+    add(w, name);
+    if (!value) return;
+    add(w, " ");
+    add_value(w, value);
+}
+
+static void add_number(words *w, const char *name, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    add_option(w, name, text);
+}
+
+static void add_rank(words *w, const mt_fit_setup *s)
+{
+    const mt_parallel *h = &s->parallel;
+    add_number(w, "tp", h->tensor);
+    if (h->sequence) add_option(w, "sp", NULL);
+    add_number(w, "pp", h->pipeline);
+    if (h->interleave > 1) add_number(w, "interleave", h->interleave);
+    if (h->pipeline > 1) add_number(w, "stage", h->stage);
+    add_number(w, "microbatches", h->microbatches);
+    if (h->context > 1) add_number(w, "cp", h->context);
+    add_number(w, "dp", h->data);
+    if (h->data * h->context > 1) add_number(w, "zero", h->zero);
+}
+
+/* The command that profiles a set-up; false if it is too long for buf. */
+static bool profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,
+                            char *buf, size_t n)
+{
+    words w = {.at = buf, .size = n};
+    char value[MTI_VALUE_TEXT];
+    add(&w, "memtape profile ");
+    add_value(&w, o->workload.name);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *row = &mti_option_rows[id];
+        if (o->given[id] && mti_takes(MTI_PROFILE, row) && !row->searched)
+            add_option(&w, row->name, row->arg ? mti_option_text(o, row, value) : NULL);
+    }
+    if (!chosen(o, MTI_O_DTYPE)) add_option(&w, "dtype", mt_dtype_name(o->workload.config.dtype));
+    if (!chosen(o, MTI_O_OPTIMIZER)) {
+        add_option(&w, "optimizer", mti_optimizer_name(o->workload.optimizer));
+        if (o->workload.memory.master && !chosen(o, MTI_O_MASTER))
+            add_option(&w, "master-weights", NULL);
+    }
+    add_number(&w, "batch", s->microbatch);
+    add_number(&w, "seq", r->seq);
+    add_rank(&w, s);
+    add_option(&w, "checkpoint", s->checkpoint);
+    add_option(&w, "offload", s->offload);
+    if (s->fits) add_number(&w, "capacity", (int64_t)r->capacity);
+    add_option(&w, "device", "meta");
+    return !w.full;
+}
+
+/* ---- the search ---- */
 
 static void show(void *user, int64_t done, int64_t of, int64_t measured)
 {
@@ -56,7 +186,7 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
                              .utilisation = o->plan.utilisation,
                              .price = o->fit.price,
                              .tokens = o->plan.tokens};
-    if (!mti_profile_command(o, r, &r->setups[0], command, sizeof command))
+    if (!profile_command(o, r, &r->setups[0], command, sizeof command))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "the command that profiles the first set-up is "
                              "longer than %zu bytes",
@@ -84,3 +214,6 @@ int mti_fit(const mti_options *o)
     mt_fit_free(&r);
     return status;
 }
+
+const mti_verb_rules mti_fit_rules = {
+    .verb = MTI_FIT, .defaults = set_defaults, .complete = complete, .check = check};

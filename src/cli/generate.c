@@ -103,3 +103,12 @@ int mti_generate(const mti_options *o)
     mt_device_release(device);
     return status;
 }
+
+static bool check_words(mti_options *o)
+{
+    return o->model_file ||
+           mti_options_refuse(o,
+                              "--model is missing; give a file that `memtape train --save` wrote");
+}
+
+const mti_verb_rules mti_generate_rules = {.verb = MTI_GENERATE, .check_words = check_words};

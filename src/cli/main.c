@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "cli/option_rows.h"
+#include "cli/launch.h"
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
@@ -81,7 +81,7 @@ static int print_verb_help(const char *word)
     mti_verb verb = mti_verb_find(word);
     if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
-    mti_options_help(verb, name, stdout);
+    mti_options_help(mti_verb_rules_of(verb), name, stdout);
     return flushed(MTI_EXIT_OK);
 }
 
@@ -123,11 +123,11 @@ static int run_alone(int argc, char **argv)
     argv[1] = name;
     mti_options o;
     int status = MTI_EXIT_USAGE;
-    if (!mti_options_parse(&o, verb, argc - 1, argv + 1, false)) {
+    if (!mti_options_parse(&o, mti_verb_rules_of(verb), argc - 1, argv + 1, false)) {
         if (*o.error) mti_print(stderr, "%s: %s\n", name, o.error);
         if (mt_last_status() == MT_ERR_MEMORY) status = MTI_EXIT_FAILED;
     } else if (o.help) {
-        mti_options_help(verb, name, stdout);
+        mti_options_help(mti_verb_rules_of(verb), name, stdout);
         status = MTI_EXIT_OK;
     } else if (!mti_files_apart(&o)) {
         mti_print(stderr, "%s: %s\n", name, o.error);
@@ -163,14 +163,14 @@ static int verb_as_rank(mt_comm *world, mti_verb verb, const char *name, int arg
 {
     mti_options o;
     bool prints = mt_comm_group(world).rank == 0;
-    bool ok = mti_options_parse(&o, verb, argc, argv, !prints);
+    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), argc, argv, !prints);
     o.world = world;
     ok = ok && mti_files_apart(&o) && check_division(&o);
     bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
     int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;
     status = mti_together_end(world, name, status, o.error);
     if (status == MTI_EXIT_OK && o.help) {
-        if (prints) mti_options_help(verb, name, stdout);
+        if (prints) mti_options_help(mti_verb_rules_of(verb), name, stdout);
     } else if (status == MTI_EXIT_OK) {
         if (prints) print_notes(&o);
         status = verb == MTI_TRAIN ? mti_train(&o) : mti_profile_together(&o);

@@ -3,8 +3,6 @@
 #include "cli/option_rows.h"
 #include "nn/model.h"
 
-#define TRAINED "tiny" /* the preset that train takes */
-
 /* The default model: small enough for a profile that can be read at a glance. */
 static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .hidden = 64,
@@ -13,9 +11,10 @@ static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .act = MT_ACT_GELU,
                                             .dtype = MT_F32};
 
-void mti_option_defaults(mti_options *o, mti_verb verb)
+void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
 {
-    *o = (mti_options){.verb = verb,
+    *o = (mti_options){.rules = rules,
+                       .verb = rules->verb,
                        .program = "memtape",
                        .workload = {.batch = 2, .seq = 32, .seed = 1, .device.kind = "cpu"},
                        .train = {.lr = 1e-3, .weight_decay = 0.1, .clip = 1, .accumulate = 1},
@@ -27,36 +26,7 @@ void mti_option_defaults(mti_options *o, mti_verb verb)
                        .tokens = 256,
                        .temperature = 0.8,
                        .at_once = 8192};
-    if (verb == MTI_SWEEP) o->train.steps = 5;
-    if (verb == MTI_TRAIN) {
-        o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
-        o->workload.optimizer = MTI_OPT_DEFAULT;
-        mt_model_preset(TRAINED, &o->given_config);
-    }
-    if (verb == MTI_PLAN || verb == MTI_FIT || verb == MTI_SERVE) {
-        o->workload.batch = verb != MTI_FIT;
-        o->workload.optimizer = verb == MTI_SERVE ? MTI_OPT_NONE : MTI_OPT_DEFAULT;
-        o->workload.device.kind = "meta";
-        o->given_config.dtype = MT_BF16;
-    }
-}
-
-/* Defaults of a plan: 16 bits, and sequences of the model's context. */
-static void plan_defaults(mti_options *o, mt_model_config *base)
-{
-    if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
-    if (!o->given[MTI_O_SEQ] && base->context) o->workload.seq = base->context;
-    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
-}
-
-/* Of a fit, and of serving: the same, but sequences of at most 8192. */
-#define LONGEST 8192
-static void fit_defaults(mti_options *o, mt_model_config *base)
-{
-    mt_dtype own = base->dtype;
-    plan_defaults(o, base);
-    if (!o->given[MTI_O_DTYPE] && o->workload.memory.amp) base->dtype = own;
-    if (!o->given[MTI_O_SEQ] && o->workload.seq > LONGEST) o->workload.seq = LONGEST;
+    if (rules->defaults) rules->defaults(o);
 }
 
 static int64_t default_heads(int64_t hidden)
@@ -100,15 +70,14 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     const bool *given = o->given;
     if (given[MTI_O_HIDDEN] && c.hidden != o->given_config.hidden)
         c.heads = 0; /* chosen for the base's width */
-    for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (given[mti_option_rows[i].id]) mti_option_override(&c, o, &mti_option_rows[i]);
+    mti_options_override(&c, o);
     bool attends = mti_attends(c.kind), whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
     if (whole && c.context == 0) c.context = o->workload.seq;
-    if (!mti_recipe_apply(o, &c)) return false;
     o->workload.config = c;
-    if (!mti_check_used(o) || !sizes_fit(o)) return false;
+    if (!mti_recipe_apply(o) || !mti_check_used(o) || !sizes_fit(o)) return false;
+    c = o->workload.config;
     if (whole && o->workload.seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
                                   (long long)o->workload.seq, (long long)c.context);
@@ -124,14 +93,10 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
         return mti_options_refuse(
             o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",
             (long long)c.hidden, (long long)c.heads);
-    if (c.inplace && c.act != MT_ACT_RELU && c.act != MT_ACT_LEAKY_RELU)
-        return mti_options_refuse(
-            o,
-            "--inplace: %s needs its input again in backward; only relu and leaky_relu "
-            "can overwrite it",
-            mt_act_name(c.act));
-    if (mt_model_config_check(&c) == MT_OK) return mti_check_memory(o) && mti_check_rank(o);
-    return mti_options_refuse_as(o, "");
+    if (mt_model_config_check(&c) != MT_OK) return mti_options_refuse_as(o, "");
+    const mt_lora_options lora = mti_adapters_of(&o->workload.memory);
+    if (lora.rank && !mti_lora_check(&c, &lora)) return mti_options_refuse_as(o, "--lora-targets");
+    return mti_check_rank(o) && (!o->rules->check || o->rules->check(o));
 }
 
 bool mti_is_model_path(const char *name)
@@ -186,48 +151,29 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     return refuse_model(o, name);
 }
 
+/* Whether a file defines the model, or there is none. */
+static bool takes_no_model(const mti_options *o)
+{
+    return o->expression.text || o->resume || o->train.from;
+}
+
 bool mti_options_complete(mti_options *o)
 {
-    if (!mti_check_device(o)) return false;
-    if (o->verb == MTI_GENERATE && !o->model_file)
-        return mti_options_refuse(
-            o, "--model is missing; give a file that `memtape train --save` wrote");
-    if (o->verb == MTI_TRAIN && o->data.n == 0)
-        return mti_options_refuse(o, "--data is missing; give a file to learn from");
-    if (o->verb == MTI_EXPLAIN && o->expression.text)
-        return mti_check_expression(o) && mti_check_used_so_far(o);
-    if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->workload.name)
+    const mti_verb_rules *rules = o->rules;
+    mt_model_config base;
+    bool builds = mti_verb_builds(o->verb), named = *mti_verb_get(o->verb)->args != 0;
+    if (rules->check_words && !rules->check_words(o)) return false;
+    if (builds && named && !o->workload.name && !takes_no_model(o))
         return mti_options_refuse(
             o,
             "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
             "path to a config.json or its folder%s",
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
-    if (o->verb == MTI_TRAIN && o->train.from && o->resume)
-        return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
     if (!mti_rank_defaults(o)) return false;
-    if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
-        return mti_check_used_so_far(o);
-    if (!mti_verb_builds(o->verb)) return mti_check_used(o);
-    mt_model_config base;
-    if (o->verb != MTI_TRAIN)
-        o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
-    const char *name = o->verb != MTI_TRAIN ? o->workload.name
-                       : o->workload.preset ? o->workload.preset
-                                            : TRAINED;
-    if (!base_model(o, name, &base)) return false;
+    if (takes_no_model(o)) return mti_check_used_so_far(o);
+    if (!builds) return mti_check_used(o);
+    if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
+    if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
     if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
-    if (o->verb == MTI_TRAIN) {
-        if (base.kind == MT_MODEL_BERT)
-            return mti_options_refuse(
-                o,
-                "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
-                name);
-        base.vocab = 256; /* bytes */
-        if (!o->given[MTI_O_SEQ]) o->workload.seq = base.context;
-        base.context = o->workload.seq;
-    }
-    if (o->verb == MTI_PLAN) plan_defaults(o, &base);
-    if (o->verb == MTI_FIT || o->verb == MTI_SERVE) fit_defaults(o, &base);
-    return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o)) &&
-           (o->verb != MTI_FIT || mti_check_fit(o)) && (o->verb != MTI_SERVE || mti_check_serve(o));
+    return (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
 }

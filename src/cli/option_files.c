@@ -20,17 +20,6 @@ typedef struct place {
 
 typedef MTI_VEC(place) places;
 
-static const struct {
-    mti_option id;
-    bool output;
-} file_options[] = {
-    {MTI_O_MODEL_FILE, false},  {MTI_O_ADAPTER, false}, {MTI_O_DATA, false},
-    {MTI_O_RESUME, false},      {MTI_O_FROM, false},    {MTI_O_SAVE, true},
-    {MTI_O_SAVE_ADAPTER, true}, {MTI_O_TRACE, true},    {MTI_O_SVG, true},
-    {MTI_O_SNAPSHOT, true},     {MTI_O_HTML, true},     {MTI_O_JSON, true},
-    {MTI_O_GPUS_FILE, false},
-};
-
 /* ---- finding the files ---- */
 
 /* False if its folder does not exist: then no other path leads to the file. */
@@ -65,22 +54,21 @@ static bool add(places *all, const char *option, const char *path, bool output)
     return !known || MTI_PUSH(all, p);
 }
 
-static bool add_option(places *all, const mti_options *o, mti_option id, bool output)
+static bool add_option(places *all, const mti_options *o, const mti_option_row *r)
 {
     char option[40];
-    const mti_option_row *r = mti_option_row_of(id);
     const void *field = (const char *)o + r->at;
     snprintf(option, sizeof option, "--%s", r->name);
-    if (!(r->verbs >> o->verb & 1)) return true;
+    if (!mti_takes_file(r) || !mti_takes(o->verb, r)) return true;
     if (r->form == MTI_LIST) {
         const mti_words *words = field;
         for (size_t i = 0; i < words->n; i++)
-            if (!add(all, option, words->at[i], output)) return false;
+            if (!add(all, option, words->at[i], r->written)) return false;
         return true;
     }
     const char *path = *(const char *const *)field;
-    bool to_stdout = id == MTI_O_JSON && path && !strcmp(path, "-");
-    return !path || to_stdout || add(all, option, path, output);
+    bool to_stdout = r->id == MTI_O_JSON && path && !strcmp(path, "-");
+    return !path || to_stdout || add(all, option, path, r->written);
 }
 
 static bool add_model(places *all, const mti_options *o)
@@ -162,8 +150,8 @@ bool mti_files_apart(mti_options *o)
 {
     places all = {0};
     bool ok = add_models(&all, o) && add_stdout(&all);
-    for (size_t i = 0; ok && i < sizeof file_options / sizeof *file_options; i++)
-        ok = add_option(&all, o, file_options[i].id, file_options[i].output);
+    for (int id = 0; ok && id < MTI_OPTION_COUNT; id++)
+        ok = add_option(&all, o, &mti_option_rows[id]);
     if (!ok && !*o->error) mti_options_refuse(o, "%.900s", mt_last_error());
     for (size_t i = 0; ok && i < all.n; i++)
         for (size_t j = 0; ok && j < all.n; j++) ok = i == j || !clash(o, &all.at[i], &all.at[j]);

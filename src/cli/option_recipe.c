@@ -12,34 +12,25 @@ typedef struct recipe_row {
     unsigned recipes; /* that set the option */
     mti_option option;
     const char *value;                      /* NULL: a flag */
-    bool (*fits)(const mt_model_config *c); /* c: resolved; NULL: any model */
+    bool (*fits)(const mt_model_config *c); /* c: resolved; NULL: where the option has an effect */
 } recipe_row;
 
-static bool is_narrow(const mt_model_config *c) { return mt_dtype_size(c->dtype) == 2; }
 static bool is_causal_and_narrow(const mt_model_config *c)
 {
-    return c->kind != MT_MODEL_BERT && is_narrow(c);
+    return c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) == 2;
 }
 static bool is_uncapped(const mt_model_config *c)
 {
     return c->kind == MT_MODEL_LLAMA && c->logit_cap == 0;
 }
-static bool has_rms(const mt_model_config *c) { return c->norm_kind != MT_NORM_LAYER; }
 static bool has_swiglu(const mt_model_config *c) { return c->mlp == MT_MLP_SWIGLU; }
 static bool has_rope(const mt_model_config *c) { return c->rope_theta > 0; }
-static bool has_math(const mt_model_config *c) { return c->attention == MT_ATTENTION_MATH; }
 static bool has_tanh(const mt_model_config *c)
 {
     return c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu;
 }
-static bool is_narrow_llama_with_math(const mt_model_config *c)
-{
-    return c->kind == MT_MODEL_LLAMA && has_math(c) && is_narrow(c);
-}
-static bool is_grouped_with_math(const mt_model_config *c)
-{
-    return has_math(c) && mti_repeats_heads(c);
-}
+static bool is_llama(const mt_model_config *c) { return c->kind == MT_MODEL_LLAMA; }
+static bool has_math(const mt_model_config *c) { return c->attention == MT_ATTENTION_MATH; }
 
 #define R(recipe) (1u << MTI_RECIPE_##recipe)
 #define DEEPSPEED (R(ZERO1) | R(ZERO2) | R(ZERO3))
@@ -52,26 +43,26 @@ static bool is_grouped_with_math(const mt_model_config *c)
 static const recipe_row rows[] = {
     {R(HF), MTI_O_LOSS, "f32", is_causal_and_narrow},
     {R(HF), MTI_O_SWIGLU, "unfused", has_swiglu},
-    {R(HF), MTI_O_RMS_NORM, "unfused", has_rms},
+    {R(HF), MTI_O_RMS_NORM, "unfused", NULL},
     {R(HF), MTI_O_GELU_TANH, "unfused", has_tanh},
     {R(HF), MTI_O_ROPE, "unfused", has_rope},
     {R(LIGER), MTI_O_LOSS, "fused", is_uncapped},
     {R(LIGER), MTI_O_SWIGLU, "fused", has_swiglu},
-    {R(LIGER), MTI_O_RMS_NORM, "fused", has_rms},
+    {R(LIGER), MTI_O_RMS_NORM, "fused", NULL},
     {R(LIGER), MTI_O_ROPE, "fused", has_rope},
-    {R(HF) | R(LIGER), MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
-    {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
+    {R(HF) | R(LIGER), MTI_O_SOFTMAX, "f32", is_llama},
+    {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", has_math},
 
     {R(DDP), MTI_O_DTYPE, "f32", NULL},
     {DEEPSPEED | R(FSDP2) | FSDP2_STAGE | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
-    {FSDP2_STAGE | R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, is_narrow},
+    {FSDP2_STAGE | R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, NULL},
     {OF_RANKS | FSDP2_STAGE, MTI_O_OPTIMIZER, "adamw", NULL},
-    {DEEPSPEED | FSDP2_STAGE | R(MEGATRON), MTI_O_MASTER, NULL, is_narrow},
+    {DEEPSPEED | FSDP2_STAGE | R(MEGATRON), MTI_O_MASTER, NULL, NULL},
     {R(ZERO1) | FSDP2_STAGE | R(MEGATRON), MTI_O_ZERO, "1", NULL},
     {R(ZERO2), MTI_O_ZERO, "2", NULL},
     {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
-    {R(FSDP2), MTI_O_F32_SHARDS, NULL, is_narrow},
-    {R(FSDP2), MTI_O_F32_REDUCE, NULL, is_narrow},
+    {R(FSDP2), MTI_O_F32_SHARDS, NULL, NULL},
+    {R(FSDP2), MTI_O_F32_REDUCE, NULL, NULL},
     {R(FSDP2), MTI_O_KEEP_ROOT, NULL, NULL},
     {R(FSDP2), MTI_O_GATHER, "ahead", NULL},
 };
@@ -88,37 +79,31 @@ static unsigned chosen(const mti_options *o)
     return stage ? FSDP2_STAGE : 1u << o->recipe;
 }
 
-/* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
-static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe,
-                    const mt_model_config *resolved)
+/* Whether the row's option can be set: it was not given, and has an effect beside those given. */
+static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe)
 {
+    mt_model_config resolved;
     if (!(row->recipes & recipe) || o->given[row->option]) return false;
-    if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
-    const bool of_pieces = row->option == MTI_O_F32_SHARDS || row->option == MTI_O_KEEP_ROOT ||
-                           row->option == MTI_O_GATHER;
-    if (of_pieces && o->zero != 3) return false;
-    if (row->option == MTI_O_KEEP_ROOT &&
-        (o->workload.parallel.pipeline > 1 || o->workload.memory.lora_rank))
-        return false;
-    if (row->option == MTI_O_F32_REDUCE && !o->workload.parallel.f32_shards) return false;
-    return !row->fits || row->fits(resolved);
+    if (!mti_has_effect(o, &mti_option_rows[row->option])) return false;
+    return !row->fits || (mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
+                          row->fits(&resolved));
 }
 
 static const char *name_of(mti_recipe recipe)
 {
-    return mti_option_row_of(MTI_O_RECIPE)->choice->names[recipe];
+    return mti_option_rows[MTI_O_RECIPE].choice->names[recipe];
 }
 
 /* Whether the verb takes all that the recipe may set. */
 static bool check_verb(mti_options *o)
 {
     const char *missing = NULL;
-    unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_row_of(MTI_O_ZERO)->verbs : ~0u;
+    unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_rows[MTI_O_ZERO].verbs : ~0u;
     char verbs[64] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!(rows[i].recipes & chosen(o))) continue;
-        const mti_option_row *r = mti_option_row_of(rows[i].option);
-        if (!missing && !(r->verbs >> o->verb & 1)) missing = r->name;
+        const mti_option_row *r = &mti_option_rows[rows[i].option];
+        if (!missing && !mti_takes(o->verb, r)) missing = r->name;
         all &= r->verbs;
     }
     for (int v = 0; v < MTI_VERB_COUNT; v++)
@@ -135,39 +120,37 @@ static bool check_verb(mti_options *o)
                               name_of(o->recipe), missing, mti_verb_get(o->verb)->name, verbs);
 }
 
-static bool set(mti_options *o, mt_model_config *c, const recipe_row *row)
+static bool set(mti_options *o, const recipe_row *row)
 {
-    const mti_option_row *r = mti_option_row_of(row->option);
+    const mti_option_row *r = &mti_option_rows[row->option];
     char *text = o->workload.recipe_options;
     const size_t size = sizeof o->workload.recipe_options, n = strlen(text);
     if (!mti_option_read(o, r, row->value)) return false;
     o->given[r->id] = false;
     o->by_recipe[r->id] = true;
-    mti_option_override(c, o, r);
+    mti_options_override(&o->workload.config, o);
     snprintf(text + n, size - n, "%s--%s%s%s", n ? " " : "", r->name, row->value ? " " : "",
              row->value ? row->value : "");
     return true;
 }
 
-bool mti_recipe_apply(mti_options *o, mt_model_config *c)
+bool mti_recipe_apply(mti_options *o)
 {
     mti_workload *w = &o->workload;
+    const mt_model_kind kind = w->config.kind;
     w->recipe = o->recipe ? name_of(o->recipe) : NULL;
     *w->recipe_options = 0;
-    w->own_ops = c->ops;
-    if (!o->recipe || !mti_is_whole(c->kind)) return true; /* of other models it is refused */
+    w->own_ops = w->config.ops;
+    if (!o->recipe || !mti_is_whole(kind)) return true; /* of other models it is refused */
     if (!check_verb(o)) return false;
-    if (o->recipe == MTI_RECIPE_LIGER && c->kind != MT_MODEL_LLAMA)
+    if (o->recipe == MTI_RECIPE_LIGER && kind != MT_MODEL_LLAMA)
         return mti_options_refuse(o,
                                   "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
                                   "kin, and this is a %s; give a llama",
-                                  mt_model_kind_name(c->kind));
+                                  mt_model_kind_name(kind));
     const unsigned recipe = chosen(o); /* not that of what the recipe sets */
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        mt_model_config resolved;
-        if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");
-        if (applies(&rows[i], o, recipe, &resolved) && !set(o, c, &rows[i])) return false;
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (applies(&rows[i], o, recipe) && !set(o, &rows[i])) return false;
     return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 || w->parallel.context > 1 ||
            o->verb == MTI_FIT ||
            mti_options_refuse(

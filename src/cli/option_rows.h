@@ -4,7 +4,7 @@
 
 #include "cli/sweep_rows.h"
 
-/* The form of a value, and the type of the field at `at`. */
+/* The form of a value, and the type of its field. */
 typedef enum mti_form {
     MTI_FLAG,   /* bool; no value */
     MTI_INT,    /* int64_t; 10k is 10,000 */
@@ -14,150 +14,99 @@ typedef enum mti_form {
     MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
     MTI_TEXT,   /* const char * */
     MTI_CHOICE, /* an enum; one of `choice` */
-    MTI_OTHER,  /* parsed by `read` */
-    MTI_LIST    /* mti_words; may be given several times */
+    MTI_LIST,   /* mti_words; may be given several times */
+    /* forms of one option */
+    MTI_DTYPE,
+    MTI_OUT_ACT,
+    MTI_DEVICE,
+    MTI_SCRATCH,
+    MTI_CHECKPOINT,
+    MTI_COMPRESS,
+    MTI_AMP,
+    MTI_LOSS_SCALE,
+    MTI_TARGETS,
+    MTI_FORM_COUNT
 } mti_form;
 
-struct mti_option_row;
-typedef bool mti_read_fn(mti_options *o, const struct mti_option_row *r, const char *value);
-
-/* Conditions under which an option has an effect (option_when.c). */
 typedef enum mti_condition {
-    MTI_IF_RANKED,        /* one rank of several */
-    MTI_IF_RANKS_TRAIN,   /* as RANKED, in train only */
-    MTI_IF_ALONE,         /* not one */
-    MTI_IF_ONE_FORWARD,   /* a step is one forward and one backward */
-    MTI_IF_FLOATS,        /* not ZeRO stage 3 */
-    MTI_IF_ONE_BACKWARD,  /* as ONE_FORWARD, with whole gradients that are not scaled */
-    MTI_IF_SHARED_LAYERS, /* --tp 2 or more */
-    MTI_IF_STAGED,        /* --pp 2 or more */
-    MTI_IF_OTHER_DATA,    /* --dp 2 or more */
-    MTI_IF_PIECES,        /* --zero 3 */
-    MTI_IF_SHARDS,        /* --f32-shards */
-    MTI_IF_KEEPS_ROOT,    /* neither --pp nor --lora-rank */
-    MTI_IF_BLOCKS,        /* --gather block or ahead, and no --pp */
-    MTI_IF_SUMS,          /* no --zero 2 or 3 */
-    MTI_IF_NO_BUDGET,
-    MTI_IF_BUDGETED, /* of a plan: --budget */
-    MTI_IF_STEPS,    /* there is an optimizer */
-    MTI_IF_ADAPTERS, /* --lora-rank */
-    MTI_IF_CODES,    /* --qlora */
-    MTI_IF_SAVES,    /* --save */
-    MTI_IF_HELD_OUT, /* some text is held out */
-    MTI_IF_TOKENS,   /* --tokens of a plan */
-    MTI_IF_RATE,     /* --flops-rate */
-    MTI_IF_NO_STEPS, /* no --steps */
-    MTI_IF_NO_FILE,  /* neither --from nor --resume */
-    MTI_IF_WARM,     /* --temperature above 0 */
-    MTI_IF_CHOICE,   /* --top-k other than 1 */
-    MTI_IF_DRAWS,    /* the device has data; in a sweep: one row's */
-    MTI_IF_LEARNS,   /* the device has data */
-    MTI_IF_SCALED,   /* as DRAWS, but always in a profile */
-    MTI_IF_THREADS,  /* as DRAWS, or the device's scratch is counted */
-    MTI_IF_COMPARED, /* as DRAWS, in a sweep only */
-    MTI_IF_PRETENDS, /* the device has no data */
-    MTI_IF_EXPR,     /* --expr */
-    MTI_IF_PEAK,     /* of a plan: --capacity or --budget */
-    MTI_IF_EXPANDS,  /* --expandable-segments; in a sweep: one row's */
-    MTI_IF_RMS,      /* the norms are RMS norms */
-    MTI_IF_TANH,     /* the activation is gelu_tanh */
-    MTI_IF_MATH,     /* --attention math */
-    MTI_IF_NARROW,   /* the model is in 2-byte floats */
-    MTI_IF_GROUPED,  /* fewer heads of keys and values than heads */
-    MTI_IF_TEXT,     /* text is printed */
-    MTI_IF_CUDA,     /* the device's launches can be captured */
+    MTI_IF_NOTHING, /* ends a row's list */
+#define CONDITION(id, ...) MTI_IF_##id,
+#include "cli/conditions.def"
+#undef CONDITION
     MTI_CONDITION_COUNT
 } mti_condition;
 
+/* Whether the file of a training run has the option, so that resuming the run is that run. */
+typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in_run;
+
+/* A row of options.def. */
 typedef struct mti_option_row {
     mti_option id;
-    int letter; /* of the short form, or 0 */
-    const char *name, *arg;
+    const char *name, *arg; /* arg NULL: a flag */
     mti_form form;
     size_t at;       /* offset of the field in mti_options */
     unsigned verbs;  /* that take it */
     unsigned models; /* on which it has an effect */
-    double min, max; /* inclusive */
     const char *doc;
-    uint64_t when; /* mti_conditions; all must hold for it to have an effect */
+    int letter;          /* of the short form, or 0 */
+    const char *alias;   /* another name, which help does not show */
+    const char *heading; /* that help puts before it */
+    double min, max;     /* inclusive */
     const mti_choice *choice;
-    mti_read_fn *read;
+    uint8_t when[6];     /* mti_conditions; all must hold for it to have an effect */
+    bool of_ranks;       /* asks for one rank of several */
+    bool of_all_rows;    /* rows of a sweep cannot differ in it */
+    bool of_expressions; /* explain takes it with --expr, too */
+    bool searched;       /* a fit's set-ups are made of it, or it is of the whole search */
+    bool written;        /* a file that is an output; other files are inputs */
+    mti_in_run run;
 } mti_option_row;
 
-/* Another name of an option. */
-typedef struct mti_option_alias {
-    mti_option id;
-    const char *name;
-} mti_option_alias;
+/* ---- option_rows.c: the table ---- */
 
-/* Help puts this heading before the option `first`. */
-typedef struct mti_option_group {
-    mti_option first;
-    const char *heading;
-} mti_option_group;
+extern const mti_option_row mti_option_rows[MTI_OPTION_COUNT];
 
-/* ---- option_rows.c: the tables ---- */
-
-extern const mti_option_row mti_option_rows[];
-extern const size_t mti_n_option_rows;
-extern const mti_option_alias mti_option_aliases[];
-extern const size_t mti_n_option_aliases;
-extern const mti_option_group mti_option_groups[];
-extern const size_t mti_n_option_groups;
-
-const mti_option_row *mti_option_row_of(mti_option id);
+/* The verb's option of that name, or of that other name; NULL if it has none. */
+const mti_option_row *mti_option_find(mti_verb verb, const char *name);
+bool mti_takes(mti_verb verb, const mti_option_row *r);
+/* Whether the option's value is a file or a folder. */
+bool mti_takes_file(const mti_option_row *r);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
 
-/* ---- option_values.c and option_memory.c: parsing values ---- */
+/* ---- option_values.c: parsing values ---- */
 
-/* Writes o->error and returns false. The second takes the library's last error as text, and clears
- * it unless memory ran out. */
-bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
-bool mti_options_refuse_as(mti_options *o, const char *what);
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
-/* Copies the option's value to the same field of *c, if it is of the model. */
-void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r);
-mti_read_fn mti_read_dtype, mti_read_out_act, mti_read_device, mti_read_scratch;
-mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
-mti_read_fn mti_read_lora_targets;
+/* The value as one would type it, in buf or elsewhere; "" for a list. */
+#define MTI_VALUE_TEXT 64
+const char *mti_option_text(const mti_options *o, const mti_option_row *r,
+                            char buf[MTI_VALUE_TEXT]);
+/* Whether the value is other than zero, none, no or the first choice. */
+bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
+/* Copies the options of the model that were given to *c. */
+void mti_options_override(mt_model_config *c, const mti_options *o);
 
-/* ---- option_when.c and option_checks.c: options that depend on each other ---- */
+/* ---- conditions.c and option_ranks.c: options that depend on each other ---- */
 
 /* Whether every option given has an effect: once all are read and the config, if any, is complete;
  * before the model is known, because a file names it; for a sweep, whether some row uses it. */
 bool mti_check_used(mti_options *o);
 bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
-/* Whether one condition holds, of an option that may be set without being given. */
-bool mti_check_condition(mti_options *o, mti_option option, mti_condition condition);
-/* Whether the device has what the verb needs. */
-bool mti_check_device(mti_options *o);
-bool mti_check_memory(mti_options *o);
-/* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. */
+/* Whether the option would have an effect. */
+bool mti_has_effect(const mti_options *o, const mti_option_row *r);
+/* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. Then whether
+ * there is such a rank. */
 bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
-/* Adafactor steps matrices, and ZeRO leaves pieces. */
-bool mti_check_factored(mti_options *o);
-bool mti_check_plan(mti_options *o);
-/* Of a fit: what it has unless told otherwise, and whether it can be searched. */
-bool mti_check_fit(mti_options *o);
-/* Of serving: whether the model generates, and memory is given. */
-bool mti_check_serve(mti_options *o);
-/* Of a fit: keeps the option, as typed, for the command that profiles a set-up. */
-bool mti_keep_word(mti_options *o, const mti_option_row *r, const char *value);
-/* Of explain with --expr: whether nothing is given that is for a MODEL. */
-bool mti_check_expression(mti_options *o);
 
-/* ---- option_config.c ---- */
+/* ---- option_config.c and option_recipe.c ---- */
 
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);
-/* Sets those of the recipe's options that were not given, in *o or in *c, which is to become the
- * workload's config, and lists them in the workload. */
-bool mti_recipe_apply(mti_options *o, mt_model_config *c);
-/* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
-void mti_option_defaults(mti_options *o, mti_verb verb);
+/* Sets those of the recipe's options that were not given, in *o and its config, and lists them in
+ * the workload. */
+bool mti_recipe_apply(mti_options *o);
 
 #endif

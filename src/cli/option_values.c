@@ -6,6 +6,7 @@
 #include <string.h>
 #include "backends/backend.h"
 #include "cli/option_rows.h"
+#include "nn/model.h"
 
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 {
@@ -144,40 +145,124 @@ static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg
     return i >= 0;
 }
 
-bool mti_read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
+static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
     return i >= 0 && mt_dtype_parse(r->choice->names[i], field_of(o, r));
 }
 
-bool mti_read_out_act(mti_options *o, const mti_option_row *r, const char *arg)
+static bool read_out_act(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
     o->given_config.has_out_act = i > 0;
     return i == 0 || (i > 0 && mt_act_parse(r->choice->names[i], field_of(o, r)) == MT_OK);
 }
 
-bool mti_read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
+static bool read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
     o->workload.device.scratch_of_cpu = i == 1;
     return i >= 0;
 }
 
-bool mti_read_device(mti_options *o, const mti_option_row *r, const char *arg)
+static bool read_device(mti_options *o, const mti_option_row *r, const char *arg)
 {
     o->workload.device.kind = arg;
     return mti_backend_find(arg) || refuse_value(o, r);
 }
 
-bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
+static bool read_amp(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
     o->workload.memory.amp = i > 0;
     return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->workload.memory.amp_dtype));
 }
 
-/* ---- any option ---- */
+/* ---- memory options ---- */
+
+static bool read_checkpoint(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    static const char *const names[] = {"none", "full", "selective", "ops", "sqrt", "every=K"};
+    mti_preset preset = {MTI_PRESET_NONE};
+    bool known = mti_preset_parse(arg, &preset);
+    o->workload.memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
+    if (known) return true;
+    if (!strncmp(arg, "every=", 6))
+        return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
+                                  r->name, arg);
+    return mti_choose("--checkpoint", names, 6, arg) >= 0 || mti_options_refuse_as(o, "");
+}
+
+static const struct {
+    const char *name;
+    unsigned rules;
+} compress_names[] = {{"none", 0},
+                      {"bf16", 1u << MT_COMPRESS_BF16},
+                      {"8bit", 1u << MT_COMPRESS_INT8},
+                      {"bits", 1u << MT_COMPRESS_MASK_BITS},
+                      {"seed", 1u << MT_COMPRESS_MASK_SEED},
+                      {"signs", 1u << MT_COMPRESS_SIGNS}};
+#define N_COMPRESS (sizeof compress_names / sizeof *compress_names)
+
+/* "bits+seed" */
+static bool read_compress(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    o->workload.memory.compress = 0;
+    for (const char *at = arg; at;) {
+        size_t n = strcspn(at, "+"), i = 0;
+        while (i < N_COMPRESS &&
+               (strlen(compress_names[i].name) != n || strncmp(compress_names[i].name, at, n)))
+            i++;
+        if (i == N_COMPRESS)
+            return mti_options_refuse(
+                o,
+                "--%s: unknown \"%.60s\"; choose none, or some of bf16, 8bit, "
+                "bits, seed, signs, joined by +",
+                r->name, arg);
+        o->workload.memory.compress |= compress_names[i].rules;
+        at = at[n] ? at + n + 1 : NULL;
+    }
+    return true;
+}
+
+static const char *compress_text(unsigned rules, char buf[MTI_VALUE_TEXT])
+{
+    size_t n = 0;
+    *buf = 0;
+    for (size_t i = 1; i < N_COMPRESS; i++)
+        if (rules & compress_names[i].rules)
+            n += (size_t)snprintf(buf + n, MTI_VALUE_TEXT - n, "%s%s", n ? "+" : "",
+                                  compress_names[i].name);
+    return n ? buf : compress_names[0].name;
+}
+
+static bool read_lora_targets(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    char what[32];
+    snprintf(what, sizeof what, "--%s", r->name);
+    return mti_lora_targets_parse(&o->workload.memory.lora_targets, arg) ||
+           mti_options_refuse_as(o, what);
+}
+
+static bool read_loss_scale(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    char *end;
+    double value = mti_strtod(arg, &end);
+    bool number = end != arg && !*end && strchr("0123456789.", *arg) && isfinite(value);
+    if (!strcmp(arg, "none"))
+        o->workload.memory.loss_scale = 0;
+    else if (!strcmp(arg, "dynamic"))
+        o->workload.memory.loss_scale = -1;
+    else if (number && value >= 1 && value <= 0x1p40)
+        o->workload.memory.loss_scale = value;
+    else
+        return mti_options_refuse(
+            o, "--%s: unknown \"%.40s\"; choose none, dynamic or a number from 1 to 2^40", r->name,
+            arg);
+    return true;
+}
+
+/* ---- words ---- */
 
 static bool is_there(mti_options *o, const mti_option_row *r, const char *arg)
 {
@@ -198,31 +283,145 @@ static bool add_to_list(mti_options *o, const mti_option_row *r, const char *arg
     return MTI_PUSH(words, arg) || refuse_value(o, r);
 }
 
+static bool read_flag(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    bool yes = !arg || !strcmp(arg, "yes");
+    if (!yes && strcmp(arg, "no") != 0)
+        return mti_options_refuse(o, "--%s: \"%.40s\" is not yes or no", r->name, arg);
+    o->given[r->id] = *(bool *)field_of(o, r) = yes;
+    return true;
+}
+
+/* ---- any option ---- */
+
+static const struct {
+    bool (*read)(mti_options *o, const mti_option_row *r, const char *arg);
+    size_t size; /* of the field */
+} forms[MTI_FORM_COUNT] = {
+    [MTI_FLAG] = {read_flag, sizeof(bool)},
+    [MTI_INT] = {read_int, sizeof(int64_t)},
+    [MTI_EXTENT] = {read_int, sizeof(int64_t)},
+    [MTI_BYTES] = {read_bytes, sizeof(size_t)},
+    [MTI_REAL] = {read_real, sizeof(double)},
+    [MTI_SCALED] = {read_scaled, sizeof(double)},
+    [MTI_TEXT] = {read_text, sizeof(char *)},
+    [MTI_CHOICE] = {read_choice, sizeof(int)},
+    [MTI_LIST] = {add_to_list, sizeof(mti_words)},
+    [MTI_DTYPE] = {read_dtype, sizeof(mt_dtype)},
+    [MTI_OUT_ACT] = {read_out_act, sizeof(mt_act)},
+    [MTI_DEVICE] = {read_device, sizeof(char *)},
+    [MTI_SCRATCH] = {read_scratch, sizeof(bool)},
+    [MTI_CHECKPOINT] = {read_checkpoint, sizeof(char *)},
+    [MTI_COMPRESS] = {read_compress, sizeof(unsigned)},
+    [MTI_AMP] = {read_amp, sizeof(bool)},
+    [MTI_LOSS_SCALE] = {read_loss_scale, sizeof(double)},
+    [MTI_TARGETS] = {read_lora_targets, sizeof(mti_lora_targets)},
+};
+
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
 {
     o->given[r->id] = true;
-    switch (r->form) {
-    case MTI_FLAG: return *(bool *)field_of(o, r) = true;
-    case MTI_INT:
-    case MTI_EXTENT: return read_int(o, r, arg);
-    case MTI_BYTES: return read_bytes(o, r, arg);
-    case MTI_REAL: return read_real(o, r, arg);
-    case MTI_SCALED: return read_scaled(o, r, arg);
-    case MTI_CHOICE: return read_choice(o, r, arg);
-    case MTI_OTHER: return r->read(o, r, arg);
-    case MTI_LIST: return add_to_list(o, r, arg);
-    case MTI_TEXT:
-    default: return read_text(o, r, arg);
+    return forms[r->form].read(o, r, arg);
+}
+
+bool mti_options_set(mti_options *o, const char *name, const char *value)
+{
+    const mti_option_row *r = mti_option_find(o->verb, name);
+    if (!strcmp(name, "model") && value) {
+        o->workload.name = value;
+        return true;
+    }
+    if (!r || r->of_all_rows)
+        return mti_options_refuse(o, "--%.40s: is not an option that rows may differ in", name);
+    if (!value && r->arg) return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);
+    return mti_option_read(o, r, value);
+}
+
+/* Whether the field is one of the model's, which counts only if its option was given. */
+static bool of_model(const mti_option_row *r)
+{
+    const size_t begin = offsetof(mti_options, given_config);
+    return r->at >= begin && r->at < begin + sizeof(mt_model_config);
+}
+
+/* The model's as it is, whatever was given. */
+static const void *effective(const mti_options *o, const mti_option_row *r)
+{
+    const size_t moved =
+        of_model(r) ? offsetof(mti_options, workload.config) - offsetof(mti_options, given_config)
+                    : 0;
+    return (const char *)o + r->at + moved;
+}
+
+bool mti_option_is_set(const mti_options *o, const mti_option_row *r)
+{
+    const char *field = effective(o, r);
+    for (size_t i = 0; i < forms[r->form].size; i++)
+        if (field[i]) return true;
+    return false;
+}
+
+void mti_options_override(mt_model_config *c, const mti_options *o)
+{
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!of_model(r) || !(o->given[id] || o->by_recipe[id])) continue;
+        if (r->form == MTI_OUT_ACT) c->has_out_act = o->given_config.has_out_act;
+        memcpy((char *)c + (r->at - offsetof(mti_options, given_config)), (const char *)o + r->at,
+               forms[r->form].size);
     }
 }
 
-void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r)
+/* ---- values as text ---- */
+
+/* A number that parses to the same bits. */
+static const char *real_text(double value, char buf[MTI_VALUE_TEXT])
 {
-    static const size_t sizes[] = {
-        [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
-        [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
-    const size_t begin = offsetof(mti_options, given_config);
-    if (r->at < begin || r->at >= begin + sizeof o->given_config) return;
-    if (r->id == MTI_O_OUT_ACT) c->has_out_act = o->given_config.has_out_act;
-    memcpy((char *)c + (r->at - begin), (const char *)o + r->at, sizes[r->form]);
+    mti_format(buf, MTI_VALUE_TEXT, "%g", value);
+    if (mti_strtod(buf, NULL) != value) mti_format(buf, MTI_VALUE_TEXT, "%.17g", value);
+    return buf;
+}
+
+static const char *bytes_text(size_t value, char buf[MTI_VALUE_TEXT])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    for (; value && value % 1024 == 0 && unit < 4; unit++) value /= 1024;
+    snprintf(buf, MTI_VALUE_TEXT, "%zu%s", value, units[unit]);
+    return buf;
+}
+
+const char *mti_option_text(const mti_options *o, const mti_option_row *r, char buf[MTI_VALUE_TEXT])
+{
+    const void *field = effective(o, r);
+    const mti_memory_options *m = &o->workload.memory;
+    const char *text = "";
+    switch (r->form) {
+    case MTI_FLAG: return *(const bool *)field ? "yes" : "no";
+    case MTI_INT:
+    case MTI_EXTENT:
+        snprintf(buf, MTI_VALUE_TEXT, "%lld", (long long)*(const int64_t *)field);
+        return buf;
+    case MTI_BYTES: return bytes_text(*(const size_t *)field, buf);
+    case MTI_REAL:
+    case MTI_SCALED: return real_text(*(const double *)field, buf);
+    case MTI_CHOICE: return mti_choice_name(r->choice, *(const int *)field);
+    case MTI_DTYPE: return mt_dtype_name(*(const mt_dtype *)field);
+    case MTI_OUT_ACT:
+        return o->workload.config.has_out_act ? mt_act_name(*(const mt_act *)field) : "none";
+    case MTI_SCRATCH: return r->choice->names[*(const bool *)field];
+    case MTI_COMPRESS: return compress_text(m->compress, buf);
+    case MTI_AMP: return m->amp ? mt_dtype_name(m->amp_dtype) : "none";
+    case MTI_LOSS_SCALE:
+        return m->loss_scale < 0 ? "dynamic"
+               : m->loss_scale   ? real_text(m->loss_scale, buf)
+                                 : "none";
+    case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
+    case MTI_CHECKPOINT: text = "none"; /* fallthrough */
+    case MTI_TEXT:
+    case MTI_DEVICE: return *(const char *const *)field ? *(const char *const *)field : text;
+    case MTI_LIST:
+    case MTI_FORM_COUNT:
+    default: return text;
+    }
 }

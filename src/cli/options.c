@@ -5,15 +5,15 @@
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
 
-#define MAX_ROWS 120 /* options, aliases, headings and the end */
+#define MAX_ROWS (2 * MTI_OPTION_COUNT) /* options, aliases, headings and the end */
 
 static int key_of(const mti_option_row *r) { return r->letter ? r->letter : 0x100 + (int)r->id; }
 
 static const mti_option_row *row_of_key(mti_verb verb, int key)
 {
-    for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (mti_option_rows[i].verbs >> verb & 1 && key == key_of(&mti_option_rows[i]))
-            return &mti_option_rows[i];
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_takes(verb, &mti_option_rows[id]) && key == key_of(&mti_option_rows[id]))
+            return &mti_option_rows[id];
     return NULL;
 }
 
@@ -24,28 +24,21 @@ typedef struct rows {
     struct argp_option at[MAX_ROWS];
 } rows;
 
-static void add_row(rows *out, const mti_option_row *r)
-{
-    out->at[out->n++] =
-        (struct argp_option){.name = r->name, .key = key_of(r), .arg = r->arg, .doc = r->doc};
-    for (size_t i = 0; i < mti_n_option_aliases; i++)
-        if (mti_option_aliases[i].id == r->id)
-            out->at[out->n++] = (struct argp_option){.name = mti_option_aliases[i].name,
-                                                     .flags = OPTION_ALIAS | OPTION_HIDDEN};
-}
-
 static void make_rows(mti_verb verb, rows *out)
 {
     const char *heading = NULL;
     *out = (rows){0};
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
-        const mti_option_row *r = &mti_option_rows[i];
-        for (size_t k = 0; k < mti_n_option_groups; k++)
-            if (mti_option_groups[k].first == r->id) heading = mti_option_groups[k].heading;
-        if (!(r->verbs >> verb & 1)) continue;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (r->heading) heading = r->heading;
+        if (!mti_takes(verb, r)) continue;
         if (heading) out->at[out->n++] = (struct argp_option){.doc = heading};
         heading = NULL; /* once */
-        add_row(out, r);
+        out->at[out->n++] =
+            (struct argp_option){.name = r->name, .key = key_of(r), .arg = r->arg, .doc = r->doc};
+        if (r->alias)
+            out->at[out->n++] =
+                (struct argp_option){.name = r->alias, .flags = OPTION_ALIAS | OPTION_HIDDEN};
     }
 }
 
@@ -69,12 +62,13 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
     }
     const mti_option_row *r = row_of_key(o->verb, key);
     if (!r) return ARGP_ERR_UNKNOWN;
-    return mti_option_read(o, r, arg) && mti_keep_word(o, r, arg) ? 0 : EINVAL;
+    return mti_option_read(o, r, arg) ? 0 : EINVAL;
 }
 
 /* Lets argp say what is wrong with words that it has refused. getopt would print them as they are,
  * so it reads a copy, without what a terminal would obey. */
-static void report_words(const struct argp *argp, mti_verb verb, int argc, char **argv)
+static void report_words(const struct argp *argp, const mti_verb_rules *rules, int argc,
+                         char **argv)
 {
     mti_options unused;
     char **words = mti_calloc((size_t)argc + 1, sizeof *words);
@@ -83,7 +77,7 @@ static void report_words(const struct argp *argp, mti_verb verb, int argc, char 
         ok = (words[i] = mti_strdup(argv[i]));
         if (ok) mti_make_printable(words[i]);
     }
-    mti_option_defaults(&unused, verb);
+    mti_option_defaults(&unused, rules);
     if (ok) argp_parse(argp, argc, words, ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &unused);
     mti_options_free(&unused);
     for (int i = 0; words && i < argc; i++) mti_free(words[i]);
@@ -91,12 +85,12 @@ static void report_words(const struct argp *argp, mti_verb verb, int argc, char 
 }
 
 /* argp has reported an unknown option: suggests the one with the nearest name. */
-static void suggest(mti_options *o, mti_verb verb, int argc, char **argv)
+static void suggest(mti_options *o, int argc, char **argv)
 {
     const char *names[MAX_ROWS];
     size_t n = 0;
-    for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (mti_option_rows[i].verbs >> verb & 1) names[n++] = mti_option_rows[i].name;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_takes(o->verb, &mti_option_rows[id])) names[n++] = mti_option_rows[id].name;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         char word[64];
         bool known = strncmp(argv[i], "--", 2) != 0;
@@ -117,21 +111,22 @@ static bool ran_out(mti_options *o)
     return mti_options_refuse(o, "%s", mt_last_error());
 }
 
-bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent)
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
+                       bool silent)
 {
     rows table;
-    mti_option_defaults(o, verb);
-    make_rows(verb, &table);
+    mti_option_defaults(o, rules);
+    make_rows(rules->verb, &table);
     const struct argp argp = {.options = table.at, .parser = parse_key};
     const unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | ARGP_NO_ERRS;
     error_t status = argp_parse(&argp, argc, argv, flags, NULL, o);
     if (status == ENOMEM) return ran_out(o);
     if (status != 0 && !*o->error) {
-        if (!silent) report_words(&argp, verb, argc, argv);
-        suggest(o, verb, argc, argv);
+        if (!silent) report_words(&argp, rules, argc, argv);
+        suggest(o, argc, argv);
     }
     if (status != 0) return false;
-    if (o->help || verb != MTI_SWEEP) return o->help || mti_options_complete(o);
+    if (o->help || o->verb != MTI_SWEEP) return o->help || mti_options_complete(o);
     return mti_sweep_check(o);
 }
 
@@ -152,24 +147,6 @@ void mti_options_free(mti_options *o)
 
 #define LONGEST_DOC 400
 
-/* The option's default as one would type it; "" if there is none. */
-static void default_text(char *buf, size_t n, const mti_options *o, const mti_option_row *r)
-{
-    const void *field = (const char *)o + r->at;
-    int64_t i = r->form == MTI_INT || r->form == MTI_EXTENT ? *(const int64_t *)field : 0;
-    double x = r->form == MTI_REAL ? *(const double *)field : 0;
-    const char *text = r->form == MTI_TEXT ? *(const char *const *)field : NULL;
-    *buf = 0;
-    if (r->form == MTI_OTHER) text = "none";
-    if (r->id == MTI_O_LORA_TARGETS) text = "all";
-    if (r->id == MTI_O_DTYPE) text = mt_dtype_name(o->given_config.dtype);
-    if (r->id == MTI_O_DEVICE) text = o->workload.device.kind;
-    if (r->form == MTI_CHOICE) text = r->choice->names[*(const int *)field];
-    if (i) snprintf(buf, n, "%lld", (long long)i);
-    if (x > 0) mti_format(buf, n, "%g", x);
-    if (text && *text > ' ') snprintf(buf, n, "%s", text);
-}
-
 static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
 {
     size_t n = strlen(doc);
@@ -178,20 +155,23 @@ static void append(char doc[LONGEST_DOC], const char *before, const char *text, 
 
 static void write_doc(char doc[LONGEST_DOC], const mti_options *o, const mti_option_row *r)
 {
-    char value[64];
+    char buf[MTI_VALUE_TEXT];
+    const char *value = mti_option_text(o, r, buf);
+    const bool is_zero = r->form != MTI_CHOICE && (!strcmp(value, "0") || !strcmp(value, "0B"));
     append(doc, "", r->doc, "");
     for (int i = 0; r->choice && i < r->choice->n; i++)
         append(doc, i ? ", " : ": ", r->choice->names[i], "");
-    default_text(value, sizeof value, o, r);
-    if (*value) append(doc, " (default ", value, ")");
+    if (r->arg && !is_zero && *value > ' ') append(doc, " (default ", value, ")");
 }
 
-void mti_options_help(mti_verb verb, const char *name, FILE *out)
+void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out)
 {
+    const mti_verb verb = rules->verb;
     const mti_verb_info *info = mti_verb_get(verb);
     rows table;
     mti_options defaults;
-    mti_option_defaults(&defaults, verb);
+    mti_option_defaults(&defaults, rules);
+    defaults.workload.config = defaults.given_config;
     make_rows(verb, &table);
     char(*docs)[LONGEST_DOC] = mti_calloc(table.n, sizeof *docs);
     char *copy = mti_strdup(name); /* argp's prototype is not const */

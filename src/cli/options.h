@@ -70,126 +70,9 @@ typedef enum mti_recipe {
 } mti_recipe;
 
 typedef enum mti_option {
-    MTI_O_MODEL_FILE,
-    MTI_O_PROMPT,
-    MTI_O_TOKENS,
-    MTI_O_TEMPERATURE,
-    MTI_O_TOP_K,
-    MTI_O_KV_CACHE,
-    MTI_O_ADAPTER,
-    MTI_O_MERGE,
-    MTI_O_DATA,
-    MTI_O_PRESET,
-    MTI_O_STEPS,
-    MTI_O_SECONDS,
-    MTI_O_LR,
-    MTI_O_MIN_LR,
-    MTI_O_WARMUP,
-    MTI_O_WEIGHT_DECAY,
-    MTI_O_CLIP,
-    MTI_O_ACCUMULATE,
-    MTI_O_VAL_FRACTION,
-    MTI_O_EVAL_EVERY,
-    MTI_O_SAVE,
-    MTI_O_SAVE_EVERY,
-    MTI_O_RESUME,
-    MTI_O_FROM,
-    MTI_O_SAVE_ADAPTER,
-    MTI_O_GRAPH,
-    MTI_O_LIVE,
-    MTI_O_EXPR,
-    MTI_O_SHAPES,
-    MTI_O_NO_GRAD,
-    MTI_O_WEIGHTS,
-    MTI_O_BATCH,
-    MTI_O_SEQ,
-    MTI_O_HIDDEN,
-    MTI_O_HEADS,
-    MTI_O_LAYERS,
-    MTI_O_VOCAB,
-    MTI_O_FFN,
-    MTI_O_ACT,
-    MTI_O_INPLACE,
-    MTI_O_OUT_ACT,
-    MTI_O_NORM,
-    MTI_O_NORM_KIND,
-    MTI_O_KV_HEADS,
-    MTI_O_DROPOUT,
-    MTI_O_ATTENTION,
-    MTI_O_CAUSAL,
-    MTI_O_DTYPE,
-    MTI_O_RECIPE,
-    MTI_O_SWIGLU,
-    MTI_O_RMS_NORM,
-    MTI_O_GELU_TANH,
-    MTI_O_ROPE,
-    MTI_O_SOFTMAX,
-    MTI_O_KV_GROUPS,
-    MTI_O_LOSS,
-    MTI_O_OPTIMIZER,
-    MTI_O_CHECKPOINT,
-    MTI_O_BUDGET,
-    MTI_O_OFFLOAD,
-    MTI_O_COMPRESS,
-    MTI_O_AMP,
-    MTI_O_LOSS_SCALE,
-    MTI_O_MASTER,
-    MTI_O_F32_GRADIENTS,
-    MTI_O_STEP_IN_BACKWARD,
-    MTI_O_LORA_RANK,
-    MTI_O_LORA_TARGETS,
-    MTI_O_QLORA,
-    MTI_O_QLORA_DOUBLE,
-    MTI_O_TP,
-    MTI_O_SP,
-    MTI_O_PP,
-    MTI_O_INTERLEAVE,
-    MTI_O_RANK,
-    MTI_O_STAGE,
-    MTI_O_MICROBATCHES,
-    MTI_O_CP,
-    MTI_O_DP,
-    MTI_O_ZERO,
-    MTI_O_F32_SHARDS,
-    MTI_O_F32_REDUCE,
-    MTI_O_KEEP_ROOT,
-    MTI_O_GATHER,
-    MTI_O_KEEP_LAST,
-    MTI_O_REDUCE,
-    MTI_O_DEVICE,
-    MTI_O_CAPACITY,
-    MTI_O_EXPANDABLE,
-    MTI_O_GRANULE,
-    MTI_O_RECLAIM,
-    MTI_O_GEMM_WORKSPACE,
-    MTI_O_SCRATCH,
-    MTI_O_SEED,
-    MTI_O_THREADS,
-    MTI_O_RECOMPUTE,
-    MTI_O_PARAMS,
-    MTI_O_TRAIN_TOKENS,
-    MTI_O_FLOPS_RATE,
-    MTI_O_UTILISATION,
-    MTI_O_DEVICES,
-    MTI_O_KV,
-    MTI_O_GPUS,
-    MTI_O_GPU,
-    MTI_O_GPUS_FILE,
-    MTI_O_PRICE,
-    MTI_O_SERVE_WEIGHTS,
-    MTI_O_AT_ONCE,
-    MTI_O_OVER,
-    MTI_O_ROW,
-    MTI_O_INFERENCE,
-    MTI_O_TIMELINE,
-    MTI_O_TRACE,
-    MTI_O_SNAPSHOT,
-    MTI_O_SVG,
-    MTI_O_HTML,
-    MTI_O_JSON,
-    MTI_O_VERBOSE,
-    MTI_O_QUIET,
-    MTI_O_HELP,
+#define OPTION(id, ...) MTI_O_##id,
+#include "cli/options.def"
+#undef OPTION
     MTI_OPTION_COUNT
 } mti_option;
 
@@ -199,7 +82,23 @@ typedef struct mti_words {
     size_t n, cap;
 } mti_words;
 
+struct mti_options;
+
+/* What a verb has of its own in its options. A function that is NULL does nothing. */
+typedef struct mti_verb_rules {
+    mti_verb verb;
+    /* Sets the defaults that are not those of all verbs. */
+    void (*defaults)(struct mti_options *o);
+    /* Checks the options before there is a model. */
+    bool (*check_words)(struct mti_options *o);
+    /* Completes a model that is as a preset or a file has it, and what depends on it. */
+    bool (*complete)(struct mti_options *o, mt_model_config *base);
+    /* Checks the complete options. */
+    bool (*check)(struct mti_options *o);
+} mti_verb_rules;
+
 typedef struct mti_options {
+    const mti_verb_rules *rules;
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
     mt_comm *world;      /* with the other ranks that mpirun started; NULL: none */
@@ -235,8 +134,7 @@ typedef struct mti_options {
     struct mti_fit_words {
         int64_t gpus;
         const char *gpu, *file;
-        double price;     /* of a GPU's hour */
-        char plain[1024]; /* those of the options that a profile takes, too: "--dtype f32" */
+        double price; /* of a GPU's hour */
     } fit;
     mti_weights_choice weights; /* serve */
     int64_t at_once;
@@ -261,27 +159,28 @@ mti_verb mti_verb_find(const char *name);
 /* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
  * complete and valid; false with o->error otherwise. `silent`: nothing is printed. Strings are
  * borrowed from argv. Free with mti_options_free in any case. */
-bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent);
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
+                       bool silent);
+/* Writes o->error and returns false. The second takes the library's last error as text, and clears
+ * it unless memory ran out. */
+bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
+bool mti_options_refuse_as(mti_options *o, const char *what);
 void mti_options_free(mti_options *o);
 /* Sets one option of a sweep's row; value NULL or "yes" sets a flag, "no" clears it. Options for
  * the whole sweep, such as --json, are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
 /* Whether any option asks for one rank of several. */
 bool mti_is_rank(const mti_options *o);
-/* "bits+seed", as --compress takes it. */
-#define MTI_COMPRESS_TEXT 40
-const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
 /* Completes and checks the model by the options as they are now; o->error on failure. */
 bool mti_options_complete(mti_options *o);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
-/* The command that profiles a set-up, of a fit. False if it is too long for buf. */
-bool mti_profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,
-                         char *buf, size_t n);
 /* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
 bool mti_wants_text(const mti_options *o);
-void mti_options_help(mti_verb verb, const char *name, FILE *out);
+void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out);
 
+/* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
+void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);
 /* Sets o->workload.config to `base`, overridden by the options that were given. */
 bool mti_options_config(mti_options *o, const mt_model_config *base);
 /* Whether the value, such as one from a file, is in the option's range. */

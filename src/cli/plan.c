@@ -38,3 +38,21 @@ int mti_planner(const mti_options *o)
     mti_plan_free(&p);
     return status;
 }
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
+    return mti_complete_on_meta(o, base, INT64_MAX);
+}
+
+static bool check(mti_options *o)
+{
+    const int64_t context = o->workload.config.context, kv = o->plan.kv;
+    return !o->given[MTI_O_KV] || kv <= context - o->workload.seq ||
+           mti_options_refuse(
+               o, "--kv %lld: with --seq %lld that is longer than the model's context, %lld",
+               (long long)kv, (long long)o->workload.seq, (long long)context);
+}
+
+const mti_verb_rules mti_plan_rules = {
+    .verb = MTI_PLAN, .defaults = mti_default_on_meta, .complete = complete, .check = check};

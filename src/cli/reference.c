@@ -8,14 +8,7 @@
 static const char *const kinds[] = {"linear", "mlp", "attention", "block", "gpt", "bert", "llama"};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
-static bool takes(mti_verb verb, const mti_option_row *r) { return r->verbs >> verb & 1; }
-
 static bool takes_model(mti_verb verb) { return strstr(mti_verb_get(verb)->args, "MODEL") != NULL; }
-
-static bool takes_file(const mti_option_row *r)
-{
-    return r->arg && (!strcmp(r->arg, "FILE") || !strcmp(r->arg, "PATH"));
-}
 
 /* ---- the man page ---- */
 
@@ -60,7 +53,7 @@ static void put_option(const mti_option_row *r)
     fputs(".\nOf ", stdout);
     const char *between = "";
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        if (!takes((mti_verb)v, r)) continue;
+        if (!mti_takes((mti_verb)v, r)) continue;
         mti_print(stdout, "%s%s", between, mti_verb_get((mti_verb)v)->name);
         between = ", ";
     }
@@ -70,14 +63,14 @@ static void put_option(const mti_option_row *r)
 static void put_options(void)
 {
     fputs(".SH OPTIONS\n", stdout);
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
-        for (size_t k = 0; k < mti_n_option_groups; k++) {
-            if (mti_option_groups[k].first != mti_option_rows[i].id) continue;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (r->heading) {
             fputs(".SS \"", stdout);
-            put_roff(mti_option_groups[k].heading);
+            put_roff(r->heading);
             fputs("\"\n", stdout);
         }
-        put_option(&mti_option_rows[i]);
+        put_option(r);
     }
 }
 
@@ -129,9 +122,9 @@ static void put_models(void)
 static void put_words_of(mti_verb verb)
 {
     const char *between = "";
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
+    for (int i = 0; i < MTI_OPTION_COUNT; i++) {
         const mti_option_row *r = &mti_option_rows[i];
-        if (!takes(verb, r)) continue;
+        if (!mti_takes(verb, r)) continue;
         mti_print(stdout, "%s--%s%s", between, r->name, r->arg ? "=" : "");
         between = " ";
     }
@@ -141,7 +134,7 @@ static void put_words_of(mti_verb verb)
 static bool is_shared(const mti_option_row *r)
 {
     int n = 0;
-    for (size_t i = 0; i < mti_n_option_rows; i++) n += !strcmp(mti_option_rows[i].name, r->name);
+    for (int i = 0; i < MTI_OPTION_COUNT; i++) n += !strcmp(mti_option_rows[i].name, r->name);
     return n > 1;
 }
 
@@ -149,7 +142,7 @@ static bool is_shared(const mti_option_row *r)
 static void put_pattern(const mti_option_row *r, const char **between)
 {
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        if (!takes((mti_verb)v, r)) continue;
+        if (!mti_takes((mti_verb)v, r)) continue;
         bool shared = is_shared(r);
         mti_print(stdout, "%s%s:--%s", *between, shared ? mti_verb_get((mti_verb)v)->name : "*",
                   r->name);
@@ -162,7 +155,7 @@ static void put_pattern(const mti_option_row *r, const char **between)
 static void put_bash_values(void)
 {
     const char *between;
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
+    for (int i = 0; i < MTI_OPTION_COUNT; i++) {
         const mti_option_row *r = &mti_option_rows[i];
         if (!r->choice) continue;
         fputs("        ", stdout);
@@ -175,8 +168,8 @@ static void put_bash_values(void)
     }
     fputs("        ", stdout);
     between = "";
-    for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (takes_file(&mti_option_rows[i])) put_pattern(&mti_option_rows[i], &between);
+    for (int i = 0; i < MTI_OPTION_COUNT; i++)
+        if (mti_takes_file(&mti_option_rows[i])) put_pattern(&mti_option_rows[i], &between);
     fputs(") files=yes ;;\n", stdout);
 }
 
@@ -268,7 +261,7 @@ static void put_zsh_option(const mti_option_row *r)
         putchar(':');
         put_zsh(r->arg);
         putchar(':');
-        if (takes_file(r)) fputs("_files", stdout);
+        if (mti_takes_file(r)) fputs("_files", stdout);
         for (int k = 0; r->choice && k < r->choice->n; k++)
             mti_print(stdout, "%s%s%s", k ? " " : "(", r->choice->names[k],
                       k + 1 < r->choice->n ? "" : ")");
@@ -279,8 +272,8 @@ static void put_zsh_option(const mti_option_row *r)
 static void put_zsh_verb(mti_verb verb)
 {
     mti_print(stdout, "    %s)\n        _arguments -S \\\n", mti_verb_get(verb)->name);
-    for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
+    for (int i = 0; i < MTI_OPTION_COUNT; i++)
+        if (mti_takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
     if (takes_model(verb)) {
         fputs("        '1:MODEL:{compadd ", stdout);
         put_models();

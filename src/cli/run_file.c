@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "cli/option_rows.h"
 #include "cli/run_file.h"
+#include "cli/verbs.h"
 #include "measure/memory_hooks.h"
 #include "report/json.h"
 
@@ -24,35 +25,6 @@ static void put_real(json_t *j, const char *key, double value)
     mti_json_put_text(j, key, text);
 }
 
-/* The memory options as words: a run is resumed bit for bit only with the same ones. */
-static json_t *memory_json(const mti_workload *w)
-{
-    const mti_memory_options *memory = &w->memory;
-    char compress[MTI_COMPRESS_TEXT];
-    json_t *j = json_object();
-    if (w->optimizer != MTI_OPT_DEFAULT)
-        mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
-    if (memory->checkpoint) mti_json_put_text(j, "checkpoint", memory->checkpoint);
-    if (memory->offload)
-        mti_json_put_text(j, "offload", memory->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
-    if (memory->compress)
-        mti_json_put_text(j, "compress", mti_compress_text(compress, memory->compress));
-    if (memory->amp) mti_json_put_text(j, "amp", mt_dtype_name(memory->amp_dtype));
-    if (memory->master) mti_json_put_text(j, "master-weights", "yes");
-    if (memory->f32_gradients) mti_json_put_text(j, "f32-gradients", "yes");
-    if (memory->loss_scale < 0) mti_json_put_text(j, "loss-scale", "dynamic");
-    if (memory->loss_scale > 0) put_real(j, "loss-scale", memory->loss_scale);
-    if (memory->lora_rank) {
-        char rank[24];
-        snprintf(rank, sizeof rank, "%" PRId64, memory->lora_rank);
-        mti_json_put_text(j, "lora-rank", rank);
-    }
-    if (memory->lora_targets.text) mti_json_put_text(j, "lora-targets", memory->lora_targets.text);
-    if (memory->qlora) mti_json_put_text(j, "qlora", "yes");
-    if (memory->qlora_double) mti_json_put_text(j, "qlora-double", "yes");
-    return j;
-}
-
 static json_t *scaler_json(const mt_scaler *scaler)
 {
     mt_scaler_state state = mt_scaler_get(scaler);
@@ -64,24 +36,44 @@ static json_t *scaler_json(const mt_scaler *scaler)
     return j;
 }
 
+/* The key of an option that every run has: "weight_decay". */
+static void key_of(const mti_option_row *r, char key[32])
+{
+    snprintf(key, 32, "%s", r->name);
+    for (char *c = key; *c; c++)
+        if (*c == '-') *c = '_';
+}
+
+/* What every run has, and as words the memory options that are not the usual ones: a run is resumed
+ * bit for bit only with the same ones. */
+static void put_options(json_t *j, const mti_options *o)
+{
+    mti_options usual;
+    json_t *memory = json_object();
+    mti_option_defaults(&usual, o->rules);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        char key[32], buf[MTI_VALUE_TEXT], other[MTI_VALUE_TEXT];
+        const mti_option_row *r = &mti_option_rows[id];
+        const char *text = r->run ? mti_option_text(o, r, buf) : "";
+        key_of(r, key);
+        if (r->run == MTI_RUN_ALWAYS && r->form == MTI_REAL)
+            mti_json_put_text(j, key, text);
+        else if (r->run == MTI_RUN_ALWAYS)
+            mti_json_put_int(j, key, strtoull(text, NULL, 10));
+        else if (r->run && strcmp(text, mti_option_text(&usual, r, other)) != 0)
+            mti_json_put_text(memory, r->name, text);
+    }
+    mti_json_put(j, "spared", memory);
+}
+
 static char *settings_text(const mti_trainer *t, double val_fraction)
 {
-    const mti_workload *w = &t->workload;
-    const mti_train_settings *s = &t->settings;
+    mti_options o;
     char hash[32];
     json_t *j = json_object();
-    mti_json_put_int(j, "batch", (uint64_t)w->batch);
-    mti_json_put_int(j, "seq", (uint64_t)w->seq);
-    mti_json_put_int(j, "accumulate", (uint64_t)s->accumulate);
-    mti_json_put_int(j, "steps", (uint64_t)s->steps);
-    mti_json_put_int(j, "warmup", (uint64_t)s->warmup);
-    mti_json_put_int(j, "seed", w->seed);
-    put_real(j, "lr", s->lr);
-    put_real(j, "min_lr", s->min_lr);
-    put_real(j, "weight_decay", s->weight_decay);
-    put_real(j, "clip", s->clip);
-    put_real(j, "val_fraction", val_fraction);
-    mti_json_put(j, "spared", memory_json(w));
+    mti_option_defaults(&o, &mti_train_rules);
+    o.workload = t->workload, o.train = t->settings, o.val_fraction = val_fraction;
+    put_options(j, &o);
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
@@ -186,62 +178,43 @@ static bool parse_run(const mt_safetensors *file, json_t **j)
     return discard(j);
 }
 
-static bool read_int(const json_t *j, const char *key, mti_options *o, mti_option id, int64_t *to)
+static bool read_option(const json_t *value, mti_options *o, const mti_option_row *r,
+                        const char *key)
 {
-    const json_t *value = json_object_get(j, key);
-    if (!json_is_integer(value) || !mti_option_in_range(id, (double)json_integer_value(value)))
-        return damaged(key);
-    if (!o->given[id]) *to = json_integer_value(value);
-    o->given[id] = true;
+    char number[24];
+    const char *text = json_string_value(value);
+    if (r->run == MTI_RUN_ALWAYS && r->form != MTI_REAL) {
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+        text = json_is_integer(value) ? number : NULL;
+    }
+    const char *kept = text ? mti_intern(text) : NULL;
+    if (text && !kept) return false;
+    return (text && mti_options_set(o, r->name, kept)) || damaged(key);
+}
+
+/* Those that were not given again. Older files have none of the memory options. */
+static bool read_options(const json_t *j, mti_options *o)
+{
+    const json_t *memory = json_object_get(j, "spared");
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        char key[32];
+        const mti_option_row *r = &mti_option_rows[id];
+        const json_t *chosen = json_object_get(memory, r->name);
+        key_of(r, key);
+        const bool always = r->run == MTI_RUN_ALWAYS;
+        if (o->given[id] || !(always || (r->run && chosen))) continue;
+        if (!read_option(always ? json_object_get(j, key) : chosen, o, r, always ? key : r->name))
+            return false;
+    }
     return true;
 }
 
-static bool read_real(const json_t *j, const char *key, mti_options *o, mti_option id, double *to)
-{
-    const char *text = json_string_value(json_object_get(j, key));
-    char *end = NULL;
-    double value = text ? mti_strtod(text, &end) : 0;
-    if (!text || end == text || *end || !mti_option_in_range(id, value)) return damaged(key);
-    if (!o->given[id]) *to = value;
-    o->given[id] = true;
-    return true;
-}
-
-static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
+static bool read_fingerprint(const json_t *j, uint64_t *fingerprint)
 {
     const char *hash = json_string_value(json_object_get(j, "text"));
     char *end = NULL;
     *fingerprint = hash ? strtoull(hash, &end, 16) : 0;
-    if (!hash || end == hash || *end) return damaged("text");
-    return read_int(j, "batch", o, MTI_O_BATCH, &o->workload.batch) &&
-           read_int(j, "seq", o, MTI_O_SEQ, &o->workload.seq) &&
-           read_int(j, "accumulate", o, MTI_O_ACCUMULATE, &o->train.accumulate) &&
-           read_int(j, "steps", o, MTI_O_STEPS, &o->train.steps) &&
-           read_int(j, "warmup", o, MTI_O_WARMUP, &o->train.warmup) &&
-           read_int(j, "seed", o, MTI_O_SEED, (int64_t *)&o->workload.seed) &&
-           read_real(j, "lr", o, MTI_O_LR, &o->train.lr) &&
-           read_real(j, "min_lr", o, MTI_O_MIN_LR, &o->train.min_lr) &&
-           read_real(j, "weight_decay", o, MTI_O_WEIGHT_DECAY, &o->train.weight_decay) &&
-           read_real(j, "clip", o, MTI_O_CLIP, &o->train.clip) &&
-           read_real(j, "val_fraction", o, MTI_O_VAL_FRACTION, &o->val_fraction);
-}
-
-/* Those that were not given again. Older files have none. */
-static bool read_memory(const json_t *j, mti_options *o)
-{
-    static const mti_option ids[] = {MTI_O_OPTIMIZER,     MTI_O_CHECKPOINT, MTI_O_OFFLOAD,
-                                     MTI_O_COMPRESS,      MTI_O_AMP,        MTI_O_MASTER,
-                                     MTI_O_LOSS_SCALE,    MTI_O_LORA_RANK,  MTI_O_LORA_TARGETS,
-                                     MTI_O_F32_GRADIENTS, MTI_O_QLORA,      MTI_O_QLORA_DOUBLE};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        const char *name = mti_option_row_of(ids[i])->name;
-        const json_t *value = json_object_get(j, name);
-        if (!value || o->given[ids[i]]) continue;
-        const char *text = json_string_value(value), *kept = text ? mti_intern(text) : NULL;
-        if (text && !kept) return false;
-        if (!text || !mti_options_set(o, name, kept)) return damaged(name);
-    }
-    return true;
+    return (hash && end != hash && !*end) || damaged("text");
 }
 
 bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
@@ -250,7 +223,7 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
     json_t *j;
     if (!mti_run_read_config(file, &config) || !parse_run(file, &j)) return false;
     if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to resume");
-    bool ok = read_fields(j, o, fingerprint) && read_memory(json_object_get(j, "spared"), o);
+    bool ok = read_fingerprint(j, fingerprint) && read_options(j, o);
     json_decref(j);
     if (!ok) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);

@@ -104,3 +104,30 @@ int mti_serve(const mti_options *o)
     mti_free(s.rows);
     return status;
 }
+
+static void set_defaults(mti_options *o)
+{
+    mti_default_on_meta(o);
+    o->workload.optimizer = MTI_OPT_NONE;
+}
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    return mti_complete_on_meta(o, base, MTI_USUAL_SEQ);
+}
+
+/* Whether the model generates, and memory is given. */
+static bool check(mti_options *o)
+{
+    mt_model_kind kind = o->workload.config.kind;
+    if (kind != MT_MODEL_GPT && kind != MT_MODEL_LLAMA)
+        return mti_options_refuse(o,
+                                  "MODEL: a %s does not generate from left to right; give a gpt, a "
+                                  "llama, a preset or a path to a config.json of one",
+                                  mt_model_kind_name(kind));
+    return o->given[MTI_O_GPU] || o->given[MTI_O_CAPACITY] ||
+           mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
+}
+
+const mti_verb_rules mti_serve_rules = {
+    .verb = MTI_SERVE, .defaults = set_defaults, .complete = complete, .check = check};

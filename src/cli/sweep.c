@@ -53,3 +53,7 @@ int mti_sweep(const mti_options *options)
     mti_sweep_rows_free(&rows);
     return status;
 }
+
+static void set_defaults(mti_options *o) { o->train.steps = 5; }
+
+const mti_verb_rules mti_sweep_rules = {.verb = MTI_SWEEP, .defaults = set_defaults};

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "cli/options.h"
 #include "cli/sweep_rows.h"
+#include "cli/verbs.h"
 
 #define MAX_WORDS 64
 
@@ -59,7 +60,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         words[n++] = text + at;
     mti_options o;
     mt_clear_error();
-    if (mti_options_parse(&o, (mti_verb)(data[0] % MTI_VERB_COUNT), n, words, true)) check(&o);
+    if (mti_options_parse(&o, mti_verb_rules_of((mti_verb)(data[0] % MTI_VERB_COUNT)), n, words,
+                          true))
+        check(&o);
     mti_options_free(&o);
     free(text);
     return 0;

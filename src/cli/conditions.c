@@ -1,0 +1,209 @@
+/* conditions.c: whether the options that are given have an effect. If a condition does not hold,
+ * the option would be ignored, so it is refused. */
+#include <math.h>
+#include <string.h>
+#include "cli/launch.h"
+#include "cli/option_rows.h"
+#include "nn/model.h"
+
+/* ---- what conditions ask ---- */
+
+bool mti_is_rank(const mti_options *o)
+{
+    if (o->verb == MTI_FIT) return false; /* it has many */
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_option_rows[id].of_ranks && o->given[id]) return true;
+    return false;
+}
+
+bool mti_wants_text(const mti_options *o)
+{
+    return !o->quiet && !(o->json && !strcmp(o->json, "-"));
+}
+
+static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+static bool one_forward(const mt_parallel *h) { return h->pipeline <= 1 && h->microbatches <= 1; }
+/* A fit that is not told tries several. */
+static bool one_stage(const mti_options *o)
+{
+    const int64_t n = o->workload.parallel.pipeline;
+    return n == 1 || (!n && o->verb != MTI_FIT);
+}
+/* Some ranks have the same parameters. */
+static bool replicas(const mt_parallel *h) { return h->data > 1 || h->context > 1; }
+static bool draws(const mti_device_options *d) { return strcmp(d->kind, "meta") != 0; }
+
+/* mpirun has started ranks, and the options ask for them. */
+static bool together(const mti_options *o, mti_verb verb)
+{
+    return o->verb == verb && mti_is_rank(o) && mti_launch_get().ranks > 1;
+}
+static bool trains_together(const mti_options *o) { return together(o, MTI_TRAIN); }
+static bool profiles_together(const mti_options *o) { return together(o, MTI_PROFILE); }
+
+static bool checkpoints(const mti_memory_options *m, const char *preset)
+{
+    return m->checkpoint && !strcmp(m->checkpoint, preset);
+}
+static bool groups_layers(const mti_memory_options *m)
+{
+    mti_preset preset;
+    return m->checkpoint && mti_preset_parse(m->checkpoint, &preset) &&
+           preset.form == MTI_PRESET_GROUPS;
+}
+static bool adapts_head(const mti_memory_options *m)
+{
+    const mt_lora_options lora = mti_adapters_of(m);
+    return m->lora_rank && mti_lora_wants(&lora, "lm_head");
+}
+static bool has_rms(const mt_model_config *c)
+{
+    mt_model_config resolved;
+    return mt_model_config_resolve(c, &resolved) == MT_OK && resolved.norm_kind != MT_NORM_LAYER;
+}
+
+enum { IN_A_ROW = 1, IN_A_RANK = 2, OF_COMMAND = 4 };
+
+static const struct {
+    unsigned scope;
+    const char *words;
+} conditions[MTI_CONDITION_COUNT] = {
+#define CONDITION(id, scope, test, words) [MTI_IF_##id] = {scope, words},
+#include "cli/conditions.def"
+#undef CONDITION
+};
+
+static bool holds(const mti_options *o, mti_condition condition)
+{
+    const mti_workload *w = &o->workload;
+    const mt_model_config *c = &w->config;
+    const mt_parallel *h = &w->parallel;
+    const mti_memory_options *m = &w->memory;
+    const mti_device_options *d = &w->device;
+    switch (condition) {
+#define CONDITION(id, scope, test, words)                                                          \
+    case MTI_IF_##id:                                                                              \
+        return test;
+#include "cli/conditions.def"
+#undef CONDITION
+    case MTI_IF_NOTHING:
+    case MTI_CONDITION_COUNT:
+    default: return true;
+    }
+}
+
+/* ---- refusals ---- */
+
+#define WORDS MTI_OPTIMIZER_LIST /* more than a value has */
+
+/* The row's first condition that does not hold, among those of a scope if `only`, else of the
+ * others; NOTHING if there is none. */
+static mti_condition broken(const mti_options *o, const mti_option_row *r, unsigned scope,
+                            bool only)
+{
+    for (size_t i = 0; i < sizeof r->when && r->when[i]; i++) {
+        const mti_condition c = (mti_condition)r->when[i];
+        if (!(conditions[c].scope & scope) != only && !holds(o, c)) return c;
+    }
+    return MTI_IF_NOTHING;
+}
+
+bool mti_has_effect(const mti_options *o, const mti_option_row *r)
+{
+    return (r->models & 1u << o->workload.config.kind) && !broken(o, r, 0, false);
+}
+
+/* What {name} stands for. */
+static const char *value_of(const mti_options *o, const char *name, char buf[WORDS])
+{
+    if (!strcmp(name, "model")) return mt_model_kind_name(o->workload.config.kind);
+    if (!strcmp(name, "an optimizer")) return mti_optimizer_list(buf, false);
+    if (!strcmp(name, "an elementwise optimizer")) return mti_optimizer_list(buf, true);
+    return mti_option_text(o, mti_option_find(o->verb, name), buf);
+}
+
+static bool refuse(mti_options *o, const mti_option_row *r, mti_condition condition)
+{
+    char text[400 + WORDS], name[40], value[WORDS];
+    const char *words = conditions[condition].words;
+    size_t n = (size_t)snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--",
+                                *words == '-' ? "" : r->name);
+    while (*words) {
+        size_t plain = strcspn(words, "{"), named = strcspn(words + plain, "}");
+        snprintf(name, sizeof name, "%.*s", named ? (int)named - 1 : 0, words + plain + 1);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%s", (int)plain, words,
+                              named ? value_of(o, name, value) : "");
+        words += plain + named + (named > 0);
+    }
+    return mti_options_refuse(o, "%s", text);
+}
+
+static bool check_model(mti_options *o, const mti_option_row *r)
+{
+    char fit[64] = "";
+    if (r->models & 1u << o->workload.config.kind) return true;
+    for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
+        if (r->models & 1u << k)
+            snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
+                     mt_model_kind_name((mt_model_kind)k));
+    return mti_options_refuse(o, "--%s: does not apply to %s; it is for %s", r->name,
+                              mt_model_kind_name(o->workload.config.kind), fit);
+}
+
+/* ---- checks ---- */
+
+bool mti_check_used(mti_options *o)
+{
+    const bool row = o->verb == MTI_SWEEP, rank = mti_is_rank(o);
+    for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
+        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        const bool of_rank = rank && mti_option_is_set(o, r);
+        const unsigned later = IN_A_ROW | (of_rank ? 0 : IN_A_RANK);
+        if (!o->given[id] && !o->by_recipe[id]) continue;
+        const mti_condition c = broken(o, r, row ? later : 0, false);
+        if (c) return refuse(o, r, c);
+    }
+    return true;
+}
+
+bool mti_check_used_so_far(mti_options *o)
+{
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        const mti_condition c = o->given[id] ? broken(o, r, OF_COMMAND, true) : MTI_IF_NOTHING;
+        if (c) return refuse(o, r, c);
+    }
+    return true;
+}
+
+/* Refuses an option that --over sets in every row anyway. */
+static bool check_over(mti_options *o, const mti_option_row *r)
+{
+    size_t n = strlen(r->name);
+    for (size_t k = 0; o->given[r->id] && k < o->over.n; k++)
+        if (!strncmp(o->over.at[k], r->name, n) && o->over.at[k][n] == '=')
+            return mti_options_refuse(o, "--%s: --over %.60s gives it in every row", r->name,
+                                      o->over.at[k]);
+    return true;
+}
+
+bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
+{
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        mti_condition reason = MTI_IF_NOTHING;
+        bool used = false;
+        if (!check_over(o, r)) return false;
+        for (size_t k = 0; k < rows->n && !used; k++) {
+            const mti_options *row = &rows->at[k].options;
+            if (!row->given[id]) continue;
+            const mti_condition c = broken(row, r, IN_A_ROW | IN_A_RANK, true);
+            used = !c;
+            if (c) reason = c;
+        }
+        if (reason && !used) return refuse(o, r, reason);
+    }
+    return true;
+}

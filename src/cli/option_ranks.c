@@ -1,0 +1,113 @@
+/* option_ranks.c: options of one rank of several. */
+#include <string.h>
+#include "cli/launch.h"
+#include "cli/option_rows.h"
+#include "nn/model.h"
+
+/* In train a microbatch is one of the batches whose gradients a step sums. */
+static bool name_accumulated(mti_options *o)
+{
+    if (o->verb != MTI_TRAIN || !o->given[MTI_O_MICROBATCHES]) return true;
+    const int64_t n = o->workload.parallel.microbatches;
+    if (o->given[MTI_O_ACCUMULATE])
+        return mti_options_refuse(o,
+                                  "--microbatches %lld and --accumulate %lld: in train they are "
+                                  "the same number; give one of the two",
+                                  (long long)n, (long long)o->train.accumulate);
+    o->train.accumulate = n;
+    o->given[MTI_O_ACCUMULATE] = true;
+    return true;
+}
+
+bool mti_rank_defaults(mti_options *o)
+{
+    o->workload.ranked = mti_is_rank(o);
+    if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_DEFAULT;
+    return name_accumulated(o);
+}
+
+static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+
+static bool count_ranks(mti_options *o, int64_t *of_a_stage, int64_t *all)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    return (!__builtin_mul_overflow(at_least_1(h->tensor), at_least_1(h->context), of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, at_least_1(h->data), of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, at_least_1(h->pipeline), all)) ||
+           mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
+}
+
+/* --rank says which stage and which piece, too; other ranks differ in nothing that is measured.
+ * The last piece's rank needs most: its queries see all keys. */
+static bool place_rank(mti_options *o)
+{
+    mt_parallel *h = &o->workload.parallel;
+    int64_t of_a_stage = 0, all = 0;
+    const int64_t t = at_least_1(h->tensor), c = at_least_1(h->context);
+    if (!count_ranks(o, &of_a_stage, &all)) return false;
+    o->workload.rank = o->given[MTI_O_RANK] ? o->rank : h->stage * of_a_stage + (c - 1) * t;
+    if (o->workload.rank >= all && o->given[MTI_O_RANK])
+        return mti_options_refuse(o, "--rank %lld: there are %lld ranks; need 0 to %lld",
+                                  (long long)o->rank, (long long)all, (long long)all - 1);
+    if (o->given[MTI_O_RANK]) h->stage = o->rank / of_a_stage;
+    h->context_rank = o->workload.rank / t % c;
+    return true;
+}
+
+/* One process cannot be several ranks, but tells how to start them. */
+static bool refuse_one_process(mti_options *o)
+{
+    static const mti_option counts[] = {MTI_O_TP, MTI_O_PP, MTI_O_CP, MTI_O_DP};
+    char words[96] = "", value[MTI_VALUE_TEXT];
+    int64_t of_a_stage = 0, all = 0;
+    if (!count_ranks(o, &of_a_stage, &all)) return false;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const mti_option_row *r = &mti_option_rows[counts[i]];
+        size_t n = strlen(words);
+        if (o->given[r->id])
+            snprintf(words + n, sizeof words - n, " --%s %s", r->name,
+                     mti_option_text(o, r, value));
+    }
+    if (all == 1)
+        return mti_options_refuse(o, "--tp, --pp, --cp, --dp: they divide training among 2 ranks "
+                                     "or more, and ask for 1; leave them out, and --microbatches "
+                                     "is --accumulate");
+    return mti_options_refuse(o,
+                              "--tp, --pp, --cp, --dp: training takes all ranks at once; start "
+                              "them with: mpirun -n %lld memtape train%s ...",
+                              (long long)all, words);
+}
+
+/* Of a profile: what is of one rank, and what large models are trained with. */
+static bool check_profiled_rank(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    bool together = o->verb == MTI_PROFILE && mti_launch_get().ranks > 1;
+    if (strcmp(w->device.kind, "meta") != 0 && !together)
+        return mti_options_refuse(
+            o,
+            "--tp, --sp, --pp, --microbatches, --cp, --dp and --zero show one rank of several; "
+            "give --device meta, which needs no other rank, or to profile start all of them with "
+            "mpirun");
+    if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
+    return true;
+}
+
+bool mti_check_rank(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    mt_parallel *h = &w->parallel;
+    const bool trains = o->verb == MTI_TRAIN;
+    const int64_t piece = w->seq / at_least_1(h->context);
+    if (!w->ranked) return true;
+    if (trains && mti_launch_get().ranks == 1) return refuse_one_process(o);
+    if (!trains && !check_profiled_rank(o)) return false;
+    h->zero = (int)o->zero;
+    if (trains) h->microbatches = o->train.accumulate;
+    if (h->sequence && piece % at_least_1(h->tensor))
+        return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
+                                  (long long)piece, (long long)h->tensor);
+    if (!trains && !place_rank(o)) return false;
+    return mt_parallel_check(h, &w->config) == MT_OK || mti_options_refuse_as(o, "");
+}
