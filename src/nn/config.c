@@ -24,51 +24,16 @@ const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated"
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 
-const char *mt_act_name(mt_act a) { return mti_choice_name(&mti_acts, (int)a); }
-const char *mt_norm_place_name(mt_norm_place p)
-{
-    return mti_choice_name(&mti_norm_places, (int)p);
-}
-const char *mt_norm_kind_name(mt_norm_kind k) { return mti_choice_name(&mti_norm_kinds, (int)k); }
-const char *mt_mlp_kind_name(mt_mlp_kind k) { return mti_choice_name(&mlp_kinds, (int)k); }
-const char *mt_qk_norm_name(mt_qk_norm n) { return mti_choice_name(&qk_norms, (int)n); }
-const char *mt_attention_form_name(mt_attention_form f)
-{
-    return mti_choice_name(&mti_attention_forms, (int)f);
-}
-const char *mt_model_kind_name(mt_model_kind k)
-{
-    return mti_choice_name(&mti_model_kinds, (int)k);
-}
-
-mt_status mt_act_parse(const char *name, mt_act *out)
-{
-    return mti_choice_parse(&mti_acts, name, out);
-}
-mt_status mt_norm_place_parse(const char *name, mt_norm_place *out)
-{
-    return mti_choice_parse(&mti_norm_places, name, out);
-}
-mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
-{
-    return mti_choice_parse(&mti_norm_kinds, name, out);
-}
-mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
-{
-    return mti_choice_parse(&mlp_kinds, name, out);
-}
-mt_status mt_qk_norm_parse(const char *name, mt_qk_norm *out)
-{
-    return mti_choice_parse(&qk_norms, name, out);
-}
-mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
-{
-    return mti_choice_parse(&mti_attention_forms, name, out);
-}
-mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
-{
-    return mti_choice_parse(&mti_model_kinds, name, out);
-}
+#define NAMED(type, name_of, parse, choice)                                                        \
+    const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }               \
+    mt_status parse(const char *name, type *out) { return mti_choice_parse(&choice, name, out); }
+NAMED(mt_act, mt_act_name, mt_act_parse, mti_acts)
+NAMED(mt_norm_place, mt_norm_place_name, mt_norm_place_parse, mti_norm_places)
+NAMED(mt_norm_kind, mt_norm_kind_name, mt_norm_kind_parse, mti_norm_kinds)
+NAMED(mt_mlp_kind, mt_mlp_kind_name, mt_mlp_kind_parse, mlp_kinds)
+NAMED(mt_qk_norm, mt_qk_norm_name, mt_qk_norm_parse, qk_norms)
+NAMED(mt_attention_form, mt_attention_form_name, mt_attention_form_parse, mti_attention_forms)
+NAMED(mt_model_kind, mt_model_kind_name, mt_model_kind_parse, mti_model_kinds)
 
 /* ---- kinds ---- */
 

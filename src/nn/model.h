@@ -96,8 +96,6 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
-/* An RMS norm of rows of n, in the form that c asks for. */
-mt_module *mti_rms_norm_of(mt_device *device, const mt_model_config *c, int64_t n);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

@@ -2,7 +2,7 @@
  * from the root down make up the paths in ledgers and files. */
 #include <string.h>
 #include "autograd/autograd.h"
-#include "nn/frame.h"
+#include "nn/nn.h"
 
 typedef struct child {
     char *name; /* the module's own name points here */
@@ -237,6 +237,25 @@ mt_module *mt_module_find(mt_module *m, const char *path)
 }
 
 /* ---- running ---- */
+
+static mt_status run_frame(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    const mti_module_frame *f = user;
+    (void)n_in, (void)n_out;
+    out[0] = f->run ? f->run(f->m, in) : f->layers(f->m, mt_retain(in[0]), f->from, f->to);
+    return out[0] ? MT_OK : mt_last_status();
+}
+
+mt_tensor *mti_run_frame(mti_module_frame init, int n_in, mt_tensor *const *in,
+                         const mt_checkpoint_options *options)
+{
+    mt_tensor *out;
+    mti_module_frame *frame = mti_malloc(sizeof *frame);
+    if (!frame) return NULL;
+    *frame = init;
+    mt_status status = mt_checkpoint(run_frame, frame, mti_free, n_in, in, 1, &out, options);
+    return status == MT_OK ? out : NULL;
+}
 
 mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in)
 {

@@ -51,6 +51,15 @@ const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *
 bool mti_module_set_group(mt_module *m, int64_t group, const mt_checkpoint_options *options);
 /* A forward with several inputs, which are borrowed. */
 typedef mt_tensor *mti_run_fn(mt_module *m, mt_tensor *const *in);
+/* One checkpoint around a module, or around several of its layers. */
+typedef struct mti_module_frame {
+    mt_module *m;
+    mti_run_fn *run; /* NULL: runs layers from .. to - 1 of m, which take x over */
+    mt_tensor *(*layers)(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+    int64_t from, to;
+} mti_module_frame;
+mt_tensor *mti_run_frame(mti_module_frame frame, int n_in, mt_tensor *const *in,
+                         const mt_checkpoint_options *options);
 /* run(m, in), as a checkpoint if m is one. */
 mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in);
 

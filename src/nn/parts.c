@@ -133,11 +133,6 @@ mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double 
     return rms_norm_new(device, dtype, n, eps, MT_OP_FUSED);
 }
 
-mt_module *mti_rms_norm_of(mt_device *device, const mt_model_config *c, int64_t n)
-{
-    return rms_norm_new(device, c->dtype, n, c->norm_eps, c->ops.rms_norm);
-}
-
 static mt_tensor *rms_norm_one_forward(mt_module *self, mt_tensor *x)
 {
     MT_AUTO mt_tensor *w = mt_add_scalar(mt_module_param(self, "weight"), 1);
@@ -267,7 +262,7 @@ mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
         m, name,
         c->norm_kind == MT_NORM_RMS_ONE ? rms_norm_one_new(device, c, n)
         : c->norm_kind == MT_NORM_RMS
-            ? mti_rms_norm_of(device, c, n)
+            ? rms_norm_new(device, c->dtype, n, c->norm_eps, c->ops.rms_norm)
             : mt_layer_norm_new(device, c->dtype, n, !c->no_bias, c->norm_eps));
 }
 

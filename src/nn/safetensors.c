@@ -237,15 +237,15 @@ mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t
 
 /* ---- opening ---- */
 
-/* Reads n bytes from the file's position; there are fewer if it was shortened meanwhile. */
-static bool read_exactly(int fd, const char *path, char *p, size_t n)
+bool mti_read_at(int fd, const char *path, uint64_t offset, void *data, size_t n)
 {
-    while (n) {
-        ssize_t got = read(fd, p, n);
+    for (char *p = data; n;) {
+        ssize_t got = pread(fd, p, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
-        if (got == 0) return mti_fail_bool(MT_ERR_FORMAT, "%s: ends early", path);
-        p += got, n -= (size_t)got;
+        if (got == 0)
+            return mti_fail_bool(MT_ERR_IO, "%s: was shortened after it was opened", path);
+        p += got, offset += (uint64_t)got, n -= (size_t)got;
     }
     return true;
 }
@@ -254,14 +254,12 @@ static mt_safetensors *read_header(int fd, const char *path, uint64_t file_bytes
 {
     unsigned char first[8];
     size_t n = 0, n_first = file_bytes < 8 ? (size_t)file_bytes : 8;
-    if (!read_exactly(fd, path, (char *)first, n_first) ||
+    if (!mti_read_at(fd, path, 0, first, n_first) ||
         !header_length(path, first, n_first, file_bytes, &n))
         return NULL;
     char *head = mti_malloc(8 + n);
-    if (!head) return NULL;
-    memcpy(head, first, 8);
     mt_safetensors *f = NULL;
-    if (read_exactly(fd, path, head + 8, n))
+    if (head && mti_read_at(fd, path, 0, head, 8 + n))
         f = mti_safetensors_parse(path, head, 8 + n, file_bytes);
     mti_free(head);
     return f;

@@ -1,8 +1,6 @@
 /* safetensors_load.c: loading data from an open file into tensors and modules. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "nn/safetensors.h"
 #include "nn/checkpoint.h"
 
@@ -21,25 +19,11 @@ bool mt_safetensors_find(const mt_safetensors *f, const char *name, mt_safetenso
 
 /* ---- one tensor ---- */
 
-static bool read_at(const mt_safetensors *f, uint64_t offset, char *p, size_t n)
-{
-    while (n) {
-        ssize_t got = pread(f->fd, p, n, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", f->path, strerror(errno));
-        if (got == 0)
-            return mti_fail_bool(MT_ERR_IO, "%s: was shortened after it was opened", f->path);
-        p += got, offset += (uint64_t)got, n -= (size_t)got;
-    }
-    return true;
-}
-
 bool mti_safetensors_read_part(const mt_safetensors *f, const char *name, uint64_t from, void *data,
                                size_t n_bytes)
 {
     const mti_tensor_entry *e = find(f, name);
-    return read_at(f, f->data_at + e->begin + from, data, n_bytes);
+    return mti_read_at(f->fd, f->path, f->data_at + e->begin + from, data, n_bytes);
 }
 
 static bool check_bools(const mt_safetensors *f, const mti_tensor_entry *e, const char *data)
@@ -73,7 +57,7 @@ static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const m
 static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
 {
     char *data = mti_malloc(e->info.bytes); /* checked: no more than the file has */
-    bool ok = data && read_at(f, f->data_at + e->begin, data, e->info.bytes) &&
+    bool ok = data && mti_read_at(f->fd, f->path, f->data_at + e->begin, data, e->info.bytes) &&
               (e->info.dtype != MT_BOOL || check_bools(f, e, data)) &&
               mt_copy_from_host(t, data, e->info.bytes) == MT_OK;
     mti_free(data);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "nn/frame.h"
 #include "nn/model.h"
 
 /* x is taken over, and released once the layers have run: the checkpoint keeps it anyway. */

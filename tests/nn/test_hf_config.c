@@ -23,18 +23,18 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
     static const struct {
         const char *name;
         uint64_t n;
-    } cases[] = {{"gpt2", 124439808},          {"llama-2-7b", 6738415616},
-                 {"llama-2-70b", 68976648192}, {"llama-3.1-8b", 8030261248},
-                 {"mistral-7b", 7241732096},   {"qwen2-7b", 7615616512},
-                 {"qwen2-0.5b", 494032768},    {"bert-base-uncased", 109514298},
-                 {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
-                 {"qwen3-32b", 32762123264},   {"olmo-2-1b", 1484916736},
-                 {"olmo-2-7b", 7298617344},    {"smollm2-135m", 134515008},
-                 {"smollm2-1.7b", 1711376384}, {"phi-3-mini-4k", 3821079552},
-                 {"phi-4", 14659507200},       {"roberta-base", 124697433},
-                 {"roberta-large", 355412057}, {"gemma-2-2b", 2614341888},
-                 {"gemma-2-9b", 9241705984},   {"gemma-3-1b", 999885952},
-                 {"llama-3.2-3b", 3212749824}};
+    } cases[] = {{"gpt2", 124439808},           {"llama-2-7b", 6738415616},
+                 {"llama-2-70b", 68976648192},  {"llama-3.1-8b", 8030261248},
+                 {"mistral-7b", 7241732096},    {"qwen2-7b", 7615616512},
+                 {"qwen2-0.5b", 494032768},     {"bert-base-uncased", 109514298},
+                 {"qwen3-0.6b", 596049920},     {"qwen3-8b", 8190735360},
+                 {"qwen3-32b", 32762123264},    {"olmo-2-1b", 1484916736},
+                 {"olmo-2-7b", 7298617344},     {"olmo-3-7b", 7298011136},
+                 {"smollm2-135m", 134515008},   {"smollm2-1.7b", 1711376384},
+                 {"phi-3-mini-4k", 3821079552}, {"phi-4", 14659507200},
+                 {"roberta-base", 124697433},   {"roberta-large", 355412057},
+                 {"gemma-2-2b", 2614341888},    {"gemma-2-9b", 9241705984},
+                 {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -66,7 +66,12 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_int_equal(c.head_dim, 128); /* and 5120 / 64 is 80 */
     assert_int_equal(c.qk_norm, MT_QK_NORM_HEAD);
     c = read_file("olmo-2-7b");
-    assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH);
+    assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH && c.window == 0);
+    c = read_file("olmo-3-7b");
+    assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH && c.window == 4096);
+    assert_true(c.rope_theta == 5e5 && c.local_theta == 5e5 && c.local_period == 4);
+    assert_true(c.norm_eps == 1e-6 && c.pad_token == 100277);
+    assert_non_null(strstr(notes, "rope_scaling: other angles"));
     c = read_file("gemma-2-9b");
     assert_true(c.attention_cap == 50 && c.logit_cap == 30 && c.attention_scale == 1.0 / 16);
     assert_true(c.window == 4096 && c.local_theta == 0 && c.tied);
@@ -185,7 +190,7 @@ static const struct bad {
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
      {"\"mamba\" is unknown",
-      "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2, gemma3_text, bert, roberta"},
+      "gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},
@@ -280,20 +285,26 @@ static void a_folder_is_read_by_its_config(void **state)
 
 /* ---- which head ---- */
 
-static const char *const families[][2] = {
-    {"gpt2", "GPT2LMHeadModel"},          {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM"},    {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},        {"olmo2", "Olmo2ForCausalLM"},
-    {"phi3", "Phi3ForCausalLM"},          {"gemma2", "Gemma2ForCausalLM"},
-    {"gemma3_text", "Gemma3ForCausalLM"}, {"bert", "BertForMaskedLM"},
-    {"roberta", "RobertaForMaskedLM"},    {"xlm-roberta", "XLMRobertaForMaskedLM"}};
+static const char *const families[][2] = {{"gpt2", "GPT2LMHeadModel"},
+                                          {"llama", "LlamaForCausalLM"},
+                                          {"mistral", "MistralForCausalLM"},
+                                          {"qwen2", "Qwen2ForCausalLM"},
+                                          {"qwen3", "Qwen3ForCausalLM"},
+                                          {"olmo2", "Olmo2ForCausalLM"},
+                                          {"olmo3", "Olmo3ForCausalLM"},
+                                          {"phi3", "Phi3ForCausalLM"},
+                                          {"gemma2", "Gemma2ForCausalLM"},
+                                          {"gemma3_text", "Gemma3ForCausalLM"},
+                                          {"bert", "BertForMaskedLM"},
+                                          {"roberta", "RobertaForMaskedLM"},
+                                          {"xlm-roberta", "XLMRobertaForMaskedLM"}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* Reads a small model of family i, with `keys` besides; type false: without "model_type". */
 static mt_status read_small(int i, bool type, const char *keys, mt_model_config *c)
 {
     char text[1024], model_type[64];
-    const bool gpt2 = i == 0, masked = i > 8;
+    const bool gpt2 = i == 0, masked = i > 9;
     snprintf(model_type, sizeof model_type, "\"model_type\":\"%s\",", families[i][0]);
     snprintf(text, sizeof text, "{%s%s%s,\"vocab_size\":9,\"pad_token_id\":0}",
              type ? model_type : "", keys,
@@ -373,7 +384,7 @@ static void a_head_is_tied_or_not_as_the_file_says(void **state)
             mt_status status = read_small(
                 i, true, tied ? "\"tie_word_embeddings\":true" : "\"tie_word_embeddings\":false",
                 &c);
-            if (i > 8 && !tied) {
+            if (i > 9 && !tied) {
                 assert_int_equal(status, MT_ERR_FORMAT);
                 mtt_failed(MT_ERR_FORMAT, "\"tie_word_embeddings\" is false");
                 break;
@@ -384,7 +395,7 @@ static void a_head_is_tied_or_not_as_the_file_says(void **state)
             mtt_ok(mt_module_size(m, &n[tied], NULL));
             mt_module_free(m);
         }
-        if (i <= 8) assert_int_equal(n[0] - n[1], 8 * 9);
+        if (i <= 9) assert_int_equal(n[0] - n[1], 8 * 9);
     }
     mt_device_release(meta);
 }

@@ -40,6 +40,7 @@ CASES = [
     ("qwen3", ROTARY),
     ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
+    ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=1.5, final_logit_softcapping=2.0)),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=7)),
@@ -83,7 +84,7 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+         "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
 def theirs_for(kind, name, tensors):
