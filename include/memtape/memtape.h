@@ -9,6 +9,7 @@
 #include "memtape/device.h"
 #include "memtape/openblas.h"
 #include "memtape/tensor.h"
+#include "memtape/print.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"
 #include "memtape/op_table.h"

@@ -6,7 +6,6 @@
 #ifndef MEMTAPE_TENSOR_H
 #define MEMTAPE_TENSOR_H
 
-#include <stdio.h>
 #include "memtape/device.h"
 
 #ifdef __cplusplus
@@ -116,16 +115,6 @@ MT_API double mt_item(const mt_tensor *t);
  * rank is t's; i64 beyond 2^53 is rounded. NaN and an error out of range. Each call copies from the
  * device: use mt_to_host for whole tensors.   (torch: t[1, -1].item()) */
 MT_API double mt_item_at(const mt_tensor *t, int rank, const int64_t *index);
-/* Prints a line with dtype, shape, device and the op that made t (or "requires grad"), and the
- * values in torch's format: one format for all, columns aligned, lines of 80. Of more than 1000
- * elements only the first and last three of each dimension; without data only the line. Flushes
- * out; MT_ERR_IO if writing fails. Allocates nothing on the device.
- *
- *     f32 [2,2] on cpu, made by mul
- *     [[1.0000, 0.5000],
- *      [   nan, 2.0000]]
- */
-MT_API mt_status mt_print(const mt_tensor *t, FILE *out);
 /* In place, not recorded, version incremented: t = value; t = src (same shape, any dtype; if both
  * view one storage, src is read before t is written). Leaves may be written, to set weights for
  * example; the output of a recorded op may not. A tensor with several elements at one address, such

@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_CORPUS_H
 #define MTI_CLI_CORPUS_H
 
-#include "base/base.h"
+#include "files/files.h"
 
 typedef struct mti_corpus {
     unsigned char *train, *held; /* the heads and the tails of all files */

@@ -1,6 +1,7 @@
 /* option_config.c: from options to a model configuration. */
 #include <string.h>
 #include "cli/option_rows.h"
+#include "files/files.h"
 #include "nn/model.h"
 
 /* The default model: small enough for a profile that can be read at a glance. */

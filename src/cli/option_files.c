@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
+#include "files/files.h"
 #include "nn/model.h"
 
 /* The file that a path leads to; one that does not exist is known by its folder and its name. */

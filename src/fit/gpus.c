@@ -1,6 +1,7 @@
 /* gpus.c: the GPUs that are known, and those of a file. */
 #include <math.h>
 #include <string.h>
+#include "files/files.h"
 #include "nn/json_text.h"
 #include "fit/fit.h"
 

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "files/files.h"
 #include "nn/json_text.h"
 #include "nn/model.h"
 

@@ -1,6 +1,7 @@
 /* safetensors_write.c: writing tensors to a file, whole or not at all. */
 #include <stdlib.h>
 #include <string.h>
+#include "files/files.h"
 #include "nn/json_text.h"
 #include "nn/safetensors.h"
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "comm/comm.h"
+#include "files/files.h"
 #include "memtape/io.h"
 #include "nn/checkpoint.h"
 #include "nn/lora.h"

@@ -1,4 +1,5 @@
 /* html.c: the page with its title and its data filled in. */
+#include "files/files.h"
 #include "report/html.h"
 #include "report/page.h"
 #include "report/svg_parts.h"

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "files/files.h"
 #include "report/json.h"
 
 static _Thread_local bool incomplete; /* memory ran out since the last mti_json_complete */

@@ -6,7 +6,7 @@
 #ifndef MTI_REPORT_PICKLE_H
 #define MTI_REPORT_PICKLE_H
 
-#include "base/base.h"
+#include "files/files.h"
 
 typedef struct mti_pickle {
     mti_file *file;

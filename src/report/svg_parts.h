@@ -3,7 +3,7 @@
 #define MTI_SVG_PARTS_H
 
 #include <stdio.h>
-#include "base/base.h"
+#include "files/files.h"
 
 /* In pixels: text is 13 high, half-width characters of it are about 7.3 wide. */
 #define MTI_SVG_CHARACTER 7.3

@@ -2,6 +2,7 @@
  *
  * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
+#include "files/files.h"
 #include "report/json.h"
 #include "report/report.h"
 #include "report/timeline.h"

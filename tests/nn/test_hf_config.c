@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/base.h"
+#include "files/files.h"
 #include "mtt.h"
 
 static char notes[MT_HF_NOTES];

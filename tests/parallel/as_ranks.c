@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "as_ranks.h"
-#include "base/base.h"
+#include "files/files.h"
 
 enum { MOST = 16 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/base.h"
+#include "files/files.h"
 #include "memtape/report.h"
 #include "mtt.h"
 

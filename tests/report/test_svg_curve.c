@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/base.h"
+#include "files/files.h"
 #include "mtt.h"
 #include "report/svg_curve.h"
 

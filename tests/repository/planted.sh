@@ -68,6 +68,14 @@ fresh
 accepts length
 yes ';' | head -n 601 >"$tree/src/base/base.c"
 finds length 'base.c: more than 600 lines'
+fresh
+yes ';' | head -n 5750 >"$tree/src/base/words.txt"
+yes ';' | head -n 5749 >"$tree/src/ops/words.txt"
+: >"$tree/src/ops/ops.h"
+yes ';' | head -n 1 >"$tree/src/base/base.c"
+accepts length
+echo ';' >>"$tree/src/base/base.c"
+finds length 'src/{base,memtrack,tensor,autograd,ops}: 11501 lines; at most 11500'
 
 fresh
 accepts headers

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/base.h"
-#include "base/temporary.h"
+#include "files/files.h"
+#include "files/temporary.h"
 
 #define BUFFER_BYTES (64 * 1024)
 #define MAX_LINKS    40

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "base/base.h"
+#include "files/files.h"
 
 static char dir[64], target[96];
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "base/base.h"
+#include "backends/cpu/cpu.h"
 
 #define CGROUPS "/sys/fs/cgroup"
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/temporary.h"
+#include "files/temporary.h"
 
 #define MARK    ".tmp-"
 #define A_DAY   (24 * 60 * 60)

@@ -1,9 +1,9 @@
-/* print.c: prints a tensor, in torch's layout (torch/_tensor_str.py). In this room because the
- * first line names the op that made it. */
+/* print.c: prints a tensor, in torch's layout (torch/_tensor_str.py). */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "autograd/autograd.h"
+#include "memtape/print.h"
 
 enum { LINE = 80, MAX_FULL = 1000, EDGE = 3, NUMBER = 340, DIGITS = 4 };
 
