@@ -13,9 +13,11 @@ def path() -> str:
 
 
 def call(words: List[str]) -> str:
-    """Runs the program; returns what it prints. Its message is raised if it fails."""
+    """Runs the program; returns what it prints. Its message is raised if it fails. Under mpirun it is not one of the ranks:
+    this process is."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "OMPI_COMM_WORLD_"))}
     done = subprocess.run([path(), *words], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                          errors="replace", check=False)
+                          errors="replace", check=False, env=alone)
     if done.returncode:
         raise MemtapeError(done.stderr.strip() or f"memtape ended with status {done.returncode}")
     return done.stdout

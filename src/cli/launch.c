@@ -1,5 +1,6 @@
 /* launch.c: the processes that mpirun starts. */
 #include "cli/launch.h"
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,12 @@ mti_launch mti_launch_get(void)
         if (l.ranks > 1 && l.rank >= 0 && l.rank < l.ranks) return l;
     }
     return (mti_launch){1, 0, NULL};
+}
+
+bool mti_launch_reached(void)
+{
+    const char *fd = getenv("PMI_FD");
+    return !fd || fcntl(atoi(fd), F_GETFD) >= 0;
 }
 
 void mti_launch_abort(int status)

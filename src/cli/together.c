@@ -45,6 +45,12 @@ static bool has_addresses(void)
 /* Of an MPI to which the launcher does not belong, each process is the only one. */
 static mt_comm *open_world(const mti_launch *l)
 {
+    if (!mti_launch_reached())
+        return mti_fail_null(MT_ERR_UNSUPPORTED,
+                             "PMI_FD, the pipe to mpirun, is not open: a program between has "
+                             "closed it, or mpirun is gone; start this one by mpirun itself, or "
+                             "unset %s and run it alone",
+                             l->variable);
     mt_comm *world = has_addresses() ? mt_comm_open("mpi") : NULL;
     mt_group group = mt_comm_group(world);
     if (!world || (group.ranks == l->ranks && group.rank == l->rank)) return world;

@@ -80,7 +80,7 @@ typedef struct run {
     int64_t saved_at;
     int stopped_by;           /* a signal that ended training early; 0: none */
     mti_rank_figures figures; /* of one of several ranks; its first steps' ... */
-    int64_t watched;          /* ... which are so many, once they are over */
+    int64_t watched, wanted;  /* ... which are so many, and on meta */
     int64_t scaled_before;    /* steps of the loss scaler before this run */
 } run;
 
@@ -176,13 +176,6 @@ static bool end_snapshot(run *r)
     return false;
 }
 
-/* How many of the steps to come are watched. */
-static int64_t to_watch(const mti_trainer *t)
-{
-    int64_t left = t->settings.steps - t->step;
-    return left < MTI_WATCHED_STEPS ? left : MTI_WATCHED_STEPS;
-}
-
 /* What this rank's first steps take, on meta. */
 static bool predict(run *r)
 {
@@ -196,7 +189,9 @@ static bool predict(run *r)
     mt_device *meta = mti_device_make(&w.device);
     bool ok = meta && mti_trainer_make(&t, meta, &w, &settings, &r->corpus) &&
               (!r->file || mti_run_restore(r->file, &t)) && mti_trainer_begin_watch(&t);
-    for (int64_t left = ok ? to_watch(&t) : 0; ok && left > 0; left--) ok = mti_trainer_step(&t);
+    const int64_t left = settings.steps - t.step;
+    r->wanted = left < MTI_WATCHED_STEPS ? left : MTI_WATCHED_STEPS;
+    for (int64_t i = 0; ok && i < r->wanted; i++) ok = mti_trainer_step(&t);
     if (ok) mti_trainer_end_watch(&t, r->figures.predicted);
     mti_trainer_free(&t);
     mt_device_release(meta);
@@ -435,7 +430,9 @@ static void watch(run *r)
     const mt_scaler *scaler = r->trainer.memory_hooks.scaler;
     r->watched++;
     int64_t n = scaler ? mt_scaler_get(scaler).steps - r->scaled_before : r->watched;
-    if (r->trainer.ledger && n == MTI_WATCHED_STEPS)
+    r->figures.skipped = n < r->watched && n < r->wanted;
+    r->figures.stopped = r->watched < r->wanted;
+    if (r->trainer.ledger && n == r->wanted)
         mti_trainer_end_watch(&r->trainer, r->figures.measured);
 }
 

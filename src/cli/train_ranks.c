@@ -123,6 +123,9 @@ static json_t *rank_json(const mti_rank_figures *f, const mti_trainer *t)
         mti_json_put_int(predicted, mti_figure_names[i], f->predicted[i]);
     }
     mti_json_put(j, "predicted", predicted);
+    mti_json_put(j, "compared", json_boolean(!f->skipped && !f->stopped));
+    const mt_scaler *scaler = t->memory_hooks.scaler;
+    mti_json_put(j, "skipped", scaler ? json_integer(mt_scaler_get(scaler).skipped) : json_null());
     mti_json_put_int(j, "sent", f->sent);
     mti_json_put_real(j, "in_comms_s", f->in_comms);
     mti_json_put_real(j, "hidden_s", f->hidden);

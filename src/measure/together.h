@@ -13,7 +13,8 @@ typedef struct mti_rank_figures {
     uint64_t n_params;
     size_t predicted[MTI_FIGURES]; /* on meta, with the scratch memory of the device */
     size_t measured[MTI_FIGURES];
-    bool skipped;            /* the measured step, by the loss scaler: meta counts it as made */
+    bool skipped;            /* a measured step, by the loss scaler: meta counts it as made */
+    bool stopped;            /* a run, before its last measured step */
     uint64_t sent;           /* to other ranks, in both steps */
     double seconds;          /* of the steady step; NaN without data */
     double in_comms, hidden; /* of a run: seconds in communication, and besides while it computed */

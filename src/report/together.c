@@ -26,7 +26,8 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
         for (int i = 0; i < MTI_FIGURES; i++) {
             const mti_rank_figures *f = &ranks[r];
             int64_t difference = (int64_t)f->measured[i] - (int64_t)f->predicted[i];
-            if (measured && difference && !f->skipped) mti_table_ink(t, MTI_BAD);
+            bool compared = measured && !f->skipped && !f->stopped;
+            if (compared && difference) mti_table_ink(t, MTI_BAD);
             if (i == 0) {
                 mti_table_bytes(t, f->rank);
                 mti_table_bytes(t, f->stage);
@@ -37,10 +38,10 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
             mti_table_cell(t, "%s", mti_figure_names[i]);
             if (measured) mti_table_bytes(t, (int64_t)f->measured[i]);
             mti_table_bytes(t, (int64_t)f->predicted[i]);
-            if (measured && f->skipped)
-                mti_table_cell(t, "step skipped");
-            else if (measured)
+            if (compared)
                 mti_table_bytes(t, difference);
+            else if (measured)
+                mti_table_cell(t, "%s", f->skipped ? "step skipped" : "stopped before");
         }
     return mti_table_finish(t, out, &style);
 }

@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
+from measure import machine_limits  # noqa: E402
 from scaling import fits  # noqa: E402
 SECTIONS = ["gpt", "precision", "segments", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
 
@@ -53,6 +55,25 @@ def bench(folder, worker, program, *options):
     return got.returncode, result, text, got.stderr
 
 
+class MadeUp(SimpleNamespace):
+    """A side, its worker and their settings: products of these rates."""
+    gemm_sides, threads, greeting = [64, 128], 1, []
+    start = rounds = lambda self, *_: self
+    stop = lambda self: None
+
+    def ask(self, word, _, n=1):
+        return [["", self.rates.get(word, 1) * n]]
+
+
+def check_peaks():
+    """"Of peak" is of the best product of both sides, in every dtype; whichever side is the faster one."""
+    slow, fast = {"f32": 2, "bf16": 3, "gemm": 1}, {"f32": 4, "bf16": 5}
+    for ours, theirs in (slow, fast), (fast, slow), ({"gemm": 4, "bf16": 5}, slow):
+        best = {}
+        machine_limits([MadeUp(name="memtape", rates=ours), MadeUp(name="torch", rates=theirs)], MadeUp(), best)
+        assert (best["gemm_gflops"], best["bf16_gflops"]) == (4 * 128, 5 * 128), best
+
+
 def check_scaling(scaling):
     """The counts of sweeps, which no clock changes; and slopes of times that are made up."""
     points = {(row["swept"], row["value"]): row["points"] for row in scaling["points"]}
@@ -73,6 +94,8 @@ def whole(folder, worker, program, *options):
     status, result, text, errors = bench(folder, worker, program, *options)
     assert status == 0 and not result["failed"], (status, result["failed"], errors)
     assert [name for name in SECTIONS if result[name]] == SECTIONS, list(result)
+    limits = result["machine"]["limits"]
+    assert all(limits[f"{side}_{dtype}_gflops"] > 0 for side in result["machine"]["sides"] for dtype in ("f32", "bf16")), limits
     assert "FAILED" not in text, text
     for step in result["traced"]["d64-b1-s32"].values():
         names = {(part["op"], part["module"]) for part in step["parts"]}
@@ -106,6 +129,7 @@ def planted(folder, worker, program, fault, section, reason):
 def main():
     worker, program = map(os.path.abspath, sys.argv[1:3])
     long = os.environ.get("MTT_LONG") == "1"
+    check_peaks()
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
         planted(f"{folder}/row", worker, program, "row", "tiny",

@@ -1,7 +1,11 @@
 """A loss scaler skips steps whose gradients overflow. That the second measured step was skipped is said, and such a run is
 not compared with meta's, where every step is made."""
+import json
 import os
+import re
 import subprocess
+import tempfile
+from pathlib import Path
 from lib import MEMTAPE, check, equal, done, profile, run
 
 F16 = ["--dtype", "f16", "--optimizer", "adamw", "--loss-scale", "dynamic"]
@@ -37,6 +41,19 @@ def left_out_among_ranks():
                        check=False, timeout=200)
     equal(p.returncode, 0, f"status of two ranks: {p.stderr}")
     equal(p.stdout.count("step skipped"), 6, f"rows of two ranks: {p.stdout}")
+    # Of a training only that of the first two steps is compared that were made.
+    for scale, steps, made in (2**40, 3, 0), (2**40, 1, 0), ("dynamic", 40, 2), (8, 1, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            p = subprocess.run([*mpirun.split(), "-n", "2", MEMTAPE, "train", "--data", __file__, "-b", "2", "-s", "4", "-d", "16",
+                                "-a", "2", "-l", "1", "--dtype", "f16", "--dp", "2", "--loss-scale", str(scale), "--steps",
+                                str(steps), "--json", f"{folder}/ranks"], capture_output=True, text=True, check=False, timeout=200)
+            equal(p.returncode, 0, f"status of ranks that train: {p.stderr}")
+            ranks = json.loads(Path(folder, "ranks").read_text())["ranks"]
+        equal(p.stdout.count("step skipped"), 0 if made else 6, f"rows of {steps} steps with scale {scale}: {p.stdout}")
+        said = re.search(r"(\d+) of \d+ steps skipped", p.stdout)
+        for r in ranks:
+            equal([r["compared"], str(r["skipped"])], [made > 0, said[1]], f"rank of {steps} steps with scale {scale}")
+            check(not made or {k: r[k] for k in r["predicted"]} == r["predicted"], f"{steps} steps with scale {scale}: {r}")
 
 
 said_in_text_and_json()

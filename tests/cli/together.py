@@ -5,10 +5,11 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from lib import MEMTAPE, check, done, equal, profile
-from several import ends, finish, refused, start, together, workers
+from several import MPIRUN, ends, finish, refused, start, together, workers
 
 MODEL = ["profile", "gpt", "-l", "2", "-d", "64", "-a", "4", "-s", "32", "-b", "2", "--vocab", "256"]
 LONG = ["profile", "gpt", "-l", "6", "-d", "512", "-a", "8", "-s", "512", "-b", "8", "--dp", "2"]
@@ -96,6 +97,14 @@ for ranks, rank in (("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COM
             equal((p.returncode, p.stdout), (1, ""), f"{own} with {ranks}=2: {p.stderr}")
             for word in (f"rank {at} of 2: ", f"{ranks} says 2 ranks", "another MPI's mpirun", f"unset {ranks}"):
                 check(word in p.stderr, f"{own} with {ranks}=2: no {word!r} in {p.stderr!r}")
+
+# ---- a program between that does not hand on mpirun's pipe ----
+if any("mpich" in word for word in MPIRUN):
+    between = [sys.executable, "-c", "import os, sys; os.close(int(os.environ['PMI_FD'])); os.execv(sys.argv[1], sys.argv[1:])"]
+    p = finish(start((2, between, [*MODEL, "--dp", 2])), "no pipe to mpirun")
+    check(p.returncode != 0 and "write_line" not in p.err, f"no pipe to mpirun: {p.returncode}, {p.err}")
+    for word in ("of 2: PMI_FD, the pipe to mpirun, is not open", "unset PMI_SIZE"):
+        check(word in p.err, f"no pipe to mpirun: no {word!r} in {p.err!r}")
 
 # ---- one rank of them ----
 p = start((1, [], [*MODEL, "--dp", 2]), (1, [], [*MODEL, "--dp", 4]))

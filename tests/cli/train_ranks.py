@@ -341,6 +341,19 @@ def interrupted(*numbers):
     print(f"Ctrl-C: all ended in {p.took:.2f} s")
 
 
+def interrupted_before_it_is_measured():
+    """A run that ends after its first step is not compared with what meta predicts of two."""
+    p = start((2, [], ["train", "--data", TEXT, "--dp", 2, "--steps", 3, "-b", 8, "-s", 256, "-d", 256, "-a", 4, "-l", 4]))
+    for line in p.stdout:
+        if line.startswith("ranks"):
+            break
+    p.send_signal(signal.SIGINT)
+    finish(p, "Ctrl-C in the first step", LONGEST)
+    steps = len(re.findall(r"step [1-3]/3", p.out))
+    check(steps < 3, f"Ctrl-C in the first step: {p.out}")
+    equal(p.out.count("stopped before"), 6 * (steps == 1), f"rows after {steps} steps: {p.out}")
+
+
 def without_a_reader():
     """`mpirun ... | head -1`: mpirun is killed by SIGPIPE, and what watches over the ranks after it."""
     name = inside("unread.safetensors")
@@ -407,6 +420,7 @@ for fault in [signal.SIGKILL, signal.SIGSEGV, *([signal.SIGBUS, signal.SIGFPE, s
     killed(fault)
 for time_of_ten in range(10 if LONG else 5):
     interrupted([signal.SIGINT, signal.SIGTERM][time_of_ten % 2])
+interrupted_before_it_is_measured()
 without_a_reader()
 quotation()
 curves()

@@ -35,6 +35,12 @@ with tempfile.TemporaryDirectory() as folder:
     equal(page, "<!doctype html>\n", f"a page by the library: {report.stderr}")
     listed = call(*pip, "show", "-f", "memtape").stdout
     check("memtape/libmemtape.so" in listed and ".h\n" not in listed, f"files of the package: {listed}")
+    if mpirun := os.environ.get("MPIRUN", "").split():
+        ranks = call(*mpirun, "-n", "2", *program, "profile", "gpt", "-b", "2", "--dp", "2")
+        check(ranks.returncode == 0 and "2 ranks on cpu" in ranks.stdout, f"ranks of the package: {ranks.stderr}")
+        check("memtape/libmemtape-mpi.so" in listed, f"MPI's module in the package: {listed}")
+    else:
+        print("skipped: no MPI: no ranks of the package")
     bad = call(*program, "profile", "nothing")
     equal(bad.returncode, 2, "status of a refusal")
 done()

@@ -35,6 +35,9 @@ def profile_is_the_program_s():
         equal(list(report), list(report.to_dict()), "keys")
         equal(report["saved"]["bytes"], sum(t["bytes"] for t in report.tensors()), "saved bytes")
         check(words[0] in repr(report), repr(report))
+    for size, rank in (("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")):
+        p = python("import memtape; print(memtape.profile('mlp')['saved']['bytes'])", **{size: "2", rank: "1", "PMI_FD": "77"})
+        equal(p.stdout, f"{memtape.profile('mlp')['saved']['bytes']}\n", f"the script of a rank, by {size}: {p.stderr}")
     cpu = memtape.profile("mlp", device="cpu", batch=1, seq=8, hidden=16)
     equal(cpu["device"], "cpu", "device")
     check(cpu["phases"][1]["seconds"] is not None, "times of a run on the CPU")
