@@ -66,6 +66,9 @@ bool mti_alloc_should_fail(void);
 /* Bytes that this process can still get according to the system: available memory and swap, within
  * the limits of its control groups and its address space. SIZE_MAX: unknown. */
 size_t mti_host_room(void);
+/* Those that it shares with the other processes of the machine: whatever its address space.
+ * *machine is the same for all processes of one host and control group, which share them. */
+size_t mti_shared_room(uint64_t *machine);
 
 /* Checked size arithmetic: false on overflow. */
 static inline bool mti_mul_size(size_t a, size_t b, size_t *out)

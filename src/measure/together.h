@@ -13,6 +13,7 @@ typedef struct mti_rank_figures {
     uint64_t n_params;
     size_t predicted[MTI_FIGURES]; /* on meta, with the scratch memory of the device */
     size_t measured[MTI_FIGURES];
+    bool room_asked;         /* for all ranks of the machine */
     bool skipped;            /* the measured step, by the loss scaler: meta counts it as made */
     uint64_t sent;           /* to other ranks, in both steps */
     double seconds;          /* of the steady step; NaN without data */
