@@ -203,4 +203,13 @@ extern const mti_backend mti_meta_backend;
 /* On meta: scratch kernels answer as `like` would; NULL: they answer 0. */
 bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like);
 
+/* ---- memory of the host (cpu/room.c) ---- */
+
+/* Bytes that this process can still get according to the system: available memory and swap, within
+ * the limits of its control groups and its address space. SIZE_MAX: unknown. */
+size_t mti_host_room(void);
+/* The bytes that the processes of a machine share: the same without the limit of the address space.
+ * *machine is the same for all processes of one host and control group. */
+size_t mti_shared_room(uint64_t *machine);
+
 #endif

@@ -13,6 +13,13 @@ static bool write_reports(const mti_plan_result *p, const mti_options *o)
            (!o->svg || mti_draw_budget(&p->budget, o->svg));
 }
 
+/* Other budgets are searched where they are shown: of many layers that takes most of the time. */
+static bool find_front(mti_plan_result *p, const mti_options *o)
+{
+    bool shown = o->json || o->html || o->svg || (o->verbose && mti_wants_text(o));
+    return !o->workload.budget || !shown || mti_budget_find_front(&p->budget);
+}
+
 /* Whether formulas and measurements agree. */
 static int conclude(const mti_plan_result *p)
 {
@@ -33,7 +40,7 @@ int mti_planner(const mti_options *o)
     mti_plan_result p;
     mti_plan_options asked = o->plan;
     if (!o->given[MTI_O_KV]) asked.kv = -1;
-    bool ok = mti_plan_make(&p, &o->workload, &asked) && write_reports(&p, o);
+    bool ok = mti_plan_make(&p, &o->workload, &asked) && find_front(&p, o) && write_reports(&p, o);
     int status = ok ? conclude(&p) : mti_report_failure(o);
     mti_plan_free(&p);
     return status;

@@ -4,6 +4,7 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
+#include "measure/room.h"
 #include "report/figures.h"
 #include "report/together.h"
 
@@ -49,11 +50,18 @@ static bool is_predicted(const mti_rank_run *r)
 
 /* ---- the run ---- */
 
+static bool share_room(const mti_options *o, const mti_rank_run *r)
+{
+    return mti_check_room_together(o->world, o->workload.device.kind, o->workload.name,
+                                   r->figures.predicted[MTI_PEAK], MTI_ON_META);
+}
+
 /* Once all are placed. An error while others may wait in a collective ends all of them. */
 static int run(const mti_options *o, const mti_workload *w, mti_rank_run *r, mti_rank_figures *all)
 {
     bool data = strcmp(w->device.kind, "meta") != 0;
     int status = agree(o, mti_rank_run_predict(r, w, MTI_ON_META));
+    if (status == MTI_EXIT_OK && data) status = agree(o, share_room(o, r));
     if (status != MTI_EXIT_OK) return status;
     if ((data && !mti_rank_run_measure(r, w, MTI_ON_META)) ||
         !mti_comm_share(o->world, &r->figures, sizeof r->figures, all) || !report(o, r, all)) {

@@ -131,11 +131,12 @@ static bool rehearse_run(void *user, mt_device *meta)
     return rehearse(user, meta, r->o.workload.memory.budget) == MT_OK;
 }
 
-static bool check_room(run *r)
+static bool open_device(run *r)
 {
     mti_workload w = r->o.workload;
     w.name = w.preset ? w.preset : "this model";
-    return mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
+    return (r->device = mti_open_device(&w)) &&
+           mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
 }
 
 /* Called under the device's lock in the midst of an op, whose error it must not replace. */
@@ -201,8 +202,7 @@ static bool predict(run *r)
 static bool make_trainer(run *r)
 {
     if (!find_budget(r) || (r->o.world && !predict(r))) return false;
-    r->device = mti_open_device(&r->o.workload);
-    bool ok = r->device && check_room(r) && begin_snapshot(r) &&
+    bool ok = mti_train_ranks_share_room(&r->o, &r->figures, open_device(r)) && begin_snapshot(r) &&
               mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
     r->trainer.world = r->o.world;
     return ok;
@@ -565,7 +565,7 @@ static bool begin(run *r)
 
 static int begin_all(run *r)
 {
-    int status = agree(r, begin(r));
+    int status = agree(r, mti_train_ranks_share_room(&r->o, &r->figures, begin(r)));
     if (status == MTI_EXIT_OK && r->o.world)
         status = agree(r, mti_train_ranks_agree(&r->o, &r->corpus, r->trainer.step));
     return status;

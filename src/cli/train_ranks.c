@@ -3,7 +3,9 @@
 #include "cli/train_ranks.h"
 #include <inttypes.h>
 #include "cli/together.h"
+#include "cli/verbs.h"
 #include "comm/comm.h"
+#include "measure/room.h"
 #include "report/figures.h"
 #include "report/rank.h"
 #include "report/together.h"
@@ -71,6 +73,16 @@ bool mti_train_ranks_agree(const mti_options *o, const mti_corpus *corpus, int64
 {
     return same_text(o->world, corpus) && same_model(o->world, &o->workload.config) &&
            same_settings(o, step);
+}
+
+bool mti_train_ranks_share_room(const mti_options *o, mti_rank_figures *f, bool ok)
+{
+    const mti_workload *w = &o->workload;
+    if (!o->world || f->room_asked) return ok;
+    f->room_asked = true;
+    return mti_check_room_together(o->world, w->device.kind, w->preset ? w->preset : "this model",
+                                   ok ? f->predicted[MTI_PEAK] : 0, MTI_ON_META) &&
+           ok;
 }
 
 typedef struct ending {

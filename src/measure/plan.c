@@ -271,7 +271,7 @@ bool mti_plan_make(mti_plan_result *p, const mti_workload *w, const mti_plan_opt
 {
     *p = (mti_plan_result){.workload = w, .options = o, .device = mti_device_make(&w->device)};
     return p->device && compare(p) && (!w->device.capacity || search_fits(p)) &&
-           (!w->budget || (mti_budget_find(&p->budget, w) && mti_budget_find_front(&p->budget)));
+           (!w->budget || mti_budget_find(&p->budget, w));
 }
 
 void mti_plan_free(mti_plan_result *p)

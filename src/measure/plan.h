@@ -35,7 +35,7 @@ typedef struct mti_plan_result {
     mt_plan_component components[MT_PLAN_MAX_COMPONENTS]; /* of its forward */
     mti_need need;
     mti_largest batch, seq;  /* with a capacity */
-    mti_budget_found budget; /* with a budget, and its front */
+    mti_budget_found budget; /* with a budget; its front: mti_budget_find_front */
 } mti_plan_result;
 
 /* Free in any case. */

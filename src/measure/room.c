@@ -1,5 +1,8 @@
 /* room.c: compares what a run needs, measured on meta, with what its device has left. */
 #include <math.h>
+#include <string.h>
+#include "backends/backend.h"
+#include "comm/comm.h"
 #include "measure/room.h"
 
 /* More bytes than the run is likely to need: each parameter eight times in f32, what the tape keeps
@@ -35,16 +38,46 @@ bool mti_rehearse(const mti_device_options *options, mti_rehearsal_fn *fn, void 
     return ok;
 }
 
-bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice)
+static bool fits(const char *name, size_t needed, const char *kind, size_t room, const char *advice)
 {
-    size_t room = mt_device_room(device);
     char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
     return needed <= room ||
            mti_fail_bool(MT_ERR_MEMORY,
                          "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", name,
                          mti_thousands(takes, (int64_t)needed),
-                         mti_bytes_text(scaled, sizeof scaled, needed), mt_device_kind(device),
+                         mti_bytes_text(scaled, sizeof scaled, needed), kind,
                          mti_bytes_text(has, sizeof has, room), advice);
+}
+
+bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice)
+{
+    return fits(name, needed, mt_device_kind(device), mt_device_room(device), advice);
+}
+
+typedef struct part {
+    uint64_t machine;
+    size_t needed, room;
+} part;
+
+bool mti_check_room_together(mt_comm *world, const char *kind, const char *name, size_t needed,
+                             const char *advice)
+{
+    int64_t ranks = mt_comm_group(world).ranks, here = 0;
+    bool shares = needed && !strcmp(kind, "cpu");
+    part own = {.needed = shares ? needed : 0}, *all = mti_calloc((size_t)ranks, sizeof *all);
+    size_t sum = 0;
+    own.room = mti_shared_room(&own.machine);
+    bool ok = all && mti_comm_share(world, &own, sizeof own, all);
+    for (int64_t r = 0; ok && r < ranks; r++) {
+        if (!all[r].needed || all[r].machine != own.machine) continue;
+        here++;
+        if (!mti_add_size(sum, all[r].needed, &sum)) sum = SIZE_MAX;
+        if (all[r].room < own.room) own.room = all[r].room;
+    }
+    mti_free(all);
+    char text[256];
+    snprintf(text, sizeof text, "%.180s, by %lld ranks of one machine,", name, (long long)here);
+    return ok && (!shares || fits(text, sum, kind, own.room, advice));
 }
 
 bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsal_fn *run,

@@ -21,6 +21,10 @@ bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsa
                     void *user, const char *advice);
 /* Whether `needed` bytes, the peak of `name`, are there; the same error. */
 bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice);
+/* Whether the ranks that share the memory of a machine find room for what each of them needs; the
+ * same error on all of these. 0: this rank needs none, or has failed. Every rank calls it. */
+bool mti_check_room_together(mt_comm *world, const char *kind, const char *name, size_t needed,
+                             const char *advice);
 /* The same for two steps of the workload. */
 bool mti_check_room_for(const mt_device *device, const mti_workload *w, const char *advice);
 

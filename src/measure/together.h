@@ -15,6 +15,7 @@ typedef struct mti_rank_figures {
     size_t measured[MTI_FIGURES];
     bool skipped;            /* a measured step, by the loss scaler: meta counts it as made */
     bool stopped;            /* a run, before its last measured step */
+    bool room_asked;         /* for all ranks of the machine */
     uint64_t sent;           /* to other ranks, in both steps */
     double seconds;          /* of the steady step; NaN without data */
     double in_comms, hidden; /* of a run: seconds in communication, and besides while it computed */

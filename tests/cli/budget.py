@@ -3,6 +3,7 @@ input is refused."""
 import json
 import os
 import re
+import resource
 import tempfile
 import xml.etree.ElementTree as xml
 from lib import check, done, equal, profile, refused, run
@@ -119,9 +120,20 @@ def refusals():
     refused(["--svg needs --budget"], "plan", "gpt2", "--svg", "front.svg")
 
 
+def other_budgets_cost_nothing_where_they_are_not_shown():
+    def seconds(*more):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        p = run("plan", "gpt2", "-l", 24, "--budget", "2828MB", *more)
+        equal(p.returncode, 0, f"plan {more}: {p.stderr}")
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    plain, all_of_them = seconds(), seconds("-v")
+    check(2 * plain < all_of_them, f"{plain:.2f} s of processor time for one budget, {all_of_them:.2f} s for ten")
+
+
 ladder()
 with_other_options()
 front()
+other_budgets_cost_nothing_where_they_are_not_shown()
 training()
 refusals()
 done()

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -389,6 +390,23 @@ def no_room():
             "one rank without memory")
 
 
+def shared_room():
+    """Two ranks of which each would fit, and both do not, in what /proc/meminfo says to them."""
+    need = 211_074_560  # of each
+    small = inside("meminfo")
+    with open("/proc/meminfo") as f, open(small, "w") as g:
+        text = re.sub(r"(SwapFree: *)\d+", r"\g<1>0", f.read())
+        g.write(re.sub(r"(MemAvailable: *)\d+", rf"\g<1>{need * 3 // 2 // 1024}", text))
+    pretend = ["unshare", "-m", "sh", "-c", f'mount --bind {small} /proc/meminfo && exec "$0" "$@"']
+    if subprocess.run([*pretend, "true"], capture_output=True, check=False).returncode:
+        print("skipped: nobody may mount here")
+        return
+    model = ["-l", 4, "-d", 512, "-a", 4, "-s", 128, "-b", 2, "--dp", 2]
+    for own in (["train", "--data", TEXT, "--steps", 2, *model], ["profile", "gpt", *model]):
+        p = finish(start((2, pretend, own)), "room of a machine")
+        refused(["by 2 ranks of one machine, takes", "cpu has room for 301.9"], p, 1, own)
+
+
 def other_files():
     """One rank's file to resume is another one."""
     parts = []
@@ -416,6 +434,7 @@ refusals()
 other_texts()
 other_files()
 no_room()
+shared_room()
 for fault in [signal.SIGKILL, signal.SIGSEGV, *([signal.SIGBUS, signal.SIGFPE, signal.SIGABRT] if LONG else [])]:
     killed(fault)
 for time_of_ten in range(10 if LONG else 5):

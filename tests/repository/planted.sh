@@ -104,6 +104,9 @@ prints() { # CODE TEXT
 }
 prints 'void f(void) { snprintf(b, 9, "%d and " "%-8.3f", 1, 2.0); }' 'nn.c:1: snprintf: writes a number'
 prints 'void f(void) { printf("%'"'"'d", 1); }' 'nn.c:1: printf: writes a number'
+prints 'void f(void) { asprintf(&b, "%a", 1.0); }' 'asprintf: writes a number'
+prints 'void f(void) { wprintf(L"%f", 1.0); }' 'wprintf: writes a number'
+prints 'void f(void) { snprintf(b, 9, FORMAT, 1.0); }' 'snprintf: has its format elsewhere'
 prints 'double f(const char *s) { return /* atof */ strtod(s, NULL); }' 'strtod: reads or sets'
 prints 'int f(const char *s) { return sscanf(s, "%lf", &x); }' 'sscanf: reads a number'
 prints 'void f(va_list a) { vsnprintf(b, 9, fmt, a); }' 'vsnprintf: passes on a format'

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HOMES = {"src/base/locale.c", "src/nn/json_text.c"}
-CALL = re.compile(r"\b(v?[fds]?n?printf|strto(?:d|f|ld)(?:_l)?|atof|v?[fs]?scanf|json_(?:load|dump)\w*|"
+CALL = re.compile(r"\b(v?(?:as|[fds]?n?|[fs]?w)printf|strto(?:d|f|ld)(?:_l)?|atof|v?[fs]?scanf|json_(?:load|dump)\w*|"
                   r"(?:set|use|new)locale|localeconv)\s*\(")
 # A string, a character, a comment: of these only strings stay.
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|//[^\n]*|/\*.*?\*/', re.S)
@@ -37,6 +37,8 @@ def fault(name, given):
         return "passes on a format, which may have numbers: mti_vformat, mti_vprint"
     if name.endswith("printf") and (REAL.search(strings) or GROUPED.search(strings)):
         return "writes a number by the locale: mti_format, mti_print"
+    if name.endswith("printf") and '"' not in given:
+        return "has its format elsewhere, where nobody looks for numbers: write it here"
     if name in ("printf", "fprintf", "dprintf") and TEXT.search(strings):
         return "prints text as it is: mti_print"
     if name.endswith("scanf"):

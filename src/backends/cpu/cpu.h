@@ -34,10 +34,6 @@ extern const mti_ranges mti_cpu_ranges;
 #define MTI_CPU_RANGES NULL
 #endif
 
-/* Bytes that this process can still get according to the system: available memory and swap, within
- * the limits of its control groups and its address space. SIZE_MAX: unknown (room.c). */
-size_t mti_host_room(void);
-
 /* Compiles a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses one.
  * Needs GCC's target_clones with architecture levels and glibc's ifunc. Functions
  * inlined into it are cloned too, but an outlined OpenMP body is not; so the

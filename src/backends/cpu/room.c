@@ -80,13 +80,24 @@ static void lower_to_addresses(size_t *room)
     lower(room, limit.rlim_cur > used ? (size_t)limit.rlim_cur - used : 0);
 }
 
-size_t mti_host_room(void)
+size_t mti_shared_room(uint64_t *machine)
 {
-    char text[4096];
+    char text[4096], host[256] = "";
+    gethostname(host, sizeof host - 1);
+    read_text("/proc/self/cgroup", text, sizeof text);
+    *machine =
+        mti_hash_bytes(mti_hash_bytes(MTI_HASH_BEGIN, host, strlen(host)), text, strlen(text));
     read_text("/proc/meminfo", text, sizeof text);
     size_t swap = kilobytes(text, "\nSwapFree:", 0);
     size_t room = kilobytes(text, "\nMemAvailable:", SIZE_MAX - swap) + swap;
     lower_to_groups(&room, swap);
+    return room;
+}
+
+size_t mti_host_room(void)
+{
+    uint64_t machine;
+    size_t room = mti_shared_room(&machine);
     lower_to_addresses(&room);
     return room;
 }
