@@ -1,14 +1,15 @@
 /* gpt.c: training steps of a GPT on a device.
  *
- * gpt: one fixed batch, at full speed; with IN_FLIGHT and PREFETCH (offload.h) saved tensors are
- * offloaded to host memory. After "ready" it obeys lines on standard input:
- *     steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at rest
- *     gradients -> "digest N H": a hash of the N bytes of a backward's gradients
- *     rest      -> frees the memory that the allocator caches
- *     end       -> "memory REQUESTED ALLOCATED ACTIVE RESERVED" (peaks, bytes), "flops N" of a
- * step, "parameters N"; of that step's offload "out N", "in N", "lowered N", "in_vain N",
- *                  "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S WAITING HIDDEN"
- * curve: batches of a text's bytes; "loss L" after each step. */
+ * gpt: one fixed batch, at full speed. OPTIONs: offload=IN_FLIGHT,PREFETCH (offload.h), graph,
+ * fused (the loss), adamw8bit, adafactor, expandable (segments). After "ready" it obeys lines on
+ * standard input: steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at
+ * rest gradients -> "digest N H": a hash of the N bytes of a backward's gradients rest      ->
+ * frees the memory that the allocator caches end       -> "memory REQUESTED ALLOCATED ACTIVE
+ * RESERVED" (peaks, bytes), "flops N" of a step, "parameters N"; of that step's offload "out N",
+ * "in N", "lowered N", "in_vain N", "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S
+ * WAITING HIDDEN"; of a graph "replayed N LAUNCHED NODES WHY" curve: batches of a text's bytes;
+ * "loss L" after each step. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,61 +19,106 @@
 typedef struct trained {
     mt_device *device;
     mt_module *gpt;
-    mt_optimizer *adamw;
+    mt_optimizer *optimizer;
     mt_tensor *tokens, *targets; /* i64 [b,s] */
     mt_offload *offload;         /* for saved tensors; NULL: no offload */
+    mt_step_graph *graph;        /* NULL: steps are launched; else with: */
+    int64_t shape[2];
+    mt_step_input in[2]; /* tokens, targets */
 } trained;
 
-static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr)
+/* What a step may have, besides the model. */
+typedef struct options {
+    int64_t offload[2]; /* in flight (0: none), ahead */
+    bool graph, fused, adamw8bit, adafactor, expandable;
+} options;
+
+static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr,
+                     const options *o)
 {
     *t = (trained){.device = mt_device_open(kind)};
-    if (!t->device) return false;
+    if (!t->device ||
+        (o->expandable && mt_mem_set_expandable(t->device, &(mt_expandable){0}) != MT_OK))
+        return false;
     mt_seed(t->device, 1);
     t->gpt = mt_model_new(t->device, config);
-    t->adamw = mt_adamw_new(t->gpt, &(mt_adamw_options){.lr = lr, .weight_decay = 0.01});
-    return t->gpt && t->adamw;
+    t->optimizer =
+        o->adafactor
+            ? mt_adafactor_new(t->gpt, &(mt_adafactor_options){.lr = lr, .weight_decay = 0.01})
+            : mt_adamw_new(t->gpt, &(mt_adamw_options){.lr = lr,
+                                                       .weight_decay = 0.01,
+                                                       .moments = o->adamw8bit ? MT_MOMENTS_8BIT
+                                                                               : MT_MOMENTS_WIDE});
+    if (o->offload[0])
+        t->offload =
+            mt_offload_new(t->device, &(mt_offload_options){.in_flight = (int)o->offload[0],
+                                                            .prefetch = (int)o->offload[1]});
+    if (o->graph) t->graph = mt_step_graph_new(t->gpt);
+    return t->gpt && t->optimizer && (!o->offload[0] || t->offload) && (!o->graph || t->graph);
 }
 
 static void close_gpt(trained *t)
 {
+    mt_step_graph_free(t->graph);
     mt_offload_free(t->offload);
-    mt_optimizer_free(t->adamw);
+    mt_optimizer_free(t->optimizer);
     mt_module_free(t->gpt);
     mt_release(t->tokens);
     mt_release(t->targets);
+    for (int i = 0; i < 2; i++) free((void *)(uintptr_t)t->in[i].data);
     mt_device_release(t->device);
+}
+
+static mt_tensor *forward_and_backward_of(trained *t, mt_tensor *tokens, mt_tensor *targets)
+{
+    if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
+    MT_AUTO mt_tensor *loss = mt_model_forward_loss(t->gpt, tokens, targets);
+    if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
+    return loss && mt_backward(loss) == MT_OK ? mt_detach(loss) : NULL;
+}
+
+static mt_tensor *captured(void *user, const mt_step_input *in)
+{
+    trained *t = user;
+    MT_AUTO mt_tensor *tokens =
+        mt_from_data(t->device, MT_I64, 2, t->shape, in[0].data, in[0].n_bytes);
+    MT_AUTO mt_tensor *targets =
+        mt_from_data(t->device, MT_I64, 2, t->shape, in[1].data, in[1].n_bytes);
+    return forward_and_backward_of(t, tokens, targets);
 }
 
 /* Computes gradients; returns the loss, which is on the device and which the caller releases. */
 static mt_tensor *forward_and_backward(trained *t)
 {
     if (mt_module_zero_grad(t->gpt) != MT_OK) return NULL;
-    if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
-    MT_AUTO mt_tensor *h = mt_forward(t->gpt, t->tokens);
-    mt_set(&h, mt_cross_entropy(h, t->targets, MT_IGNORE));
-    if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
-    return h && mt_backward(h) == MT_OK ? mt_detach(h) : NULL;
+    return t->graph ? mt_step_graph_run(t->graph, captured, t, 1, 2, t->in)
+                    : forward_and_backward_of(t, t->tokens, t->targets);
 }
 
 static bool step(trained *t, mt_tensor **loss)
 {
     mt_set(loss, forward_and_backward(t));
-    return *loss && mt_optimizer_step(t->adamw) == MT_OK;
+    return *loss && mt_optimizer_step(t->optimizer) == MT_OK;
 }
 
 /* ---- gpt ---- */
 
-/* Pseudo-random token ids, the same as bench/peer.py's. */
-static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
-                              int64_t shift)
+/* Pseudo-random token ids, the same as bench/peer.py's: as tensors, or for a graph on the host. */
+static bool make_tokens(trained *t, int64_t batch, int64_t seq, int64_t vocab)
 {
     size_t n_bytes = (size_t)(batch * seq) * sizeof(int64_t);
-    int64_t *ids = malloc(n_bytes);
-    if (!ids) return NULL;
-    for (int64_t i = 0; i < batch * seq; i++) ids[i] = ((i + shift) * 7919 + 104729) % vocab;
-    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(batch, seq), ids, n_bytes);
-    free(ids);
-    return t;
+    t->shape[0] = batch, t->shape[1] = seq;
+    for (int64_t shift = 0; shift < 2; shift++) {
+        int64_t *ids = malloc(n_bytes);
+        if (!ids) return false;
+        for (int64_t i = 0; i < batch * seq; i++) ids[i] = ((i + shift) * 7919 + 104729) % vocab;
+        t->in[shift] = (mt_step_input){ids, n_bytes};
+        if (t->graph) continue;
+        mt_tensor *made = mt_from_data(t->device, MT_I64, 2, t->shape, ids, n_bytes);
+        *(shift ? &t->targets : &t->tokens) = made;
+        if (!made) return false;
+    }
+    return true;
 }
 
 static bool timed_steps(trained *t, long n)
@@ -85,7 +131,7 @@ static bool timed_steps(trained *t, long n)
     if (mt_device_sync(t->device) != MT_OK) return false;
     int64_t took = bench_now_ns() - start;
     double value = loss ? mt_item(loss) : NAN;
-    printf("ns %lld\nloss %.6f\n", (long long)took, value);
+    printf("ns %lld\nloss %.9g\n", (long long)took, value);
     return isfinite(value);
 }
 
@@ -161,6 +207,11 @@ static bool tell(trained *t)
     if (!step(t, &loss) || mt_device_sync(t->device) != MT_OK) return false;
     if (mt_module_size(t->gpt, &n_elements, &n_bytes) != MT_OK) return false;
     if (t->offload && !tell_offload(t)) return false;
+    if (t->graph) {
+        mt_step_graph_stats g = mt_step_graph_get(t->graph);
+        printf("replayed %lld %lld %lld %s\n", (long long)g.replayed, (long long)g.launched,
+               (long long)g.nodes, g.why);
+    }
     mt_flops flops = mt_flops_get(t->device);
     mt_mem_stats s;
     mt_mem_get_stats(t->device, &s);
@@ -171,28 +222,41 @@ static bool tell(trained *t)
     return true;
 }
 
+static bool read_options(int n, char **words, options *o)
+{
+    const struct flag {
+        const char *name;
+        bool *is;
+    } flags[] = {{"graph", &o->graph},
+                 {"fused", &o->fused},
+                 {"adamw8bit", &o->adamw8bit},
+                 {"adafactor", &o->adafactor},
+                 {"expandable", &o->expandable}};
+    for (int i = 0; i < n; i++) {
+        bool known =
+            sscanf(words[i], "offload=%" SCNd64 ",%" SCNd64, &o->offload[0], &o->offload[1]) == 2;
+        for (size_t k = 0; k < sizeof flags / sizeof *flags; k++)
+            if (strcmp(words[i], flags[k].name) == 0) known = *flags[k].is = true;
+        if (!known) return false;
+    }
+    return true;
+}
+
 int gpu_gpt(int argc, char **argv)
 {
     mt_model_config config = {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH};
-    int64_t batch, seq, in_flight = 0, prefetch = 0;
-    if ((argc != 8 && argc != 10) || !mt_dtype_parse(argv[1], &config.dtype)) return 2;
-    gpu_numbers(argv + 8, argc - 8, (int64_t *const[]){&in_flight, &prefetch});
+    int64_t batch, seq;
+    options o = {0};
+    if (argc < 8 || !mt_dtype_parse(argv[1], &config.dtype) ||
+        !read_options(argc - 8, argv + 8, &o))
+        return 2;
     gpu_numbers(argv + 2, 6,
                 (int64_t *const[]){&config.layers, &config.hidden, &config.heads, &config.vocab,
                                    &batch, &seq});
     config.context = seq;
+    if (o.fused) config.ops.loss = MT_LOSS_FUSED;
     trained t;
-    bool ok = open_gpt(&t, argv[0], &config, 1e-4);
-    if (ok) {
-        t.tokens = make_tokens(t.device, batch, seq, config.vocab, 0);
-        t.targets = make_tokens(t.device, batch, seq, config.vocab, 1);
-        ok = t.tokens && t.targets;
-    }
-    if (ok && in_flight) {
-        t.offload = mt_offload_new(t.device, &(mt_offload_options){.in_flight = (int)in_flight,
-                                                                   .prefetch = (int)prefetch});
-        ok = t.offload != NULL;
-    }
+    bool ok = open_gpt(&t, argv[0], &config, 1e-4, &o) && make_tokens(&t, batch, seq, config.vocab);
     if (ok) puts("ready");
     ok = ok && obey(&t) && tell(&t);
     if (!ok) bench_failed("gpt");
@@ -242,7 +306,7 @@ int gpu_curve(int argc, char **argv)
     config.context = seq;
     unsigned char *text = read_text(argv[1], &n_text);
     trained t = {0};
-    bool ok = text && n_text > seq + 1 && open_gpt(&t, argv[0], &config, 3e-3);
+    bool ok = text && n_text > seq + 1 && open_gpt(&t, argv[0], &config, 3e-3, &(options){0});
     for (int64_t i = 0; ok && i < steps; i++) {
         MT_AUTO mt_tensor *loss = NULL;
         ok = next_batch(&t, text, n_text, i, batch, seq) && step(&t, &loss);

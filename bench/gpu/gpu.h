@@ -14,6 +14,7 @@ int gpu_gpt(int argc, char **argv);
 int gpu_curve(int argc, char **argv);
 int gpu_saved(int argc, char **argv);
 int gpu_linear(int argc, char **argv);
+int gpu_replay(int argc, char **argv);
 
 /* Whole numbers from arguments, in order. */
 void gpu_numbers(char **argv, int n, int64_t *const *out);

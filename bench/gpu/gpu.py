@@ -21,12 +21,17 @@ import tables
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 STARTED = time.monotonic()
-# Seconds for everything, and for examining the machine; then for each step. A dry run, on a machine that may be
-# slow, gets far more.
-WHOLE, LOOK = 470, 30
-LIMITS = {"suite": 90, "saved": 25, "curve": 25, "limits": 20, "gemm": 40, "attention": 45,
-          "memory": 55, "offload": 50, "gpt": 90}
-WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]  # it runs while these run
+# Seconds for each part, in which the look at the machine is one of the first; then for each step, at most. What
+# a part leaves goes to the next ones. A dry run, on a machine that may be slow, gets far more.
+LOOK = 30
+PARTS = {"correctness": (720, {"suite": 240, "saved": 30, "curve": 30, "sanitizer": 390}),
+         "speed": (900, {"limits": 30, "gemm": 100, "attention": 100, "memory": 150, "variants": 220, "gpt": 300}),
+         "bytes": (300, {"snapshot": 130, "offload": 170})}
+WHOLE = sum(seconds for seconds, _ in PARTS.values())
+LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
+CHECKS = ("suite", "saved", "curve", "sanitizer")  # during which nothing is timed
+WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]
+PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
 SHARES = {"gemm", "attention", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
 DRY_FACTOR = 6
 
@@ -36,14 +41,18 @@ def parse():
     p.add_argument("--dry", action="store_true", help="on the simulator even if there is a GPU")
     p.add_argument("--only", action="append", choices=list(LIMITS), metavar="STEP",
                    help=f"these steps only: {', '.join(LIMITS)}")
-    p.add_argument("--limit", type=float, default=WHOLE, metavar="SECONDS",
-                   help="for everything, from the start (%(default)s; a dry run takes what it takes)")
+    p.add_argument("--part", action="append", choices=list(PARTS), help="this part's steps only")
+    p.add_argument("--limit", type=float, metavar="SECONDS",
+                   help=f"for everything, from the start ({WHOLE}, or the parts' own: "
+                        + ", ".join(f"{part} {seconds}" for part, (seconds, _) in PARTS.items())
+                        + "; a smaller one is divided alike; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
     p.add_argument("--pack", default="build-gpu-run", metavar="FOLDER",
                    help="what was packed (%(default)s)")
     p.add_argument("--results", default="build-gpu", metavar="FOLDER",
                    help="for gpu.json, gpu.txt and the steps' own words (%(default)s)")
     s = p.parse_args()
+    s.only = s.only or [name for part in s.part or PARTS for name in PARTS[part][1]]
     if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
         p.error(f"nothing is packed in {s.pack}: ./run gpu pack")
     return s
@@ -169,7 +178,11 @@ class Step:
         self.process.wait()
         if status:
             out["failed"] = f"ended with status {status}"
-        out |= {"seconds": round(time.monotonic() - self.start, 1), "rows": self.rows()}
+        rows = self.rows()
+        planned = [label for row in rows for label in row.get("plan", [])]
+        rows = [row for row in rows if "plan" not in row]
+        out |= {"seconds": round(time.monotonic() - self.start, 1), "rows": rows,
+                "not_reached": [label for label in planned if label not in map(tables.label_of, rows)]}
         with open(self.base + ".err", encoding="utf-8", errors="replace") as err:
             said = err.read().strip()
         if said and (status != 0 or any("failed" in row for row in out["rows"])):
@@ -196,12 +209,23 @@ def keep(result, text, s):
             f.write(text)
 
 
+def deadlines(wanted, limit):
+    """When each step has to end, in seconds from the start: the parts that are wanted come one after the other."""
+    own = {part: seconds for part, (seconds, names) in PARTS.items() if wanted & set(names)}
+    share, out, end = min(1, (limit or WHOLE) / sum(own.values())), {}, 0
+    for part, seconds in own.items():
+        end += seconds * share
+        out |= dict.fromkeys(PARTS[part][1], end)
+    return out
+
+
 def run_steps(s, about, result):
     dry = not result["measurement"]
-    wanted = set(s.only or LIMITS)
+    wanted = set(s.only)
     if wanted & SHARES:
         wanted.add("limits")
     names = [name for name in LIMITS if name in wanted]
+    ends = deadlines(wanted, s.limit)
     result["look_seconds"] = round(time.monotonic() - STARTED, 1)
     parts = [tables.machine(result)]
     print(parts[0], flush=True)
@@ -209,11 +233,11 @@ def run_steps(s, about, result):
     def start(name, limit):
         if dry:
             return Step(name, limit * DRY_FACTOR, s, about, result)
-        left = s.limit - (time.monotonic() - STARTED)
+        left = ends.get(name, ends["limits"] if "limits" in ends else WARM) - (time.monotonic() - STARTED)
         return Step(name, min(limit, left), s, about, result) if left > 10 else None
 
     def finish(step, name):
-        found = step.finish() if step else {"failed": "no time left", "seconds": 0, "rows": []}
+        found = step.finish() if step else {"failed": "no time left", "seconds": 0, "rows": [], "not_reached": []}
         result["steps"][name] = found
         parts.append(tables.step(name, found, result))
         print("\n" + parts[-1], flush=True)
@@ -222,11 +246,14 @@ def run_steps(s, about, result):
     # PyTorch compiles its steps while ours are checked; nothing is timed during that.
     warm = start("warm", WARM) if "gpt" in names and about["torch"] else None
     for name in names:
-        if name not in ("suite", "saved", "curve") and warm:
+        if name not in CHECKS and warm:
             finish(warm, "warm")
             warm = None
         finish(start(name, LIMITS[name]), name)
     result["seconds"] = round(time.monotonic() - STARTED, 1)
+    with open(PREDICTIONS, encoding="utf-8") as f:
+        parts.append(tables.predictions(json.load(f), result))
+    print("\n" + parts[-1])
     parts.append(tables.summary(result))
     print("\n" + parts[-1], flush=True)
     keep(result, "\n\n".join(parts) + "\n", s)

@@ -57,10 +57,11 @@ int main(int argc, char **argv)
     } verbs[] = {
         {"probe", "KIND", gpu_probe},
         {"kernels", "KIND", gpu_kernels},
-        {"gpt", "KIND DTYPE LAYERS HIDDEN HEADS VOCAB BATCH SEQ [IN_FLIGHT PREFETCH]", gpu_gpt},
+        {"gpt", "KIND DTYPE LAYERS HIDDEN HEADS VOCAB BATCH SEQ [OPTION...]", gpu_gpt},
         {"curve", "KIND FILE STEPS LAYERS HIDDEN HEADS BATCH SEQ", gpu_curve},
         {"saved", "KIND mlp|block ACT BATCH SEQ HIDDEN HEADS", gpu_saved},
         {"linear", "KIND", gpu_linear},
+        {"replay", "KIND [expandable]", gpu_replay},
     };
     enum { N_VERBS = sizeof verbs / sizeof *verbs };
     setvbuf(stdout, NULL, _IOLBF, 0);

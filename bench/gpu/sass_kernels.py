@@ -63,7 +63,7 @@ def attention(kind, d, drop):  # drop: a mti_drop_kind
                   tensor_cores=True, nested=drop == 1, local=ACCEPTED.get((kind, d, drop), 0))
 
 
-FITS = ("lanes", "block", "long")  # mti_row_fit
+FITS = ("warp", "block", "long")  # mti_row_fit
 
 
 TYPES = {"bf16": ("__nv_bfloat16", 2), "f32": ("float", 4), "f64": ("double", 8)}

@@ -54,6 +54,9 @@ def memory_kernels(rows, n, vocab, tokens, rotary):
     add("rms_norm", "rms_norm", "bf16", f"{x} f:{n}", 2, 3)
     add("rope", "rope", "bf16", "f:" + "x".join(map(str, rotary)), 2, 2)
     add("max", "max", "bf16", x, 1, 1)
+    add("top 8", "topk/8", "bf16", x, 1, 1, None)  # which of equal ones is free
+    channels = 64 if rows >= 4096 else 4  # [b,c,s]; y is written, dx too
+    add("batch_norm", "batch_norm", "bf16", f"f:32x{channels}x{rows * n // (32 * channels)} p:{channels} f:{channels}", 2, 3)
     # codes and scales are written and read: 1 + 4/128 bytes per value; 1/2 + 4/64
     add("int8 and back", "through_int8", "bf16", x, 2 + 33 / 32, 0)
     add("nf4 and back", "through_nf4", "bf16", x, 2 + 9 / 16, 0)
@@ -158,6 +161,8 @@ class Plan:
     gemm: list
     attention: list
     gpt: list
+    variants: list  # sizes, each plain and then with one option more
+    snapshot: Gpt
     offload: Gpt
     in_flight: list  # (storages copied out at the same time, storages copied back in advance), see offload.h
     seconds: float  # for each side of each figure
@@ -197,6 +202,8 @@ REAL = Plan(
     ]),
     gpt=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("b=64", 12, 768, 12, 50257, 64, 1024),
          Gpt("b=64, v=50304", 12, 768, 12, 50304, 64, 1024)],
+    variants=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("4 layers, d=256, b=4", 4, 256, 4, 256, 4, 256)],
+    snapshot=Gpt("b=4", 12, 768, 12, 50257, 4, 1024),
     offload=Gpt("b=16", 12, 768, 12, 50257, 16, 1024),
     in_flight=[(2, 2), (4, 4)],
     seconds=0.12,
@@ -214,6 +221,8 @@ TOY = Plan(
     attention=attentions([(1, 2, 40, 32, "bf16", False), (1, 2, 40, 32, "bf16", True),
                           (1, 2, 24, 64, "f16", False)]),
     gpt=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16), Gpt("toy b=2", 1, 32, 2, 64, 2, 16)],
+    variants=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16)],
+    snapshot=Gpt("toy b=4", 6, 512, 4, 1000, 4, 256),  # on meta, which needs no memory
     offload=Gpt("toy b=2", 3, 32, 2, 64, 2, 64),
     in_flight=[(2, 2), (1, -1)],
     seconds=0.02,

@@ -2,20 +2,23 @@
 line, so that a step that is cut off keeps its earlier results.
 
 An object with "wrong" is a failed check, one with "failed" could not be measured; the step continues after
-both."""
+both. The first, "plan", names the rows to come, so that those of a step that is cut off can be named."""
 
 import argparse
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import shapes
+import snapshot as recorded
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, ".."))
@@ -27,6 +30,10 @@ ROUNDS = 5
 
 def say(**row):
     print(json.dumps(row), flush=True)
+
+
+def plan(labels):
+    say(plan=list(labels))
 
 
 def environment(libs, cuda_libs):
@@ -79,8 +86,12 @@ class Setting:
 TEST_LIMIT = 25  # seconds for one program, so that one that hangs does not take the time of the others
 
 
+# The simulator as strict as a GPU: kernels are waited for, memory is page-locked, and little of it may be.
+STRICT = {"MTT_WAITING": "1", "CUDASIM_MOST_PINNED": "1000", "CUDASIM_SHARED_GPU": "0"}
+
+
 def run_test(s, test):
-    environment = os.environ | s.environment | {"MTT_DEVICE": s.kind}
+    environment = os.environ | s.environment | {"MTT_DEVICE": s.kind} | (STRICT if s.kind == "cudasim" else {})
     start = time.monotonic()
     limit = max(1, min(s.until - start - 1, TEST_LIMIT * (12 if s.toy else 1)))
     try:
@@ -109,11 +120,50 @@ def suite(s):
     with open(os.path.join(s.pack, "pack.json"), encoding="utf-8") as f:
         packed = json.load(f)
     tests = packed["tests"]
+    plan(test["name"] for test in tests)
     with ThreadPoolExecutor(2 if s.toy else 6) as pool:
         for row in pool.map(lambda test: run_test(s, test), tests):
             say(**row)
     for name in packed["left_out"]:
         say(name=name, left_out=True)
+
+
+# ---- compute-sanitizer -------------------------------------------------------------------------
+
+SANITIZED = ("kernels rows", "backends attention", "step graph")
+SANITIZERS = ("memcheck", "racecheck")
+
+
+def find_sanitizer():
+    return shutil.which("compute-sanitizer") or next(
+        (path for path in ("/usr/local/cuda/bin/compute-sanitizer",
+                           "/usr/local/cuda/compute-sanitizer/compute-sanitizer") if os.access(path, os.X_OK)), None)
+
+
+def sanitizer(s):
+    """Tests under NVIDIA's checkers of kernels: accesses out of bounds, races in shared memory."""
+    program = find_sanitizer()
+    if not program or s.kind != "cuda":
+        say(name="compute-sanitizer", skipped="there is none here" if not program else "needs a GPU")
+        return
+    with open(os.path.join(s.pack, "pack.json"), encoding="utf-8") as f:
+        tests = [test for test in json.load(f)["tests"] if test["name"] in SANITIZED]
+    jobs = [(tool, test) for tool in SANITIZERS for test in tests]
+    plan(f"{tool}: {test['name']}" for tool, test in jobs)
+    for tool, test in jobs:
+        start = time.monotonic()
+        try:
+            got = subprocess.run([program, "--tool", tool, "--error-exitcode", "9", os.path.join(s.pack, test["program"])],
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                 check=False, env=os.environ | s.environment | {"MTT_DEVICE": s.kind},
+                                 timeout=max(1, s.until - start - 1))
+            status, text = got.returncode, got.stdout
+        except subprocess.TimeoutExpired:
+            say(name=f"{tool}: {test['name']}", failed="out of time")
+            continue
+        said = re.findall(r"========= (.*SUMMARY.*)", text)
+        say(name=f"{tool}: {test['name']}", said=said[-1] if said else "", seconds=round(time.monotonic() - start, 1),
+            **({"wrong": f"status {status}", "output": text[-3000:]} if status else {}))
 
 
 # ---- the design's figures ----------------------------------------------------------------------
@@ -157,6 +207,7 @@ def linear_bytes(s):
 
 
 def saved(s):
+    plan([f"{model.model} {model.act}" for model in s.plan.saved] + ["linear 256 to 250: parameters"])
     saved_bytes(s)
     try:
         linear_bytes(s)
@@ -296,6 +347,7 @@ def one_kernel(pair, kernel):
 
 def all_kernels(s, kernels):
     pair = Pair(s)
+    plan(kernel.name for kernel in kernels)
     for kernel in kernels:
         if s.time_for(3):
             one_kernel(pair, kernel)
@@ -379,6 +431,17 @@ class GptRun:
         return row
 
 
+def alone(s, gpt, side, *how):
+    """Training steps of one size, with nothing else on the device."""
+    run = GptRun(s, side, gpt, *how, alone=True)
+    for _ in range(3):
+        run.round()
+    row = {"name": gpt.name, "tokens": run.tokens, **run.row(), "last": run.last}
+    if run.gradients:
+        row["gradient_bytes"], row["gradient_hash"] = int(run.gradients[0][1]), run.gradients[0][2]
+    return row
+
+
 def one_gpt(s, gpt):
     runs = []
     for side in ("memtape", "eager", "compile") if s.torch else ("memtape",):
@@ -401,6 +464,8 @@ def one_gpt(s, gpt):
 
 
 def gpt(s):
+    sides = ("memtape", "eager", "compile") if s.torch else ("memtape",)
+    plan(f"{size.name} {side}" for size in s.plan.gpt for side in sides)
     for size in s.plan.gpt:
         if s.time_for(25):
             one_gpt(s, size)
@@ -408,24 +473,139 @@ def gpt(s):
             say(name=size.name, failed="no time left")
 
 
+# ---- a step with one option more ---------------------------------------------------------------
+
+VARIANTS = ("plain", "graph", "fused", "adamw8bit", "adafactor", "expandable")
+SAME_LOSSES = ("graph", "expandable")  # bit for bit those of the plain step
+
+
+def variant_row(s, gpt, option):
+    row = alone(s, gpt, "memtape", *([] if option == "plain" else [option]))
+    row["side"] = option
+    if "replayed" in row["last"]:
+        replayed, launched, nodes, *why = row["last"]["replayed"]
+        row |= {"replayed": int(replayed), "launched": int(launched), "nodes": int(nodes), "why": " ".join(why)}
+        if not row["replayed"]:
+            row["wrong"] = f"no batch was replayed: {row['why']}"
+    del row["last"]
+    return row
+
+
+def variants(s):
+    plan(f"{gpt.name} {option}" for gpt in s.plan.variants for option in VARIANTS)
+    for gpt in s.plan.variants:
+        losses = {}
+        for option in VARIANTS:
+            if not s.time_for(6):
+                say(name=gpt.name, side=option, failed="no time left")
+                continue
+            try:
+                row = variant_row(s, gpt, option)
+            except Failed as failure:
+                say(name=gpt.name, side=option, failed=str(failure))
+                continue
+            losses[option] = row["losses"][0]
+            if option in SAME_LOSSES and losses[option] != losses.get("plain", losses[option]):
+                row["wrong"] = f"the loss is {losses[option]}, without it {losses['plain']}"
+            say(**row)
+
+
+# ---- PyTorch's allocator -----------------------------------------------------------------------
+
+
+def recorded_steps(s, folder, expandable):
+    """(snapshot's path, words printed) of two steps: PyTorch's, or in a dry run memtape's own, whose snapshot has
+    the same form."""
+    path, gpt = os.path.join(folder, "steps.pickle"), s.plan.snapshot
+    if s.torch == "cuda":
+        got = subprocess.run([sys.executable, TORCH_SIDE, "snapshot", s.torch, "f32", *map(str, gpt.arguments), path,
+                              *["expandable"] * expandable], stdout=subprocess.PIPE, text=True, check=False)
+        if got.returncode:
+            raise Failed(f"PyTorch's steps ended with status {got.returncode}")
+        return path, [line.split() for line in got.stdout.splitlines()]
+    profile = profile_of(s, "meta", "--snapshot", path, *["--expandable-segments"] * expandable)
+    phases, words = profile["phases"] + profile["steady"]["phases"], []
+    for figure in recorded.FIGURES[:-1]:
+        peak = "peak" if figure == "allocated" else f"{figure}_peak"
+        for key, value in (("current", phases[-1][figure]), ("peak", max(phase[peak] for phase in phases))):
+            words.append(["stat", f"{recorded.STATS[figure]}.all.{key}", value])
+    return path, words
+
+
+def profile_of(s, device, *options):
+    """memtape's own account of such a step."""
+    g = s.plan.snapshot
+    got = subprocess.run([os.path.join(s.pack, "bin", "memtape"), "profile", "gpt", "-l", str(g.layers), "-d", str(g.d),
+                          "-a", str(g.heads), "--vocab", str(g.vocab), "-b", str(g.b), "-s", str(g.s), "--act",
+                          "gelu_tanh", "--optimizer", "adamw", "--device", device, "--json", "-", *options],
+                         capture_output=True, text=True, check=False, env=os.environ | s.environment)
+    if got.returncode:
+        raise Failed(got.stderr.strip())
+    return json.loads(got.stdout)
+
+
+def replayed(s, path, expandable):
+    """The figures of memtape's allocator after PyTorch's requests; on meta, so that nothing else counts."""
+    lines = recorded.events_of(recorded.read(path))
+    got = subprocess.run([s.program, "replay", "meta", *["expandable"] * expandable], input="\n".join(lines) + "\n",
+                         capture_output=True, text=True, check=False, env=os.environ | s.environment)
+    if got.returncode:
+        raise Failed(got.stderr.strip())
+    return len(lines), {words[0]: list(map(int, words[1:])) for words in map(str.split, got.stdout.splitlines())}
+
+
+def snapshot_row(s, folder, expandable):
+    path, words = recorded_steps(s, folder, expandable)
+    stats = {key: int(value) for word, key, value in (w for w in words if w[0] == "stat")}
+    n_events, mine = replayed(s, path, expandable)
+    if s.torch != "cuda":  # memtape's profile has no count of segments
+        stats |= {f"segment.all.{key}": mine[when][-1] for when, key in (("memory", "current"), ("peak", "peak"))}
+    theirs = recorded.stats_of(stats)
+    wrong = recorded.differences(theirs, mine)
+    return words, {"name": "requests, replayed", "side": "expandable" if expandable else "segments", "events": n_events,
+                   "torch": theirs, "memtape": mine, **({"wrong": "; ".join(wrong)} if wrong else {})}
+
+
+def phase_rows(s, words):
+    """PyTorch's bytes after each phase beside memtape's. PyTorch's workspace stays, as do AdamW's counts of steps,
+    one for each parameter: both are known, and so taken off."""
+    known = {w[0]: int(w[1]) for w in words if w[0] in ("workspace", "counters")}
+    theirs = [(w[1], int(w[2])) for w in words if w[0] == "phase"]
+    profile = profile_of(s, s.kind)
+    mine = [(p["name"], p["allocated"]) for p in profile["phases"] + profile["steady"]["phases"]]
+    for i, ((phase, bytes_), (own, own_bytes)) in enumerate(zip(theirs, mine)):
+        counters = known["counters"] if i > 2 else 0  # from the first step of AdamW on
+        say(name=f"{phase} {1 + (i > 3)}", own=own, torch=bytes_, workspace=known["workspace"], counters=counters,
+            memtape=own_bytes, difference=bytes_ - known["workspace"] - counters - own_bytes)
+
+
+def snapshot(s):
+    plan(["requests, replayed segments", "requests, replayed expandable"])
+    for expandable in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                words, row = snapshot_row(s, folder, expandable)
+                say(**row)
+                if s.torch == "cuda" and not expandable:
+                    phase_rows(s, words)
+            except (Failed, ValueError) as failure:
+                say(name="requests, replayed", side="expandable" if expandable else "segments", failed=str(failure))
+
+
 # ---- offload -----------------------------------------------------------------------------------
 
 
 def offload_row(s, label, side, *how):
-    """Training steps of one size, with nothing else on the device."""
-    run = GptRun(s, side, s.plan.offload, *how, alone=True)
-    for _ in range(3):
-        run.round()
-    row = {"name": s.plan.offload.name, "tokens": run.tokens, **run.row(), "side": label}
+    row = alone(s, s.plan.offload, side, *how)
+    last = row.pop("last")
+    row["side"] = label
     for key in ("out", "in", "lowered", "in_vain", "host_peak"):
-        if key in run.last:
-            row[key] = int(run.last[key][0])
-    if "peak_in_step" in run.last:
-        row["peak_in_step"], row["peak_in_step_without"] = map(int, run.last["peak_in_step"])
-        copy_s, wait_s, hidden = map(float, run.last["copying"])
+        if key in last:
+            row[key] = int(last[key][0])
+    if "peak_in_step" in last:
+        row["peak_in_step"], row["peak_in_step_without"] = map(int, last["peak_in_step"])
+        copy_s, wait_s, hidden = map(float, last["copying"])
         row |= {"copy_ms": copy_s * 1e3, "wait_ms": wait_s * 1e3, "hidden": hidden}
-    if run.gradients:
-        row["gradient_bytes"], row["gradient_hash"] = int(run.gradients[0][1]), run.gradients[0][2]
     return row
 
 
@@ -442,11 +622,12 @@ def check_offload(row, without):
 
 def offload(s):
     sides = [("memtape", "memtape", ())]
-    sides += [(f"memtape, {out} out, {max(0, ahead)} ahead", "memtape", (out, ahead))
+    sides += [(f"memtape, {out} out, {max(0, ahead)} ahead", "memtape", (f"offload={out},{ahead}",))
               for out, ahead in s.plan.in_flight]
     if s.torch:
         sides += [("torch", "eager", ()), ("torch save_on_cpu", "offload", ())]
     without = {}
+    plan(f"{s.plan.offload.name} {label}" for label, _, _ in sides)
     for label, side, how in sides:
         if not s.time_for(10):
             say(name=s.plan.offload.name, side=label, failed="no time left")
@@ -464,7 +645,8 @@ def offload(s):
 
 
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
-         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload}
+         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload,
+         "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot}
 
 if __name__ == "__main__":
     setting = Setting()

@@ -5,6 +5,7 @@ import sys
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from show import number, table  # noqa: E402
+from snapshot import FIGURES  # noqa: E402
 
 DRY = "DRY RUN on cudasim and toy sizes: no figure here is a measurement of a GPU"
 
@@ -197,8 +198,53 @@ def offload(rows, result):
         "\n  out without lowering the peak; hidden: share of copying that compute did not wait for")
 
 
+def sanitizer(rows, _):
+    return table(["compute-sanitizer", "s", ""],
+                 [[r["name"], r.get("seconds", ""), r.get("skipped") or r.get("failed") or r.get("wrong") or r["said"] or "ok"]
+                  for r in rows])
+
+
+def variants(rows, result):
+    """Each beside the plain step of its size."""
+    plain, out = {r["name"]: r for r in rows if r.get("side") == "plain"}, []
+    for r in rows:
+        if "failed" in r:
+            out.append([r["name"], r["side"], "FAILED"] + [""] * 5)
+            continue
+        first = plain.get(r["name"], {})
+        graph = f"{r['replayed']} of {r['replayed'] + r['launched']}, {r['nodes']} nodes" if "nodes" in r else ""
+        out.append([r["name"], r["side"], number(r["ms"]), f"{r['tokens_per_s']:.0f}",
+                    f"{r['ms'] / first['ms']:.2f}x" if "ms" in first else "", gib(r.get("peak_allocated")),
+                    gib(r.get("peak_reserved")), graph])
+    out = hide(out, result, (2, 3, 4))
+    return table(["", "", "ms a step", "tokens/s", "of plain", "peak GiB allocated", "reserved", "replayed"], out, 2)
+
+
+def snapshot(rows, _):
+    replayed, phases = [], []
+    for r in rows:
+        label = " ".join(filter(None, (r["name"], r.get("side"))))
+        if "failed" in r:
+            replayed.append([label, "FAILED"] + [""] * 4)
+        elif "events" in r:
+            for when in ("memory", "peak"):
+                for side in ("torch", "memtape"):
+                    verdict = ("DIFFERS" if r["torch"][when] != r["memtape"][when] else "==") if side == "memtape" else ""
+                    replayed.append([label, f"{side}, {'now' if when == 'memory' else 'peak'}", *r[side][when], verdict])
+        else:
+            phases.append([r["name"], r["torch"], r["workspace"], r["counters"], r["memtape"], r["difference"] or "=="])
+    text = table(["bytes", "", *FIGURES, ""], [row + [""] * (8 - len(row)) for row in replayed], 2)
+    if phases:
+        text += "\n\n" + table(["allocated after", "torch", "its workspace", "step counters", "memtape", "rest"], phases)
+    return text + ("\n  PyTorch's recorded requests, asked of memtape's allocator; below, the same step on both sides"
+                   if phases else "\n  the recorded requests, asked of memtape's allocator")
+
+
 TITLES = {
     "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
+    "sanitizer": (sanitizer, "Kernels under compute-sanitizer"),
+    "variants": (variants, "A step with one option more"),
+    "snapshot": (snapshot, "Two steps as PyTorch's allocator recorded them, f32"),
     "saved": (saved, "The design's figures, bytes"),
     "curve": (curve, "A tiny GPT trained on the device and on the CPU"),
     "warm": (warm, "PyTorch's steps compiled ahead"),
@@ -219,10 +265,16 @@ def step(name, found, result):
         lines.append(show(found["rows"], result))
     if "failed" in found:
         lines.append(f"  FAILED: {found['failed']}")
+    if found.get("not_reached"):
+        lines.append(f"  not reached: {', '.join(found['not_reached'])}")
     return "\n".join(lines)
 
 
 # ---- faults ------------------------------------------------------------------------------------
+
+
+def label_of(row):
+    return " ".join(filter(None, (row.get("name"), row.get("side"))))
 
 
 def faults(result):
@@ -230,12 +282,47 @@ def faults(result):
     for name, found in result["steps"].items():
         if "failed" in found:
             out.append(f"{name}: {found['failed']}")
+        if found.get("not_reached"):
+            out.append(f"{name}: not reached: {', '.join(found['not_reached'])}")
         for row in found["rows"]:
             for key in ("wrong", "failed"):
                 if key in row:
-                    label = " ".join(filter(None, (row["name"], row.get("side"))))
-                    out.append(f"{name}: {label}: {row[key]}")
+                    out.append(f"{name}: {label_of(row)}: {row[key]}")
     return out
+
+
+# ---- predictions -------------------------------------------------------------------------------
+
+
+def figure_of(result, step, label, path):
+    """A number of the row with this label; of a kernel also forward.tflops, forward.gbs and the like. None if it
+    was not measured."""
+    for row in result["steps"].get(step, {}).get("rows", []):
+        if label_of(row) != label:
+            continue
+        *way, last = path.split(".")
+        for key in way:
+            row = row.get(key, {})
+        if last in ("tflops", "gbs") and "memtape" in row:
+            return row["flop" if last == "tflops" else "bytes"] / row["memtape"]["ns"] / (1e3 if last == "tflops" else 1)
+        return row.get(last)
+    return None
+
+
+def predictions(listed, result):
+    """What docs/results predicts, beside what was measured."""
+    out = []
+    for p in listed:
+        got = figure_of(result, p["step"], p["row"], p["figure"])
+        if got is not None and "over" in p:
+            other = figure_of(result, p["step"], p["over"], p["figure"])
+            got = got / other if other else None
+        verdict = "not measured" if got is None or not result["measurement"] else (
+            f"of an {p['on']}" if p.get("on", "") not in str(result["machine"]["gpu"]) else
+            "confirmed" if p["least"] <= got <= p["most"] else "REFUTED")
+        out.append([p["what"], f"{p['least']} to {p['most']} {p['unit']}",
+                    "" if got is None or not result["measurement"] else number(got), verdict])
+    return "Predictions\n" + table(["", "predicted", "measured", ""], out)
 
 
 def summary(result):

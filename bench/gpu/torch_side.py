@@ -5,6 +5,9 @@
                                                        save_on_cpu with page-locked memory
     torch_side.py limits DEVICE BYTES SIDE             "copy GB/s" and "gemm TFLOP/s", measured
     torch_side.py warm DEVICE DTYPE L D A V B S        compiles one step, for the cache
+    torch_side.py snapshot DEVICE DTYPE L D A V B S FILE [expandable]
+                                                       two steps, recorded: writes the snapshot, prints the memory
+                                                       after each phase and its own figures (see steps.py)
 """
 
 import contextlib
@@ -147,6 +150,8 @@ FUNCTIONS = {
     "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b),
     "sum": torch.sum, "sum_rows": lambda x: torch.sum(x, 0),
     "pow": lambda x: x.pow(3), "swiglu": lambda gate, up: F.silu(gate) * up,
+    "batch_norm": lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+    "topk/8": lambda x: torch.topk(x, 8)[0],
     "where": torch.where, "max": lambda x: x.max(-1)[0], "rope": rope,
     "rms_norm": lambda x, w: F.rms_norm(x, w.shape, w, 1e-5),
     "through_int8": through_int8, "through_nf4": through_nf4,
@@ -225,14 +230,14 @@ class Kernels:
 
     def load(self, name, dtype, *specs):
         self.case = None
-        name, _, figure = name.partition("/")
+        whole, (name, _, figure) = name, name.partition("/")
         dtype = DTYPES[dtype]
         if name == "adamw":
             self.case = AdamW(specs[0], int(figure), dtype, self.device.name)
         else:
             inputs = [make_input(spec, k, dtype, self.device.name) for k, spec in enumerate(specs)]
-            self.case = Products(inputs) if figure == "products" else Recorded(FUNCTIONS[name],
-                                                                              inputs)
+            self.case = Products(inputs) if figure == "products" else Recorded(
+                FUNCTIONS.get(whole) or FUNCTIONS[name], inputs)
         self.case.show()
 
     def forward(self, n):
@@ -333,6 +338,48 @@ def warm(name, dtype, *rest):
     print(f"compiled {time.perf_counter() - start:.1f}")
 
 
+# ---- what the allocator does in two steps ------------------------------------------------------
+
+
+def snapshot(name, dtype, *rest):
+    """The workspace of products stays for good: it is asked for first, so that its bytes are known."""
+    record = torch.cuda.memory
+    if rest[7:]:
+        record._set_allocator_settings("expandable_segments:True")
+    record._record_memory_history(context=None, max_entries=10 ** 7)
+
+    def now():
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    with torch.no_grad():
+        x = torch.ones(16, 16, dtype=DTYPES[dtype], device=name)
+        before = now()
+        del_me = [torch.mm(x, x), F.linear(x, x, x[0])]
+        workspace = now() - before - 512 * len(del_me)
+        del x, del_me
+    print("workspace", workspace, flush=True)
+    trained = Trained(name, dtype, *map(int, rest[:6]), "eager")
+    optimizer = trained.optimizer
+    print("phase init", now())
+    for step in (1, 2):
+        optimizer.zero_grad(set_to_none=True)
+        loss = trained.loss_of(trained.tokens, trained.targets)
+        print("phase forward", now())
+        loss.backward()
+        print("phase backward", now())
+        optimizer.step()
+        del loss
+        print("phase step", now())
+    steps = [state["step"] for state in optimizer.state.values()]
+    print("counters", sum(512 for t in steps if torch.is_tensor(t) and t.is_cuda))
+    stats = torch.cuda.memory_stats()
+    for key, value in stats.items():
+        if key.endswith((".all.current", ".all.peak")):
+            print("stat", key, value)
+    record._dump_snapshot(rest[6])
+
+
 # ---- limits ------------------------------------------------------------------------------------
 
 
@@ -351,4 +398,5 @@ def limits(name, n_bytes, side):
 
 
 if __name__ == "__main__":
-    {"kernels": kernels, "gpt": gpt, "warm": warm, "limits": limits}[sys.argv[1]](*sys.argv[2:])
+    {"kernels": kernels, "gpt": gpt, "warm": warm, "limits": limits,
+     "snapshot": snapshot}[sys.argv[1]](*sys.argv[2:])

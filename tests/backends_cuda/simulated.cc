@@ -1,5 +1,5 @@
-/* simulated.cc: the functions of the backend that attention's files call, for a test that links only
- * those files with the simulator. Device memory is host memory here. */
+/* simulated.cc: the functions of the backend that attention's files call, for a test that links
+ * only those files with the simulator. Device memory is host memory here. */
 #include "backends/cuda/gpu.h"
 #include "simulated.h"
 

@@ -1,4 +1,5 @@
 /* Copies and casts on the device, against the CPU: the same bits in every layout. */
+#include "double.h"
 #include "twins.h"
 
 static void check_copy(const mtt_pair *p, mt_dtype from, mt_dtype to, const mtt_shape *shape,
@@ -111,6 +112,51 @@ static void extreme_numbers_are_cast_as_on_the_cpu(void **state)
         }
 }
 
+/* x and y, of which y is to become x. */
+static void make_lines(const mtt_pair *p, mtt_twin *x, mtt_twin *y)
+{
+    int64_t n = 100;
+    *x = mtt_twin_make(p, MT_F32, 1, &n, MTT_PLACED_DENSE, 0, 0, 1);
+    *y = mtt_twin_make(p, MT_F32, 1, &n, MTT_PLACED_DENSE, 0, 2, 3);
+    mtt_ok(p->dev->copy(p->dev_ctx, &x->dev, &y->dev), "copy");
+}
+
+/* The fault, which a download reads, too, comes with it. */
+static void a_download_is_one_wait(void **state)
+{
+    mtt_pair *p = *state;
+    mtt_twin x, y;
+    make_lines(p, &x, &y);
+    uint64_t before = mtt_double_waits(), expected = mtt_double("cudasim_waits") ? before + 1 : 0;
+    mtt_ok(p->dev->download(p->dev_ctx, y.host.data, y.dev.data, y.n_block), "download");
+    assert_int_equal(mtt_double_waits(), expected);
+    assert_memory_equal(x.host.data, y.host.data, y.n_block);
+    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+}
+
+/* A driver refuses to free page-locked memory then, which ends the capture. */
+static void page_locked_memory_given_back_in_a_capture_is_freed_after_it(void **state)
+{
+    mtt_pair *p = *state;
+    mtt_twin x, y;
+    void *locked = p->dev->host_alloc(p->dev_ctx, 64);
+    mtt_double_fn fn = mtt_double("cudasim_page_locked");
+    size_t (*count)(void) = (size_t(*)(void))fn;
+    mtt_ok(locked, "host_alloc");
+    make_lines(p, &x, &y);
+    mtt_ok(p->dev->capture_begin(p->dev_ctx, 0, 0), "capture_begin");
+    size_t before = count ? count() : 0;
+    p->dev->host_free(p->dev_ctx, locked, 64);
+    assert_null(p->dev->host_alloc(p->dev_ctx, 64));
+    mtt_ok(p->dev->copy(p->dev_ctx, &y.dev, &x.dev), "copy");
+    mti_graph *g = p->dev->capture_end(p->dev_ctx, true);
+    mtt_ok(g, "capture_end");
+    if (count) assert_int_equal(count(), before - 1);
+    mtt_ok(p->dev->graph_launch(p->dev_ctx, g, 0, NULL) && p->dev->sync(p->dev_ctx), "launch");
+    p->dev->graph_free(p->dev_ctx, g);
+    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +166,8 @@ int main(void)
         cmocka_unit_test(more_tiles_than_blocks_keep_every_bit),
         cmocka_unit_test(heads_are_moved_in_vectors),
         cmocka_unit_test(extreme_numbers_are_cast_as_on_the_cpu),
+        cmocka_unit_test(a_download_is_one_wait),
+        cmocka_unit_test(page_locked_memory_given_back_in_a_capture_is_freed_after_it),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

@@ -1,25 +1,16 @@
 /* A product with a bias, and one with the sums of its first operand's rows, as forward and backward
  * pass of a linear layer take them, on the device against the CPU: in one launch, and where
  * cuBLASLt refuses that, in two. */
-#include <dlfcn.h>
+#include "double.h"
 #include "twins.h"
 #include "memtape/status.h"
 
 /* Products so far with such sums, or without, of the simulator; -1 on a GPU, which does not tell.
  */
-static long products(const mtt_pair *p, bool with_sums)
+static long products(bool with_sums)
 {
-    const char *module = getenv("MEMTAPE_CUDASIM_MODULE");
-    if (strcmp(p->dev->kind, "cudasim") != 0 || !module) return -1;
-    void *loaded = dlopen(module, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(loaded);
-    long (*count)(bool);
-    void *found = dlsym(loaded, "cudasim_products");
-    assert_non_null(found);
-    memcpy(&count, &found, sizeof count);
-    long n = count(with_sums);
-    dlclose(loaded);
-    return n;
+    mtt_double_fn count = mtt_double("cudasim_products");
+    return count ? ((long (*)(bool))count)(with_sums) : -1;
 }
 
 static mti_view transposed(const mti_view *v)
@@ -53,11 +44,11 @@ static void check(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t out, 
     mtt_twin dw = mtt_twin_make(p, dtype, 2, (int64_t[]){out, in}, MTT_PLACED_DENSE, 0, 5, 6);
     mtt_twin db = mtt_twin_make(p, dtype, 1, &out, MTT_PLACED_DENSE, 0, 5, 6);
     compute(p->cpu, p->cpu_ctx, &dy.host, &x.host, &dw.host, &db.host);
-    long with = products(p, true), without = products(p, false);
+    long with = products(true), without = products(false);
     compute(p->dev, p->dev_ctx, &dy.dev, &x.dev, &dw.dev, &db.dev);
     if (with >= 0) {
-        assert_int_equal(products(p, true), with + one_launch);
-        assert_int_equal(products(p, false), without + !one_launch);
+        assert_int_equal(products(true), with + one_launch);
+        assert_int_equal(products(false), without + !one_launch);
     }
     double tolerance = (dtype == MT_F32 || dtype == MT_F64 ? 64 : 2) * mtt_epsilon(dtype);
     mtt_twin_check(p, &dw, tolerance, "dw");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
+#include "double.h"
 #include "memtape/all.h"
 
 enum { BATCH = 2, SEQ = 8, STEPS = 12, MOST_PARTS = 3, GRAPHS = 2 };
@@ -292,6 +293,29 @@ static void what_cannot_be_captured_is_launched_and_said(void **state)
     close_run(&r);
 }
 
+/* With late kernels a wait runs what it waits for. The third replay of a graph waits for the copy
+ * of the first one's inputs alone, which is behind the step's first batch. */
+static void replays_run_ahead_of_the_device(void **state)
+{
+    (void)state;
+    run r;
+    assert_true(open_run(&r, &setups[8], true));
+    steps(&r, 0, 4);
+    int64_t nodes = mt_step_graph_get(r.graph[0]).nodes;
+    int64_t replayed = mt_step_graph_get(r.graph[1]).replayed;
+    check(mt_device_sync(r.device));
+    uint64_t before = mtt_double_kernels();
+    for (int part = 0; part < 4; part++) {
+        mt_tensor *loss = run_batch(&r, 4, part);
+        if (!loss) fail_msg("%s", mt_last_error());
+        mt_release(loss);
+        if (getenv("CUDASIM_LATE"))
+            assert_in_range(mtt_double_kernels() - before, 0, part < 3 ? 0 : nodes);
+    }
+    assert_int_equal(mt_step_graph_get(r.graph[1]).replayed, replayed + 3);
+    close_run(&r);
+}
+
 /* To free memory is no part of a graph, and to wait for the whole device ends any capture. */
 static void cache_may_be_emptied_beside_a_capture(void **state)
 {
@@ -374,6 +398,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_has_the_same_bits_and_books_with_and_without),
         cmocka_unit_test(what_cannot_be_captured_is_launched_and_said),
+        cmocka_unit_test(replays_run_ahead_of_the_device),
         cmocka_unit_test(cache_may_be_emptied_beside_a_capture),
         cmocka_unit_test(cpu_has_no_graphs),
         cmocka_unit_test(refused_memory_is_an_error_or_a_launch_and_nothing_leaks),

@@ -1,8 +1,8 @@
 /* capture.cc: stream capture and graphs. What is asked of a stream that captures is noted, not
  * done; a launch of the graph asks for it again, of another stream. As with CUDA's runtime, calls
  * that cannot be captured fail and make the capture useless: waiting for the stream, copies of
- * pageable memory, of the thread that captures allocating and freeing, and of any thread waiting for
- * the whole device. */
+ * pageable memory, of the thread that captures allocating and freeing, and of any thread waiting
+ * for the whole device. */
 #include <pthread.h>
 #include <map>
 #include <mutex>

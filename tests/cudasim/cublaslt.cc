@@ -1,10 +1,11 @@
 /* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias.
  * It refuses what the real library refuses: a leading dimension that is too short, a workspace
- * other than promised, operands less aligned than promised. An epilogue's vector must be aligned to
- * 16 bytes, and no size may be 1, which is where PyTorch keeps away from epilogues. Sums of an
- * operand come with a product as nvmath-python knows it of the library: in the result's dtype, not
- * in f64; and here only where all is aligned to 16 bytes, so that tests see the other way, too:
- * NVIDIA has no table of what its heuristic offers. */
+ * other than promised, operands less aligned than promised. With an epilogue no size may be 1,
+ * which is where PyTorch keeps away from them: then none is offered. Its vector must be aligned to
+ * 16 bytes, which shows only when it is used. Sums of an operand come with a product as
+ * nvmath-python knows it of the library: in the result's dtype, not in f64; and here only where all
+ * is aligned to 16 bytes, so that tests see the other way, too: NVIDIA has no table of what its
+ * heuristic offers. */
 #include <atomic>
 #include <cblas.h>
 #include <stdint.h>
@@ -145,8 +146,7 @@ static bool has_sums(const lt_layout *a, const lt_layout *b, const lt_layout *c,
 
 static bool takes_vector(const lt_desc *d, int m, int n, int k)
 {
-    return d->epilogue == LT_EPILOGUE_NONE ||
-           (m > 1 && n > 1 && k > 1 && (uintptr_t)d->bias % 16 == 0);
+    return d->epilogue == LT_EPILOGUE_NONE || (m > 1 && n > 1 && k > 1);
 }
 
 /* Stores the promises in the algorithm, so that the product can check them. */
@@ -276,6 +276,7 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
     int m, n, k;
     if (!shape_of(d, la, lb, lc, &m, &n, &k) || c != out) return INVALID;
     if (!takes_vector(d, m, n, k)) return INVALID;
+    if (d->epilogue != LT_EPILOGUE_NONE && (uintptr_t)d->bias % 16) return INVALID;
     const void *at[] = {a, b, c, out};
     for (int i = 0; i < 4; i++)
         if (algo->data[1 + i] && (uintptr_t)at[i] % algo->data[1 + i]) return INVALID;

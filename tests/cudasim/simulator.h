@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 #include "cudasim/cudasim.h"
@@ -94,7 +95,8 @@ struct simulator {
     std::string without_file;    /* the barrier that is skipped, if any */
     int without_line;
     std::map<const void *, size_t> dynamic_limits;
-    bool layout_only; /* launches and copies are recorded, not run */
+    std::set<const void *> loaded; /* kernels that have been launched */
+    bool layout_only;              /* launches and copies are recorded, not run */
     std::vector<cudasim_launch> recorded;
 };
 extern simulator sim;

@@ -35,6 +35,7 @@ struct cudasim_stream {
     uint64_t n_done;  /* tasks done so far */
     uint64_t awaited; /* how many are done with the last that others end */
     bool runs;        /* one of its tasks, now */
+    bool asked;       /* for something since the host last waited */
     std::thread::id maker;
 };
 struct cudasim_event {
@@ -137,6 +138,25 @@ static bool reach(cudaStream_t stream, uint64_t n_before)
     return is_reached(stream, n_before);
 }
 
+/* How often the host has waited for a stream that had been asked for something since. */
+static uint64_t n_waits;
+static void note_wait(cudaStream_t stream)
+{
+    my_turn mine(turn);
+    if (stream && stream->asked) n_waits++, stream->asked = false;
+}
+static void note_asked(cudaStream_t stream)
+{
+    my_turn mine(turn);
+    if (stream) stream->asked = true;
+}
+extern "C" __attribute__((visibility("default"))) uint64_t cudasim_waits(void) { return n_waits; }
+extern "C" __attribute__((visibility("default"))) size_t cudasim_page_locked(void)
+{
+    my_turn mine(turn);
+    return page_locked.size();
+}
+
 static cudaError_t copy(void *to, const void *from, size_t n_bytes)
 {
     if (cudasim::sim.layout_only) return cudaSuccess;
@@ -151,6 +171,7 @@ cudaError_t cudasim::submit(cudaStream_t stream, std::function<cudaError_t()> wo
     if (capture_node(
             stream, [work](cudaStream_t s) { return submit(s, work); }, &status))
         return status;
+    note_asked(stream);
     {
         my_turn mine(turn);
         if (stream && !kernels_are_late()) advance(stream, UINT64_MAX);
@@ -192,8 +213,8 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 /* What a process has page-locked so far. A GPU's driver takes some 0.1 ms for each allocation and
- * for each MiB: with CUDASIM_COUNTS=1 in the environment the counts are printed at the end, and more
- * than the most that CUDASIM_MOST_PINNED names, of allocations and of MiB alike, fails. */
+ * for each MiB: with CUDASIM_COUNTS=1 in the environment the counts are printed at the end, and
+ * more than the most that CUDASIM_MOST_PINNED names, of allocations and of MiB alike, fails. */
 static struct counts {
     std::atomic<uint64_t> pinned, bytes, streams;
     ~counts()
@@ -263,6 +284,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemc
         if (status != cudaSuccess) return status;
         auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
         if (cudasim::capture_node(stream, again, &status)) return status;
+        note_asked(stream);
+        if (!locked && kind == cudaMemcpyDeviceToHost) note_wait(stream);
         if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
             push(stream, work);
             return cudaSuccess;
@@ -315,6 +338,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     cudaError_t status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
+    note_wait(stream);
     await(stream, UINT64_MAX);
     {
         my_turn mine(turn);

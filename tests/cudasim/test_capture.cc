@@ -35,6 +35,7 @@ static void a_captured_launch_runs_when_its_graph_does_as_often_as_it_does(void 
     size_t n;
     assert_int_equal(cudaStreamCreate(&s.stream), cudaSuccess);
     assert_int_equal(cudaMallocHost(&staged, sizeof *staged), cudaSuccess);
+    assert_true(MTI_LAUNCH(&s, add_to, 1, n_block, 0, y, x)); /* loads it */
     cudaMemset(y, 0, n_block * sizeof *y);
     assert_int_equal(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal),
                      cudaSuccess);
@@ -92,11 +93,33 @@ static void a_call_that_cannot_be_captured_fails_and_spoils_the_capture(void **)
     cudaFree(y), cudaStreamDestroy(s.stream);
 }
 
+__global__ void never_launched(int *y) { y[threadIdx.x] = 0; }
+
+static void a_kernel_is_not_loaded_in_a_capture(void **)
+{
+    stream_holder s;
+    int *y = device(n_block);
+    assert_int_equal(cudaStreamCreate(&s.stream), cudaSuccess);
+    for (int loaded = 0; loaded < 2; loaded++) {
+        cudaGraph_t graph;
+        if (loaded) assert_true(MTI_LAUNCH(&s, never_launched, 1, n_block, 0, y));
+        assert_int_equal(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal),
+                         cudaSuccess);
+        assert_int_equal(MTI_LAUNCH(&s, never_launched, 1, n_block, 0, y), loaded);
+        assert_int_equal(cudaStreamEndCapture(s.stream, &graph),
+                         loaded ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+        cudaGraphDestroy(graph);
+    }
+    cudaGetLastError();
+    cudaFree(y), cudaStreamDestroy(s.stream);
+}
+
 int main()
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_captured_launch_runs_when_its_graph_does_as_often_as_it_does),
         cmocka_unit_test(a_call_that_cannot_be_captured_fails_and_spoils_the_capture),
+        cmocka_unit_test(a_kernel_is_not_loaded_in_a_capture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
 import gpu  # noqa: E402
 import shapes  # noqa: E402
+import snapshot  # noqa: E402
 import steps  # noqa: E402
 import tables  # noqa: E402
 
@@ -47,16 +48,19 @@ elif verb == "kernels":
         print("sample 1 2" if line.startswith("load") else "ns 1000")
         print("done", flush=True)
 elif verb == "gpt":
-    away = len(sys.argv) > 10
+    away, graph = sys.argv[-1].startswith("offload="), sys.argv[-1] == "graph"
+    loss = 6 if graph and fault == "loss" else 5
     print("ready", flush=True)
     for line in sys.stdin:
         if line.startswith("end"):
             break
-        print("ns 1000000\\nloss 5" if line.startswith("steps") else
+        print(f"ns 1000000\\nloss {{loss}}" if line.startswith("steps") else
               "digest 8 " + ("f00d" if away and fault == "bits" else "cafe"))
         print("done", flush=True)
     peak = 900 if away and fault != "peak" else 1000
     print("memory", peak, peak, peak, 2048)
+    if graph:
+        print("replayed 0 9 59 hooks are in place" if fault == "launched" else "replayed 5 4 59")
     if away:
         print("out 200\\nin 200\\nlowered 100\\nin_vain 100\\nhost_peak 200")
         print("peak_in_step", peak, 1000, "\\ncopying 0.5 0.25 0.5")
@@ -125,6 +129,66 @@ def hanging_test():
         return steps.run_test(settings, {"name": "hangs", "program": "hangs", "arguments": []})
 
 
+# A block that grows to a second segment, one that fits where it was, and what PyTorch said of them.
+TRACE = [("segment_alloc", 0x1000, 2 << 20), ("alloc", 0x1000, 1000), ("alloc", 0x1400, 600), ("free_requested", 0x1000, 1000),
+         ("free_completed", 0x1000, 1000), ("alloc", 0x1000, 512)]
+
+
+def snapshot_of(trace):
+    return {"device_traces": [[{"action": action, "addr": at, "size": size} for action, at, size in trace]]}
+
+
+def recorded_requests():
+    """PyTorch's requests are read as they were made; what would not be the same again is said; a figure that differs
+    by a byte is found."""
+    assert snapshot.events_of(snapshot_of(TRACE)) == ["+ 0 1000", "+ 1 600", "- 0", "+ 3 512"]
+    for event, words in ((("free_completed", 0x9000, 8), "asked for before recording began"),
+                         (("segment_free", 0x1000, 2 << 20), "given memory back")):
+        try:
+            snapshot.events_of(snapshot_of(TRACE + [event]))
+            raise AssertionError(event)
+        except ValueError as error:
+            assert words in str(error), error
+    stats = {f"{snapshot.STATS[figure]}.all.{key}": 10 * i + (key == "peak")
+             for i, figure in enumerate(snapshot.FIGURES) for key in ("current", "peak")}
+    theirs = snapshot.stats_of(stats)
+    assert theirs == {"memory": [0, 10, 20, 30, 40], "peak": [1, 11, 21, 31, 41]}
+    assert not snapshot.differences(theirs, theirs)
+    mine = {"memory": [0, 10, 20, 30, 40], "peak": [1, 11, 21, 32, 41]}
+    assert snapshot.differences(theirs, mine) == ["peak of reserved: 32, not PyTorch's 31"]
+
+
+def phases_beside():
+    """After each phase PyTorch's bytes, less its workspace and AdamW's counters, beside memtape's."""
+    said, settings = [], type("Settings", (), {"kind": "cuda"})
+    keep = steps.say, steps.profile_of
+    own = [("init", 100), ("forward", 300), ("backward", 200), ("step", 400), ("forward", 600), ("backward", 500), ("step", 400)]
+    steps.say = lambda **row: said.append(row)
+    phases = [{"name": name, "allocated": n} for name, n in own]
+    steps.profile_of = lambda s, device: {"phases": phases[:4], "steady": {"phases": phases[4:]}}
+    steps.phase_rows(settings, [["workspace", "7"], ["counters", "512"]] + [
+        ["phase", name, str(n + 7 + (512 if i > 2 else 0) + (i == 5))] for i, (name, n) in enumerate(own)])
+    steps.say, steps.profile_of = keep
+    assert [row["difference"] for row in said] == [0, 0, 0, 0, 0, 1, 0], said
+    assert [row["name"] for row in said][-2:] == ["backward 2", "step 2"]
+    assert "step counters" in tables.snapshot(said, None)
+
+
+def judged_predictions():
+    listed = [{"what": name, "step": "gpt", "row": f"b=1 {name}", "figure": "ms", "least": 10, "most": 20, "unit": "ms", "on": "H200"}
+              for name in ("in", "out", "never")]
+    listed.append({"what": "half", "step": "gpt", "row": "b=1 in", "over": "b=1 out", "figure": "ms", "least": 0.4,
+                   "most": 0.5, "unit": "of it"})
+    listed.append({"what": "rate", "step": "memory", "row": "clone", "figure": "forward.gbs", "least": 4, "most": 6, "unit": "GB/s"})
+    result = {"measurement": True, "machine": {"gpu": "NVIDIA H200, 570"}, "steps": {
+        "gpt": {"rows": [{"name": "b=1", "side": "in", "ms": 15}, {"name": "b=1", "side": "out", "ms": 30}]},
+        "memory": {"rows": [{"name": "clone", "forward": {"bytes": 500, "flop": 0, "memtape": {"ns": 100}}}]}}}
+    rows = tables.predictions(listed, result).splitlines()[3:]
+    assert [row.split()[-1] for row in rows] == ["confirmed", "REFUTED", "measured", "confirmed", "confirmed"], rows
+    result["machine"]["gpu"] = "NVIDIA H100"
+    assert "of an H200" in tables.predictions(listed, result).splitlines()[3]
+
+
 def packed_tests():
     """Of these tests, one for each reason to leave it out: what is packed, what is not."""
     device = {"MTT_DEVICE": "cudasim"}
@@ -148,14 +212,25 @@ def main():
     assert row["wrong"] == "status out of time" and row["seconds"] < 10, row
     assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
         83886080, 150994944, 201523216, 268632080]
-    assert gpu.LOOK + sum(gpu.LIMITS.values()) <= gpu.WHOLE < 480
-    order = list(gpu.LIMITS)
-    assert order.index("offload") < order.index("gpt")  # gpt can give a part of its result
+    for part, (seconds, limits) in gpu.PARTS.items():
+        assert sum(limits.values()) + gpu.LOOK * (part == "correctness") <= seconds, part
+        assert part == "correctness" or not set(limits) & set(gpu.CHECKS)
+    assert set(gpu.LIMITS) == set(steps.STEPS) - {"warm"} == set(tables.TITLES) - {"warm"}
+    ends = gpu.deadlines({"suite", "gpt", "offload"}, None)
+    assert (ends["suite"], ends["gpt"], ends["offload"]) == (720, 1620, 1920)
+    ends = gpu.deadlines({"gpt", "offload"}, 600)  # divided alike
+    assert (ends["gpt"], ends["offload"], "suite" in ends) == (450, 600, False)
+    with open(gpu.PREDICTIONS, encoding="utf-8") as f:
+        for listed in json.load(f):
+            assert listed["step"] in gpu.LIMITS and listed["least"] <= listed["most"], listed
+    recorded_requests()
+    phases_beside()
+    judged_predictions()
     os.environ["LD_LIBRARY_PATH"] = "/driver"
     assert steps.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
                                                       "MEMTAPE_CUDA_LIBS": "/cuda"}
     del os.environ["LD_LIBRARY_PATH"]
-    everything = ("suite", "saved", "curve", "memory", "offload")
+    everything = ("suite", "saved", "curve", "sanitizer", "memory", "offload", "variants")
     status, faults = run("none", *everything)
     assert status == 0 and not faults, faults
     for fault, step, words in (
@@ -164,6 +239,8 @@ def main():
             ("worker", "memory", "gelu_tanh bf16: memtape_gpu kernels ended with status 3"),
             ("bits", "offload", "not those of the steps without offload, bit for bit"),
             ("peak", "offload", "the peak is 1000 bytes, without offload 1000"),
+            ("loss", "variants", "toy b=1 graph: the loss is 6.0, without it 5.0"),
+            ("launched", "variants", "no batch was replayed: hooks are in place"),
             ("test", "suite", "two: status 1"), ("no tests", "suite", "two: no test passed"),
             ("no program", "suite", "one: status cannot start")):
         status, faults = run(fault, step)
@@ -173,6 +250,7 @@ def main():
     assert len(run("worker", "memory")[1]) == 1
     found = hanging_step()
     assert found["failed"] == "cut off after 5 s" and len(found["rows"]) == 2, found
+    assert found["not_reached"] == ["mlp gelu", "block relu", "block gelu", "linear 256 to 250: parameters"], found
     print(f"planted: hang: {found['failed']}, with {len(found['rows'])} rows kept")
 
 

@@ -64,10 +64,12 @@ accepts arrows
 echo '#include "ops/ops.h"' >>"$tree/src/hooks/hook.c"
 finds arrows 'hooks looks behind the public headers: ops/ops.h'
 
-fresh
-accepts length
-yes ';' | head -n 601 >"$tree/src/base/base.c"
-finds length 'base.c: more than 600 lines'
+for name in base.c kernel.cu kernel.cuh; do
+    fresh
+    accepts length
+    yes ';' | head -n 601 >"$tree/src/base/$name"
+    finds length "$name: more than 600 lines"
+done
 fresh
 yes ';' | head -n 5750 >"$tree/src/base/words.txt"
 yes ';' | head -n 5749 >"$tree/src/ops/words.txt"
@@ -121,9 +123,12 @@ fresh
 status=0
 "$here/format.sh" "$tree" >/dev/null 2>&1 || status=$?
 if [ $status -ne 77 ]; then
-    accepts format
-    echo 'int   x;' >"$tree/src/base/base.c"
-    finds format 'clang-format'
+    for name in base.c kernel.cu kernel.cuh double.cc; do
+        fresh
+        accepts format
+        echo 'int   x;' >"$tree/src/base/$name"
+        finds format 'clang-format'
+    done
 fi
 
 with_run() { # makes a tree with ./run and a folder of tests

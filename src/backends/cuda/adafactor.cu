@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     for (int64_t k = 0; k < parts; k++) sum += part[k * length];
     void *state = row ? e.row : e.col;
     A mean = sum / (A)(row ? s.columns : s.rows), old = e.state(state, at), weight = (A)step.weight;
-    A now = weight < (A)0.5 ? mti_fma(weight, mean - old, old)
-                            : mti_fma(old - mean, 1 - weight, mean);
+    A now =
+        weight < (A)0.5 ? mti_fma(weight, mean - old, old) : mti_fma(old - mean, 1 - weight, mean);
     if (e.narrow)
         static_cast<T *>(state)[at] = mti_narrow<T>(now);
     else

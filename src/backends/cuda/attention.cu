@@ -2,8 +2,8 @@
  *
  * 16-bit floats with a head dimension of at most 128 use the tensor cores
  * (attention_forward.cu, attention_backward.cu); all other calls use plain multiply-adds
- * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query, and
- * on tensor cores sums of dq in f32. */
+ * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query,
+ * and on tensor cores sums of dq in f32. */
 #include <assert.h>
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/kernels.h"
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(32 * DELTA_WARPS) attention_delta(const mti_at
 /* A multiple of 16. */
 size_t delta_bytes(const mti_attn_args &x, mt_dtype dtype)
 {
-    size_t n_bytes = static_cast<size_t>(x.b * x.a * x.s) *
-                     (dtype == MT_F64 ? sizeof(double) : sizeof(float));
+    size_t n_bytes =
+        static_cast<size_t>(x.b * x.a * x.s) * (dtype == MT_F64 ? sizeof(double) : sizeof(float));
     return (n_bytes + 15) / 16 * 16;
 }
 
@@ -118,9 +118,8 @@ size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *call)
     mti_attn_args x = describe(call);
     mt_dtype dtype = call->q->dtype;
     /* the gradients, which are not known here, may still need the other path */
-    return delta_bytes(x, dtype) + (fits_tensor_cores(x, dtype, false)
-                                        ? mti_attn_backward_tensor_scratch(x, dtype)
-                                        : 0);
+    return delta_bytes(x, dtype) +
+           (fits_tensor_cores(x, dtype, false) ? mti_attn_backward_tensor_scratch(x, dtype) : 0);
 }
 
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,

@@ -51,8 +51,8 @@ static inline mti_attn_args mti_attn_grid(const mti_attn_args &x, int64_t tiles,
     return y;
 }
 
-/* The work of the block with this number. Computed with multiplications, not divisions, so that the compiler
- * keeps it in uniform registers: it is the same for all threads. */
+/* The work of the block with this number. Computed with multiplications, not divisions, so that the
+ * compiler keeps it in uniform registers: it is the same for all threads. */
 struct mti_attn_place {
     int tile, head; /* of the head; b * heads + h */
     int b, h;

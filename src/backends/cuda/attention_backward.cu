@@ -15,11 +15,9 @@
  * to its own and stores dq. Blocks are numbered by a ticket in the order in which they start: one
  * waits only for blocks with lower numbers, which run already.
  *
- * Work: 10 b a s t d FLOP (half of it causal). The limit is the tensor cores, as in forward; a
- * fragment from shared memory serves 16 or 32 rows. In cycles of shared memory (128 bytes) a
- * product takes 1.9 per m16n8k16 at d = 64 and 2.2 at d = 128, where mma.sync itself takes about
- * 1.6. dq's sums are added to in L2, once for every block of keys. Expected: 240 to 300 TFLOP/s; not
- * measured yet. */
+ * Work: 10 b a s t d FLOP (half of it causal). The limits are the tensor cores, as in forward, and
+ * shared memory, of which a fragment serves 16 or 32 rows. dq's sums are added to in L2, once for
+ * every block of keys. */
 #include "backends/cuda/attention_mma.cuh"
 
 namespace
@@ -70,9 +68,7 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
                 float weight = mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
                 if (mask && key + r / 2 * 8 >= seen[r % 2]) weight = 0.0f;
                 bool kept = !mti_drops(DROP) || (keep >> r & 1u) != 0;
-                float dp = !mti_drops(DROP) ? ds[m][n][r]
-                           : kept           ? ds[m][n][r] * keep_scale
-                                            : 0.0f;
+                float dp = !mti_drops(DROP) ? ds[m][n][r] : kept ? ds[m][n][r] * keep_scale : 0.0f;
                 ds[m][n][r] = weight * (dp - (r % 2 == 0 ? de.x : de.y));
                 p[m][n][r] = kept ? weight : 0.0f;
             }
@@ -121,8 +117,8 @@ __device__ __forceinline__ turn turn_at(const mti_attn_args &x, int head, int i,
     return {head * tiles + i / STEP, (seen - 1) / KEYS - n, n == 0};
 }
 
-/* acc[m][n] += dS K, for the warp's queries and columns: `ds` is dS^T from the warp's first query on,
- * `keys` begins at its first column. */
+/* acc[m][n] += dS K, for the warp's queries and columns: `ds` is dS^T from the warp's first query
+ * on, `keys` begins at its first column. */
 template <typename T, typename S, int D>
 __device__ __forceinline__ void query_product(float (&acc)[S::Q_M][S::Q_N][4], const T *ds,
                                               const T *keys)
@@ -165,8 +161,9 @@ __device__ __forceinline__ void put_ds(const float (&ds)[M][N][4], T *to)
                     mti_attn_half<T>::pack(ds[m][n][2 * r], ds[m][n][2 * r + 1]);
 }
 
-/* Adds the warp's part of a tile to dq's sums, or, the last in turn, to what is there, and stores dq
- * of queries i.. and columns from `column` on. In the sums the tile is laid out as the lanes have it. */
+/* Adds the warp's part of a tile to dq's sums, or, the last in turn, to what is there, and stores
+ * dq of queries i.. and columns from `column` on. In the sums the tile is laid out as the lanes
+ * have it. */
 template <typename T, typename S>
 __device__ __forceinline__ void add_dq(const mti_attn_args &x, const turn &now,
                                        float (&acc)[S::Q_M][S::Q_N][4], int b, int h, int i,
@@ -175,7 +172,8 @@ __device__ __forceinline__ void add_dq(const mti_attn_args &x, const turn &now,
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float4 *sums = mti_at<float4>(x.dq_sums) +
                    (static_cast<int64_t>(now.tile) * MTI_ATTN_WARPS + threadIdx.x / 32) *
-                       (S::Q_M * S::Q_N * 32) + lane;
+                       (S::Q_M * S::Q_N * 32) +
+                   lane;
     float scale = static_cast<float>(x.scale);
 #pragma unroll
     for (int m = 0; m < S::Q_M; m++)
@@ -214,8 +212,8 @@ __device__ __forceinline__ void zero_dq(const mti_attn_args &x, const mti_attn_p
     int pieces = static_cast<int>(x.d) / 8, group = static_cast<int>(x.group.by);
     for (int h = at.h * group; h < (at.h + 1) * group; h++)
         for (int e = static_cast<int>(threadIdx.x); e < n * pieces; e += MTI_ATTN_THREADS)
-            *mti_at<uint4>(mti_attn_row<T>(x.dq, at.b, h, e / pieces) +
-                                       e % pieces * 8) = make_uint4(0, 0, 0, 0);
+            *mti_at<uint4>(mti_attn_row<T>(x.dq, at.b, h, e / pieces) + e % pieces * 8) =
+                make_uint4(0, 0, 0, 0);
 }
 
 /* ---- the kernel ---- */
@@ -343,12 +341,11 @@ template <typename T, int D, mti_drop_kind DROP> struct call_of {
         x.turns = reinterpret_cast<unsigned *>(scratch + part.sums);
         size_t shared = sizeof(T) * own::ELEMENTS;
         int64_t blocks = part.blocks * x.b * x.a_kv;
-        return blocks == 0 ||
-               (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, mti_stream(ctx)),
-                            "attention: turns") &&
-                mti_attn_allow_shared<attention_backward<T, D, DROP>>(ctx, shared) &&
-                MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), mti_blocks(blocks),
-                           MTI_ATTN_THREADS, shared, x));
+        return blocks == 0 || (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, mti_stream(ctx)),
+                                           "attention: turns") &&
+                               mti_attn_allow_shared<attention_backward<T, D, DROP>>(ctx, shared) &&
+                               MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), mti_blocks(blocks),
+                                          MTI_ATTN_THREADS, shared, x));
     }
 };
 

@@ -11,10 +11,7 @@
  *
  * Work: 4 b a s t d FLOP (half of it causal); bytes: q, k, v and o once, k and v again from L2
  * for every 128 queries. At d = 64, s = t = 1024 that is 512 FLOP per byte of device memory, so
- * the limit is the tensor cores. On an H200 m16n8k16 reaches about two thirds of wgmma's 990
- * TFLOP/s. The exponentials, one per 4 d FLOP at 16 a cycle and multiprocessor, take 1.4 times
- * the products' time at d = 32, 0.7 at 64 and 0.35 at 128, in part hidden: 250 to 350 TFLOP/s
- * expected for d of 64 to 128, not measured yet. */
+ * the limit is the tensor cores, and at small d the exponentials, one per 4 d FLOP. */
 #include "backends/cuda/attention_mma.cuh"
 
 namespace

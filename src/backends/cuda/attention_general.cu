@@ -7,8 +7,8 @@
  * (y, x) holds rows 4 y + r and columns x + 16 c of a tile. A block computes at most 128 columns
  * of its output; a wider head takes more blocks, each of which recomputes the scores.
  *
- * Work: as on tensor cores, at d <= 128; the limit is the multiply-adds (f32: 67 TFLOP/s on an
- * H200). Two loads from shared memory per eight multiply-adds leave perhaps a third of that. */
+ * Work: as on tensor cores, at d <= 128; the limit is the multiply-adds, with two loads from shared
+ * memory per eight of them. */
 #include "backends/cuda/attention.cuh"
 
 namespace
@@ -19,8 +19,8 @@ constexpr int PITCH = DEPTH + 1, WEIGHT_PITCH = TILE + 1;
 
 __device__ __forceinline__ float exp_of(float x) { return mti_exp_nonpositive_f32(x); }
 __device__ __forceinline__ double exp_of(double x) { return mti_exp_nonpositive_f64(x); }
-/* a b, rounded before anything is subtracted: a score is the same bits in backward, and where it is all
- * of lse, exp(score - lse) is exactly 1. */
+/* a b, rounded before anything is subtracted: a score is the same bits in backward, and where it is
+ * all of lse, exp(score - lse) is exactly 1. */
 __device__ __forceinline__ float score_of(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double score_of(double a, double b) { return __dmul_rn(a, b); }
 __device__ __forceinline__ float log_of(float x) { return mti_log_f32(x); }
@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             R new_max = max[r], total = 0;
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
-                score[r][c] = j + col + c * SIDE < seen ? score_of(score[r][c], scale) : -R(INFINITY);
+                score[r][c] =
+                    j + col + c * SIDE < seen ? score_of(score[r][c], scale) : -R(INFINITY);
                 new_max = score[r][c] > new_max ? score[r][c] : new_max;
             }
             new_max = row_max(new_max);

@@ -1,6 +1,6 @@
-/* batch_norm.cu: batch norm over x [b,c,s] and its backward, one launch each. Neighbouring threads read
- * neighbouring elements: where s is long a block takes one channel and its threads go along s; where it
- * is short a block takes 32 channels side by side, and its warps share the batch. */
+/* batch_norm.cu: batch norm over x [b,c,s] and its backward, one launch each. Neighbouring threads
+ * read neighbouring elements: where s is long a block takes one channel and its threads go along s;
+ * where it is short a block takes 32 channels side by side, and its warps share the batch. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
@@ -14,7 +14,7 @@ struct batch_job {
     void *running_mean, *running_var, *mean, *rstd, *dw, *db;
     double eps, momentum;
     int64_t batch, channels, s;
-    int group; /* channels of a block: 1 or WARP */
+    int abreast; /* channels of a block: 1 or WARP */
     bool training;
 };
 
@@ -24,7 +24,7 @@ struct batch_walk {
 
     __device__ __forceinline__ batch_walk(const batch_job &job, int64_t channel)
     {
-        bool alone = job.group == 1;
+        bool alone = job.abreast == 1;
         batch = channel >= job.channels ? job.batch : alone ? 0 : (int64_t)threadIdx.x / WARP;
         first_in = in = alone ? (int64_t)threadIdx.x : 0;
         batch_step = alone ? 1 : BLOCK / WARP;
@@ -43,16 +43,16 @@ struct batch_walk {
 };
 
 /* The sum over the threads of a channel, for each of them. */
-template <class A> static __device__ A sum_of_channel(A *space, int group, A value)
+template <class A> static __device__ A sum_of_channel(A *space, int abreast, A value)
 {
     int tid = (int)threadIdx.x;
     space[tid] = value;
     __syncthreads();
-    for (int half = BLOCK / 2; half >= group; half /= 2) {
+    for (int half = BLOCK / 2; half >= abreast; half /= 2) {
         if (tid < half) space[tid] += space[tid + half];
         __syncthreads();
     }
-    A sum = space[tid % group];
+    A sum = space[tid % abreast];
     __syncthreads();
     return sum;
 }
@@ -68,22 +68,23 @@ template <class T> __global__ void __launch_bounds__(BLOCK) batch_forward(const 
     typedef mti_wide<T> A;
     MTI_SHARED(A, space[BLOCK]);
     const T *x = static_cast<const T *>(job.x);
-    int64_t channel = (int64_t)blockIdx.x * job.group + threadIdx.x % (unsigned)job.group;
-    bool first = threadIdx.x < (unsigned)job.group && channel < job.channels;
+    int64_t channel = (int64_t)blockIdx.x * job.abreast + threadIdx.x % (unsigned)job.abreast;
+    bool first = threadIdx.x < (unsigned)job.abreast && channel < job.channels;
     bool live = channel < job.channels;
     A count = (A)(job.batch * job.s);
     A mean = live ? channel_or<A, A>(job.running_mean, channel, 0) : 0;
     A var = live ? channel_or<A, A>(job.running_var, channel, 1) : 1;
     if (job.training) {
         A old_mean = mean, old_var = var, sum = 0, squares = 0, m = (A)job.momentum;
-        for (batch_walk w(job, channel); w.more(job); w.next()) sum += mti_widen(x[w.at(job, channel)]);
-        mean = sum_of_channel(space, job.group, sum) / count;
+        for (batch_walk w(job, channel); w.more(job); w.next())
+            sum += mti_widen(x[w.at(job, channel)]);
+        mean = sum_of_channel(space, job.abreast, sum) / count;
         /* a second pass, because E[x^2] - mean^2 cancels */
         for (batch_walk w(job, channel); w.more(job); w.next()) {
             A d = mti_widen(x[w.at(job, channel)]) - mean;
             squares += d * d;
         }
-        var = sum_of_channel(space, job.group, squares) / count;
+        var = sum_of_channel(space, job.abreast, squares) / count;
         if (first && m != 0 && job.running_mean) {
             static_cast<A *>(job.running_mean)[channel] = (1 - m) * old_mean + m * mean;
             static_cast<A *>(job.running_var)[channel] =
@@ -107,8 +108,8 @@ template <class T> __global__ void __launch_bounds__(BLOCK) batch_backward(const
     typedef mti_wide<T> A;
     MTI_SHARED(A, space[BLOCK]);
     const T *x = static_cast<const T *>(job.x), *dy = static_cast<const T *>(job.dy);
-    int64_t channel = (int64_t)blockIdx.x * job.group + threadIdx.x % (unsigned)job.group;
-    bool first = threadIdx.x < (unsigned)job.group && channel < job.channels;
+    int64_t channel = (int64_t)blockIdx.x * job.abreast + threadIdx.x % (unsigned)job.abreast;
+    bool first = threadIdx.x < (unsigned)job.abreast && channel < job.channels;
     bool live = channel < job.channels;
     A mean = live ? channel_or<A, A>(job.mean, channel, 0) : 0;
     A rstd = live ? channel_or<A, A>(job.rstd, channel, 0) : 0;
@@ -119,8 +120,8 @@ template <class T> __global__ void __launch_bounds__(BLOCK) batch_backward(const
         sum += g;
         if (x) sum_x += g * (mti_widen(x[at]) - mean) * rstd;
     }
-    sum = sum_of_channel(space, job.group, sum);
-    sum_x = sum_of_channel(space, job.group, sum_x);
+    sum = sum_of_channel(space, job.abreast, sum);
+    sum_x = sum_of_channel(space, job.abreast, sum_x);
     if (first && job.db) static_cast<T *>(job.db)[channel] = mti_narrow<T>(sum);
     if (first && job.dw) static_cast<T *>(job.dw)[channel] = mti_narrow<T>(sum_x);
     if (!job.y) return;
@@ -141,8 +142,8 @@ static void *data_of(const mti_view *v) { return v ? v->data : nullptr; }
 static bool run(mti_ctx *ctx, batch_job *job, const mti_view *like, bool backward)
 {
     job->batch = like->shape[0], job->channels = like->shape[1], job->s = like->shape[2];
-    job->group = job->s >= 2 * WARP ? 1 : WARP;
-    unsigned blocks = mti_blocks((job->channels + job->group - 1) / job->group);
+    job->abreast = job->s >= 2 * WARP ? 1 : WARP;
+    unsigned blocks = mti_blocks((job->channels + job->abreast - 1) / job->abreast);
     if (blocks == 0) return true;
     return mti_for_float(like->dtype, [&](auto t) {
         typedef decltype(t) T;

@@ -9,9 +9,9 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/library.h"
 
-#define MAX_PLANS 1024
-#define N_BUCKETS 256
-#define MAX_ALIGN 256
+#define MAX_PLANS    1024
+#define N_BUCKETS    256
+#define MAX_ALIGN    256
 #define VECTOR_ALIGN 16 /* of an epilogue's vector */
 
 /* A matrix as cuBLASLt sees it: [rows,cols] column-major. */
@@ -431,8 +431,8 @@ static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, do
 }
 
 /* ---- epilogues ----
- * What else a product does with a vector; two launches where the library refuses it, as with rows or
- * columns of one element, or a heuristic finds none: which is kept as a plan of its own. */
+ * What else a product does with a vector; two launches where the library refuses it, as with rows
+ * or columns of one element, or a heuristic finds none: which is kept as a plan of its own. */
 
 /* Gives the product this epilogue if one launch can do it all; false on failure. */
 static bool add_epilogue(mti_ctx *ctx, struct product *g, uint32_t epilogue, const void *vector)

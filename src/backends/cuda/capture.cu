@@ -5,30 +5,63 @@
  * random draws counted from another offset. Whatever needs the GPU's answer cannot be noted and
  * fails.
  *
- * A graph keeps what its kernels use besides its caller's memory: desks, the offset, and
- * page-locked memory for uploads. */
+ * A graph keeps what its kernels use besides its caller's memory: desks, and what a launch brings,
+ * the offset and the inputs. The host writes these into one of two page-locked halves, and one copy
+ * ahead of the graph takes them to the device, where the graph reads them. So the host waits for no
+ * graph: only, at the third launch, for the copy of the first. */
 #include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 
 #define MOST_INPUTS 4
 #define DESKS       2 /* that one call may have at a time */
+#define HALVES      2
 
 struct graph_input {
-    size_t at, n_bytes; /* in `staging` */
+    size_t at, n_bytes; /* in `brought` */
 };
 
 struct mti_graph {
     cudaGraphExec_t exec;
     size_t n_nodes;
-    cudaEvent_t read; /* the last launch has read `staging` */
-    bool launched;
-    unsigned char *staging; /* page-locked: the offset, then the inputs */
-    size_t n_staging, used;
-    uint64_t *offset; /* device memory */
+    uint64_t n_launches;
+    size_t n_brought, used;
+    unsigned char *brought;       /* device memory: the offset, then the inputs */
+    unsigned char *staging;       /* page-locked: the same, once for each half */
+    cudaEvent_t was_read[HALVES]; /* the last copy from that half is done */
     int n_inputs;
     graph_input inputs[MOST_INPUTS];
     mti_desk_place *desks; /* idle ones */
 };
+
+struct mti_late_free {
+    mti_late_free *next;
+    void *p;
+};
+
+/* Page-locked memory that the thread gives back while it captures: a driver refuses that, and the
+ * capture would be lost. */
+bool mti_cuda_note_free(const mti_ctx *ctx, void *p)
+{
+    if (!mti_noting(ctx)) return false;
+    mti_notes *notes = ctx->notes.load();
+    mti_late_free *late = static_cast<mti_late_free *>(mti_calloc(1, sizeof *late));
+    if (!late) return true; /* lost, with the step that has no memory */
+    *late = {notes->to_free, p};
+    notes->to_free = late;
+    return true;
+}
+
+/* The capture is over. */
+static void notes_free(mti_notes *notes)
+{
+    if (notes->stream) cudaStreamDestroy(notes->stream);
+    while (mti_late_free *late = notes->to_free) {
+        notes->to_free = late->next;
+        cudaFreeHost(late->p);
+        mti_free(late);
+    }
+    mti_free(notes);
+}
 
 bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what)
 {
@@ -39,11 +72,12 @@ bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what)
 void mti_cuda_graph_free(mti_ctx *ctx, mti_graph *g)
 {
     if (!g) return;
-    if (g->launched) cudaStreamSynchronize(ctx->stream);
+    if (g->n_launches) cudaStreamSynchronize(ctx->stream);
     if (g->exec) cudaGraphExecDestroy(g->exec);
-    if (g->read) cudaEventDestroy(g->read);
+    for (cudaEvent_t e : g->was_read)
+        if (e) cudaEventDestroy(e);
     if (g->staging) cudaFreeHost(g->staging);
-    if (g->offset) cudaFree(g->offset);
+    if (g->brought) cudaFree(g->brought);
     mti_cuda_desks_free(g->desks);
     mti_free(g);
 }
@@ -56,37 +90,43 @@ static bool make_room(mti_graph *g, size_t n_inputs_bytes)
         place->next = g->desks;
         g->desks = place;
     }
-    g->n_staging = sizeof(uint64_t) + n_inputs_bytes;
     g->used = sizeof(uint64_t);
+    g->n_brought = g->used + n_inputs_bytes;
     if (mti_alloc_should_fail())
         return mti_fail_bool(MT_ERR_MEMORY, "cuda: no memory for a graph's inputs");
-    return mti_cuda_ok(cudaMallocHost(&g->staging, g->n_staging), "memory for a graph's inputs") &&
-           mti_cuda_ok(cudaMalloc(&g->offset, sizeof *g->offset), "memory for a graph's offset") &&
-           mti_cuda_ok(cudaEventCreateWithFlags(&g->read, cudaEventDisableTiming), "an event");
+    for (cudaEvent_t &e : g->was_read)
+        if (!mti_cuda_ok(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "an event"))
+            return false;
+    return mti_cuda_ok(cudaMallocHost(&g->staging, HALVES * g->n_brought),
+                       "memory for a graph's inputs") &&
+           mti_cuda_ok(cudaMalloc(&g->brought, g->n_brought), "memory for a graph's inputs");
 }
 
-static bool begin(mti_notes *notes)
+/* The kernels that only a graph launches are launched once before: older drivers cannot load one
+ * while they capture. */
+static bool begin(mti_ctx *ctx, mti_notes *notes)
 {
-    mti_graph *g = notes->graph;
-    return mti_cuda_ok(cudaStreamCreateWithFlags(&notes->stream, cudaStreamNonBlocking),
+    notes->stream = ctx->stream;
+    bool ok = mti_cuda_try_noted_draws(ctx);
+    notes->stream = nullptr;
+    return ok &&
+           mti_cuda_ok(cudaStreamCreateWithFlags(&notes->stream, cudaStreamNonBlocking),
                        "a stream to capture") &&
            mti_cuda_ok(cudaStreamBeginCapture(notes->stream, cudaStreamCaptureModeThreadLocal),
-                       "beginning to capture") &&
-           mti_cuda_ok(cudaMemcpyAsync(g->offset, g->staging, sizeof *g->offset,
-                                       cudaMemcpyHostToDevice, notes->stream),
-                       "capturing the offset");
+                       "beginning to capture");
 }
 
 static void forget(mti_ctx *ctx, mti_notes *notes)
 {
     cudaGraph_t graph = nullptr;
+    mti_notes *mine = notes;
+    ctx->notes.compare_exchange_strong(mine, nullptr);
     if (notes->stream) {
         if (cudaStreamEndCapture(notes->stream, &graph) == cudaSuccess) cudaGraphDestroy(graph);
         cudaGetLastError();
-        cudaStreamDestroy(notes->stream);
     }
     mti_cuda_graph_free(ctx, notes->graph);
-    mti_free(notes);
+    notes_free(notes);
 }
 
 bool mti_cuda_capture_begin(mti_ctx *ctx, uint64_t offset, size_t n_input_bytes)
@@ -96,10 +136,11 @@ bool mti_cuda_capture_begin(mti_ctx *ctx, uint64_t offset, size_t n_input_bytes)
     notes->thread = pthread_self();
     notes->offset = offset;
     notes->graph = static_cast<mti_graph *>(mti_calloc(1, sizeof *notes->graph));
-    bool ok = notes->graph && make_room(notes->graph, n_input_bytes) && begin(notes);
-    if (ok) notes->offset_at = notes->graph->offset;
+    bool ok = notes->graph && make_room(notes->graph, n_input_bytes);
+    if (ok) notes->offset_at = reinterpret_cast<const uint64_t *>(notes->graph->brought);
     if (ok && !ctx->notes.compare_exchange_strong(none, notes))
         ok = mti_fail_bool(MT_ERR_STATE, "cuda: another capture has begun on this device");
+    ok = ok && begin(ctx, notes);
     if (!ok) forget(ctx, notes);
     return ok;
 }
@@ -115,8 +156,7 @@ mti_graph *mti_cuda_capture_end(mti_ctx *ctx, bool keep)
                                                                           "nodes") &&
               mti_cuda_ok(cudaGraphInstantiateWithFlags(&g->exec, graph, 0), "making a graph");
     if (graph) cudaGraphDestroy(graph);
-    cudaStreamDestroy(notes->stream);
-    mti_free(notes);
+    notes_free(notes);
     if (ok) return g;
     mti_cuda_graph_free(ctx, g);
     return nullptr;
@@ -127,7 +167,7 @@ bool mti_cuda_note_upload(const mti_ctx *ctx, void *dst, size_t n_bytes)
 {
     const mti_notes *notes = mti_noting(ctx);
     mti_graph *g = notes->graph;
-    if (g->n_inputs == MOST_INPUTS || n_bytes > g->n_staging - g->used)
+    if (g->n_inputs == MOST_INPUTS || n_bytes > g->n_brought - g->used)
         return mti_fail_bool(MT_ERR_STATE,
                              "cuda: an upload of %zu bytes cannot be captured in a graph: it is "
                              "not one of the inputs",
@@ -136,7 +176,7 @@ bool mti_cuda_note_upload(const mti_ctx *ctx, void *dst, size_t n_bytes)
     g->used += n_bytes;
     g->inputs[g->n_inputs++] = in;
     return mti_cuda_ok(
-        cudaMemcpyAsync(dst, g->staging + in.at, n_bytes, cudaMemcpyHostToDevice, notes->stream),
+        cudaMemcpyAsync(dst, g->brought + in.at, n_bytes, cudaMemcpyDeviceToDevice, notes->stream),
         "capturing an upload");
 }
 
@@ -151,14 +191,20 @@ size_t mti_cuda_graph_nodes(const mti_graph *g) { return g->n_nodes; }
 
 bool mti_cuda_graph_launch(mti_ctx *ctx, mti_graph *g, uint64_t offset, const void *const *inputs)
 {
-    if (g->launched && !mti_cuda_ok(cudaEventSynchronize(g->read), "waiting for a graph"))
+    uint64_t half = g->n_launches % HALVES;
+    unsigned char *staging = g->staging + half * g->n_brought;
+    if (g->n_launches >= HALVES &&
+        !mti_cuda_ok(cudaEventSynchronize(g->was_read[half]), "waiting for a graph's inputs"))
         return false;
-    memcpy(g->staging, &offset, sizeof offset);
+    memcpy(staging, &offset, sizeof offset);
     for (int i = 0; i < g->n_inputs; i++)
-        memcpy(g->staging + g->inputs[i].at, inputs[i], g->inputs[i].n_bytes);
-    g->launched = true;
-    return mti_cuda_ok(cudaGraphLaunch(g->exec, ctx->stream), "launching a graph") &&
-           mti_cuda_ok(cudaEventRecord(g->read, ctx->stream), "recording an event");
+        memcpy(staging + g->inputs[i].at, inputs[i], g->inputs[i].n_bytes);
+    g->n_launches++;
+    return mti_cuda_ok(cudaMemcpyAsync(g->brought, staging, g->n_brought, cudaMemcpyHostToDevice,
+                                       ctx->stream),
+                       "copying a graph's inputs") &&
+           mti_cuda_ok(cudaEventRecord(g->was_read[half], ctx->stream), "recording an event") &&
+           mti_cuda_ok(cudaGraphLaunch(g->exec, ctx->stream), "launching a graph");
 }
 
 mti_desk_place **mti_cuda_noted_desks(const mti_ctx *ctx)

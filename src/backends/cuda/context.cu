@@ -122,11 +122,19 @@ bool mti_cuda_set_threads(mti_ctx *ctx, int n)
 
 int mti_cuda_threads(const mti_ctx *ctx) { return ctx->threads; }
 
-static bool read_fault(mti_ctx *ctx, mti_fault *note)
+static bool copy_to_host(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
-    return mti_cuda_ok(
-               cudaMemcpyAsync(note, ctx->fault, sizeof *note, cudaMemcpyDeviceToHost, ctx->stream),
-               "reading faults") &&
+    return !n_bytes ||
+           mti_cuda_ok(cudaMemcpyAsync(host, src, n_bytes, cudaMemcpyDeviceToHost, ctx->stream),
+                       "download");
+}
+
+/* Copies the fault with them, ahead of them, since a copy to pageable memory waits: one wait in
+ * all. */
+static bool read(mti_ctx *ctx, mti_fault *note, void *host, const void *src, size_t n_bytes)
+{
+    return copy_to_host(ctx, note, ctx->fault, sizeof *note) &&
+           copy_to_host(ctx, host, src, n_bytes) &&
            mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "waiting for the GPU");
 }
 
@@ -138,19 +146,22 @@ static bool clear_fault(mti_ctx *ctx)
 
 /* Waits for the stream, then reports a fault that its kernels noted. Only one host thread reports a
  * fault: the one that still finds it under the lock, and clears it. */
-bool mti_cuda_sync(mti_ctx *ctx)
+bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for the GPU") || !mti_cuda_wait_for_ranks(ctx))
+    if (!mti_cuda_refuse_noting(ctx, n_bytes ? "a download" : "waiting for the GPU") ||
+        !mti_cuda_wait_for_ranks(ctx))
         return false;
     mti_borrowed_desk desk(ctx);
-    if (!desk.place || !read_fault(ctx, desk.place->note)) return false;
+    if (!desk.place || !read(ctx, desk.place->note, host, src, n_bytes)) return false;
     mti_fault *note = desk.place->note;
     if (note->kind == MTI_FAULT_NONE) return true;
     pthread_mutex_lock(&ctx->clearing_fault);
-    bool ok = read_fault(ctx, note) && (note->kind == MTI_FAULT_NONE || clear_fault(ctx));
+    bool ok = read(ctx, note, NULL, NULL, 0) && (note->kind == MTI_FAULT_NONE || clear_fault(ctx));
     pthread_mutex_unlock(&ctx->clearing_fault);
     return ok && (note->kind == MTI_FAULT_NONE || mti_fault_report(note));
 }
+
+bool mti_cuda_sync(mti_ctx *ctx) { return mti_cuda_download(ctx, nullptr, nullptr, 0); }
 
 void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
 {
@@ -191,15 +202,6 @@ bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
     return !n_bytes ||
            mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
                        "upload");
-}
-
-bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
-{
-    if (!mti_cuda_refuse_noting(ctx, "a download") || !mti_cuda_wait_for_ranks(ctx)) return false;
-    return (!n_bytes ||
-            mti_cuda_ok(cudaMemcpyAsync(host, src, n_bytes, cudaMemcpyDeviceToHost, ctx->stream),
-                        "download")) &&
-           mti_cuda_sync(ctx);
 }
 
 #ifdef MTI_CUDASIM

@@ -51,7 +51,6 @@ template <int size> struct mti_tile {
         side = size == 8 ? 32 : 64,
         width = size == 8 ? 2 : 4, /* elements a thread moves at once */
         pad = size < 4 ? 4 / size : 1,
-        lanes = side / width,
     };
 };
 
@@ -71,9 +70,9 @@ template <class T, int W>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_transpose_kernel(const mti_transpose p)
 {
     typedef mti_tile<sizeof(T)> shape;
-    const int side = shape::side, lanes = side / W, step = MTI_BLOCK_THREADS / lanes;
+    const int side = shape::side, team = side / W, step = MTI_BLOCK_THREADS / team;
     MTI_SHARED(T, tile[shape::side][shape::side + shape::pad]);
-    int lane = (int)threadIdx.x % lanes * W, line = (int)threadIdx.x / lanes;
+    int at = (int)threadIdx.x % team * W, line = (int)threadIdx.x / team;
     for (int64_t item = blockIdx.x; item < p.tiles; item += gridDim.x) {
         int64_t c0 = item % p.column_tiles * side, rest = item / p.column_tiles;
         int64_t r0 = rest % p.row_tiles * side;
@@ -90,21 +89,21 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_transpose_kernel(const 
         mti_vec<T, W> v[side / step];
         MTI_UNROLL
         for (int k = 0; k < side / step; k++)
-            if (lane < rows && line + k * step < columns)
-                v[k] = mti_load<W>(x + (line + k * step) * p.x_column + lane);
+            if (at < rows && line + k * step < columns)
+                v[k] = mti_load<W>(x + (line + k * step) * p.x_column + at);
         MTI_UNROLL
         for (int k = 0; k < side / step; k++)
-            if (lane < rows && line + k * step < columns) {
+            if (at < rows && line + k * step < columns) {
                 MTI_UNROLL
-                for (int j = 0; j < W; j++) tile[line + k * step][lane + j] = v[k].v[j];
+                for (int j = 0; j < W; j++) tile[line + k * step][at + j] = v[k].v[j];
             }
         __syncthreads();
         MTI_UNROLL
         for (int k = 0; k < side / step; k++)
-            if (lane < columns && line + k * step < rows) {
+            if (at < columns && line + k * step < rows) {
                 MTI_UNROLL
-                for (int j = 0; j < W; j++) v[k].v[j] = tile[lane + j][line + k * step];
-                mti_store(y + (line + k * step) * p.y_row + lane, v[k]);
+                for (int j = 0; j < W; j++) v[k].v[j] = tile[at + j][line + k * step];
+                mti_store(y + (line + k * step) * p.y_row + at, v[k]);
             }
         __syncthreads();
     }
@@ -222,12 +221,8 @@ struct mti_convert_op {
         case MT_F16: static_cast<__half *>(y)[i] = mti_narrow<__half>((float)value); break;
         case MT_I64: static_cast<int64_t *>(y)[i] = value; break;
         case MT_I32: static_cast<int32_t *>(y)[i] = (int32_t)value; break;
-        case MT_F8_E4M3:
-            static_cast<mti_e4m3 *>(y)[i] = mti_narrow<mti_e4m3>((float)value);
-            break;
-        case MT_F8_E5M2:
-            static_cast<mti_e5m2 *>(y)[i] = mti_narrow<mti_e5m2>((float)value);
-            break;
+        case MT_F8_E4M3: static_cast<mti_e4m3 *>(y)[i] = mti_narrow<mti_e4m3>((float)value); break;
+        case MT_F8_E5M2: static_cast<mti_e5m2 *>(y)[i] = mti_narrow<mti_e5m2>((float)value); break;
         case MT_I16: static_cast<int16_t *>(y)[i] = (int16_t)value; break;
         case MT_U16: static_cast<uint16_t *>(y)[i] = (uint16_t)value; break;
         case MT_I8: static_cast<int8_t *>(y)[i] = (int8_t)value; break;

@@ -102,8 +102,9 @@ extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const m
     const mti_view *views[] = {y};
     mti_layout<1> l = mti_lay_out<1>(views, true);
     if (y->dtype == MT_I64) return mti_map(ctx, l, mti_arange_op<int64_t>{start, step});
-    return mti_for_float(
-        y->dtype, [&](auto t) { return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step}); });
+    return mti_for_float(y->dtype, [&](auto t) {
+        return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step});
+    });
 }
 
 /* ---- unary: the op's type is a template parameter (MTI_OP), so that each kernel contains one
@@ -112,24 +113,20 @@ extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const m
 template <class Op>
 __device__ __forceinline__ float mti_unary_of(Op op, float x, float p0, float p1)
 {
-    switch (op.value) {
 #define F(name) mti_##name##_f32
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return y;
+    if (op.value == MTI_UNARY_##name) return y;
 #include "backends/unary.def"
-    }
     return x;
 }
 
 template <class Op>
 __device__ __forceinline__ double mti_unary_of(Op op, double x, double p0, double p1)
 {
-    switch (op.value) {
 #define F(name) mti_##name##_f64
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return y;
+    if (op.value == MTI_UNARY_##name) return y;
 #include "backends/unary.def"
-    }
     return x;
 }
 
@@ -157,12 +154,10 @@ template <class T, class Op> struct mti_unary_op : Op {
 /* Calls each(MTI_OP(op)). */
 template <class Each> static bool for_unary(mti_unary op, const Each &each)
 {
-    switch (op) {
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return each(MTI_OP(MTI_UNARY_##name));
+    if (op == MTI_UNARY_##name) return each(MTI_OP(MTI_UNARY_##name));
 #include "backends/unary.def"
-    default: return false;
-    }
+    return false;
 }
 
 extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
@@ -184,12 +179,10 @@ extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1,
 template <class Op>
 __device__ __forceinline__ float mti_unary_backward_of(Op op, float k, float dy, float p0, float p1)
 {
-    switch (op.value) {
 #define F(name) mti_##name##_f32
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return dx;
+    if (op.value == MTI_UNARY_##name) return dx;
 #include "backends/unary.def"
-    }
     return dy;
 }
 
@@ -197,12 +190,10 @@ template <class Op>
 __device__ __forceinline__ double mti_unary_backward_of(Op op, double k, double dy, double p0,
                                                         double p1)
 {
-    switch (op.value) {
 #define F(name) mti_##name##_f64
 #define UNARY(name, cost, y, dx)                                                                   \
-    case MTI_UNARY_##name: return dx;
+    if (op.value == MTI_UNARY_##name) return dx;
 #include "backends/unary.def"
-    }
     return dy;
 }
 
@@ -230,7 +221,8 @@ template <class T, class Op> struct mti_unary_backward_op : Op {
 };
 
 extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1,
-                                        const mti_view *kept, const mti_view *dy, const mti_view *dx)
+                                        const mti_view *kept, const mti_view *dy,
+                                        const mti_view *dx)
 {
     if (!kept) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
     const mti_view *views[] = {dx, dy, kept};
@@ -335,12 +327,10 @@ __device__ __forceinline__ uint8_t mti_widen(uint8_t x) { return x; }
 
 template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, A a, A b)
 {
-    switch (op) {
 #define COMPARE(name, sign)                                                                        \
-    case MTI_COMPARE_##name: return a sign b;
+    if (op == MTI_COMPARE_##name) return a sign b;
 #include "backends/compare.def"
-    default: return false;
-    }
+    return false;
 }
 
 /* A comparison has the loads of a binary op, and a store of its own. */
@@ -370,8 +360,8 @@ template <class T> static bool compare_typed(mti_ctx *ctx, mti_compare op, const
     return mti_map(ctx, l, f, 6u);
 }
 
-extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a,
-                                 const mti_view *b, const mti_view *y)
+extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a, const mti_view *b,
+                                 const mti_view *y)
 {
     const mti_view *views[] = {y, a, b};
     mti_layout<3> l = mti_lay_out<3>(views, false);
@@ -384,7 +374,7 @@ extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a
     case MT_U8:
     case MT_BOOL: return compare_typed<uint8_t>(ctx, op, l);
     default:
-        return mti_for_real(
-            a->dtype, [&](auto t) { return compare_typed<decltype(t)>(ctx, op, l); });
+        return mti_for_real(a->dtype,
+                            [&](auto t) { return compare_typed<decltype(t)>(ctx, op, l); });
     }
 }

@@ -48,10 +48,10 @@ template <class T> static bool rows_forward(mti_ctx *ctx, entropy_rows_job *job)
     bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
     mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
     job->team_size = plan.size;
-    void (*entropy_rows)(entropy_rows_job) =
-        plan.fit == MTI_FIT_LANES   ? lse_of_rows<T, MTI_FIT_LANES>
-        : plan.fit == MTI_FIT_BLOCK ? lse_of_rows<T, MTI_FIT_BLOCK>
-                                    : lse_of_rows<T, MTI_FIT_LONG>;
+    void (*entropy_rows)(entropy_rows_job) = plan.fit == MTI_FIT_WARP ? lse_of_rows<T, MTI_FIT_WARP>
+                                             : plan.fit == MTI_FIT_BLOCK
+                                                 ? lse_of_rows<T, MTI_FIT_BLOCK>
+                                                 : lse_of_rows<T, MTI_FIT_LONG>;
     return MTI_LAUNCH(ctx, entropy_rows, mti_blocks((job->x.rows + plan.teams - 1) / plan.teams),
                       (unsigned)plan.threads, 0, *job);
 }
@@ -122,12 +122,11 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
 
 template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job *job)
 {
-    constexpr int N = mti_chunk_width<T>;
+    constexpr int64_t N = mti_chunk_width<T>;
     if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
-    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
-    job->team_size = 1;
-    while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
+    job->team_size = mti_team_size<T>(job->x.n, MAP_BLOCK);
     int64_t teams = MAP_BLOCK / job->team_size, piece = (int64_t)MAP_CHUNKS * job->team_size;
+    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
     dim3 grid(mti_blocks((job->x.rows + teams - 1) / teams),
               mti_blocks((chunks + piece - 1) / piece));
     void (*entropy_rows_backward)(entropy_gradient_job) = gradient_of_rows<T>;

@@ -9,8 +9,8 @@ struct gather_job {
     const int64_t *index;
     const void *x;
     void *y;
-    mti_view_dims from;    /* x with the index's shape, stride 0 along the dimension */
-    int64_t step, n;  /* x's stride and extent along the dimension */
+    mti_view_dims from; /* x with the index's shape, stride 0 along the dimension */
+    int64_t step, n;    /* x's stride and extent along the dimension */
     int dim;
     mti_fault *fault;
 };
@@ -93,8 +93,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) scatter_rows(const s
         }
         __syncthreads();
         for (int64_t j = 0; j < n; j++)
-            if (at[j] >= 0 && at[j] < COLUMNS * BLOCK && at[j] % BLOCK == t)
-                sum[at[j]] += value[j];
+            if (at[j] >= 0 && at[j] < COLUMNS * BLOCK && at[j] % BLOCK == t) sum[at[j]] += value[j];
         __syncthreads();
     }
     for (int c = t; c < COLUMNS * BLOCK && first + c < job.n; c += BLOCK)
@@ -126,7 +125,8 @@ extern "C" bool mti_cuda_gather_backward(mti_ctx *ctx, int dim, const mti_view *
     job.k = index->shape[dim];
     job.n = dx->shape[dim];
     bool whole = true; /* the index has a row for every row of dx */
-    for (int d = 0; d < dx->rank; d++) whole = whole && (d == dim || dx->shape[d] == index->shape[d]);
+    for (int d = 0; d < dx->rank; d++)
+        whole = whole && (d == dim || dx->shape[d] == index->shape[d]);
     if (!whole && !mti_cuda_fill(ctx, dx, 0)) return false;
     if (job.dx_rows.count == 0 || job.n == 0) return true;
     int64_t tiles = (job.n + COLUMNS * BLOCK - 1) / (COLUMNS * BLOCK);

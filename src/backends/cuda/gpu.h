@@ -78,6 +78,7 @@ struct mti_notes {
     struct mti_graph *graph;
     uint64_t offset;           /* of the generator, at the first call */
     const uint64_t *offset_at; /* device memory: of each launch */
+    struct mti_late_free *to_free;
 };
 
 /* The state of one open device. Several host threads may call at once: whatever changes after open

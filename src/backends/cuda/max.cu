@@ -18,7 +18,7 @@ struct max_job {
     void *y;
     int64_t *index; /* null: not needed */
     mti_view_dims kept, searched;
-    int team; /* threads per element of y */
+    int team_size; /* threads per element of y */
 };
 
 template <class A> struct largest {
@@ -55,17 +55,17 @@ static __device__ __forceinline__ void take(largest<A> &best, A value, int64_t a
     if (best.at < 0 || nan || value > best.value) best = {value, at};
 }
 
-/* Of every team-th chunk of a contiguous row. */
+/* The largest of every team_size-th chunk of a contiguous row. */
 template <class T>
 static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int64_t n, int rank,
-                                                                 int team)
+                                                                 int team_size)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>;
     const mti_row<const T> row(x, n, mti_skew(x));
     int chunks = mti_chunks<T>(n, row.skew);
     largest<A> best = {(A)0, -1};
-    for (int c = rank; c < chunks; c += team) {
+    for (int c = rank; c < chunks; c += team_size) {
         A v[N];
         row.load(c, v, (A)0);
         auto in = row.inside(c);
@@ -76,14 +76,14 @@ static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int
     return best;
 }
 
-/* Of every team-th element. */
+/* The same of every team_size-th element. */
 template <class T>
 static __device__ __forceinline__ largest<mti_wide<T>> of_elements(const T *x,
                                                                    const mti_view_dims &searched,
-                                                                   int rank, int team)
+                                                                   int rank, int team_size)
 {
     largest<mti_wide<T>> best = {0, -1};
-    for (int64_t r = rank; r < searched.count; r += team)
+    for (int64_t r = rank; r < searched.count; r += team_size)
         take(best, mti_widen(x[mti_offset_of(searched, r)]), r);
     return best;
 }
@@ -93,15 +93,15 @@ __global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
 {
     typedef mti_wide<T> A;
     MTI_SHARED(largest<A>, of_warps[BLOCK / WARP]);
-    int rank = (int)threadIdx.x % job.team;
-    int64_t k = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / job.team;
+    int rank = (int)threadIdx.x % job.team_size;
+    int64_t k = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / job.team_size;
     bool live = k < job.kept.count;
     const T *x = static_cast<const T *>(job.x) + (live ? mti_offset_of(job.kept, k) : 0);
     largest<A> best = {(A)0, -1};
-    if (live && DENSE) best = of_chunks(x, job.searched.count, rank, job.team);
-    if (live && !DENSE) best = of_elements(x, job.searched, rank, job.team);
+    if (live && DENSE) best = of_chunks(x, job.searched.count, rank, job.team_size);
+    if (live && !DENSE) best = of_elements(x, job.searched, rank, job.team_size);
     best = of_warp(best);
-    if (job.team == BLOCK) {
+    if (job.team_size == BLOCK) {
         if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;
         __syncthreads();
         for (int i = 0; i < BLOCK / WARP; i++) best = larger(best, of_warps[i]);
@@ -141,8 +141,8 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     if (job.kept.count == 0) return true;
     bool columns =
         job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
-    job.team = columns ? 1 : job.searched.count > 16 * WARP ? BLOCK : WARP;
-    unsigned blocks = mti_blocks((job.kept.count * job.team + BLOCK - 1) / BLOCK);
+    job.team_size = columns ? 1 : job.searched.count > 16 * WARP ? BLOCK : WARP;
+    unsigned blocks = mti_blocks((job.kept.count * job.team_size + BLOCK - 1) / BLOCK);
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto max_forward = columns         ? max_of_columns<T>

@@ -133,10 +133,11 @@ static bool fail_link(mti_link *l, const char *what, const char *why)
 static bool fail_late(mti_link *l, const char *what)
 {
     char why[160];
-    mti_format(why, sizeof why,
-             "nothing has moved for %g s (MEMTAPE_NCCL_TIMEOUT): another rank has ended, or makes "
-             "other calls",
-             l->ctx->nccl->limit_s);
+    mti_format(
+        why, sizeof why,
+        "nothing has moved for %g s (MEMTAPE_NCCL_TIMEOUT): another rank has ended, or makes "
+        "other calls",
+        l->ctx->nccl->limit_s);
     return fail_link(l, what, why);
 }
 

@@ -94,7 +94,7 @@ template <class T> static bool forward(mti_ctx *ctx, norm_job *job)
     mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, HELD);
     job->team_size = plan.size;
     unsigned blocks = mti_blocks((job->x.rows + plan.teams - 1) / plan.teams);
-    void (*layer_norm)(norm_job) = plan.fit == MTI_FIT_LANES   ? norm_rows<T, MTI_FIT_LANES>
+    void (*layer_norm)(norm_job) = plan.fit == MTI_FIT_WARP    ? norm_rows<T, MTI_FIT_WARP>
                                    : plan.fit == MTI_FIT_BLOCK ? norm_rows<T, MTI_FIT_BLOCK>
                                                                : norm_rows<T, MTI_FIT_LONG>;
     return MTI_LAUNCH(ctx, layer_norm, blocks, (unsigned)plan.threads, 0, *job);
@@ -139,8 +139,8 @@ extern "C" bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, c
  * scratch) and write them to scratch. A second kernel adds the blocks' sums in order, in f64. */
 
 /* Blocks per multiprocessor: the sums need so many registers that no more fit. */
-#define LANES_BLOCKS 3
-#define ROW_BLOCKS   4
+#define WARP_BLOCKS 3
+#define ROW_BLOCKS  4
 /* At most as many blocks as fill an H200, on any device, so that all devices give the same sums. */
 #define MULTIPROCESSORS 132
 
@@ -157,7 +157,7 @@ struct norm_backward_job {
 };
 
 template <class T, mti_row_fit FIT>
-constexpr int backward_room = FIT == MTI_FIT_LANES   ? 4
+constexpr int backward_room = FIT == MTI_FIT_WARP    ? 4
                               : FIT == MTI_FIT_BLOCK ? 2
                                                      : 1;
 
@@ -249,8 +249,8 @@ static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int bas
 }
 
 template <class T, mti_row_fit FIT>
-__global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,
-                                  FIT == MTI_FIT_LANES  ? LANES_BLOCKS
+__global__ void __launch_bounds__(FIT == MTI_FIT_WARP ? MTI_WARP_BLOCK : MTI_ROW_BLOCK,
+                                  FIT == MTI_FIT_WARP   ? WARP_BLOCKS
                                   : FIT == MTI_FIT_LONG ? 2
                                                         : 1)
     norm_backward_rows(norm_backward_job job)
@@ -346,9 +346,9 @@ struct slot_plan {
 static slot_plan plan_slots(const mti_rowset *x, size_t element_size)
 {
     slot_plan plan = {mti_plan_rows(x->n, element_size, true, 4), 0, 0};
-    if (plan.rows.fit != MTI_FIT_LANES) plan.rows = mti_plan_rows(x->n, element_size, true, 2);
+    if (plan.rows.fit != MTI_FIT_WARP) plan.rows = mti_plan_rows(x->n, element_size, true, 2);
     int64_t rounds = (x->rows + plan.rows.teams - 1) / plan.rows.teams;
-    int64_t most = MULTIPROCESSORS * (plan.rows.fit == MTI_FIT_LANES ? LANES_BLOCKS : ROW_BLOCKS);
+    int64_t most = MULTIPROCESSORS * (plan.rows.fit == MTI_FIT_WARP ? WARP_BLOCKS : ROW_BLOCKS);
     plan.rows_per_block = (rounds + most - 1) / most * plan.rows.teams;
     if (x->rows > 0) plan.slots = (x->rows + plan.rows_per_block - 1) / plan.rows_per_block;
     return plan;
@@ -392,7 +392,7 @@ static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, c
     job->team_size = plan.rows.size;
     job->rows_per_block = plan.rows_per_block;
     void (*layer_norm_backward)(norm_backward_job) =
-        plan.rows.fit == MTI_FIT_LANES   ? norm_backward_rows<T, MTI_FIT_LANES>
+        plan.rows.fit == MTI_FIT_WARP    ? norm_backward_rows<T, MTI_FIT_WARP>
         : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
                                          : norm_backward_rows<T, MTI_FIT_LONG>;
     return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),

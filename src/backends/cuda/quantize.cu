@@ -162,7 +162,8 @@ template <bool nf4, int N> struct code_group {
     }
 };
 
-/* A thread converts N values of one block at a time, with vector accesses if N > 2; thread 0 of the grid also the rest, fewer. */
+/* A thread converts N values of one block at a time, with vector accesses if N > 2; thread 0 of the
+ * grid also the rest, fewer. */
 template <class T, bool nf4, int N>
 __global__ void __launch_bounds__(THREADS)
     dequantize_groups(const uint8_t *codes, const float *scales, const float *shift, T *y,
@@ -177,15 +178,19 @@ __global__ void __launch_bounds__(THREADS)
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
     for (int64_t g = at; g < n / N; g += step) {
         group from;
-        if (N > 2) from.codes = mti_load<group::BYTES>(codes + g * group::BYTES);
-        else for (int k = 0; k < group::BYTES; k++) from.codes.v[k] = codes[g * group::BYTES + k];
+        if (N > 2)
+            from.codes = mti_load<group::BYTES>(codes + g * group::BYTES);
+        else
+            for (int k = 0; k < group::BYTES; k++) from.codes.v[k] = codes[g * group::BYTES + k];
         float scale = scales[g * N >> log2_block];
         mti_vec<T, N> to;
         MTI_UNROLL
         for (int k = 0; k < N; k++)
             to.v[k] = mti_narrow<T>(mti_scaled(from.value(k, levels), scale, off));
-        if (N > 2) mti_store(y + g * N, to);
-        else for (int k = 0; k < N; k++) y[g * N + k] = to.v[k];
+        if (N > 2)
+            mti_store(y + g * N, to);
+        else
+            for (int k = 0; k < N; k++) y[g * N + k] = to.v[k];
     }
     for (int64_t i = n / N * N; at == 0 && i < n; i++) {
         code_group<nf4, 2> from = {};

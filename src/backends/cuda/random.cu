@@ -1,6 +1,7 @@
 /* random.cu: uniform and normal numbers and dropout. A draw is a function of (seed, counter,
  * lane) alone (base/philox.h), so any thread can compute any part, and the CPU computes the
  * same. A thread uses whole counters, 4 elements each, where the layout allows. */
+#include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
@@ -295,4 +296,29 @@ extern "C" bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset,
         return MTI_LAUNCH(ctx, place, 1, 1, 0, d, static_cast<uint64_t *>(seed_to->data),
                           static_cast<uint64_t *>(offset_to->data));
     });
+}
+
+/* ---- every kernel that draws, once ---- */
+
+/* Into a desk: one element, and a vector. */
+bool mti_cuda_try_noted_draws(mti_ctx *ctx)
+{
+    mti_borrowed_desk desk(ctx);
+    if (!desk.place) return false;
+    for (int64_t n : {1, 8}) {
+        mti_view y = {}, mask = {};
+        y.rank = mask.rank = 1, y.shape[0] = mask.shape[0] = n, y.stride[0] = mask.stride[0] = 1;
+        y.data = desk.place->desk->sum, mask.data = desk.place->desk->count, mask.dtype = MT_U8;
+        for (mt_dtype dtype : {MT_F32, MT_F64, MT_F16, MT_BF16}) {
+            y.dtype = dtype;
+            if (!mti_cuda_uniform(ctx, 0, 1, 0, 0, &y) || !mti_cuda_normal(ctx, 0, 1, 0, 0, &y) ||
+                !mti_cuda_dropout(ctx, 0.5, 0, 0, &y, &y, &mask) ||
+                !mti_cuda_dropout(ctx, 0.5, 0, 0, &y, &y, nullptr))
+                return false;
+        }
+        if (!mti_cuda_dropout_mask(ctx, 0.5, 0, 0, &mask)) return false;
+        y.data = desk.place->desk->sum + 1;
+        if (!mti_cuda_put_draws(ctx, 0, 0, &mask, &y)) return false;
+    }
+    return true;
 }

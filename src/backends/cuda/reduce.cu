@@ -3,8 +3,8 @@
  * Each dimension is kept or reduced. The elements of one sum are divided into blocks by shape
  * alone, so the order never depends on the device: vectors are added in f32 (f64 for f64), all
  * else in f64. There are two loop orders, so that x is read along its contiguous dimension:
- * - rows, inner dimension reduced: a group of lanes, or a block of threads, sums one block of one
- *   element of y;
+ * - rows, inner dimension reduced: a team within a warp, or a block of threads, sums one block of
+ *   one element of y;
  * - columns, inner dimension kept: a block of threads sums one block of rows for a tile of columns,
  *   each warp reading along a row; if there are few rows, each thread sums whole columns.
  * If there are several blocks, their sums go to scratch, and the same kernels add those up. */
@@ -14,7 +14,7 @@
 #define ITEMS_WANTED    4096 /* total blocks: fills the device, with a short last wave */
 #define LEAST_ELEMENTS  4096 /* per block, rows */
 #define LEAST_ROWS      64   /* per block, columns; more if these are few */
-#define GROUP_VECTORS   512  /* longest rows that a group of lanes sums */
+#define TEAM_VECTORS    512  /* longest rows that a team within a warp sums */
 #define FEW_ROWS        64   /* one thread sums up to this many; at most LEAST_ROWS */
 #define LOADS           4    /* in flight per thread */
 #define NOMINAL_COLUMNS 128  /* per tile */
@@ -49,7 +49,7 @@ struct mti_sum_job {
     int64_t outer, length;      /* elements of y (rows of columns), elements added into each */
     int64_t block, blocks;      /* elements per block, blocks per element of y */
     int64_t columns, column_x, column_y, tiles;
-    int lanes; /* of a group, or those that share a row of columns: a power of 2, at most 32 */
+    int team_size; /* threads that share a row of columns, or an element: at most 32 */
 };
 
 __device__ __forceinline__ void store_sum(const mti_sum_job &job, int64_t offset, double sum)
@@ -81,41 +81,41 @@ template <class T, int V> __device__ __forceinline__ double vector_sum(const mti
     return (double)a[0];
 }
 
-/* A thread's share of elements [begin, end) from x: vectors begin / V + lane, + lanes, ... */
+/* A thread's share of elements [begin, end) from x: vectors begin / V + rank, + size, ... */
 template <class T, int V>
 __device__ __forceinline__ double row_share(const T *x, const mti_steps &reduced, int64_t begin,
-                                            int64_t end, int lane, int lanes)
+                                            int64_t end, int rank, int size)
 {
     double sum = 0;
     int64_t whole = end / V;
-    for (int64_t i = begin / V + lane; i < whole; i += (int64_t)LOADS * lanes) {
+    for (int64_t i = begin / V + rank; i < whole; i += (int64_t)LOADS * size) {
         mti_vec<T, V> v[LOADS];
         MTI_UNROLL
         for (int u = 0; u < LOADS; u++)
-            if (i + u * lanes < whole) v[u] = mti_load<V>(x + offset_of(reduced, i + u * lanes));
+            if (i + u * size < whole) v[u] = mti_load<V>(x + offset_of(reduced, i + u * size));
         MTI_UNROLL
         for (int u = 0; u < LOADS; u++)
-            if (i + u * lanes < whole) sum += vector_sum(v[u]);
+            if (i + u * size < whole) sum += vector_sum(v[u]);
     }
     /* elements after the last whole vector: only if all reduced dimensions are one, contiguous */
-    for (int64_t i = whole * V + lane; i < end; i += lanes) sum += (double)mti_widen(x[i]);
+    for (int64_t i = whole * V + rank; i < end; i += size) sum += (double)mti_widen(x[i]);
     return sum;
 }
 
-/* A group of job.lanes lanes sums one element of y. */
+/* A team sums one element of y. */
 template <class T, int V>
-__global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_group_kernel(const mti_sum_job job)
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_team_kernel(const mti_sum_job job)
 {
-    int lane = (int)threadIdx.x % job.lanes, group = (int)threadIdx.x / job.lanes;
-    int64_t groups = MTI_BLOCK_THREADS / job.lanes;
-    for (int64_t base = blockIdx.x * groups; base < job.outer; base += gridDim.x * groups) {
-        int64_t item = base + group;
+    int rank = (int)threadIdx.x % job.team_size, number = (int)threadIdx.x / job.team_size;
+    int64_t teams = MTI_BLOCK_THREADS / job.team_size;
+    for (int64_t base = blockIdx.x * teams; base < job.outer; base += gridDim.x * teams) {
+        int64_t item = base + number;
         double sum = 0;
         if (item < job.outer)
             sum = row_share<T, V>(static_cast<const T *>(job.x) + offset_of(job.outer_x, item),
-                                  job.reduced, 0, job.length, lane, job.lanes);
-        sum = mti_lanes_sum(sum, job.lanes);
-        if (item < job.outer && lane == 0) store_sum(job, offset_of(job.outer_y, item), sum);
+                                  job.reduced, 0, job.length, rank, job.team_size);
+        sum = mti_lanes_sum(sum, job.team_size);
+        if (item < job.outer && rank == 0) store_sum(job, offset_of(job.outer_y, item), sum);
     }
 }
 
@@ -179,15 +179,15 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_few_rows_kernel(con
     }
 }
 
-/* job.lanes threads, V columns each, share a row; the block's other threads have the next rows. */
+/* A team, V columns a thread, shares a row; the block's other teams have the next rows. */
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_columns_kernel(const mti_sum_job job)
 {
     MTI_SHARED(double, part[MTI_BLOCK_THREADS][V]);
-    int lane = (int)threadIdx.x % job.lanes, row = (int)threadIdx.x / job.lanes;
-    int rows = MTI_BLOCK_THREADS / job.lanes;
+    int rank = (int)threadIdx.x % job.team_size, row = (int)threadIdx.x / job.team_size;
+    int rows = MTI_BLOCK_THREADS / job.team_size;
     for (int64_t item = blockIdx.x; item < job.outer * job.blocks * job.tiles; item += gridDim.x) {
-        int64_t column = (item % job.tiles * job.lanes + lane) * V, block = item / job.tiles;
+        int64_t column = (item % job.tiles * job.team_size + rank) * V, block = item / job.tiles;
         int64_t outer = block / job.blocks, begin = block % job.blocks * job.block;
         int64_t end = job.length - begin < job.block ? job.length : begin + job.block;
         const T *x =
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_columns_kernel(cons
             if (row < half) {
                 MTI_UNROLL
                 for (int j = 0; j < V; j++)
-                    part[threadIdx.x][j] += part[threadIdx.x + half * job.lanes][j];
+                    part[threadIdx.x][j] += part[threadIdx.x + half * job.team_size][j];
             }
         }
         for (int j = 0; j < V && row == 0 && column < job.columns; j++) {
@@ -255,7 +255,7 @@ static sum_plan plan_sum(const mti_view *x, const mti_view *y)
     p.columns = p.is_columns ? p.kept.shape[p.kept.rank - 1] : 1;
     if (p.kept.count == 0 || p.reduced.count == 0) return p;
     p.outer = p.kept.count / p.columns;
-    /* groups of elements of y that run concurrently; few groups are divided into more blocks */
+    /* sets of elements of y that run concurrently; few sets are divided into more blocks */
     int64_t side_by_side = p.outer * ((p.columns + NOMINAL_COLUMNS - 1) / NOMINAL_COLUMNS);
     int64_t least =
         p.is_columns ? round_up(LEAST_ELEMENTS / p.columns, LEAST_ROWS) : LEAST_ELEMENTS;
@@ -303,9 +303,10 @@ static mti_steps row_steps(int64_t stride)
 
 template <class T, int V> static bool launch_columns(mti_ctx *ctx, mti_sum_job *job)
 {
-    job->lanes = 1;
-    while (job->lanes < 32 && (int64_t)job->lanes * V < job->columns) job->lanes *= 2;
-    job->tiles = (job->columns + job->lanes * V - 1) / (job->lanes * V);
+    int size = 1;
+    while (size < 32 && (int64_t)size * V < job->columns) size *= 2;
+    job->team_size = size;
+    job->tiles = (job->columns + size * V - 1) / (size * V);
     auto sum_of_columns = mti_sum_columns_kernel<T, V>;
     return MTI_LAUNCH(ctx, sum_of_columns, mti_grid(ctx, job->outer * job->blocks * job->tiles),
                       MTI_BLOCK_THREADS, 0, *job);
@@ -314,18 +315,18 @@ template <class T, int V> static bool launch_columns(mti_ctx *ctx, mti_sum_job *
 template <class T, int V> static bool launch_rows(mti_ctx *ctx, mti_sum_job *job)
 {
     int64_t vectors = (job->length + V - 1) / V;
-    if (job->partial || vectors > GROUP_VECTORS) {
+    if (job->partial || vectors > TEAM_VECTORS) {
         auto sum_of_rows = mti_sum_rows_kernel<T, V>;
         return MTI_LAUNCH(ctx, sum_of_rows, mti_grid(ctx, job->outer * job->blocks),
                           MTI_BLOCK_THREADS, 0, *job);
     }
-    /* the fewest lanes that keep LOADS loads in flight and read 64 contiguous bytes */
-    int64_t lanes = 1, piece = 64 / (int64_t)(V * sizeof(T));
-    while (lanes < 32 && lanes < vectors && (lanes * LOADS < vectors || lanes < piece)) lanes *= 2;
-    job->lanes = (int)lanes;
-    int64_t groups = MTI_BLOCK_THREADS / lanes;
-    auto sum_of_short_rows = mti_sum_group_kernel<T, V>;
-    return MTI_LAUNCH(ctx, sum_of_short_rows, mti_grid(ctx, (job->outer + groups - 1) / groups),
+    /* the fewest threads that keep LOADS loads in flight and read 64 contiguous bytes */
+    int64_t size = 1, piece = 64 / (int64_t)(V * sizeof(T));
+    while (size < 32 && size < vectors && (size * LOADS < vectors || size < piece)) size *= 2;
+    job->team_size = (int)size;
+    int64_t teams = MTI_BLOCK_THREADS / size;
+    auto sum_of_short_rows = mti_sum_team_kernel<T, V>;
+    return MTI_LAUNCH(ctx, sum_of_short_rows, mti_grid(ctx, (job->outer + teams - 1) / teams),
                       MTI_BLOCK_THREADS, 0, *job);
 }
 

@@ -25,13 +25,15 @@ static __device__ __forceinline__ double mti_exp_below(double x)
 static __device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
 static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 
-/* exp(x), x <= 0, of differences of numbers that were stored as T: for 16 bits the hardware's 2^x is
- * exact enough. (Not as one multiply-add, x log2(e) - base log2(e): rounding the last product shows
- * where base is large.) */
+/* exp(x), x <= 0, of differences of numbers that were stored as T: for 16 bits the hardware's 2^x
+ * is exact enough. (Not as one multiply-add, x log2(e) - base log2(e): rounding the last product
+ * shows where base is large.) */
 template <class T> static __device__ __forceinline__ mti_wide<T> mti_exp_of(mti_wide<T> x)
 {
-    if constexpr (sizeof(T) == 2) return mti_exp2_fast(x * (float)MTI_LOG2E);
-    else return mti_exp_below(x);
+    if constexpr (sizeof(T) == 2)
+        return mti_exp2_fast(x * (float)MTI_LOG2E);
+    else
+        return mti_exp_below(x);
 }
 
 /* ---- chunks of a row ---- */
@@ -53,7 +55,8 @@ template <class T> static __device__ __forceinline__ int mti_chunks(int64_t n, i
     return n > 0 ? (int)((uint64_t)(skew + n + N - 1) / N) : 0;
 }
 
-/* The n elements from p on, in chunks of N; chunk 0 begins `skew` elements before p. T may be const.
+/* The n elements from p on, in chunks of N; chunk 0 begins `skew` elements before p. T may be
+ * const.
  */
 template <class T> struct mti_row {
     typedef std::remove_const_t<T> element;
@@ -103,12 +106,11 @@ template <class T> struct mti_row {
     __device__ __forceinline__ mti_packed_vec<element, N> fetch_packed(int c) const
     {
         mti_packed_vec<element, N> chunk;
-        if (is_whole(c))
-            {
-            auto w = mti_load<(int)(16 / sizeof(uint32_t))>(reinterpret_cast<const uint32_t *>(p + first(c)));
+        if (is_whole(c)) {
+            auto w = mti_load<(int)(16 / sizeof(uint32_t))>(
+                reinterpret_cast<const uint32_t *>(p + first(c)));
             memcpy(chunk.words, &w, sizeof w);
-        }
-        else
+        } else
             chunk = fetch_part(c);
         return chunk;
     }
@@ -207,15 +209,15 @@ template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_row
 
 /* ---- teams ---- */
 
-/* How a row fits: in the registers of some lanes, in those of a block, or not at all. */
-enum mti_row_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
+/* How a row fits: in the registers of a team within a warp, in those of a block, or not at all. */
+enum mti_row_fit { MTI_FIT_WARP, MTI_FIT_BLOCK, MTI_FIT_LONG };
 
-#define MTI_LANES_BLOCK 128 /* threads per block if teams are lanes */
-#define MTI_ROW_BLOCK   512 /* most threads per block that is one team */
+#define MTI_WARP_BLOCK 128 /* threads per block if teams lie within warps */
+#define MTI_ROW_BLOCK  512 /* most threads per block that is one team */
 
 /* Long rows need two blocks per multiprocessor: one loads while the other waits. */
 #define MTI_ROW_KERNEL(FIT)                                                                        \
-    __global__ void __launch_bounds__((FIT) == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,    \
+    __global__ void __launch_bounds__((FIT) == MTI_FIT_WARP ? MTI_WARP_BLOCK : MTI_ROW_BLOCK,      \
                                       (FIT) == MTI_FIT_LONG ? 2 : 1)
 
 /* Chunks in a thread's registers at a time: HELD of a row that fits. */
@@ -236,7 +238,7 @@ static inline mti_row_plan mti_plan_rows(int64_t n, size_t element_size, bool al
 {
     int64_t per_chunk = 16 / (int64_t)element_size;
     int64_t chunks = (n + (aligned ? 0 : per_chunk - 1) + per_chunk - 1) / per_chunk;
-    mti_row_plan plan = {MTI_FIT_LANES, 1, 0, MTI_LANES_BLOCK};
+    mti_row_plan plan = {MTI_FIT_WARP, 1, 0, MTI_WARP_BLOCK};
     if (chunks <= 32 * held) {
         /* up to 8 lanes before a lane takes a second chunk: neighbours read neighbouring bytes */
         while (plan.size < 32 && plan.size < chunks && (plan.size < 8 || plan.size * held < chunks))
@@ -250,6 +252,15 @@ static inline mti_row_plan mti_plan_rows(int64_t n, size_t element_size, bool al
     }
     plan.teams = plan.threads / plan.size;
     return plan;
+}
+
+/* A team for a row of n elements at any alignment, in a block without barriers. */
+template <class T> int mti_team_size(int64_t n, int block)
+{
+    int64_t chunks = (n + 2 * mti_chunk_width<T> - 2) / mti_chunk_width<T>;
+    int size = 1;
+    while (size < block && size < chunks) size *= 2;
+    return size;
 }
 
 /* The sum of x over `size` neighbouring lanes, a power of two; all lanes get the same bits. */
@@ -270,23 +281,23 @@ template <class A> static __device__ __forceinline__ A mti_lanes_max(A x, int si
  * the next reduction makes the half reusable. */
 template <class A, mti_row_fit FIT> struct mti_team {
     int rank, size, number; /* number: which team of the block */
-    A *space;               /* 64 elements in shared memory; unused if teams are lanes */
+    A *space;               /* 64 elements in shared memory; unused within a warp */
     int turn;
 
     __device__ __forceinline__ mti_team(int team_size, A *shared) : space(shared), turn(0)
     {
-        size = FIT == MTI_FIT_LANES ? team_size : (int)blockDim.x;
+        size = FIT == MTI_FIT_WARP ? team_size : (int)blockDim.x;
         rank = (int)threadIdx.x % size;
         number = (int)threadIdx.x / size;
     }
     __device__ __forceinline__ A sum(A x)
     {
-        if (FIT == MTI_FIT_LANES) return mti_lanes_sum(x, size);
+        if (FIT == MTI_FIT_WARP) return mti_lanes_sum(x, size);
         return mti_lanes_sum(gather(mti_lanes_sum(x, 32), (A)0), 32);
     }
     __device__ __forceinline__ A largest(A x)
     {
-        if (FIT == MTI_FIT_LANES) return mti_lanes_max(x, size);
+        if (FIT == MTI_FIT_WARP) return mti_lanes_max(x, size);
         return mti_lanes_max(gather(mti_lanes_max(x, 32), -(A)INFINITY), 32);
     }
 

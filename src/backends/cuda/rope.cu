@@ -15,7 +15,7 @@ struct rope_job {
     int64_t heads, a, s, half;        /* heads: over all batches */
     int64_t start;
     double theta;
-    int lanes; /* threads that share a row */
+    int team_size; /* threads that share a row */
     bool inverse;
 };
 
@@ -41,14 +41,14 @@ static __device__ __forceinline__ void turn_of(double position, double frequency
 template <class T, int V> __global__ void __launch_bounds__(BLOCK) rope_pairs(const rope_job job)
 {
     typedef mti_wide<T> A;
-    int lane = (int)threadIdx.x % job.lanes, slots = (int)blockDim.x / job.lanes;
-    int64_t i = ((int64_t)blockIdx.z * job.lanes + lane) * V;
+    int rank = (int)threadIdx.x % job.team_size, teams = (int)blockDim.x / job.team_size;
+    int64_t i = ((int64_t)blockIdx.z * job.team_size + rank) * V;
     if (i >= job.half) return; /* no barrier follows */
     double frequency[V];
     MTI_UNROLL
     for (int j = 0; j < V; j++) frequency[j] = frequency_of(job, i + j, A());
-    int64_t p = (int64_t)blockIdx.x * POSITIONS * slots + (int)threadIdx.x / job.lanes;
-    for (int k = 0; k < POSITIONS && p < job.s; k++, p += slots) {
+    int64_t p = (int64_t)blockIdx.x * POSITIONS * teams + (int)threadIdx.x / job.team_size;
+    for (int k = 0; k < POSITIONS && p < job.s; k++, p += teams) {
         A c[V], s[V];
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
@@ -87,13 +87,13 @@ static bool takes_vectors(const rope_job &job, int width)
 template <class T, int V> static bool launch(mti_ctx *ctx, rope_job job)
 {
     int64_t vectors = job.half / V, groups = (job.heads + HEADS - 1) / HEADS;
-    job.lanes = (int)(vectors < BLOCK ? vectors : BLOCK);
-    int slots = BLOCK / job.lanes;
-    int64_t rows = (int64_t)slots * POSITIONS;
+    job.team_size = (int)(vectors < BLOCK ? vectors : BLOCK);
+    int teams = BLOCK / job.team_size;
+    int64_t rows = (int64_t)teams * POSITIONS;
     dim3 grid(mti_blocks((job.s + rows - 1) / rows), (unsigned)(groups < MOST_Y ? groups : MOST_Y),
-              mti_blocks((vectors + job.lanes - 1) / job.lanes));
+              mti_blocks((vectors + job.team_size - 1) / job.team_size));
     auto rope = rope_pairs<T, V>;
-    return MTI_LAUNCH(ctx, rope, grid, (unsigned)(slots * job.lanes), 0, job);
+    return MTI_LAUNCH(ctx, rope, grid, (unsigned)(teams * job.team_size), 0, job);
 }
 
 extern "C" bool mti_cuda_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse,

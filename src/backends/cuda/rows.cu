@@ -114,7 +114,7 @@ static bool backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_vi
     job.team_size = plan.size;
     unsigned blocks = mti_blocks((job.y.rows + plan.teams - 1) / plan.teams);
     void (*softmax_backward)(backward_job) =
-        plan.fit == MTI_FIT_LANES   ? backward_rows<T, MTI_FIT_LANES, LOG>
+        plan.fit == MTI_FIT_WARP    ? backward_rows<T, MTI_FIT_WARP, LOG>
         : plan.fit == MTI_FIT_BLOCK ? backward_rows<T, MTI_FIT_BLOCK, LOG>
                                     : backward_rows<T, MTI_FIT_LONG, LOG>;
     return MTI_LAUNCH(ctx, softmax_backward, blocks, (unsigned)plan.threads, 0, job);

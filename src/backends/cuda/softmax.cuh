@@ -89,8 +89,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_hel
 /* For a row that is read again later: a larger element rescales the sum so far. */
 template <class T, mti_row_fit FIT>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_long_stats(
-    const mti_row<const T> &x, mti_wide<T> scale, int chunks,
-    mti_team<mti_wide<T>, FIT> &team)
+    const mti_row<const T> &x, mti_wide<T> scale, int chunks, mti_team<mti_wide<T>, FIT> &team)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>, ROOM = mti_room<T, FIT, MTI_SOFTMAX_HELD>;
@@ -115,8 +114,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_lon
 /* Stores y of the chunks at base from v: scale x, or exp(scale x - top) if EXP is done; zeros from
  * column `seen` on. */
 template <class T, mti_row_fit FIT, bool LOG, bool EXP, int ROOM>
-static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int64_t seen,
-                                                        int base,
+static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int64_t seen, int base,
                                                         const mti_team<mti_wide<T>, FIT> &team,
                                                         mti_softmax_stats<mti_wide<T>> stats,
                                                         mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
@@ -181,8 +179,8 @@ static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_
                                                               const mti_team<A, FIT> &team,
                                                               double loss, int64_t count)
 {
-    MTI_SHARED(double, losses[MTI_LANES_BLOCK]);
-    MTI_SHARED(int64_t, counts[MTI_LANES_BLOCK]);
+    MTI_SHARED(double, losses[MTI_WARP_BLOCK]);
+    MTI_SHARED(int64_t, counts[MTI_WARP_BLOCK]);
     if (team.rank == 0) losses[team.number] = loss, counts[team.number] = count;
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -193,7 +191,9 @@ static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_
 }
 
 /* Block b does rows [b, b + 1) * rows_per_block, one per team at a time. */
-template <class T, mti_row_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(mti_softmax_job job)
+template <class T, mti_row_fit FIT, bool LOG>
+MTI_ROW_KERNEL(FIT)
+mti_softmax_rows(mti_softmax_job job)
 {
     typedef mti_wide<T> A;
     MTI_SHARED(A, space[64]);
@@ -237,7 +237,7 @@ static bool mti_softmax_launch(mti_ctx *ctx, mti_softmax_job *job, int64_t max_b
     job->rows_per_block = per_block * plan.teams;
     if (n_blocks) *n_blocks = (int)blocks;
     void (*softmax_rows)(mti_softmax_job) =
-        plan.fit == MTI_FIT_LANES   ? mti_softmax_rows<T, MTI_FIT_LANES, LOG>
+        plan.fit == MTI_FIT_WARP    ? mti_softmax_rows<T, MTI_FIT_WARP, LOG>
         : plan.fit == MTI_FIT_BLOCK ? mti_softmax_rows<T, MTI_FIT_BLOCK, LOG>
                                     : mti_softmax_rows<T, MTI_FIT_LONG, LOG>;
     return MTI_LAUNCH(ctx, softmax_rows, blocks, (unsigned)plan.threads, 0, *job);

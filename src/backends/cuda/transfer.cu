@@ -39,16 +39,19 @@ void mti_cuda_copies_close(mti_ctx *ctx)
     mti_free(ctx->copies);
 }
 
-void *mti_cuda_host_alloc(mti_ctx *, size_t n_bytes)
+void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes)
 {
     void *p = nullptr;
-    if (mti_alloc_should_fail()) return nullptr;
+    if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
     if (cudaHostAlloc(&p, n_bytes ? n_bytes : 1, cudaHostAllocDefault) == cudaSuccess) return p;
     cudaGetLastError();
     return nullptr;
 }
 
-void mti_cuda_host_free(mti_ctx *, void *p, size_t) { cudaFreeHost(p); }
+void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t)
+{
+    if (!mti_cuda_note_free(ctx, p)) cudaFreeHost(p);
+}
 
 static bool make(cudaEvent_t *e, unsigned flags)
 {

@@ -169,11 +169,8 @@ template <class T> __global__ void __launch_bounds__(MAP_BLOCK) shift_rows(shift
 
 template <class T> static bool shift(mti_ctx *ctx, shift_job *job)
 {
-    constexpr int N = mti_chunk_width<T>;
     if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
-    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
-    job->team_size = 1;
-    while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
+    job->team_size = mti_team_size<T>(job->x.n, MAP_BLOCK);
     int64_t teams = MAP_BLOCK / job->team_size;
     void (*log_probabilities)(shift_job) = shift_rows<T>;
     return MTI_LAUNCH(ctx, log_probabilities, mti_blocks((job->x.rows + teams - 1) / teams),

@@ -52,8 +52,14 @@ struct mti_e4m3 {
 struct mti_e5m2 {
     uint8_t bits;
 };
-__host__ __device__ __forceinline__ float mti_widen(mti_e4m3 x) { return mti_f32_from_e4m3(x.bits); }
-__host__ __device__ __forceinline__ float mti_widen(mti_e5m2 x) { return mti_f32_from_e5m2(x.bits); }
+__host__ __device__ __forceinline__ float mti_widen(mti_e4m3 x)
+{
+    return mti_f32_from_e4m3(x.bits);
+}
+__host__ __device__ __forceinline__ float mti_widen(mti_e5m2 x)
+{
+    return mti_f32_from_e5m2(x.bits);
+}
 
 /* Rounds to nearest even; f64 reaches a narrower float through f32, as on the CPU. */
 template <class T> __host__ __device__ __forceinline__ T mti_narrow(double x) { return (T)x; }
@@ -152,10 +158,14 @@ __device__ __forceinline__ void mti_store_as(T *p, const mti_vec<T, N> &x)
  * the remainder's stores. */
 template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const mti_vec<T, N> &x)
 {
-    if constexpr (N > 1 && sizeof x % sizeof(uint4) == 0) mti_store_as<uint4>(p, x);
-    else if constexpr (N > 1 && sizeof x == sizeof(uint2)) mti_store_as<uint2>(p, x);
-    else if constexpr (N > 1 && sizeof x == sizeof(uint32_t)) mti_store_as<unsigned>(p, x);
-    else *mti_at<mti_vec<T, N>>(p) = x;
+    if constexpr (N > 1 && sizeof x % sizeof(uint4) == 0)
+        mti_store_as<uint4>(p, x);
+    else if constexpr (N > 1 && sizeof x == sizeof(uint2))
+        mti_store_as<uint2>(p, x);
+    else if constexpr (N > 1 && sizeof x == sizeof(uint32_t))
+        mti_store_as<unsigned>(p, x);
+    else
+        *mti_at<mti_vec<T, N>>(p) = x;
 }
 
 /* A vector that is kept for long: in whole registers, as in memory. Of a mti_vec the compiler keeps
