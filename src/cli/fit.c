@@ -2,7 +2,7 @@
 #include <string.h>
 #include "cli/verbs.h"
 #include "fit/fit.h"
-#include "report/fit.h"
+#include "report/results.h"
 
 static void show(void *user, int64_t done, int64_t of, int64_t measured)
 {

@@ -3,8 +3,8 @@
  * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
 #include "report/json.h"
-#include "report/report.h"
-#include "report/timeline.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 enum { STEPS = 1, PHASES, OPS }; /* rows of slices */
 
