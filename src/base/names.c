@@ -3,13 +3,6 @@
 #include <string.h>
 #include "base/base.h"
 
-uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n)
-{
-    const unsigned char *at = bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
 #define FEW 8 /* so few names are compared one by one: that is faster than to hash one */
 
 static const mti_name_entry *find(const mti_name_index *x, const char *name, size_t n)

@@ -6,7 +6,7 @@
 #include "audit/audit.h"
 #include "cli/verbs.h"
 #include "report/json.h"
-#include "report/report.h"
+#include "report/text.h"
 
 /* The wanted gradients: "dx dw". */
 static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, unsigned want)
@@ -181,64 +181,92 @@ static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options
 
 /* ---- JSON ---- */
 
-static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
+typedef struct kept {
+    const char *op;
+    const mti_audit_kept *is;
+} kept;
+
+static void describe_way(mti_fields *f, const void *object, size_t i)
 {
-    json_t *j = json_object(), *shape = json_array(), *ways = json_array();
-    mti_json_put_text(j, "name", k->argument);
-    mti_json_put_text(j, "role", mt_save_role_name(k->role));
-    for (int d = 0; d < k->rank; d++) mti_json_push(shape, json_integer(k->shape[d]));
-    mti_json_put(j, "shape", shape);
-    mti_json_put_text(j, "dtype", mt_dtype_name(k->dtype));
-    mti_json_put_int(j, "bytes", k->bytes);
-    mti_json_put(j, "parameter", json_boolean(k->parameter));
-    mti_json_put(j, "needed", json_boolean(k->needed));
-    mti_json_put_text(j, "altered", k->altered);
-    mti_json_put(j, "difference", isfinite(k->difference) ? json_real(k->difference) : json_null());
-    const mti_cheaper *way;
-    for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
-        mti_json_push(ways, json_pack("{s:s,s:s,s:I}", "kind", mti_cheaper_name(way->kind), "text",
-                                      way->text, "bytes", (json_int_t)mti_cheaper_bytes(way, k)));
-    mti_json_put(j, "cheaper", ways);
-    return j;
+    const kept *k = object;
+    const mti_cheaper none = {0}, *way = k->op ? mti_audit_cheaper(k->op, k->is, i) : &none;
+    mti_field_text(f, "kind", mti_cheaper_name(way->kind));
+    mti_field_text(f, "text", way->text);
+    mti_field_size(f, "bytes", mti_cheaper_bytes(way, k->is));
 }
 
-static json_t *audit_json(const mti_op_audit *a)
+static void describe_kept(mti_fields *f, const void *object)
 {
-    json_t *j = json_object(), *sets = json_array();
-    mti_json_put_text(j, "op", a->of.op);
-    mti_json_put_text(j, "how", a->of.note);
-    for (int i = 0; i < a->n_sets; i++) {
-        const mti_audit_set *s = &a->sets[i];
-        char want[64];
-        json_t *set = json_object(), *kept = json_array();
-        mti_json_put_text(set, "wants", wanted_text(want, sizeof want, a, s->want));
-        mti_json_put_int(set, "bytes", s->bytes);
-        for (int k = 0; k < s->n_kept; k++) mti_json_push(kept, kept_json(a, &s->kept[k]));
-        mti_json_put(set, "keeps", kept);
-        mti_json_push(sets, set);
-    }
-    mti_json_put(j, "sets", sets);
-    json_t *taken = json_array();
-    for (int i = 0; i < a->n_taken; i++) {
-        const mti_audit_taken *way = &a->taken[i];
-        mti_json_push(taken,
-                      json_pack("{s:s?,s:s,s:I,s:I,s:f}", "name", way->argument, "kind",
-                                mti_cheaper_name(way->kind), "before", (json_int_t)way->before,
-                                "bytes", (json_int_t)way->after, "difference", way->difference));
-    }
-    mti_json_put(j, "taken", taken);
-    mti_json_put_int(j, "findings", (uint64_t)a->n_findings);
-    return j;
+    const kept *o = object;
+    const mti_audit_kept *k = o->is;
+    size_t n_ways = 0;
+    while (o->op && mti_audit_cheaper(o->op, k, n_ways)) n_ways++;
+    mti_field_text(f, "name", k->argument);
+    mti_field_role(f, "role", k->role);
+    mti_field_shape(f, "shape", k->rank, k->shape);
+    mti_field_text(f, "dtype", mt_dtype_name(k->dtype));
+    mti_field_size(f, "bytes", k->bytes);
+    mti_field_bool(f, "parameter", k->parameter);
+    mti_field_bool(f, "needed", k->needed);
+    mti_field_text(f, "altered", k->altered);
+    mti_field_real(mti_null_unless(f, isfinite(k->difference)), "difference", k->difference);
+    mti_field_each(f, "cheaper", describe_way, o, n_ways);
 }
 
-static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
+typedef struct set {
+    const mti_op_audit *audit;
+    const mti_audit_set *is;
+} set;
+
+static void describe_ith_kept(mti_fields *f, const void *object, size_t i)
 {
-    json_t *j = json_object(), *ops = json_array();
-    mti_json_put_text(j, "schema", "memtape.audit/1");
-    for (size_t i = 0; i < n; i++) mti_json_push(ops, audit_json(&audits[i]));
-    mti_json_put(j, "ops", ops);
-    return mti_json_write(j, path) == MT_OK;
+    const set *s = object;
+    describe_kept(f, &(kept){s->audit->of.op, &s->is->kept[i]});
 }
+
+static void describe_set(mti_fields *f, const void *audit, size_t i)
+{
+    const mti_op_audit *a = audit;
+    const set s = {a, &a->sets[i]};
+    char wanted[64];
+    mti_field_text(f, "wants", a->of.op ? wanted_text(wanted, sizeof wanted, a, s.is->want) : NULL);
+    mti_field_size(f, "bytes", s.is->bytes);
+    mti_field_each(f, "keeps", describe_ith_kept, &s, (size_t)s.is->n_kept);
+}
+
+static void describe_taken(mti_fields *f, const void *taken)
+{
+    const mti_audit_taken *t = taken;
+    mti_field_text(mti_null_unless(f, t->argument), "name", t->argument);
+    mti_field_text(f, "kind", mti_cheaper_name(t->kind));
+    mti_field_size(f, "before", t->before);
+    mti_field_size(f, "bytes", t->after);
+    mti_field_real(f, "difference", t->difference);
+}
+
+static void describe_op(mti_fields *f, const void *audit)
+{
+    const mti_op_audit *a = audit;
+    mti_field_text(f, "op", a->of.op);
+    mti_field_text(f, "how", a->of.note);
+    mti_field_each(f, "sets", describe_set, a, (size_t)a->n_sets);
+    mti_field_list(f, "taken", describe_taken, a->taken, (size_t)a->n_taken, sizeof *a->taken);
+    mti_field_int(f, "findings", a->n_findings);
+}
+
+typedef struct audit_list {
+    const mti_op_audit *at;
+    size_t n;
+} audit_list;
+
+static void describe_audits(mti_fields *f, const void *object)
+{
+    const audit_list *a = object;
+    mti_field_schema(f, "memtape.audit/1");
+    mti_field_list(f, "ops", describe_op, a->at, a->n, sizeof *a->at);
+}
+
+json_t *mti_audit_schema(void) { return mti_schema_of(describe_audits, &(audit_list){0}); }
 
 /* ---- the verb ---- */
 
@@ -277,7 +305,8 @@ int mti_audit(const mti_options *o)
     mti_op_audit *audits = mti_calloc((size_t)mti_case_count(MTI_CASE_AUDIT), sizeof *audits);
     bool to_stdout = o->json && !strcmp(o->json, "-");
     bool ok = audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
-              (!o->json || write_json(audits, n, o->json));
+              (!o->json || mti_json_write(mti_json_of(describe_audits, &(audit_list){audits, n}),
+                                          o->json) == MT_OK);
     mti_free(audits);
     return ok ? MTI_EXIT_OK : mti_report_failure(o);
 }

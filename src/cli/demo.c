@@ -6,7 +6,7 @@
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
-#include "report/report.h"
+#include "report/text.h"
 
 #define HELD_FRACTION 0.1
 #define MAX_TIMED     64   /* at most so many steps are timed to plan the run */

@@ -5,7 +5,7 @@
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "measure/tape.h"
-#include "report/tape.h"
+#include "report/results.h"
 
 static bool print(const mti_tape *t, const mti_options *o, const mt_device *device)
 {

@@ -4,7 +4,7 @@
 #include "cli/verbs.h"
 #include "fit/fit.h"
 #include "nn/model.h"
-#include "report/fit.h"
+#include "report/results.h"
 
 /* ---- options ---- */
 

@@ -3,7 +3,7 @@
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
-#include "report/report.h"
+#include "report/text.h"
 
 /* Text that comes byte by byte. A terminal gets whole characters, and no control characters. */
 typedef struct writer {

@@ -10,7 +10,7 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
-#include "report/report.h"
+#include "report/text.h"
 
 typedef int verb_fn(const mti_options *o);
 

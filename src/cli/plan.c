@@ -1,8 +1,8 @@
 /* plan.c: `memtape plan MODEL`: what training costs, by formula and as measured on meta. */
 #include "cli/verbs.h"
-#include "report/budget.h"
-#include "report/html.h"
-#include "report/plan.h"
+#include "report/pictures.h"
+#include "report/results.h"
+#include "report/page.h"
 
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {

@@ -1,11 +1,9 @@
 /* profile.c: `memtape profile MODEL`: two training steps, the first under the ledger. */
 #include <string.h>
 #include "cli/verbs.h"
-#include "report/html.h"
-#include "report/profile.h"
-#include "report/snapshot.h"
-#include "report/timeline.h"
-#include "report/title.h"
+#include "report/page.h"
+#include "report/results.h"
+#include "report/pictures.h"
 
 static void title_of(char buf[MTI_TITLE], const mti_profile_result *p)
 {

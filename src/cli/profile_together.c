@@ -5,15 +5,15 @@
 #include "cli/verbs.h"
 #include "comm/comm.h"
 #include "measure/room.h"
-#include "report/figures.h"
-#include "report/together.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 #define NAME "memtape profile"
 
 /* Whether all ranks have made the same model of MODEL, which may be a file. */
 static bool same_model(const mti_options *o)
 {
-    json_t *model = mti_model_json(&o->workload);
+    json_t *model = mti_json_of(mti_describe_model, &o->workload);
     char *text = mti_json_complete(model, 0);
     json_decref(model);
     bool ok = text && mt_comm_agree(o->world, "the model", text) == MT_OK;

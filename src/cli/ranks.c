@@ -1,7 +1,7 @@
 /* ranks.c: `memtape ranks`: what a rank keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
-#include "report/html.h"
-#include "report/rank.h"
+#include "report/page.h"
+#include "report/results.h"
 
 int mti_ranks(const mti_options *o)
 {

@@ -1,6 +1,6 @@
 /* serve.c: `memtape serve MODEL`: how many sequences a model generates at once on a GPU. */
 #include "cli/verbs.h"
-#include "report/serve.h"
+#include "report/results.h"
 
 #define SHORTEST 16
 

@@ -2,8 +2,8 @@
 #include <string.h>
 #include "cli/sweep_rows.h"
 #include "cli/verbs.h"
-#include "report/html.h"
-#include "report/sweep.h"
+#include "report/page.h"
+#include "report/results.h"
 
 static void show_turn(void *user, int64_t turn, int64_t n_turns, size_t row)
 {

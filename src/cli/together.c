@@ -5,7 +5,7 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
-#include "nn/json_text.h"
+#include "report/results.h"
 
 /* ---- beginning ---- */
 
@@ -95,9 +95,7 @@ bool mti_together_gather(mt_comm *world, json_t *own, json_t **out)
         const char *at = all;
         for (int64_t i = 0; i < ranks; i++, at += strlen(at) + 1)
             mti_json_push(list, mti_json_read(at, strlen(at), NULL));
-        *out = json_object();
-        mti_json_put_text(*out, "schema", "memtape.ranks/1");
-        mti_json_put(*out, "ranks", list);
+        *out = mti_gathered_json(list);
     }
     mti_free(all);
     mti_free(text);

@@ -10,9 +10,8 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
-#include "report/live.h"
-#include "report/report.h"
-#include "report/snapshot.h"
+#include "report/pictures.h"
+#include "report/text.h"
 
 #define NAME       "memtape train"
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */

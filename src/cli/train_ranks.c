@@ -6,9 +6,7 @@
 #include "cli/verbs.h"
 #include "comm/comm.h"
 #include "measure/room.h"
-#include "report/figures.h"
-#include "report/rank.h"
-#include "report/together.h"
+#include "report/results.h"
 
 bool mti_train_ranks_place(mti_options *o, mti_rank_figures *f)
 {
@@ -123,27 +121,6 @@ void mti_train_ranks_introduce(const mti_workload *w)
     printf("\n");
 }
 
-static json_t *rank_json(const mti_rank_figures *f, const mti_trainer *t)
-{
-    json_t *j = json_object(), *predicted = json_object();
-    mti_json_put_text(j, "schema", "memtape.train/1");
-    mti_json_put(j, "parallel", mti_place_json(&t->workload));
-    mti_json_put_int(j, "steps", (uint64_t)t->step);
-    mti_json_put_real(j, "loss", t->loss);
-    for (int i = 0; i < MTI_FIGURES; i++) {
-        mti_json_put_int(j, mti_figure_names[i], f->measured[i]);
-        mti_json_put_int(predicted, mti_figure_names[i], f->predicted[i]);
-    }
-    mti_json_put(j, "predicted", predicted);
-    mti_json_put(j, "compared", json_boolean(!f->skipped && !f->stopped));
-    const mt_scaler *scaler = t->memory_hooks.scaler;
-    mti_json_put(j, "skipped", scaler ? json_integer(mt_scaler_get(scaler).skipped) : json_null());
-    mti_json_put_int(j, "sent", f->sent);
-    mti_json_put_real(j, "in_comms_s", f->in_comms);
-    mti_json_put_real(j, "hidden_s", f->hidden);
-    return j;
-}
-
 /* On rank 0, of all ranks. */
 static bool print_all(const mti_options *o, const mti_rank_figures *all)
 {
@@ -164,9 +141,13 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     f->n_params = t->stage.n_params;
     f->sent = mti_parallel_sent(h);
     mti_parallel_times(h, &f->in_comms, &f->hidden);
+    const mt_scaler *scaler = t->memory_hooks.scaler;
+    int64_t skipped = scaler ? mt_scaler_get(scaler).skipped : -1;
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
-    bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
-              (!o->json || mti_together_gather(o->world, rank_json(f, t), &object));
+    bool ok = all && mti_comm_share(o->world, f, sizeof *f, all);
+    if (ok && o->json)
+        ok = mti_together_gather(
+            o->world, mti_training_json(&t->workload, f, t->step, t->loss, skipped), &object);
     if (ok && group.rank == 0)
         ok = (o->quiet || print_all(o, all)) &&
              (!object || mti_json_write(object, o->json) == MT_OK);

@@ -1,8 +1,7 @@
 /* budget.c: the checkpoints that fit a budget, as text, as a picture and as JSON. */
-#include "report/title.h"
-#include "report/budget.h"
-#include "report/report.h"
-#include "report/svg_curve.h"
+#include "report/pictures.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 /* ---- text ---- */
 
@@ -128,40 +127,65 @@ bool mti_draw_budget(const mti_budget_found *b, const char *path)
 
 /* ---- JSON ---- */
 
-static json_t *figures_json(const mt_budget_figures *f)
+static void describe_figures(mti_fields *f, const void *figures)
 {
-    return json_pack("{s:I,s:I}", "peak", (json_int_t)f->peak, "recompute_flops",
-                     (json_int_t)f->flops.recompute);
+    const mt_budget_figures *b = figures;
+    mti_field_size(f, "peak", b->peak);
+    mti_field_size(f, "recompute_flops", b->flops.recompute);
 }
 
-static json_t *plan_json(const mt_budget_plan *plan)
+static void describe_part(mti_fields *f, const void *plan, size_t i)
 {
-    mt_budget_figures f = mti_budget_figures_of(plan);
-    json_t *j = figures_json(&f), *parts = json_array();
-    mti_json_put_int(j, "reserved", f.reserved);
-    for (size_t i = 0; i < mt_budget_plan_count(plan); i++) {
-        mt_budget_part part;
-        char keeps[PART_TEXT];
-        if (mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps) != MT_OK) break;
-        mti_json_push(parts, json_pack("{s:I,s:I,s:I,s:b,s:s}", "from", (json_int_t)part.from,
-                                       "layers", (json_int_t)part.n, "group",
-                                       (json_int_t)part.group, "core", part.core, "keeps", keeps));
-    }
-    mti_json_put(j, "parts", parts);
-    return j;
+    mt_budget_part part = {0};
+    char keeps[PART_TEXT] = "";
+    if (plan) mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps);
+    mti_field_int(f, "from", part.from);
+    mti_field_int(f, "layers", part.n);
+    mti_field_int(f, "group", part.group);
+    mti_field_bool(f, "core", part.core);
+    mti_field_text(f, "keeps", keeps);
 }
 
-json_t *mti_budget_json(const mti_budget_found *b, size_t measured)
+static void describe_plan(mti_fields *f, const mt_budget_plan *plan)
 {
-    json_t *j = plan_json(b->plan);
-    mti_json_put_int(j, "budget", b->workload->budget);
-    mti_json_put(j, "measured_peak", measured ? json_integer((json_int_t)measured) : json_null());
-    if (!b->n_front) return j;
-    json_t *front = json_array(), *others = json_object();
-    for (int i = 0; i < b->n_front; i++) mti_json_push(front, plan_json(b->front[i]));
+    const mt_budget_figures b = plan ? mti_budget_figures_of(plan) : (mt_budget_figures){0};
+    describe_figures(f, &b);
+    mti_field_size(f, "reserved", b.reserved);
+    mti_field_each(f, "parts", describe_part, plan, plan ? mt_budget_plan_count(plan) : 0);
+}
+
+static void describe_front(mti_fields *f, const void *found, size_t i)
+{
+    describe_plan(f, ((const mti_budget_found *)found)->front[i]);
+}
+
+static void describe_presets(mti_fields *f, const void *found)
+{
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
-        mti_json_put(others, mti_budget_presets[i], figures_json(&b->presets[i]));
-    mti_json_put(j, "front", front);
-    mti_json_put(j, "presets", others);
-    return j;
+        mti_field_object(f, mti_budget_presets[i], describe_figures,
+                         &((const mti_budget_found *)found)->presets[i]);
+}
+
+typedef struct budget {
+    const mti_budget_found *found;
+    size_t measured;
+    bool front;
+} budget;
+
+static void describe_budget(mti_fields *f, const void *object)
+{
+    const budget *o = object;
+    const mti_budget_found *b = o->found;
+    describe_plan(f, b->plan);
+    mti_field_size(f, "budget", b->plan ? b->workload->budget : 0);
+    mti_field_size(mti_null_unless(f, o->measured), "measured_peak", o->measured);
+    if (!o->front) return;
+    mti_field_each(f, "front", describe_front, b, (size_t)b->n_front);
+    mti_field_object(f, "presets", describe_presets, b);
+}
+
+void mti_field_budget(mti_fields *f, const mti_budget_found *found, size_t measured, bool front)
+{
+    mti_field_object(mti_null_unless(f, found->plan), "budget", describe_budget,
+                     &(budget){found, measured, front});
 }

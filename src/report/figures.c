@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <string.h>
 #include "nn/model.h"
-#include "report/figures.h"
+#include "parallel/parallel.h"
+#include "report/parts.h"
 
 /* A line that is put together piece by piece. */
 typedef struct line {
@@ -117,6 +118,59 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     mti_print_line(out, style, recipe.text);
 }
 
+/* ---- which rank, and what stays with it ---- */
+
+void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
+{
+    const mt_parallel h = mti_filled_in(&w->parallel);
+    if (!w->ranked) return;
+    static const char *const gathered[] = {"", ", gathered by block", ", gathered ahead"};
+    char text[400], piece[80] = "";
+    if (h.context > 1)
+        snprintf(piece, sizeof piece, "piece %lld of %lld of each sequence, ",
+                 (long long)h.context_rank, (long long)h.context);
+    int head = snprintf(text, sizeof text, "rank %lld", (long long)w->rank);
+    snprintf(text + head, sizeof text - (size_t)head,
+             "  stage %lld of %lld, 1 of %lld that share each layer%s, %s%lld with other "
+             "data%s%s%s",
+             (long long)h.stage, (long long)h.pipeline, (long long)h.tensor,
+             h.sequence ? " and the sequence" : "", piece, (long long)h.data,
+             h.f32_shards ? ", f32 shards" : "", h.f32_reduce ? " and sums" : "",
+             gathered[h.gather]);
+    mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
+}
+
+void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
+                    const mti_style *style)
+{
+    if (!w->ranked) return;
+    mti_print_place(w, out, style);
+    mti_print(out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
+              (long long)m->in_flight, m->in_flight == 1 ? "" : "s");
+}
+
+bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out,
+                      const mti_style *style)
+{
+    if (!w->ranked) return true;
+    mti_heading(out, style, "From step to step, ZeRO stage %d", w->parallel.zero);
+    mti_table *t = mti_table_new("rl", NULL);
+    const struct {
+        size_t bytes;
+        const char *what;
+    } rows[] = {{m->param_bytes, "parameters"},
+                {m->grad_bytes, "gradients"},
+                {m->optimizer_bytes, "state of the optimizer"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mti_table_bytes(t, (int64_t)rows[i].bytes);
+        mti_table_cell(t, "%s%s", rows[i].what,
+                       i == 2 && w->memory.master ? ", with master copies" : "");
+    }
+    return mti_table_finish(t, out, style);
+}
+
+/* ---- rows and tables ---- */
+
 void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
 {
     mti_table_cell(t, "%s", sign);
@@ -149,115 +203,4 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
     mti_table_bytes(t, (int64_t)sum);
     mti_table_skip(t, 1);
     return mti_table_finish(t, out, style);
-}
-
-/* ---- as JSON ---- */
-
-/* Each choice of ops; null where the model does not have it. */
-static json_t *ops_json(const mt_model_config *c)
-{
-    const mt_op_choices *ops = &c->ops;
-    bool feeds = mti_feeds(c->kind), gated = feeds && c->mlp == MT_MLP_SWIGLU;
-    bool rms = mti_attends(c->kind) && mti_feeds(c->kind) && c->norm_kind != MT_NORM_LAYER;
-    bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
-    bool math = mti_attends(c->kind) && c->attention == MT_ATTENTION_MATH;
-    bool grouped = mti_attends(c->kind) && mti_repeats_heads(c);
-    const char *const *forms = mti_op_forms.names, *const *types = mti_op_precisions.names;
-    json_t *j = json_object();
-    mti_json_put_text(j, "swiglu", gated ? forms[ops->swiglu] : NULL);
-    mti_json_put_text(j, "rms_norm", rms ? forms[ops->rms_norm] : NULL);
-    mti_json_put_text(j, "gelu_tanh", tanh ? forms[ops->gelu_tanh] : NULL);
-    mti_json_put_text(j, "rope", c->rope_theta > 0 ? forms[ops->rope] : NULL);
-    mti_json_put_text(j, "softmax", math ? types[ops->softmax] : NULL);
-    mti_json_put_text(j, "kv_groups", grouped ? mti_kv_groupings.names[ops->kv_groups] : NULL);
-    mti_json_put_text(j, "loss", mti_is_whole(c->kind) ? mti_loss_forms.names[ops->loss] : NULL);
-    return j;
-}
-
-json_t *mti_model_json(const mti_workload *w)
-{
-    mt_model_config resolved = w->config;
-    mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
-    const mt_model_config *c = &resolved;
-    bool acts = mti_feeds(c->kind) && c->mlp != MT_MLP_SWIGLU;
-    bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
-    bool feeds = mti_feeds(c->kind), norms = whole || c->kind == MT_MODEL_BLOCK;
-    json_t *j = json_object();
-    mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
-    mti_json_put_text(j, "preset", w->preset);
-    mti_json_put_int(j, "batch", (uint64_t)w->batch);
-    mti_json_put_int(j, "seq", (uint64_t)w->seq);
-    mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
-    mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
-    mti_json_put(j, "kv_heads", attends ? json_integer(c->kv_heads) : json_null());
-    mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
-    mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
-    mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
-    mti_json_put(j, "ffn", c->kind != MT_MODEL_ATTENTION ? json_integer(c->ffn) : json_null());
-    mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
-    mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
-    mti_json_put_text(j, "out_act", c->has_out_act ? mt_act_name(c->out_act) : NULL);
-    mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
-    mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
-    mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
-    if (c->qk_norm) mti_json_put_text(j, "qk_norm", mt_qk_norm_name(c->qk_norm));
-    if (c->joint_products) mti_json_put(j, "joint_products", json_true());
-    if (c->attention_cap > 0) mti_json_put(j, "attention_cap", json_real(c->attention_cap));
-    if (c->logit_cap > 0) mti_json_put(j, "logit_cap", json_real(c->logit_cap));
-    if (c->position_offset) mti_json_put_int(j, "position_offset", (uint64_t)c->position_offset);
-    if (c->window) mti_json_put_int(j, "window", (uint64_t)c->window);
-    mti_json_put(j, "dropout", json_real(c->dropout));
-    mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
-    mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());
-    mti_json_put_text(j, "dtype", mt_dtype_name(c->dtype));
-    mti_json_put(j, "ops", ops_json(c));
-    mti_json_put_text(j, "recipe", w->recipe);
-    mti_json_put_text(j, "recipe_options", w->recipe ? w->recipe_options : NULL);
-    mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
-    mti_json_put_int(j, "seed", w->seed);
-    return j;
-}
-
-json_t *mti_params_json(uint64_t n_params, size_t n_bytes)
-{
-    return json_pack("{s:I,s:I}", "count", (json_int_t)n_params, "bytes", (json_int_t)n_bytes);
-}
-
-json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
-{
-    json_t *j = json_object();
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
-    return j;
-}
-
-json_t *mti_steady_json(const mti_steady *s)
-{
-    return json_pack("{s:I,s:I,s:I,s:I,s:o}", "requested", (json_int_t)s->requested, "peak",
-                     (json_int_t)s->peak, "active", (json_int_t)s->peak, "reserved",
-                     (json_int_t)s->reserved, "by_category", mti_categories_json(s->by_category));
-}
-
-json_t *mti_flops_json(const mt_flops *flops)
-{
-    return json_pack("{s:I,s:I,s:I}", "forward", (json_int_t)flops->forward, "backward",
-                     (json_int_t)flops->backward, "recompute", (json_int_t)flops->recompute);
-}
-
-json_t *mti_formula_json(const mti_formula *f)
-{
-    if (!f->known) return json_null();
-    json_t *j = json_object(), *terms = json_array(), *residual = json_array();
-    mti_json_put(j, "bytes", json_integer(f->bytes));
-    mti_json_put_text(j, "text", f->text);
-    for (int i = 0; i < f->n_terms; i++)
-        mti_json_push(terms, json_pack("{s:s,s:s,s:I}", "text", f->terms[i].text, "what",
-                                       f->terms[i].what, "bytes", (json_int_t)f->terms[i].bytes));
-    mti_json_put(j, "terms", terms);
-    for (int i = 0; i < f->n_residual; i++)
-        mti_json_push(residual, json_pack("{s:s,s:I}", "term", f->residual[i].text, "bytes",
-                                          (json_int_t)f->residual[i].bytes));
-    mti_json_put(j, "residual", residual);
-    mti_json_put(j, "unexplained", json_integer(f->unexplained));
-    return j;
 }

@@ -1,7 +1,7 @@
 /* fit_text.c: what fits, in ten lines of 80 columns, and the command that shows the first in full.
  */
 #include <string.h>
-#include "report/fit.h"
+#include "report/results.h"
 
 #define GIB  1073741824.0
 #define MOST 5 /* set-ups shown, one less if the answer takes two lines; if none fits, ... */

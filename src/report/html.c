@@ -1,8 +1,7 @@
 /* html.c: the page with its title and its data filled in. */
 #include "files/files.h"
-#include "report/html.h"
 #include "report/page.h"
-#include "report/svg_parts.h"
+#include "report/pictures.h"
 
 /* Within a script element `<` could end it. */
 static void put_json(FILE *out, const char *text) { mti_json_print(out, text, "<"); }

@@ -1,7 +1,7 @@
 /* html_json.c: the page of a report that exists as JSON text, by this program or by another one. */
 #include <string.h>
 #include "memtape/report.h"
-#include "report/html.h"
+#include "report/page.h"
 
 /* Those for which page/main.js has a page. */
 static bool has_page(const char *schema)

@@ -3,7 +3,7 @@
  * something. docs/report.md has the form. */
 #include <string.h>
 #include "memtape/op_table.h"
-#include "report/html.h"
+#include "report/page.h"
 
 /* Texts are written once and referred to by their place in `texts`, an event's phase, module and op
  * by their place in `places`. */

@@ -1,8 +1,7 @@
 /* instant.c: who held memory at the peak, at a refusal, and over both steps. */
 #include <string.h>
-#include "report/figures.h"
-#include "report/profile.h"
-#include "report/rank.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 #define ROWS_AT_PEAK    8 /* of largest holders */
 #define ROWS_AT_REFUSAL 4
@@ -194,86 +193,87 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
 
 /* ---- as JSON ---- */
 
-static json_t *holder_json(const mti_holder *h)
+static void describe_keeper(mti_fields *f, const void *saver)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "category", mt_category_name(h->category));
-    mti_json_put_text(j, "module", h->module);
-    mti_json_put_text(j, "op", h->op);
-    mti_json_put_text(j, "phase", h->phase);
-    mti_json_put_int(j, "storages", h->n);
-    mti_json_put_int(j, "allocated", h->bytes);
-    mti_json_put(j, "kept",
-                 h->kept ? json_pack("{s:s,s:s,s:s}", "op", h->saver.op, "role",
-                                     mt_save_role_name(h->saver.role), "name", h->saver.argument)
-                         : json_null());
-    return j;
+    const mt_saver *s = saver;
+    mti_field_text(f, "op", s->op);
+    mti_field_role(f, "role", s->role);
+    mti_field_text(f, "name", s->argument);
 }
 
-static json_t *instant_json(const mti_measurement *m, size_t event)
+static void describe_holder(mti_fields *f, const void *holder)
 {
-    json_t *j = json_object(), *largest = json_array();
-    const mt_mem_event *e = &m->timeline.events.at[event];
-    size_t bytes[MT_CATEGORY_COUNT];
-    mti_holders holders;
-    mti_json_put_int(j, "event", event);
-    mti_json_put_int(j, "step", in_steady_step(m, event) ? 2 : 1);
-    mti_json_put_text(j, "phase", e->phase);
-    mti_json_put_text(j, "module", e->module);
-    mti_json_put_text(j, "op", e->op);
-    mti_json_put_int(j, "allocated", e->current);
-    mti_timeline_categories(&m->timeline, event, bytes);
-    mti_json_put(j, "by_category", mti_categories_json(bytes));
+    const mti_holder *h = holder;
+    mti_field_category(f, "category", h->category);
+    mti_field_text(f, "module", h->module);
+    mti_field_text(f, "op", h->op);
+    mti_field_text(f, "phase", h->phase);
+    mti_field_size(f, "storages", h->n);
+    mti_field_size(f, "allocated", h->bytes);
+    mti_field_object(mti_null_unless(f, h->kept), "kept", describe_keeper, &h->saver);
+}
+
+static void describe_instant(mti_fields *f, const mti_measurement *m, size_t event)
+{
+    const mt_mem_event none = {0},
+                       *e = m->timeline.events.n ? &m->timeline.events.at[event] : &none;
+    size_t bytes[MT_CATEGORY_COUNT] = {0};
+    mti_holders holders = {0};
     bool ok = holders_of(m, event, &holders);
-    for (size_t i = 0; ok && i < holders.n && i < ROWS_TO_SHOW; i++)
-        mti_json_push(largest, holder_json(&holders.at[i]));
+    size_t n = holders.n < ROWS_TO_SHOW ? holders.n : ROWS_TO_SHOW;
+    mti_timeline_categories(&m->timeline, event, bytes);
+    mti_field_size(f, "event", event);
+    mti_field_int(f, "step", in_steady_step(m, event) ? 2 : 1);
+    mti_field_text(f, "phase", e->phase);
+    mti_field_text(f, "module", e->module);
+    mti_field_text(f, "op", e->op);
+    mti_field_size(f, "allocated", e->current);
+    mti_field_categories(f, "by_category", bytes);
+    mti_field_list(f, "largest", describe_holder, holders.at, n, sizeof *holders.at);
     mti_holders_free(&holders);
-    if (ok)
-        mti_json_put(j, "largest", largest);
-    else
-        json_decref(largest), mti_json_put(j, "largest", NULL);
-    return j;
+    if (!ok) mti_json_put(f->json, "largest", NULL);
 }
 
-json_t *mti_peak_json(const mti_measurement *m)
+void mti_describe_peak(mti_fields *f, const void *measurement)
 {
-    return m->timeline.events.n ? instant_json(m, mti_timeline_peak(&m->timeline)) : json_null();
+    const mti_measurement *m = measurement;
+    describe_instant(f, m, mti_timeline_peak(&m->timeline));
 }
 
-static json_t *event_json(const mt_mem_event *e)
+static void describe_needed(mti_fields *f, const void *need)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "kind", mti_event_kind_name(e->kind));
-    mti_json_put_int(j, "storage", e->serial);
-    mti_json_put_int(j, "bytes", e->requested);
-    mti_json_put_int(j, "allocated", e->allocated);
-    mti_json_put_text(j, "category", mt_category_name(e->category));
-    mti_json_put_text(j, "was", e->kind == MT_MEM_RECATEGORY ? mt_category_name(e->was) : NULL);
-    mti_json_put_text(j, "phase", e->phase);
-    mti_json_put_text(j, "module", e->module);
-    mti_json_put_text(j, "op", e->op);
-    mti_json_put_int(j, "current", e->current);
-    mti_json_put_int(j, "reserved", e->reserved);
-    return j;
+    const mti_need *n = need;
+    mti_field_size(f, "peak", n->peak);
+    mti_field_size(f, "reserved", n->reserved);
 }
 
-json_t *mti_timeline_json(const mti_timeline *t)
+void mti_describe_refusal(mti_fields *f, const void *refusal)
 {
-    json_t *j = json_array();
-    for (size_t i = 0; i < t->events.n; i++) mti_json_push(j, event_json(&t->events.at[i]));
-    return j;
+    const mti_refusal *r = refusal;
+    const mti_profile_result *p = r->profile;
+    const mt_mem_event none = {0}, *events = p->measured.timeline.events.at;
+    const mt_mem_event *e = events ? &events[r->event] : &none;
+    describe_instant(f, &p->measured, r->event);
+    mti_field_size(f, "requested", e->requested);
+    mti_field_category(f, "category", e->category);
+    mti_field_object(mti_null_unless(f, p->needed.peak), "needed", describe_needed, &p->needed);
 }
 
-json_t *mti_refusal_json(const mti_profile_result *p, size_t event)
+void mti_describe_event(mti_fields *f, const void *event)
 {
-    const mti_measurement *m = &p->measured;
-    const mt_mem_event *e = &m->timeline.events.at[event];
-    json_t *j = instant_json(m, event);
-    mti_json_put_int(j, "requested", e->requested);
-    mti_json_put_text(j, "category", mt_category_name(e->category));
-    mti_json_put(j, "needed",
-                 p->needed.peak ? json_pack("{s:I,s:I}", "peak", (json_int_t)p->needed.peak,
-                                            "reserved", (json_int_t)p->needed.reserved)
-                                : json_null());
-    return j;
+    const mt_mem_event *e = event;
+    const char *kinds[MT_MEM_OOM + 1];
+    bool was = e->kind == MT_MEM_RECATEGORY;
+    for (int k = 0; k <= MT_MEM_OOM; k++) kinds[k] = mti_event_kind_name((mt_mem_event_kind)k);
+    mti_field_one_of(f, "kind", mti_event_kind_name(e->kind), kinds, MT_MEM_OOM + 1);
+    mti_field_size(f, "storage", e->serial);
+    mti_field_size(f, "bytes", e->requested);
+    mti_field_size(f, "allocated", e->allocated);
+    mti_field_category(f, "category", e->category);
+    mti_field_category(mti_null_unless(f, was), "was", e->was);
+    mti_field_text(f, "phase", e->phase);
+    mti_field_text(f, "module", e->module);
+    mti_field_text(f, "op", e->op);
+    mti_field_size(f, "current", e->current);
+    mti_field_size(f, "reserved", e->reserved);
 }

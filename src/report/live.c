@@ -5,7 +5,7 @@
  * their line. So a run may end in any way at any time. */
 #include <stdlib.h>
 #include <string.h>
-#include "report/live.h"
+#include "report/pictures.h"
 
 #define REDRAW_S  0.1 /* seconds between frames */
 #define LABEL     10  /* columns of the scale on the left: "1023.9 KiB" */

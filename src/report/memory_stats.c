@@ -1,6 +1,6 @@
 /* memory_stats.c: what checkpoints, offload, compression, casts and loss scaling did. */
 #include <math.h>
-#include "report/profile.h"
+#include "report/parts.h"
 
 /* ---- text ---- */
 
@@ -108,99 +108,4 @@ void mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style 
     if (!s->n_warnings) return;
     fputs("\n", out);
     mti_print_lines(out, style, MTI_BAD, s->warnings);
-}
-
-/* ---- JSON ---- */
-
-static json_t *count_json(const mt_compress_count *c)
-{
-    return json_pack("{s:I,s:I,s:I}", "storages", (json_int_t)c->n, "before",
-                     (json_int_t)c->bytes_before, "after", (json_int_t)c->bytes_after);
-}
-
-static json_t *checkpoint_json(const mti_memory_options *memory, const mti_memory_stats *s)
-{
-    if (!memory->checkpoint) return json_null();
-    return json_pack("{s:s,s:I,s:I,s:I,s:s}", "preset", memory->checkpoint, "segments",
-                     (json_int_t)s->n_segments, "between", (json_int_t)s->between, "inside",
-                     (json_int_t)s->inside, "warnings", s->warnings);
-}
-
-static json_t *offload_json(const mti_memory_options *memory, const mt_offload_stats *s, bool timed)
-{
-    if (!memory->offload) return json_null();
-    json_t *j = json_object();
-    mti_json_put_text(j, "to", memory->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
-    mti_json_put_int(j, "transfers_out", s->n_out);
-    mti_json_put_int(j, "bytes_out", s->bytes_out);
-    mti_json_put_int(j, "transfers_in", s->n_in);
-    mti_json_put_int(j, "bytes_in", s->bytes_in);
-    mti_json_put_int(j, "lowered", s->lowered);
-    mti_json_put_int(j, "in_vain", s->bytes_in_vain);
-    mti_json_put_int(j, "host_peak", s->host_peak);
-    mti_json_put_int(j, "disk_peak", s->disk_peak);
-    mti_json_put_real(j, "copy_seconds", timed ? s->copy_s : NAN);
-    mti_json_put_real(j, "wait_seconds", timed ? s->wait_s : NAN);
-    mti_json_put_real(j, "hidden", timed ? s->hidden : NAN);
-    return j;
-}
-
-static json_t *compress_json(const mti_memory_options *memory, const mt_compress_stats *s)
-{
-    if (!memory->compress) return json_null();
-    json_t *j = json_object(), *rules = json_array();
-    for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
-        if (!(memory->compress >> r & 1)) continue;
-        json_t *rule = count_json(&s->by_rule[r]);
-        mti_json_put_text(rule, "rule", mt_compress_rule_name((mt_compress_rule)r));
-        mti_json_push(rules, rule);
-    }
-    mti_json_put(j, "rules", rules);
-    mti_json_put(j, "in_vain", count_json(&s->in_vain));
-    return j;
-}
-
-/* Without data no overflow of a gradient can be seen. */
-static json_t *scaler_json(const mti_profile_result *p, bool has_data)
-{
-    const mt_scaler_state *s = &p->measured.memory_stats.scaler;
-    if (p->workload.memory.loss_scale == 0) return json_null();
-    json_t *j = json_object();
-    mti_json_put(j, "scale", json_real(s->scale));
-    mti_json_put(j, "steps", has_data ? json_integer(s->steps) : json_null());
-    mti_json_put(j, "skipped", has_data ? json_integer(s->skipped) : json_null());
-    mti_json_put(j, "second_skipped",
-                 has_data ? json_boolean(p->measured.steady.skipped) : json_null());
-    return j;
-}
-
-static json_t *cast_json(const mti_memory_stats *s)
-{
-    return json_pack("{s:I,s:I,s:I,s:I}", "copies", (json_int_t)s->cast_copies, "bytes",
-                     (json_int_t)s->cast_bytes, "duplicates", (json_int_t)s->duplicates,
-                     "duplicate_bytes", (json_int_t)s->duplicate_bytes);
-}
-
-json_t *mti_memory_stats_json(const mti_profile_result *p)
-{
-    const mti_memory_options *memory = &p->workload.memory;
-    const mti_memory_stats *s = &p->measured.memory_stats;
-    bool has_data = mt_device_has_data(p->device);
-    size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);
-    json_t *j = json_object();
-    mti_json_put_int(j, "asked", asked);
-    mti_json_put(j, "checkpoint", checkpoint_json(memory, s));
-    mti_json_put(j, "offload", offload_json(memory, &s->offload, has_data));
-    mti_json_put(j, "compress", compress_json(memory, &s->compress));
-    mti_json_put_text(j, "amp", memory->amp ? mt_dtype_name(memory->amp_dtype) : NULL);
-    mti_json_put(j, "casts", cast_json(s));
-    mti_json_put(j, "loss_scale", scaler_json(p, has_data));
-    mti_json_put(j, "master_weights", json_boolean(memory->master));
-    mti_json_put(j, "f32_gradients", json_boolean(memory->f32_gradients));
-    mti_json_put(j, "step_in_backward", json_boolean(memory->step_in_backward));
-    mti_json_put(j, "lora_rank", memory->lora_rank ? json_integer(memory->lora_rank) : json_null());
-    mti_json_put_text(j, "lora_targets", memory->lora_targets.text);
-    mti_json_put(j, "qlora", json_boolean(memory->qlora));
-    mti_json_put(j, "qlora_double", json_boolean(memory->qlora_double));
-    return j;
 }

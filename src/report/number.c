@@ -1,7 +1,7 @@
 /* number.c: numbers shortened for readers. */
 #include <math.h>
 #include <string.h>
-#include "report/report.h"
+#include "report/text.h"
 
 const char *mti_scaled(char buf[MTI_NUMBER], double value)
 {

@@ -1,9 +1,24 @@
-/* page.h: the files of page/ as one text, made at build time by page/join.py, and cut where the
- * title and the data go. */
+/* page.h: a report as one HTML file that needs nothing beside it: the page (page/), and in it the
+ * JSON that --json writes. docs/report.md describes it. */
 #ifndef MTI_PAGE_H
 #define MTI_PAGE_H
 
-#include <stddef.h>
+#include "measure/profile.h"
+#include "report/json.h"
+
+/* `report` is what --json writes; `more` is what the page shows beyond that, and may be null as
+ * JSON. Both are taken over. Written whole or not at all. */
+mt_status mti_html_write(const char *title, json_t *report, json_t *more, const char *path);
+
+/* The same without `more`; the title is "sweep of" and "gpt2". */
+mt_status mti_html_write_of(const char *what, const char *name, json_t *report, const char *path);
+
+/* The page of a profile: report is its object, or that of a step that ran out of memory. */
+mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,
+                                 const char *path);
+
+/* ---- the files of page/ as one text, made at build time by page/join.py, and cut where the title
+ * and the data go ---- */
 
 typedef enum mti_page_part {
     MTI_PAGE_TO_TITLE,

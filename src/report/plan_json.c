@@ -1,116 +1,146 @@
 /* plan_json.c: the object that docs/plan-json.md describes, key by key. */
-#include "report/budget.h"
-#include "report/figures.h"
-#include "report/plan.h"
-#include "report/rank.h"
+#include "report/results.h"
 
-static json_t *comparison_json(const mti_comparison *c)
+static void describe_row(mti_fields *f, const void *row)
 {
-    const mt_plan_formula *f = &c->formula;
-    json_t *j = json_object(), *rows = json_array();
-    mti_json_put_text(j, "name", f->name);
-    mti_json_put_text(j, "unit", f->unit);
-    mti_json_put_text(j, "text", f->text);
-    mti_json_put_text(j, "source", f->source);
-    mti_json_put(j, "value", json_integer(f->value));
-    for (int i = 0; i < f->n_rows; i++)
-        mti_json_push(rows, json_pack("{s:s,s:I}", "text", f->rows[i].text, "amount",
-                                      (json_int_t)f->rows[i].amount));
-    mti_json_put(j, "rows", rows);
-    mti_json_put(j, "expected", json_integer(f->expected));
-    mti_json_put(j, "measured", json_integer(c->measured));
-    mti_json_put(j, "unexplained", json_integer(c->unexplained));
-    return j;
+    const mt_plan_row *r = row;
+    mti_field_text(f, "text", r->text);
+    mti_field_int(f, "amount", r->amount);
 }
 
-static json_t *regimes_json(const mti_plan_result *p)
+static void describe_comparison(mti_fields *f, const void *comparison)
 {
-    json_t *array = json_array();
-    const mt_plan_regime *r;
-    double n = (double)mti_plan_find(p, "parameters")->measured;
-    for (size_t i = 0; (r = mt_plan_regime_at(i)); i++)
-        mti_json_push(array, json_pack("{s:s,s:s?,s:b,s:s,s:f,s:f,s:f,s:f}", "name", r->name,
-                                       "options", r->options, "formula_only", !r->options, "source",
-                                       r->source, "parameter", r->parameter, "gradient",
-                                       r->gradient, "optimizer", r->optimizer, "bytes",
-                                       (r->parameter + r->gradient + r->optimizer) * n));
-    return array;
+    const mti_comparison *c = comparison;
+    const mt_plan_formula *m = &c->formula;
+    mti_field_text(f, "name", m->name);
+    mti_field_text(f, "unit", m->unit);
+    mti_field_text(f, "text", m->text);
+    mti_field_text(f, "source", m->source);
+    mti_field_int(f, "value", m->value);
+    mti_field_list(f, "rows", describe_row, m->rows, (size_t)m->n_rows, sizeof *m->rows);
+    mti_field_int(f, "expected", m->expected);
+    mti_field_int(f, "measured", c->measured);
+    mti_field_int(f, "unexplained", c->unexplained);
 }
 
-static json_t *components_json(const mti_plan_result *p)
+static void describe_regime(mti_fields *f, const void *plan, size_t i)
 {
-    json_t *array = json_array();
-    for (int i = 0; i < p->n_components; i++) {
-        const mt_plan_component *c = &p->components[i];
-        mti_json_push(array, json_pack("{s:s,s:s,s:I,s:I,s:I}", "name", c->name, "text", c->text,
-                                       "times", (json_int_t)c->times, "each", (json_int_t)c->each,
-                                       "flops", (json_int_t)(c->times * c->each)));
-    }
-    return array;
+    const mt_plan_regime *r = mt_plan_regime_at(i);
+    const mti_comparison *count = mti_plan_find(plan, "parameters");
+    double n = count ? (double)count->measured : 0;
+    mti_field_text(f, "name", r->name);
+    mti_field_text(mti_null_unless(f, r->options), "options", r->options);
+    mti_field_bool(f, "formula_only", !r->options);
+    mti_field_text(f, "source", r->source);
+    mti_field_real(f, "parameter", r->parameter);
+    mti_field_real(f, "gradient", r->gradient);
+    mti_field_real(f, "optimizer", r->optimizer);
+    mti_field_real(f, "bytes", (r->parameter + r->gradient + r->optimizer) * n);
 }
 
-static json_t *training_json(const mti_plan_result *p)
+static void describe_component(mti_fields *f, const void *component)
 {
-    double formula, counted;
-    if (!mti_plan_training(p, &formula, &counted)) return json_null();
-    return json_pack("{s:f,s:f,s:f}", "tokens", p->options->tokens, "formula_flops", formula,
-                     "measured_flops", counted);
+    const mt_plan_component *c = component;
+    mti_field_text(f, "name", c->name);
+    mti_field_text(f, "text", c->text);
+    mti_field_int(f, "times", c->times);
+    mti_field_int(f, "each", c->each);
+    mti_field_int(f, "flops", c->times * c->each);
 }
 
-static json_t *time_json(const mti_plan_result *p)
+/* What the tokens take, by the formula and as measured. */
+typedef struct tokens {
+    const mti_plan_options *options;
+    double formula, measured;
+} tokens;
+
+static void describe_training(mti_fields *f, const void *object)
 {
-    const mti_plan_options *o = p->options;
-    double formula_s, measured_s;
-    if (!mti_plan_time(p, &formula_s, &measured_s)) return json_null();
-    return json_pack("{s:f,s:I,s:f,s:f,s:f,s:f}", "tokens", o->tokens, "devices",
-                     (json_int_t)o->devices, "flops_rate", o->flops_rate, "utilisation",
-                     o->utilisation, "formula_s", formula_s, "measured_s", measured_s);
+    const tokens *t = object;
+    mti_field_real(f, "tokens", t->options->tokens);
+    mti_field_real(f, "formula_flops", t->formula);
+    mti_field_real(f, "measured_flops", t->measured);
 }
 
-static json_t *need_json(const mti_need *need)
+static void describe_time(mti_fields *f, const void *object)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:o}", "requested", (json_int_t)need->requested, "peak",
-                     (json_int_t)need->peak, "active", (json_int_t)need->peak, "reserved",
-                     (json_int_t)need->reserved, "phase", need->phase, "at_peak",
-                     mti_categories_json(need->at_peak));
+    const tokens *t = object;
+    mti_field_real(f, "tokens", t->options->tokens);
+    mti_field_int(f, "devices", t->options->devices);
+    mti_field_real(f, "flops_rate", t->options->flops_rate);
+    mti_field_real(f, "utilisation", t->options->utilisation);
+    mti_field_real(f, "formula_s", t->formula);
+    mti_field_real(f, "measured_s", t->measured);
 }
 
-static json_t *fit_json(const mti_largest *fit)
+static void describe_tokens(mti_fields *f, const mti_plan_result *p)
 {
-    json_t *j = json_object();
-    mti_json_put(j, "largest", json_integer(fit->largest));
-    mti_json_put(j, "refused", fit->refused ? json_integer(fit->refused) : json_null());
-    mti_json_put(j, "runs", json_integer(fit->runs));
-    mti_json_put_int(j, "peak", fit->need.peak);
-    mti_json_put_int(j, "reserved", fit->need.reserved);
-    return j;
+    tokens flops = {.options = p->options}, seconds = flops;
+    bool given = mti_plan_training(p, &flops.formula, &flops.measured);
+    bool timed = mti_plan_time(p, &seconds.formula, &seconds.measured);
+    mti_field_object(mti_null_unless(f, given), "training", describe_training, &flops);
+    mti_field_object(mti_null_unless(f, timed), "time", describe_time, &seconds);
 }
 
-json_t *mti_plan_json(const mti_plan_result *p)
+static void describe_step(mti_fields *f, const void *need)
 {
-    json_t *j = json_object(), *formulas = json_array(), *fits = json_null();
-    mti_json_put_text(j, "schema", "memtape.plan/1");
-    mti_json_put(j, "model", mti_model_json(p->workload));
-    mti_json_put(j, "parallel", mti_place_json(p->workload));
-    for (int i = 0; i < p->n_items; i++) mti_json_push(formulas, comparison_json(&p->items[i]));
-    mti_json_put(j, "formulas", formulas);
-    mti_json_put(j, "regimes", regimes_json(p));
-    mti_json_put(j, "flops", mti_flops_json(&p->flops));
-    mti_json_put(j, "components", components_json(p));
-    mti_json_put(j, "training", training_json(p));
-    mti_json_put(j, "time", time_json(p));
-    double share;
-    mti_json_put(j, "kv_share", mti_plan_cache_share(p, &share) ? json_real(share) : json_null());
-    mti_json_put(j, "step", need_json(&p->need));
-    if (p->workload->device.capacity) {
-        fits = json_object();
-        mti_json_put_int(fits, "capacity", p->workload->device.capacity);
-        mti_json_put(fits, "batch", fit_json(&p->batch));
-        mti_json_put(fits, "batch_by_formula", json_integer(p->batch.by_formula));
-        mti_json_put(fits, "batch_by_sum", json_integer(p->batch.by_sum));
-        mti_json_put(fits, "seq", fit_json(&p->seq));
-    }
-    mti_json_put(j, "fits", fits);
-    mti_json_put(j, "budget", p->budget.plan ? mti_budget_json(&p->budget, 0) : json_null());
-    return j;
+    const mti_need *n = need;
+    mti_field_size(f, "requested", n->requested);
+    mti_field_size(f, "peak", n->peak);
+    mti_field_size(f, "active", n->peak);
+    mti_field_size(f, "reserved", n->reserved);
+    mti_field_text(f, "phase", n->phase);
+    mti_field_categories(f, "at_peak", n->at_peak);
+}
+
+static void describe_largest(mti_fields *f, const void *largest)
+{
+    const mti_largest *l = largest;
+    mti_field_int(f, "largest", l->largest);
+    mti_field_int(mti_null_unless(f, l->refused), "refused", l->refused);
+    mti_field_int(f, "runs", l->runs);
+    mti_field_size(f, "peak", l->need.peak);
+    mti_field_size(f, "reserved", l->need.reserved);
+}
+
+static void describe_fits(mti_fields *f, const void *plan)
+{
+    const mti_plan_result *p = plan;
+    mti_field_size(f, "capacity", p->workload->device.capacity);
+    mti_field_object(f, "batch", describe_largest, &p->batch);
+    mti_field_int(f, "batch_by_formula", p->batch.by_formula);
+    mti_field_int(f, "batch_by_sum", p->batch.by_sum);
+    mti_field_object(f, "seq", describe_largest, &p->seq);
+}
+
+static void describe_plan(mti_fields *f, const void *plan)
+{
+    const mti_plan_result *p = plan;
+    const mti_workload *w = p->workload;
+    double share = 0;
+    size_t n_regimes = 0;
+    bool caches = mti_plan_cache_share(p, &share);
+    while (mt_plan_regime_at(n_regimes)) n_regimes++;
+    mti_field_schema(f, "memtape.plan/1");
+    mti_field_object(f, "model", mti_describe_model, w);
+    mti_field_object(mti_null_unless(f, w->ranked), "parallel", mti_describe_place, w);
+    mti_field_list(f, "formulas", describe_comparison, p->items, (size_t)p->n_items,
+                   sizeof *p->items);
+    mti_field_each(f, "regimes", describe_regime, p, n_regimes);
+    mti_field_object(f, "flops", mti_describe_flops, &p->flops);
+    mti_field_list(f, "components", describe_component, p->components, (size_t)p->n_components,
+                   sizeof *p->components);
+    describe_tokens(f, p);
+    mti_field_real(mti_null_unless(f, caches), "kv_share", share);
+    mti_field_object(f, "step", describe_step, &p->need);
+    mti_field_object(mti_null_unless(f, w->device.capacity), "fits", describe_fits, p);
+    mti_field_budget(f, &p->budget, 0, true);
+}
+
+json_t *mti_plan_json(const mti_plan_result *p) { return mti_json_of(describe_plan, p); }
+
+json_t *mti_plan_schema(void)
+{
+    return mti_schema_of(describe_plan,
+                         &(mti_plan_result){.workload = mti_zeros, .options = mti_zeros});
 }

@@ -1,10 +1,7 @@
 /* plan_text.c: a plan as text. */
 #include <string.h>
-#include "report/answer.h"
-#include "report/budget.h"
-#include "report/figures.h"
-#include "report/plan.h"
-#include "report/rank.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 #define DAY 86400.0
 

@@ -1,191 +1,386 @@
 /* profile_json.c: the object that docs/profile-json.md describes, key by key. */
+#include <math.h>
 #include "memtrack/range.h"
-#include "report/budget.h"
-#include "report/figures.h"
-#include "report/profile.h"
-#include "report/rank.h"
-
-static json_t *shape_json(int rank, const int64_t *shape)
-{
-    json_t *array = json_array();
-    for (int d = 0; d < rank; d++) mti_json_push(array, json_integer(shape[d]));
-    return array;
-}
+#include "parallel/parallel.h"
+#include "report/results.h"
 
 /* ---- saved tensors ---- */
 
-static json_t *saver_json(const mt_saver *s)
+static void describe_saver(mti_fields *f, const void *saver)
 {
-    return json_pack("{s:s,s:s,s:s,s:s}", "module", s->module, "op", s->op, "role",
-                     mt_save_role_name(s->role), "name", s->argument);
+    const mt_saver *s = saver;
+    mti_field_text(f, "module", s->module);
+    mti_field_text(f, "op", s->op);
+    mti_field_role(f, "role", s->role);
+    mti_field_text(f, "name", s->argument);
 }
 
-static json_t *freed_json(const mt_ledger_entry *e)
+typedef struct entry {
+    const mt_ledger *ledger;
+    size_t i; /* its place there */
+    mt_ledger_entry is;
+} entry;
+
+/* All savers but the first, which pays. */
+static void describe_other(mti_fields *f, const void *object, size_t i)
 {
-    if (!e->freed || !*e->freed_after_op) return json_null();
-    return json_pack("{s:s,s:s}", "module", e->freed_after_module, "op", e->freed_after_op);
+    const entry *e = object;
+    mt_saver other = {0};
+    mt_ledger_get_saver(e->ledger, e->i, i + 1, &other);
+    describe_saver(f, &other);
 }
 
-static json_t *entry_json(const mt_ledger *ledger, size_t i)
+static void describe_freed(mti_fields *f, const void *object)
 {
-    mt_ledger_entry e;
-    if (mt_ledger_get(ledger, i, &e) != MT_OK) return NULL;
-    json_t *j = json_object(), *also = json_array();
-    mti_json_put_int(j, "storage", e.storage);
-    mti_json_put_int(j, "bytes", e.bytes);
-    mti_json_put_int(j, "rounded", e.rounded);
-    mti_json_put_int(j, "allocated", e.allocated);
-    mti_json_put(j, "shape", shape_json(e.saver.rank, e.saver.shape));
-    mti_json_put_text(j, "dtype", mt_dtype_name(e.saver.dtype));
-    mti_json_put_text(j, "module", e.saver.module);
-    mti_json_put_text(j, "op", e.saver.op);
-    mti_json_put_text(j, "role", mt_save_role_name(e.saver.role));
-    mti_json_put_text(j, "name", e.saver.argument);
-    for (size_t k = 1; k < e.n_savers; k++) {
-        mt_saver other;
-        bool ok = mt_ledger_get_saver(ledger, i, k, &other) == MT_OK;
-        mti_json_push(also, ok ? saver_json(&other) : NULL);
-    }
-    mti_json_put(j, "also", also);
-    mti_json_put(j, "freed_after", freed_json(&e));
-    return j;
+    const mt_ledger_entry *e = object;
+    mti_field_text(f, "module", e->freed_after_module);
+    mti_field_text(f, "op", e->freed_after_op);
 }
 
-static json_t *saved_json(const mt_ledger *ledger)
+static void describe_entry(mti_fields *f, const void *ledger, size_t i)
 {
-    json_t *j = json_object(), *tensors = json_array();
+    entry e = {.ledger = ledger, .i = i};
+    mt_ledger_get(ledger, i, &e.is);
+    mti_field_size(f, "storage", e.is.storage);
+    mti_field_size(f, "bytes", e.is.bytes);
+    mti_field_size(f, "rounded", e.is.rounded);
+    mti_field_size(f, "allocated", e.is.allocated);
+    mti_field_shape(f, "shape", e.is.saver.rank, e.is.saver.shape);
+    mti_field_text(f, "dtype", mt_dtype_name(e.is.saver.dtype));
+    describe_saver(f, &e.is.saver);
+    mti_field_each(f, "also", describe_other, &e, e.is.n_savers - 1);
+    mti_field_object(mti_null_unless(f, e.is.freed && *e.is.freed_after_op), "freed_after",
+                     describe_freed, &e.is);
+}
+
+static void describe_saved(mti_fields *f, const void *ledger)
+{
     size_t n = mt_ledger_count(ledger), rounded = 0;
     mt_ledger_entry e;
-    for (size_t i = 0; i < n; i++) {
-        mti_json_push(tensors, entry_json(ledger, i));
+    for (size_t i = 0; i < n; i++)
         if (mt_ledger_get(ledger, i, &e) == MT_OK) rounded += e.rounded;
-    }
-    mti_json_put_int(j, "bytes", mt_ledger_bytes(ledger));
-    mti_json_put_int(j, "rounded", rounded);
-    mti_json_put_int(j, "allocated", mt_ledger_allocated(ledger));
-    mti_json_put_int(j, "storages", n);
-    mti_json_put(j, "tensors", tensors);
-    return j;
+    mti_field_size(f, "bytes", mt_ledger_bytes(ledger));
+    mti_field_size(f, "rounded", rounded);
+    mti_field_size(f, "allocated", mt_ledger_allocated(ledger));
+    mti_field_size(f, "storages", n);
+    mti_field_each(f, "tensors", describe_entry, ledger, n);
 }
 
 /* ---- the other sections ---- */
 
-static json_t *growth_json(const mti_growth *g)
+static void describe_growth(mti_fields *f, const void *growth)
 {
-    json_t *j = json_object();
-    mti_json_put(j, "measured", json_integer(g->measured));
-    mti_json_put(j, "saved", json_integer(g->saved));
-    mti_json_put(j, "before", json_integer(g->before));
-    mti_json_put(j, "rounding", json_integer(g->rounding));
-    mti_json_put(j, "rests", json_integer(g->rests));
-    mti_json_put(j, "output", json_integer(g->output));
-    mti_json_put(j, "input", json_integer(g->input));
-    mti_json_put(j, "workspace", json_integer(g->workspace));
-    mti_json_put(j, "gathered", json_integer(g->gathered));
-    mti_json_put(j, "residual", json_integer(g->residual));
-    return j;
+    const mti_growth *g = growth;
+    mti_field_int(f, "measured", g->measured);
+    mti_field_int(f, "saved", g->saved);
+    mti_field_int(f, "before", g->before);
+    mti_field_int(f, "rounding", g->rounding);
+    mti_field_int(f, "rests", g->rests);
+    mti_field_int(f, "output", g->output);
+    mti_field_int(f, "input", g->input);
+    mti_field_int(f, "workspace", g->workspace);
+    mti_field_int(f, "gathered", g->gathered);
+    mti_field_int(f, "residual", g->residual);
 }
 
-static json_t *phase_json(const mti_phase *p)
+static void describe_phase(mti_fields *f, const void *phase)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "name", p->name);
-    mti_json_put_int(j, "requested", p->requested);
-    mti_json_put_int(j, "requested_peak", p->requested_peak);
-    mti_json_put_int(j, "allocated", p->allocated);
-    mti_json_put_int(j, "peak", p->peak);
-    mti_json_put_int(j, "active", p->allocated);
-    mti_json_put_int(j, "active_peak", p->peak);
-    mti_json_put_int(j, "reserved", p->reserved);
-    mti_json_put_int(j, "reserved_peak", p->reserved_peak);
-    mti_json_put_real(j, "seconds", p->seconds);
-    mti_json_put(j, "by_category", mti_categories_json(p->by_category));
-    mti_json_put(j, "at_peak", mti_categories_json(p->at_peak));
-    return j;
+    const mti_phase *p = phase;
+    mti_field_text(f, "name", p->name);
+    mti_field_size(f, "requested", p->requested);
+    mti_field_size(f, "requested_peak", p->requested_peak);
+    mti_field_size(f, "allocated", p->allocated);
+    mti_field_size(f, "peak", p->peak);
+    mti_field_size(f, "active", p->allocated);
+    mti_field_size(f, "active_peak", p->peak);
+    mti_field_size(f, "reserved", p->reserved);
+    mti_field_size(f, "reserved_peak", p->reserved_peak);
+    mti_field_real(mti_null_unless(f, isfinite(p->seconds)), "seconds", p->seconds);
+    mti_field_categories(f, "by_category", p->by_category);
+    mti_field_categories(f, "at_peak", p->at_peak);
 }
 
-static json_t *phases_json(const mti_phases *phases)
+static void describe_phases(mti_fields *f, const mti_phases *phases)
 {
-    json_t *j = json_array();
-    for (int i = 0; i < phases->n; i++) mti_json_push(j, phase_json(&phases->at[i]));
-    return j;
+    mti_field_list(f, "phases", describe_phase, phases->at, (size_t)phases->n, sizeof *phases->at);
 }
 
-static json_t *left_json(const mti_left *left)
+static void describe_left(mti_fields *f, const void *left)
 {
-    return json_pack("{s:I,s:I}", "freed", (json_int_t)left->freed, "given_back",
-                     (json_int_t)left->given_back);
+    const mti_left *l = left;
+    mti_field_size(f, "freed", l->freed);
+    mti_field_size(f, "given_back", l->given_back);
 }
 
-static json_t *inference_json(const mti_profile_result *p)
+static void describe_inference(mti_fields *f, const void *profile)
 {
-    const mti_measurement *m = &p->inference;
-    if (!p->infers) return json_null();
-    json_t *j = json_object();
-    mti_json_put(j, "phases", phases_json(&m->phases));
-    mti_json_put_int(j, "saved", mt_ledger_bytes(m->ledger));
-    mti_json_put_int(j, "flops", m->flops.forward);
-    mti_json_put(j, "left", left_json(&p->left_by_inference));
-    return j;
+    const mti_profile_result *p = profile;
+    describe_phases(f, &p->inference.phases);
+    mti_field_size(f, "saved", mt_ledger_bytes(p->inference.ledger));
+    mti_field_size(f, "flops", p->inference.flops.forward);
+    mti_field_object(f, "left", describe_left, &p->left_by_inference);
 }
 
-/* Null: segments have sizes of their own. */
-static json_t *expandable_json(const mti_device_options *o)
+static void describe_params(mti_fields *f, const void *measurement)
 {
-    if (!o->expandable) return json_null();
-    size_t small = o->granule ? o->granule : MTI_SMALL_GRANULE;
-    size_t large = o->granule ? o->granule : MTI_LARGE_GRANULE;
-    return json_pack("{s:I,s:I,s:b}", "small", (json_int_t)small, "large", (json_int_t)large,
-                     "reclaim", o->reclaim);
+    const mti_measurement *m = measurement;
+    mti_field_size(f, "count", m->n_params);
+    mti_field_size(f, "bytes", m->param_bytes);
 }
 
-/* What the options asked for. */
-static void put_head(json_t *j, const mti_profile_result *p)
+void mti_describe_steady(mti_fields *f, const void *steady)
 {
-    const mti_workload *w = &p->workload;
-    mti_json_put_text(j, "schema", "memtape.profile/1");
-    mti_json_put(j, "model", mti_model_json(w));
-    mti_json_put_text(j, "device", mt_device_kind(p->device));
-    mti_json_put(j, "capacity",
-                 w->device.capacity ? json_integer((json_int_t)w->device.capacity) : json_null());
-    mti_json_put(j, "expandable_segments", expandable_json(&w->device));
-    mti_json_put_int(j, "gemm_workspace", w->device.gemm_workspace);
-    mti_json_put_text(j, "scratch", w->device.scratch_of_cpu ? "cpu" : NULL);
+    const mti_steady *s = steady;
+    mti_field_size(f, "requested", s->requested);
+    mti_field_size(f, "peak", s->peak);
+    mti_field_size(f, "active", s->peak);
+    mti_field_size(f, "reserved", s->reserved);
+    mti_field_categories(f, "by_category", s->by_category);
+}
+
+static void describe_second_step(mti_fields *f, const void *measurement)
+{
+    const mti_measurement *m = measurement;
+    mti_describe_steady(f, &m->steady);
+    describe_phases(f, &m->steady.phases);
+    mti_field_size(f, "event", m->timeline.steady);
+}
+
+void mti_describe_flops(mti_fields *f, const void *flops)
+{
+    const mt_flops *n = flops;
+    mti_field_size(f, "forward", n->forward);
+    mti_field_size(f, "backward", n->backward);
+    mti_field_size(f, "recompute", n->recompute);
+}
+
+static void describe_term(mti_fields *f, const void *term)
+{
+    const mti_formula_term *t = term;
+    mti_field_text(f, "text", t->text);
+    mti_field_text(f, "what", t->what);
+    mti_field_int(f, "bytes", t->bytes);
+}
+
+static void describe_residual(mti_fields *f, const void *residual)
+{
+    const mti_residual *r = residual;
+    mti_field_text(f, "term", r->text);
+    mti_field_int(f, "bytes", r->bytes);
+}
+
+static void describe_formula(mti_fields *f, const void *formula)
+{
+    const mti_formula *m = formula;
+    mti_field_int(f, "bytes", m->bytes);
+    mti_field_text(f, "text", m->text);
+    mti_field_list(f, "terms", describe_term, m->terms, (size_t)m->n_terms, sizeof *m->terms);
+    mti_field_list(f, "residual", describe_residual, m->residual, (size_t)m->n_residual,
+                   sizeof *m->residual);
+    mti_field_int(f, "unexplained", m->unexplained);
+}
+
+void mti_field_formula(mti_fields *f, const mti_formula *formula)
+{
+    mti_field_object(mti_null_unless(f, formula->known), "formula", describe_formula, formula);
+}
+
+/* ---- the memory options ---- */
+
+static void describe_count(mti_fields *f, const void *count)
+{
+    const mt_compress_count *c = count;
+    mti_field_size(f, "storages", c->n);
+    mti_field_size(f, "before", c->bytes_before);
+    mti_field_size(f, "after", c->bytes_after);
+}
+
+static void describe_checkpoint(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mti_memory_stats *s = &p->measured.memory_stats;
+    mti_field_text(f, "preset", p->workload.memory.checkpoint);
+    mti_field_size(f, "segments", s->n_segments);
+    mti_field_size(f, "between", s->between);
+    mti_field_size(f, "inside", s->inside);
+    mti_field_text(f, "warnings", s->warnings);
+}
+
+static void describe_offload(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mt_offload_stats *s = &p->measured.memory_stats.offload;
+    bool timed = mt_device_has_data(p->device);
+    mti_field_text(f, "to", p->workload.memory.offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    mti_field_size(f, "transfers_out", s->n_out);
+    mti_field_size(f, "bytes_out", s->bytes_out);
+    mti_field_size(f, "transfers_in", s->n_in);
+    mti_field_size(f, "bytes_in", s->bytes_in);
+    mti_field_size(f, "lowered", s->lowered);
+    mti_field_size(f, "in_vain", s->bytes_in_vain);
+    mti_field_size(f, "host_peak", s->host_peak);
+    mti_field_size(f, "disk_peak", s->disk_peak);
+    mti_field_real(mti_null_unless(f, timed), "copy_seconds", s->copy_s);
+    mti_field_real(mti_null_unless(f, timed), "wait_seconds", s->wait_s);
+    mti_field_real(mti_null_unless(f, timed), "hidden", s->hidden);
+}
+
+/* The i-th of those that were asked for. */
+static void describe_rule(mti_fields *f, const void *profile, size_t i)
+{
+    const mti_profile_result *p = profile;
+    unsigned rules = p->workload.memory.compress, r = 0;
+    while (rules && (!(rules >> r & 1) || i--)) r++;
+    describe_count(f, &p->measured.memory_stats.compress.by_rule[r]);
+    mti_field_text(f, "rule", mt_compress_rule_name((mt_compress_rule)r));
+}
+
+static void describe_compress(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    size_t n = 0;
+    for (unsigned rules = p->workload.memory.compress; rules; rules >>= 1) n += rules & 1;
+    mti_field_each(f, "rules", describe_rule, p, n);
+    mti_field_object(f, "in_vain", describe_count, &p->measured.memory_stats.compress.in_vain);
+}
+
+/* Without data no overflow of a gradient can be seen. */
+static void describe_scaler(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mt_scaler_state *s = &p->measured.memory_stats.scaler;
+    bool seen = mt_device_has_data(p->device);
+    mti_field_real(f, "scale", s->scale);
+    mti_field_int(mti_null_unless(f, seen), "steps", s->steps);
+    mti_field_int(mti_null_unless(f, seen), "skipped", s->skipped);
+    mti_field_bool(mti_null_unless(f, seen), "second_skipped", p->measured.steady.skipped);
+}
+
+static void describe_casts(mti_fields *f, const void *stats)
+{
+    const mti_memory_stats *s = stats;
+    mti_field_size(f, "copies", s->cast_copies);
+    mti_field_size(f, "bytes", s->cast_bytes);
+    mti_field_size(f, "duplicates", s->duplicates);
+    mti_field_size(f, "duplicate_bytes", s->duplicate_bytes);
+}
+
+static void describe_memory(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mti_memory_options *o = &p->workload.memory;
+    const mti_memory_stats *s = &p->measured.memory_stats;
+    mti_field_size(f, "asked", s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger));
+    mti_field_object(mti_null_unless(f, o->checkpoint), "checkpoint", describe_checkpoint, p);
+    mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
+    mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
+    mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));
+    mti_field_object(f, "casts", describe_casts, s);
+    mti_field_object(mti_null_unless(f, o->loss_scale != 0), "loss_scale", describe_scaler, p);
+    mti_field_bool(f, "master_weights", o->master);
+    mti_field_bool(f, "f32_gradients", o->f32_gradients);
+    mti_field_bool(f, "step_in_backward", o->step_in_backward);
+    mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
+    mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
+    mti_field_bool(f, "qlora", o->qlora);
+    mti_field_bool(f, "qlora_double", o->qlora_double);
+}
+
+/* ---- the whole ---- */
+
+static void describe_parallel(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mt_parallel *h = &p->workload.parallel;
+    const mti_measurement *m = &p->measured;
+    mti_describe_place(f, &p->workload);
+    mti_field_bool(f, "f32_shards", h->f32_shards);
+    mti_field_bool(f, "f32_reduce", h->f32_reduce);
+    mti_field_bool(f, "keep_root", h->keep_root);
+    mti_field_name(f, "gather", &mti_gather_units, (int)h->gather);
+    mti_field_bool(f, "keep_last", h->keep_last);
+    mti_field_int(f, "layers", m->layers);
+    mti_field_int(f, "in_flight", m->in_flight);
+    mti_field_size(f, "gradients", m->grad_bytes);
+    mti_field_size(f, "optimizer", m->optimizer_bytes);
+}
+
+static void describe_granules(mti_fields *f, const void *options)
+{
+    const mti_device_options *o = options;
+    mti_field_size(f, "small", o->granule ? o->granule : MTI_SMALL_GRANULE);
+    mti_field_size(f, "large", o->granule ? o->granule : MTI_LARGE_GRANULE);
+    mti_field_bool(f, "reclaim", o->reclaim);
+}
+
+/* A profile; with the event at which memory ran out, what there is of it. */
+typedef struct object {
+    const mti_profile_result *profile;
+    size_t event;
+    bool whole;
+} object;
+
+/* What the options asked for, and the events. */
+static void describe_head(mti_fields *f, const object *o)
+{
+    const mti_profile_result *p = o->profile;
+    const mti_device_options *d = &p->workload.device;
+    const mti_timeline *t = &p->measured.timeline;
+    mti_field_schema(f, "memtape.profile/1");
+    mti_field_object(f, "model", mti_describe_model, &p->workload);
+    mti_field_text(f, "device", p->device ? mt_device_kind(p->device) : NULL);
+    mti_field_size(mti_null_unless(f, d->capacity), "capacity", d->capacity);
+    mti_field_object(mti_null_unless(f, d->expandable), "expandable_segments", describe_granules,
+                     d);
+    mti_field_size(f, "gemm_workspace", d->gemm_workspace);
+    mti_field_text(mti_null_unless(f, d->scratch_of_cpu), "scratch", "cpu");
+    mti_field_object(mti_null_unless(f, p->workload.ranked), "parallel", describe_parallel, p);
+    mti_field_list(mti_null_unless(f, o->whole), "timeline", mti_describe_event, t->events.at,
+                   t->events.n, sizeof *t->events.at);
+}
+
+static void describe_profile(mti_fields *f, const void *at)
+{
+    const object *o = at;
+    const mti_profile_result *p = o->profile;
+    const mti_measurement *m = &p->measured;
+    describe_head(f, o);
+    mti_field_object(f, "params", describe_params, m);
+    mti_field_object(f, "saved", describe_saved, m->ledger);
+    mti_field_object(f, "growth", describe_growth, &m->growth);
+    mti_field_object(f, "spared", describe_memory, p);
+    mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
+    describe_phases(f, &m->phases);
+    mti_field_object(f, "steady", describe_second_step, m);
+    mti_field_object(f, "left", describe_left, &p->left);
+    mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
+    mti_field_object(f, "peak", mti_describe_peak, m);
+    mti_field_formula(f, &p->formula);
+    mti_field_object(f, "flops", mti_describe_flops, &m->flops);
+    mti_field_json(f, "out_of_memory", "null", json_null());
+}
+
+static void describe_refused(mti_fields *f, const void *at)
+{
+    const object *o = at;
+    const mti_refusal refusal = {o->profile, o->event};
+    describe_head(f, o);
+    mti_field_object(f, "out_of_memory", mti_describe_refusal, &refusal);
 }
 
 json_t *mti_profile_json(const mti_profile_result *p, bool whole)
 {
-    const mti_measurement *m = &p->measured;
-    json_t *j = json_object(), *steady = mti_steady_json(&m->steady);
-    put_head(j, p);
-    mti_json_put(j, "parallel", mti_parallel_json(&p->workload, m));
-    mti_json_put(j, "params", mti_params_json(m->n_params, m->param_bytes));
-    mti_json_put(j, "saved", saved_json(m->ledger));
-    mti_json_put(j, "growth", growth_json(&m->growth));
-    mti_json_put(j, "spared", mti_memory_stats_json(p));
-    mti_json_put(j, "budget",
-                 p->budget.plan ? mti_budget_json(&p->budget, mti_highest_phase(m, NULL)->peak)
-                                : json_null());
-    mti_json_put(j, "phases", phases_json(&m->phases));
-    mti_json_put(steady, "phases", phases_json(&m->steady.phases));
-    mti_json_put_int(steady, "event", m->timeline.steady);
-    mti_json_put(j, "steady", steady);
-    mti_json_put(j, "left", left_json(&p->left));
-    mti_json_put(j, "inference", inference_json(p));
-    mti_json_put(j, "peak", mti_peak_json(m));
-    mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
-    mti_json_put(j, "formula", mti_formula_json(&p->formula));
-    mti_json_put(j, "flops", mti_flops_json(&m->flops));
-    mti_json_put(j, "out_of_memory", json_null());
-    return j;
+    return mti_json_of(describe_profile, &(object){p, 0, whole});
 }
 
 json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool whole)
 {
-    json_t *j = json_object();
-    put_head(j, p);
-    mti_json_put(j, "parallel", mti_parallel_json(&p->workload, &p->measured));
-    mti_json_put(j, "out_of_memory", mti_refusal_json(p, event));
-    mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
-    return j;
+    return mti_json_of(describe_refused, &(object){p, event, whole});
+}
+
+json_t *mti_profile_schema(void)
+{
+    const object blank = {.profile = mti_zeros};
+    return json_pack("{s:[o,o]}", "anyOf", mti_schema_of(describe_profile, &blank),
+                     mti_schema_of(describe_refused, &blank));
 }

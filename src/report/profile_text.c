@@ -1,11 +1,8 @@
 /* profile_text.c: a profile as text. */
 #include <string.h>
 #include "nn/model.h"
-#include "report/answer.h"
-#include "report/budget.h"
-#include "report/figures.h"
-#include "report/profile.h"
-#include "report/rank.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {

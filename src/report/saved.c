@@ -1,8 +1,8 @@
 /* saved.c: a table of what the tape keeps. */
 #include <stdlib.h>
 #include <string.h>
-#include "report/figures.h"
-#include "report/profile.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 /* Entries that differ only in their layer's number, or in the forward that they are of, share a
  * line. */

@@ -1,6 +1,6 @@
 /* serve.c: how many sequences fit: an answer, a table of all forms and lengths, and its JSON. */
 #include <string.h>
-#include "report/serve.h"
+#include "report/results.h"
 
 #define GIB 1073741824.0
 #define MIB 1048576.0
@@ -85,37 +85,40 @@ bool mti_print_serve(const mti_serve_report *s, FILE *out)
 
 /* ---- JSON ---- */
 
-static json_t *need_json(const mti_serve_row *row, const mt_serve_need *n)
+static void describe_need(mti_fields *f, const void *report, size_t i)
 {
-    json_t *j = json_object(), *categories = json_object();
-    mti_json_put_text(j, "weights", row->weights);
-    mti_json_put_text(j, "cache", mt_kv_form_name(row->cache));
-    mti_json_put_int(j, "positions", (uint64_t)n->positions);
-    mti_json_put_int(j, "sequences", (uint64_t)n->sequences);
-    mti_json_put_int(j, "forwards", (uint64_t)n->forwards);
-    mti_json_put_int(j, "weight_bytes", n->weights);
-    mti_json_put_int(j, "cache_bytes", n->cache);
-    mti_json_put_int(j, "peak", n->peak);
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-        mti_json_put_int(categories, mt_category_name((mt_category)c), n->by_category[c]);
-    mti_json_put(j, "by_category", categories);
-    mti_json_put_int(j, "reserved", n->reserved);
-    return j;
+    const mti_serve_report *s = report;
+    const mt_serve_need none = {0};
+    const mti_serve_row *row = s->rows ? &s->rows[i / s->n_lengths] : &(mti_serve_row){0};
+    const mt_serve_need *n = row->needs ? &row->needs[i % s->n_lengths] : &none;
+    mti_field_text(f, "weights", row->weights);
+    mti_field_text(f, "cache", mt_kv_form_name(row->cache));
+    mti_field_int(f, "positions", n->positions);
+    mti_field_int(f, "sequences", n->sequences);
+    mti_field_int(f, "forwards", n->forwards);
+    mti_field_size(f, "weight_bytes", n->weights);
+    mti_field_size(f, "cache_bytes", n->cache);
+    mti_field_size(f, "peak", n->peak);
+    mti_field_categories(f, "by_category", n->by_category);
+    mti_field_size(f, "reserved", n->reserved);
 }
 
-json_t *mti_serve_json(const mti_serve_report *s)
+static void describe_serve(mti_fields *f, const void *report)
 {
-    json_t *j = json_object(), *rows = json_array();
-    mti_json_put_text(j, "schema", "memtape.serve/1");
-    mti_json_put_text(j, "model", s->workload->name);
-    mti_json_put_text(j, "dtype", mt_dtype_name(s->workload->config.dtype));
-    mti_json_put(j, "gpu", s->gpu ? json_string(s->gpu->name) : json_null());
-    mti_json_put_int(j, "capacity", s->capacity);
-    mti_json_put_int(j, "at_once", (uint64_t)s->at_once);
-    mti_json_put(j, "fits", json_boolean(mti_serve_fits(s)));
-    for (size_t i = 0; i < s->n_rows; i++)
-        for (size_t k = 0; k < s->n_lengths; k++)
-            mti_json_push(rows, need_json(&s->rows[i], &s->rows[i].needs[k]));
-    mti_json_put(j, "rows", rows);
-    return j;
+    const mti_serve_report *s = report;
+    mti_field_schema(f, "memtape.serve/1");
+    mti_field_text(f, "model", s->workload->name);
+    mti_field_text(f, "dtype", mt_dtype_name(s->workload->config.dtype));
+    mti_field_text(mti_null_unless(f, s->gpu), "gpu", s->gpu ? s->gpu->name : NULL);
+    mti_field_size(f, "capacity", s->capacity);
+    mti_field_int(f, "at_once", s->at_once);
+    mti_field_bool(f, "fits", mti_serve_fits(s));
+    mti_field_each(f, "rows", describe_need, s, s->n_rows * s->n_lengths);
+}
+
+json_t *mti_serve_json(const mti_serve_report *s) { return mti_json_of(describe_serve, s); }
+
+json_t *mti_serve_schema(void)
+{
+    return mti_schema_of(describe_serve, &(mti_serve_report){.workload = mti_zeros});
 }

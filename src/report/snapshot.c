@@ -7,7 +7,7 @@
 #include "files/files.h"
 #include "memtrack/fit.h"
 #include "report/pickle.h"
-#include "report/snapshot.h"
+#include "report/pictures.h"
 
 /* Added to places, so that no address is 0. */
 #define FIRST_ADDRESS ((int64_t)1 << 40)

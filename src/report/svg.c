@@ -2,9 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "report/report.h"
-#include "report/svg.h"
-#include "report/svg_parts.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 /* All in pixels. */
 #define CHARACTER MTI_SVG_CHARACTER

@@ -1,9 +1,8 @@
 /* svg_curve.c: a falling staircase, and single points beside it. */
 #include <math.h>
 #include <stdio.h>
-#include "report/report.h"
-#include "report/svg_curve.h"
-#include "report/svg_parts.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 /* All in pixels. */
 #define TOP    96 /* title, subtitle, legend */

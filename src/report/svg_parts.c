@@ -1,8 +1,8 @@
 /* svg_parts.c: pages, scales and text. */
 #include <math.h>
 #include <string.h>
-#include "report/report.h"
-#include "report/svg_parts.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 #define FONT "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\""
 

@@ -2,10 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "report/figures.h"
-#include "report/svg.h"
-#include "report/sweep.h"
-#include "report/title.h"
+#include "report/parts.h"
+#include "report/pictures.h"
+#include "report/results.h"
 
 /* ---- the table ---- */
 
@@ -206,44 +205,52 @@ bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE
 
 /* ---- JSON ---- */
 
-static json_t *gradients_json(const mti_sweep_result *r)
+static void describe_gradients(mti_fields *f, const void *difference)
 {
-    if (!r->has_data) return json_null();
-    json_t *j = json_object();
-    mti_json_put_int(j, "compared", r->off.compared);
-    mti_json_put_int(j, "alone", r->off.alone);
-    mti_json_put(j, "same_bits", json_boolean(r->off.same_bits));
-    mti_json_put_real(j, "relative", r->off.compared ? r->off.relative : NAN);
-    return j;
+    const mti_gradient_difference *d = difference;
+    mti_field_size(f, "compared", d->compared);
+    mti_field_size(f, "alone", d->alone);
+    mti_field_bool(f, "same_bits", d->same_bits);
+    mti_field_real(mti_null_unless(f, d->compared && isfinite(d->relative)), "relative",
+                   d->relative);
 }
 
-static json_t *result_json(const mti_sweep_result *r)
+static void describe_result(mti_fields *f, const void *result)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "row", r->entry->label);
-    mti_json_put(j, "out_of_memory", json_boolean(r->refused));
-    if (r->refused) return j;
-    mti_json_put_int(j, "saved", r->saved);
-    mti_json_put_int(j, "asked", r->asked);
-    mti_json_put_int(j, "peak", r->steady.peak);
-    mti_json_put_int(j, "reserved", r->steady.reserved);
-    mti_json_put(j, "steady", mti_steady_json(&r->steady));
-    mti_json_put_real(j, "step_seconds", r->step_s);
-    mti_json_put_real(j, "loss", r->loss);
-    mti_json_put(j, "gradients", gradients_json(r));
-    mti_json_put_int(j, "recompute_flops", r->flops.recompute);
-    mti_json_put(j, "formula", mti_formula_json(&r->formula));
-    return j;
+    const mti_sweep_result *r = result;
+    mti_field_text(f, "row", r->entry ? r->entry->label : NULL);
+    mti_field_bool(f, "out_of_memory", r->refused);
+    if (!mti_fields_go_on(f, !r->refused)) return;
+    mti_field_size(f, "saved", r->saved);
+    mti_field_size(f, "asked", r->asked);
+    mti_field_size(f, "peak", r->steady.peak);
+    mti_field_size(f, "reserved", r->steady.reserved);
+    mti_field_object(f, "steady", mti_describe_steady, &r->steady);
+    mti_field_real(mti_null_unless(f, isfinite(r->step_s)), "step_seconds", r->step_s);
+    mti_field_real(mti_null_unless(f, isfinite(r->loss)), "loss", r->loss);
+    mti_field_object(mti_null_unless(f, r->has_data), "gradients", describe_gradients, &r->off);
+    mti_field_size(f, "recompute_flops", r->flops.recompute);
+    mti_field_formula(f, &r->formula);
+}
+
+typedef struct sweep {
+    const mti_sweep_result *results;
+    size_t n;
+} sweep;
+
+static void describe_sweep(mti_fields *f, const void *object)
+{
+    const sweep *s = object;
+    mti_field_schema(f, "memtape.sweep/1");
+    mti_field_list(f, "rows", describe_result, s->results, s->n, sizeof *s->results);
 }
 
 json_t *mti_sweep_json(const mti_sweep_result *results, size_t n)
 {
-    json_t *j = json_object(), *rows = json_array();
-    mti_json_put_text(j, "schema", "memtape.sweep/1");
-    for (size_t i = 0; i < n; i++) mti_json_push(rows, result_json(&results[i]));
-    mti_json_put(j, "rows", rows);
-    return j;
+    return mti_json_of(describe_sweep, &(sweep){results, n});
 }
+
+json_t *mti_sweep_schema(void) { return mti_schema_of(describe_sweep, &(sweep){0}); }
 
 /* ---- the picture ---- */
 

@@ -1,7 +1,7 @@
 /* table.c: text in columns. */
 #include <stdarg.h>
 #include <string.h>
-#include "report/report.h"
+#include "report/text.h"
 
 #define MAX_COLUMNS 16
 #define GAP         2      /* columns of space between cells */

@@ -1,8 +1,8 @@
 /* tape_summary.c: what the ops of each kind keep. */
 #include <stdlib.h>
 #include <string.h>
-#include "report/figures.h"
-#include "report/tape.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 typedef struct kind {
     const char *op;

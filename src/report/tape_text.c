@@ -3,8 +3,8 @@
 #include <string.h>
 #include "measure/timeline.h"
 #include "memtape/op_table.h"
-#include "report/figures.h"
-#include "report/tape.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 /* ---- the table ---- */
 

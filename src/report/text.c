@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include "report/report.h"
+#include "report/text.h"
 
 const char *const mti_ink_codes[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m",
                                                   "\x1b[1;31m"};

@@ -5,9 +5,8 @@
  * is made narrow. */
 #include <math.h>
 #include <string.h>
-#include "report/report.h"
-#include "report/svg_parts.h"
-#include "report/timeline.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 #define LEFT    96 /* the scale's labels */
 #define TOP     104

@@ -4,8 +4,8 @@
 #include <string.h>
 #include "files/files.h"
 #include "report/json.h"
-#include "report/report.h"
-#include "report/timeline.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 enum { STEPS = 1, PHASES, OPS }; /* rows of slices */
 

@@ -1,7 +1,9 @@
 /* together.c: the ranks of one run, side by side. */
+#include <limits.h>
+#include <math.h>
 #include <string.h>
-#include "report/figures.h"
-#include "report/together.h"
+#include "report/parts.h"
+#include "report/results.h"
 
 bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out)
 {
@@ -46,14 +48,73 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     return mti_table_finish(t, out, &style);
 }
 
+/* ---- JSON ---- */
+
+static void describe_figures(mti_fields *f, const void *bytes)
+{
+    for (int i = 0; i < MTI_FIGURES; i++)
+        mti_field_size(f, mti_figure_names[i], ((const size_t *)bytes)[i]);
+}
+
 json_t *mti_rank_run_json(const mti_rank_run *r, bool whole)
 {
     bool measured = r->measured.device;
     json_t *j = mti_profile_json(measured ? &r->measured : &r->predicted, whole);
-    json_t *predicted = json_object();
-    for (int i = 0; i < MTI_FIGURES; i++)
-        mti_json_put_int(predicted, mti_figure_names[i], r->figures.predicted[i]);
-    mti_json_put(j, "predicted", predicted);
+    mti_json_put(j, "predicted", mti_json_of(describe_figures, r->figures.predicted));
     if (measured) mti_json_put_int(j, "sent", r->figures.sent);
     return j;
+}
+
+typedef struct training {
+    const mti_workload *workload;
+    const mti_rank_figures *figures;
+    int64_t steps, skipped;
+    double loss;
+} training;
+
+static void describe_training(mti_fields *f, const void *object)
+{
+    const training *t = object;
+    const mti_rank_figures *r = t->figures;
+    mti_field_schema(f, "memtape.train/1");
+    mti_field_object(f, "parallel", mti_describe_place, t->workload);
+    mti_field_range(f, "steps", t->steps, 1, INT_MAX);
+    mti_field_real(mti_null_unless(f, isfinite(t->loss)), "loss", t->loss);
+    describe_figures(f, r->measured);
+    mti_field_object(f, "predicted", describe_figures, r->predicted);
+    mti_field_bool(f, "compared", !r->skipped && !r->stopped);
+    mti_field_range(mti_null_unless(f, t->skipped >= 0), "skipped", t->skipped, 0, INT_MAX);
+    mti_field_size(f, "sent", r->sent);
+    mti_field_real(f, "in_comms_s", r->in_comms);
+    mti_field_real(f, "hidden_s", r->hidden);
+}
+
+json_t *mti_training_json(const mti_workload *w, const mti_rank_figures *r, int64_t steps,
+                          double loss, int64_t skipped)
+{
+    return mti_json_of(describe_training, &(training){w, r, steps, skipped, loss});
+}
+
+json_t *mti_gathered_json(json_t *ranks)
+{
+    return json_pack("{s:s,s:o}", "schema", "memtape.ranks/1", "ranks", ranks);
+}
+
+static void describe_blank(mti_fields *f, const void *object, size_t i)
+{
+    describe_training(f, &((const training *)object)[i]);
+}
+
+static void describe_gathered(mti_fields *f, const void *blank)
+{
+    mti_field_schema(f, "memtape.ranks/1");
+    mti_field_each(f, "ranks", describe_blank, blank, 1);
+}
+
+json_t *mti_training_schema(void)
+{
+    json_t *schema = mti_schema_of(describe_gathered, &(training){mti_zeros, mti_zeros, 0, 0});
+    json_t *ranks = json_object_get(json_object_get(schema, "properties"), "ranks");
+    mti_json_put(ranks, "minItems", json_integer(2));
+    return schema;
 }

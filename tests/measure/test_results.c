@@ -7,7 +7,7 @@
 #include "measure/sweep.h"
 #include "measure/tape.h"
 #include "mtt.h"
-#include "report/profile.h"
+#include "report/results.h"
 
 static const char advice[] = "take a larger one";
 

@@ -1,7 +1,7 @@
 /* The timeline: who held which memory at each time, computed from events alone. */
 #include <string.h>
 #include "mtt.h"
-#include "report/timeline.h"
+#include "report/pictures.h"
 
 /* A tensor of `kib` KiB, made in `module`. */
 static mt_tensor *made_in(mt_device *device, const char *module, int64_t kib)

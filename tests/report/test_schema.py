@@ -1,5 +1,6 @@
 """docs/schema: what --json writes is valid under the schema of its verb, has no key that the schema lacks, and the schema
-has the keys of the page that documents them."""
+has the keys of the page that documents them, and is what schema.c makes of the functions that write the JSON.
+test_schema.py --write writes the files anew."""
 import copy
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 from lib import MEMTAPE, check, done, documented_keys, equal, run  # noqa: E402
@@ -54,6 +56,32 @@ RUNS = {
 }
 PAGES = {"profile": ("profile-json.md", lambda key: not key.startswith("rows")), "plan": ("plan-json.md", None),
          "sweep": ("profile-json.md", lambda key: key.startswith("rows"))}
+
+
+def made(verb):
+    """The file that belongs in docs/schema, in lines of at most 120 columns."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"memtape.{verb}/1" if verb != "train" else
+            "memtape.ranks/1 of memtape train"}
+    schema = json.loads(subprocess.run([os.environ["SCHEMA"], verb], capture_output=True, text=True, check=True).stdout)
+    return pretty({**head, **schema}) + "\n"
+
+
+def pretty(value, indent=0):
+    line = json.dumps(value)
+    if len(line) + indent <= 110 or not isinstance(value, (dict, list)):
+        return line
+    before = " " * (indent + 2)
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return "\n".join(textwrap.wrap(line, 118, subsequent_indent=before))
+    parts = [f"{json.dumps(k)}: {pretty(v, indent + 2)}" for k, v in value.items()] if isinstance(value, dict) else \
+        [pretty(v, indent + 2) for v in value]
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    return f"{brackets[0]}\n{before}" + f",\n{before}".join(parts) + f"\n{' ' * indent}{brackets[1]}"
+
+
+def files_are_those_that_the_program_makes():
+    for verb in SCHEMAS:
+        check((FOLDER / f"{verb}.schema.json").read_text() == made(verb), f"docs/schema/{verb}.schema.json is old: run this test with --write")
 
 
 def strict(schema):
@@ -156,6 +184,10 @@ def pages_name_their_schemas():
         check(re.search(rf"schema/{verb}\.schema\.json", text), f"no page refers to the schema of {verb}")
 
 
-for test in [outputs_are_valid, objects_of_ranks_that_train_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
+if "--write" in sys.argv:
+    for verb in SCHEMAS:
+        (FOLDER / f"{verb}.schema.json").write_text(made(verb))
+    sys.exit()
+for test in [files_are_those_that_the_program_makes, outputs_are_valid, objects_of_ranks_that_train_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
     test()
 done()

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "memtape/all.h"
 #include "mtt.h"
-#include "report/snapshot.h"
+#include "report/pictures.h"
 
 static mti_snapshot *writing;
 static size_t n_events;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "files/files.h"
 #include "mtt.h"
-#include "report/svg_curve.h"
+#include "report/pictures.h"
 
 #define MIB 1048576.0
 

@@ -4,8 +4,8 @@
 #include <unistd.h>
 #include "mtt.h"
 #include "report/json.h"
-#include "report/report.h"
-#include "report/svg.h"
+#include "report/text.h"
+#include "report/pictures.h"
 
 static const mti_style plain = {.width = 100};
 

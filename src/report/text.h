@@ -1,7 +1,7 @@
-/* report.h: what all reports are made of: numbers, aligned tables, a progress bar. This room
- * formats what it is given and measures nothing. */
-#ifndef MTI_REPORT_H
-#define MTI_REPORT_H
+/* text.h: what reports for a terminal are made of: numbers, aligned tables, a progress bar. This
+ * room formats what it is given and measures nothing. */
+#ifndef MTI_TEXT_H
+#define MTI_TEXT_H
 
 #include <stdio.h>
 #include "base/base.h"

@@ -1,0 +1,98 @@
+/* workload_json.c: what was run, as JSON: the model, and which rank. */
+#include <limits.h>
+#include "nn/model.h"
+#include "parallel/parallel.h"
+#include "report/results.h"
+
+/* Each choice of ops; null where the model does not have it. */
+static void describe_ops(mti_fields *f, const void *config)
+{
+    const mt_model_config *c = config;
+    const mt_op_choices *ops = &c->ops;
+    bool feeds = mti_feeds(c->kind), attends = mti_attends(c->kind);
+    bool gated = feeds && c->mlp == MT_MLP_SWIGLU;
+    bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
+    bool rms = attends && feeds && c->norm_kind != MT_NORM_LAYER;
+    bool math = attends && c->attention == MT_ATTENTION_MATH;
+    bool grouped = attends && mti_repeats_heads(c), whole = mti_is_whole(c->kind);
+    mti_field_name(mti_null_unless(f, gated), "swiglu", &mti_op_forms, (int)ops->swiglu);
+    mti_field_name(mti_null_unless(f, rms), "rms_norm", &mti_op_forms, (int)ops->rms_norm);
+    mti_field_name(mti_null_unless(f, tanh), "gelu_tanh", &mti_op_forms, (int)ops->gelu_tanh);
+    mti_field_name(mti_null_unless(f, c->rope_theta > 0), "rope", &mti_op_forms, (int)ops->rope);
+    mti_field_name(mti_null_unless(f, math), "softmax", &mti_op_precisions, (int)ops->softmax);
+    mti_field_name(mti_null_unless(f, grouped), "kv_groups", &mti_kv_groupings,
+                   (int)ops->kv_groups);
+    mti_field_name(mti_null_unless(f, whole), "loss", &mti_loss_forms, (int)ops->loss);
+}
+
+/* What few models have: no key without it. */
+static void describe_rare(mti_fields *f, const mt_model_config *c)
+{
+    mti_field_text(mti_absent_unless(f, c->qk_norm), "qk_norm", mt_qk_norm_name(c->qk_norm));
+    mti_field_bool(mti_absent_unless(f, c->joint_products), "joint_products", true);
+    mti_field_real(mti_absent_unless(f, c->attention_cap > 0), "attention_cap", c->attention_cap);
+    mti_field_real(mti_absent_unless(f, c->logit_cap > 0), "logit_cap", c->logit_cap);
+    mti_field_int(mti_absent_unless(f, c->position_offset), "position_offset", c->position_offset);
+    mti_field_int(mti_absent_unless(f, c->window), "window", c->window);
+}
+
+/* The model's dimensions; null for those that its kind does not have. */
+void mti_describe_model(mti_fields *f, const void *workload)
+{
+    const mti_workload *w = workload;
+    mt_model_config c = w->config;
+    mt_model_config_resolve(&w->config, &c); /* checked when the options were read */
+    bool whole = mti_is_whole(c.kind), attends = mti_attends(c.kind), feeds = mti_feeds(c.kind);
+    bool acts = feeds && c.mlp != MT_MLP_SWIGLU, norms = whole || c.kind == MT_MODEL_BLOCK;
+    mti_field_name(f, "kind", &mti_model_kinds, (int)c.kind);
+    mti_field_text(mti_null_unless(f, w->preset), "preset", w->preset);
+    mti_field_int(f, "batch", w->batch);
+    mti_field_int(f, "seq", w->seq);
+    mti_field_int(f, "hidden", c.hidden);
+    mti_field_int(mti_null_unless(f, attends), "heads", c.heads);
+    mti_field_int(mti_null_unless(f, attends), "kv_heads", c.kv_heads);
+    mti_field_int(mti_null_unless(f, whole), "layers", c.layers);
+    mti_field_int(mti_null_unless(f, whole), "vocab", c.vocab);
+    mti_field_int(mti_null_unless(f, whole), "context", c.context);
+    mti_field_int(mti_null_unless(f, c.kind != MT_MODEL_ATTENTION), "ffn", c.ffn);
+    mti_field_text(mti_null_unless(f, feeds), "mlp", mt_mlp_kind_name(c.mlp));
+    mti_field_name(mti_null_unless(f, acts), "act", &mti_acts, (int)c.act);
+    mti_field_name(mti_null_unless(f, c.has_out_act), "out_act", &mti_acts, (int)c.out_act);
+    mti_field_bool(mti_null_unless(f, acts), "inplace", c.inplace);
+    mti_field_name(mti_null_unless(f, norms), "norm", &mti_norm_places, (int)c.norm);
+    mti_field_name(mti_null_unless(f, norms), "norm_kind", &mti_norm_kinds, (int)c.norm_kind);
+    describe_rare(f, &c);
+    mti_field_real(f, "dropout", c.dropout);
+    mti_field_name(mti_null_unless(f, attends), "attention", &mti_attention_forms,
+                   (int)c.attention);
+    mti_field_bool(mti_null_unless(f, attends), "causal", c.causal);
+    mti_field_text(f, "dtype", mt_dtype_name(c.dtype));
+    mti_field_object(f, "ops", describe_ops, &c);
+    mti_field_text(mti_null_unless(f, w->recipe), "recipe", w->recipe);
+    mti_field_text(mti_null_unless(f, w->recipe), "recipe_options", w->recipe_options);
+    mti_field_name(f, "optimizer", &mti_optimizers, (int)w->optimizer);
+    mti_field_size(f, "seed", w->seed);
+}
+
+/* ---- which rank ---- */
+
+void mti_describe_division(mti_fields *f, const mt_parallel *division)
+{
+    const mt_parallel h = mti_filled_in(division);
+    mti_field_range(f, "tp", h.tensor, 1, INT_MAX);
+    mti_field_bool(f, "sp", h.sequence);
+    mti_field_range(f, "pp", h.pipeline, 1, INT_MAX);
+    mti_field_range(f, "interleave", h.interleave, 1, INT_MAX);
+    mti_field_int(f, "stage", h.stage);
+    mti_field_range(f, "microbatches", h.microbatches, 1, INT_MAX);
+    mti_field_range(f, "cp", h.context, 1, INT_MAX);
+    mti_field_range(f, "dp", h.data, 1, INT_MAX);
+    mti_field_range(f, "zero", h.zero, 0, 3);
+}
+
+void mti_describe_place(mti_fields *f, const void *workload)
+{
+    const mti_workload *w = workload;
+    mti_field_int(f, "rank", w->rank);
+    mti_describe_division(f, &w->parallel);
+}
