@@ -66,13 +66,28 @@ typedef struct mt_adafactor_options {
  * their own dtype, as torch.optim.Adafactor keeps them. 0 and an error for no shape of a tensor. */
 MT_API int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master);
 
-/* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
+/* Lion (Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2): a step is
+ * the sign of beta1 m + (1 - beta1) g, decoupled weight decay beside it; m, the only state, is then
+ * beta2 m + (1 - beta2) g. Every weight moves by lr, so the paper's lr is a third to a tenth of
+ * AdamW's, and its weight_decay as many times larger. */
+typedef struct mt_lion_options {
+    double lr;
+    double beta1; /* 0: 0.9 */
+    double beta2; /* 0: 0.99 */
+    double weight_decay;
+    bool decay_matrices_only; /* as for adamw */
+    bool master;              /* as for sgd */
+} mt_lion_options;
+
+/* Over the parameters the module has now, which are retained. The figures are torch.optim's; Lion's
+ * the paper's. */
 MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
 MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
 /* Refuses what ZeRO has cut into pieces: those have no rows and columns. */
 MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
+MT_API mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options);
 MT_API void mt_optimizer_free(mt_optimizer *optimizer);
-/* "sgd", "adamw", "adafactor" */
+/* "sgd", "adamw", "adafactor", "lion" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
  * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments and

@@ -90,10 +90,9 @@ typedef struct mt_plan_regime {
 MT_API const mt_plan_regime *mt_plan_regime_at(size_t i);
 /* What is kept for 16-bit parameters depends on the two flags. */
 typedef struct mt_plan_training {
-    /* "none", "sgd" (plain: keeps nothing), "sgd-momentum", "adamw", "adamw-16bit" (m and v of
-     * 16-bit parameters in 16 bits) or "adamw-8bit" (a byte each; their scales, and what small
-     * parameters keep instead, come on top: mt_moment_bytes) or "adafactor" (its factors come on
-     * top: mt_adafactor_bytes); NULL: "none" */
+    /* A name of --optimizer, such as "sgd" (plain: keeps nothing) or "adamw-16bit" (m and v of
+     * 16-bit parameters in 16 bits). What an optimizer keeps beside so much for each element comes
+     * on top: mt_moment_bytes of "adamw-8bit", mt_adafactor_bytes of "adafactor". NULL: "none" */
     const char *optimizer;
     bool master;        /* f32 copies of them */
     bool f32_gradients; /* gradients in f32 */

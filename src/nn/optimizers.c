@@ -26,10 +26,16 @@ static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const m
     return ok;
 }
 
+static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    return d->backend->lion(d->ctx, p, n, items);
+}
+
 static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, NULL, sgd_step};
 static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, NULL, adamw_step};
 static const mti_opt_rule adafactor_rule = {
     "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
+static const mti_opt_rule lion_rule = {"lion", {"m"}, NULL, lion_step};
 
 /* ---- rows ---- */
 
@@ -199,6 +205,18 @@ mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options
                                  .eps = options->eps1,
                                  .eps2 = or_else(options->eps2, 1e-3),
                                  .clip = or_else(options->clip, 1)};
+    as.weight_decay = options->weight_decay;
+    as.decay_matrices_only = options->decay_matrices_only;
+    return make(&as, m);
+}
+
+mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "lion: the options are NULL");
+    mt_optimizer as = described(MTI_OPT_LION, options->master);
+    as.params = (mti_opt_params){.lr = options->lr,
+                                 .beta1 = or_else(options->beta1, 0.9),
+                                 .beta2 = or_else(options->beta2, 0.99)};
     as.weight_decay = options->weight_decay;
     as.decay_matrices_only = options->decay_matrices_only;
     return make(&as, m);

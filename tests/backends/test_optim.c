@@ -170,7 +170,7 @@ static void a_master_is_stepped_instead_of_its_parameter(void **state)
     (void)state;
     mti_ctx *ctx;
     const mti_backend *be = mtt_backend(&ctx);
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
         tensors wide, narrow;
         make(&wide, MT_F32), make(&narrow, dtype);
@@ -187,7 +187,9 @@ static void a_master_is_stepped_instead_of_its_parameter(void **state)
         mti_opt_params o = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .step = 3};
         bool (*step)(mti_ctx *, const mti_opt_params *, int, const mti_opt_item *) =
-            way < 2 ? be->adamw : be->sgd;
+            way < 2   ? be->adamw
+            : way < 4 ? be->sgd
+                      : be->lion;
         assert_true(step(ctx, &o, N_ITEMS, wide.items));
         o.grad_scale = 0.25;
         assert_true(step(ctx, &o, N_ITEMS, narrow.items));
@@ -373,7 +375,7 @@ static void a_gradient_may_be_f32_beside_16_bits(void **state)
     (void)state;
     mti_ctx *ctx;
     const mti_backend *be = mtt_backend(&ctx);
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
         tensors own, wide;
         make(&own, dtype), make(&wide, dtype);
@@ -388,7 +390,9 @@ static void a_gradient_may_be_f32_beside_16_bits(void **state)
         mti_opt_params o = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .step = 3};
         bool (*step)(mti_ctx *, const mti_opt_params *, int, const mti_opt_item *) =
-            way < 2 ? be->adamw : be->sgd;
+            way < 2   ? be->adamw
+            : way < 4 ? be->sgd
+                      : be->lion;
         assert_true(step(ctx, &o, N_ITEMS, own.items));
         assert_true(step(ctx, &o, N_ITEMS, wide.items));
         for (int k = 0; k < N_ITEMS; k++) {
@@ -436,6 +440,36 @@ static void sgd_takes_plain_and_momentum_steps(void **state)
     be->close(ctx);
 }
 
+/* Chen et al. 2023, algorithm 2. */
+static void lion_takes_the_step_of_its_paper(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    const mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .step = 3};
+    for (int d = 0; d < 4; d++) {
+        tensors was, t;
+        make(&was, mtt_floats[d]), make(&t, mtt_floats[d]);
+        double eps = 4 * wide_epsilon(mtt_floats[d]);
+        mtt_set(&t.g[2], 0, 0), mtt_set(&t.m[2], 0, 0); /* then nothing but the decay */
+        mtt_set(&was.g[2], 0, 0), mtt_set(&was.m[2], 0, 0);
+        mtt_set(&t.g[2], 1, (double)NAN);
+        assert_true(be->lion(ctx, &o, N_ITEMS, t.items));
+        assert_true(isnan(mtt_get(&t.p[2], 1)) && isnan(mtt_get(&t.m[2], 1)));
+        for (int k = 0; k < N_ITEMS; k++)
+            for (int64_t i = 0; i < item_sizes[k]; i++) {
+                if (k == 2 && i == 1) continue;
+                double g = mtt_get(&was.g[k], i), m = mtt_get(&was.m[k], i);
+                double c = 0.9 * m + 0.1 * g, sign = (c > 0) - (c < 0);
+                double p = mtt_get(&was.p[k], i) * (1 - 0.01 * 0.1 * k) - 0.01 * sign;
+                mtt_close(mtt_get(&t.m[k], i), 0.99 * m + 0.01 * g, eps, "m", i);
+                mtt_close(mtt_get(&t.p[k], i), p, eps + mtt_epsilon(mtt_floats[d]) / 2, "p", i);
+            }
+        drop(&was), drop(&t);
+    }
+    be->close(ctx);
+}
+
 static void clipping_measures_and_scales_all_gradients(void **state)
 {
     (void)state;
@@ -472,6 +506,7 @@ int main(void)
         cmocka_unit_test(a_gradient_may_be_f32_beside_16_bits),
         cmocka_unit_test(a_master_is_stepped_instead_of_its_parameter),
         cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
+        cmocka_unit_test(lion_takes_the_step_of_its_paper),
         cmocka_unit_test(clipping_measures_and_scales_all_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,6 +154,45 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
         }
 }
 
+static void lion_steps_match_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    for (int d = 0; d <= 4; d++) {
+        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true, false);
+        for (int64_t step = 1; step <= 2; step++) {
+            mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .step = step};
+            if (d % 2) o.grad_scale = 0.25;
+            mtt_ok(p->cpu->lion(p->cpu_ctx, &o, N_ITEMS, t->host), "lion");
+            mtt_ok(p->dev->lion(p->dev_ctx, &o, N_ITEMS, t->dev), "lion");
+        }
+        check_and_drop(p, t);
+    }
+}
+
+static void lion_rounds_where_its_rule_says(void **state)
+{
+    mtt_pair *pair = *state;
+    tensors *t = make(pair, MT_F32, true, false);
+    const mti_opt_params o = {
+        .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .grad_scale = 0.3, .step = 3};
+    float b1 = (float)0.9, a1 = (float)(1 - 0.9), b2 = (float)0.99, a2 = (float)(1 - 0.99);
+    for (int k = 0; k < N_ITEMS; k++) {
+        float *p = t->host[k].p, *m = t->host[k].m;
+        float keep = fmaf(-(float)0.01, (float)t->host[k].weight_decay, 1);
+        for (int64_t i = 0; i < t->host[k].n; i++) {
+            float g = (float)0.3 * ((const float *)t->host[k].g)[i], c = fmaf(b1, m[i], a1 * g);
+            m[i] = fmaf(b2, m[i], a2 * g);
+            p[i] = fmaf(keep, p[i], -((float)0.01 * (float)((c > 0) - (c < 0))));
+        }
+    }
+    mtt_ok(pair->dev->lion(pair->dev_ctx, &o, N_ITEMS, t->dev), "lion");
+    for (int k = 0; k < N_ITEMS; k++) {
+        mtt_twin_check(pair, &t->m[k], 0, "m");
+        mtt_twin_check(pair, &t->p[k], 0, "p");
+    }
+    check_and_drop(pair, t);
+}
+
 #define N_FACTORED 60 /* more than one launch covers */
 
 /* Matrices with more rows and columns than a tile, batches of them, vectors, none. */
@@ -268,6 +307,8 @@ int main(void)
         cmocka_unit_test(adamw_rounds_where_its_rule_says),
         cmocka_unit_test(sgd_rounds_where_its_rule_says),
         cmocka_unit_test(sgd_steps_match_the_cpu_with_and_without_momentum),
+        cmocka_unit_test(lion_steps_match_the_cpu),
+        cmocka_unit_test(lion_rounds_where_its_rule_says),
         cmocka_unit_test(adafactor_steps_match_the_cpu),
         cmocka_unit_test(clipping_measures_and_scales_as_the_cpu_does),
         cmocka_unit_test(squares_of_a_large_tensor_are_all_counted),

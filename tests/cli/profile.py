@@ -93,7 +93,7 @@ def any_choice(seed, n):
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
                 "-d", a * draw.choice([1, 2, 5, 8, 33]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor"])]
+                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor", "lion"])]
         if kind != "linear":
             args += ["--dropout", draw.choice([0, 0.1, 0.9])]
         if kind == "linear":
@@ -269,7 +269,7 @@ def inference():
 
 def optimizers():
     """Plain SGD keeps nothing, momentum one number for each parameter, AdamW two."""
-    for name, each in [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2)]:
+    for name, each in [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2), ("lion", 1)]:
         p = profile("mlp", "-d", 64, "--optimizer", name, "--device", "meta")
         equal((p["model"]["optimizer"], p["steady"]["phases"][-1]["by_category"]["optimizer"]),
               (name, each * p["phases"][0]["by_category"]["parameter"]), f"what {name} keeps")

@@ -92,7 +92,8 @@ def exact_memory_options_change_no_loss():
                     ["--dtype", "bf16", "--master-weights"],
                     ["--dtype", "bf16", "--f32-gradients", "--accumulate", "2"],
                     ["--optimizer", "adafactor"], ["--optimizer", "sgd-momentum", "--lr", "0.1"],
-                    ["--optimizer", "adafactor", "--dtype", "bf16", "--master-weights"]]:
+                    ["--optimizer", "adafactor", "--dtype", "bf16", "--master-weights"], ["--optimizer", "lion"],
+                    ["--optimizer", "lion", "--dtype", "bf16", "--master-weights"]]:
         name = path("inexact.safetensors")
         whole = losses(run("train", *SMALL, *inexact).stdout)
         check(len(whole) == 20 and whole != plain, f"losses with {inexact} differ")

@@ -79,6 +79,8 @@ def curves():
     few = alone(*short)
     for n, *division in ((2, "--dp", 2, "--zero", 3), (2, "--tp", 2, "--checkpoint", "full")):
         close(trained(n, *SMALL, *short, *division)[0], few, " ".join(map(str, division)))
+    lion = [*short, "--optimizer", "lion"]
+    close(trained(2, *SMALL, *lion, "--dp", 2, "--zero", 2)[0], alone(*lion), "lion")
     ahead(short)
     staged(short)
     if not LONG:

@@ -11,7 +11,16 @@ typedef struct run {
     mt_optimizer *optimizer;
 } run;
 
-typedef enum kind { ADAMW, ADAMW_NARROW, ADAMW_8BIT, SGD, SGD_MOMENTUM, ADAFACTOR, N_KINDS } kind;
+typedef enum kind {
+    ADAMW,
+    ADAMW_NARROW,
+    ADAMW_8BIT,
+    SGD,
+    SGD_MOMENTUM,
+    ADAFACTOR,
+    LION,
+    N_KINDS
+} kind;
 static const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_8BIT};
 
 static run start(kind k, mt_dtype dtype, uint64_t seed)
@@ -29,7 +38,8 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
     r.model = mt_gpt_new(r.device, &c);
     assert_non_null(r.model);
     r.optimizer =
-        k == ADAFACTOR ? mt_adafactor_new(r.model, &(mt_adafactor_options){.lr = 1e-2})
+        k == LION        ? mt_lion_new(r.model, &(mt_lion_options){.lr = 1e-3})
+        : k == ADAFACTOR ? mt_adafactor_new(r.model, &(mt_adafactor_options){.lr = 1e-2})
         : k <= ADAMW_8BIT
             ? mt_adamw_new(r.model, &(mt_adamw_options){.lr = 1e-2, .moments = moments[k]})
             : mt_sgd_new(r.model, &(mt_sgd_options){.lr = 1e-1, .momentum = k == SGD ? 0 : 0.9});

@@ -94,6 +94,66 @@ static void adamw_follows_the_reference(void **state)
     }
 }
 
+/* Chen et al. 2023, algorithm 2; in 16 bits the master is stepped, and the parameter its rounding.
+ */
+static void lion_follows_the_reference(void **state)
+{
+    (void)state;
+    const mt_dtype dtypes[] = {MT_F64, MT_F32, MT_BF16};
+    for (int k = 0; k < 3; k++) {
+        mt_dtype dtype = dtypes[k];
+        double tolerance = k ? 2e-6 : 1e-14;
+        mt_module *m = two_params(dtype, 1);
+        mt_optimizer *o = mt_lion_new(m, &(mt_lion_options){.lr = 0.01,
+                                                            .beta1 = 0.8,
+                                                            .beta2 = 0.95,
+                                                            .weight_decay = 0.1,
+                                                            .decay_matrices_only = true,
+                                                            .master = true});
+        assert_non_null(o);
+        assert_string_equal(mt_optimizer_kind(o), "lion");
+        double p[2][N], mean[2][N] = {{0}};
+        mt_tensor *param[] = {mt_module_param(m, "matrix"), mt_module_param(m, "vector")};
+        for (int j = 0; j < 2; j++) {
+            double *at = mtt_doubles(param[j]);
+            memcpy(p[j], at, sizeof p[j]);
+            free(at);
+        }
+        for (int t = 1; t <= 10; t++) {
+            for (int j = 0; j < 2; j++) {
+                double g[N];
+                draw((uint64_t)(100 * t + j), g);
+                set_grad(param[j], g);
+                double *given = mtt_doubles(mt_grad(param[j]));
+                for (int i = 0; i < N; i++) {
+                    double c = 0.8 * mean[j][i] + 0.2 * given[i], sign = (c > 0) - (c < 0);
+                    p[j][i] = p[j][i] * (j ? 1 : 1 - 0.01 * 0.1) - 0.01 * sign;
+                    mean[j][i] = 0.95 * mean[j][i] + 0.05 * given[i];
+                }
+                free(given);
+            }
+            mtt_ok(mt_optimizer_step(o));
+        }
+        assert_int_equal(mt_optimizer_state_count(o), k == 2 ? 4 : 2);
+        for (size_t i = 0; i < mt_optimizer_state_count(o); i++) {
+            mt_optimizer_entry e;
+            mtt_ok(mt_optimizer_state(o, i, &e));
+            int j = !strcmp(e.param, "vector");
+            assert_int_equal(mt_dtype_of(e.tensor), dtype == MT_F64 ? MT_F64 : MT_F32);
+            assert_near(e.tensor, strcmp(e.name, "m") ? p[j] : mean[j], tolerance);
+        }
+        for (int j = 0; j < 2; j++) assert_near(param[j], p[j], k == 2 ? 0x1p-8 : tolerance);
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+    assert_null(mt_lion_new(NULL, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "lion: the options are NULL");
+    mt_module *m = two_params(MT_F32, 1);
+    assert_null(mt_lion_new(m, &(mt_lion_options){.beta2 = 1}));
+    mtt_failed(MT_ERR_ARGUMENT, "lion: beta2 is 1; need 0 <= beta2 < 1");
+    mt_module_free(m);
+}
+
 static double root_mean_square(const double *x, int n)
 {
     double sum = 0;
@@ -670,6 +730,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(adamw_follows_the_reference),
+        mtt_test(lion_follows_the_reference),
         mtt_test(adafactor_follows_the_reference),
         mtt_test(adafactor_keeps_rows_and_columns),
         mtt_test(adafactor_refuses_what_it_cannot_do),

@@ -326,6 +326,40 @@ bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_o
     return true;
 }
 
+/* ---- Lion ---- */
+
+#define LION_BODY(T)                                                                               \
+    const mti_opt_params *o = op;                                                                  \
+    T lr = (T)o->lr, keep = (T)(1.0 - o->lr * decay), scale = (T)grad_scale_of(o);                 \
+    T b1 = (T)o->beta1, a1 = (T)(1.0 - o->beta1), b2 = (T)o->beta2, a2 = (T)(1.0 - o->beta2);      \
+    MTI_SIMD                                                                                       \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        T gi = scale * g[i], c = b1 * m[i] + a1 * gi;                                              \
+        m[i] = b2 * m[i] + a2 * gi;                                                                \
+        p[i] = keep * p[i] - lr * (c > 0 ? 1 : c < 0 ? -1 : c);                                    \
+    }
+
+static MTI_MULTIVERSION void lion_f32(const void *op, double decay, float *p, const float *g,
+                                      float *m, float *v, int64_t n)
+{
+    (void)v;
+    LION_BODY(float)
+}
+
+static MTI_MULTIVERSION void lion_f64(const void *op, double decay, double *p, const double *g,
+                                      double *m, double *v, int64_t n)
+{
+    (void)v;
+    LION_BODY(double)
+}
+
+bool mti_cpu_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
+{
+    const rule lion = {p, lion_f32, lion_f64};
+    for_items(ctx, n_items, items, 2, rule_span, &lion);
+    return true;
+}
+
 /* ---- gradient clipping ---- */
 
 #define MAX_PARTIALS 1024

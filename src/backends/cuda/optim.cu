@@ -451,6 +451,61 @@ extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
     });
 }
 
+/* ---- Lion ---- */
+
+template <class T, class G> struct mti_lion_step {
+    typedef T type;
+    typedef mti_wide<T> moment;
+    typedef G grad;
+    typedef mti_wide<T> A;
+    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    A lr, b1, a1, b2, a2, grad_scale; /* a = 1 - b */
+    template <int V> struct held {
+        mti_vec<G, V> g;
+        mti_vec<A, V> p, m;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.p = load_param<V>(e, i);
+        h.g = mti_load<V>(static_cast<const G *>(e.g) + i);
+        h.m = mti_load<V>(static_cast<const A *>(e.m) + i);
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        A keep = mti_fma(-lr, e.weight_decay, (A)1);
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            A g = grad_scale * (A)mti_widen(h.g.v[j]), c = mti_fma(b1, h.m.v[j], a1 * g);
+            A sign = c > 0 ? (A)1 : c < 0 ? (A)-1 : c;
+            h.m.v[j] = mti_fma(b2, h.m.v[j], a2 * g);
+            h.p.v[j] = mti_fma(keep, h.p.v[j], -(lr * sign));
+        }
+        mti_store(static_cast<A *>(e.m) + i, h.m);
+        store_param(e, i, h.p);
+    }
+};
+
+template <class T, class G>
+static bool lion(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
+                 const mti_opt_item *items)
+{
+    typedef mti_wide<T> A;
+    mti_lion_step<T, G> step = {(A)p->lr,    (A)p->beta1,         (A)(1.0 - p->beta1),
+                                (A)p->beta2, (A)(1.0 - p->beta2), (A)grad_scale_of(p)};
+    return step_all(ctx, dtype, n_items, items, step);
+}
+
+extern "C" bool mti_cuda_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items,
+                              const mti_opt_item *items)
+{
+    return for_types([&](auto type, mt_dtype dtype) {
+        typedef decltype(type) T;
+        return lion<T, T>(ctx, p, dtype, n_items, items) &&
+               (sizeof(T) != 2 || lion<T, mti_wide<T>>(ctx, p, dtype, n_items, items));
+    });
+}
+
 /* ---- gradient clipping ---- */
 
 template <class T> struct mti_scale_step {
