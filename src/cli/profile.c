@@ -50,7 +50,7 @@ static int report_failure(mti_profile_result *p, const mti_options *o)
     snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* reported; the reports may fail for other reasons */
     bool ok =
-        mti_profile_find_need(p) &&
+        mti_profile_find_requirement(p) &&
         (!mti_wants_text(o) || mti_print_refusal(p, event, o->verbose, stdout)) &&
         write_files(p, wants_object(o) ? mti_profile_refused_json(p, event, o->timeline) : NULL, o);
     if (!ok) return mti_report_failure(o);

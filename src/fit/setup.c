@@ -1,7 +1,7 @@
 /* setup.c: what a set-up needs, measured as a profile measures it. */
 #include <string.h>
 #include "fit/fit.h"
-#include "measure/need.h"
+#include "measure/step.h"
 
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s)
 {
@@ -47,11 +47,11 @@ static bool try_within(const mti_fit_task *task, mt_fit_setup *stage, mti_worklo
                        mti_fit_measured *seen)
 {
     mti_measurement m;
-    mti_need need;
+    mti_requirement need;
     bool refused;
     w->device.capacity = task->capacity;
     seen->profiles++;
-    stage->fits = mti_need_measure(&need, &m, w, NULL, &refused);
+    stage->fits = mti_measure_requirement(&need, &m, w, NULL, &refused);
     if (stage->fits) take(stage, &m);
     mti_measurement_free(&m);
     if (refused) mt_clear_error();
@@ -61,10 +61,10 @@ static bool try_within(const mti_fit_task *task, mt_fit_setup *stage, mti_worklo
 static bool measure_stage(const mti_fit_task *task, mt_fit_setup *stage, mti_fit_measured *seen)
 {
     mti_measurement m;
-    mti_need need;
+    mti_requirement need;
     bool refused;
     mti_workload w = mti_fit_workload(task, stage);
-    bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
+    bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
     seen->profiles++;
     if (ok) {
         const mti_fit_work work = work_of(&m);
@@ -109,14 +109,14 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
 bool mti_fit_measure_model(mti_fit_task *task)
 {
     mti_measurement m;
-    mti_need need;
+    mti_requirement need;
     bool refused;
     const mt_fit_setup alone = {.parallel = mti_filled_in(&(mt_parallel){0}),
                                 .checkpoint = "none",
                                 .offload = "none",
                                 .microbatch = 1};
     mti_workload w = mti_fit_workload(task, &alone);
-    bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
+    bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
     const mt_flops *f = &m.steady.flops;
     task->model_flops = ((double)f->forward + (double)f->backward) * (double)task->batch;
     task->states = (mti_states){(size_t)m.param_bytes, m.grad_bytes, m.optimizer_bytes};

@@ -14,7 +14,7 @@ static int64_t unit_of(const mti_workload *w, bool in_batches)
 
 static bool attempt(mti_largest *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
 {
-    mti_need need;
+    mti_requirement need;
     mti_measurement m;
     mti_workload with = *w;
     bool refused;
@@ -22,7 +22,7 @@ static bool attempt(mti_largest *fit, const mti_workload *w, bool in_batches, in
     if (mti_is_whole(w->config.kind) && with.seq > w->config.context)
         with.config.context = with.seq;
     fit->runs++;
-    *fits = mti_need_measure(&need, &m, &with, NULL, &refused);
+    *fits = mti_measure_requirement(&need, &m, &with, NULL, &refused);
     mti_measurement_free(&m);
     if (refused) mt_clear_error();
     if (!*fits || n < fit->largest) return *fits || refused;

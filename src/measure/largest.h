@@ -2,7 +2,7 @@
 #ifndef MTI_MEASURE_LARGEST_H
 #define MTI_MEASURE_LARGEST_H
 
-#include "measure/need.h"
+#include "measure/step.h"
 
 /* The largest that fits the capacity, and the smallest that does not: one more. */
 typedef struct mti_largest {
@@ -11,7 +11,7 @@ typedef struct mti_largest {
     /* Batches only: the largest if there were only states and activations, by formula and as
      * measured. */
     int64_t by_formula, by_sum;
-    mti_need need; /* of the largest */
+    mti_requirement need; /* of the largest */
     int runs;
 } mti_largest;
 

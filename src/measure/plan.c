@@ -200,9 +200,9 @@ static bool compare(mti_plan_result *p)
     states st = {.workload = &w};
     mti_measurement m;
     bool refused;
-    bool ok =
-        mti_need_measure(&p->need, &m, &w, &(mti_watch){.look = look, .user = &st}, &refused) &&
-        (w.ranked ? compare_rank(p, &m) : compare_model(p, &run, &m, &st));
+    bool ok = mti_measure_requirement(&p->need, &m, &w, &(mti_watch){.look = look, .user = &st},
+                                      &refused) &&
+              (w.ranked ? compare_rank(p, &m) : compare_model(p, &run, &m, &st));
     mti_measurement_free(&m);
     return ok;
 }

@@ -33,7 +33,7 @@ typedef struct mti_plan_result {
     mt_flops flops; /* of one step */
     int n_components;
     mt_plan_component components[MT_PLAN_MAX_COMPONENTS]; /* of its forward */
-    mti_need need;
+    mti_requirement need;
     mti_largest batch, seq;  /* with a capacity */
     mti_budget_found budget; /* with a budget; its front: mti_budget_find_front */
 } mti_plan_result;

@@ -45,14 +45,14 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
                             mt_ledger_bytes(p->measured.ledger));
 }
 
-bool mti_profile_find_need(mti_profile_result *p)
+bool mti_profile_find_requirement(mti_profile_result *p)
 {
     mti_measurement m;
     mti_workload w = p->workload;
     bool refused;
     w.device.capacity = 0;
     if (mt_device_has_data(p->device)) return true;
-    bool ok = mti_need_measure(&p->needed, &m, &w, NULL, &refused);
+    bool ok = mti_measure_requirement(&p->needed, &m, &w, NULL, &refused);
     mti_measurement_free(&m);
     return ok;
 }

@@ -3,7 +3,7 @@
 #define MTI_MEASURE_PROFILE_H
 
 #include "measure/budget.h"
-#include "measure/need.h"
+#include "measure/step.h"
 
 /* Allocated bytes once everything that the steps made is freed. */
 typedef struct mti_left {
@@ -20,8 +20,8 @@ typedef struct mti_profile_result {
     bool infers;               /* whether inference was asked for; */
     mti_measurement inference; /* it ran before the steps, on a device of its own */
     mti_left left_by_inference;
-    mti_formula formula; /* of what the first forward saves */
-    mti_need needed;     /* by mti_profile_find_need */
+    mti_formula formula;    /* of what the first forward saves */
+    mti_requirement needed; /* by mti_profile_find_requirement */
 } mti_profile_result;
 
 /* Measures two steps on a new device, which must have room for them; else the message ends in
@@ -30,7 +30,7 @@ typedef struct mti_profile_result {
 bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice,
                       bool inference);
 /* After a refusal: what a device that is large enough needs; nothing on a device with data. */
-bool mti_profile_find_need(mti_profile_result *p);
+bool mti_profile_find_requirement(mti_profile_result *p);
 void mti_profile_free(mti_profile_result *p);
 
 #endif

@@ -1,7 +1,7 @@
 /* sweep.c: workloads measured in turns, each on a device of its own. */
 #include <math.h>
 #include <stdlib.h>
-#include "measure/need.h"
+#include "measure/step.h"
 #include "measure/room.h"
 #include "measure/sweep.h"
 

@@ -160,7 +160,8 @@ bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti
 }
 
 /* What a device that is large enough needs; `capacity` 0: unknown. */
-static void print_needed(const mti_need *need, size_t capacity, FILE *out, const mti_style *style)
+static void print_needed(const mti_requirement *need, size_t capacity, FILE *out,
+                         const mti_style *style)
 {
     char bytes[MTI_NUMBER], reserved[MTI_NUMBER], text[MTI_NUMBER], more[MTI_NUMBER];
     char line[200];
@@ -242,7 +243,7 @@ void mti_describe_peak(mti_fields *f, const void *measurement)
 
 static void describe_needed(mti_fields *f, const void *need)
 {
-    const mti_need *n = need;
+    const mti_requirement *n = need;
     mti_field_size(f, "peak", n->peak);
     mti_field_size(f, "reserved", n->reserved);
 }

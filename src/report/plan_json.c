@@ -84,7 +84,7 @@ static void describe_tokens(mti_fields *f, const mti_plan_result *p)
 
 static void describe_step(mti_fields *f, const void *need)
 {
-    const mti_need *n = need;
+    const mti_requirement *n = need;
     mti_field_size(f, "requested", n->requested);
     mti_field_size(f, "peak", n->peak);
     mti_field_size(f, "active", n->peak);

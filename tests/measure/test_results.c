@@ -106,11 +106,11 @@ static void the_largest_batch_fits_and_one_more_does_not(void **state)
         for (int more = 0; more < 2; more++) {
             mti_workload with = w;
             mti_measurement m;
-            mti_need need;
+            mti_requirement need;
             bool refused;
             *(in_batches ? &with.batch : &with.seq) = fit.largest + more;
             if (with.seq > with.config.context) with.config.context = with.seq;
-            bool fits = mti_need_measure(&need, &m, &with, NULL, &refused);
+            bool fits = mti_measure_requirement(&need, &m, &with, NULL, &refused);
             mti_measurement_free(&m);
             assert_int_equal(fits, !more);
             assert_int_equal(refused, more);
@@ -156,15 +156,15 @@ static void a_step_counts_what_every_microbatch_moves(void **state)
 {
     (void)state;
     mti_measurement one, four;
-    mti_need need;
+    mti_requirement need;
     bool refused;
     mti_workload w = workload(MT_MODEL_GPT, "meta");
     w.memory.offload = MTI_OFFLOAD_CPU;
-    assert_true(mti_need_measure(&need, &one, &w, NULL, &refused));
+    assert_true(mti_measure_requirement(&need, &one, &w, NULL, &refused));
     assert_true(one.steady.offloaded > 0 && one.steady.traffic.others > 0);
     assert_int_equal(one.steady.offloaded, one.memory_stats.offload.bytes_out);
     w.ranked = true, w.parallel.microbatches = 4;
-    assert_true(mti_need_measure(&need, &four, &w, NULL, &refused));
+    assert_true(mti_measure_requirement(&need, &four, &w, NULL, &refused));
     assert_int_equal(four.steady.offloaded, 4 * one.steady.offloaded);
     assert_int_equal(four.steady.traffic.products, 4 * one.steady.traffic.products);
     assert_int_equal(four.steady.flops.forward, 4 * one.steady.flops.forward);
@@ -182,7 +182,7 @@ static void a_refused_rank_says_what_it_needs(void **state)
     mti_profile_result p;
     assert_false(mti_profile_make(&p, &w, advice, false));
     mtt_failed(MT_ERR_MEMORY, "capacity");
-    assert_true(mti_profile_find_need(&p));
+    assert_true(mti_profile_find_requirement(&p));
     assert_true(p.needed.peak > w.device.capacity);
     size_t reserved = p.needed.reserved;
     mti_profile_free(&p);
