@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 #include "expression/expression.h"
 #include "measure/plan.h"
 #include "memtape/fit.h"

@@ -331,7 +331,8 @@ static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory
     return ok;
 }
 
-bool mti_run_is_plain(const mt_safetensors *file)
+/* Whether it has no adapters, which ranks cannot merge. */
+static bool is_plain(const mt_safetensors *file)
 {
     mti_memory_options memory;
     if (!read_adapters(file, &memory)) return false;
@@ -363,7 +364,7 @@ mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
     return NULL;
 }
 
-mt_module *mti_run_base_model(const char *path, mt_device *device, const mt_model_config *config)
+static mt_module *read_base(const char *path, mt_device *device, const mt_model_config *config)
 {
     bool adapted;
     mt_safetensors *file = mti_run_open(path);
@@ -375,3 +376,13 @@ mt_module *mti_run_base_model(const char *path, mt_device *device, const mt_mode
     mt_module_free(model);
     return NULL;
 }
+
+static bool read_part(const char *path, mti_stage *stage)
+{
+    mt_safetensors *file = mti_run_open(path);
+    bool ok = file && is_plain(file) && mt_stage_load_weights(file, stage) == MT_OK;
+    mt_safetensors_free(file);
+    return ok;
+}
+
+const mti_weights_reader mti_run_weights = {read_base, read_part};

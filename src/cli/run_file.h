@@ -4,7 +4,7 @@
 #define MTI_CLI_RUN_FILE_H
 
 #include "cli/options.h"
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 #include "memtape/io.h"
 
 /* `path` is a file, or an existing folder, in which "step-<step>.safetensors" is written. `where`
@@ -23,8 +23,6 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
 bool mti_run_fits(mt_safetensors *file, const mti_options *o);
 /* The same for a config and the adapters in the file's settings. */
 bool mti_run_holds(mt_safetensors *file, const mt_model_config *config);
-/* Whether it has no adapters, which ranks cannot merge. */
-bool mti_run_is_plain(const mt_safetensors *file);
 /* Loads weights, the optimizer's and the scaler's state, generator and step into a trainer with the
  * file's settings. */
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
@@ -36,6 +34,6 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config);
 mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
                               const mt_model_config *config, bool *adapted);
 /* The same with the adapters merged, to be trained further. */
-mt_module *mti_run_base_model(const char *path, mt_device *device, const mt_model_config *config);
+extern const mti_weights_reader mti_run_weights;
 
 #endif

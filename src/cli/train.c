@@ -245,6 +245,7 @@ static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
     mt_safetensors *file = mti_run_open(o->train.from);
+    o->train.reader = &mti_run_weights;
     bool ok = file && mti_run_read_config(file, &config);
     if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);

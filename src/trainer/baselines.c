@@ -3,7 +3,7 @@
  * Witten and Bell 1991: with N bytes seen after a context, T kinds among them, a kind seen n times
  * gets (n + T p) / (N + T), p being what the shorter context says. It has no parameter to tune. */
 #include <math.h>
-#include "cli/corpus.h"
+#include "trainer/corpus.h"
 
 typedef struct counts {
     uint64_t of[256], total, kinds;

@@ -1,7 +1,7 @@
 /* batches.c: which bytes of the text a training step sees. */
 #include <string.h>
 #include "base/philox.h"
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 
 /* Where in the text each sequence of batch `part` of the next step begins: starts[batch]. */
 static void find_starts(const mti_trainer *t, int64_t part, size_t *starts)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "cli/corpus.h"
+#include "trainer/corpus.h"
 
 #define MAX_FILE        ((size_t)1 << 32) /* larger ones would have to be streamed */
 #define MAX_DEPTH       32                /* of folders */

@@ -1,6 +1,6 @@
 /* corpus.h: text as bytes, split into a training part and a held-out part. */
-#ifndef MTI_CLI_CORPUS_H
-#define MTI_CLI_CORPUS_H
+#ifndef MTI_TRAINER_CORPUS_H
+#define MTI_TRAINER_CORPUS_H
 
 #include "files/files.h"
 

@@ -1,7 +1,6 @@
 /* trainer.c: one process, or one of several ranks, that trains on text. */
 #include <math.h>
-#include "cli/run_file.h"
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
@@ -33,19 +32,11 @@ static bool make_model(mti_trainer *t)
 {
     const mti_workload *w = &t->workload;
     const mti_train_settings *s = &t->settings;
-    mt_module *model = s->from ? mti_run_base_model(s->from, t->device, &w->config)
+    mt_module *model = s->from ? s->reader->model(s->from, t->device, &w->config)
                                : mt_model_new(t->device, &w->config);
     bool ok = model && mti_adapt(model, &w->memory);
     ok = mti_stage_make_plain(&t->stage, t->device, &w->config, model, s->accumulate) && ok;
     t->model = t->stage.model;
-    return ok;
-}
-
-static bool load_weights(mti_trainer *t)
-{
-    mt_safetensors *file = mti_run_open(t->settings.from);
-    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, &t->stage) == MT_OK;
-    mt_safetensors_free(file);
     return ok;
 }
 
@@ -61,7 +52,7 @@ static bool make_rank(mti_trainer *t)
     const mt_lora_options lora = mti_adapters_of(&w->memory);
     return mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
                           lora.rank ? &lora : NULL) &&
-           (!t->settings.from || load_weights(t));
+           (!t->settings.from || t->settings.reader->part(t->settings.from, &t->stage));
 }
 
 static bool make_optimizer(mti_trainer *t)

@@ -1,6 +1,6 @@
 /* sample.c: text of any length from a model with a limited context. */
 #include <string.h>
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 
 typedef struct sample {
     int64_t *window; /* [context]: the end of the text, as ids */

@@ -1,6 +1,6 @@
 /* held_out.c: the loss on text that is not learnt from. */
 #include <math.h>
-#include "cli/trainer.h"
+#include "trainer/trainer.h"
 #include "memtape/ops.h"
 #include "collectives/collectives.h"
 

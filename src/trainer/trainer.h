@@ -1,13 +1,19 @@
 /* trainer.h: training a byte-level GPT, for `train` and `demo`. */
-#ifndef MTI_CLI_TRAINER_H
-#define MTI_CLI_TRAINER_H
+#ifndef MTI_TRAINER_TRAINER_H
+#define MTI_TRAINER_TRAINER_H
 
-#include "cli/corpus.h"
+#include "trainer/corpus.h"
 #include "measure/memory_hooks.h"
 #include "measure/together.h"
 #include "memtape/generate.h"
 #include "memtape/step_graph.h"
 #include "parallel/parallel.h"
+
+/* How the weights in a file are read: into a new model, or into a rank's part. */
+typedef struct mti_weights_reader {
+    mt_module *(*model)(const char *path, mt_device *device, const mt_model_config *config);
+    bool (*part)(const char *path, mti_stage *stage);
+} mti_weights_reader;
 
 /* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
  * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
@@ -17,6 +23,7 @@ typedef struct mti_train_settings {
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
     bool graph;                            /* replay captured steps: cuda */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
+    const mti_weights_reader *reader; /* that reads them */
 } mti_train_settings;
 
 typedef struct mti_trainer {
