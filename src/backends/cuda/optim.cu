@@ -392,6 +392,19 @@ extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_item
     });
 }
 
+/* Step<T, G>: a step whose moment is in the wide type; G: of the gradient. */
+template <template <class, class> class Step>
+static bool step_types(mti_ctx *ctx, const mti_opt_params *p, int n_items,
+                       const mti_opt_item *items)
+{
+    return for_types([&](auto type, mt_dtype dtype) {
+        typedef decltype(type) T;
+        return step_all(ctx, dtype, n_items, items, Step<T, T>::of(p)) &&
+               (sizeof(T) != 2 ||
+                step_all(ctx, dtype, n_items, items, Step<T, mti_wide<T>>::of(p)));
+    });
+}
+
 /* ---- SGD ---- */
 
 template <class T, class G> struct mti_sgd_step {
@@ -407,6 +420,10 @@ template <class T, class G> struct mti_sgd_step {
         mti_vec<A, V> p, m;
     };
 
+    static mti_sgd_step of(const mti_opt_params *p)
+    {
+        return {(A)p->lr, (A)p->momentum, (A)grad_scale_of(p), p->step == 1};
+    }
     template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
         h.p = load_param<V>(e, i);
@@ -432,23 +449,10 @@ template <class T, class G> struct mti_sgd_step {
     }
 };
 
-template <class T, class G>
-static bool sgd(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
-                const mti_opt_item *items)
-{
-    typedef mti_wide<T> A;
-    mti_sgd_step<T, G> step = {(A)p->lr, (A)p->momentum, (A)grad_scale_of(p), p->step == 1};
-    return step_all(ctx, dtype, n_items, items, step);
-}
-
 extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                              const mti_opt_item *items)
 {
-    return for_types([&](auto type, mt_dtype dtype) {
-        typedef decltype(type) T;
-        return sgd<T, T>(ctx, p, dtype, n_items, items) &&
-               (sizeof(T) != 2 || sgd<T, mti_wide<T>>(ctx, p, dtype, n_items, items));
-    });
+    return step_types<mti_sgd_step>(ctx, p, n_items, items);
 }
 
 /* ---- Lion ---- */
@@ -465,6 +469,11 @@ template <class T, class G> struct mti_lion_step {
         mti_vec<A, V> p, m;
     };
 
+    static mti_lion_step of(const mti_opt_params *p)
+    {
+        return {(A)p->lr,    (A)p->beta1,         (A)(1.0 - p->beta1),
+                (A)p->beta2, (A)(1.0 - p->beta2), (A)grad_scale_of(p)};
+    }
     template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
         h.p = load_param<V>(e, i);
@@ -486,24 +495,10 @@ template <class T, class G> struct mti_lion_step {
     }
 };
 
-template <class T, class G>
-static bool lion(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
-                 const mti_opt_item *items)
-{
-    typedef mti_wide<T> A;
-    mti_lion_step<T, G> step = {(A)p->lr,    (A)p->beta1,         (A)(1.0 - p->beta1),
-                                (A)p->beta2, (A)(1.0 - p->beta2), (A)grad_scale_of(p)};
-    return step_all(ctx, dtype, n_items, items, step);
-}
-
 extern "C" bool mti_cuda_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                               const mti_opt_item *items)
 {
-    return for_types([&](auto type, mt_dtype dtype) {
-        typedef decltype(type) T;
-        return lion<T, T>(ctx, p, dtype, n_items, items) &&
-               (sizeof(T) != 2 || lion<T, mti_wide<T>>(ctx, p, dtype, n_items, items));
-    });
+    return step_types<mti_lion_step>(ctx, p, n_items, items);
 }
 
 /* ---- gradient clipping ---- */
