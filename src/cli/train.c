@@ -18,7 +18,7 @@
 
 static volatile sig_atomic_t interrupted;
 
-/* Of a rank that saves: the process that watches over it (launch.h). It is killed when mpirun ends
+/* The process that watches over a rank that saves (launch.h). It is killed when mpirun ends
  * before its ranks, as in `mpirun ... | head -1`; then they save, too. Where another rank has
  * failed they wait for it in vain. */
 #define SECONDS_ALONE 10
@@ -83,7 +83,7 @@ typedef struct run {
     int64_t scaled_before;    /* steps of the loss scaler before this run */
 } run;
 
-/* Of several ranks the first prints. */
+/* The first of several ranks prints. */
 static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.world).rank == 0; }
 
 /* ---- setting up ---- */
@@ -163,7 +163,7 @@ static bool begin_snapshot(run *r)
     return false;
 }
 
-/* Of a run that failed, too: up to the failure, which stays the error. */
+/* A run that failed has one, too: up to the failure, which stays the error. */
 static bool end_snapshot(run *r)
 {
     if (r->observer) mt_mem_remove_observer(r->device, r->observer);
@@ -275,7 +275,7 @@ static void count_trained(mt_module *model, int64_t *n, uint64_t *frozen_bytes)
     }
 }
 
-/* Of the whole model, of which a rank has a part. */
+/* Counts the whole model's, of which a rank has a part. */
 static void count_whole(const mti_workload *w, int64_t *n, uint64_t *frozen_bytes)
 {
     mt_device *meta = mt_device_open("meta");

@@ -50,7 +50,7 @@ static const char *adapters_text(char text[300], const mti_memory_options *memor
     return text;
 }
 
-/* Of a file, too, which may be another one on another machine. */
+/* They may come from a file, which may be another one on another machine. */
 static bool same_settings(const mti_options *o, int64_t step)
 {
     char text[768], adapters[300];

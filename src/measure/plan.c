@@ -179,7 +179,7 @@ static bool compare_rank(mti_plan_result *p, const mti_measurement *m)
     return true;
 }
 
-/* Of a model that is there as a whole. */
+/* The model is there as a whole. */
 static bool compare_model(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m,
                           const states *st)
 {

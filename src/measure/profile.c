@@ -9,7 +9,7 @@ static size_t allocated_on(const mt_device *device)
     return stats.allocated.current;
 }
 
-/* Of a device on which nothing will run any more. */
+/* Nothing will run on the device any more. */
 static bool note_left(mti_left *left, mt_device *device, const mti_workload *w)
 {
     left->freed = allocated_on(device);

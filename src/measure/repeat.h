@@ -27,8 +27,8 @@ typedef struct mti_repeat {
     uint64_t seen;                    /* cells */
 } mti_repeat;
 
-/* Of a step with `ahead` forwards before the first backward; after `unit` turns its forwards and
- * backwards are of the same parts again. */
+/* Begins a step that has `ahead` forwards before the first backward; after `unit` turns its
+ * forwards and backwards are of the same parts again. */
 void mti_repeat_begin(mti_repeat *r, mt_device *device, int64_t ahead, int64_t unit);
 void mti_repeat_free(mti_repeat *r);
 /* Before each forward and each backward. */

@@ -55,7 +55,7 @@ static int64_t unsaved(const mti_measurement *m, const mti_hashmap *saved, const
     return other && of.allocated ? (int64_t)mti_rounded(of.bytes) : 0;
 }
 
-/* Of one category, without rests, from the first phase to the second. */
+/* How one category grew from the first phase to the second, without rests. */
 static int64_t grown(const mti_phase *phases, mt_category c)
 {
     size_t before = phases[0].by_category[c] - phases[0].rests[c];
@@ -138,7 +138,7 @@ static bool after_forward(void *user)
     return mti_memory_hooks_end(&r->memory_hooks);
 }
 
-/* Of the turns to come, leaves out as many as would only repeat what has been. */
+/* Leaves out as many of the turns to come as would only repeat what has been. */
 static bool leave_out(run *r, mti_step *step, int64_t done)
 {
     int64_t period;

@@ -7,7 +7,7 @@
 
 typedef enum mti_figure { MTI_SAVED, MTI_PEAK, MTI_RESERVED, MTI_FIGURES } mti_figure;
 
-/* Of one rank; plain data, to be sent. */
+/* One rank's figures: plain data, to be sent. */
 typedef struct mti_rank_figures {
     int64_t rank, tensor_rank, data_rank, stage;
     uint64_t n_params;

@@ -45,9 +45,9 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
-/* Of a parameter with this view: whether its state is factored, and not of its shape; how its
- * moments are stored; how many there are; shape, strides and dtype of its state tensor k, of which
- * the last is its master. */
+/* A parameter with this view: whether its state is factored, and not of its shape; how its moments
+ * are stored; how many there are; shape, strides and dtype of its state tensor k, of which the last
+ * is its master. */
 bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param);
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param);
 int mti_optimizer_n_moments(const mt_optimizer *o, const mti_view *param);

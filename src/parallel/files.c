@@ -105,11 +105,12 @@ static bool list_owned(owned_list *all, const mt_stage *s)
 
 static bool check_optimizer(const mt_optimizer *o)
 {
+    char list[MTI_OPTIMIZER_LIST];
     if (o && o->rule->whole)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "stage: %s keeps means of the rows and columns that a rank has; a "
-                             "file has the whole's, so need sgd or adamw",
-                             o->rule->name);
+                             "file has the whole's, so need %s",
+                             o->rule->name, mti_optimizer_list(list, true));
     return !o || o->moments != MT_MOMENTS_8BIT ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "stage: moments in 8 bits have scales for blocks of a rank's piece; a "
@@ -281,7 +282,7 @@ static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool
     return ok;
 }
 
-/* Of the embedding's weight, as a tied head on another rank. */
+/* Whether it is a tied head's copy of the embedding's weight, on another rank. */
 static bool is_copy(const mt_named_tensor *of, const owned *p)
 {
     return !strcmp(of->name, "wte.weight") && strcmp(of->name, p->path) != 0;
@@ -474,7 +475,7 @@ static bool read_codes(mt_safetensors *f, const mt_named_tensor *of, const owned
     return ok;
 }
 
-/* Of a file without adapters; this rank's keep their values. */
+/* The file has no adapters; this rank's keep their values. */
 static bool read_weight(mt_safetensors *f, const mti_whole *whole, const owned *p,
                         const mt_lora_options *lora)
 {

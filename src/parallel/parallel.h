@@ -8,8 +8,8 @@
 #include "memtape/parallel.h"
 #include "nn/model.h"
 
-/* Ranks that share each layer; ranks with pieces of the same sequences; ranks with the same share,
- * whose data or positions are others; stages. */
+/* Groups: the ranks that share each layer; those that share the same sequences; those that have the
+ * same share and other data or positions; the stages. */
 static inline mt_group mti_tensor_group(const mt_parallel *p)
 {
     return (mt_group){p->tensor, p->tensor_rank, p->tensor_comm};
@@ -31,7 +31,7 @@ static inline bool mti_is_end(const mt_parallel *p)
 {
     return p->pipeline > 1 && (p->stage == 0 || p->stage == p->pipeline - 1);
 }
-/* The first stage and the last, of one of them. */
+/* The first stage and the last; this rank is one of them. */
 static inline mt_group mti_ends(const mt_parallel *p)
 {
     return (mt_group){2, p->stage != 0, p->ends_comm};
@@ -66,7 +66,7 @@ mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *targe
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
 int64_t mti_piece_length(const mti_share *s, int64_t seq);
-/* Of how many of its c pieces a rank's queries see the keys. */
+/* A sequence has c pieces; a rank's queries see the keys of so many. */
 int64_t mti_pieces_seen(const mti_share *s);
 
 /* ---- parts of a rank's layers (parts.c); no change where t is 1 ---- */
@@ -204,9 +204,9 @@ void mti_whole_close(mti_whole *whole);
  * shares it, whose bias in a bert has another name there. NULL: none. */
 const mt_named_tensor *mti_whole_find(const mti_whole *whole, const char *path);
 
-/* Of the rank's elements [from, from + n) of a matrix (a vector has one column) those that lie side
- * by side in the whole, too, run by run: n of them from the ith on; at: where they begin, -1:
- * nowhere, they are padding. */
+/* Visits the rank's elements [from, from + n) of a matrix (a vector has one column) run by run; a
+ * run's elements lie side by side in the whole, too. fn gets n of them from the ith on; at: where
+ * they begin in the whole, or -1: they are padding. */
 typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
 bool mti_each_run(const mti_share *share, const char *path, const mti_cut_shape *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
@@ -223,7 +223,7 @@ typedef struct mti_schedule {
     int64_t run;   /* microbatches: all, or fewer where they repeat themselves */
 } mti_schedule;
 
-/* Of a stage; each field of *parallel is filled in. */
+/* The schedule of a stage; each field of *parallel is filled in. */
 mti_schedule mti_schedule_of(const mt_parallel *parallel);
 /* The forward or backward that comes k-th, of run times n_parts. */
 mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
@@ -234,8 +234,9 @@ int64_t mti_schedule_unit(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
-/* Of the parameters of `model` that train; tied: but for the embedding, which is the head, too.
- * scatter: a rank gets the sum of its piece alone. On a device without links. */
+/* Sums the gradients of the parameters of `model` that train; tied: all but that of the embedding,
+ * which is the head, too. scatter: a rank gets the sum of its piece alone. The device has no links.
+ */
 typedef struct mti_reducer mti_reducer;
 mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scatter,
                              mt_module *model, bool tied);
@@ -270,7 +271,7 @@ bool mti_zero_after_step(mti_zero *zero);
 bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Whether tensor ranks have parts of some gradient each, which are added up before a step. */
 bool mti_zero_has_parts(const mti_zero *zero);
-/* Of the gradients of parameters that are there now. */
+/* Counts the gradients of parameters that are there now. */
 bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
 
 /* ---- what dropout draws in a pipeline (draws.c) ---- */
@@ -292,7 +293,7 @@ uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
 
 typedef struct mti_step mti_step;
 
-/* Who watches a stage's steps; each function may be NULL. */
+/* An observer of a stage's steps; each function may be NULL. */
 typedef struct mti_step_observer {
     /* Around each forward; `first`: of the step. after_forward also after a failure, once
      * before_forward went well. */

@@ -198,7 +198,7 @@ static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
     return y;
 }
 
-/* Of a weight in 4 bits, whose module runs as it is, without its bias. */
+/* Around a weight in 4 bits: its module runs as it is, without its bias. */
 static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
 {
     mt_tensor *bias = mt_module_param(m, "bias");

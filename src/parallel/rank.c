@@ -12,7 +12,7 @@ static const mti_share *share_of(const mt_module *m)
     return mti_module_runs(m, rank_forward) ? mt_module_user(m) : NULL;
 }
 
-/* Of the last product, as the whole models name its scope. */
+/* The last product has the scope's name that it has in the whole models. */
 static const char *product_name(const mti_share *s)
 {
     return s->whole.kind == MT_MODEL_BERT ? "decoder" : "lm_head";

@@ -254,7 +254,7 @@ static uint64_t counters_of(const mt_tensor *t)
     return is_drawn(t) ? ((uint64_t)mt_numel(t) + 3) / 4 : 0;
 }
 
-/* Of the weights before `end` of the list; NULL: of all. */
+/* Counts for the weights before `end` of the list; NULL: for all. */
 static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end)
 {
     uint64_t n = 0;
@@ -278,7 +278,7 @@ static double std_of(const mti_share *s, const char *path)
     return last ? mti_residual_std(&s->whole) : MTI_INIT_STD;
 }
 
-/* Of a vector: norms begin with 1, biases with 0. */
+/* A vector's first values: norms begin with 1, biases with 0. */
 static double constant_of(const mti_share *s, const char *path)
 {
     return !is_bias(path) && s->whole.norm_kind != MT_NORM_RMS_ONE;

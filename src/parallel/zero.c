@@ -223,8 +223,8 @@ static bool add_up_ends(const mti_zero *z)
 
 bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z) && add_up_ends(z); }
 
-/* Of the gradients of this rank; of what all tensor ranks have, the first one's count, and of a
- * tied embedding the first stage's. */
+/* Sums over this rank's gradients. Where all tensor ranks have the same, only the first rank counts
+ * it; a tied embedding's is counted by the first stage. */
 static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;

@@ -16,7 +16,9 @@ static void find_starts(const mti_trainer *t, int64_t part, size_t *starts)
     }
 }
 
-int64_t *mti_batch_ids(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts)
+/* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
+ * `text`. */
+static int64_t *ids_of(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts)
 {
     size_t n_ids = (size_t)(n * seq);
     int64_t *ids = mti_malloc(2 * n_ids * sizeof *ids);
@@ -49,8 +51,7 @@ int64_t *mti_batch_shard(const mti_trainer *t, int64_t part, int64_t *rows)
     size_t *starts = mti_calloc((size_t)w->batch, sizeof *starts);
     if (!starts) return NULL;
     find_starts(t, part, starts);
-    int64_t *ids =
-        mti_batch_ids(t->corpus->train, *rows, w->seq, starts + w->parallel.data_rank * *rows);
+    int64_t *ids = ids_of(t->corpus->train, *rows, w->seq, starts + w->parallel.data_rank * *rows);
     if (ids) mti_keep_shard(w, 2 * *rows, ids);
     mti_free(starts);
     return ids;

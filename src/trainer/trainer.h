@@ -60,11 +60,9 @@ bool mti_trainer_begin_watch(mti_trainer *t);
 void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES]);
 #define MTI_WATCHED_STEPS 2
 
-/* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
- * `text`. The caller frees them. */
-int64_t *mti_batch_ids(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts);
-/* Those of batch `part` of the next step that this rank has: *rows sequences, and of each as many
- * positions as mti_shard_length says. A trainer of one process has all. */
+/* The ids of batch `part` of the next step that this rank has, inputs and then targets: *rows
+ * sequences, and of each as many positions as mti_shard_length says. One process has all. The
+ * caller frees them. */
 int64_t *mti_batch_shard(const mti_trainer *t, int64_t part, int64_t *rows);
 int64_t mti_shard_length(const mti_workload *w);
 /* ids[rows,seq] becomes [rows,length]: the positions of each row that this rank has. */
