@@ -6,7 +6,6 @@
  * configuration asks for one, as Phi-3's does. Norms of queries and keys stand between, as modules:
  * the tape keeps their inputs, too. */
 #include "nn/context.h"
-#include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
@@ -37,7 +36,7 @@ static mt_tensor *merge_heads(mt_tensor *x)
 
 static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
-    int64_t start = heads->kv ? *heads->kv->length : heads->context.rank * mt_shape(*x)[2];
+    int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
     mt_dtype low;
     if (heads->rope == MT_OP_UNFUSED)
@@ -70,7 +69,7 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
         !rotate(heads, tables, &part[1]))
         goto out;
     mti_rope_tables_free(&own);
-    if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
+    if (heads->cached && !heads->append(heads->kv, &part[1], &part[2])) goto out;
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;

@@ -1,7 +1,7 @@
 /* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
 #include <math.h>
 #include <stdio.h>
-#include "nn/optim.h"
+#include "optim/optim.h"
 
 /* ---- rules ---- */
 
@@ -36,7 +36,7 @@ static const mti_opt_rule adafactor_rule = {
 static const char *const names[] = {
     "none",
 #define OPTIMIZER(id, name, ...) name,
-#include "nn/optimizers.def"
+#include "optim/optimizers.def"
 #undef OPTIMIZER
 };
 const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
@@ -44,7 +44,7 @@ const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
 static const mti_optimizer_row rows[] = {
     {NULL},
 #define OPTIMIZER(id, name, ...) {__VA_ARGS__},
-#include "nn/optimizers.def"
+#include "optim/optimizers.def"
 #undef OPTIMIZER
 };
 
