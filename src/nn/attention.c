@@ -9,6 +9,7 @@
 #include "nn/model.h"
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
+#include "ops/ops.h"
 
 /* ---- heads: a separate module, so that the ledger names its tensors and a checkpoint can be put
  * around it ---- */
@@ -49,12 +50,12 @@ static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
 static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3], double p)
 {
-    if (heads->softmax == MT_PRECISION_F32)
-        return mti_attention_f32(part, heads->scale, heads->cap, heads->causal, p);
-    return heads->cap > 0
-               ? mt_math_attention_capped(part[0], part[1], part[2], heads->scale, heads->cap,
-                                          heads->causal, p)
-               : mt_math_attention(part[0], part[1], part[2], heads->scale, heads->causal, p);
+    const mti_math_options options = {.scale = heads->scale,
+                                      .cap = heads->cap,
+                                      .dropout = p,
+                                      .causal = heads->causal,
+                                      .wide = heads->softmax == MT_PRECISION_F32};
+    return mti_math_attention(part[0], part[1], part[2], &options);
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */

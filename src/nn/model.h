@@ -131,10 +131,6 @@ void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
  * PyTorch, which wants b n in one dimension, makes one, and else a view. */
 mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
 bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
-/* mt_math_attention, or with a cap mt_math_attention_capped, of part: q, k, v; the softmax in f32
- */
-mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap, bool causal,
-                             double dropout);
 
 /* ---- whole models ---- */
 
