@@ -14,7 +14,7 @@ from show import table
 
 FEW, MORE = 4, 12  # steps
 N_FILES = 12
-ROOMS = ("nn", "ops", "autograd", "tensor", "memtrack", "base")
+ROOMS = ("optim", "nn", "ops", "autograd", "tensor", "memtrack", "base")
 
 
 def costs(path):

@@ -17,7 +17,6 @@
 #define MEMTAPE_LORA_H
 
 #include "memtape/model.h"
-#include "memtape/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -163,10 +163,11 @@ typedef struct mt_model_config {
     int64_t token_types;     /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
-    bool padded;             /* gpt, bert and llama: short sequences are filled up with a token, */
-    int64_t pad_token; /* this one; its row of the embedding gets no gradient where it is looked up
-                        */
-    bool fused_gelu;   /* act gelu_tanh is one op in the model's own code: recipe hf leaves it so */
+    /* gpt, bert and llama: pad_token fills short sequences up, and its row of the embedding gets no
+     * gradient where it is looked up. */
+    bool padded;
+    int64_t pad_token;
+    bool fused_gelu; /* act gelu_tanh is one op in the model's own code: recipe hf leaves it so */
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
     mt_op_choices ops;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "cli/option_rows.h"
+#include "io/hf_config.h"
 #include "cli/sweep_rows.h"
 #include "files/files.h"
 #include "nn/model.h"

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "files/files.h"
-#include "nn/json_text.h"
+#include "io/json_text.h"
 #include "fit/fit.h"
 
 #define GIB(x) ((size_t)((x)*1073741824.0))

@@ -3,7 +3,7 @@
 #define MTI_MEASURE_WORKLOAD_H
 
 #include "memtape/parallel.h"
-#include "nn/optimizers.h"
+#include "optim/optimizers.h"
 #include "plan/plan.h"
 
 typedef struct mti_device_options {

@@ -6,10 +6,10 @@
  * configuration asks for one, as Phi-3's does. Norms of queries and keys stand between, as modules:
  * the tape keeps their inputs, too. */
 #include "nn/context.h"
-#include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
+#include "ops/ops.h"
 
 /* ---- heads: a separate module, so that the ledger names its tensors and a checkpoint can be put
  * around it ---- */
@@ -37,7 +37,7 @@ static mt_tensor *merge_heads(mt_tensor *x)
 
 static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
-    int64_t start = heads->kv ? *heads->kv->length : heads->context.rank * mt_shape(*x)[2];
+    int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
     mt_dtype low;
     if (heads->rope == MT_OP_UNFUSED)
@@ -50,12 +50,12 @@ static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
 static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3], double p)
 {
-    if (heads->softmax == MT_PRECISION_F32)
-        return mti_attention_f32(part, heads->scale, heads->cap, heads->causal, p);
-    return heads->cap > 0
-               ? mt_math_attention_capped(part[0], part[1], part[2], heads->scale, heads->cap,
-                                          heads->causal, p)
-               : mt_math_attention(part[0], part[1], part[2], heads->scale, heads->causal, p);
+    const mti_math_options options = {.scale = heads->scale,
+                                      .cap = heads->cap,
+                                      .dropout = p,
+                                      .causal = heads->causal,
+                                      .wide = heads->softmax == MT_PRECISION_F32};
+    return mti_math_attention(part[0], part[1], part[2], &options);
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
@@ -70,7 +70,7 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
         !rotate(heads, tables, &part[1]))
         goto out;
     mti_rope_tables_free(&own);
-    if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
+    if (heads->cached && !heads->append(heads->kv, &part[1], &part[2])) goto out;
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;

@@ -103,7 +103,7 @@ static const void *value_of(const mti_model_field *f, const mt_model_config *c)
 bool mti_model_field_is_zero(const mti_model_field *f, const mt_model_config *c)
 {
     static const char zeros[sizeof(int64_t)];
-    return f->flag ? !*((const bool *)(const char *)c + f->flag)
+    return f->flag ? !*(const bool *)((const char *)c + f->flag)
                    : !memcmp(value_of(f, c), zeros, sizes[f->form]);
 }
 

@@ -1,8 +1,7 @@
-/* lora.h: what the files of adapters share: lora.c adds and merges, lora_file.c saves and loads. */
+/* lora.h: adapters, for the rooms above. */
 #ifndef MTI_NN_LORA_H
 #define MTI_NN_LORA_H
 
-#include "memtape/io.h"
 #include "memtape/lora.h"
 #include "nn/nn.h"
 #include "nn/quantized.h"
@@ -53,18 +52,6 @@ mt_quant mti_lora_format(const mt_lora_options *options);
 /* The adapter's weights, borrowed. */
 mt_tensor *mti_lora_a(const mt_module *lora);
 mt_tensor *mti_lora_b(const mt_module *lora);
-
-/* What a file of the module's adapters consists of; the tensors are the module's. Free in any case.
- */
-#define MTI_LORA_PAIRS 4
-typedef struct mti_lora_list {
-    size_t n;
-    mt_named_tensor *tensors; /* A and B of each */
-    mt_key_value pairs[MTI_LORA_PAIRS];
-    char rank[24], alpha[32], dropout[32], *targets;
-} mti_lora_list;
-bool mti_lora_list_make(mti_lora_list *list, mt_module *m);
-void mti_lora_list_free(mti_lora_list *list);
 
 /* Puts the base back and frees the adapter. Cannot fail. */
 void mti_lora_unwrap(const mti_place *lora);

@@ -58,9 +58,6 @@ typedef struct mti_end_size {
 } mti_end_size;
 void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last);
 
-/* The file to read for a path that may be a folder, which has a config.json; to be mti_freed. */
-char *mti_config_path(const char *path);
-
 /* ---- which parts of a model run as checkpoints, by name ---- */
 
 typedef enum mti_preset_form {
@@ -134,10 +131,6 @@ void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
  * PyTorch, which wants b n in one dimension, makes one, and else a view. */
 mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
 bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
-/* mt_math_attention, or with a cap mt_math_attention_capped, of part: q, k, v; the softmax in f32
- */
-mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap, bool causal,
-                             double dropout);
 
 /* ---- whole models ---- */
 
@@ -202,6 +195,7 @@ bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
 
 /* ---- attention with a KV cache ---- */
 
+struct mti_kv_layer;
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
 typedef struct mti_heads {
     int64_t n, n_kv, dim;
@@ -216,7 +210,11 @@ typedef struct mti_heads {
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
     mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
-    struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
+    /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
+     * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */
+    const int64_t *cached;
+    bool (*append)(struct mti_kv_layer *kv, mt_tensor **k, mt_tensor **v);
+    struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
 

@@ -3,9 +3,7 @@
 #define MTI_NN_H
 
 #include "base/base.h"
-#include "memtape/amp.h"
 #include "memtape/model.h"
-#include "memtape/optimizer.h"
 
 /* Returns m if `complete`, that is if all its parts could be made; else frees it and returns NULL.
  */
@@ -62,23 +60,5 @@ mt_tensor *mti_run_frame(mti_module_frame frame, int n_in, mt_tensor *const *in,
                          const mt_checkpoint_options *options);
 /* run(m, in), as a checkpoint if m is one. */
 mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in);
-
-/* Requested bytes of all state; 0 for NULL. */
-size_t mti_optimizer_state_bytes(const mt_optimizer *optimizer);
-/* Whether it steps parameters in backward. */
-bool mti_optimizer_is_in_backward(const mt_optimizer *optimizer);
-/* Whether some optimizer steps this parameter in backward. */
-bool mti_steps_in_backward(const mt_tensor *param);
-/* *out = sum of squares of the gradients that the next step would take, in f64. */
-bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
-/* Multiplies those gradients by factor in place; refused for f16. */
-bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
-/* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
- */
-bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
-/* mt_scaler_step where the sum of the squares of all ranks' gradients is known; max_norm: as
- * mt_scaler_clip, 0: no limit. */
-bool mti_scaler_step_given(mt_scaler *scaler, mt_optimizer *optimizer, double squares,
-                           double max_norm, double *norm);
 
 #endif

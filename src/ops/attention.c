@@ -237,12 +237,6 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
     return mti_op3(&mti_op_flash_attention, &p, q, k, v);
 }
 
-/* Of a composition; cap 0: none. */
-typedef struct how {
-    double scale, cap, dropout;
-    bool causal;
-} how;
-
 /* *w = tanh(scale w / cap), and *scale what is to be made of it. */
 static void soft_cap(mt_tensor **w, double *scale, double cap)
 {
@@ -252,15 +246,17 @@ static void soft_cap(mt_tensor **w, double *scale, double cap)
 }
 
 /* Releases each intermediate once the next one is made; the tape retains those it needs. */
-static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const how *h)
+static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
 {
-    double scale = scale_or_default(q, h->scale);
+    double scale = scale_or_default(q, o->scale);
     mt_tensor *kt = k ? mt_transpose(k, -2, -1) : NULL;
     mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
     mt_release(kt);
-    if (w && h->cap > 0) soft_cap(&w, &scale, h->cap);
-    if (w) mt_set(&w, mt_softmax(w, scale, h->causal));
-    if (w) mt_set(&w, mt_dropout(w, h->dropout));
+    if (w && o->cap > 0) soft_cap(&w, &scale, o->cap);
+    if (w && o->wide && mt_dtype_size(w->view.dtype) == 2) mt_set(&w, mt_cast(w, MT_F32));
+    if (w) mt_set(&w, mt_softmax(w, scale, o->causal));
+    if (w && o->wide) mt_set(&w, mt_cast(w, q->view.dtype));
+    if (w) mt_set(&w, mt_dropout(w, o->dropout));
     mt_tensor *y = w ? mt_matmul(w, v) : NULL;
     mt_release(w);
     return y;
@@ -274,30 +270,32 @@ static mt_tensor *in_groups(mt_tensor *x, int64_t groups)
 }
 
 /* For a > a_kv: each group of q's heads shares a head of k and v, broadcast with stride 0. */
-static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v, const how *h)
+static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v,
+                                   const mti_math_options *o)
 {
     const int64_t *s = q->view.shape, groups = k->view.shape[1];
     mt_tensor *gq = in_groups(q, groups), *gk = in_groups(k, groups), *gv = in_groups(v, groups);
-    mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, h) : NULL;
+    mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, o) : NULL;
     mt_release(gq), mt_release(gk), mt_release(gv);
     if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], s[3])));
     return y;
 }
 
-static mt_tensor *math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const how *h)
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
 {
-    if (!check_dropout("math_attention", h->dropout) || !mti_given(q, "math_attention", "q") ||
+    if (!check_dropout("math_attention", o->dropout) || !mti_given(q, "math_attention", "q") ||
         !mti_given(k, "math_attention", "k") || !mti_given(v, "math_attention", "v") ||
         !check_heads("math_attention", &q->view, &k->view, &v->view))
         return NULL;
     bool grouped = q->view.shape[1] != k->view.shape[1] && k->view.shape[1] > 0;
-    return (grouped ? attend_in_groups : attend)(q, k, v, h);
+    return (grouped ? attend_in_groups : attend)(q, k, v, o);
 }
 
 mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                              double dropout)
 {
-    return math_attention(q, k, v, &(how){.scale = scale, .causal = causal, .dropout = dropout});
+    return mti_math_attention(
+        q, k, v, &(mti_math_options){.scale = scale, .causal = causal, .dropout = dropout});
 }
 
 mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
@@ -306,6 +304,7 @@ mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, do
     if (!(cap > 0) || isinf(cap))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "math_attention_capped: cap is %g; need a positive number", cap);
-    return math_attention(q, k, v,
-                          &(how){.scale = scale, .cap = cap, .causal = causal, .dropout = dropout});
+    return mti_math_attention(
+        q, k, v,
+        &(mti_math_options){.scale = scale, .cap = cap, .causal = causal, .dropout = dropout});
 }

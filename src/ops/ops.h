@@ -38,6 +38,14 @@ bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
 /* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */
 mt_tensor *mti_log_softmax_apart(mt_tensor *x);
 
+/* mt_math_attention, with more to choose. */
+typedef struct mti_math_options {
+    double scale, cap, dropout; /* cap 0: none */
+    bool causal;
+    bool wide; /* the softmax of 2-byte floats in f32 */
+} mti_math_options;
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
+
 /* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
  * view, and so is merging them here. */
 const mti_view *mti_din_heads_inside(mti_call *c, int i);

@@ -1,6 +1,6 @@
 /* evaluate.c: the loss of ranks on a batch that they do not learn from. */
 #include "memtape/ops.h"
-#include "nn/nn.h"
+#include "optim/optimizers.h"
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 

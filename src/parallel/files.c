@@ -6,9 +6,9 @@
 #include "comm/comm.h"
 #include "files/files.h"
 #include "memtape/io.h"
-#include "nn/checkpoint.h"
-#include "nn/lora.h"
-#include "nn/optim.h"
+#include "io/checkpoint.h"
+#include "io/lora_file.h"
+#include "optim/optim.h"
 #include "parallel/parallel.h"
 
 /* ---- what a rank has ---- */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include "memtape/ops.h"
 #include "nn/model.h"
-#include "nn/nn.h"
+#include "optim/optimizers.h"
 #include "parallel/parallel.h"
 
 /* The step's loss is the mean of so many. */

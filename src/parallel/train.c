@@ -1,7 +1,7 @@
 /* train.c: training steps of one rank, which all ranks make together. */
 #include "memtape/ops.h"
 #include "nn/lora.h"
-#include "nn/nn.h"
+#include "optim/optimizers.h"
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
-#include "nn/optimizers.h"
+#include "optim/optimizers.h"
 #include "plan/plan.h"
 
 /* ---- bytes for each parameter ---- */

@@ -2,7 +2,7 @@
  * cover it, or an error with a message. */
 #include <stdlib.h>
 #include <string.h>
-#include "nn/safetensors.h"
+#include "io/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

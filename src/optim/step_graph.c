@@ -4,6 +4,7 @@
 #include "memtape/step_graph.h"
 #include "memtrack/trace.h"
 #include "nn/nn.h"
+#include "optim/optimizers.h"
 
 #define LAUNCHES_FIRST 2 /* in which the allocator finds its steady state */
 #define MOST_FAILURES  2 /* then no more captures are tried */

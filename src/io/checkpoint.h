@@ -2,7 +2,7 @@
 #ifndef MTI_CHECKPOINT_H
 #define MTI_CHECKPOINT_H
 
-#include "nn/safetensors.h"
+#include "io/safetensors.h"
 
 #define MTI_KEY_PREFIX    "memtape."
 #define MTI_KEY_STEP      "memtape.step"

@@ -1,6 +1,6 @@
 /* optim_step.c: a step: which parameters take part, and at which step each of them is. The backend
  * does the arithmetic, in one call for all parameters. */
-#include "nn/optim.h"
+#include "optim/optim.h"
 #include "autograd/autograd.h"
 #include "memtape/ops.h"
 

@@ -1,6 +1,6 @@
 /* kv_layer.c: appending keys and values to those of one layer. */
 #include "memtape/ops.h"
-#include "nn/kv_layer.h"
+#include "generate/kv_layer.h"
 
 /* ---- appending: *x [b,k,t,h] is replaced by all positions, its own included ---- */
 

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "files/files.h"
-#include "nn/json_text.h"
+#include "io/hf_config.h"
+#include "io/json_text.h"
 #include "nn/model.h"
 
 /* ---- the families ---- */
@@ -18,7 +19,7 @@ static const struct hf_family {
     mt_model_config config; /* defaults */
 } families[] = {
 #define FAMILY(type, class, bit, ...) {type, class, bit, {__VA_ARGS__}},
-#include "nn/hf_families.def"
+#include "io/hf_families.def"
 };
 
 /* ---- reading ---- */
@@ -304,7 +305,7 @@ static bool read_only(reader *r, const json_t *value)
 #define RULE(...)
 static const hf_key keys[] = {
 #include "nn/model_fields.def"
-#include "nn/hf_keys.def"
+#include "io/hf_keys.def"
 };
 #define N_KEYS (sizeof keys / sizeof *keys)
 

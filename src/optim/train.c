@@ -2,6 +2,7 @@
 #include <math.h>
 #include "tensor/tensor.h"
 #include "memtape/ops.h"
+#include "memtape/optimizer.h"
 #include "nn/nn.h"
 
 /* The backend scales contiguous tensors: a strided gradient is replaced by a copy. */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include "memtape/generate.h"
 #include "memtape/ops.h"
-#include "nn/kv_layer.h"
+#include "generate/kv_layer.h"
 #include "nn/model.h"
 
 struct mt_kv_cache {
@@ -214,9 +214,11 @@ static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
         char path[48];
         snprintf(path, sizeof path, "h.%lld.attn.heads", (long long)i);
         mti_heads *heads = mti_heads_of(mt_module_find(model, path));
-        if (heads)
+        if (heads) {
+            heads->cached = cache ? &cache->length : NULL;
             heads->kv = cache ? &cache->layers[i] : NULL;
-        else if (cache)
+            heads->append = mti_kv_append;
+        } else if (cache)
             return mti_fail_bool(MT_ERR_STATE, "kv_cache: %s of the model was replaced", path);
     }
     return true;

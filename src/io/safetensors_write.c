@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "files/files.h"
-#include "nn/json_text.h"
-#include "nn/safetensors.h"
+#include "io/json_text.h"
+#include "io/safetensors.h"
 
 /* Tensors are written by element size, widest first, and in the caller's order within a size. With
  * a header padded to 8 bytes each then begins at a multiple of its element size. */

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "nn/checkpoint.h"
-#include "nn/json_text.h"
-#include "nn/optim.h"
+#include "io/checkpoint.h"
+#include "io/json_text.h"
+#include "optim/optim.h"
 
 /* ---- saving ---- */
 

@@ -1,8 +1,8 @@
 /* safetensors_load.c: loading data from an open file into tensors and modules. */
 #include <stdio.h>
 #include <string.h>
-#include "nn/safetensors.h"
-#include "nn/checkpoint.h"
+#include "io/safetensors.h"
+#include "io/checkpoint.h"
 
 static const mti_tensor_entry *find(const mt_safetensors *f, const char *name)
 {

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "nn/json_text.h"
-#include "nn/safetensors.h"
+#include "io/json_text.h"
+#include "io/safetensors.h"
 
 #define MAX_HEADER ((uint64_t)100 * 1000 * 1000) /* the format's own limit */
 
@@ -20,13 +20,9 @@ const char *const mti_safetensors_dtypes[MT_DTYPE_COUNT] = {
 
 const char *mti_shown(char buf[MTI_SHOWN], const char *name)
 {
-    size_t n = 0;
-    for (; name[n] && n < MTI_SHOWN - 1; n++) {
-        unsigned char c = (unsigned char)name[n];
-        buf[n] = c < 0x20 || c == 0x7f ? '?' : name[n];
-    }
-    if (name[n]) memcpy(buf + MTI_SHOWN - 4, "...", 3);
-    buf[n] = '\0';
+    mti_format(buf, MTI_SHOWN, "%s", name);
+    if (strlen(name) >= MTI_SHOWN) memcpy(buf + MTI_SHOWN - 4, "...", 3);
+    mti_make_printable(buf);
     return buf;
 }
 

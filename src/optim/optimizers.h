@@ -1,15 +1,16 @@
 /* optimizers.h: the optimizers that --optimizer names, a row each (optimizers.def). Nothing above
  * this room tells one from another but by its row. */
-#ifndef MTI_NN_OPTIMIZERS_H
-#define MTI_NN_OPTIMIZERS_H
+#ifndef MTI_OPTIM_OPTIMIZERS_H
+#define MTI_OPTIM_OPTIMIZERS_H
 
 #include "backends/backend.h"
+#include "memtape/amp.h"
 #include "memtape/optimizer.h"
 
 typedef enum mti_optimizer_choice {
     MTI_OPT_NONE,
 #define OPTIMIZER(id, ...) MTI_OPT_##id,
-#include "nn/optimizers.def"
+#include "optim/optimizers.def"
 #undef OPTIMIZER
     MTI_OPTIMIZERS
 } mti_optimizer_choice;
@@ -49,5 +50,25 @@ int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype)
 #define MTI_MAX_STATE 2
 int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, bool master,
                         int64_t bytes[MTI_MAX_STATE]);
+
+/* ---- one that is made ---- */
+
+/* Requested bytes of all state; 0 for NULL. */
+size_t mti_optimizer_state_bytes(const mt_optimizer *optimizer);
+/* Whether it steps parameters in backward. */
+bool mti_optimizer_is_in_backward(const mt_optimizer *optimizer);
+/* Whether some optimizer steps this parameter in backward. */
+bool mti_steps_in_backward(const mt_tensor *param);
+/* *out = sum of squares of the gradients that the next step would take, in f64. */
+bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
+/* Multiplies those gradients by factor in place; refused for f16. */
+bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
+/* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
+ */
+bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
+/* mt_scaler_step where the sum of the squares of all ranks' gradients is known; max_norm: as
+ * mt_scaler_clip, 0: no limit. */
+bool mti_scaler_step_given(mt_scaler *scaler, mt_optimizer *optimizer, double squares,
+                           double max_norm, double *norm);
 
 #endif

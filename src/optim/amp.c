@@ -5,6 +5,7 @@
 #include "memtape/amp.h"
 #include "memtape/ops.h"
 #include "nn/nn.h"
+#include "optim/optimizers.h"
 
 struct mt_scaler {
     mt_scaler_options options; /* defaults filled in */

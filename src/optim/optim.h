@@ -1,10 +1,10 @@
 /* optim.h: what the files of optimizers share: optimizers.c has the rules, optim.c parameters and
  * state, optim_step.c the step. */
-#ifndef MTI_NN_OPTIM_H
-#define MTI_NN_OPTIM_H
+#ifndef MTI_OPTIM_OPTIM_H
+#define MTI_OPTIM_OPTIM_H
 
 #include "nn/nn.h"
-#include "nn/optimizers.h"
+#include "optim/optimizers.h"
 #include "tensor/tensor.h"
 
 typedef struct mti_opt_rule {

@@ -1,7 +1,7 @@
 /* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
 #include <math.h>
 #include <stdio.h>
-#include "nn/optim.h"
+#include "optim/optim.h"
 
 /* ---- rules ---- */
 
@@ -42,7 +42,7 @@ static const mti_opt_rule lion_rule = {"lion", {"m"}, NULL, lion_step};
 static const char *const names[] = {
     "none",
 #define OPTIMIZER(id, name, ...) name,
-#include "nn/optimizers.def"
+#include "optim/optimizers.def"
 #undef OPTIMIZER
 };
 const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
@@ -50,7 +50,7 @@ const mti_choice mti_optimizers = {"optimizer", MTI_OPTIMIZERS, names};
 static const mti_optimizer_row rows[] = {
     {NULL},
 #define OPTIMIZER(id, name, ...) {__VA_ARGS__},
-#include "nn/optimizers.def"
+#include "optim/optimizers.def"
 #undef OPTIMIZER
 };
 

@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "memtape/io.h"
-#include "nn/lora.h"
+#include "io/lora_file.h"
 
 #define PREFIX      "base_model.model."
 #define KEY_RANK    "lora.rank"

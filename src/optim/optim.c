@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "backends/moments.h"
-#include "nn/optim.h"
+#include "optim/optim.h"
 
 /* ---- making and freeing ---- */
 

@@ -1,6 +1,6 @@
 /* json_text.c: JSON as text and back. jansson takes the decimal point from the locale, and aborts
  * where that is more than a byte. */
-#include "nn/json_text.h"
+#include "io/json_text.h"
 
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
 {
