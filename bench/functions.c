@@ -36,7 +36,7 @@ static mt_tensor *heads(mt_tensor **in, const double *p)
 /* i64 [b,s], w [v,d], positions [s,d] -> [b,s,d] */
 static mt_tensor *embed(mt_tensor **in, const double *p)
 {
-    MT_AUTO mt_tensor *h = mt_embedding(in[0], in[1]);
+    MT_AUTO mt_tensor *h = mt_embedding(in[0], in[1], NULL);
     return (void)p, mt_add(h, in[2]);
 }
 

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <memtape/memtape.h>
+#include <memtape/techniques.h>
 
 enum { TOKENS = 256, HIDDEN = 64, VOCABULARY = 50257, CHUNK = 32 };
 

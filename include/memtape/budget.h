@@ -14,6 +14,7 @@
 #ifndef MEMTAPE_BUDGET_H
 #define MEMTAPE_BUDGET_H
 
+#include "memtape/counters.h"
 #include "memtape/model.h"
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@
 #ifndef MEMTAPE_CHECKPOINT_H
 #define MEMTAPE_CHECKPOINT_H
 
-#include "memtape/autograd.h"
+#include "memtape/hooks.h"
 
 #ifdef __cplusplus
 extern "C" {

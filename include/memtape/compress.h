@@ -14,7 +14,7 @@
 #ifndef MEMTAPE_COMPRESS_H
 #define MEMTAPE_COMPRESS_H
 
-#include "memtape/autograd.h"
+#include "memtape/hooks.h"
 
 #ifdef __cplusplus
 extern "C" {

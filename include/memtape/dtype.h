@@ -47,8 +47,6 @@ typedef struct mt_bits {
 } mt_bits;
 
 MT_API mt_bits mt_dtype_bits(mt_dtype dtype); /* all 0 for an unknown dtype */
-/* TF32 is no dtype: tensor cores read f32, 4 bytes each, and use 19 bits of it. */
-MT_API mt_bits mt_tf32_bits(void);
 /* Name to dtype; false, and *out unchanged, if no dtype has the name. */
 MT_API bool mt_dtype_parse(const char *name, mt_dtype *out);
 

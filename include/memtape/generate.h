@@ -30,9 +30,8 @@ typedef enum mt_kv_form {
 
 #define MT_KV_BLOCK 16 /* positions of a block */
 
-/* "preallocated", "growing", "8bit", "paged"; parsing fails with a text that lists them. */
+/* "preallocated", "growing", "8bit", "paged". */
 MT_API const char *mt_kv_form_name(mt_kv_form form);
-MT_API mt_status mt_kv_form_parse(const char *name, mt_kv_form *out);
 /* The bytes above: of `batch` sequences of `positions`. 0 and an error for a model without. */
 MT_API size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch,
                           int64_t positions);

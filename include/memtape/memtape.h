@@ -1,5 +1,12 @@
-/* memtape.h: the engine: tensors, the tape, the ledger, ops, and what acts on saved tensors. Models
- * and their training stand above it: all.h has everything. */
+/* memtape.h: the engine: tensors, ops, the tape, the ledger. What stands on it has headers of its
+ * own; all.h has everything.
+ *
+ *   models.h      modules, models, generation, files
+ *   training.h    optimizers, mixed precision, adapters
+ *   techniques.h  less memory: hooks, checkpoints, offload, fewer bits
+ *   ranks.h       groups of ranks, and models that they share
+ *   planning.h    what a model costs, what fits, and how to divide it
+ *   reports.h     the table of ops, counters of a device, reports */
 #ifndef MEMTAPE_H
 #define MEMTAPE_H
 
@@ -7,15 +14,9 @@
 #include "memtape/dtype.h"
 #include "memtape/memory.h"
 #include "memtape/device.h"
-#include "memtape/openblas.h"
 #include "memtape/tensor.h"
 #include "memtape/print.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"
-#include "memtape/op_table.h"
-#include "memtape/autocast.h"
-#include "memtape/offload.h"
-#include "memtape/compress.h"
-#include "memtape/checkpoint.h"
 
 #endif

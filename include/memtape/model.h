@@ -3,6 +3,7 @@
 #define MEMTAPE_MODEL_H
 
 #include "memtape/module.h"
+#include "memtape/quantize.h"
 #include "memtape/ops.h"
 
 #ifdef __cplusplus
@@ -78,7 +79,7 @@ typedef enum mt_loss_form {
     MT_LOSS_NATIVE,  /* of the logits as they are */
     MT_LOSS_F32,     /* of the logits cast to f32; no effect on f32 and f64 */
     MT_LOSS_FUSED,   /* mt_linear_cross_entropy: some rows of logits at a time */
-    MT_LOSS_LSE,     /* mt_cross_entropy_lse: keeps the logits, not log-probabilities */
+    MT_LOSS_LSE,     /* keeps the logits, not log-probabilities (mt_cross_entropy_options) */
     MT_LOSS_CHUNKED, /* as LSE, of 8 parts of the sequence: one gradient of all logits is there */
     MT_LOSS_UNFUSED, /* of the logits in f32 by log_softmax, gather and a mean, as PyTorch does */
     MT_LOSS_FORM_COUNT
@@ -105,12 +106,7 @@ MT_API const char *mt_model_kind_name(mt_model_kind kind);
 MT_API const char *mt_norm_kind_name(mt_norm_kind kind);
 MT_API const char *mt_mlp_kind_name(mt_mlp_kind kind);
 MT_API const char *mt_qk_norm_name(mt_qk_norm norm);
-MT_API mt_status mt_norm_place_parse(const char *name, mt_norm_place *out);
-MT_API mt_status mt_attention_form_parse(const char *name, mt_attention_form *out);
 MT_API mt_status mt_model_kind_parse(const char *name, mt_model_kind *out);
-MT_API mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out);
-MT_API mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out);
-MT_API mt_status mt_qk_norm_parse(const char *name, mt_qk_norm *out);
 
 /* Zero is the common choice everywhere: {.hidden = 64, .vocab = 256, .context = 128} is a GPT of
  * one layer and one head. What a kind always has need not be said: a gpt is causal; a bert is
@@ -247,17 +243,14 @@ MT_API mt_module *mt_attention_new(mt_device *device, const mt_model_config *con
  * after: h = x + ln_1(attn(x)), y = h + ln_2(mlp(h));
  * around: h = x + ln_1_out(attn(ln_1(x))), y = h + ln_2_out(mlp(ln_2(h))) */
 MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config);
-/* i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (not if post), lm_head (a
- * module only if untied)   (Radford et al. 2019) */
-MT_API mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config);
-/* i64 tokens [b,s], all of type 0, or [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte,
- * ln, drop, h.0 .. h.N, head (dense, act, ln, and the bias of the product with the token
- * embedding). The whole of BertForMaskedLM; BertModel's pooler, which masked tokens do not train,
- * is left out. (Devlin et al. 2018) */
-MT_API mt_module *mt_bert_new(mt_device *device, const mt_model_config *config);
-/* i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head
- * (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
-MT_API mt_module *mt_llama_new(mt_device *device, const mt_model_config *config);
+/* Whole models, which mt_model_new makes:
+ * gpt: i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (not if post), lm_head
+ * (a module only if untied)   (Radford et al. 2019) bert: i64 tokens [b,s], all of type 0, or
+ * [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte, ln, drop, h.0 .. h.N, head (dense,
+ * act, ln, and the bias of the product with the token embedding). The whole of BertForMaskedLM;
+ * BertModel's pooler, which masked tokens do not train, is left out. (Devlin et al. 2018) llama:
+ * i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head (Touvron et al. 2023;
+ * grouped-query attention as in LLaMA 2) */
 
 /* Tokens to guess for masked training, drawn from `seed` alone. Each of n tokens is chosen with
  * probability 0.15; a chosen one becomes config->mask_token in 80 of 100 cases, any token in 10,

@@ -16,7 +16,7 @@
 #ifndef MEMTAPE_OFFLOAD_H
 #define MEMTAPE_OFFLOAD_H
 
-#include "memtape/autograd.h"
+#include "memtape/hooks.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -53,13 +53,10 @@ MT_API mt_tensor *mt_lt(mt_tensor *a, mt_tensor *b); /* a < b */
 MT_API mt_tensor *mt_le(mt_tensor *a, mt_tensor *b); /* a <= b */
 MT_API mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b); /* a > b */
 MT_API mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b); /* a >= b */
-/* The same with a scalar. It is rounded to a floating x's dtype; another dtype must hold it. */
-MT_API mt_tensor *mt_eq_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_ne_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_lt_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_le_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_gt_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_ge_scalar(mt_tensor *x, double c);
+/* One of them with a scalar: mt_compare_scalar(x, MT_LT, 0.5). The scalar is rounded to a floating
+ * x's dtype; another dtype must hold it. */
+typedef enum mt_comparison { MT_EQ, MT_NE, MT_LT, MT_LE, MT_GT, MT_GE } mt_comparison;
+MT_API mt_tensor *mt_compare_scalar(mt_tensor *x, mt_comparison how, double c);
 /* mask ? a : b, element by element; mask: bool; all three broadcast   (torch.where) */
 MT_API mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b);
 /* mask ? value : x, as one `where`   (torch.masked_fill) */
@@ -111,30 +108,29 @@ MT_API mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta);
 MT_API mt_tensor *mt_dropout(mt_tensor *x, double p);
 
 /* ---- tables and losses ---- */
-/* index: i64 of any shape; w [rows,n] -> [..,n] */
-MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
-/* The same of a table of which w has rows [first, first + w's), of `rows` in all: zeros for the
- * others. With data on the CPU only. */
-MT_API mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows);
-/* All zero is mt_embedding's choice. */
+/* All zero is the usual choice, as is NULL. */
 typedef struct mt_embedding_options {
-    int64_t first, rows; /* as mt_embedding_part's; rows 0: w is the whole table */
-    bool padded;         /* row `padding` of the table is looked up like any other, and gets no */
-    int64_t padding;     /* gradient   (torch embedding, padding_idx) */
+    bool padded;     /* row `padding` of the table is looked up like any other, and gets no */
+    int64_t padding; /* gradient   (torch embedding, padding_idx) */
 } mt_embedding_options;
-MT_API mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w,
-                                    const mt_embedding_options *options);
+/* index: i64 of any shape; w [rows,n] -> [..,n] */
+MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w, const mt_embedding_options *options);
 /* The usual value of `ignore`: rows with this target do not count. */
 #define MT_IGNORE (-100)
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
-/* The same loss and gradients. mt_cross_entropy keeps log-probabilities, [..,v], as PyTorch does;
- * this keeps the logits and an f32 log-sum-exp per row: 4 bytes a row more, but logits and
- * log-probabilities are never there together, and forward writes one number a row. */
-MT_API mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore);
-/* The sum over those rows, in f32 (f64 for f64); 0 if there is none. */
-MT_API mt_tensor *mt_cross_entropy_lse_sum(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+/* All zero is mt_cross_entropy's choice. */
+typedef struct mt_cross_entropy_options {
+    /* mt_cross_entropy keeps log-probabilities, [..,v], as PyTorch does. This keeps the logits and
+     * an f32 log-sum-exp per row: 4 bytes a row more, but logits and log-probabilities are never
+     * there together, and forward writes one number a row. The same loss and gradients. */
+    bool keep_logits;
+    /* With keep_logits: the sum over the rows, in f32 (f64 for f64); 0 if there is none. */
+    bool sum;
+} mt_cross_entropy_options;
+MT_API mt_tensor *mt_cross_entropy_with(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                        const mt_cross_entropy_options *options);
 /* cross_entropy(x w^T, target) without all logits at once: forward computes `chunk` rows of them at
  * a time, backward as many elements, of some classes and all rows; 0: what the device likes best,
  * 32 MiB on the CPU, 256 MiB on a GPU and on meta (mt_device_count_scratch_of decides there). x
@@ -161,10 +157,6 @@ MT_API mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep);
 MT_API mt_status mt_topk(mt_tensor *x, int64_t k, mt_tensor **values, mt_tensor **index);
 MT_API mt_tensor *mt_sum_all(mt_tensor *x);  /* over all dimensions -> scalar */
 MT_API mt_tensor *mt_mean_all(mt_tensor *x); /* the same of the mean */
-/* Over one dimension, which is removed. */
-MT_API mt_tensor *mt_sum_dim(mt_tensor *x, int dim);
-MT_API mt_tensor *mt_mean_dim(mt_tensor *x, int dim);
-MT_API mt_tensor *mt_max_dim(mt_tensor *x, int dim);
 
 /* ---- views: share the storage, allocate nothing ---- */
 /* x with two dimensions exchanged; negative ones count from the end. */
@@ -202,46 +194,6 @@ MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, do
  * tape keeps the tanh besides. */
 MT_API mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                            double cap, bool causal, double dropout);
-
-/* ---- fewer bits, for what is kept; no gradient ---- */
-/* u8 [(n+7)/8]: bit i % 8 of byte i / 8 is 1 if element i, in row-major order, is true (bool) or
- * above 0 (floating; also for NaN, as relu's backward passes its gradient). */
-MT_API mt_tensor *mt_pack_bits(mt_tensor *x);
-/* The same bits as bool, or as 0 and 1 in a floating dtype. */
-MT_API mt_tensor *mt_unpack_bits(mt_tensor *bits, mt_dtype dtype, int rank, const int64_t *shape);
-/* The mask that a dropout drew with this p, seed and offset (from mt_save_info): bool, 1 where it
- * kept the element. */
-MT_API mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *shape, double p,
-                                  uint64_t seed, uint64_t offset);
-
-/* Values in row-major order, in blocks that share an f32 scale; the last block may be shorter.
- * int8: scale = max|x| / 127, code = x / scale to the nearest integer, ties to even.
- * nf4: scale = max|x|, code = the nearest of 16 levels, quantiles of the normal distribution; of
- * two equally near ones the lower (Dettmers et al. 2023, QLoRA). Two values a byte, the first in
- * the high bits.
- * double_scales: the scales less their mean as int8, in blocks of 256 (the paper's double
- * quantisation): 1/64 byte a value instead of 4/64. A scale is then off by at most 1/254 of the
- * largest difference from the mean in its block of 256.
- * A block with an infinity or a NaN is dequantised to NaN, with double_scales the whole tensor, so
- * that the error stays visible. f64 is rounded to f32 first. The same bits on every device (except
- * those of a NaN), at every number of threads. */
-typedef enum mt_quant_format { MT_QUANT_INT8, MT_QUANT_NF4 } mt_quant_format;
-/* A format and its block. */
-typedef struct mt_quant {
-    mt_quant_format format;
-    int block; /* values that share a scale: 64, 128 or 256; 0: 128 for int8, 64 for nf4 */
-    bool double_scales;
-} mt_quant;
-
-/* Bytes of n quantised values: with m = ceil(n / block) scales, n (int8) or (n + 1) / 2 (nf4), and
- * 4 m; double_scales: m + 4 ceil(m / 256) + 4. 0 and an error if the format is invalid. */
-MT_API size_t mt_quantized_bytes(const mt_quant *format, int64_t n);
-/* x of any floating dtype and any strides -> u8 [mt_quantized_bytes(format, numel)]: codes
- * and scales in one storage, which can be saved as it is. */
-MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
-/* The inverse; format and shape as for mt_quantize. */
-MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
-                                const int64_t *shape);
 
 #ifdef __cplusplus
 }

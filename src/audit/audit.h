@@ -3,7 +3,7 @@
 #ifndef MTI_AUDIT_H
 #define MTI_AUDIT_H
 
-#include "memtape/memtape.h"
+#include "memtape/techniques.h"
 #include "audit/cases.h"
 
 #define MTI_AUDIT_KEPT 8

@@ -3,7 +3,7 @@
 #define MTI_AUTOGRAD_H
 
 #include <string.h>
-#include "memtape/autograd.h"
+#include "memtape/hooks.h"
 #include "tensor/tensor.h"
 
 /* ---- an op: one row of src/ops/ops.def and the functions of its file ---- */
@@ -109,7 +109,8 @@ typedef union mti_params {
     } loss;
     struct {
         int64_t first, rows; /* w has those from first on of so many; rows 0: w has all */
-        int64_t padded;      /* 1 + the row that gets no gradient; 0: none */
+        int64_t padding;     /* padded: the row of the table that gets no gradient */
+        bool padded;
     } embedding;
     struct {
         unsigned dims;

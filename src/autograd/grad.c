@@ -45,7 +45,6 @@ mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad)
 }
 
 bool mt_requires_grad(const mt_tensor *t) { return t && t->requires_grad; }
-bool mt_is_leaf(const mt_tensor *t) { return t && !t->grad_fn; }
 
 mt_tensor *mt_grad(const mt_tensor *t) { return t && t->leaf ? ((mti_leaf *)t->leaf)->grad : NULL; }
 

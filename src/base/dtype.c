@@ -26,8 +26,6 @@ const char *mt_dtype_name(mt_dtype dtype) { return known(dtype) ? rows[dtype].na
 
 mt_bits mt_dtype_bits(mt_dtype dtype) { return known(dtype) ? rows[dtype].bits : (mt_bits){0}; }
 
-mt_bits mt_tf32_bits(void) { return (mt_bits){1, 8, 10}; }
-
 bool mti_dtype_is_real(mt_dtype dtype) { return known(dtype) && rows[dtype].bits.exponent > 0; }
 
 bool mt_dtype_is_float(mt_dtype dtype)

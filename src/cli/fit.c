@@ -164,7 +164,8 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .pipeline = w->parallel.pipeline,
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
-                            .zero_plus_1 = zero ? (int)o->zero + 1 : 0,
+                            .has_zero = zero,
+                            .zero = (int)o->zero,
                             .checkpoint = !o->given[MTI_O_CHECKPOINT] ? NULL
                                           : w->memory.checkpoint      ? w->memory.checkpoint
                                                                       : "none",

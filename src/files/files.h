@@ -1,5 +1,5 @@
-/* files.h: files, written to a temporary file and renamed, so that the target is never incomplete (a
- * device or a pipe, such as /dev/stdout, is written directly; for a symbolic link its target is
+/* files.h: files, written to a temporary file and renamed, so that the target is never incomplete
+ * (a device or a pipe, such as /dev/stdout, is written directly; for a symbolic link its target is
  * replaced). */
 #ifndef MTI_FILES_H
 #define MTI_FILES_H

@@ -18,11 +18,6 @@ static const mti_choice forms = {"kv_cache", MTI_NAMES("preallocated", "growing"
 
 const char *mt_kv_form_name(mt_kv_form form) { return mti_choice_name(&forms, (int)form); }
 
-mt_status mt_kv_form_parse(const char *name, mt_kv_form *out)
-{
-    return mti_choice_parse(&forms, name, out);
-}
-
 static bool has_cache(const mt_model_config *c)
 {
     return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_LLAMA ||

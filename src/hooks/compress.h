@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include "base/base.h"
 #include "memtape/compress.h"
+#include "memtape/host_copy.h"
 #include "memtape/ops.h"
+#include "memtape/quantize.h"
 
 /* A storage at one version, packed by one rule. It lives as long as saved tensors share it. */
 typedef struct mti_packed_storage {

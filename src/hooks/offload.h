@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 #include "base/base.h"
+#include "memtape/host_copy.h"
 #include "memtape/offload.h"
 
 /* ---- the disk: a file without a name, and a thread that reads and writes it in order ---- */

@@ -554,7 +554,11 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                                        size_t n_bytes)
 {
     size_t n;
-    if (!path) return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the path is NULL");
+    if (!path || !out || (n_bytes && !notes))
+        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+                        !path  ? "path"
+                        : !out ? "result"
+                               : "buffer for notes");
     char *file = mti_config_path(path);
     char *text = file ? mti_file_read(file, LARGEST_FILE, &n) : NULL;
     mti_free(file);

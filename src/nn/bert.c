@@ -109,11 +109,6 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                                    mt_module_add_child(m, "head", head_new(device, &c)));
 }
 
-mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
-{
-    return mti_bert_make(device, config, NULL);
-}
-
 /* ---- tokens to predict ---- */
 
 mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,

@@ -24,16 +24,24 @@ const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated"
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 
-#define NAMED(type, name_of, parse, choice)                                                        \
-    const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }               \
-    mt_status parse(const char *name, type *out) { return mti_choice_parse(&choice, name, out); }
-NAMED(mt_act, mt_act_name, mt_act_parse, mti_acts)
-NAMED(mt_norm_place, mt_norm_place_name, mt_norm_place_parse, mti_norm_places)
-NAMED(mt_norm_kind, mt_norm_kind_name, mt_norm_kind_parse, mti_norm_kinds)
-NAMED(mt_mlp_kind, mt_mlp_kind_name, mt_mlp_kind_parse, mlp_kinds)
-NAMED(mt_qk_norm, mt_qk_norm_name, mt_qk_norm_parse, qk_norms)
-NAMED(mt_attention_form, mt_attention_form_name, mt_attention_form_parse, mti_attention_forms)
-NAMED(mt_model_kind, mt_model_kind_name, mt_model_kind_parse, mti_model_kinds)
+#define NAMED(type, name_of, choice)                                                               \
+    const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }
+NAMED(mt_act, mt_act_name, mti_acts)
+NAMED(mt_norm_place, mt_norm_place_name, mti_norm_places)
+NAMED(mt_norm_kind, mt_norm_kind_name, mti_norm_kinds)
+NAMED(mt_mlp_kind, mt_mlp_kind_name, mlp_kinds)
+NAMED(mt_qk_norm, mt_qk_norm_name, qk_norms)
+NAMED(mt_attention_form, mt_attention_form_name, mti_attention_forms)
+NAMED(mt_model_kind, mt_model_kind_name, mti_model_kinds)
+
+mt_status mt_act_parse(const char *name, mt_act *out)
+{
+    return mti_choice_parse(&mti_acts, name, out);
+}
+mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
+{
+    return mti_choice_parse(&mti_model_kinds, name, out);
+}
 
 /* ---- kinds ---- */
 

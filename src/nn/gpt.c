@@ -29,8 +29,3 @@ mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
                                                  mt_linear_new(device, c.dtype, c.hidden, c.vocab,
                                                                false, MTI_INIT_STD))));
 }
-
-mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
-{
-    return mti_gpt_make(device, config, NULL);
-}

@@ -34,8 +34,3 @@ mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
             mti_add_layers(m, device, &c, each) && mti_add_norm(m, "ln_f", device, &c) &&
             (c.tied || mti_add_linear(m, "lm_head", device, &c, c.hidden, c.vocab, MTI_INIT_STD)));
 }
-
-mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
-{
-    return mti_llama_make(device, config, NULL);
-}

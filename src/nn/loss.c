@@ -13,7 +13,7 @@ static mt_tensor *widened(mt_tensor *x)
 /* Targets other than MT_IGNORE, in `dtype`. */
 static mt_tensor *count(mt_tensor *target, mt_dtype dtype)
 {
-    mt_tensor *n = mt_ne_scalar(target, MT_IGNORE);
+    mt_tensor *n = mt_compare_scalar(target, MT_NE, MT_IGNORE);
     mt_set(&n, n ? mt_cast(n, dtype) : NULL);
     mt_set(&n, mt_sum_all(n));
     return n;
@@ -48,7 +48,7 @@ static mt_tensor *unfused(mt_tensor *logits, mt_tensor *target)
     if (mt_rank(logits) != mt_rank(target) + 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the logits have rank %d, the target %d",
                              mt_rank(logits), mt_rank(target));
-    MT_AUTO mt_tensor *ignored = mt_eq_scalar(target, MT_IGNORE);
+    MT_AUTO mt_tensor *ignored = mt_compare_scalar(target, MT_EQ, MT_IGNORE);
     MT_AUTO mt_tensor *index = ignored ? as_index(target, ignored) : NULL;
     mt_tensor *y = index ? widened(logits) : NULL;
     mt_set(&y, mti_log_softmax_apart(y));
@@ -66,8 +66,9 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
     if (!mti_given(logits, "model_loss", "the logits")) return NULL;
     if (config->ops.loss == MT_LOSS_UNFUSED)
         return mti_given(target, "model_loss", "the target") ? unfused(logits, target) : NULL;
+    const mt_cross_entropy_options keeps_logits = {.keep_logits = true};
     bool lse = config->ops.loss == MT_LOSS_LSE || config->ops.loss == MT_LOSS_CHUNKED;
-    if (lse) return mt_cross_entropy_lse(logits, target, MT_IGNORE);
+    if (lse) return mt_cross_entropy_with(logits, target, MT_IGNORE, &keeps_logits);
     mt_tensor *x = config->ops.loss == MT_LOSS_F32 ? widened(logits) : mt_retain(logits);
     mt_set(&x, mt_cross_entropy(x, target, MT_IGNORE));
     return x;
@@ -100,6 +101,7 @@ static mt_tensor *plus(mt_tensor *sum, mt_tensor *part)
 
 mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head)
 {
+    const mt_cross_entropy_options summed = {.keep_logits = true, .sum = true};
     mt_tensor *logits[MTI_LOSS_CHUNKS] = {NULL}, *sum = NULL;
     int64_t s = mt_shape(h)[1], n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
     bool ok = true, named;
@@ -110,7 +112,7 @@ mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_fo
     ok = (named = ok && mt_scope_push("loss") == MT_OK);
     for (int64_t i = 0; ok && i < n; i++) {
         MT_AUTO mt_tensor *t = chunk(target, i);
-        mt_tensor *part = t ? mt_cross_entropy_lse_sum(logits[i], t, MT_IGNORE) : NULL;
+        mt_tensor *part = t ? mt_cross_entropy_with(logits[i], t, MT_IGNORE, &summed) : NULL;
         mt_release(logits[i]);
         logits[i] = NULL;
         ok = part && (sum = plus(sum, part));

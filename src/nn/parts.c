@@ -158,7 +158,7 @@ static mt_module *rms_norm_one_new(mt_device *device, const mt_model_config *c, 
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *index)
 {
-    return mt_embedding_with(index, mt_module_param(self, "weight"), mt_module_user(self));
+    return mt_embedding(index, mt_module_param(self, "weight"), mt_module_user(self));
 }
 
 /* options: taken over; NULL for all zero. */

@@ -37,21 +37,22 @@ static bool dtype_holds(mt_dtype dtype, double c)
     return c >= lowest && c < limit && c == floor(c);
 }
 
-static mt_tensor *with_scalar(const mti_op *op, mt_tensor *x, double c)
+mt_tensor *mt_compare_scalar(mt_tensor *x, mt_comparison how, double c)
 {
-    const char *caller = op->name;
+    static const mti_op *const ops[] = {
+#define COMPARE(name, sign) &mti_op_##name, /* in the order of mt_comparison */
+#include "backends/compare.def"
+    };
+    if ((unsigned)how > MT_GE)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "compare_scalar: unknown comparison %d; need MT_EQ to MT_GE",
+                             (int)how);
+    const char *caller = ops[how]->name;
     if (!mti_given(x, caller, "x")) return NULL;
     mt_dtype dtype = x->view.dtype;
     if (!mti_dtype_is_real(dtype) && !dtype_holds(dtype, c))
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, which cannot hold %g; cast x", caller,
                              mt_dtype_name(dtype), c);
     MT_AUTO mt_tensor *other = mt_full(mt_device_of(x), dtype, 0, NULL, c);
-    return other ? mti_op2(op, NULL, x, other) : NULL;
+    return other ? mti_op2(ops[how], NULL, x, other) : NULL;
 }
-
-mt_tensor *mt_eq_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_eq, x, c); }
-mt_tensor *mt_ne_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_ne, x, c); }
-mt_tensor *mt_lt_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_lt, x, c); }
-mt_tensor *mt_le_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_le, x, c); }
-mt_tensor *mt_gt_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_gt, x, c); }
-mt_tensor *mt_ge_scalar(mt_tensor *x, double c) { return with_scalar(&mti_op_ge, x, c); }

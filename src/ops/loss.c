@@ -45,7 +45,7 @@ static bool embedding_forward(mti_call *c)
 /* The row of padding, if this rank has it. */
 static bool clear_padding(const mti_call *c, const mti_view *dw)
 {
-    int64_t row = c->params->embedding.padded - 1 - c->params->embedding.first;
+    int64_t row = c->params->embedding.padding - c->params->embedding.first;
     if (!c->params->embedding.padded || row < 0 || row >= dw->shape[0]) return true;
     mti_view padding = mti_range(dw, 0, row, 1);
     return c->k->fill(c->ctx, &padding, 0);
@@ -65,40 +65,34 @@ static bool embedding_backward(mti_call *c)
 }
 
 const mti_op_code mti_code_embedding = {embedding_shape, embedding_forward, embedding_backward};
-mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
-{
-    return mti_op2(&mti_op_embedding, NULL, index, w);
-}
 
 static bool check_part(const mt_tensor *w, int64_t first, int64_t rows)
 {
     if (first >= 0 && rows > 0 && w->view.rank > 0 && w->view.shape[0] <= INT64_MAX - first)
         return true;
     return mti_fail_bool(MT_ERR_ARGUMENT,
-                         "embedding_part: rows from %lld on of %lld; need 0 or more, of at least 1",
+                         "embedding: rows from %lld on of %lld; need 0 or more, of at least 1",
                          (long long)first, (long long)rows);
 }
 
-mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows)
-{
-    if (!mti_given(w, "embedding_part", "w") || !mti_given(index, "embedding_part", "the index") ||
-        !check_part(w, first, rows))
-        return NULL;
-    return mti_op2(&mti_op_embedding, &(mti_params){.embedding = {first, rows, 0}}, index, w);
-}
-
-mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w, const mt_embedding_options *options)
+mt_tensor *mti_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows,
+                              const mt_embedding_options *options)
 {
     const mt_embedding_options o = options ? *options : (mt_embedding_options){0};
     if (!mti_given(w, "embedding", "w") || !mti_given(index, "embedding", "the index")) return NULL;
-    if ((o.first || o.rows) && !check_part(w, o.first, o.rows)) return NULL;
-    int64_t rows = o.rows ? o.rows : w->view.rank ? w->view.shape[0] : 0;
-    if (o.padded && (o.padding < 0 || o.padding >= rows))
+    if ((first || rows) && !check_part(w, first, rows)) return NULL;
+    int64_t all = rows ? rows : w->view.rank ? w->view.shape[0] : 0;
+    if (o.padded && (o.padding < 0 || o.padding >= all))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "embedding: padding is row %lld; the table has rows 0 to %lld",
-                             (long long)o.padding, (long long)rows - 1);
-    const mti_params params = {.embedding = {o.first, o.rows, o.padded ? o.padding + 1 : 0}};
+                             (long long)o.padding, (long long)all - 1);
+    const mti_params params = {.embedding = {first, rows, o.padding, o.padded}};
     return mti_op2(&mti_op_embedding, &params, index, w);
+}
+
+mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w, const mt_embedding_options *options)
+{
+    return mti_embedding_part(index, w, 0, 0, options);
 }
 
 /* ---- cross_entropy: loss = mean over kept rows of -logp[row, target], logp = log_softmax(logits)
@@ -153,7 +147,7 @@ const mti_op_code mti_code_cross_entropy = {cross_entropy_shape, cross_entropy_f
                                             cross_entropy_backward};
 mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
-    return mti_op2(&mti_op_cross_entropy, &(mti_params){.loss = {ignore}}, logits, target);
+    return mt_cross_entropy_with(logits, target, ignore, NULL);
 }
 
 /* ---- cross_entropy_lse: the same loss; keeps the logits and each row's log-sum-exp instead of
@@ -211,15 +205,15 @@ static bool cross_entropy_lse_backward(mti_call *c)
 
 const mti_op_code mti_code_cross_entropy_lse = {cross_entropy_lse_shape, cross_entropy_lse_forward,
                                                 cross_entropy_lse_backward};
-mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore)
+mt_tensor *mt_cross_entropy_with(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                 const mt_cross_entropy_options *options)
 {
-    return mti_op2(&mti_op_cross_entropy_lse, &(mti_params){.loss = {ignore}}, logits, target);
-}
-
-mt_tensor *mt_cross_entropy_lse_sum(mt_tensor *logits, mt_tensor *target, int64_t ignore)
-{
-    const mti_params p = {.loss = {.ignore = ignore, .sum = true}};
-    return mti_op2(&mti_op_cross_entropy_lse, &p, logits, target);
+    const mt_cross_entropy_options o = options ? *options : (mt_cross_entropy_options){0};
+    if (o.sum && !o.keep_logits)
+        return mti_fail_null(MT_ERR_ARGUMENT, "cross_entropy: sum without keep_logits; set both");
+    const mti_params p = {.loss = {.ignore = ignore, .sum = o.sum}};
+    return mti_op2(o.keep_logits ? &mti_op_cross_entropy_lse : &mti_op_cross_entropy, &p, logits,
+                   target);
 }
 
 /* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */

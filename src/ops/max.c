@@ -71,4 +71,3 @@ mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
     return mti_reduce(&mti_op_max, x, n_dims, dims, keep);
 }
-mt_tensor *mt_max_dim(mt_tensor *x, int dim) { return mt_max(x, 1, &dim, false); }

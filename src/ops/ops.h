@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "memtape/ops.h"
+#include "memtape/quantize.h"
 
 /* The rows of ops.def, and the code of each. */
 #define OP(name, ...)                                                                              \
@@ -33,6 +34,10 @@ mt_tensor *mti_reduce(const mti_op *op, mt_tensor *x, int n_dims, const int *dim
 const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full);
 bool mti_close_din(mti_call *c, int i, mt_tensor *full);
 
+/* mt_embedding of a table of which w has rows [first, first + w's), of `rows` in all: zeros for the
+ * others. rows 0: w is the whole table. */
+mt_tensor *mti_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows,
+                              const mt_embedding_options *options);
 /* Scatters: adds the elements of dout 0 to din 0 along dim, at the indices saved in this slot. */
 bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
 /* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */

@@ -103,5 +103,3 @@ mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep)
 }
 mt_tensor *mt_sum_all(mt_tensor *x) { return mt_sum(x, 0, NULL, false); }
 mt_tensor *mt_mean_all(mt_tensor *x) { return mt_mean(x, 0, NULL, false); }
-mt_tensor *mt_sum_dim(mt_tensor *x, int dim) { return mt_sum(x, 1, &dim, false); }
-mt_tensor *mt_mean_dim(mt_tensor *x, int dim) { return mt_mean(x, 1, &dim, false); }

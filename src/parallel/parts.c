@@ -222,11 +222,9 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
     const embedding *user = mt_module_user(self);
     mt_tensor *w = mt_module_param(self, "weight");
     int64_t own = w ? mt_shape(w)[0] : 0, t = user->parallel.tensor;
-    const mt_embedding_options options = {.first = user->parallel.tensor_rank * own,
-                                          .rows = t > 1 ? user->vocab : 0,
-                                          .padded = user->padded,
-                                          .padding = user->pad_token};
-    mt_tensor *y = mt_embedding_with(ids, w, &options);
+    const mt_embedding_options options = {user->padded, user->pad_token};
+    mt_tensor *y = mti_embedding_part(ids, w, user->parallel.tensor_rank * own,
+                                      t > 1 ? user->vocab : 0, &options);
     mt_set(&y, sum(&user->parallel, y));
     return y;
 }

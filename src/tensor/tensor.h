@@ -4,7 +4,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include "memtape/tensor.h"
+#include "memtape/counters.h"
+#include "memtape/host_copy.h"
 #include "memtrack/memtrack.h"
 
 /* ---- device ---- */

@@ -501,7 +501,7 @@ static void embedding_and_cross_entropy_keep_indices_and_log_probabilities(void 
         mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2, 3), index, sizeof index));
     MT_AUTO mt_tensor *w = made(MT_BF16, MT_SHAPE(4, 9), true);
     mtt_ok(mt_set_category(w, MT_PARAMETER));
-    MT_AUTO mt_tensor *h = mtt_made(mt_embedding(tokens, w));
+    MT_AUTO mt_tensor *h = mtt_made(mt_embedding(tokens, w, NULL));
     assert_int_equal(mt_ledger_bytes(ledger), 6 * 8);
     MT_AUTO mt_tensor *targets = mtt_made(mt_clone(tokens));
     MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(h, targets, MT_IGNORE));

@@ -94,7 +94,7 @@ static mt_tensor *matmul_expanded_middle(mt_tensor **in)
 static mt_tensor *linear_summed_middle(mt_tensor **in)
 {
     MT_AUTO mt_tensor *y = mt_linear(in[0], in[1], in[2]);
-    return mt_sum_dim(y, 1);
+    return mt_sum(y, 1, (int[]){1}, false);
 }
 
 static mt_tensor *matmul_averaged_middle(mt_tensor **in)

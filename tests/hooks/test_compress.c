@@ -258,7 +258,7 @@ static void statistics_parameters_and_integers_are_not_packed(void **state)
     mtt_ok(mt_compress_begin(c));
     MT_AUTO mt_tensor *h = mtt_made(mt_layer_norm(x, w, NULL, 1e-5));
     MT_AUTO mt_tensor *y = mtt_made(mt_flash_attention(h, h, h, 0, true, 0.1));
-    MT_AUTO mt_tensor *z = mtt_made(mt_embedding(index, table));
+    MT_AUTO mt_tensor *z = mtt_made(mt_embedding(index, table, NULL));
     mtt_ok(mt_compress_end(c));
     mtt_ok(mt_ledger_end(ledger));
     size_t n = 2 * 2 * 16 * 8, rows = n / 8;

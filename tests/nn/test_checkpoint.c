@@ -35,7 +35,7 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
                          .act = MT_ACT_GELU,
                          .dropout = 0.2,
                          .dtype = dtype};
-    r.model = mt_gpt_new(r.device, &c);
+    r.model = mt_model_new(r.device, &c);
     assert_non_null(r.model);
     r.optimizer =
         k == LION        ? mt_lion_new(r.model, &(mt_lion_options){.lr = 1e-3})
@@ -209,7 +209,7 @@ static void a_file_that_does_not_fit_changes_nothing(void **state)
     int64_t step = 77;
     mt_checkpoint_load(f, sgd.model, sgd.optimizer, &step);
     mtt_failed(MT_ERR_ARGUMENT, "\"adamw\"", "\"sgd\"");
-    mt_module *other = mt_gpt_new(
+    mt_module *other = mt_model_new(
         sgd.device, &(mt_model_config){.hidden = 12, .vocab = 11, .context = 7, .dtype = MT_F32});
     mt_checkpoint_load(f, other, NULL, &step);
     mtt_failed(MT_ERR_ARGUMENT, "superfluous");

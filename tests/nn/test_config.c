@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "mtt.h"
+#include "nn/model.h"
 
 #define GPT .hidden = 8, .vocab = 5, .context = 4
 
@@ -135,10 +136,10 @@ static void names_parse_back_and_refusals_list_the_accepted_ones(void **state)
         assert_int_equal(out, i);
     }
     mt_norm_place place = MT_NORM_PRE;
-    mtt_ok(mt_norm_place_parse("post", &place));
+    mtt_ok(mti_choice_parse(&mti_norm_places, "post", &place));
     assert_int_equal(place, MT_NORM_POST);
     mt_attention_form form = MT_ATTENTION_FLASH;
-    mtt_ok(mt_attention_form_parse("math", &form));
+    mtt_ok(mti_choice_parse(&mti_attention_forms, "math", &form));
     assert_int_equal(form, MT_ATTENTION_MATH);
 
     mt_act act = MT_ACT_SILU;
@@ -146,21 +147,21 @@ static void names_parse_back_and_refusals_list_the_accepted_ones(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "\"swish\"",
                "relu, leaky_relu, gelu, gelu_tanh, silu, tanh, sigmoid");
     assert_int_equal(act, MT_ACT_SILU);
-    mt_norm_place_parse("mid", &place);
+    mti_choice_parse(&mti_norm_places, "mid", &place);
     mtt_failed(MT_ERR_ARGUMENT, "\"mid\"", "pre, post");
-    mt_attention_form_parse(NULL, &form);
+    mti_choice_parse(&mti_attention_forms, NULL, &form);
     mtt_failed(MT_ERR_ARGUMENT, "the name is NULL", "flash, math");
     mt_model_kind_parse("", &(mt_model_kind){MT_MODEL_GPT});
     mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp, bert, llama, linear");
     mt_norm_kind norm = MT_NORM_LAYER;
-    mtt_ok(mt_norm_kind_parse("rmsnorm", &norm));
+    mtt_ok(mti_choice_parse(&mti_norm_kinds, "rmsnorm", &norm));
     assert_int_equal(norm, MT_NORM_RMS);
-    mt_mlp_kind mlp = MT_MLP_PLAIN;
-    mtt_ok(mt_mlp_kind_parse("swiglu", &mlp));
-    assert_int_equal(mlp, MT_MLP_SWIGLU);
-    mt_norm_kind_parse("batch", &norm);
+    mt_model_config c;
+    mtt_ok(mt_model_config_from_json("{\"kind\":\"mlp\",\"hidden\":8,\"mlp\":\"swiglu\"}", &c));
+    assert_int_equal(c.mlp, MT_MLP_SWIGLU);
+    mti_choice_parse(&mti_norm_kinds, "batch", &norm);
     mtt_failed(MT_ERR_ARGUMENT, "\"batch\"", "layernorm, rmsnorm");
-    mt_mlp_kind_parse("moe", &mlp);
+    mt_model_config_from_json("{\"kind\":\"mlp\",\"hidden\":8,\"mlp\":\"moe\"}", &c);
     mtt_failed(MT_ERR_ARGUMENT, "\"moe\"", "plain, swiglu");
 }
 

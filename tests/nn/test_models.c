@@ -134,7 +134,7 @@ static void the_ledger_shows_module_paths(void **state)
                          .context = 6,
                          .act = MT_ACT_GELU,
                          .dropout = 0.1};
-    mt_module *gpt = mt_gpt_new(device, &c);
+    mt_module *gpt = mt_model_new(device, &c);
     assert_non_null(gpt);
     const int64_t index[] = {0, 1, 2, 3, 4, 0};
     MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(2, 3), index, sizeof index);
@@ -264,7 +264,7 @@ static void a_gpt_has_gpt2s_parameter_names(void **state)
         "h.0.mlp.proj.weight", "h.0.mlp.proj.bias", "ln_f.weight",          "ln_f.bias",
         "lm_head.weight"};
     mt_model_config c = {.hidden = 4, .vocab = 5, .context = 6, .untied = true};
-    mt_module *gpt = mt_gpt_new(device, &c);
+    mt_module *gpt = mt_model_new(device, &c);
     const mt_named_tensor *list;
     size_t n;
     mtt_ok(mt_module_params(gpt, &list, &n));
@@ -286,7 +286,7 @@ static void initial_weights_are_distributed_as_in_gpt2(void **state)
 {
     (void)state;
     mt_model_config c = {.hidden = 64, .heads = 4, .layers = 8, .vocab = 256, .context = 64};
-    mt_module *gpt = mt_gpt_new(device, &c);
+    mt_module *gpt = mt_model_new(device, &c);
     assert_float_equal(std_of(gpt, "wte", "weight"), 0.02, 1e-3);
     assert_float_equal(std_of(gpt, "wpe", "weight"), 0.02, 1e-3);
     assert_float_equal(std_of(gpt, "h.7.mlp.fc", "weight"), 0.02, 1e-3);
@@ -309,7 +309,7 @@ static void later_tokens_do_not_change_a_gpts_scores(void **state)
                              .vocab = 11,
                              .context = 7,
                              .attention = (mt_attention_form)form};
-        mt_module *gpt = mt_gpt_new(device, &c);
+        mt_module *gpt = mt_model_new(device, &c);
         int64_t index[] = {1, 2, 3, 4, 5, 6, 7};
         MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(1, 7), index, sizeof index);
         index[6] = 9;
@@ -329,7 +329,7 @@ static void a_tied_head_sends_its_gradient_to_the_embedding(void **state)
 {
     (void)state;
     mt_model_config c = {.hidden = 8, .vocab = 5, .context = 4};
-    mt_module *gpt = mt_gpt_new(device, &c);
+    mt_module *gpt = mt_model_new(device, &c);
     const int64_t index[] = {1, 1};
     MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(1, 2), index, sizeof index);
     MT_AUTO mt_tensor *h = mt_forward(gpt, x);
@@ -348,7 +348,7 @@ static void a_gpt_refuses_tokens_outside_the_vocabulary(void **state)
 {
     (void)state;
     mt_model_config c = {.hidden = 8, .vocab = 5, .context = 4};
-    mt_module *gpt = mt_gpt_new(device, &c);
+    mt_module *gpt = mt_model_new(device, &c);
     MT_AUTO mt_tensor *flat = mt_zeros(device, MT_I64, MT_SHAPE(4));
     assert_null(mt_forward(gpt, flat));
     mtt_failed(MT_ERR_ARGUMENT, "i64 [4]", "need i64 [b,s]");

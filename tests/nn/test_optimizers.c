@@ -693,9 +693,9 @@ static void micro_batches_add_up_to_the_big_batch(void **state)
     mt_model_config c = {
         .hidden = 12, .heads = 3, .layers = 2, .vocab = 11, .context = S, .dtype = MT_F64};
     mt_seed(device, 1);
-    mt_module *whole = mt_gpt_new(device, &c);
+    mt_module *whole = mt_model_new(device, &c);
     mt_seed(device, 1);
-    mt_module *parts = mt_gpt_new(device, &c);
+    mt_module *parts = mt_model_new(device, &c);
     int64_t index[B * S];
     uint64_t seed = 5;
     for (int i = 0; i < B * S; i++) index[i] = (int64_t)mtt_draw(&seed, 0, 11);

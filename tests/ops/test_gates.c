@@ -27,7 +27,7 @@ static mt_tensor *rms_norm(mt_tensor **in) { return mt_rms_norm(in[0], NULL, 1e-
 static mt_tensor *cube(mt_tensor **in) { return mt_pow(in[0], 3); }
 static mt_tensor *absolute(mt_tensor **in) { return mt_abs(in[0]); }
 static mt_tensor *clamped(mt_tensor **in) { return mt_clamp(in[0], -1, 1); }
-static mt_tensor *max_last(mt_tensor **in) { return mt_max_dim(in[0], -1); }
+static mt_tensor *max_last(mt_tensor **in) { return mt_max(in[0], 1, (int[]){-1}, false); }
 static mt_tensor *max_all(mt_tensor **in) { return mt_max(in[0], 0, NULL, false); }
 static mt_tensor *best(mt_tensor **in)
 {
@@ -125,7 +125,7 @@ static void of_equal_maxima_the_first_gets_the_gradient(void **state)
     const double values[] = {1, 3, 3, 2, 3, 0, 5, 5};
     MT_AUTO mt_tensor *x = mtt_made(mtt_from_doubles(device, MT_F32, MT_SHAPE(2, 4), values));
     mtt_ok(mt_set_requires_grad(x, true));
-    MT_AUTO mt_tensor *y = mtt_made(mt_max_dim(x, 1));
+    MT_AUTO mt_tensor *y = mtt_made(mt_max(x, 1, (int[]){1}, false));
     MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(sum));
     double *dx = mtt_doubles(mt_grad(x));

@@ -74,12 +74,9 @@ static void check_embedding(mt_device *device, const mt_group *group, mt_dtype d
     MT_AUTO mt_tensor *ids = mt_from_data(device, MT_I64, MT_SHAPE(ROWS), index, sizeof index);
     MT_AUTO mt_tensor *w = take(padded, 0, group->rank * own, own);
     MTT_NEED(mt_set_requires_grad(all, true) == MT_OK);
-    mt_embedding_options mine = one;
-    mine.first = group->rank * own, mine.rows = CLASSES;
-    MT_AUTO mt_tensor *part = one.padded ? mt_embedding_with(ids, w, &mine)
-                                         : mt_embedding_part(ids, w, mine.first, CLASSES);
+    MT_AUTO mt_tensor *part = mti_embedding_part(ids, w, group->rank * own, CLASSES, &one);
     MT_AUTO mt_tensor *y = mt_all_reduce(part, group);
-    MT_AUTO mt_tensor *want = mt_embedding_with(ids, all, &one);
+    MT_AUTO mt_tensor *want = mt_embedding(ids, all, &one);
     MTT_NEED(y && want && mtt_same_bits(y, want));
     MT_AUTO mt_tensor *dy = mtt_random(device, dtype, 2, (const int64_t[]){ROWS, WIDTH}, 5, -1, 1);
     const mt_backward_options options = {.gradient = dy};
@@ -100,7 +97,7 @@ static void check_refusals(mt_device *device, const mt_group *group)
     MT_AUTO mt_tensor *ids = mt_from_data(device, MT_I64, MT_SHAPE(1), index, sizeof index);
     MT_AUTO mt_tensor *w = mt_zeros(device, MT_F32, MT_SHAPE(7, 2));
     MT_AUTO mt_tensor *x = mt_zeros(device, MT_F32, MT_SHAPE(1, 7));
-    MTT_NEED(!mt_embedding_part(ids, w, 7, CLASSES));
+    MTT_NEED(!mti_embedding_part(ids, w, 7, CLASSES, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "index[0] is 13", "rows 0 to 12");
     MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group));
     mtt_failed(MT_ERR_ARGUMENT, "target[0] is 13", "0 to 12");
@@ -148,16 +145,17 @@ static void padding_outside_the_table_is_refused(void **state)
     MT_AUTO mt_tensor *w = mt_zeros(device, MT_F32, MT_SHAPE(CLASSES, 2));
     const mt_embedding_options bad[] = {{.padded = true, .padding = -1},
                                         {.padded = true, .padding = CLASSES},
-                                        {.rows = 40, .padded = true, .padding = 40}};
+                                        {.padded = true, .padding = 40}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_null(mt_embedding_with(ids, w, &bad[i]));
+        int64_t rows = i == 2 ? 40 : 0;
+        assert_null(mti_embedding_part(ids, w, 0, rows, &bad[i]));
         mtt_failed(MT_ERR_ARGUMENT, "embedding: padding is row", i == 2 ? "0 to 39" : "0 to 12");
     }
-    assert_null(mt_embedding_with(ids, w, &(mt_embedding_options){.first = 5}));
+    assert_null(mti_embedding_part(ids, w, 5, 0, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "rows from 5 on of 0");
-    assert_null(mt_embedding_with(NULL, w, NULL));
+    assert_null(mt_embedding(NULL, w, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "embedding", "the index");
-    MT_AUTO mt_tensor *y = mtt_made(mt_embedding_with(ids, w, NULL));
+    MT_AUTO mt_tensor *y = mtt_made(mt_embedding(ids, w, NULL));
     mt_device_release(device);
 }
 
@@ -171,9 +169,9 @@ static void an_index_outside_the_table_is_refused(void **state)
         const int64_t index[2] = {0, bad[i]};
         MT_AUTO mt_tensor *ids = mt_from_data(device, MT_I64, MT_SHAPE(2), index, sizeof index);
         MT_AUTO mt_tensor *w = mt_zeros(device, MT_F32, MT_SHAPE(CLASSES, 2));
-        assert_null(mt_embedding(ids, w));
+        assert_null(mt_embedding(ids, w, NULL));
         mtt_failed(MT_ERR_ARGUMENT, "embedding: index[1] is", "rows 0 to 12");
-        assert_null(mt_embedding_part(ids, w, 0, 2 * CLASSES));
+        assert_null(mti_embedding_part(ids, w, 0, 2 * CLASSES, NULL));
         mtt_failed(MT_ERR_ARGUMENT, "embedding: index[1] is", "rows 0 to 25");
     }
     mt_device_release(device);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "files/files.h"
 #include "mtt.h"
 #include "report/json.h"
 #include "report/text.h"

@@ -71,8 +71,8 @@ static void they_are_filled_copied_moved_and_compared(void **state)
         mtt_ok(mt_copy(turned, x));
         assert_true(mt_item_at(y, MT_SHAPE(2, 1)) == low);
         MT_AUTO mt_tensor *two = mtt_made(mt_cat(2, (mt_tensor *[]){x, turned}, 0));
-        MT_AUTO mt_tensor *same = mtt_made(mt_eq_scalar(two, low));
-        MT_AUTO mt_tensor *less = mtt_made(mt_lt_scalar(two, low));
+        MT_AUTO mt_tensor *same = mtt_made(mt_compare_scalar(two, MT_EQ, low));
+        MT_AUTO mt_tensor *less = mtt_made(mt_compare_scalar(two, MT_LT, low));
         assert_true(mt_item_at(same, MT_SHAPE(3, 2)) == 1 && mt_item_at(less, MT_SHAPE(3, 2)) == 0);
         unsigned char bytes[12];
         size_t n_bytes = 6 * mt_dtype_size(stored[s]);

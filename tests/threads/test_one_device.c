@@ -252,7 +252,7 @@ static void a_bad_index_is_reported_to_one_of_two_waiting_threads(void **state)
     for (int64_t bad = 4; bad < 14; bad++) {
         MT_AUTO mt_tensor *index =
             mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2), (int64_t[]){bad, 1}, 16));
-        MT_AUTO mt_tensor *rows = mtt_made(mt_embedding(index, table));
+        MT_AUTO mt_tensor *rows = mtt_made(mt_embedding(index, table, NULL));
         mt_status status[HOSTS];
         run_together(sync_device, &status[0], &status[1]);
         assert_int_equal((status[0] != MT_OK) + (status[1] != MT_OK), 1);

@@ -1,0 +1,46 @@
+/* counters.h: what a device counts of its ops: FLOPs, bytes that move, scratch memory. */
+#ifndef MEMTAPE_COUNTERS_H
+#define MEMTAPE_COUNTERS_H
+
+#include "memtape/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kernels of a device without data need no scratch memory. These two functions make it count what
+ * other kernels need; MT_ERR_UNSUPPORTED on devices with data, which count their own.
+ * Counts the scratch memory of another kind's kernels ("cpu"), op by op; "none", the default: 0. */
+MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind);
+/* Counts cuBLAS's workspace as PyTorch does: n_bytes for each pass, forward and backward, from its
+ * first matrix product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is
+ * 8519680; PyTorch's on Hopper, :4096:8, is 33554432. */
+MT_API mt_status mt_device_set_gemm_workspace(mt_device *device, size_t n_bytes);
+
+/* Floating-point operations of the ops since the last reset; a multiply-add is 2. */
+typedef struct mt_flops {
+    uint64_t forward, backward, recompute;
+} mt_flops;
+MT_API mt_flops mt_flops_get(const mt_device *device);
+MT_API void mt_flops_reset(mt_device *device);
+
+/* Bytes that ops moved since the device was opened. In memory: what an op reads and writes, each
+ * tensor once, whatever its kernel does in between; a view moves nothing. To other ranks: what this
+ * one sends as rings do, (n-1)/n of what all n ranks have together, and twice that for a sum that
+ * all of them get. */
+typedef struct mt_traffic {
+    uint64_t products; /* by ops that count FLOPs */
+    uint64_t others;   /* by all others, and by sums of gradients */
+    uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
+    uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
+    uint64_t context;  /* to ranks with other positions: keys and values, and their gradients */
+    uint64_t stages;   /* to other stages of a pipeline */
+    uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
+                        * what each has stepped; exactly what this rank sends */
+} mt_traffic;
+MT_API mt_traffic mt_traffic_get(const mt_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
