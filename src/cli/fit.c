@@ -1,6 +1,6 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "cli/verbs.h"
 #include "fit/fit.h"
 #include "nn/model.h"

@@ -123,7 +123,7 @@ static int run_alone(int argc, char **argv)
     argv[1] = name;
     mti_options o;
     int status = MTI_EXIT_USAGE;
-    if (!mti_options_parse(&o, mti_verb_rules_of(verb), argc - 1, argv + 1, false)) {
+    if (!mti_options_parse(&o, mti_verb_rules_of(verb), NULL, argc - 1, argv + 1, false)) {
         if (*o.error) mti_print(stderr, "%s: %s\n", name, o.error);
         if (mt_last_status() == MT_ERR_MEMORY) status = MTI_EXIT_FAILED;
     } else if (o.help) {
@@ -163,8 +163,7 @@ static int verb_as_rank(mt_comm *world, mti_verb verb, const char *name, int arg
 {
     mti_options o;
     bool prints = mt_comm_group(world).rank == 0;
-    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), argc, argv, !prints);
-    o.world = world;
+    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), world, argc, argv, !prints);
     ok = ok && mti_files_apart(&o) && check_division(&o);
     bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
     int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/memory_hooks.h"

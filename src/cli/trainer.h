@@ -3,21 +3,12 @@
 #define MTI_CLI_TRAINER_H
 
 #include "cli/corpus.h"
+#include "options/options.h"
 #include "measure/memory_hooks.h"
 #include "measure/together.h"
 #include "memtape/generate.h"
 #include "memtape/step_graph.h"
 #include "parallel/parallel.h"
-
-/* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
- * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
- * follows from seed and k alone. */
-typedef struct mti_train_settings {
-    int64_t accumulate, steps, warmup;
-    double lr, min_lr, weight_decay, clip; /* clip 0: none */
-    bool graph;                            /* replay captured steps: cuda */
-    const char *from; /* a file with the first weights; NULL: random ones, by seed */
-} mti_train_settings;
 
 typedef struct mti_trainer {
     mti_workload workload;

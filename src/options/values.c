@@ -1,11 +1,11 @@
-/* option_values.c: parsing the values of options, and their way into a configuration. */
+/* values.c: parsing the values of options, and their way into a configuration. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "backends/backend.h"
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)

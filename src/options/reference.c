@@ -2,7 +2,7 @@
  * shell's completion, from the same rows that the program reads its options by. */
 #include <stdio.h>
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 static const char *const kinds[] = {"linear", "mlp", "attention", "block", "gpt", "bert", "llama"};

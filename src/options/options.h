@@ -2,15 +2,16 @@
  *
  * A row names the verbs and the models that its option is for. Any other use is refused, never
  * ignored. */
-#ifndef MTI_CLI_OPTIONS_H
-#define MTI_CLI_OPTIONS_H
+#ifndef MTI_OPTIONS_OPTIONS_H
+#define MTI_OPTIONS_OPTIONS_H
 
 #include <stdio.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
-#include "cli/trainer.h"
 #include "expression/expression.h"
+#include "measure/memory_hooks.h"
 #include "measure/plan.h"
+#include "measure/workload.h"
 #include "memtape/fit.h"
 
 typedef enum mti_verb {
@@ -55,7 +56,7 @@ enum {
     MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
 };
 
-/* A bundle of options that follows how a known stack spends memory (option_recipe.c). */
+/* A bundle of options that follows how a known stack spends memory (recipes.c). */
 typedef enum mti_recipe {
     MTI_RECIPE_NONE,
     MTI_RECIPE_HF,
@@ -71,10 +72,20 @@ typedef enum mti_recipe {
 
 typedef enum mti_option {
 #define OPTION(id, ...) MTI_O_##id,
-#include "cli/options.def"
+#include "options/options.def"
 #undef OPTION
     MTI_OPTION_COUNT
 } mti_option;
+
+/* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
+ * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
+ * follows from seed and k alone. */
+typedef struct mti_train_settings {
+    int64_t accumulate, steps, warmup;
+    double lr, min_lr, weight_decay, clip; /* clip 0: none */
+    bool graph;                            /* replay captured steps: cuda */
+    const char *from; /* a file with the first weights; NULL: random ones, by seed */
+} mti_train_settings;
 
 /* The values of an option that may be given several times. */
 typedef struct mti_words {
@@ -101,7 +112,7 @@ typedef struct mti_options {
     const mti_verb_rules *rules;
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
-    mt_comm *world;      /* with the other ranks that mpirun started; NULL: none */
+    mt_comm *world;      /* borrowed; with the other ranks that mpirun started; NULL: none */
     bool given[MTI_OPTION_COUNT];
     bool by_recipe[MTI_OPTION_COUNT]; /* not given, but set by the recipe */
 
@@ -157,10 +168,11 @@ const mti_verb_info *mti_verb_get(mti_verb verb);
 mti_verb mti_verb_find(const char *name);
 
 /* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
- * complete and valid; false with o->error otherwise. `silent`: nothing is printed. Strings are
- * borrowed from argv. Free with mti_options_free in any case. */
-bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
-                       bool silent);
+ * complete and valid; false with o->error otherwise. Strings are borrowed from argv. `world`: of
+ * the ranks that mpirun started; NULL: none. `silent`: nothing is printed. Free with
+ * mti_options_free in any case. */
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
+                       char **argv, bool silent);
 /* Writes o->error and returns false. The second takes the library's last error as text, and clears
  * it unless memory ran out. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);

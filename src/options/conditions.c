@@ -2,8 +2,7 @@
  * the option would be ignored, so it is refused. */
 #include <math.h>
 #include <string.h>
-#include "cli/launch.h"
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 /* ---- what conditions ask ---- */
@@ -36,7 +35,7 @@ static bool draws(const mti_device_options *d) { return strcmp(d->kind, "meta") 
 /* mpirun has started ranks, and the options ask for them. */
 static bool together(const mti_options *o, mti_verb verb)
 {
-    return o->verb == verb && mti_is_rank(o) && mti_launch_get().ranks > 1;
+    return o->verb == verb && mti_is_rank(o) && o->world;
 }
 static bool trains_together(const mti_options *o) { return together(o, MTI_TRAIN); }
 static bool profiles_together(const mti_options *o) { return together(o, MTI_PROFILE); }
@@ -69,7 +68,7 @@ static const struct {
     const char *words;
 } conditions[MTI_CONDITION_COUNT] = {
 #define CONDITION(id, scope, test, words) [MTI_IF_##id] = {scope, words},
-#include "cli/conditions.def"
+#include "options/conditions.def"
 #undef CONDITION
 };
 
@@ -84,7 +83,7 @@ static bool holds(const mti_options *o, mti_condition condition)
 #define CONDITION(id, scope, test, words)                                                          \
     case MTI_IF_##id:                                                                              \
         return test;
-#include "cli/conditions.def"
+#include "options/conditions.def"
 #undef CONDITION
     case MTI_IF_NOTHING:
     case MTI_CONDITION_COUNT:

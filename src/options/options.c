@@ -2,8 +2,8 @@
 #include <argp.h>
 #include <errno.h>
 #include <string.h>
-#include "cli/option_rows.h"
-#include "cli/sweep_rows.h"
+#include "options/rows.h"
+#include "options/sweep_rows.h"
 
 #define MAX_ROWS (2 * MTI_OPTION_COUNT) /* options, aliases, headings and the end */
 
@@ -111,11 +111,12 @@ static bool ran_out(mti_options *o)
     return mti_options_refuse(o, "%s", mt_last_error());
 }
 
-bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
-                       bool silent)
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
+                       char **argv, bool silent)
 {
     rows table;
     mti_option_defaults(o, rules);
+    o->world = world;
     make_rows(rules->verb, &table);
     const struct argp argp = {.options = table.at, .parser = parse_key};
     const unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | ARGP_NO_ERRS;
