@@ -123,14 +123,14 @@ static const char *value_of(const mti_options *o, const char *name, char buf[WOR
 
 static bool refuse(mti_options *o, const mti_option_row *r, mti_condition condition)
 {
-    char text[400 + WORDS], name[40], value[WORDS];
+    char text[400 + 2 * WORDS], name[40], value[WORDS]; /* words have two values at most */
     const char *words = conditions[condition].words;
     size_t n = (size_t)snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--",
                                 *words == '-' ? "" : r->name);
     while (*words) {
         size_t plain = strcspn(words, "{"), named = strcspn(words + plain, "}");
         snprintf(name, sizeof name, "%.*s", named ? (int)named - 1 : 0, words + plain + 1);
-        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%s", (int)plain, words,
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%.*s", (int)plain, words, WORDS - 1,
                               named ? value_of(o, name, value) : "");
         words += plain + named + (named > 0);
     }

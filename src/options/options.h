@@ -185,6 +185,8 @@ bool mti_options_set(mti_options *o, const char *name, const char *value);
 bool mti_is_rank(const mti_options *o);
 /* Completes and checks the model by the options as they are now; o->error on failure. */
 bool mti_options_complete(mti_options *o);
+/* The options given, as a command of another verb that a shell takes. Fails if buf is too short. */
+bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
 /* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */

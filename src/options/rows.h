@@ -57,7 +57,6 @@ typedef struct mti_option_row {
     bool of_ranks;       /* asks for one rank of several */
     bool of_all_rows;    /* rows of a sweep cannot differ in it */
     bool of_expressions; /* explain takes it with --expr, too */
-    bool searched;       /* a fit's set-ups are made of it, or it is of the whole search */
     bool written;        /* a file that is an output; other files are inputs */
     mti_in_run run;
 } mti_option_row;

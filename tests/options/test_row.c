@@ -64,6 +64,49 @@ static void help_lists_it(void **state)
     free(text);
 }
 
+static const char *const words_of[] = {
+    "",
+#define CONDITION(id, scope, test, words) words,
+#include "options/conditions.def"
+#undef CONDITION
+};
+
+/* Every {name} in a condition's words is a value that each verb of the option has. */
+static void words_name_values_that_there_are(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"model", "an optimizer", "an elementwise optimizer"};
+    int n = 0;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        for (size_t i = 0; i < sizeof mti_option_rows[id].when; i++)
+            for (const char *at = words_of[mti_option_rows[id].when[i]]; (at = strchr(at, '{'));) {
+                char name[40];
+                snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "}") - 1, at + 1);
+                at++;
+                bool known = false;
+                for (int k = 0; k < 3; k++) known = known || !strcmp(name, others[k]);
+                for (int v = 0; v < MTI_VERB_COUNT && !known; v++)
+                    if (mti_takes((mti_verb)v, &mti_option_rows[id]))
+                        assert_non_null(mti_option_find((mti_verb)v, name));
+                n++;
+            }
+    assert_true(n > 15);
+}
+
+static void a_long_value_is_cut(void **state)
+{
+    (void)state;
+    mti_options o;
+    char value[2000];
+    memset(value, '0', sizeof value);
+    memcpy(value, "every=", 6);
+    strcpy(value + sizeof value - 2, "3");
+    char *words[] = {"memtape", "mlp", "--checkpoint", value, NULL};
+    assert_false(mti_options_parse(&o, &profiles, NULL, 4, words, true));
+    assert_non_null(strstr(o.error, "groups the layers of a gpt, bert or llama, and mlp has none"));
+    mti_options_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -71,6 +114,8 @@ int main(void)
         cmocka_unit_test(other_values_and_verbs_are_refused),
         cmocka_unit_test(its_condition_is_asked),
         cmocka_unit_test(help_lists_it),
+        cmocka_unit_test(words_name_values_that_there_are),
+        cmocka_unit_test(a_long_value_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
