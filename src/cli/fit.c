@@ -47,17 +47,14 @@ static mti_options profiled(const mti_options *o, const mt_fit_result *r, const 
         MTI_O_BATCH,        MTI_O_SEQ, MTI_O_DTYPE,      MTI_O_TP,      MTI_O_PP,
         MTI_O_MICROBATCHES, MTI_O_DP,  MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_DEVICE};
     mti_options p = *o;
-    mti_workload *w = &p.workload;
     const mt_parallel *h = &s->parallel;
-    w->parallel = *h, p.zero = h->zero;
-    w->batch = s->microbatch, w->seq = r->seq;
-    w->memory.checkpoint = s->checkpoint;
-    w->memory.offload = strcmp(s->offload, "none") ? MTI_OFFLOAD_CPU : MTI_OFFLOAD_NONE;
-    w->device.capacity = r->capacity;
+    p.workload = mti_fit_workload(&(mti_fit_task){.workload = &o->workload, .seq = r->seq}, s);
+    p.workload.device.capacity = r->capacity;
+    p.zero = h->zero;
     for (size_t i = 0; i < sizeof always / sizeof *always; i++) p.given[always[i]] = true;
     p.given[MTI_O_DTYPE] = !o->by_recipe[MTI_O_DTYPE];
     p.given[MTI_O_OPTIMIZER] = !o->by_recipe[MTI_O_OPTIMIZER];
-    p.given[MTI_O_MASTER] = w->memory.master && !o->by_recipe[MTI_O_MASTER];
+    p.given[MTI_O_MASTER] = p.workload.memory.master && !o->by_recipe[MTI_O_MASTER];
     p.given[MTI_O_SP] = h->sequence;
     p.given[MTI_O_INTERLEAVE] = h->interleave > 1;
     p.given[MTI_O_STAGE] = h->pipeline > 1;

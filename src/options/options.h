@@ -197,7 +197,5 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out);
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);
 /* Sets o->workload.config to `base`, overridden by the options that were given. */
 bool mti_options_config(mti_options *o, const mt_model_config *base);
-/* Whether the value, such as one from a file, is in the option's range. */
-bool mti_option_in_range(mti_option id, double value);
 
 #endif

@@ -157,9 +157,3 @@ const char *mti_weights_name(mti_weights_choice weights)
 }
 
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
-
-bool mti_option_in_range(mti_option id, double value)
-{
-    const mti_option_row *r = &mti_option_rows[id];
-    return value >= r->min && value <= r->max; /* false for NaN */
-}
