@@ -151,31 +151,29 @@ static bool check_model(mti_options *o, const mti_option_row *r)
 
 /* ---- checks ---- */
 
-bool mti_check_used(mti_options *o)
+/* Checks the options given, and those of a recipe, by the conditions that are in the scope if
+ * `only`, else by the others. */
+static bool check(mti_options *o, unsigned scope, bool only)
 {
-    const bool row = o->verb == MTI_SWEEP, rank = mti_is_rank(o);
-    for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
-        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+    const bool some_ranks = o->verb == MTI_SWEEP && mti_is_rank(o);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        const bool of_rank = rank && mti_option_is_set(o, r);
-        const unsigned later = IN_A_ROW | (of_rank ? 0 : IN_A_RANK);
+        const unsigned asked = some_ranks && mti_option_is_set(o, r) ? IN_A_RANK : 0;
         if (!o->given[id] && !o->by_recipe[id]) continue;
-        const mti_condition c = broken(o, r, row ? later : 0, false);
+        const mti_condition c = broken(o, r, scope & ~asked, only);
         if (c) return refuse(o, r, c);
     }
     return true;
 }
 
-bool mti_check_used_so_far(mti_options *o)
+bool mti_check_used(mti_options *o)
 {
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        const mti_condition c = o->given[id] ? broken(o, r, OF_COMMAND, true) : MTI_IF_NOTHING;
-        if (c) return refuse(o, r, c);
-    }
-    return true;
+    for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
+        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+    return check(o, o->verb == MTI_SWEEP ? IN_A_ROW | IN_A_RANK : 0, false);
 }
+
+bool mti_check_used_so_far(mti_options *o) { return check(o, OF_COMMAND, true); }
 
 /* Refuses an option that --over sets in every row anyway. */
 static bool check_over(mti_options *o, const mti_option_row *r)
