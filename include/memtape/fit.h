@@ -50,10 +50,9 @@ typedef struct mt_fit_options {
     bool f32_gradients;    /* of 16-bit parameters */
     size_t kept_aside;     /* bytes of a GPU's memory that the allocator cannot have */
     double utilisation;    /* share of the GPU's FLOP/s that products reach; 0: 1 */
-    /* Only set-ups with these; 0, NULL: any. */
+    /* Only set-ups with these; 0 and NULL: any. */
     int64_t tensor, pipeline, interleave, context;
-    bool has_zero; /* only of ZeRO's stage `zero` */
-    int zero;
+    unsigned zero_stages;   /* a set: bit k is ZeRO stage k */
     const char *checkpoint; /* "none", "selective", "ops", "full", "sqrt", "every=K" */
     const char *offload;    /* "none", "cpu" */
     int64_t threads;        /* that measure; 0: one for each processor */

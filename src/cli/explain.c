@@ -1,7 +1,7 @@
 /* explain.c: `memtape explain MODEL` or `--expr TEXT`: the tape op by op, what each keeps and why.
  */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "measure/tape.h"

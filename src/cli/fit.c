@@ -1,6 +1,6 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "cli/verbs.h"
 #include "fit/fit.h"
 #include "nn/model.h"
@@ -38,98 +38,31 @@ static bool check(mti_options *o)
     return true;
 }
 
-/* ---- words of a command ---- */
+/* ---- the command that profiles a set-up ---- */
 
-typedef struct words {
-    char *at;
-    size_t size, n;
-    bool full;
-} words;
-
-static void add(words *w, const char *text)
+/* The set-up as options of a profile. */
+static mti_options profiled(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s)
 {
-    size_t n = strlen(text);
-    w->full = w->full || w->n + n + 1 > w->size;
-    if (w->full) return;
-    memcpy(w->at + w->n, text, n + 1);
-    w->n += n;
-}
-
-static bool is_plain(const char *text)
-{
-    return *text && strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                 "-_./=+,:@%") == strlen(text);
-}
-
-/* As a shell takes it. */
-static void add_value(words *w, const char *text)
-{
-    if (is_plain(text)) {
-        add(w, text);
-        return;
-    }
-    add(w, "'");
-    for (const char *c = text; *c; c++) add(w, *c == '\'' ? "'\\''" : (char[]){*c, 0});
-    add(w, "'");
-}
-
-static void add_option(words *w, const char *name, const char *value)
-{
-    add(w, " --");
-    add(w, name);
-    if (!value) return;
-    add(w, " ");
-    add_value(w, value);
-}
-
-static void add_number(words *w, const char *name, int64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    add_option(w, name, text);
-}
-
-static void add_rank(words *w, const mt_fit_setup *s)
-{
+    static const mti_option always[] = {
+        MTI_O_BATCH,        MTI_O_SEQ, MTI_O_DTYPE,      MTI_O_TP,      MTI_O_PP,
+        MTI_O_MICROBATCHES, MTI_O_DP,  MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_DEVICE};
+    mti_options p = *o;
     const mt_parallel *h = &s->parallel;
-    add_number(w, "tp", h->tensor);
-    if (h->sequence) add_option(w, "sp", NULL);
-    add_number(w, "pp", h->pipeline);
-    if (h->interleave > 1) add_number(w, "interleave", h->interleave);
-    if (h->pipeline > 1) add_number(w, "stage", h->stage);
-    add_number(w, "microbatches", h->microbatches);
-    if (h->context > 1) add_number(w, "cp", h->context);
-    add_number(w, "dp", h->data);
-    if (h->data * h->context > 1) add_number(w, "zero", h->zero);
-}
-
-/* The command that profiles a set-up; false if it is too long for buf. */
-static bool profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,
-                            char *buf, size_t n)
-{
-    words w = {.at = buf, .size = n};
-    char value[MTI_VALUE_TEXT];
-    add(&w, "memtape profile ");
-    add_value(&w, o->workload.name);
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *row = &mti_option_rows[id];
-        if (o->given[id] && mti_takes(MTI_PROFILE, row) && !row->searched)
-            add_option(&w, row->name, row->arg ? mti_option_text(o, row, value) : NULL);
-    }
-    if (!chosen(o, MTI_O_DTYPE)) add_option(&w, "dtype", mt_dtype_name(o->workload.config.dtype));
-    if (!chosen(o, MTI_O_OPTIMIZER)) {
-        add_option(&w, "optimizer", mti_optimizer_name(o->workload.optimizer));
-        if (o->workload.memory.master && !chosen(o, MTI_O_MASTER))
-            add_option(&w, "master-weights", NULL);
-    }
-    add_number(&w, "batch", s->microbatch);
-    add_number(&w, "seq", r->seq);
-    add_rank(&w, s);
-    add_option(&w, "checkpoint", s->checkpoint);
-    add_option(&w, "offload", s->offload);
-    if (s->fits) add_number(&w, "capacity", (int64_t)r->capacity);
-    add_option(&w, "device", "meta");
-    return !w.full;
+    p.workload = mti_fit_workload(&(mti_fit_task){.workload = &o->workload, .seq = r->seq}, s);
+    p.workload.device.capacity = r->capacity;
+    p.zero = h->zero;
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) p.given[always[i]] = true;
+    p.given[MTI_O_DTYPE] = !o->by_recipe[MTI_O_DTYPE];
+    p.given[MTI_O_OPTIMIZER] = !o->by_recipe[MTI_O_OPTIMIZER];
+    p.given[MTI_O_MASTER] = p.workload.memory.master && !o->by_recipe[MTI_O_MASTER];
+    p.given[MTI_O_SP] = h->sequence;
+    p.given[MTI_O_INTERLEAVE] = h->interleave > 1;
+    p.given[MTI_O_STAGE] = h->pipeline > 1;
+    p.given[MTI_O_CP] = h->context > 1;
+    p.given[MTI_O_ZERO] = h->data * h->context > 1;
+    p.given[MTI_O_CAPACITY] = s->fits;
+    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = false;
+    return p;
 }
 
 /* ---- the search ---- */
@@ -164,8 +97,7 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .pipeline = w->parallel.pipeline,
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
-                            .has_zero = zero,
-                            .zero = (int)o->zero,
+                            .zero_stages = zero ? 1u << o->zero : 0,
                             .checkpoint = !o->given[MTI_O_CHECKPOINT] ? NULL
                                           : w->memory.checkpoint      ? w->memory.checkpoint
                                                                       : "none",
@@ -187,11 +119,8 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
                              .utilisation = o->plan.utilisation,
                              .price = o->fit.price,
                              .tokens = o->plan.tokens};
-    if (!profile_command(o, r, &r->setups[0], command, sizeof command))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "the command that profiles the first set-up is "
-                             "longer than %zu bytes",
-                             sizeof command);
+    const mti_options setup = profiled(o, r, &r->setups[0]);
+    if (!mti_options_command(&setup, MTI_PROFILE, command, sizeof command)) return false;
     return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&
            (!o->json || mti_json_write(mti_fit_json(&report), o->json) == MT_OK);
 }

@@ -102,46 +102,6 @@ static void print_notes(const mti_options *o)
     mti_print_lines(stderr, &style, MTI_PLAIN, o->notes);
 }
 
-static int run_alone(int argc, char **argv)
-{
-    const char *word = argc > 1 ? argv[1] : NULL;
-    if (!word) {
-        print_help(stderr);
-        return MTI_EXIT_USAGE;
-    }
-    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
-        return argc > 2 ? print_verb_help(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
-    if (!strcmp(word, "--version")) {
-        print_version();
-        return flushed(MTI_EXIT_OK);
-    }
-    mti_verb verb = mti_verb_find(word);
-    if (verb == MTI_VERB_COUNT) return refuse_verb(word);
-    json_set_alloc_funcs(mti_malloc, mti_free);
-    char name[64];
-    snprintf(name, sizeof name, "memtape %s", word);
-    argv[1] = name;
-    mti_options o;
-    int status = MTI_EXIT_USAGE;
-    if (!mti_options_parse(&o, mti_verb_rules_of(verb), argc - 1, argv + 1, false)) {
-        if (*o.error) mti_print(stderr, "%s: %s\n", name, o.error);
-        if (mt_last_status() == MT_ERR_MEMORY) status = MTI_EXIT_FAILED;
-    } else if (o.help) {
-        mti_options_help(mti_verb_rules_of(verb), name, stdout);
-        status = MTI_EXIT_OK;
-    } else if (!mti_files_apart(&o)) {
-        mti_print(stderr, "%s: %s\n", name, o.error);
-    } else {
-        o.program = argv[0];
-        print_notes(&o);
-        status = runs[verb](&o);
-    }
-    mti_options_free(&o);
-    return flushed(status);
-}
-
-/* ---- one of several ranks, of which rank 0 prints ---- */
-
 /* Whether the options divide the model among just so many ranks. */
 static bool check_division(mti_options *o)
 {
@@ -159,25 +119,53 @@ static bool check_division(mti_options *o)
                               (long long)started);
 }
 
-static int verb_as_rank(mt_comm *world, mti_verb verb, const char *name, int argc, char **argv)
+/* argv[1] is the verb's. `world`: of several ranks, of which rank 0 prints; NULL: none. */
+static int run_verb(mt_comm *world, mti_verb verb, int argc, char **argv)
 {
+    char name[64];
     mti_options o;
-    bool prints = mt_comm_group(world).rank == 0;
-    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), argc, argv, !prints);
-    o.world = world;
-    ok = ok && mti_files_apart(&o) && check_division(&o);
+    bool prints = !world || mt_comm_group(world).rank == 0;
+    snprintf(name, sizeof name, "memtape %s", argv[1]);
+    argv[1] = name;
+    json_set_alloc_funcs(mti_malloc, mti_free);
+    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), world, argc - 1, argv + 1, !prints);
+    ok = ok && (o.help || mti_files_apart(&o)) && (!world || check_division(&o));
     bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
     int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;
-    status = mti_together_end(world, name, status, o.error);
+    if (world)
+        status = mti_together_end(world, name, status, o.error);
+    else if (*o.error)
+        mti_print(stderr, "%s: %s\n", name, o.error);
     if (status == MTI_EXIT_OK && o.help) {
         if (prints) mti_options_help(mti_verb_rules_of(verb), name, stdout);
     } else if (status == MTI_EXIT_OK) {
+        o.program = argv[0];
         if (prints) print_notes(&o);
-        status = verb == MTI_TRAIN ? mti_train(&o) : mti_profile_together(&o);
+        status = world && verb == MTI_PROFILE ? mti_profile_together(&o) : runs[verb](&o);
     }
     mti_options_free(&o);
     return status;
 }
+
+static int run_alone(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (!word) {
+        print_help(stderr);
+        return MTI_EXIT_USAGE;
+    }
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
+        return argc > 2 ? print_verb_help(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
+    if (!strcmp(word, "--version")) {
+        print_version();
+        return flushed(MTI_EXIT_OK);
+    }
+    mti_verb verb = mti_verb_find(word);
+    if (verb == MTI_VERB_COUNT) return refuse_verb(word);
+    return flushed(run_verb(NULL, verb, argc, argv));
+}
+
+/* ---- one of several ranks, of which rank 0 prints ---- */
 
 /* What prints something about the program, of which there is only one. */
 static int print_once(mt_comm *world, int argc, char **argv)
@@ -203,15 +191,8 @@ static int run_as_rank(const mti_launch *launch, int argc, char **argv)
     mt_comm *world = mti_together_begin(launch, argc, argv, &status);
     if (!world) return status;
     mti_verb verb = argc > 1 ? mti_verb_find(argv[1]) : MTI_VERB_COUNT;
-    if (verb == MTI_PROFILE || verb == MTI_TRAIN) {
-        char name[64];
-        snprintf(name, sizeof name, "memtape %s", argv[1]);
-        argv[1] = name;
-        json_set_alloc_funcs(mti_malloc, mti_free);
-        status = verb_as_rank(world, verb, name, argc - 1, argv + 1);
-    } else {
-        status = print_once(world, argc, argv);
-    }
+    status = verb == MTI_PROFILE || verb == MTI_TRAIN ? run_verb(world, verb, argc, argv)
+                                                      : print_once(world, argc, argv);
     bool first = mt_comm_group(world).rank == 0;
     if (first) status = flushed(status);
     /* Hydra loses the status of ranks that end at once after a signal. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/memory_hooks.h"
@@ -301,32 +301,22 @@ bool mti_run_fits(mt_safetensors *file, const mti_options *o)
     return weights_fit(file, &o->workload.config, &adapters);
 }
 
-static bool read_targets(const json_t *value, mti_lora_targets *targets)
-{
-    const char *text = json_string_value(value);
-    if (value && !text) return damaged("lora-targets");
-    return !text || mti_lora_targets_parse(targets, text);
-}
-
 /* The options of the adapters in the file, by its settings; .lora_rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory)
 {
-    const char *rank, *end;
+    static const mti_option ids[] = {MTI_O_LORA_RANK, MTI_O_LORA_TARGETS, MTI_O_QLORA,
+                                     MTI_O_QLORA_DOUBLE};
+    mti_options o;
     json_t *run;
-    *memory = (mti_memory_options){0};
-    if (!parse_run(file, &run)) return false;
-    const json_t *j = json_object_get(run, "spared"), *value = json_object_get(j, "lora-rank");
-    bool ok = true;
-    if (value) {
-        rank = json_string_value(value);
-        memory->lora_rank = rank ? strtoll(rank, (char **)&end, 10) : 0;
-        memory->qlora = json_object_get(j, "qlora") != NULL;
-        memory->qlora_double = json_object_get(j, "qlora-double") != NULL;
-        ok = ((rank && end != rank && !*end &&
-               mti_option_in_range(MTI_O_LORA_RANK, (double)memory->lora_rank)) ||
-              damaged("lora-rank")) &&
-             read_targets(json_object_get(j, "lora-targets"), &memory->lora_targets);
+    mti_option_defaults(&o, &mti_train_rules);
+    bool ok = parse_run(file, &run);
+    const json_t *chosen = ok ? json_object_get(run, "spared") : NULL;
+    for (size_t i = 0; ok && i < sizeof ids / sizeof *ids; i++) {
+        const mti_option_row *r = &mti_option_rows[ids[i]];
+        const json_t *value = json_object_get(chosen, r->name);
+        ok = !value || read_option(value, &o, r, r->name);
     }
+    *memory = o.workload.memory;
     json_decref(run);
     return ok;
 }

@@ -3,7 +3,7 @@
 #ifndef MTI_CLI_RUN_FILE_H
 #define MTI_CLI_RUN_FILE_H
 
-#include "cli/options.h"
+#include "options/options.h"
 #include "trainer/trainer.h"
 #include "memtape/io.h"
 

@@ -4,7 +4,7 @@
 #define MTI_CLI_TOGETHER_H
 
 #include "cli/launch.h"
-#include "cli/options.h"
+#include "options/options.h"
 #include "report/json.h"
 
 /* Joins the other ranks, and checks that all are of one version and were given the same words. NULL

@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_VERBS_H
 #define MTI_CLI_VERBS_H
 
-#include "cli/options.h"
+#include "options/options.h"
 #include "report/json.h"
 
 int mti_demo(const mti_options *o);

@@ -29,7 +29,8 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool whole = zero < 3 && (h.f32_shards || given->keep_root ||
                                   h.gather != MT_GATHER_MODULE); /* there are no shards */
-        if (codes || factors || whole || (o->has_zero && o->zero != zero)) continue;
+        if (codes || factors || whole || (o->zero_stages && !(o->zero_stages >> zero & 1)))
+            continue;
         if (!MTI_PUSH(all, h)) return false;
     }
     return true;

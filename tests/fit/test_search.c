@@ -243,8 +243,7 @@ static void options_leave_only_what_has_them(void **state)
                               .tensor = 2,
                               .pipeline = 1,
                               .context = 1,
-                              .has_zero = true,
-                              .zero = 2,
+                              .zero_stages = 1u << 2,
                               .checkpoint = "every=2",
                               .offload = "cpu"};
     mtt_ok(mt_fit_search(&o, &r));

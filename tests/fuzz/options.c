@@ -2,9 +2,9 @@
  * is run. The first byte chooses the verb; zero bytes separate the words in the rest. */
 #include <stdlib.h>
 #include <string.h>
-#include "cli/options.h"
-#include "cli/sweep_rows.h"
 #include "cli/verbs.h"
+#include "options/options.h"
+#include "options/sweep_rows.h"
 
 #define MAX_WORDS 64
 
@@ -60,8 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         words[n++] = text + at;
     mti_options o;
     mt_clear_error();
-    if (mti_options_parse(&o, mti_verb_rules_of((mti_verb)(data[0] % MTI_VERB_COUNT)), n, words,
-                          true))
+    if (mti_options_parse(&o, mti_verb_rules_of((mti_verb)(data[0] % MTI_VERB_COUNT)), NULL, n,
+                          words, true))
         check(&o);
     mti_options_free(&o);
     free(text);

@@ -1,8 +1,8 @@
 /* sweep_rows.h: the combinations of a sweep: named rows times the lists given with --over. */
-#ifndef MTI_CLI_SWEEP_ROWS_H
-#define MTI_CLI_SWEEP_ROWS_H
+#ifndef MTI_OPTIONS_SWEEP_ROWS_H
+#define MTI_OPTIONS_SWEEP_ROWS_H
 
-#include "cli/options.h"
+#include "options/options.h"
 
 #define MTI_MAX_SWEEP 256
 

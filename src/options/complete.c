@@ -1,6 +1,6 @@
-/* option_config.c: from options to a model configuration. */
+/* complete.c: from options to a model configuration. */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "files/files.h"
 #include "nn/model.h"
 

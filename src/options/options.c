@@ -2,8 +2,8 @@
 #include <argp.h>
 #include <errno.h>
 #include <string.h>
-#include "cli/option_rows.h"
-#include "cli/sweep_rows.h"
+#include "options/rows.h"
+#include "options/sweep_rows.h"
 
 #define MAX_ROWS (2 * MTI_OPTION_COUNT) /* options, aliases, headings and the end */
 
@@ -111,11 +111,12 @@ static bool ran_out(mti_options *o)
     return mti_options_refuse(o, "%s", mt_last_error());
 }
 
-bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
-                       bool silent)
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
+                       char **argv, bool silent)
 {
     rows table;
     mti_option_defaults(o, rules);
+    o->world = world;
     make_rows(rules->verb, &table);
     const struct argp argp = {.options = table.at, .parser = parse_key};
     const unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | ARGP_NO_ERRS;
@@ -187,4 +188,41 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out)
         argp_help(&argp, out, ARGP_HELP_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG, copy);
     mti_free(copy);
     mti_free(docs);
+}
+
+/* ---- a command ---- */
+
+/* As a shell takes it. */
+static void print_word(FILE *out, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "-_./=+,:@%";
+    if (*text && !text[strspn(text, plain)]) {
+        fputs(text, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *text; text++) fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, out);
+    fputc('\'', out);
+}
+
+bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n)
+{
+    char value[MTI_VALUE_TEXT];
+    FILE *out = fmemopen(buf, n, "w");
+    if (!out) return mti_fail_bool(MT_ERR_MEMORY, "host memory: none left to write a command");
+    mti_print(out, "memtape %s ", mti_verb_get(verb)->name);
+    print_word(out, o->workload.name);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!o->given[id] || !mti_takes(verb, r)) continue;
+        mti_print(out, " --%s%s", r->name, r->arg ? " " : "");
+        if (r->arg) print_word(out, mti_option_text(o, r, value));
+    }
+    bool whole = fflush(out) == 0 && ftell(out) < (long)n;
+    fclose(out);
+    return whole || mti_fail_bool(MT_ERR_ARGUMENT,
+                                  "the command `memtape %s` with these options is longer than %zu "
+                                  "bytes",
+                                  mti_verb_get(verb)->name, n);
 }

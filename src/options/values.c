@@ -1,11 +1,11 @@
-/* option_values.c: parsing the values of options, and their way into a configuration. */
+/* values.c: parsing the values of options, and their way into a configuration. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "backends/backend.h"
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)
@@ -238,10 +238,7 @@ static const char *compress_text(unsigned rules, char buf[MTI_VALUE_TEXT])
 
 static bool read_lora_targets(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    char what[32];
-    snprintf(what, sizeof what, "--%s", r->name);
-    return mti_lora_targets_parse(&o->workload.memory.lora_targets, arg) ||
-           mti_options_refuse_as(o, what);
+    return mti_lora_targets_parse(&o->workload.memory.lora_targets, arg) || refuse_value(o, r);
 }
 
 static bool read_loss_scale(mti_options *o, const mti_option_row *r, const char *arg)
@@ -413,9 +410,9 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_COMPRESS: return compress_text(m->compress, buf);
     case MTI_AMP: return m->amp ? mt_dtype_name(m->amp_dtype) : "none";
     case MTI_LOSS_SCALE:
-        return m->loss_scale < 0 ? "dynamic"
-               : m->loss_scale   ? real_text(m->loss_scale, buf)
-                                 : "none";
+        return m->loss_scale < 0   ? "dynamic"
+               : m->loss_scale > 0 ? real_text(m->loss_scale, buf)
+                                   : "none";
     case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
     case MTI_CHECKPOINT: text = "none"; /* fallthrough */
     case MTI_TEXT:

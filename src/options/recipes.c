@@ -1,11 +1,11 @@
-/* option_recipe.c: --recipe NAME, a bundle of plain options.
+/* recipes.c: --recipe NAME, a bundle of plain options.
  *
  * hf: what the eager code of Hugging Face's Transformers 5.23 keeps, beside Transformers itself in
  * tests/parity/transformers_parity.py. The files that the rows follow are named in
  * docs/parity-transformers.md. liger: the same with what Liger-Kernel replaces. The others: what a
  * data-parallel rank of a training stack holds; the sources are in docs/recipes.md. */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 typedef struct recipe_row {

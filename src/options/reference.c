@@ -2,7 +2,7 @@
  * shell's completion, from the same rows that the program reads its options by. */
 #include <stdio.h>
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 static const char *const kinds[] = {"linear", "mlp", "attention", "block", "gpt", "bert", "llama"};
@@ -119,58 +119,34 @@ static void put_models(void)
         mti_print(stdout, " %s", mt_model_preset_name(i));
 }
 
-static void put_words_of(mti_verb verb)
+static void put_values(const mti_choice *c)
+{
+    for (int k = 0; k < c->n; k++) mti_print(stdout, "%s%s", k ? " " : "", c->names[k]);
+}
+
+/* What a verb takes, and the values of its options that have some to choose from or are files. */
+static void put_bash_verb(mti_verb verb)
 {
     const char *between = "";
-    for (int i = 0; i < MTI_OPTION_COUNT; i++) {
-        const mti_option_row *r = &mti_option_rows[i];
+    mti_print(stdout, "    %s)\n        words='", mti_verb_get(verb)->name);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
         if (!mti_takes(verb, r)) continue;
         mti_print(stdout, "%s--%s%s", between, r->name, r->arg ? "=" : "");
         between = " ";
     }
-}
-
-/* Options of different verbs may have one name, and other values. */
-static bool is_shared(const mti_option_row *r)
-{
-    int n = 0;
-    for (int i = 0; i < MTI_OPTION_COUNT; i++) n += !strcmp(mti_option_rows[i].name, r->name);
-    return n > 1;
-}
-
-/* Patterns of the verbs and the option's name: "*:--act", "serve:--kv-cache". */
-static void put_pattern(const mti_option_row *r, const char **between)
-{
-    for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        if (!mti_takes((mti_verb)v, r)) continue;
-        bool shared = is_shared(r);
-        mti_print(stdout, "%s%s:--%s", *between, shared ? mti_verb_get((mti_verb)v)->name : "*",
-                  r->name);
-        *between = "|";
-        if (!shared) return;
-    }
-}
-
-/* The values of an option that has some to choose from, and of those that name files. */
-static void put_bash_values(void)
-{
-    const char *between;
-    for (int i = 0; i < MTI_OPTION_COUNT; i++) {
-        const mti_option_row *r = &mti_option_rows[i];
+    mti_print(stdout, "'%s\n        case $option in\n",
+              takes_model(verb) ? "; [[ $cur == -* ]] || words=$models" : "");
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!mti_takes(verb, r)) continue;
+        if (mti_takes_file(r)) mti_print(stdout, "        --%s) files=yes ;;\n", r->name);
         if (!r->choice) continue;
-        fputs("        ", stdout);
-        between = "";
-        put_pattern(r, &between);
-        fputs(") words='", stdout);
-        for (int k = 0; k < r->choice->n; k++)
-            mti_print(stdout, "%s%s", k ? " " : "", r->choice->names[k]);
+        mti_print(stdout, "        --%s) words='", r->name);
+        put_values(r->choice);
         fputs("' ;;\n", stdout);
     }
-    fputs("        ", stdout);
-    between = "";
-    for (int i = 0; i < MTI_OPTION_COUNT; i++)
-        if (mti_takes_file(&mti_option_rows[i])) put_pattern(&mti_option_rows[i], &between);
-    fputs(") files=yes ;;\n", stdout);
+    fputs("        esac ;;\n", stdout);
 }
 
 static void put_bash(void)
@@ -200,27 +176,15 @@ static void put_bash(void)
           "    elif [[ $cur != -* && $prev == --* ]]; then\n"
           "        option=$prev\n"
           "    fi\n"
-          "    case $verb:$option in\n",
-          stdout);
-    put_bash_values();
-    fputs("    esac\n"
-          "    if [[ $files ]]; then\n"
-          "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
-          "        return\n"
-          "    elif [[ $words ]]; then\n"
-          "        COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-          "        return\n"
-          "    fi\n"
           "    case $verb in\n",
           stdout);
-    for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        mti_print(stdout, "        %s) words='", mti_verb_get((mti_verb)v)->name);
-        put_words_of((mti_verb)v);
-        mti_print(stdout, "'%s ;;\n",
-                  takes_model((mti_verb)v) ? "; [[ $cur == -* ]] || words=$models" : "");
-    }
+    for (int v = 0; v < MTI_VERB_COUNT; v++) put_bash_verb((mti_verb)v);
     fputs(
         "    esac\n"
+        "    if [[ $files ]]; then\n"
+        "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+        "        return\n"
+        "    fi\n"
         "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
         "    [[ $cur == -* || $words != \"$models\" ]] || COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
         "    [[ ${COMPREPLY[0]} != *= || ${#COMPREPLY[@]} -gt 1 ]] || compopt -o nospace "
@@ -262,9 +226,11 @@ static void put_zsh_option(const mti_option_row *r)
         put_zsh(r->arg);
         putchar(':');
         if (mti_takes_file(r)) fputs("_files", stdout);
-        for (int k = 0; r->choice && k < r->choice->n; k++)
-            mti_print(stdout, "%s%s%s", k ? " " : "(", r->choice->names[k],
-                      k + 1 < r->choice->n ? "" : ")");
+        if (r->choice) {
+            putchar('(');
+            put_values(r->choice);
+            putchar(')');
+        }
     }
     fputs("' \\\n", stdout);
 }

@@ -1,12 +1,12 @@
-/* option_files.c: no output may be the same file as an input or another output, which it would
+/* files.c: no output may be the same file as an input or another output, which it would
  * overwrite without an error. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/option_rows.h"
 #include "io/hf_config.h"
-#include "cli/sweep_rows.h"
+#include "options/rows.h"
+#include "options/sweep_rows.h"
 #include "files/files.h"
 #include "nn/model.h"
 

@@ -2,15 +2,17 @@
  *
  * A row names the verbs and the models that its option is for. Any other use is refused, never
  * ignored. */
-#ifndef MTI_CLI_OPTIONS_H
-#define MTI_CLI_OPTIONS_H
+#ifndef MTI_OPTIONS_OPTIONS_H
+#define MTI_OPTIONS_OPTIONS_H
 
 #include <stdio.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
 #include "trainer/trainer.h"
 #include "expression/expression.h"
+#include "measure/memory_hooks.h"
 #include "measure/plan.h"
+#include "measure/workload.h"
 #include "memtape/fit.h"
 
 typedef enum mti_verb {
@@ -55,7 +57,7 @@ enum {
     MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
 };
 
-/* A bundle of options that follows how a known stack spends memory (option_recipe.c). */
+/* A bundle of options that follows how a known stack spends memory (recipes.c). */
 typedef enum mti_recipe {
     MTI_RECIPE_NONE,
     MTI_RECIPE_HF,
@@ -71,7 +73,7 @@ typedef enum mti_recipe {
 
 typedef enum mti_option {
 #define OPTION(id, ...) MTI_O_##id,
-#include "cli/options.def"
+#include "options/options.def"
 #undef OPTION
     MTI_OPTION_COUNT
 } mti_option;
@@ -101,7 +103,7 @@ typedef struct mti_options {
     const mti_verb_rules *rules;
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
-    mt_comm *world;      /* with the other ranks that mpirun started; NULL: none */
+    mt_comm *world;      /* borrowed; with the other ranks that mpirun started; NULL: none */
     bool given[MTI_OPTION_COUNT];
     bool by_recipe[MTI_OPTION_COUNT]; /* not given, but set by the recipe */
 
@@ -157,10 +159,11 @@ const mti_verb_info *mti_verb_get(mti_verb verb);
 mti_verb mti_verb_find(const char *name);
 
 /* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
- * complete and valid; false with o->error otherwise. `silent`: nothing is printed. Strings are
- * borrowed from argv. Free with mti_options_free in any case. */
-bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, int argc, char **argv,
-                       bool silent);
+ * complete and valid; false with o->error otherwise. Strings are borrowed from argv. `world`: of
+ * the ranks that mpirun started; NULL: none. `silent`: nothing is printed. Free with
+ * mti_options_free in any case. */
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
+                       char **argv, bool silent);
 /* Writes o->error and returns false. The second takes the library's last error as text, and clears
  * it unless memory ran out. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
@@ -173,6 +176,8 @@ bool mti_options_set(mti_options *o, const char *name, const char *value);
 bool mti_is_rank(const mti_options *o);
 /* Completes and checks the model by the options as they are now; o->error on failure. */
 bool mti_options_complete(mti_options *o);
+/* The options given, as a command of another verb that a shell takes. Fails if buf is too short. */
+bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
 /* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
@@ -183,7 +188,5 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out);
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);
 /* Sets o->workload.config to `base`, overridden by the options that were given. */
 bool mti_options_config(mti_options *o, const mt_model_config *base);
-/* Whether the value, such as one from a file, is in the option's range. */
-bool mti_option_in_range(mti_option id, double value);
 
 #endif

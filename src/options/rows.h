@@ -1,8 +1,8 @@
-/* option_rows.h: what the files that parse options share. */
-#ifndef MTI_CLI_OPTION_ROWS_H
-#define MTI_CLI_OPTION_ROWS_H
+/* rows.h: what the files that parse options share. */
+#ifndef MTI_OPTIONS_ROWS_H
+#define MTI_OPTIONS_ROWS_H
 
-#include "cli/sweep_rows.h"
+#include "options/sweep_rows.h"
 
 /* The form of a value, and the type of its field. */
 typedef enum mti_form {
@@ -31,7 +31,7 @@ typedef enum mti_form {
 typedef enum mti_condition {
     MTI_IF_NOTHING, /* ends a row's list */
 #define CONDITION(id, ...) MTI_IF_##id,
-#include "cli/conditions.def"
+#include "options/conditions.def"
 #undef CONDITION
     MTI_CONDITION_COUNT
 } mti_condition;
@@ -57,12 +57,11 @@ typedef struct mti_option_row {
     bool of_ranks;       /* asks for one rank of several */
     bool of_all_rows;    /* rows of a sweep cannot differ in it */
     bool of_expressions; /* explain takes it with --expr, too */
-    bool searched;       /* a fit's set-ups are made of it, or it is of the whole search */
     bool written;        /* a file that is an output; other files are inputs */
     mti_in_run run;
 } mti_option_row;
 
-/* ---- option_rows.c: the table ---- */
+/* ---- rows.c: the table ---- */
 
 extern const mti_option_row mti_option_rows[MTI_OPTION_COUNT];
 
@@ -74,7 +73,7 @@ bool mti_takes_file(const mti_option_row *r);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
 
-/* ---- option_values.c: parsing values ---- */
+/* ---- values.c: parsing values ---- */
 
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
@@ -87,7 +86,7 @@ bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
 /* Copies the options of the model that were given to *c. */
 void mti_options_override(mt_model_config *c, const mti_options *o);
 
-/* ---- conditions.c and option_ranks.c: options that depend on each other ---- */
+/* ---- conditions.c and one_rank.c: options that depend on each other ---- */
 
 /* Whether every option given has an effect: once all are read and the config, if any, is complete;
  * before the model is known, because a file names it; for a sweep, whether some row uses it. */
@@ -101,7 +100,7 @@ bool mti_has_effect(const mti_options *o, const mti_option_row *r);
 bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 
-/* ---- option_config.c and option_recipe.c ---- */
+/* ---- complete.c and recipes.c ---- */
 
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);

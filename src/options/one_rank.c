@@ -1,7 +1,6 @@
-/* option_ranks.c: options of one rank of several. */
+/* one_rank.c: options of one rank of several. */
 #include <string.h>
-#include "cli/launch.h"
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 /* In train a microbatch is one of the batches whose gradients a step sums. */
@@ -82,7 +81,7 @@ static bool refuse_one_process(mti_options *o)
 static bool check_profiled_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
-    bool together = o->verb == MTI_PROFILE && mti_launch_get().ranks > 1;
+    bool together = o->verb == MTI_PROFILE && o->world;
     if (strcmp(w->device.kind, "meta") != 0 && !together)
         return mti_options_refuse(
             o,
@@ -101,7 +100,7 @@ bool mti_check_rank(mti_options *o)
     const bool trains = o->verb == MTI_TRAIN;
     const int64_t piece = w->seq / at_least_1(h->context);
     if (!w->ranked) return true;
-    if (trains && mti_launch_get().ranks == 1) return refuse_one_process(o);
+    if (trains && !o->world) return refuse_one_process(o);
     if (!trains && !check_profiled_rank(o)) return false;
     h->zero = (int)o->zero;
     if (trains) h->microbatches = o->train.accumulate;

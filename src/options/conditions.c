@@ -2,8 +2,7 @@
  * the option would be ignored, so it is refused. */
 #include <math.h>
 #include <string.h>
-#include "cli/launch.h"
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 
 /* ---- what conditions ask ---- */
@@ -36,7 +35,7 @@ static bool draws(const mti_device_options *d) { return strcmp(d->kind, "meta") 
 /* mpirun has started ranks, and the options ask for them. */
 static bool together(const mti_options *o, mti_verb verb)
 {
-    return o->verb == verb && mti_is_rank(o) && mti_launch_get().ranks > 1;
+    return o->verb == verb && mti_is_rank(o) && o->world;
 }
 static bool trains_together(const mti_options *o) { return together(o, MTI_TRAIN); }
 static bool profiles_together(const mti_options *o) { return together(o, MTI_PROFILE); }
@@ -69,7 +68,7 @@ static const struct {
     const char *words;
 } conditions[MTI_CONDITION_COUNT] = {
 #define CONDITION(id, scope, test, words) [MTI_IF_##id] = {scope, words},
-#include "cli/conditions.def"
+#include "options/conditions.def"
 #undef CONDITION
 };
 
@@ -84,7 +83,7 @@ static bool holds(const mti_options *o, mti_condition condition)
 #define CONDITION(id, scope, test, words)                                                          \
     case MTI_IF_##id:                                                                              \
         return test;
-#include "cli/conditions.def"
+#include "options/conditions.def"
 #undef CONDITION
     case MTI_IF_NOTHING:
     case MTI_CONDITION_COUNT:
@@ -124,14 +123,14 @@ static const char *value_of(const mti_options *o, const char *name, char buf[WOR
 
 static bool refuse(mti_options *o, const mti_option_row *r, mti_condition condition)
 {
-    char text[400 + WORDS], name[40], value[WORDS];
+    char text[400 + 2 * WORDS], name[40], value[WORDS]; /* words have two values at most */
     const char *words = conditions[condition].words;
     size_t n = (size_t)snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--",
                                 *words == '-' ? "" : r->name);
     while (*words) {
         size_t plain = strcspn(words, "{"), named = strcspn(words + plain, "}");
         snprintf(name, sizeof name, "%.*s", named ? (int)named - 1 : 0, words + plain + 1);
-        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%s", (int)plain, words,
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%.*s", (int)plain, words, WORDS - 1,
                               named ? value_of(o, name, value) : "");
         words += plain + named + (named > 0);
     }
@@ -152,31 +151,29 @@ static bool check_model(mti_options *o, const mti_option_row *r)
 
 /* ---- checks ---- */
 
-bool mti_check_used(mti_options *o)
+/* Checks the options given, and those of a recipe, by the conditions that are in the scope if
+ * `only`, else by the others. */
+static bool check(mti_options *o, unsigned scope, bool only)
 {
-    const bool row = o->verb == MTI_SWEEP, rank = mti_is_rank(o);
-    for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
-        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+    const bool some_ranks = o->verb == MTI_SWEEP && mti_is_rank(o);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        const bool of_rank = rank && mti_option_is_set(o, r);
-        const unsigned later = IN_A_ROW | (of_rank ? 0 : IN_A_RANK);
+        const unsigned asked = some_ranks && mti_option_is_set(o, r) ? IN_A_RANK : 0;
         if (!o->given[id] && !o->by_recipe[id]) continue;
-        const mti_condition c = broken(o, r, row ? later : 0, false);
+        const mti_condition c = broken(o, r, scope & ~asked, only);
         if (c) return refuse(o, r, c);
     }
     return true;
 }
 
-bool mti_check_used_so_far(mti_options *o)
+bool mti_check_used(mti_options *o)
 {
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        const mti_condition c = o->given[id] ? broken(o, r, OF_COMMAND, true) : MTI_IF_NOTHING;
-        if (c) return refuse(o, r, c);
-    }
-    return true;
+    for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
+        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+    return check(o, o->verb == MTI_SWEEP ? IN_A_ROW | IN_A_RANK : 0, false);
 }
+
+bool mti_check_used_so_far(mti_options *o) { return check(o, OF_COMMAND, true); }
 
 /* Refuses an option that --over sets in every row anyway. */
 static bool check_over(mti_options *o, const mti_option_row *r)

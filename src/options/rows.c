@@ -1,6 +1,6 @@
-/* option_rows.c: the verbs, and the table of their options. */
+/* rows.c: the verbs, and the table of their options. */
 #include <string.h>
-#include "cli/option_rows.h"
+#include "options/rows.h"
 #include "nn/model.h"
 #include "parallel/parallel.h"
 
@@ -131,7 +131,7 @@ const mti_option_row mti_option_rows[MTI_OPTION_COUNT] = {
      .verbs = verbs_,                                                                              \
      .models = models_,                                                                            \
      .doc = __VA_ARGS__},
-#include "cli/options.def"
+#include "options/options.def"
 };
 
 bool mti_takes(mti_verb verb, const mti_option_row *r) { return r->verbs >> verb & 1; }
@@ -157,9 +157,3 @@ const char *mti_weights_name(mti_weights_choice weights)
 }
 
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
-
-bool mti_option_in_range(mti_option id, double value)
-{
-    const mti_option_row *r = &mti_option_rows[id];
-    return value >= r->min && value <= r->max; /* false for NaN */
-}
