@@ -192,7 +192,7 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
                              "longer than %zu bytes",
                              sizeof command);
     return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&
-           (!o->json || mti_json_write(mti_fit_json(&report), o->json) == MT_OK);
+           (!o->json || mti_json_write(mti_json_of(mti_describe_fit, &report), o->json) == MT_OK);
 }
 
 int mti_fit(const mti_options *o)
