@@ -186,10 +186,10 @@ typedef struct kept {
     const mti_audit_kept *is;
 } kept;
 
-static void describe_way(mti_fields *f, const void *object, size_t i)
+static void describe_way(mti_fields *f, const void *object)
 {
     const kept *k = object;
-    const mti_cheaper none = {0}, *way = k->op ? mti_audit_cheaper(k->op, k->is, i) : &none;
+    const mti_cheaper none = {0}, *way = k->op ? mti_audit_cheaper(k->op, k->is, f->i) : &none;
     mti_field_text(f, "kind", mti_cheaper_name(way->kind));
     mti_field_text(f, "text", way->text);
     mti_field_size(f, "bytes", mti_cheaper_bytes(way, k->is));
@@ -202,7 +202,7 @@ static void describe_kept(mti_fields *f, const void *object)
     size_t n_ways = 0;
     while (o->op && mti_audit_cheaper(o->op, k, n_ways)) n_ways++;
     mti_field_text(f, "name", k->argument);
-    mti_field_role(f, "role", k->role);
+    mti_field_name(f, "role", &mti_save_roles, (int)k->role);
     mti_field_shape(f, "shape", k->rank, k->shape);
     mti_field_text(f, "dtype", mt_dtype_name(k->dtype));
     mti_field_size(f, "bytes", k->bytes);
@@ -210,7 +210,7 @@ static void describe_kept(mti_fields *f, const void *object)
     mti_field_bool(f, "needed", k->needed);
     mti_field_text(f, "altered", k->altered);
     mti_field_real(mti_null_unless(f, isfinite(k->difference)), "difference", k->difference);
-    mti_field_each(f, "cheaper", describe_way, o, n_ways);
+    mti_field_list(f, "cheaper", describe_way, o, n_ways, 0);
 }
 
 typedef struct set {
@@ -218,20 +218,20 @@ typedef struct set {
     const mti_audit_set *is;
 } set;
 
-static void describe_ith_kept(mti_fields *f, const void *object, size_t i)
+static void describe_ith_kept(mti_fields *f, const void *object)
 {
     const set *s = object;
-    describe_kept(f, &(kept){s->audit->of.op, &s->is->kept[i]});
+    describe_kept(f, &(kept){s->audit->of.op, &s->is->kept[f->i]});
 }
 
-static void describe_set(mti_fields *f, const void *audit, size_t i)
+static void describe_set(mti_fields *f, const void *audit)
 {
     const mti_op_audit *a = audit;
-    const set s = {a, &a->sets[i]};
+    const set s = {a, &a->sets[f->i]};
     char wanted[64];
     mti_field_text(f, "wants", a->of.op ? wanted_text(wanted, sizeof wanted, a, s.is->want) : NULL);
     mti_field_size(f, "bytes", s.is->bytes);
-    mti_field_each(f, "keeps", describe_ith_kept, &s, (size_t)s.is->n_kept);
+    mti_field_list(f, "keeps", describe_ith_kept, &s, (size_t)s.is->n_kept, 0);
 }
 
 static void describe_taken(mti_fields *f, const void *taken)
@@ -249,7 +249,7 @@ static void describe_op(mti_fields *f, const void *audit)
     const mti_op_audit *a = audit;
     mti_field_text(f, "op", a->of.op);
     mti_field_text(f, "how", a->of.note);
-    mti_field_each(f, "sets", describe_set, a, (size_t)a->n_sets);
+    mti_field_list(f, "sets", describe_set, a, (size_t)a->n_sets, 0);
     mti_field_list(f, "taken", describe_taken, a->taken, (size_t)a->n_taken, sizeof *a->taken);
     mti_field_int(f, "findings", a->n_findings);
 }
@@ -259,14 +259,12 @@ typedef struct audit_list {
     size_t n;
 } audit_list;
 
-static void describe_audits(mti_fields *f, const void *object)
+void mti_describe_audits(mti_fields *f, const void *object)
 {
     const audit_list *a = object;
     mti_field_schema(f, "memtape.audit/1");
     mti_field_list(f, "ops", describe_op, a->at, a->n, sizeof *a->at);
 }
-
-json_t *mti_audit_schema(void) { return mti_schema_of(describe_audits, &(audit_list){0}); }
 
 /* ---- the verb ---- */
 
@@ -304,9 +302,10 @@ int mti_audit(const mti_options *o)
     size_t n = 0;
     mti_op_audit *audits = mti_calloc((size_t)mti_case_count(MTI_CASE_AUDIT), sizeof *audits);
     bool to_stdout = o->json && !strcmp(o->json, "-");
-    bool ok = audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
-              (!o->json || mti_json_write(mti_json_of(describe_audits, &(audit_list){audits, n}),
-                                          o->json) == MT_OK);
+    bool ok =
+        audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
+        (!o->json || mti_json_write(mti_json_of(mti_describe_audits, &(audit_list){audits, n}),
+                                    o->json) == MT_OK);
     mti_free(audits);
     return ok ? MTI_EXIT_OK : mti_report_failure(o);
 }

@@ -122,7 +122,7 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
     const mti_options setup = profiled(o, r, &r->setups[0]);
     if (!mti_options_command(&setup, MTI_PROFILE, command, sizeof command)) return false;
     return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&
-           (!o->json || mti_json_write(mti_fit_json(&report), o->json) == MT_OK);
+           (!o->json || mti_json_write(mti_json_of(mti_describe_fit, &report), o->json) == MT_OK);
 }
 
 int mti_fit(const mti_options *o)

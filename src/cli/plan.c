@@ -7,9 +7,7 @@
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || mti_print_plan(p, o->verbose, stdout)) &&
-           (!o->json || mti_json_write(mti_plan_json(p), o->json) == MT_OK) &&
-           (!o->html ||
-            mti_html_write_of("plan of", o->workload.name, mti_plan_json(p), o->html) == MT_OK) &&
+           mti_write_object(mti_describe_plan, p, o->json, o->html, "plan of", o->workload.name) &&
            (!o->svg || mti_draw_budget(&p->budget, o->svg));
 }
 

@@ -13,10 +13,13 @@ static void title_of(char buf[MTI_TITLE], const mti_profile_result *p)
     mti_title(buf, MTI_TITLE, name, &w, 1);
 }
 
-/* Whether the object that --json writes is asked for. */
-static bool wants_object(const mti_options *o) { return o->json || o->html; }
+/* What --json writes; NULL if nobody asks for it. */
+static json_t *object_of(const mti_options *o, mti_describe *describe, const mti_profile_object *p)
+{
+    return o->json || o->html ? mti_json_of(describe, p) : NULL;
+}
 
-/* Also after a failed step, up to the failure. object: see wants_object; it is taken over. */
+/* Also after a failed step, up to the failure. object: see object_of; it is taken over. */
 static bool write_files(const mti_profile_result *p, json_t *object, const mti_options *o)
 {
     char title[MTI_TITLE];
@@ -35,7 +38,8 @@ static bool write_files(const mti_profile_result *p, json_t *object, const mti_o
 static bool write_reports(const mti_profile_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || mti_print_profile(p, o->timeline, o->verbose, stdout)) &&
-           write_files(p, wants_object(o) ? mti_profile_json(p, o->timeline) : NULL, o);
+           write_files(
+               p, object_of(o, mti_describe_profile, &(mti_profile_object){p, o->timeline, 0}), o);
 }
 
 /* Reports the failure and, if memory ran out, what held it. */
@@ -52,7 +56,8 @@ static int report_failure(mti_profile_result *p, const mti_options *o)
     bool ok =
         mti_profile_find_requirement(p) &&
         (!mti_wants_text(o) || mti_print_refusal(p, event, o->verbose, stdout)) &&
-        write_files(p, wants_object(o) ? mti_profile_refused_json(p, event, o->timeline) : NULL, o);
+        write_files(
+            p, object_of(o, mti_describe_refused, &(mti_profile_object){p, o->timeline, event}), o);
     if (!ok) return mti_report_failure(o);
     mti_fail(MT_ERR_MEMORY, "%s", text);
     return status;

@@ -5,7 +5,6 @@
 #include "cli/verbs.h"
 #include "comm/comm.h"
 #include "measure/room.h"
-#include "report/parts.h"
 #include "report/results.h"
 
 #define NAME "memtape profile"

@@ -7,8 +7,7 @@ int mti_ranks(const mti_options *o)
 {
     mti_ranks_result r;
     bool ok = mti_ranks_make(&r) && (!mti_wants_text(o) || mti_print_ranks(&r, stdout)) &&
-              (!o->json || mti_json_write(mti_ranks_json(&r), o->json) == MT_OK) &&
-              (!o->html || mti_html_write_of("one rank of", "a trillion parameters",
-                                             mti_ranks_json(&r), o->html) == MT_OK);
+              mti_write_object(mti_describe_ranks, &r, o->json, o->html, "one rank of",
+                               "a trillion parameters");
     return ok ? MTI_EXIT_OK : mti_report_failure(o);
 }

@@ -66,6 +66,21 @@ static void put_options(json_t *j, const mti_options *o)
     mti_json_put(j, "spared", memory);
 }
 
+/* Takes j over. */
+static char *written(json_t *j)
+{
+    char *text = mti_json_complete(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+char *mti_run_settings(const mti_options *o)
+{
+    json_t *j = json_object();
+    put_options(j, o);
+    return written(j);
+}
+
 static char *settings_text(const mti_trainer *t, double val_fraction)
 {
     mti_options o;
@@ -77,9 +92,7 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
-    char *text = mti_json_complete(j, JSON_COMPACT);
-    json_decref(j);
-    return text;
+    return written(j);
 }
 
 bool mti_run_save(mti_trainer *t, const char *path, double val_fraction, char *where, size_t size)

@@ -10,6 +10,8 @@
 /* `path` is a file, or an existing folder, in which "step-<step>.safetensors" is written. `where`
  * receives the file's name. */
 bool mti_run_save(mti_trainer *t, const char *path, double val_fraction, char *where, size_t size);
+/* A run's settings as its file has them, to be compared and mti_freed; NULL on failure. */
+char *mti_run_settings(const mti_options *o);
 /* Whether a file can be created at `path`, or in it if it is a folder and `folders` are allowed:
  * checked before the work, not after it. */
 bool mti_run_can_save(const char *option, const char *path, bool folders);

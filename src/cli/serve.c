@@ -98,7 +98,7 @@ int mti_serve(const mti_options *o)
     mti_serve_report s = {.workload = &o->workload, .at_once = o->at_once};
     bool ok = find_memory(o, &gpu, &s) && measure(o, &s) &&
               (!mti_wants_text(o) || mti_print_serve(&s, stdout)) &&
-              (!o->json || mti_json_write(mti_serve_json(&s), o->json) == MT_OK);
+              (!o->json || mti_json_write(mti_json_of(mti_describe_serve, &s), o->json) == MT_OK);
     int status = !ok ? mti_report_failure(o) : mti_serve_fits(&s) ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     for (size_t i = 0; i < s.n_rows; i++) mti_free(s.rows[i].needs);
     mti_free(s.rows);

@@ -31,9 +31,8 @@ static bool report(const mti_sweep_result *results, size_t n, const mti_options 
 {
     bool to_stdout = o->json && !strcmp(o->json, "-");
     return (to_stdout || mti_print_sweep(results, n, o->quiet, stdout)) &&
-           (!o->json || mti_json_write(mti_sweep_json(results, n), o->json) == MT_OK) &&
-           (!o->html || mti_html_write_of("sweep of", o->workload.name, mti_sweep_json(results, n),
-                                          o->html) == MT_OK) &&
+           mti_write_object(mti_describe_sweep, &(mti_sweep_object){results, n}, o->json, o->html,
+                            "sweep of", o->workload.name) &&
            (!o->svg || mti_draw_sweep(results, n, o->workload.name, o->svg));
 }
 

@@ -2,6 +2,8 @@
  * their steps. */
 #include "cli/train_ranks.h"
 #include <inttypes.h>
+#include <string.h>
+#include "cli/run_file.h"
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
@@ -38,33 +40,17 @@ static bool same_model(mt_comm *world, const mt_model_config *config)
            mt_comm_agree(world, "the model", text) == MT_OK;
 }
 
-/* ", adapters of rank 4 beside q,v"; nothing if there are none. */
-static const char *adapters_text(char text[300], const mti_memory_options *memory)
-{
-    const char *kept = memory->qlora_double ? ", NF4 with 8-bit scales" : ", NF4";
-    *text = '\0';
-    if (memory->lora_rank)
-        snprintf(text, 300, ", adapters of rank %" PRId64 " beside %.200s%s", memory->lora_rank,
-                 memory->lora_targets.text ? memory->lora_targets.text : "every linear",
-                 memory->qlora ? kept : "");
-    return text;
-}
-
-/* They may come from a file, which may be another one on another machine. */
+/* The settings may come from a file, which may be another one on another machine. */
 static bool same_settings(const mti_options *o, int64_t step)
 {
-    char text[768], adapters[300];
-    const mti_workload *w = &o->workload;
-    const mti_train_settings *s = &o->train;
-    mti_format(
-        text, sizeof text,
-        "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
-        ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
-        "optimizer %s, checkpoint %s%s",
-        step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
-        s->weight_decay, s->clip, mti_choice_name(&mti_optimizers, (int)w->optimizer),
-        w->memory.checkpoint ? w->memory.checkpoint : "none", adapters_text(adapters, &w->memory));
-    return mt_comm_agree(o->world, "the run", text) == MT_OK;
+    char *settings = mti_run_settings(o);
+    size_t size = settings ? strlen(settings) + 64 : 0;
+    char *text = settings ? mti_malloc(size) : NULL;
+    if (text) snprintf(text, size, "step %" PRId64 " of %s", step, settings);
+    bool ok = text && mt_comm_agree(o->world, "the run", text) == MT_OK;
+    mti_free(settings);
+    mti_free(text);
+    return ok;
 }
 
 bool mti_train_ranks_agree(const mti_options *o, const mti_corpus *corpus, int64_t step)
@@ -138,16 +124,14 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     const mt_parallel *h = &o->workload.parallel;
     mt_group group = mt_comm_group(o->world);
     json_t *object = NULL;
+    const mti_training own = {&t->workload, f, t->step, t->loss, t->memory_hooks.scaler};
     f->n_params = t->stage.n_params;
     f->sent = mti_parallel_sent(h);
     mti_parallel_times(h, &f->in_comms, &f->hidden);
-    const mt_scaler *scaler = t->memory_hooks.scaler;
-    int64_t skipped = scaler ? mt_scaler_get(scaler).skipped : -1;
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
-    bool ok = all && mti_comm_share(o->world, f, sizeof *f, all);
-    if (ok && o->json)
-        ok = mti_together_gather(
-            o->world, mti_training_json(&t->workload, f, t->step, t->loss, skipped), &object);
+    bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
+              (!o->json ||
+               mti_together_gather(o->world, mti_json_of(mti_describe_training, &own), &object));
     if (ok && group.rank == 0)
         ok = (o->quiet || print_all(o, all)) &&
              (!object || mti_json_write(object, o->json) == MT_OK);

@@ -12,7 +12,7 @@ int mti_profile(const mti_options *o);
 int mti_profile_together(const mti_options *o); /* each of several ranks */
 int mti_explain(const mti_options *o);
 int mti_audit(const mti_options *o);
-json_t *mti_audit_schema(void); /* of what it writes, as those of results.h */
+mti_describe mti_describe_audits; /* what it writes, as those of results.h */
 int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
 int mti_ranks(const mti_options *o);

@@ -77,18 +77,9 @@ bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n)
     return ok;
 }
 
-const char *mti_event_kind_name(mt_mem_event_kind kind)
-{
-    static const char *const names[] = {[MT_MEM_ALLOC] = "alloc",
-                                        [MT_MEM_FREE] = "free",
-                                        [MT_MEM_RECATEGORY] = "recategory",
-                                        [MT_MEM_OOM] = "oom",
-                                        [MT_MEM_SEGMENT_ALLOC] = "segment_alloc",
-                                        [MT_MEM_SEGMENT_FREE] = "segment_free",
-                                        [MT_MEM_SEGMENT_MAP] = "segment_map",
-                                        [MT_MEM_SEGMENT_UNMAP] = "segment_unmap"};
-    return names[kind];
-}
+const mti_choice mti_event_kinds = {"event",
+                                    MTI_NAMES("alloc", "free", "recategory", "oom", "segment_alloc",
+                                              "segment_free", "segment_map", "segment_unmap")};
 
 /* ---- totals ---- */
 

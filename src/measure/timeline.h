@@ -45,7 +45,7 @@ void mti_timeline_mark_steady(mti_timeline *t);
  * parameters' paths. */
 bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n);
 
-const char *mti_event_kind_name(mt_mem_event_kind kind); /* "alloc", ... */
+extern const mti_choice mti_event_kinds; /* "alloc", ... */
 
 /* The event of the steady state after which most was allocated, the first of equals; 0 if there is
  * none. */

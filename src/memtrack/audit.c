@@ -3,17 +3,14 @@
 #include <string.h>
 #include "memtrack/pool.h"
 
+const mti_choice mti_categories = {"category",
+                                   MTI_NAMES("parameter", "gradient", "optimizer", "input",
+                                             "activation", "output", "rng_state", "packed", "cache",
+                                             "temporary", "workspace", "communication")};
+
 const char *mt_category_name(mt_category category)
 {
-    static const char *const names[MT_CATEGORY_COUNT] = {
-        [MT_PARAMETER] = "parameter",   [MT_GRADIENT] = "gradient",
-        [MT_OPTIMIZER] = "optimizer",   [MT_INPUT] = "input",
-        [MT_ACTIVATION] = "activation", [MT_OUTPUT] = "output",
-        [MT_RNG_STATE] = "rng_state",   [MT_PACKED] = "packed",
-        [MT_CACHE] = "cache",           [MT_TEMPORARY] = "temporary",
-        [MT_WORKSPACE] = "workspace",   [MT_COMMUNICATION] = "communication",
-    };
-    return (unsigned)category < MT_CATEGORY_COUNT ? names[category] : "unknown";
+    return mti_choice_name(&mti_categories, (int)category);
 }
 
 /* ---- statistics ---- */

@@ -21,10 +21,11 @@ struct mti_book {
 static void lock(const mti_book *book) { pthread_mutex_lock(&book->pool->lock); }
 static void unlock(const mti_book *book) { pthread_mutex_unlock(&book->pool->lock); }
 
+const mti_choice mti_save_roles = {"role", MTI_NAMES("input", "output", "aux")};
+
 const char *mt_save_role_name(mt_save_role role)
 {
-    static const char *const names[] = {"input", "output", "aux"};
-    return (unsigned)role < sizeof names / sizeof *names ? names[role] : "";
+    return mti_choice_name(&mti_save_roles, (int)role);
 }
 
 /* ---- the records ---- */

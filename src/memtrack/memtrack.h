@@ -9,6 +9,8 @@
 #include "backends/backend.h"
 #include "memtape/memory.h"
 
+extern const mti_choice mti_categories, mti_save_roles;
+
 /* ---- the caching allocator: one per device, thread-safe ----
  *
  * PyTorch's CUDA caching allocator, rule by rule (c10/cuda/CUDACachingAllocator.cpp):

@@ -46,9 +46,7 @@ static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *
         ok = mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps) == MT_OK;
         if (ok) part_cells(t, &part, keeps);
     }
-    ok = ok && mti_table_print(t, out, style) == MT_OK;
-    mti_table_free(t);
-    return ok;
+    return mti_table_finish(t, out, style) && ok;
 }
 
 bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, const mti_style *style)
@@ -127,18 +125,11 @@ bool mti_draw_budget(const mti_budget_found *b, const char *path)
 
 /* ---- JSON ---- */
 
-static void describe_figures(mti_fields *f, const void *figures)
-{
-    const mt_budget_figures *b = figures;
-    mti_field_size(f, "peak", b->peak);
-    mti_field_size(f, "recompute_flops", b->flops.recompute);
-}
-
-static void describe_part(mti_fields *f, const void *plan, size_t i)
+static void describe_part(mti_fields *f, const void *plan)
 {
     mt_budget_part part = {0};
     char keeps[PART_TEXT] = "";
-    if (plan) mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps);
+    if (plan) mt_budget_plan_get(plan, f->i, &part, keeps, sizeof keeps);
     mti_field_int(f, "from", part.from);
     mti_field_int(f, "layers", part.n);
     mti_field_int(f, "group", part.group);
@@ -149,21 +140,24 @@ static void describe_part(mti_fields *f, const void *plan, size_t i)
 static void describe_plan(mti_fields *f, const mt_budget_plan *plan)
 {
     const mt_budget_figures b = plan ? mti_budget_figures_of(plan) : (mt_budget_figures){0};
-    describe_figures(f, &b);
+    mti_field_size(f, "peak", b.peak);
+    mti_field_size(f, "recompute_flops", b.flops.recompute);
     mti_field_size(f, "reserved", b.reserved);
-    mti_field_each(f, "parts", describe_part, plan, plan ? mt_budget_plan_count(plan) : 0);
+    mti_field_list(f, "parts", describe_part, plan, plan ? mt_budget_plan_count(plan) : 0, 0);
 }
 
-static void describe_front(mti_fields *f, const void *found, size_t i)
+static void describe_front(mti_fields *f, const void *found)
 {
-    describe_plan(f, ((const mti_budget_found *)found)->front[i]);
+    describe_plan(f, ((const mti_budget_found *)found)->front[f->i]);
 }
 
 static void describe_presets(mti_fields *f, const void *found)
 {
+    const mt_budget_figures *presets = ((const mti_budget_found *)found)->presets;
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
-        mti_field_object(f, mti_budget_presets[i], describe_figures,
-                         &((const mti_budget_found *)found)->presets[i]);
+        mti_field_sizes(
+            f, mti_budget_presets[i],
+            MTI_SIZES({"peak", presets[i].peak}, {"recompute_flops", presets[i].flops.recompute}));
 }
 
 typedef struct budget {
@@ -180,7 +174,7 @@ static void describe_budget(mti_fields *f, const void *object)
     mti_field_size(f, "budget", b->plan ? b->workload->budget : 0);
     mti_field_size(mti_null_unless(f, o->measured), "measured_peak", o->measured);
     if (!o->front) return;
-    mti_field_each(f, "front", describe_front, b, (size_t)b->n_front);
+    mti_field_list(f, "front", describe_front, b, (size_t)b->n_front, 0);
     mti_field_object(f, "presets", describe_presets, b);
 }
 

@@ -1,6 +1,7 @@
 /* instant.c: who held memory at the peak, at a refusal, and over both steps. */
 #include <string.h>
 #include "report/parts.h"
+#include "report/pictures.h"
 #include "report/results.h"
 
 #define ROWS_AT_PEAK    8 /* of largest holders */
@@ -108,16 +109,26 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
  * out. */
 static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, char bar[BAR + 1])
 {
-    static const char letters[] = "pgoiayrkctw";
     size_t sum = 0, n = 0;
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
         sum += bytes[c];
         size_t end = (size_t)((double)sum / (double)most * BAR + 0.5);
         bool small = (double)bytes[c] * BAR < 0.5 * (double)most;
-        while (!small && n < end && n < BAR) bar[n++] = letters[c];
+        while (!small && n < end && n < BAR) bar[n++] = mti_category_looks[c].letter;
     }
     bar[n] = 0;
     return bar;
+}
+
+/* "p parameter, g gradient, ..." */
+static void print_letters(FILE *out, const mti_style *style)
+{
+    char text[256] = "", *at = text;
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        at += sprintf(at, "%s%c %s", c ? ", " : "", mti_category_looks[c].letter,
+                      mt_category_name((mt_category)c));
+    for (char *line = text; (line = strchr(line, '_'));) *line = ' ';
+    mti_print_wrapped(out, 2, style->width, text);
 }
 
 static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style *style)
@@ -143,13 +154,9 @@ static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style 
         mti_table_bytes(t, (int64_t)e->current);
         mti_table_cell(t, "%s", bar_of(stretches[i].by_category, highest, bar));
     }
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    mti_print_wrapped(
-        out, 2, style->width,
-        "p parameter, g gradient, o optimizer, i input, a activation, y output, r rng "
-        "state, k packed, c cache, t temporary, w workspace, m communication");
-    return status == MT_OK;
+    bool ok = mti_table_finish(t, out, style);
+    print_letters(out, style);
+    return ok;
 }
 
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style)
@@ -194,24 +201,24 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
 
 /* ---- as JSON ---- */
 
-static void describe_keeper(mti_fields *f, const void *saver)
+void mti_describe_keeper(mti_fields *f, const void *saver)
 {
     const mt_saver *s = saver;
     mti_field_text(f, "op", s->op);
-    mti_field_role(f, "role", s->role);
+    mti_field_name(f, "role", &mti_save_roles, (int)s->role);
     mti_field_text(f, "name", s->argument);
 }
 
 static void describe_holder(mti_fields *f, const void *holder)
 {
     const mti_holder *h = holder;
-    mti_field_category(f, "category", h->category);
+    mti_field_name(f, "category", &mti_categories, (int)h->category);
     mti_field_text(f, "module", h->module);
     mti_field_text(f, "op", h->op);
     mti_field_text(f, "phase", h->phase);
     mti_field_size(f, "storages", h->n);
     mti_field_size(f, "allocated", h->bytes);
-    mti_field_object(mti_null_unless(f, h->kept), "kept", describe_keeper, &h->saver);
+    mti_field_object(mti_null_unless(f, h->kept), "kept", mti_describe_keeper, &h->saver);
 }
 
 static void describe_instant(mti_fields *f, const mti_measurement *m, size_t event)
@@ -241,37 +248,30 @@ void mti_describe_peak(mti_fields *f, const void *measurement)
     describe_instant(f, m, mti_timeline_peak(&m->timeline));
 }
 
-static void describe_needed(mti_fields *f, const void *need)
-{
-    const mti_requirement *n = need;
-    mti_field_size(f, "peak", n->peak);
-    mti_field_size(f, "reserved", n->reserved);
-}
-
 void mti_describe_refusal(mti_fields *f, const void *refusal)
 {
-    const mti_refusal *r = refusal;
+    const mti_profile_object *r = refusal;
     const mti_profile_result *p = r->profile;
     const mt_mem_event none = {0}, *events = p->measured.timeline.events.at;
     const mt_mem_event *e = events ? &events[r->event] : &none;
     describe_instant(f, &p->measured, r->event);
     mti_field_size(f, "requested", e->requested);
-    mti_field_category(f, "category", e->category);
-    mti_field_object(mti_null_unless(f, p->needed.peak), "needed", describe_needed, &p->needed);
+    mti_field_name(f, "category", &mti_categories, (int)e->category);
+    mti_field_sizes(mti_null_unless(f, p->needed.peak), "needed",
+                    MTI_SIZES({"peak", p->needed.peak}, {"reserved", p->needed.reserved}));
 }
 
 void mti_describe_event(mti_fields *f, const void *event)
 {
     const mt_mem_event *e = event;
-    const char *kinds[MT_MEM_OOM + 1];
     bool was = e->kind == MT_MEM_RECATEGORY;
-    for (int k = 0; k <= MT_MEM_OOM; k++) kinds[k] = mti_event_kind_name((mt_mem_event_kind)k);
-    mti_field_one_of(f, "kind", mti_event_kind_name(e->kind), kinds, MT_MEM_OOM + 1);
+    mti_field_one_of(f, "kind", mti_choice_name(&mti_event_kinds, (int)e->kind),
+                     mti_event_kinds.names, MT_MEM_OOM + 1);
     mti_field_size(f, "storage", e->serial);
     mti_field_size(f, "bytes", e->requested);
     mti_field_size(f, "allocated", e->allocated);
-    mti_field_category(f, "category", e->category);
-    mti_field_category(mti_null_unless(f, was), "was", e->was);
+    mti_field_name(f, "category", &mti_categories, (int)e->category);
+    mti_field_name(mti_null_unless(f, was), "was", &mti_categories, (int)e->was);
     mti_field_text(f, "phase", e->phase);
     mti_field_text(f, "module", e->module);
     mti_field_text(f, "op", e->op);

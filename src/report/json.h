@@ -14,7 +14,6 @@
 /* value is taken over, on failure too; NULL counts as out of memory. */
 void mti_json_put(json_t *object, const char *key, json_t *value);
 void mti_json_put_int(json_t *object, const char *key, uint64_t value);
-void mti_json_put_real(json_t *object, const char *key, double value);      /* not finite: null */
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
 /* json_string, but for text that is not UTF-8: printable, then. */
 json_t *mti_json_string(const char *text);
@@ -30,25 +29,35 @@ void mti_json_print(FILE *out, const char *text, const char *escaped);
  * for, so that files are written even if it is closed. root is taken over. */
 mt_status mti_json_write(json_t *root, const char *path);
 
-/* ---- results: their JSON and its schema, by the same functions ---- */
+/* ---- results ---- */
 
-/* An object whose keys a function of type mti_describe lists, one after the other: they become JSON
- * or, for docs/schema, what the JSON may be. For a schema the function gets a struct of zeros, and
- * each key is listed, whatever it says. */
-typedef struct mti_fields {
-    json_t *json;                      /* the object; of a schema, its properties */
-    json_t *required;                  /* of a schema: keys that are always there; else NULL */
+/* An object whose keys a function of type mti_describe lists, one after the other. They become JSON
+ * or, where there is a `note`, are shown to that with their types: tests/report/schema.c makes
+ * docs/schema so. It gives the function a struct of zeros, and each key is listed, whatever it
+ * says. */
+typedef struct mti_fields mti_fields;
+typedef void mti_describe(mti_fields *f, const void *object);
+typedef struct mti_field_type {
+    const char *name; /* JSON Schema's; "const" for the text names[0] */
+    int least, most;  /* of an integer */
+    const char *const *names;
+    int n;                  /* names[n]: what a text may be; 0: anything */
+    mti_describe *describe; /* an object, or each of an array; NULL: an array of integers */
+    const void *object;     /* that it describes ... */
+    bool structs;           /* ... or one of several structs, for which zeros do */
+} mti_field_type;
+struct mti_fields {
+    json_t *json;
+    size_t i;                          /* which of a list the object is */
     bool or_null, or_absent, left_out; /* of the next key */
     bool optional;                     /* all keys from here on may be absent */
-} mti_fields;
-typedef void mti_describe(mti_fields *f, const void *object);
-/* The same of the ith element of a list that `object` has. */
-typedef void mti_describe_at(mti_fields *f, const void *object, size_t i);
+    void (*note)(mti_fields *f, const char *key, const mti_field_type *type);
+};
 
-/* Before a key that is null, or not there, unless `there`. Return f. */
+/* Before a key that is null unless `there`; returns f. */
 mti_fields *mti_null_unless(mti_fields *f, bool there);
-mti_fields *mti_absent_unless(mti_fields *f, bool there);
-/* Whether to list more keys: those after this are there all, or none. */
+/* Whether to list the next key, or all keys after this: they are there or not. */
+bool mti_field_there(mti_fields *f, bool there);
 bool mti_fields_go_on(mti_fields *f, bool there);
 
 void mti_field_int(mti_fields *f, const char *key, int64_t value);
@@ -58,30 +67,35 @@ void mti_field_size(mti_fields *f, const char *key, uint64_t value); /* 0 or mor
 void mti_field_real(mti_fields *f, const char *key, double value);   /* null: not finite */
 void mti_field_bool(mti_fields *f, const char *key, bool value);
 void mti_field_text(mti_fields *f, const char *key, const char *value); /* null: NULL */
+void mti_field_null(mti_fields *f, const char *key);
 /* One of names[n]. */
 void mti_field_one_of(mti_fields *f, const char *key, const char *value, const char *const *names,
                       int n);
 void mti_field_name(mti_fields *f, const char *key, const mti_choice *names, int value);
-void mti_field_category(mti_fields *f, const char *key, mt_category category);
-void mti_field_role(mti_fields *f, const char *key, mt_save_role role);
 void mti_field_shape(mti_fields *f, const char *key, int rank, const int64_t *shape);
-/* In a schema: "#/$defs/categories", which is to be what mti_describe_categories lists. */
-mti_describe mti_describe_categories;
-void mti_field_categories(mti_fields *f, const char *key, const size_t *bytes);
-/* For values that nothing above has: taken over; the type is the schema's. */
-void mti_field_json(mti_fields *f, const char *key, const char *type, json_t *value);
-void mti_field_object(mti_fields *f, const char *key, mti_describe *describe, const void *object);
-/* n structs of `size` bytes, or n elements of what `object` has. */
-void mti_field_list(mti_fields *f, const char *key, mti_describe *describe, const void *at,
-                    size_t n, size_t size);
-void mti_field_each(mti_fields *f, const char *key, mti_describe_at *describe, const void *object,
-                    size_t n);
 /* "schema", with the name of the object's schema. */
 void mti_field_schema(mti_fields *f, const char *name);
 
+/* An object of sizes: MTI_SIZES({"peak", peak}, {"reserved", reserved}). */
+typedef struct mti_size_field {
+    const char *key;
+    uint64_t value;
+} mti_size_field;
+#define MTI_SIZES(...)                                                                             \
+    (const mti_size_field[])                                                                       \
+    {                                                                                              \
+        __VA_ARGS__, { NULL, 0 }                                                                   \
+    }
+void mti_field_sizes(mti_fields *f, const char *key, const mti_size_field *sizes);
+
+void mti_field_object(mti_fields *f, const char *key, mti_describe *describe, const void *object);
+mti_describe mti_describe_categories;
+void mti_field_categories(mti_fields *f, const char *key, const size_t *bytes);
+/* n structs of `size` bytes; with size 0 all of the list is at `at`, and f->i says which is meant.
+ */
+void mti_field_list(mti_fields *f, const char *key, mti_describe *describe, const void *at,
+                    size_t n, size_t size);
+
 json_t *mti_json_of(mti_describe *describe, const void *object);
-/* blank: a struct of zeros, whose pointers to what it always has lead to mti_zeros. */
-json_t *mti_schema_of(mti_describe *describe, const void *blank);
-extern const void *const mti_zeros;
 
 #endif

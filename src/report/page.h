@@ -10,8 +10,10 @@
  * JSON. Both are taken over. Written whole or not at all. */
 mt_status mti_html_write(const char *title, json_t *report, json_t *more, const char *path);
 
-/* The same without `more`; the title is "sweep of" and "gpt2". */
-mt_status mti_html_write_of(const char *what, const char *name, json_t *report, const char *path);
+/* An object as JSON and as a page without `more`, each where there is a path; the page's title is
+ * "sweep of" and "gpt2". */
+bool mti_write_object(mti_describe *describe, const void *object, const char *json,
+                      const char *html, const char *what, const char *name);
 
 /* The page of a profile: report is its object, or that of a step that ran out of memory. */
 mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,

@@ -3,10 +3,18 @@
 #ifndef MTI_PICTURES_H
 #define MTI_PICTURES_H
 
-#include "files/files.h"
 #include "measure/budget.h"
 #include "measure/timeline.h"
 #include "report/text.h"
+
+/* How a category is drawn: its letter where there is no colour, one of the 16 colours that every
+ * terminal has, and in a picture. */
+typedef struct mti_category_look {
+    char letter;
+    int colour;
+    const char *fill;
+} mti_category_look;
+extern const mti_category_look mti_category_looks[MT_CATEGORY_COUNT];
 
 /* ---- over time ---- */
 

@@ -66,10 +66,10 @@ bool mti_print_ranks(const mti_ranks_result *r, FILE *out)
 
 /* ---- JSON ---- */
 
-static void describe_cell(mti_fields *f, const void *result, size_t i)
+static void describe_cell(mti_fields *f, const void *result)
 {
     const mti_ranks_result *r = result;
-    const size_t technique = i / MTI_RANKS_MODELS, model = i % MTI_RANKS_MODELS;
+    const size_t technique = f->i / MTI_RANKS_MODELS, model = f->i % MTI_RANKS_MODELS;
     const mt_rank_report *layer = &r->layer[technique][model], *stage = &r->stage[technique][model];
     mti_field_text(f, "technique", mti_ranks_techniques[technique]);
     mti_field_text(f, "model", mti_ranks_presets[model]);
@@ -80,12 +80,9 @@ static void describe_cell(mti_fields *f, const void *result, size_t i)
     mti_field_int(f, "unexplained", layer->unexplained + stage->unexplained);
 }
 
-static void describe_ranks(mti_fields *f, const void *result)
+void mti_describe_ranks(mti_fields *f, const void *result)
 {
     mti_field_schema(f, "memtape.ranks/1");
-    mti_field_each(f, "rows", describe_cell, result,
-                   (size_t)MTI_RANKS_TECHNIQUES * MTI_RANKS_MODELS);
+    mti_field_list(f, "rows", describe_cell, result,
+                   (size_t)MTI_RANKS_TECHNIQUES * MTI_RANKS_MODELS, 0);
 }
-
-json_t *mti_ranks_json(const mti_ranks_result *r) { return mti_json_of(describe_ranks, r); }
-json_t *mti_ranks_schema(void) { return mti_schema_of(describe_ranks, mti_zeros); }

@@ -19,21 +19,17 @@
 /* The answer, and what else fits on a screen. whole: with the timeline of both steps; verbose: with
  * all details. */
 bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FILE *out);
-json_t *mti_profile_json(const mti_profile_result *p, bool whole);
 /* For a step that ran out of memory at that event of the timeline: who held the memory then. */
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out);
-json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool whole);
 
 /* ---- a plan ---- */
 
 /* The answer; verbose: with all details. */
 bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out);
-json_t *mti_plan_json(const mti_plan_result *p);
 
 /* ---- a sweep ---- */
 
 bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out);
-json_t *mti_sweep_json(const mti_sweep_result *results, size_t n);
 /* name: of the model, for the title. */
 bool mti_draw_sweep(const mti_sweep_result *results, size_t n, const char *name, const char *path);
 
@@ -50,7 +46,6 @@ typedef struct mti_fit_report {
 } mti_fit_report;
 
 bool mti_print_fit(const mti_fit_report *f, FILE *out);
-json_t *mti_fit_json(const mti_fit_report *f);
 /* Dollars for a billion tokens; seconds to train on all. */
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s);
 double mti_fit_seconds(const mti_fit_report *f, const mt_fit_setup *s);
@@ -79,7 +74,6 @@ typedef struct mti_serve_report {
 } mti_serve_report;
 
 bool mti_print_serve(const mti_serve_report *s, FILE *out);
-json_t *mti_serve_json(const mti_serve_report *s);
 /* Whether anything fits. */
 bool mti_serve_fits(const mti_serve_report *s);
 
@@ -87,14 +81,18 @@ bool mti_serve_fits(const mti_serve_report *s);
 
 /* The models and techniques of `memtape ranks`, side by side. */
 bool mti_print_ranks(const mti_ranks_result *r, FILE *out);
-json_t *mti_ranks_json(const mti_ranks_result *r);
 /* All n ranks of one run. */
 bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out);
 /* One rank's profile, with what was predicted. */
 json_t *mti_rank_run_json(const mti_rank_run *r, bool whole);
 /* One rank that has trained. */
-json_t *mti_training_json(const mti_workload *w, const mti_rank_figures *r, int64_t steps,
-                          double loss, int64_t skipped);
+typedef struct mti_training {
+    const mti_workload *workload;
+    const mti_rank_figures *figures;
+    int64_t steps;
+    double loss;
+    const mt_scaler *scaler; /* NULL: there is none */
+} mti_training;
 /* A list of all ranks' objects, taken over, as the object that holds it. */
 json_t *mti_gathered_json(json_t *ranks);
 
@@ -110,29 +108,30 @@ void mti_print_reasons(const mti_tape *t, FILE *out, const mti_style *style);
 bool mti_print_explained(const mti_tape *t, const mti_workload *w, const mt_device *device,
                          bool verbose, FILE *out);
 
-/* ---- parts of their JSON ---- */
+/* ---- JSON ---- */
 
-typedef struct mti_refusal {
+/* A profile, with its timeline if it is to be whole; with the event at which memory ran out, what
+ * there is of it. */
+typedef struct mti_profile_object {
     const mti_profile_result *profile;
+    bool whole;
     size_t event;
-} mti_refusal;
+} mti_profile_object;
+typedef struct mti_sweep_object {
+    const mti_sweep_result *results;
+    size_t n;
+} mti_sweep_object;
+/* For mti_json_of: of these, and of what the others are printed from. */
+mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_describe_sweep,
+    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
-mti_describe mti_describe_steady, mti_describe_flops, mti_describe_event, mti_describe_peak,
+mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
     mti_describe_refusal;
 void mti_describe_division(mti_fields *f, const mt_parallel *division);
+void mti_field_flops(mti_fields *f, const mt_flops *flops);
 /* The keys "formula" and "budget": null where there is none. measured: as mti_print_budget;
  * front: with other budgets. */
 void mti_field_formula(mti_fields *f, const mti_formula *formula);
 void mti_field_budget(mti_fields *f, const mti_budget_found *found, size_t measured, bool front);
-
-/* ---- their schemas, for docs/schema ---- */
-
-json_t *mti_profile_schema(void);
-json_t *mti_plan_schema(void);
-json_t *mti_sweep_schema(void);
-json_t *mti_fit_schema(void);
-json_t *mti_serve_schema(void);
-json_t *mti_ranks_schema(void);
-json_t *mti_training_schema(void); /* all ranks */
 
 #endif

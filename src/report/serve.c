@@ -85,12 +85,12 @@ bool mti_print_serve(const mti_serve_report *s, FILE *out)
 
 /* ---- JSON ---- */
 
-static void describe_need(mti_fields *f, const void *report, size_t i)
+static void describe_need(mti_fields *f, const void *report)
 {
     const mti_serve_report *s = report;
     const mt_serve_need none = {0};
-    const mti_serve_row *row = s->rows ? &s->rows[i / s->n_lengths] : &(mti_serve_row){0};
-    const mt_serve_need *n = row->needs ? &row->needs[i % s->n_lengths] : &none;
+    const mti_serve_row *row = s->rows ? &s->rows[f->i / s->n_lengths] : &(mti_serve_row){0};
+    const mt_serve_need *n = row->needs ? &row->needs[f->i % s->n_lengths] : &none;
     mti_field_text(f, "weights", row->weights);
     mti_field_text(f, "cache", mt_kv_form_name(row->cache));
     mti_field_int(f, "positions", n->positions);
@@ -103,7 +103,7 @@ static void describe_need(mti_fields *f, const void *report, size_t i)
     mti_field_size(f, "reserved", n->reserved);
 }
 
-static void describe_serve(mti_fields *f, const void *report)
+void mti_describe_serve(mti_fields *f, const void *report)
 {
     const mti_serve_report *s = report;
     mti_field_schema(f, "memtape.serve/1");
@@ -113,12 +113,5 @@ static void describe_serve(mti_fields *f, const void *report)
     mti_field_size(f, "capacity", s->capacity);
     mti_field_int(f, "at_once", s->at_once);
     mti_field_bool(f, "fits", mti_serve_fits(s));
-    mti_field_each(f, "rows", describe_need, s, s->n_rows * s->n_lengths);
-}
-
-json_t *mti_serve_json(const mti_serve_report *s) { return mti_json_of(describe_serve, s); }
-
-json_t *mti_serve_schema(void)
-{
-    return mti_schema_of(describe_serve, &(mti_serve_report){.workload = mti_zeros});
+    mti_field_list(f, "rows", describe_need, s, s->n_rows * s->n_lengths, 0);
 }

@@ -233,24 +233,12 @@ static void describe_result(mti_fields *f, const void *result)
     mti_field_formula(f, &r->formula);
 }
 
-typedef struct sweep {
-    const mti_sweep_result *results;
-    size_t n;
-} sweep;
-
-static void describe_sweep(mti_fields *f, const void *object)
+void mti_describe_sweep(mti_fields *f, const void *object)
 {
-    const sweep *s = object;
+    const mti_sweep_object *s = object;
     mti_field_schema(f, "memtape.sweep/1");
     mti_field_list(f, "rows", describe_result, s->results, s->n, sizeof *s->results);
 }
-
-json_t *mti_sweep_json(const mti_sweep_result *results, size_t n)
-{
-    return mti_json_of(describe_sweep, &(sweep){results, n});
-}
-
-json_t *mti_sweep_schema(void) { return mti_schema_of(describe_sweep, &(sweep){0}); }
 
 /* ---- the picture ---- */
 

@@ -4,7 +4,7 @@
 #define MTI_TEXT_H
 
 #include <stdio.h>
-#include "base/base.h"
+#include "files/files.h"
 
 /* ---- the style of an output ---- */
 
@@ -48,6 +48,11 @@ void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char 
 /* A line whose first bytes, as far as they are in the first line, are in an ink. */
 void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char *text,
                       size_t head);
+
+/* ---- files ---- */
+
+/* Closes `out`, the file's stream, which may be NULL: the file is there whole or not at all. */
+mt_status mti_finish_file(mti_file *file, FILE *out);
 
 /* ---- numbers; buf of MTI_NUMBER bytes, returned; mti_thousands is in base.h ---- */
 

@@ -59,22 +59,16 @@ static void describe_figures(mti_fields *f, const void *bytes)
 json_t *mti_rank_run_json(const mti_rank_run *r, bool whole)
 {
     bool measured = r->measured.device;
-    json_t *j = mti_profile_json(measured ? &r->measured : &r->predicted, whole);
+    const mti_profile_object own = {measured ? &r->measured : &r->predicted, .whole = whole};
+    json_t *j = mti_json_of(mti_describe_profile, &own);
     mti_json_put(j, "predicted", mti_json_of(describe_figures, r->figures.predicted));
     if (measured) mti_json_put_int(j, "sent", r->figures.sent);
     return j;
 }
 
-typedef struct training {
-    const mti_workload *workload;
-    const mti_rank_figures *figures;
-    int64_t steps, skipped;
-    double loss;
-} training;
-
-static void describe_training(mti_fields *f, const void *object)
+void mti_describe_training(mti_fields *f, const void *object)
 {
-    const training *t = object;
+    const mti_training *t = object;
     const mti_rank_figures *r = t->figures;
     mti_field_schema(f, "memtape.train/1");
     mti_field_object(f, "parallel", mti_describe_place, t->workload);
@@ -83,38 +77,14 @@ static void describe_training(mti_fields *f, const void *object)
     describe_figures(f, r->measured);
     mti_field_object(f, "predicted", describe_figures, r->predicted);
     mti_field_bool(f, "compared", !r->skipped && !r->stopped);
-    mti_field_range(mti_null_unless(f, t->skipped >= 0), "skipped", t->skipped, 0, INT_MAX);
+    int64_t skipped = t->scaler ? mt_scaler_get(t->scaler).skipped : 0;
+    mti_field_range(mti_null_unless(f, t->scaler), "skipped", skipped, 0, INT_MAX);
     mti_field_size(f, "sent", r->sent);
     mti_field_real(f, "in_comms_s", r->in_comms);
     mti_field_real(f, "hidden_s", r->hidden);
 }
 
-json_t *mti_training_json(const mti_workload *w, const mti_rank_figures *r, int64_t steps,
-                          double loss, int64_t skipped)
-{
-    return mti_json_of(describe_training, &(training){w, r, steps, skipped, loss});
-}
-
 json_t *mti_gathered_json(json_t *ranks)
 {
     return json_pack("{s:s,s:o}", "schema", "memtape.ranks/1", "ranks", ranks);
-}
-
-static void describe_blank(mti_fields *f, const void *object, size_t i)
-{
-    describe_training(f, &((const training *)object)[i]);
-}
-
-static void describe_gathered(mti_fields *f, const void *blank)
-{
-    mti_field_schema(f, "memtape.ranks/1");
-    mti_field_each(f, "ranks", describe_blank, blank, 1);
-}
-
-json_t *mti_training_schema(void)
-{
-    json_t *schema = mti_schema_of(describe_gathered, &(training){mti_zeros, mti_zeros, 0, 0});
-    json_t *ranks = json_object_get(json_object_get(schema, "properties"), "ranks");
-    mti_json_put(ranks, "minItems", json_integer(2));
-    return schema;
 }

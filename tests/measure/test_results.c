@@ -64,7 +64,7 @@ static void a_profile_agrees_with_its_json(void **state)
             p.measured.timeline.events.at[mti_timeline_peak(&p.measured.timeline)].current,
             steady->peak);
         assert_true(isnan(steady->seconds)); /* meta has no times */
-        json_t *json = mti_profile_json(&p, false);
+        json_t *json = mti_json_of(mti_describe_profile, &(mti_profile_object){.profile = &p});
         assert_int_equal(integer_at(json, "saved", "bytes"), saved);
         assert_int_equal(integer_at(json, "growth", "measured"), g->measured);
         assert_int_equal(integer_at(json, "steady", "peak"), steady->peak);

@@ -161,3 +161,12 @@ void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char
     mti_print(out, "%.*s\n", (int)(n - head), text + head);
     if (text[n]) mti_print_wrapped(out, (int)strspn(text, " "), style->width, text + n);
 }
+
+mt_status mti_finish_file(mti_file *file, FILE *out)
+{
+    bool ok = out && !ferror(out);
+    ok = out && fclose(out) == 0 && ok;
+    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
+    mti_file_abandon(file);
+    return mt_last_status();
+}

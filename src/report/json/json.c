@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "files/files.h"
 #include "report/json.h"
+#include "report/text.h"
 
 static _Thread_local bool incomplete; /* memory ran out since the last mti_json_complete */
 
@@ -23,11 +23,6 @@ void mti_json_put(json_t *object, const char *key, json_t *value)
 void mti_json_put_int(json_t *object, const char *key, uint64_t value)
 {
     mti_json_put(object, key, json_integer((json_int_t)value));
-}
-
-void mti_json_put_real(json_t *object, const char *key, double value)
-{
-    mti_json_put(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
 void mti_json_put_text(json_t *object, const char *key, const char *value)
@@ -64,29 +59,15 @@ void mti_json_print(FILE *out, const char *text, const char *escaped)
     fwrite(from, 1, (size_t)(s - from), out);
 }
 
-static bool write_file(const char *path, const char *text)
-{
-    mti_file *f = mti_file_create(path);
-    FILE *out = f ? mti_file_stream(f) : NULL;
-    if (out) {
-        mti_json_print(out, text, "");
-        fputc('\n', out);
-        bool ok = !ferror(out);
-        if (fclose(out) == 0 && ok) return mti_file_commit(f);
-    }
-    mti_file_abandon(f);
-    return false;
-}
-
 mt_status mti_json_write(json_t *root, const char *path)
 {
     char *text = mti_json_complete(root, JSON_INDENT(2));
     json_decref(root);
-    bool ok = text != NULL;
-    if (ok && strcmp(path, "-"))
-        ok = write_file(path, text);
-    else if (ok)
-        mti_json_print(stdout, text, ""), fputc('\n', stdout);
+    if (!text) return mt_last_status();
+    bool to_file = strcmp(path, "-") != 0;
+    mti_file *file = to_file ? mti_file_create(path) : NULL;
+    FILE *out = file ? mti_file_stream(file) : to_file ? NULL : stdout;
+    if (out) mti_json_print(out, text, ""), fputc('\n', out);
     mti_free(text);
-    return ok ? MT_OK : mt_last_status();
+    return to_file ? mti_finish_file(file, out) : MT_OK;
 }

@@ -144,8 +144,6 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
     mti_table_cell(table, "%zu", mt_ledger_count(ledger));
     mti_table_bytes(table, (int64_t)total);
     mti_table_cell(table, "100 %%");
-    mt_status status = mti_table_print(table, out, style);
-    mti_table_free(table);
     mti_free(lines);
-    return status == MT_OK;
+    return mti_table_finish(table, out, style);
 }

@@ -16,14 +16,6 @@
 #define COLUMNS 1200 /* more than this would be narrower than a pixel */
 #define INIT    0.04 /* most of the width that what comes before the first step gets */
 
-/* Neighbours in the stack differ in lightness, too. */
-static const char *const colours[MT_CATEGORY_COUNT] = {
-    [MT_PARAMETER] = "#1f4e79", [MT_GRADIENT] = "#e07b39",   [MT_OPTIMIZER] = "#7fb2d9",
-    [MT_INPUT] = "#6b7280",     [MT_ACTIVATION] = "#4c9f70", [MT_OUTPUT] = "#b9c95a",
-    [MT_RNG_STATE] = "#8c6bb1", [MT_PACKED] = "#c2a5cf",     [MT_CACHE] = "#a6761d",
-    [MT_TEMPORARY] = "#f2c14e", [MT_WORKSPACE] = "#b33a3a",  [MT_COMMUNICATION] = "#2aa198",
-};
-
 typedef struct page {
     FILE *out;
     const mti_timeline *t;
@@ -160,7 +152,7 @@ static void draw_category(const page *p, int c)
     char number[MTI_NUMBER];
     size_t most = most_of(p, c);
     if (!most) return;
-    mti_print(p->out, "<path fill=\"%s\" d=\"M%d %.1f", colours[c], LEFT,
+    mti_print(p->out, "<path fill=\"%s\" d=\"M%d %.1f", mti_category_looks[c].fill, LEFT,
               y_of(p, stacked(&p->stretches[0], c)));
     for (size_t i = 0; i < p->n; i++) {
         size_t top = stacked(&p->stretches[i], c);
@@ -237,7 +229,7 @@ static double draw_key(const page *p, double y, int c, size_t n_bytes)
     char bytes[MTI_NUMBER];
     double x = LEFT + PLOT + 24;
     mti_print(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
-              y - 10, colours[c]);
+              y - 10, mti_category_looks[c].fill);
     mti_svg_text(p->out, x + 18, y, "", mt_category_name((mt_category)c));
     mti_svg_text(p->out, x + LEGEND - 6, y, "text-anchor=\"end\" fill=\"#5a6570\"",
                  mti_bytes_text(bytes, sizeof bytes, n_bytes));

@@ -1,5 +1,6 @@
 /* title.c: what workloads are, in one line above a picture of them. */
 #include <string.h>
+#include "nn/model.h"
 #include "report/text.h"
 #include "report/pictures.h"
 
@@ -22,11 +23,6 @@ enum {
 typedef struct part {
     char text[48]; /* "": nothing to say */
 } part;
-
-static bool is_whole(const mt_model_config *c)
-{
-    return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT || c->kind == MT_MODEL_LLAMA;
-}
 
 static void describe_memory(const mti_memory_options *m, part parts[N_PARTS])
 {
@@ -52,7 +48,7 @@ static void describe(const mti_workload *w, part parts[N_PARTS])
     snprintf(parts[BATCH].text, size, "b=%lld", (long long)w->batch);
     snprintf(parts[SEQ].text, size, "s=%lld", (long long)w->seq);
     snprintf(parts[HIDDEN].text, size, "h=%lld", (long long)c->hidden);
-    if (is_whole(c)) snprintf(parts[LAYERS].text, size, "L=%lld", (long long)c->layers);
+    if (mti_is_whole(c->kind)) snprintf(parts[LAYERS].text, size, "L=%lld", (long long)c->layers);
     if (c->kind != MT_MODEL_LINEAR && c->kind != MT_MODEL_ATTENTION && c->kind != MT_MODEL_LLAMA)
         snprintf(parts[ACT].text, size, "%s", mt_act_name(c->act));
     snprintf(parts[DTYPE].text, size, "%s", mt_dtype_name(c->dtype));

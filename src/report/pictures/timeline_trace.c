@@ -2,7 +2,6 @@
  *
  * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
-#include "files/files.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "report/pictures.h"
@@ -104,10 +103,7 @@ mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
 {
     mti_file *file = mti_file_create(path);
     page p = {.out = file ? mti_file_stream(file) : NULL, .t = t};
-    if (!p.out) {
-        mti_file_abandon(file);
-        return mt_last_status();
-    }
+    if (!p.out) return mti_finish_file(file, NULL);
     mti_print(p.out,
               "{\"displayTimeUnit\": \"ns\", \"otherData\": {\"time\": \"%s\"}, "
               "\"traceEvents\": [\n",
@@ -124,9 +120,5 @@ mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
     put_slices(&p, PHASES, same_phase);
     put_slices(&p, OPS, same_op);
     fputs("\n]}\n", p.out);
-    bool ok = !ferror(p.out);
-    ok = fclose(p.out) == 0 && ok;
-    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
-    mti_file_abandon(file);
-    return mt_last_status();
+    return mti_finish_file(file, p.out);
 }

@@ -51,19 +51,19 @@ static void describe_setup(mti_fields *f, const mti_fit_report *report, const mt
                    mti_fit_seconds(report, s) / 86400);
 }
 
-static void describe_ith_setup(mti_fields *f, const void *report, size_t i)
+static void describe_ith_setup(mti_fields *f, const void *report)
 {
     const mti_fit_report *r = report;
     const mt_fit_setup none = {0};
-    describe_setup(f, r, r->result->setups ? &r->result->setups[i] : &none);
+    describe_setup(f, r, r->result->setups ? &r->result->setups[f->i] : &none);
 }
 
 /* What would fit, of what was asked for with one change. */
-static void describe_remedy(mti_fields *f, const void *report, size_t i)
+static void describe_remedy(mti_fields *f, const void *report)
 {
     const mti_fit_report *r = report;
-    describe_setup(f, r, &r->remedies->at[i].setup);
-    mti_field_text(f, "change", r->remedies->at[i].change);
+    describe_setup(f, r, &r->remedies->at[f->i].setup);
+    mti_field_text(f, "change", r->remedies->at[f->i].change);
 }
 
 static void describe_skipped(mti_fields *f, const void *result)
@@ -74,7 +74,7 @@ static void describe_skipped(mti_fields *f, const void *result)
     mti_field_int(f, "slower", r->n_slower);
 }
 
-static void describe_fit(mti_fields *f, const void *report)
+void mti_describe_fit(mti_fields *f, const void *report)
 {
     const mti_fit_report *p = report;
     const mt_fit_result *r = p->result;
@@ -89,18 +89,9 @@ static void describe_fit(mti_fields *f, const void *report)
     mti_field_real(f, "utilisation", p->utilisation);
     mti_field_size(f, "fitting", r->n_fitting);
     mti_field_text(f, "command", p->command);
-    mti_field_each(f, "setups", describe_ith_setup, p, r->n);
-    mti_field_each(f, "remedies", describe_remedy, p, (size_t)p->remedies->n);
+    mti_field_list(f, "setups", describe_ith_setup, p, r->n, 0);
+    mti_field_list(f, "remedies", describe_remedy, p, (size_t)p->remedies->n, 0);
     mti_field_int(f, "profiles", r->n_profiles);
     mti_field_object(f, "not_measured", describe_skipped, r);
     mti_field_real(f, "search_seconds", r->seconds);
-}
-
-json_t *mti_fit_json(const mti_fit_report *f) { return mti_json_of(describe_fit, f); }
-
-json_t *mti_fit_schema(void)
-{
-    return mti_schema_of(
-        describe_fit,
-        &(mti_fit_report){.result = mti_zeros, .remedies = mti_zeros, .workload = mti_zeros});
 }

@@ -23,9 +23,9 @@ static void describe_comparison(mti_fields *f, const void *comparison)
     mti_field_int(f, "unexplained", c->unexplained);
 }
 
-static void describe_regime(mti_fields *f, const void *plan, size_t i)
+static void describe_regime(mti_fields *f, const void *plan)
 {
-    const mt_plan_regime *r = mt_plan_regime_at(i);
+    const mt_plan_regime *r = mt_plan_regime_at(f->i);
     const mti_comparison *count = mti_plan_find(plan, "parameters");
     double n = count ? (double)count->measured : 0;
     mti_field_text(f, "name", r->name);
@@ -113,7 +113,7 @@ static void describe_fits(mti_fields *f, const void *plan)
     mti_field_object(f, "seq", describe_largest, &p->seq);
 }
 
-static void describe_plan(mti_fields *f, const void *plan)
+void mti_describe_plan(mti_fields *f, const void *plan)
 {
     const mti_plan_result *p = plan;
     const mti_workload *w = p->workload;
@@ -126,8 +126,8 @@ static void describe_plan(mti_fields *f, const void *plan)
     mti_field_object(mti_null_unless(f, w->ranked), "parallel", mti_describe_place, w);
     mti_field_list(f, "formulas", describe_comparison, p->items, (size_t)p->n_items,
                    sizeof *p->items);
-    mti_field_each(f, "regimes", describe_regime, p, n_regimes);
-    mti_field_object(f, "flops", mti_describe_flops, &p->flops);
+    mti_field_list(f, "regimes", describe_regime, p, n_regimes, 0);
+    mti_field_flops(f, &p->flops);
     mti_field_list(f, "components", describe_component, p->components, (size_t)p->n_components,
                    sizeof *p->components);
     describe_tokens(f, p);
@@ -135,12 +135,4 @@ static void describe_plan(mti_fields *f, const void *plan)
     mti_field_object(f, "step", describe_step, &p->need);
     mti_field_object(mti_null_unless(f, w->device.capacity), "fits", describe_fits, p);
     mti_field_budget(f, &p->budget, 0, true);
-}
-
-json_t *mti_plan_json(const mti_plan_result *p) { return mti_json_of(describe_plan, p); }
-
-json_t *mti_plan_schema(void)
-{
-    return mti_schema_of(describe_plan,
-                         &(mti_plan_result){.workload = mti_zeros, .options = mti_zeros});
 }

@@ -1,5 +1,4 @@
 /* html.c: the page with its title and its data filled in. */
-#include "files/files.h"
 #include "report/page.h"
 #include "report/pictures.h"
 
@@ -11,7 +10,7 @@ static void put_part(FILE *out, mti_page_part part)
     fwrite(mti_page[part].at, 1, mti_page[part].n, out);
 }
 
-static bool put_page(FILE *out, const char *title, const char *report, const char *more)
+static void put_page(FILE *out, const char *title, const char *report, const char *more)
 {
     put_part(out, MTI_PAGE_TO_TITLE);
     mti_put_markup(out, title);
@@ -20,8 +19,6 @@ static bool put_page(FILE *out, const char *title, const char *report, const cha
     put_part(out, MTI_PAGE_TO_MORE);
     put_json(out, more);
     put_part(out, MTI_PAGE_TO_END);
-    bool ok = !ferror(out);
-    return fclose(out) == 0 && ok;
 }
 
 mt_status mti_html_write(const char *title, json_t *report, json_t *more, const char *path)
@@ -32,17 +29,20 @@ mt_status mti_html_write(const char *title, json_t *report, json_t *more, const 
     json_decref(more);
     mti_file *file = report_text && more_text ? mti_file_create(path) : NULL;
     FILE *out = file ? mti_file_stream(file) : NULL;
-    bool ok = out && put_page(out, title, report_text, more_text);
+    if (out) put_page(out, title, report_text, more_text);
     mti_free(report_text);
     mti_free(more_text);
-    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
-    mti_file_abandon(file);
-    return mt_last_status();
+    return mti_finish_file(file, out);
 }
 
-mt_status mti_html_write_of(const char *what, const char *name, json_t *report, const char *path)
+bool mti_write_object(mti_describe *describe, const void *object, const char *json,
+                      const char *html, const char *what, const char *name)
 {
     char title[128];
+    json_t *j = json || html ? mti_json_of(describe, object) : NULL;
     snprintf(title, sizeof title, "%s %s", what, name);
-    return mti_html_write(title, report, json_null(), path);
+    bool ok = (!json || mti_json_write(json_incref(j), json) == MT_OK) &&
+              (!html || mti_html_write(title, json_incref(j), json_null(), html) == MT_OK);
+    json_decref(j);
+    return ok;
 }

@@ -28,12 +28,14 @@ static void describe_ops(mti_fields *f, const void *config)
 /* What few models have: no key without it. */
 static void describe_rare(mti_fields *f, const mt_model_config *c)
 {
-    mti_field_text(mti_absent_unless(f, c->qk_norm), "qk_norm", mt_qk_norm_name(c->qk_norm));
-    mti_field_bool(mti_absent_unless(f, c->joint_products), "joint_products", true);
-    mti_field_real(mti_absent_unless(f, c->attention_cap > 0), "attention_cap", c->attention_cap);
-    mti_field_real(mti_absent_unless(f, c->logit_cap > 0), "logit_cap", c->logit_cap);
-    mti_field_int(mti_absent_unless(f, c->position_offset), "position_offset", c->position_offset);
-    mti_field_int(mti_absent_unless(f, c->window), "window", c->window);
+    if (mti_field_there(f, c->qk_norm)) mti_field_text(f, "qk_norm", mt_qk_norm_name(c->qk_norm));
+    if (mti_field_there(f, c->joint_products)) mti_field_bool(f, "joint_products", true);
+    if (mti_field_there(f, c->attention_cap > 0))
+        mti_field_real(f, "attention_cap", c->attention_cap);
+    if (mti_field_there(f, c->logit_cap > 0)) mti_field_real(f, "logit_cap", c->logit_cap);
+    if (mti_field_there(f, c->position_offset))
+        mti_field_int(f, "position_offset", c->position_offset);
+    if (mti_field_there(f, c->window)) mti_field_int(f, "window", c->window);
 }
 
 /* The model's dimensions; null for those that its kind does not have. */

@@ -6,13 +6,10 @@
 
 /* ---- saved tensors ---- */
 
-static void describe_saver(mti_fields *f, const void *saver)
+static void describe_saver(mti_fields *f, const mt_saver *saver)
 {
-    const mt_saver *s = saver;
-    mti_field_text(f, "module", s->module);
-    mti_field_text(f, "op", s->op);
-    mti_field_role(f, "role", s->role);
-    mti_field_text(f, "name", s->argument);
+    mti_field_text(f, "module", saver->module);
+    mti_describe_keeper(f, saver);
 }
 
 typedef struct entry {
@@ -22,11 +19,11 @@ typedef struct entry {
 } entry;
 
 /* All savers but the first, which pays. */
-static void describe_other(mti_fields *f, const void *object, size_t i)
+static void describe_other(mti_fields *f, const void *object)
 {
     const entry *e = object;
     mt_saver other = {0};
-    mt_ledger_get_saver(e->ledger, e->i, i + 1, &other);
+    mt_ledger_get_saver(e->ledger, e->i, f->i + 1, &other);
     describe_saver(f, &other);
 }
 
@@ -37,10 +34,10 @@ static void describe_freed(mti_fields *f, const void *object)
     mti_field_text(f, "op", e->freed_after_op);
 }
 
-static void describe_entry(mti_fields *f, const void *ledger, size_t i)
+static void describe_entry(mti_fields *f, const void *ledger)
 {
-    entry e = {.ledger = ledger, .i = i};
-    mt_ledger_get(ledger, i, &e.is);
+    entry e = {.ledger = ledger, .i = f->i};
+    mt_ledger_get(ledger, f->i, &e.is);
     mti_field_size(f, "storage", e.is.storage);
     mti_field_size(f, "bytes", e.is.bytes);
     mti_field_size(f, "rounded", e.is.rounded);
@@ -48,7 +45,7 @@ static void describe_entry(mti_fields *f, const void *ledger, size_t i)
     mti_field_shape(f, "shape", e.is.saver.rank, e.is.saver.shape);
     mti_field_text(f, "dtype", mt_dtype_name(e.is.saver.dtype));
     describe_saver(f, &e.is.saver);
-    mti_field_each(f, "also", describe_other, &e, e.is.n_savers - 1);
+    mti_field_list(f, "also", describe_other, &e, e.is.n_savers - 1, 0);
     mti_field_object(mti_null_unless(f, e.is.freed && *e.is.freed_after_op), "freed_after",
                      describe_freed, &e.is);
 }
@@ -63,7 +60,7 @@ static void describe_saved(mti_fields *f, const void *ledger)
     mti_field_size(f, "rounded", rounded);
     mti_field_size(f, "allocated", mt_ledger_allocated(ledger));
     mti_field_size(f, "storages", n);
-    mti_field_each(f, "tensors", describe_entry, ledger, n);
+    mti_field_list(f, "tensors", describe_entry, ledger, n, 0);
 }
 
 /* ---- the other sections ---- */
@@ -105,11 +102,9 @@ static void describe_phases(mti_fields *f, const mti_phases *phases)
     mti_field_list(f, "phases", describe_phase, phases->at, (size_t)phases->n, sizeof *phases->at);
 }
 
-static void describe_left(mti_fields *f, const void *left)
+static void put_left(mti_fields *f, const mti_left *l)
 {
-    const mti_left *l = left;
-    mti_field_size(f, "freed", l->freed);
-    mti_field_size(f, "given_back", l->given_back);
+    mti_field_sizes(f, "left", MTI_SIZES({"freed", l->freed}, {"given_back", l->given_back}));
 }
 
 static void describe_inference(mti_fields *f, const void *profile)
@@ -118,14 +113,7 @@ static void describe_inference(mti_fields *f, const void *profile)
     describe_phases(f, &p->inference.phases);
     mti_field_size(f, "saved", mt_ledger_bytes(p->inference.ledger));
     mti_field_size(f, "flops", p->inference.flops.forward);
-    mti_field_object(f, "left", describe_left, &p->left_by_inference);
-}
-
-static void describe_params(mti_fields *f, const void *measurement)
-{
-    const mti_measurement *m = measurement;
-    mti_field_size(f, "count", m->n_params);
-    mti_field_size(f, "bytes", m->param_bytes);
+    put_left(f, &p->left_by_inference);
 }
 
 void mti_describe_steady(mti_fields *f, const void *steady)
@@ -146,12 +134,11 @@ static void describe_second_step(mti_fields *f, const void *measurement)
     mti_field_size(f, "event", m->timeline.steady);
 }
 
-void mti_describe_flops(mti_fields *f, const void *flops)
+void mti_field_flops(mti_fields *f, const mt_flops *flops)
 {
-    const mt_flops *n = flops;
-    mti_field_size(f, "forward", n->forward);
-    mti_field_size(f, "backward", n->backward);
-    mti_field_size(f, "recompute", n->recompute);
+    mti_field_sizes(f, "flops",
+                    MTI_SIZES({"forward", flops->forward}, {"backward", flops->backward},
+                              {"recompute", flops->recompute}));
 }
 
 static void describe_term(mti_fields *f, const void *term)
@@ -187,14 +174,6 @@ void mti_field_formula(mti_fields *f, const mti_formula *formula)
 
 /* ---- the memory options ---- */
 
-static void describe_count(mti_fields *f, const void *count)
-{
-    const mt_compress_count *c = count;
-    mti_field_size(f, "storages", c->n);
-    mti_field_size(f, "before", c->bytes_before);
-    mti_field_size(f, "after", c->bytes_after);
-}
-
 static void describe_checkpoint(mti_fields *f, const void *profile)
 {
     const mti_profile_result *p = profile;
@@ -226,12 +205,15 @@ static void describe_offload(mti_fields *f, const void *profile)
 }
 
 /* The i-th of those that were asked for. */
-static void describe_rule(mti_fields *f, const void *profile, size_t i)
+static void describe_rule(mti_fields *f, const void *profile)
 {
     const mti_profile_result *p = profile;
     unsigned rules = p->workload.memory.compress, r = 0;
-    while (rules && (!(rules >> r & 1) || i--)) r++;
-    describe_count(f, &p->measured.memory_stats.compress.by_rule[r]);
+    while (rules && (!(rules >> r & 1) || f->i--)) r++;
+    const mt_compress_count *c = &p->measured.memory_stats.compress.by_rule[r];
+    mti_field_size(f, "storages", c->n);
+    mti_field_size(f, "before", c->bytes_before);
+    mti_field_size(f, "after", c->bytes_after);
     mti_field_text(f, "rule", mt_compress_rule_name((mt_compress_rule)r));
 }
 
@@ -240,8 +222,11 @@ static void describe_compress(mti_fields *f, const void *profile)
     const mti_profile_result *p = profile;
     size_t n = 0;
     for (unsigned rules = p->workload.memory.compress; rules; rules >>= 1) n += rules & 1;
-    mti_field_each(f, "rules", describe_rule, p, n);
-    mti_field_object(f, "in_vain", describe_count, &p->measured.memory_stats.compress.in_vain);
+    mti_field_list(f, "rules", describe_rule, p, n, 0);
+    const mt_compress_count *c = &p->measured.memory_stats.compress.in_vain;
+    mti_field_sizes(
+        f, "in_vain",
+        MTI_SIZES({"storages", c->n}, {"before", c->bytes_before}, {"after", c->bytes_after}));
 }
 
 /* Without data no overflow of a gradient can be seen. */
@@ -256,15 +241,6 @@ static void describe_scaler(mti_fields *f, const void *profile)
     mti_field_bool(mti_null_unless(f, seen), "second_skipped", p->measured.steady.skipped);
 }
 
-static void describe_casts(mti_fields *f, const void *stats)
-{
-    const mti_memory_stats *s = stats;
-    mti_field_size(f, "copies", s->cast_copies);
-    mti_field_size(f, "bytes", s->cast_bytes);
-    mti_field_size(f, "duplicates", s->duplicates);
-    mti_field_size(f, "duplicate_bytes", s->duplicate_bytes);
-}
-
 static void describe_memory(mti_fields *f, const void *profile)
 {
     const mti_profile_result *p = profile;
@@ -275,7 +251,10 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
     mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
     mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));
-    mti_field_object(f, "casts", describe_casts, s);
+    mti_field_sizes(f, "casts",
+                    MTI_SIZES({"copies", s->cast_copies}, {"bytes", s->cast_bytes},
+                              {"duplicates", s->duplicates},
+                              {"duplicate_bytes", s->duplicate_bytes}));
     mti_field_object(mti_null_unless(f, o->loss_scale != 0), "loss_scale", describe_scaler, p);
     mti_field_bool(f, "master_weights", o->master);
     mti_field_bool(f, "f32_gradients", o->f32_gradients);
@@ -313,15 +292,8 @@ static void describe_granules(mti_fields *f, const void *options)
     mti_field_bool(f, "reclaim", o->reclaim);
 }
 
-/* A profile; with the event at which memory ran out, what there is of it. */
-typedef struct object {
-    const mti_profile_result *profile;
-    size_t event;
-    bool whole;
-} object;
-
 /* What the options asked for, and the events. */
-static void describe_head(mti_fields *f, const object *o)
+static void describe_head(mti_fields *f, const mti_profile_object *o)
 {
     const mti_profile_result *p = o->profile;
     const mti_device_options *d = &p->workload.device;
@@ -339,48 +311,30 @@ static void describe_head(mti_fields *f, const object *o)
                    t->events.n, sizeof *t->events.at);
 }
 
-static void describe_profile(mti_fields *f, const void *at)
+void mti_describe_profile(mti_fields *f, const void *at)
 {
-    const object *o = at;
+    const mti_profile_object *o = at;
     const mti_profile_result *p = o->profile;
     const mti_measurement *m = &p->measured;
     describe_head(f, o);
-    mti_field_object(f, "params", describe_params, m);
+    mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
     mti_field_object(f, "spared", describe_memory, p);
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);
     mti_field_object(f, "steady", describe_second_step, m);
-    mti_field_object(f, "left", describe_left, &p->left);
+    put_left(f, &p->left);
     mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
     mti_field_object(f, "peak", mti_describe_peak, m);
     mti_field_formula(f, &p->formula);
-    mti_field_object(f, "flops", mti_describe_flops, &m->flops);
-    mti_field_json(f, "out_of_memory", "null", json_null());
+    mti_field_flops(f, &m->flops);
+    mti_field_null(f, "out_of_memory");
 }
 
-static void describe_refused(mti_fields *f, const void *at)
+void mti_describe_refused(mti_fields *f, const void *at)
 {
-    const object *o = at;
-    const mti_refusal refusal = {o->profile, o->event};
+    const mti_profile_object *o = at;
     describe_head(f, o);
-    mti_field_object(f, "out_of_memory", mti_describe_refusal, &refusal);
-}
-
-json_t *mti_profile_json(const mti_profile_result *p, bool whole)
-{
-    return mti_json_of(describe_profile, &(object){p, 0, whole});
-}
-
-json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool whole)
-{
-    return mti_json_of(describe_refused, &(object){p, event, whole});
-}
-
-json_t *mti_profile_schema(void)
-{
-    const object blank = {.profile = mti_zeros};
-    return json_pack("{s:[o,o]}", "anyOf", mti_schema_of(describe_profile, &blank),
-                     mti_schema_of(describe_refused, &blank));
+    mti_field_object(f, "out_of_memory", mti_describe_refusal, o);
 }

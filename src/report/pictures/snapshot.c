@@ -4,7 +4,6 @@
  * after the last event. Python's dictionaries have no order, so readers do not care. */
 #include <stdlib.h>
 #include <string.h>
-#include "files/files.h"
 #include "memtrack/fit.h"
 #include "report/pickle.h"
 #include "report/pictures.h"

@@ -13,17 +13,6 @@
 #define MOST_TALL 14  /* its rows */
 #define AROUND    7   /* lines of a frame beside these, the cursor's included */
 
-/* A category's letter, where there is no colour, and its colour: of the 16 that every terminal has.
- */
-static const struct look {
-    char letter;
-    int colour;
-} looks[MT_CATEGORY_COUNT] = {
-    [MT_PARAMETER] = {'p', 34}, [MT_GRADIENT] = {'g', 31},   [MT_OPTIMIZER] = {'o', 36},
-    [MT_INPUT] = {'i', 90},     [MT_ACTIVATION] = {'a', 32}, [MT_OUTPUT] = {'y', 93},
-    [MT_RNG_STATE] = {'r', 94}, [MT_PACKED] = {'k', 35},     [MT_CACHE] = {'c', 95},
-    [MT_TEMPORARY] = {'t', 33}, [MT_WORKSPACE] = {'w', 91},  [MT_COMMUNICATION] = {'m', 96},
-};
 #define BACKGROUND 10 /* more than the colour of the letter */
 
 typedef struct frame {
@@ -82,7 +71,7 @@ static void put_cell(const frame *f, const mti_stretch *column, double row_bytes
 {
     if (!f->style->colour) {
         int c = category_at(column, (row + 0.5) * row_bytes);
-        fputc(c < MT_CATEGORY_COUNT ? looks[c].letter : ' ', f->out);
+        fputc(c < MT_CATEGORY_COUNT ? mti_category_looks[c].letter : ' ', f->out);
         return;
     }
     int low = category_at(column, (row + 0.25) * row_bytes);
@@ -90,12 +79,12 @@ static void put_cell(const frame *f, const mti_stretch *column, double row_bytes
     if (low == MT_CATEGORY_COUNT)
         fputs(" ", f->out);
     else if (high == MT_CATEGORY_COUNT)
-        fprintf(f->out, "\x1b[%dm\u2584\x1b[0m", looks[low].colour);
+        fprintf(f->out, "\x1b[%dm\u2584\x1b[0m", mti_category_looks[low].colour);
     else if (low == high)
-        fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", looks[low].colour);
+        fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[low].colour);
     else
-        fprintf(f->out, "\x1b[%d;%dm\u2580\x1b[0m", looks[high].colour,
-                looks[low].colour + BACKGROUND);
+        fprintf(f->out, "\x1b[%d;%dm\u2580\x1b[0m", mti_category_looks[high].colour,
+                mti_category_looks[low].colour + BACKGROUND);
 }
 
 /* Columns until the last that is higher. */
@@ -202,9 +191,9 @@ static void put_categories(frame *f)
         if (width >= f->style->width || full(f)) break;
         if (column) fputs("  ", f->out);
         if (f->style->colour)
-            fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", looks[c].colour);
+            fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[c].colour);
         else
-            fputc(looks[c].letter, f->out);
+            fputc(mti_category_looks[c].letter, f->out);
         mti_print(f->out, " %s", text);
         column += width;
     }

@@ -98,6 +98,16 @@ static const struct {
     {"#6b7280", "#8d95a3"}, {"#a6761d", "#c9993f"}, {"#b33a3a", "#d76060"},
 };
 
+/* Neighbours in a stack differ in lightness, too. */
+const mti_category_look mti_category_looks[MT_CATEGORY_COUNT] = {
+    [MT_PARAMETER] = {'p', 34, "#1f4e79"},  [MT_GRADIENT] = {'g', 31, "#e07b39"},
+    [MT_OPTIMIZER] = {'o', 36, "#7fb2d9"},  [MT_INPUT] = {'i', 90, "#6b7280"},
+    [MT_ACTIVATION] = {'a', 32, "#4c9f70"}, [MT_OUTPUT] = {'y', 93, "#b9c95a"},
+    [MT_RNG_STATE] = {'r', 94, "#8c6bb1"},  [MT_PACKED] = {'k', 35, "#c2a5cf"},
+    [MT_CACHE] = {'c', 95, "#a6761d"},      [MT_TEMPORARY] = {'t', 33, "#f2c14e"},
+    [MT_WORKSPACE] = {'w', 91, "#b33a3a"},  [MT_COMMUNICATION] = {'m', 96, "#2aa198"},
+};
+
 static void put_style(FILE *out)
 {
     fputs("<style>@media (prefers-color-scheme: dark) {\n", out);
@@ -138,13 +148,6 @@ FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, co
 
 mt_status mti_svg_end(FILE *out, mti_file *file)
 {
-    bool ok = out != NULL;
-    if (out) {
-        fputs("</svg>\n", out);
-        ok = !ferror(out);
-        ok = fclose(out) == 0 && ok;
-    }
-    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
-    mti_file_abandon(file);
-    return mt_last_status();
+    if (out) fputs("</svg>\n", out);
+    return mti_finish_file(file, out);
 }

@@ -92,17 +92,16 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
 
 /* ---- phases: categories down, phases across ---- */
 
-typedef size_t phase_figure(const mti_phase *phase);
-static size_t requested_of(const mti_phase *phase) { return phase->requested; }
-static size_t allocated_of(const mti_phase *phase) { return phase->allocated; }
-static size_t peak_of(const mti_phase *phase) { return phase->peak; }
-static size_t reserved_of(const mti_phase *phase) { return phase->reserved; }
+static size_t figure_of(const mti_phase *phase, size_t at)
+{
+    return *(const size_t *)((const char *)phase + at);
+}
 
-static void phase_row(mti_table *t, const mti_phases *phases, const char *name,
-                      phase_figure *figure)
+/* at: where a phase has the figure. */
+static void phase_row(mti_table *t, const mti_phases *phases, const char *name, size_t at)
 {
     mti_table_cell(t, "%s", name);
-    for (int i = 0; i < phases->n; i++) mti_table_bytes(t, (int64_t)figure(&phases->at[i]));
+    for (int i = 0; i < phases->n; i++) mti_table_bytes(t, (int64_t)figure_of(&phases->at[i], at));
 }
 
 static void category_rows(mti_table *t, const mti_phases *phases)
@@ -155,21 +154,34 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
     category_rows(t, phases);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
-    phase_row(t, phases, "requested", requested_of);
-    phase_row(t, phases, "allocated", allocated_of);
-    phase_row(t, phases, "active", allocated_of);
-    phase_row(t, phases, "peak within", peak_of);
-    phase_row(t, phases, "reserved", reserved_of);
+    phase_row(t, phases, "requested", offsetof(mti_phase, requested));
+    phase_row(t, phases, "allocated", offsetof(mti_phase, allocated));
+    phase_row(t, phases, "active", offsetof(mti_phase, allocated));
+    phase_row(t, phases, "peak within", offsetof(mti_phase, peak));
+    phase_row(t, phases, "reserved", offsetof(mti_phase, reserved));
     work_rows(t, phases, flops, timed);
     return mti_table_finish(t, out, style);
+}
+
+/* What starting takes, if that is more than a step; else "". */
+static const char *start_text(const mti_measurement *m, char *buf, size_t size)
+{
+    bool steady;
+    char more[MTI_NUMBER];
+    const mti_phase *highest = mti_highest_phase(m, &steady);
+    snprintf(buf, size, "The start takes more: %s bytes in %s.",
+             mti_thousands(more, (int64_t)highest->peak),
+             highest == &m->phases.at[0] ? "init" : "the first step");
+    if (steady) *buf = 0;
+    return buf;
 }
 
 static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_measurement *m = &p->measured;
     const mti_steady *s = &m->steady;
-    bool timed = mt_device_has_data(p->device), steady;
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
+    bool timed = mt_device_has_data(p->device);
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER], start[128];
     mti_heading(out, style, "The first step, phase by phase, in bytes of whole blocks");
     if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
     mti_heading(out, style, "A step in the steady state: the second%s",
@@ -186,11 +198,7 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
                   "%s.\n",
                   mti_thousands(peak, (int64_t)p->left.freed),
                   mti_thousands(reserved, (int64_t)p->left.given_back));
-    const mti_phase *highest = mti_highest_phase(m, &steady);
-    if (!steady)
-        mti_print(out, "  The start takes more: %s bytes in %s.\n",
-                  mti_thousands(peak, (int64_t)highest->peak),
-                  highest == &m->phases.at[0] ? "init" : "the first step");
+    if (*start_text(m, start, sizeof start)) mti_print(out, "  %s\n", start);
     return true;
 }
 
@@ -203,21 +211,13 @@ static void pair_row(mti_table *t, const char *name, size_t inference, size_t tr
     mti_table_bytes(t, (int64_t)training);
 }
 
-/* The highest peak of its phases. */
-static size_t peak_of_all(const mti_phases *phases)
+/* The most that any phase has of the figure. */
+static size_t most_of(const mti_phases *phases, size_t at)
 {
-    size_t peak = 0;
+    size_t most = 0;
     for (int i = 0; i < phases->n; i++)
-        if (phases->at[i].peak > peak) peak = phases->at[i].peak;
-    return peak;
-}
-
-static size_t reserved_of_all(const mti_phases *phases)
-{
-    size_t reserved = 0;
-    for (int i = 0; i < phases->n; i++)
-        if (phases->at[i].reserved_peak > reserved) reserved = phases->at[i].reserved_peak;
-    return reserved;
+        if (figure_of(&phases->at[i], at) > most) most = figure_of(&phases->at[i], at);
+    return most;
 }
 
 static bool print_inference(const mti_profile_result *p, FILE *out, const mti_style *style)
@@ -233,11 +233,12 @@ static bool print_inference(const mti_profile_result *p, FILE *out, const mti_st
     category_rows(t, &forward);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
-    phase_row(t, &forward, "allocated", allocated_of);
-    phase_row(t, &forward, "peak within", peak_of);
-    phase_row(t, &forward, "reserved", reserved_of);
+    phase_row(t, &forward, "allocated", offsetof(mti_phase, allocated));
+    phase_row(t, &forward, "peak within", offsetof(mti_phase, peak));
+    phase_row(t, &forward, "reserved", offsetof(mti_phase, reserved));
     pair_row(t, "saved for backward", mt_ledger_bytes(without->ledger), mt_ledger_bytes(m->ledger));
-    pair_row(t, "peak of it all", peak_of_all(&without->phases), mti_highest_phase(m, NULL)->peak);
+    pair_row(t, "peak of it all", most_of(&without->phases, offsetof(mti_phase, peak)),
+             mti_highest_phase(m, NULL)->peak);
     if (p->left.freed)
         pair_row(t, "left once all is freed", p->left_by_inference.freed, p->left.freed);
     return mti_table_finish(t, out, style);
@@ -249,9 +250,7 @@ static bool print_inference(const mti_profile_result *p, FILE *out, const mti_st
 static void where_text(const mti_measurement *m, char *buf, size_t size)
 {
     const mti_timeline *tl = &m->timeline;
-    char more[MTI_NUMBER];
-    bool steady;
-    const mti_phase *highest = mti_highest_phase(m, &steady);
+    char start[128];
     size_t n = 0;
     *buf = 0;
     if (tl->events.n) {
@@ -259,10 +258,8 @@ static void where_text(const mti_measurement *m, char *buf, size_t size)
         n = (size_t)snprintf(buf, size, "reached in %s%s%s%s%s", *e->phase ? e->phase : "init",
                              *e->module ? ": " : "", e->module, *e->op ? ", " : "", e->op);
     }
-    if (!steady && n < size)
-        snprintf(buf + n, size - n, "%sThe start takes more: %s bytes in %s.", n ? ". " : "",
-                 mti_thousands(more, (int64_t)highest->peak),
-                 highest == &m->phases.at[0] ? "init" : "the first step");
+    if (*start_text(m, start, sizeof start) && n < size)
+        snprintf(buf + n, size - n, "%s%s", n ? ". " : "", start);
 }
 
 static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style *style)
@@ -283,16 +280,19 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
                     .fits = true}; /* or the steps would have been refused */
     mti_answer_add(&a, "saved for backward", mt_ledger_bytes(m->ledger));
     if (p->infers) {
-        mti_answer_add(&a, "inference: allocated", peak_of_all(&p->inference.phases));
-        mti_answer_add(&a, "inference: reserved", reserved_of_all(&p->inference.phases));
+        mti_answer_add(&a, "inference: allocated",
+                       most_of(&p->inference.phases, offsetof(mti_phase, peak)));
+        mti_answer_add(&a, "inference: reserved",
+                       most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
     return mti_print_answer(&a, out, style) &&
            (!p->budget.plan ||
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
 }
 
-static bool print_saved(const mti_measurement *m, FILE *out, const mti_style *style)
+static bool print_saved(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
+    const mti_measurement *m = &p->measured;
     char bytes[MTI_NUMBER], scaled[MTI_NUMBER];
     mti_heading(out, style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
@@ -304,16 +304,20 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
 {
     const mti_style style = mti_style_of(out);
     const mti_measurement *m = &p->measured;
+    static const struct {
+        bool (*print)(const mti_profile_result *p, FILE *out, const mti_style *style);
+        bool needed;
+    } sections[] = {{print_answer, true},
+                    {mti_print_warnings, true},
+                    {mti_print_memory_stats, false},
+                    {print_saved, false}};
     mti_screen s;
-    FILE *to;
     mti_screen_begin(&s, out, &style, verbose);
-    if (!(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_answer(p, to, &style), true) ||
-        !(to = mti_screen_open(&s)) ||
-        !mti_screen_close(&s, (mti_print_warnings(p, to, &style), true), true) ||
-        !(to = mti_screen_open(&s)) ||
-        !mti_screen_close(&s, mti_print_memory_stats(p, to, &style), false) ||
-        !(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_saved(m, to, &style), false))
-        return false;
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        FILE *to = mti_screen_open(&s);
+        if (!to || !mti_screen_close(&s, sections[i].print(p, to, &style), sections[i].needed))
+            return false;
+    }
     if (verbose)
         return print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
                mti_print_states(&p->workload, m, out, &style) && print_steps(p, out, &style) &&
