@@ -34,7 +34,7 @@ with open(UNARY, encoding="utf-8") as f:
 def unary(name, slots, backward=False):
     kind, n_bytes = ("unary_backward", 6) if backward else ("unary", 4)
     return Kernel(f"{name}{' backward' * backward}, bf16", "elementwise",
-                  rf"mti_map_kernel<mti_{kind}_op<__nv_bfloat16, mti_op<{NUMBER[name]}> ?>, 8>", 2, n_bytes, slots)
+                  rf"mti_map_kernel<mti_{kind}_op<__nv_bfloat16, mti_op_number<{NUMBER[name]}> ?>, 8>", 2, n_bytes, slots)
 
 
 def mapped(label, file, functor, size, n_bytes, slots, stored=1):
@@ -86,8 +86,8 @@ KERNELS = [
         ("relu", 13), ("gelu", 38), ("gelu_tanh", 32), ("silu", 27), ("sigmoid", 26), ("tanh", 29))),
     *(unary(name, slots, True) for name, slots in (
         ("relu", 20), ("gelu", 45), ("gelu_tanh", 44), ("silu", 34))),
-    mapped("add, bf16", "elementwise", r"binary_op<__nv_bfloat16, mti_op<0> ?>", 2, 6, 23),
-    mapped("add, f32", "elementwise", r"binary_op<float, mti_op<0> ?>", 4, 12, 34),
+    mapped("add, bf16", "elementwise", r"binary_op<__nv_bfloat16, mti_op_number<0> ?>", 2, 6, 23),
+    mapped("add, f32", "elementwise", r"binary_op<float, mti_op_number<0> ?>", 4, 12, 34),
     mapped("swiglu, bf16", "gate", r"swiglu_op<__nv_bfloat16>", 2, 6, 32),
     mapped("swiglu backward, bf16", "gate", r"swiglu_backward_op<__nv_bfloat16, true, true>", 2, 10, 43, 2),
     mapped("copy, bf16", "copy", r"copy_op<__nv_bfloat16, __nv_bfloat16>", 2, 4, 16),

@@ -209,8 +209,10 @@ static void check_batch_norm(const mtt_pair *p, mt_dtype dtype, const int64_t sh
 
 static void batch_norm_matches_the_cpu(void **state)
 {
-    const int64_t shapes[][3] = {{5, 3, 1},  {9, 33, 1},  {40, 70, 3},  {2, 2, 63},
-                                 {2, 3, 64}, {3, 2, 257}, {1, 1, 1000}, {17, 0, 4}};
+    /* the last four are shared by blocks: whole batches, parts of s, side by side, in vectors */
+    const int64_t shapes[][3] = {{5, 3, 1},    {9, 33, 1},    {40, 70, 3},  {2, 2, 63},
+                                 {2, 3, 64},   {3, 2, 257},   {1, 1, 1000}, {17, 0, 4},
+                                 {65, 2, 257}, {2, 1, 12289}, {700, 3, 25}, {3, 2, 16384}};
     for (int t = 0; t < 4; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (int form = 0; form < 4; form++)

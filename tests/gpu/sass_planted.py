@@ -1,12 +1,15 @@
 """sass_planted.py: the check of the machine code finds faults: each is planted in a listing of the kind that
 nvdisasm prints."""
 
+import glob
 import os
+import re
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu"))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
 import sass  # noqa: E402
-from sass_kernels import Kernel  # noqa: E402
+from sass_kernels import KERNELS, Kernel  # noqa: E402
 
 # A loop that stores 8 elements of 2 bytes with 16 instructions, 2 of which are in an inner loop.
 GOOD = ["LDC R1, c[0x0][0x28]", ".L_top", "LDG.E.128 R4, desc[UR4][R2.64]", "FMUL R4, R4, R5",
@@ -70,3 +73,19 @@ def products(*more):
 
 assert round(products(), 3) == 0.343, products()  # 14 instructions in 3.5 cycles
 assert round(products(*["LDSM.16.M88.4 R8, [R2]"] * 2), 3) == 0.150  # 8 cycles of shared memory
+
+
+def sources():
+    out = ""
+    for path in glob.glob(os.path.join(ROOT, "src", "backends", "cuda", "*")):
+        with open(path, encoding="utf-8") as file:
+            out += file.read()
+    return out
+
+
+# Each name that a kernel is known by, of a function or a type, is one of the sources': a renamed one would only be
+# missed where nvcc makes machine code.
+SOURCES = sources()
+for kernel in KERNELS:
+    for word in re.findall(r"\b(?!__)[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", kernel.pattern):
+        assert re.search(rf"\b(mti_)?{word}\b", SOURCES), f"{kernel.label}: the CUDA sources have no {word}"

@@ -79,13 +79,6 @@ __device__ __forceinline__ int entry_at(const mti_factor_table<T> &table, bool l
     return low;
 }
 
-/* Sums over a block, in the same order every time; thread 0 has the result. */
-__device__ __forceinline__ double block_sum(double x)
-{
-    MTI_SHARED(double, space[64]);
-    return mti_team<double, MTI_FIT_BLOCK>(MTI_BLOCK_THREADS, space).sum(x);
-}
-
 /* ---- squares: warp w has rows w, w + WARPS, ... of a tile, a lane every 32nd column ---- */
 
 template <class T, class G>
@@ -128,7 +121,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
         for (int w = 0; w < WARPS; w++) sum += columns[w][j];
         out[t.column + j] = sum;
     }
-    of_param = block_sum(of_param);
+    of_param = mti_block_sum(of_param);
     if (threadIdx.x == 0) e.squares()[number] = of_param;
 }
 
@@ -168,7 +161,7 @@ template <class T> __device__ __forceinline__ double all_squares(const mti_facto
     double sum = 0;
     int64_t tiles = mti_factor_tiles(&e.shape);
     for (int64_t i = threadIdx.x; i < tiles; i += MTI_BLOCK_THREADS) sum += e.squares()[i];
-    return block_sum(sum);
+    return mti_block_sum(sum);
 }
 
 template <class T> __device__ __forceinline__ double count_of(const mti_factor_entry<T> &e)
@@ -190,7 +183,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
         for (int64_t i = threadIdx.x; i < s.rows; i += MTI_BLOCK_THREADS)
             sum += (double)e.state(e.row, b * s.rows + i);
         __syncthreads(); /* the block's last sum has been read */
-        double mean = block_sum(sum) / (double)s.rows, eps = (double)e.eps;
+        double mean = mti_block_sum(sum) / (double)s.rows, eps = (double)e.eps;
         if (threadIdx.x == 0) e.wide(e.at.scale)[b] = (A)(1 / (mean < eps ? eps : mean));
     }
 }
@@ -247,7 +240,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     int64_t number = blockIdx.x - e.first_tile;
     double squares = 0;
     for_updates<T, G>(e, step, number, [&](int64_t, A u) { squares += (double)u * (double)u; });
-    squares = block_sum(squares);
+    squares = mti_block_sum(squares);
     if (threadIdx.x == 0) e.squares()[number] = squares;
 }
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/reduce.cuh"
 
 namespace
 {
@@ -64,21 +65,26 @@ bool fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward)
                                      rows_are_aligned(x.dk) && rows_are_aligned(x.dv)));
 }
 
-/* delta[b,a,i] = sum over d of do * o, one warp per query; reads do and o once. */
-constexpr int DELTA_WARPS = 8;
+/* delta[b,a,i] = sum over d of do * o, which are read once, in vectors of V; a team for each query.
+ */
+constexpr int DELTA_BLOCK = 256;
 
-template <typename T>
-__global__ void __launch_bounds__(32 * DELTA_WARPS) attention_delta(const mti_attn_args x)
+template <typename T, int V>
+__global__ void __launch_bounds__(DELTA_BLOCK) attention_delta(const mti_attn_args x, int team_size)
 {
-    int lane = static_cast<int>(threadIdx.x) % 32;
-    int64_t query = static_cast<int64_t>(blockIdx.x) * DELTA_WARPS + threadIdx.x / 32;
-    if (query >= x.b * x.a * x.s) return; /* whole warps leave; no barrier follows */
-    int64_t head = query / x.s, i = query % x.s, b = head / x.a, h = head % x.a;
+    int64_t rank = static_cast<int64_t>(threadIdx.x) % team_size, queries = x.b * x.a * x.s;
+    int64_t query = (static_cast<int64_t>(blockIdx.x) * DELTA_BLOCK + threadIdx.x) / team_size;
+    bool live = query < queries;
+    int64_t head = live ? query / x.s : 0, i = query % x.s, b = head / x.a, h = head % x.a;
     const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
     mti_wide<T> sum = 0;
-    for (int64_t c = lane; c < x.d; c += 32) sum += mti_widen(o[c]) * mti_widen(d_o[c]);
-    for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-    if (lane == 0) static_cast<mti_wide<T> *>(x.delta)[query] = sum;
+    for (int64_t c = rank * V; live && c < x.d; c += V * team_size) {
+        mti_vec<T, V> u = mti_load<V>(o + c), v = mti_load<V>(d_o + c);
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) sum += mti_widen(u.v[j]) * mti_widen(v.v[j]);
+    }
+    sum = mti_lanes_sum(sum, team_size);
+    if (live && rank == 0) static_cast<mti_wide<T> *>(x.delta)[query] = sum;
 }
 
 /* A multiple of 16. */
@@ -91,11 +97,19 @@ size_t delta_bytes(const mti_attn_args &x, mt_dtype dtype)
 
 bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 {
-    int64_t queries = x.b * x.a * x.s, blocks = (queries + DELTA_WARPS - 1) / DELTA_WARPS;
-    if (blocks == 0) return true;
+    int64_t queries = x.b * x.a * x.s;
+    if (queries == 0) return true;
     return mti_for_float(dtype, [&](auto type) {
-        return MTI_LAUNCH(ctx, attention_delta<decltype(type)>, mti_blocks(blocks),
-                          32 * DELTA_WARPS, 0, x);
+        typedef decltype(type) T;
+        constexpr int V = mti_width_of<T>();
+        bool vectors = x.d % V == 0 && rows_are_aligned(x.o) && rows_are_aligned(x.d_o);
+        int64_t pieces = vectors ? x.d / V : x.d;
+        int team_size = 1;
+        while (team_size < 32 && team_size < pieces) team_size *= 2;
+        auto delta = vectors ? attention_delta<T, V> : attention_delta<T, 1>;
+        return MTI_LAUNCH(ctx, delta,
+                          mti_blocks((queries * team_size + DELTA_BLOCK - 1) / DELTA_BLOCK),
+                          DELTA_BLOCK, 0, x, team_size);
     });
 }
 

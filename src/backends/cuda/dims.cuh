@@ -33,6 +33,7 @@ static inline mti_view_dims mti_dims_of(const mti_view *v, int from, int to)
 static __device__ __forceinline__ int64_t mti_offset_of(const mti_view_dims &d, int64_t i)
 {
     int64_t offset = 0;
+#pragma unroll 1 /* rare: mostly rank is 1 */
     for (int k = d.rank - 1; k > 0; k--) {
         offset += i % d.shape[k] * d.stride[k];
         i /= d.shape[k];

@@ -5,20 +5,13 @@
 
 /* ---- fill: copies the bits of the value, as an unsigned integer of the element's size ---- */
 
-template <class T> struct mti_fill_op {
-    enum { operands = 1, width = mti_width_of<T>(), unroll = 4 };
+template <class T> struct fill_all {
+    enum { width = mti_width_of<T>(), unroll = 4 };
     T bits;
-    template <int V> struct held {
-    };
-
-    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
-    template <int V>
-    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t, const held<V> &) const
+    template <int V> __device__ void make(uint64_t, mti_vec<T, V> &y) const
     {
-        mti_vec<T, V> y;
         MTI_UNROLL
         for (int j = 0; j < V; j++) y.v[j] = bits;
-        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
     }
 };
 
@@ -51,20 +44,14 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
     }
 }
 
-template <class T> static bool fill_typed(mti_ctx *ctx, const mti_view *y, uint64_t bits)
-{
-    const mti_view *views[] = {y};
-    return mti_map(ctx, mti_lay_out<1>(views, false), mti_fill_op<T>{(T)bits});
-}
-
 extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
 {
     uint64_t bits = fill_bits(y->dtype, value);
     switch (mt_dtype_size(y->dtype)) {
-    case 1: return fill_typed<uint8_t>(ctx, y, bits);
-    case 2: return fill_typed<uint16_t>(ctx, y, bits);
-    case 4: return fill_typed<uint32_t>(ctx, y, bits);
-    default: return fill_typed<uint64_t>(ctx, y, bits);
+    case 1: return mti_make<uint8_t>(ctx, y, false, fill_all<uint8_t>{(uint8_t)bits});
+    case 2: return mti_make<uint16_t>(ctx, y, false, fill_all<uint16_t>{(uint16_t)bits});
+    case 4: return mti_make<uint32_t>(ctx, y, false, fill_all<uint32_t>{(uint32_t)bits});
+    default: return mti_make<uint64_t>(ctx, y, false, fill_all<uint64_t>{(uint64_t)bits});
     }
 }
 
@@ -79,31 +66,22 @@ template <> __device__ __forceinline__ int64_t mti_term(double start, double ste
     return (int64_t)start + (int64_t)i * (int64_t)step;
 }
 
-template <class T> struct mti_arange_op {
-    enum { operands = 1, width = mti_width_of<T>(), unroll = 4 };
+template <class T> struct count_up {
+    enum { width = mti_width_of<T>(), unroll = 4 };
     double start, step;
-    template <int V> struct held {
-    };
-
-    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
-    template <int V>
-    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i,
-                          const held<V> &) const
+    template <int V> __device__ void make(uint64_t i, mti_vec<T, V> &y) const
     {
-        mti_vec<T, V> y;
         MTI_UNROLL
         for (int j = 0; j < V; j++) y.v[j] = mti_term<T>(start, step, i + (uint64_t)j);
-        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
     }
 };
 
 extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
 {
-    const mti_view *views[] = {y};
-    mti_layout<1> l = mti_lay_out<1>(views, true);
-    if (y->dtype == MT_I64) return mti_map(ctx, l, mti_arange_op<int64_t>{start, step});
+    if (y->dtype == MT_I64) return mti_make<int64_t>(ctx, y, true, count_up<int64_t>{start, step});
     return mti_for_float(y->dtype, [&](auto t) {
-        return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step});
+        typedef decltype(t) T;
+        return mti_make<T>(ctx, y, true, count_up<T>{start, step});
     });
 }
 

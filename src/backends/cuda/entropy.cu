@@ -163,10 +163,6 @@ __global__ void __launch_bounds__(MEAN_BLOCK)
     mean_over_counted(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore,
                       const T *a, int64_t n, U *y, mti_fault *fault)
 {
-    MTI_SHARED(long long, counts[64]);
-    MTI_SHARED(double, sums[64]);
-    mti_team<long long, MTI_FIT_BLOCK> counters(MEAN_BLOCK, counts);
-    mti_team<double, MTI_FIT_BLOCK> adders(MEAN_BLOCK, sums);
     long long count = 0;
     double sum = 0;
     for (int64_t r = threadIdx.x; r < rows; r += MEAN_BLOCK) {
@@ -178,8 +174,8 @@ __global__ void __launch_bounds__(MEAN_BLOCK)
             count++;
     }
     for (int64_t i = threadIdx.x; i < n; i += MEAN_BLOCK) sum += (double)mti_widen(a[i]);
-    count = counters.sum(count);
-    sum = adders.sum(sum);
+    count = mti_block_sum(count);
+    sum = mti_block_sum(sum);
     if (threadIdx.x == 0) *y = mti_narrow<U>((mti_wide<U>)(sum / (double)count));
 }
 

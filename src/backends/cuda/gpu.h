@@ -7,7 +7,8 @@
  *   MTI_SHARED(type, name[n]);           static shared memory of a block
  *   MTI_DYNAMIC_SHARED(type, name);      of MTI_LAUNCH's shared_bytes
  *   __syncthreads() __syncwarp()
- *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
+ *   __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync (full mask, 32-bit and 64-bit
+ * scalars)
  *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; on floats only in turn: order)
  *   __nv_bfloat16 __half and their conversions to and from float
  *   mti_at<V>(p): p as a V *, for one vector access; the simulator checks its alignment

@@ -8,14 +8,6 @@
 
 #define SUM_BLOCK 256
 
-/* The sum of x over a block of SUM_BLOCK threads in a fixed order; thread 0 has the result. */
-template <class A> static __device__ __forceinline__ A block_sum(A x)
-{
-    MTI_SHARED(A, space[64]);
-    mti_team<A, MTI_FIT_BLOCK> team(SUM_BLOCK, space);
-    return team.sum(x);
-}
-
 /* loss = sum of the blocks' losses / number of rows that count; NaN if no row counts. */
 template <class T> __global__ void entropy_mean(const mti_desk *desk, int slots, T *loss)
 {
@@ -25,8 +17,8 @@ template <class T> __global__ void entropy_mean(const mti_desk *desk, int slots,
         sum += desk->sum[i];
         count += desk->count[i];
     }
-    sum = block_sum(sum);
-    count = block_sum(count);
+    sum = mti_block_sum(sum);
+    count = mti_block_sum(count);
     if (threadIdx.x == 0) *loss = mti_narrow<T>((mti_wide<T>)(sum / (double)count));
 }
 

@@ -144,8 +144,8 @@ extern "C" bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, c
 /* At most as many blocks as fill an H200, on any device, so that all devices give the same sums. */
 #define MULTIPROCESSORS 132
 
-#define COLUMNS      32 /* per block of the second kernel */
-#define COLUMN_PARTS 16
+#define COLUMNS      16 /* per block of the second kernel */
+#define COLUMN_PARTS 32
 
 struct norm_backward_job {
     mti_rowset dy, x, dx;
@@ -317,24 +317,31 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_WARP ? MTI_WARP_BLOCK : MTI_ROW
         }
 }
 
-/* out[n] = the sum of [slots, n], each column in COLUMN_PARTS runs of slots. */
+/* The sums of dw, of db or of both: out[n] = the sum of [slots, n]. */
+struct slots_job {
+    const void *sums[2];
+    void *out[2];
+    int64_t slots, n;
+};
+
+/* Each column in COLUMN_PARTS runs of slots. */
 template <class T>
-__global__ void __launch_bounds__(COLUMNS *COLUMN_PARTS)
-    norm_add_slots(const mti_wide<T> *sums, int64_t slots, int64_t n, T *out)
+__global__ void __launch_bounds__(COLUMNS *COLUMN_PARTS) norm_add_slots(const slots_job job)
 {
     MTI_SHARED(double, parts[COLUMN_PARTS][COLUMNS]);
-    int lane = (int)threadIdx.x % COLUMNS, part = (int)threadIdx.x / COLUMNS;
-    int64_t column = (int64_t)blockIdx.x * COLUMNS + lane;
-    int64_t run = (slots + COLUMN_PARTS - 1) / COLUMN_PARTS, end = (part + 1) * run;
-    end = end < slots ? end : slots;
+    const mti_wide<T> *sums = static_cast<const mti_wide<T> *>(job.sums[blockIdx.y]);
+    int x = (int)threadIdx.x % COLUMNS, part = (int)threadIdx.x / COLUMNS;
+    int64_t column = (int64_t)blockIdx.x * COLUMNS + x;
+    int64_t run = (job.slots + COLUMN_PARTS - 1) / COLUMN_PARTS, end = (part + 1) * run;
+    end = end < job.slots ? end : job.slots;
     double sum = 0;
-    if (column < n)
-        for (int64_t k = part * run; k < end; k++) sum += (double)sums[k * n + column];
-    parts[part][lane] = sum;
+    if (column < job.n)
+        for (int64_t k = part * run; k < end; k++) sum += (double)sums[k * job.n + column];
+    parts[part][x] = sum;
     __syncthreads();
-    if (part == 0 && column < n) {
-        for (int i = 1; i < COLUMN_PARTS; i++) sum += parts[i][lane];
-        out[column] = mti_narrow<T>((mti_wide<T>)sum);
+    if (part == 0 && column < job.n) {
+        for (int i = 1; i < COLUMN_PARTS; i++) sum += parts[i][x];
+        static_cast<T *>(job.out[blockIdx.y])[column] = mti_narrow<T>((mti_wide<T>)sum);
     }
 }
 
@@ -374,31 +381,24 @@ extern "C" size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_v
 }
 
 template <class T>
-static bool launch_sums(mti_ctx *ctx, const void *sums, int64_t slots, int64_t n,
-                        const mti_view *out)
-{
-    if (!out || n == 0) return true;
-    unsigned blocks = mti_blocks((n + COLUMNS - 1) / COLUMNS);
-    void (*layer_norm_sums)(const mti_wide<T> *, int64_t, int64_t, T *) = norm_add_slots<T>;
-    return MTI_LAUNCH(ctx, layer_norm_sums, blocks, COLUMNS * COLUMN_PARTS, 0,
-                      static_cast<const mti_wide<T> *>(sums), slots, n,
-                      static_cast<T *>(out->data));
-}
-
-template <class T>
 static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, const mti_view *db)
 {
     slot_plan plan = plan_slots(&job->x, sizeof(T));
     job->team_size = plan.rows.size;
     job->rows_per_block = plan.rows_per_block;
+    slots_job sums = {{}, {}, plan.slots, job->x.n};
+    unsigned n_sums = 0;
+    if (dw) sums.sums[n_sums] = job->sum_w, sums.out[n_sums++] = dw->data;
+    if (db) sums.sums[n_sums] = job->sum_b, sums.out[n_sums++] = db->data;
+    dim3 grid(mti_blocks((job->x.n + COLUMNS - 1) / COLUMNS), n_sums);
+    void (*layer_norm_sums)(slots_job) = norm_add_slots<T>;
     void (*layer_norm_backward)(norm_backward_job) =
         plan.rows.fit == MTI_FIT_WARP    ? norm_backward_rows<T, MTI_FIT_WARP>
         : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
                                          : norm_backward_rows<T, MTI_FIT_LONG>;
     return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
                                           (unsigned)plan.rows.threads, 0, *job)) &&
-           launch_sums<T>(ctx, job->sum_w, plan.slots, job->x.n, dw) &&
-           launch_sums<T>(ctx, job->sum_b, plan.slots, job->x.n, db);
+           (!n_sums || MTI_LAUNCH(ctx, layer_norm_sums, grid, COLUMNS * COLUMN_PARTS, 0, sums));
 }
 
 extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,

@@ -563,11 +563,10 @@ template <class T>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     mti_squares_kernel(const mti_opt_table<T> table, mti_desk *desk)
 {
-    MTI_SHARED(double, space[64]);
     double sum = 0;
     for (uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += MTI_DESK_SLOTS)
         opt_chunk(table, mti_squares_step<T>{&sum}, chunk);
-    sum = mti_team<double, MTI_FIT_BLOCK>(MTI_BLOCK_THREADS, space).sum(sum);
+    sum = mti_block_sum(sum);
     if (threadIdx.x == 0) desk->sum[blockIdx.x] += sum;
 }
 

@@ -59,26 +59,19 @@ template <class T> constexpr int draw_width() { return sizeof(T) == 2 ? 8 : 4; }
 
 /* ---- uniform ---- */
 
-template <class T, class D> struct mti_uniform_op {
-    enum { operands = 1, width = draw_width<T>(), unroll = 1 };
+template <class T, class D> struct uniform_draws {
+    enum { width = draw_width<T>(), unroll = 1 };
     D draws;
     mti_wide<T> lo, span, below;
-    template <int V> struct held {
-    };
-
-    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
-    template <int V>
-    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i, held<V> &) const
+    template <int V> __device__ void make(uint64_t i, mti_vec<T, V> &y) const
     {
         uint32_t u[V];
-        mti_vec<T, V> y;
         draw(draws, i, u);
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             mti_wide<T> v = lo + span * (mti_wide<T>)mti_u32_to_unit(u[j]);
             y.v[j] = mti_narrow<T>(v > below ? below : v);
         }
-        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
     }
 };
 
@@ -100,31 +93,24 @@ template <class T> static double last_below(double lo, double hi)
 extern "C" bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t offset,
                                  const mti_view *y)
 {
-    const mti_view *views[] = {y};
-    mti_layout<1> l = mti_lay_out<1>(views, true);
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         typedef mti_wide<T> A;
         double below = last_below<T>(lo, hi);
         return with_draws(ctx, seed, offset, [&](auto d) {
-            return mti_map(ctx, l,
-                           mti_uniform_op<T, decltype(d)>{d, (A)lo, (A)(hi - lo), (A)below});
+            typedef uniform_draws<T, decltype(d)> F;
+            return mti_make<T>(ctx, y, true, F{d, (A)lo, (A)(hi - lo), (A)below});
         });
     });
 }
 
 /* ---- normal ---- */
 
-template <class T, class D> struct mti_normal_op {
-    enum { operands = 1, width = draw_width<T>(), unroll = 1 };
+template <class T, class D> struct normal_draws {
+    enum { width = draw_width<T>(), unroll = 1 };
     D draws;
     mti_wide<T> mean, std;
-    template <int V> struct held {
-    };
-
-    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
-    template <int V>
-    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i, held<V> &) const
+    template <int V> __device__ void make(uint64_t i, mti_vec<T, V> &y) const
     {
         float z[V];
         if constexpr (V == 1) {
@@ -139,23 +125,19 @@ template <class T, class D> struct mti_normal_op {
             MTI_UNROLL
             for (int j = 0; j < V; j += 2) mti_box_muller(u[j], u[j + 1], &z[j], &z[j + 1]);
         }
-        mti_vec<T, V> y;
         MTI_UNROLL
         for (int j = 0; j < V; j++) y.v[j] = mti_narrow<T>(mean + std * (mti_wide<T>)z[j]);
-        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
     }
 };
 
 extern "C" bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t seed,
                                 uint64_t offset, const mti_view *y)
 {
-    const mti_view *views[] = {y};
-    mti_layout<1> l = mti_lay_out<1>(views, true);
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         typedef mti_wide<T> A;
         return with_draws(ctx, seed, offset, [&](auto d) {
-            return mti_map(ctx, l, mti_normal_op<T, decltype(d)>{d, (A)mean, (A)std});
+            return mti_make<T>(ctx, y, true, normal_draws<T, decltype(d)>{d, (A)mean, (A)std});
         });
     });
 }
@@ -216,33 +198,25 @@ extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t
     });
 }
 
-template <class D> struct mti_dropout_mask_op {
-    enum { operands = 1, width = 8, unroll = 1 };
+template <class D> struct kept_draws {
+    enum { width = 8, unroll = 1 };
     D draws;
     uint32_t threshold;
-    template <int V> struct held {
-    };
-
-    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
-    template <int V>
-    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i, held<V> &) const
+    template <int V> __device__ void make(uint64_t i, mti_vec<uint8_t, V> &mask) const
     {
         uint32_t u[V];
-        mti_vec<uint8_t, V> mask;
         draw(draws, i, u);
         MTI_UNROLL
         for (int j = 0; j < V; j++) mask.v[j] = (u[j] >> 8) >= threshold;
-        mti_store(static_cast<uint8_t *>(w.data[0]) + at[0], mask);
     }
 };
 
 extern "C" bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
                                       const mti_view *mask)
 {
-    const mti_view *views[] = {mask};
     return with_draws(ctx, seed, offset, [&](auto d) {
-        return mti_map(ctx, mti_lay_out<1>(views, true),
-                       mti_dropout_mask_op<decltype(d)>{d, mti_drop_threshold(p)});
+        return mti_make<uint8_t>(ctx, mask, true,
+                                 kept_draws<decltype(d)>{d, mti_drop_threshold(p)});
     });
 }
 

@@ -10,6 +10,7 @@
 #define MTI_REDUCE_CUH
 
 #include <type_traits>
+#include "backends/cuda/dims.cuh"
 #include "backends/cuda/walk.cuh"
 
 /* ---- scalars ---- */
@@ -153,38 +154,21 @@ template <class T> struct mti_row {
 
 struct mti_rowset {
     void *data;
-    int rank; /* after merging; at least 1 */
     int64_t rows, n;
-    int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK]; /* slowest first */
+    mti_view_dims dims; /* of rows */
 };
 
 static inline mti_rowset mti_rowset_of(const mti_view *v)
 {
-    mti_rowset s = {};
-    s.data = v->data;
-    s.n = v->rank ? v->shape[v->rank - 1] : 1;
-    s.rows = 1;
-    for (int d = 0; d + 1 < v->rank; d++) {
-        s.rows *= v->shape[d];
-        if (v->shape[d] == 1) continue;
-        int last = s.rank - 1;
-        if (s.rank > 0 && s.stride[last] == v->stride[d] * v->shape[d]) {
-            s.shape[last] *= v->shape[d];
-            s.stride[last] = v->stride[d];
-        } else {
-            s.shape[s.rank] = v->shape[d];
-            s.stride[s.rank++] = v->stride[d];
-        }
-    }
-    if (s.rank == 0) s.rank = 1, s.shape[0] = 1, s.stride[0] = 0;
-    return s;
+    mti_view_dims dims = mti_dims_of(v, 0, v->rank - 1);
+    return {v->data, dims.count, v->rank ? v->shape[v->rank - 1] : 1, dims};
 }
 
 /* True if every row begins at a 16-byte boundary. */
 static inline bool mti_rowset_aligned(const mti_rowset *s, size_t element_size)
 {
     size_t places = (size_t) reinterpret_cast<uintptr_t>(s->data);
-    for (int d = 0; d < s->rank; d++) places |= (size_t)s->stride[d] * element_size;
+    for (int d = 0; d < s->dims.rank; d++) places |= (size_t)s->dims.stride[d] * element_size;
     return places % 16 == 0;
 }
 
@@ -198,13 +182,7 @@ static inline bool mti_rows_are_short(const char *kernel, const mti_rowset *s, s
 
 template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_rowset &s, int64_t r)
 {
-    int64_t offset = 0;
-#pragma unroll 1 /* rare: mostly rank is 1 */
-    for (int d = s.rank - 1; d > 0; d--) {
-        offset += r % s.shape[d] * s.stride[d];
-        r /= s.shape[d];
-    }
-    return static_cast<T *>(s.data) + offset + r * s.stride[0];
+    return static_cast<T *>(s.data) + mti_offset_of(s.dims, r);
 }
 
 /* ---- teams ---- */
@@ -313,6 +291,13 @@ template <class A, mti_row_fit FIT> struct mti_team {
         return lane < size / 32 ? half[lane] : none;
     }
 };
+
+/* The sum over a block, in the same order every time. */
+template <class A> static __device__ __forceinline__ A mti_block_sum(A x)
+{
+    MTI_SHARED(A, space[64]);
+    return mti_team<A, MTI_FIT_BLOCK>(0, space).sum(x);
+}
 
 /* ---- a thread's share of a row: chunks base + rank, base + rank + size, ... ---- */
 

@@ -42,20 +42,25 @@ template <class T> static __device__ __forceinline__ uint64_t key_at(const T *x,
     return mti_order_key(bits, (uint64_t)1 << (8 * sizeof(T) - 1), bits_of<T>::infinity);
 }
 
-/* The number of earlier threads of the block that have `set`; *all: of all its threads. */
-static __device__ __forceinline__ unsigned count_before(bool set, unsigned *of_warp, unsigned *all)
+/* How many of the block's earlier threads have `greater`, and how many `equal` in the upper 16
+ * bits; *all: of all its threads. */
+static __device__ __forceinline__ unsigned count_before(bool greater, bool equal, unsigned *of_warp,
+                                                        unsigned *all)
 {
-    unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, before = 0;
-    unsigned mask = __ballot_sync(0xffffffffu, set);
+    unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, below = (1u << lane) - 1;
+    unsigned more = __ballot_sync(0xffffffffu, greater), same = __ballot_sync(0xffffffffu, equal);
     __syncthreads(); /* of_warp is free to be overwritten */
-    if (lane == 0) of_warp[warp] = (unsigned)__popc(mask);
+    if (lane == 0) of_warp[warp] = (unsigned)__popc(more) | (unsigned)__popc(same) << 16;
     __syncthreads();
-    *all = 0;
-    for (unsigned w = 0; w < blockDim.x / WARP; w++) {
-        if (w < warp) before += of_warp[w];
-        *all += of_warp[w];
+    unsigned sum = lane < blockDim.x / WARP ? of_warp[lane] : 0; /* of the warps up to `lane` */
+    for (unsigned away = 1; away < WARP; away *= 2) {
+        unsigned other = __shfl_up_sync(0xffffffffu, sum, away);
+        if (lane >= away) sum += other;
     }
-    return before + (unsigned)__popc(mask & ((1u << lane) - 1));
+    *all = __shfl_sync(0xffffffffu, sum, WARP - 1);
+    unsigned before = __shfl_sync(0xffffffffu, sum, warp ? (int)warp - 1 : 0);
+    return (warp ? before : 0) +
+           ((unsigned)__popc(more & below) | (unsigned)__popc(same & below) << 16);
 }
 
 template <class T> __global__ void __launch_bounds__(MOST) choose_of_rows(const topk_job job)
@@ -85,19 +90,18 @@ template <class T> __global__ void __launch_bounds__(MOST) choose_of_rows(const 
         prefix = found;
         left = wanted;
     }
-    uint64_t equals = 0, listed = 0; /* so far */
+    uint64_t greaters = 0, equals = 0; /* so far */
     uint32_t *list = job.list + row * job.k;
     for (int64_t base = 0; base < job.n; base += blockDim.x) {
         int64_t i = base + threadIdx.x;
         uint64_t key = i < job.n ? key_at(x, i * job.step) : 0;
-        unsigned all_equal, all_taken;
-        bool equal = i < job.n && key == prefix;
-        uint64_t number = equals + count_before(equal, of_warp, &all_equal);
-        bool taken = i < job.n && (key > prefix || (equal && number < left));
-        uint64_t place = listed + count_before(taken, of_warp, &all_taken);
-        if (taken) list[place] = (uint32_t)i;
-        equals += all_equal;
-        listed += all_taken;
+        bool greater = i < job.n && key > prefix, equal = i < job.n && key == prefix;
+        unsigned all, before = count_before(greater, equal, of_warp, &all);
+        uint64_t number = equals + (before >> 16), taken = number < left ? number : left;
+        if (greater || (equal && number < left))
+            list[greaters + (before & 0xffffu) + taken] = (uint32_t)i;
+        greaters += all & 0xffffu;
+        equals += all >> 16;
     }
 }
 

@@ -6,45 +6,46 @@
 #define MAP_BLOCK  256
 #define JOIN_BLOCK 1024
 
-/* ---- embedding ---- */
+/* ---- what of rows and targets is this rank's: its number minus `first` ---- */
+
+struct own_job {
+    const int64_t *in;
+    int64_t *own;
+    int64_t n, first, count, elsewhere; /* elsewhere: what others' become */
+    int64_t limit;                      /* of targets the one to ignore */
+    mti_fault *fault;                   /* of targets NULL */
+};
+
+/* A bad row is noted, and is no row of any rank. */
+__global__ void __launch_bounds__(MAP_BLOCK) own_numbers(own_job job)
+{
+    int64_t i = (int64_t)blockIdx.x * MAP_BLOCK + threadIdx.x;
+    if (i >= job.n) return;
+    int64_t in = job.in[i], own = (int64_t)((uint64_t)in - (uint64_t)job.first);
+    bool bad = job.fault && (in < 0 || in >= job.limit);
+    if (bad) mti_note_bad(job.fault, MTI_FAULT_INDEX, job.in, i, job.limit, 0);
+    if (bad || (uint64_t)own >= (uint64_t)job.count) own = job.elsewhere;
+    job.own[i] = !job.fault && in == job.limit ? (int64_t)MTI_IGNORED : own;
+}
+
+static bool find_own(mti_ctx *ctx, own_job job, const mti_view *in, const mti_view *own)
+{
+    job.in = static_cast<const int64_t *>(in->data), job.own = static_cast<int64_t *>(own->data);
+    job.n = mti_view_count(in);
+    return job.n == 0 ||
+           MTI_LAUNCH(ctx, own_numbers, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK,
+                      0, job);
+}
 
 extern "C" size_t mti_cuda_own_rows_scratch(mti_ctx *, const mti_view *index)
 {
     return (size_t)mti_view_count(index) * sizeof(int64_t);
 }
 
-struct own_rows_job {
-    const int64_t *index;
-    int64_t *own;
-    int64_t n, first, rows, all;
-    mti_fault *fault;
-};
-
-/* A bad index is noted, and is no row of any rank. */
-__global__ void __launch_bounds__(MAP_BLOCK) rows_of_this_rank(own_rows_job job)
-{
-    int64_t i = (int64_t)blockIdx.x * MAP_BLOCK + threadIdx.x;
-    if (i >= job.n) return;
-    int64_t index = job.index[i];
-    bool here = index >= job.first && index < job.first + job.rows;
-    if (index < 0 || index >= job.all)
-        mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, i, job.all, 0);
-    job.own[i] = here && index < job.all ? index - job.first : MTI_NO_ROW;
-}
-
 extern "C" bool mti_cuda_own_rows(mti_ctx *ctx, int64_t first, int64_t rows, int64_t all,
                                   const mti_view *index, const mti_view *own)
 {
-    own_rows_job job = {static_cast<const int64_t *>(index->data),
-                        static_cast<int64_t *>(own->data),
-                        mti_view_count(index),
-                        first,
-                        rows,
-                        all,
-                        ctx->fault};
-    void (*own_rows)(own_rows_job) = rows_of_this_rank;
-    return job.n == 0 || MTI_LAUNCH(ctx, own_rows, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK),
-                                    MAP_BLOCK, 0, job);
+    return find_own(ctx, {NULL, NULL, 0, first, rows, MTI_NO_ROW, all, ctx->fault}, index, own);
 }
 
 /* ---- loss ---- */
@@ -54,34 +55,10 @@ extern "C" size_t mti_cuda_shared_entropy_scratch(mti_ctx *, int64_t rows, size_
     return sizeof(double) + (size_t)rows * row_bytes;
 }
 
-struct own_targets_job {
-    const int64_t *target;
-    int64_t *own;
-    int64_t n, first, columns, ignore;
-};
-
-__global__ void __launch_bounds__(MAP_BLOCK) targets_of_this_rank(own_targets_job job)
-{
-    int64_t i = (int64_t)blockIdx.x * MAP_BLOCK + threadIdx.x;
-    if (i >= job.n) return;
-    int64_t t = job.target[i];
-    bool here = t >= job.first && t < job.first + job.columns;
-    job.own[i] = t == job.ignore ? MTI_IGNORED : here ? t - job.first : MTI_ELSEWHERE;
-}
-
 extern "C" bool mti_cuda_own_targets(mti_ctx *ctx, int64_t first, int64_t columns, int64_t ignore,
                                      const mti_view *target, const mti_view *own)
 {
-    own_targets_job job = {static_cast<const int64_t *>(target->data),
-                           static_cast<int64_t *>(own->data),
-                           mti_view_count(target),
-                           first,
-                           columns,
-                           ignore};
-    void (*own_targets)(own_targets_job) = targets_of_this_rank;
-    return job.n == 0 ||
-           MTI_LAUNCH(ctx, own_targets, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK,
-                      0, job);
+    return find_own(ctx, {NULL, NULL, 0, first, columns, MTI_ELSEWHERE, ignore, NULL}, target, own);
 }
 
 template <class A> struct join_job {
@@ -95,8 +72,6 @@ template <class A> struct join_job {
 /* In the order of the ranks, as on the CPU; the rows' losses in the order of a block's sum. */
 template <class A> __global__ void __launch_bounds__(JOIN_BLOCK) join_parts(join_job<A> job)
 {
-    MTI_SHARED(double, space[64]);
-    mti_team<double, MTI_FIT_BLOCK> team(JOIN_BLOCK, space);
     double sum = 0;
     for (int64_t i = threadIdx.x; i < job.n; i += JOIN_BLOCK) {
         const A *lse = job.parts + i; /* of rank 0; below it the losses */
@@ -109,7 +84,7 @@ template <class A> __global__ void __launch_bounds__(JOIN_BLOCK) join_parts(join
         if (t == job.ignore || t < 0 || owner >= job.ranks) continue;
         sum += of_all - ((double)lse[2 * owner * job.n] - (double)lse[(2 * owner + 1) * job.n]);
     }
-    sum = team.sum(sum);
+    sum = mti_block_sum(sum);
     if (threadIdx.x == 0) *job.sum += sum;
 }
 

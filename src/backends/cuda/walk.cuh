@@ -393,6 +393,23 @@ template <int N> mti_walk<N> mti_make_walk(const mti_layout<N> &l, int width)
 
 /* ---- the driver ---- */
 
+/* An op that reads nothing: F has width, unroll and make(i, y), which sets the elements from i on.
+ */
+template <class T, class F> struct mti_make_op : F {
+    enum { operands = 1 };
+    template <int V> struct held {
+    };
+
+    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
+    template <int V>
+    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i, held<V> &) const
+    {
+        mti_vec<T, V> y;
+        this->make(i, y);
+        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
+    }
+};
+
 template <class F, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     mti_map_kernel(const mti_walk<F::operands> w, const F f)
@@ -448,6 +465,13 @@ bool mti_map(mti_ctx *ctx, const mti_layout<F::operands> &layout, const F &f,
         return mti_can_take(l, F::width, may_repeat) ? mti_map_launch<F, F::width>(ctx, l, f)
                                                      : mti_map_launch<F, 1>(ctx, l, f);
     });
+}
+
+/* Sets all of y by an mti_make_op; counted: i is an element's number, in y's own order. */
+template <class T, class F> bool mti_make(mti_ctx *ctx, const mti_view *y, bool counted, const F &f)
+{
+    const mti_view *views[] = {y};
+    return mti_map(ctx, mti_lay_out<1>(views, counted), mti_make_op<T, F>{f});
 }
 
 #endif
