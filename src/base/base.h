@@ -108,12 +108,7 @@ void mti_hashmap_free(mti_hashmap *m);
 
 /* FNV-1a of n bytes, continued from `hash`. */
 #define MTI_HASH_BEGIN 0xcbf29ce484222325u
-static inline uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n)
-{
-    const unsigned char *at = (const unsigned char *)bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
+uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n);
 
 /* ---- names: interned strings live as long as the process ---- */
 

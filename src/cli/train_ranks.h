@@ -3,7 +3,7 @@
 #ifndef MTI_CLI_TRAIN_RANKS_H
 #define MTI_CLI_TRAIN_RANKS_H
 
-#include "trainer/trainer.h"
+#include "options/options.h"
 #include "measure/together.h"
 
 /* Which of the ranks this one is, in the workload and in *f. */
