@@ -62,7 +62,7 @@ def doxygen(folder):
                 "OPTIMIZE_OUTPUT_FOR_C": "YES", "TYPEDEF_HIDES_STRUCT": "YES", "MARKDOWN_SUPPORT": "NO",
                 "INLINE_SIMPLE_STRUCTS": "NO", "JAVADOC_AUTOBRIEF": "YES", "HIDE_UNDOC_MEMBERS": "NO",
                 "MACRO_EXPANSION": "YES", "EXPAND_ONLY_PREDEF": "YES",
-                "PREDEFINED": '"MT_API=" "MT_PRINTF(a,b)=" "__GNUC__=12"',
+                "PREDEFINED": '"MT_API=" "MT_PRINTF(a,b)=" "MT_C_BEGIN=" "MT_C_END=" "__GNUC__=12"',
                 "GENERATE_LATEX": "NO", "GENERATE_XML": "YES", "XML_PROGRAMLISTING": "NO", "GENERATE_HTML": "YES",
                 "HAVE_DOT": "NO", "HTML_EXTRA_STYLESHEET": f'"{HERE / "style.css"}"', "HTML_TIMESTAMP": "NO",
                 "DISABLE_INDEX": "NO", "GENERATE_TREEVIEW": "YES", "FULL_SIDEBAR": "NO", "HTML_COLORSTYLE_SAT": "40",
