@@ -3,6 +3,7 @@
 #ifndef MTI_CLI_TRAIN_RANKS_H
 #define MTI_CLI_TRAIN_RANKS_H
 
+#include "options/options.h"
 #include "trainer/trainer.h"
 #include "measure/together.h"
 
