@@ -11,13 +11,14 @@ from headers import COMMENT, Header, escaped, stripped
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 INCLUDE = ROOT / "include" / "memtape"
-# The two that only include others are named in the text of the first page.
-GATHERED = ("memtape.h", "all.h")
+# Those that only include others. The first and the last are named in the text of the first page.
+GATHERED = ("memtape.h", "models.h", "training.h", "techniques.h", "ranks.h", "planning.h", "reports.h", "all.h")
 
 
 def included(name):
-    """The headers that one includes, in its order."""
-    return re.findall(r'#include "memtape/(\w+\.h)"', (INCLUDE / name).read_text())
+    """The headers that one gathers, in its order; a header that only gathers others stands for them."""
+    names = re.findall(r'#include "memtape/(\w+\.h)"', (INCLUDE / name).read_text())
+    return [inner for n in names for inner in (included(n) if n in GATHERED else [n])]
 
 
 def about_example(path):
@@ -30,7 +31,7 @@ def write_sources(folder):
     """What doxygen reads; returns the headers in the order of memtape.h and all.h."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "memtape").mkdir(parents=True)
-    names = [n for n in included("memtape.h") + included("all.h") if n not in GATHERED]
+    names = included("all.h")
     absent = {p.name for p in INCLUDE.glob("*.h")} - set(names) - set(GATHERED)
     if absent:
         sys.exit(f"reached neither by memtape.h nor by all.h: {sorted(absent)}")
@@ -62,7 +63,7 @@ def doxygen(folder):
                 "OPTIMIZE_OUTPUT_FOR_C": "YES", "TYPEDEF_HIDES_STRUCT": "YES", "MARKDOWN_SUPPORT": "NO",
                 "INLINE_SIMPLE_STRUCTS": "NO", "JAVADOC_AUTOBRIEF": "YES", "HIDE_UNDOC_MEMBERS": "NO",
                 "MACRO_EXPANSION": "YES", "EXPAND_ONLY_PREDEF": "YES",
-                "PREDEFINED": '"MT_API=" "MT_PRINTF(a,b)=" "__GNUC__=12"',
+                "PREDEFINED": '"MT_API=" "MT_PRINTF(a,b)=" "MT_C_BEGIN=" "MT_C_END=" "__GNUC__=12"',
                 "GENERATE_LATEX": "NO", "GENERATE_XML": "YES", "XML_PROGRAMLISTING": "NO", "GENERATE_HTML": "YES",
                 "HAVE_DOT": "NO", "HTML_EXTRA_STYLESHEET": f'"{HERE / "style.css"}"', "HTML_TIMESTAMP": "NO",
                 "DISABLE_INDEX": "NO", "GENERATE_TREEVIEW": "YES", "FULL_SIDEBAR": "NO", "HTML_COLORSTYLE_SAT": "40",

@@ -20,9 +20,7 @@
 #include "memtape/autocast.h"
 #include "memtape/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* A loss scale, and how it changes. */
 typedef struct mt_scaler mt_scaler;
@@ -66,7 +64,5 @@ typedef struct mt_scaler_state {
 MT_API mt_scaler_state mt_scaler_get(const mt_scaler *scaler);
 MT_API mt_status mt_scaler_set(mt_scaler *scaler, const mt_scaler_state *state);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

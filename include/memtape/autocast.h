@@ -19,9 +19,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Per thread; regions nest. dtype: MT_BF16, MT_F16, or MT_F32 to turn autocast off within. Hooks on
  * saved tensors run outside of any region but those they begin. */
@@ -46,7 +44,5 @@ typedef struct mt_duplicate {
 MT_API mt_status mt_visit_duplicates(mt_device *device,
                                      void (*fn)(void *user, const mt_duplicate *pair), void *user);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -8,9 +8,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- gradients ---- */
 
@@ -164,7 +162,5 @@ MT_API mt_status mt_set_balance_check(mt_device *device, bool on);
 /* Runs the check now. */
 MT_API mt_status mt_check_balance(mt_device *device);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

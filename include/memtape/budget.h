@@ -17,9 +17,7 @@
 #include "memtape/counters.h"
 #include "memtape/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 typedef struct mt_budget mt_budget; /* what was measured of one workload */
 /* What to keep and what to compute again, found for a budget. */
@@ -80,7 +78,5 @@ MT_API size_t mt_budget_plan_count(const mt_budget_plan *plan);
 MT_API mt_status mt_budget_plan_get(const mt_budget_plan *plan, size_t i, mt_budget_part *out,
                                     char *keeps, size_t n_bytes);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

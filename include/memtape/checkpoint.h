@@ -12,9 +12,7 @@
 
 #include "memtape/hooks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* inputs [n_in] are borrowed; outputs [n_out] become new references. It is called once in forward
  * and again in backward, then with inputs without history, and must call the same ops each time and
@@ -110,7 +108,5 @@ MT_API void mt_checkpoint_report_totals(const mt_checkpoint_report *report, size
  * checkpoints than comes back inside one, so that larger segments would lower the peak. */
 MT_API int mt_checkpoint_lint(const mt_checkpoint_report *report, char *buf, size_t n_bytes);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -8,9 +8,7 @@
 #include "memtape/group.h"
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
 MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group);
@@ -30,7 +28,5 @@ MT_API mt_tensor *mt_send(mt_tensor *x, const mt_group *group);
  * an expanded scalar. */
 MT_API mt_tensor *mt_recv(mt_tensor *x, const mt_group *group);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -16,9 +16,7 @@
 
 #include "memtape/hooks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Rules for packing saved tensors, and what they have packed. */
 typedef struct mt_compress mt_compress;
@@ -81,7 +79,5 @@ MT_API mt_status mt_compress_get_stats(mt_compress *compress, mt_compress_stats 
  * error on failure. Same shape; any floating dtypes. */
 MT_API double mt_relative_error(mt_tensor *got, mt_tensor *exact);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "memtape/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Kernels of a device without data need no scratch memory. These two functions make it count what
  * other kernels need; MT_ERR_UNSUPPORTED on devices with data, which count their own.
@@ -40,7 +38,5 @@ typedef struct mt_traffic {
 } mt_traffic;
 MT_API mt_traffic mt_traffic_get(const mt_device *device);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -6,9 +6,7 @@
 
 #include "memtape/memory.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* kind: "cpu", "cuda", or "meta". Tensors on meta have shapes, storages and addresses but no data:
  * all ops run and are counted as elsewhere, and reading a value is an error. The result is the
@@ -38,7 +36,5 @@ MT_API void mt_rng_set(mt_device *device, uint64_t seed, uint64_t offset);
  * thread that waits. */
 MT_API mt_status mt_device_sync(mt_device *device);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -7,9 +7,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* A DLManagedTensorVersioned. */
 typedef struct mt_dlpack mt_dlpack;
@@ -30,7 +28,5 @@ MT_API void mt_dlpack_free(mt_dlpack *managed);
  * more dimensions than MT_MAX_RANK, dtypes that mt_dtype lacks, elements that are not aligned. */
 MT_API mt_tensor *mt_from_dlpack(mt_device *device, mt_dlpack *managed);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

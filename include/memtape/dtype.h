@@ -6,9 +6,7 @@
 #include <stddef.h>
 #include "memtape/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* The most dimensions a tensor has. */
 #define MT_MAX_RANK 8
@@ -50,7 +48,5 @@ MT_API mt_bits mt_dtype_bits(mt_dtype dtype); /* all 0 for an unknown dtype */
 /* Name to dtype; false, and *out unchanged, if no dtype has the name. */
 MT_API bool mt_dtype_parse(const char *name, mt_dtype *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

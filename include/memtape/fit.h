@@ -9,9 +9,7 @@
 
 #include "memtape/parallel.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- GPUs ---- */
 
@@ -114,7 +112,5 @@ typedef struct mt_fit_result {
 MT_API mt_status mt_fit_search(const mt_fit_options *options, mt_fit_result *out);
 MT_API void mt_fit_free(mt_fit_result *result);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

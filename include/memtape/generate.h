@@ -9,9 +9,7 @@
 
 #include "memtape/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- the cache ---- */
 
@@ -92,7 +90,5 @@ MT_API mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, co
                              int64_t n, const mt_generate_options *options, mt_tokens_fn *fn,
                              void *user, mt_generate_stats *stats);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

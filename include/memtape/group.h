@@ -5,9 +5,7 @@
 #include <stdint.h>
 #include "memtape/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* What carries data between ranks, as one of them holds it. */
 typedef struct mt_comm mt_comm;
@@ -56,7 +54,5 @@ MT_API void mt_comm_free(mt_comm *comm);
 /* As mt_comm_free, but ends the other processes: a rank that has failed keeps no other waiting. */
 MT_API void mt_comm_abort(mt_comm *comm);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -5,9 +5,7 @@
 
 #include "memtape/autograd.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- hooks on saved tensors ---- */
 
@@ -137,7 +135,5 @@ MT_API mt_status mt_pop_op_hooks(void);
 /* The user of the innermost hooks pushed with these functions; NULL if there are none. */
 MT_API void *mt_find_op_hooks(const mt_op_hooks *hooks);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- layout in the storage ---- */
 
@@ -62,7 +60,5 @@ typedef struct mt_copy_times {
 } mt_copy_times;
 MT_API mt_status mt_copy_times_get(mt_device *device, mt_copy_times *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

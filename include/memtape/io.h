@@ -9,9 +9,7 @@
 
 #include "memtape/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* One entry of a file's metadata. */
 typedef struct mt_key_value {
@@ -87,7 +85,5 @@ MT_API mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer
 MT_API mt_status mt_checkpoint_load(mt_safetensors *file, mt_module *m, mt_optimizer *optimizer,
                                     int64_t *step);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

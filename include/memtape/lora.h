@@ -18,9 +18,7 @@
 
 #include "memtape/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* How a frozen weight is kept. */
 typedef enum mt_lora_base {
@@ -74,7 +72,5 @@ MT_API mt_status mt_lora_save(const char *path, mt_module *m);
  * On failure m is as before, but for being frozen. */
 MT_API mt_status mt_lora_load(const char *path, mt_module *m);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

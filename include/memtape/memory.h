@@ -14,9 +14,7 @@
 #include <stdint.h>
 #include "memtape/dtype.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Where tensors live (device.h). */
 typedef struct mt_device mt_device;
@@ -164,7 +162,5 @@ typedef void mt_mem_event_fn(void *user, const mt_mem_event *event);
 MT_API int mt_mem_add_observer(mt_device *device, mt_mem_event_fn *fn, void *user);
 MT_API void mt_mem_remove_observer(mt_device *device, int id);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

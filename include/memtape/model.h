@@ -6,9 +6,7 @@
 #include "memtape/quantize.h"
 #include "memtape/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Where a block's norms stand. */
 typedef enum mt_norm_place {
@@ -259,7 +257,5 @@ MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config)
 MT_API mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
                                 const int64_t *tokens, int64_t *input, int64_t *target);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -6,9 +6,7 @@
 
 #include "memtape/checkpoint.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* A forward function with named parameters and named children. */
 typedef struct mt_module mt_module;
@@ -119,7 +117,5 @@ MT_API mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t ro
 MT_API mt_module *mt_activation_new(mt_act act, bool inplace);
 MT_API mt_module *mt_dropout_new(double p); /* of probability p, in training */
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -18,9 +18,7 @@
 
 #include "memtape/hooks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Host memory or a disk for saved tensors, and what went there. */
 typedef struct mt_offload mt_offload;
@@ -78,7 +76,5 @@ MT_API const mt_saved_hooks *mt_offload_hooks(void);
 /* Waits for copies in progress, so that all seconds are counted. */
 MT_API mt_status mt_offload_get_stats(mt_offload *offload, mt_offload_stats *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "memtape/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* A row of the table of ops. */
 typedef struct mt_op_info {
@@ -27,7 +25,5 @@ typedef struct mt_op_info {
 MT_API int mt_op_count(void);
 MT_API mt_op_info mt_op_get(int i);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

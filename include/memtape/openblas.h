@@ -8,9 +8,7 @@
 
 #include "memtape/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* The OpenBLAS of this process. */
 typedef struct mt_openblas {
@@ -21,7 +19,5 @@ typedef struct mt_openblas {
 /* Its strings live as long as the process. */
 MT_API mt_openblas mt_openblas_get(void);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

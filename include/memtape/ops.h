@@ -8,9 +8,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* ---- element-wise; two inputs broadcast as in NumPy ---- */
 MT_API mt_tensor *mt_add(mt_tensor *a, mt_tensor *b);                  /* a + b */
@@ -195,7 +193,5 @@ MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, do
 MT_API mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                            double cap, bool causal, double dropout);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "memtape/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Steps a module's parameters, and holds the state for that. */
 typedef struct mt_optimizer mt_optimizer;
@@ -132,7 +130,5 @@ MT_API mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm);
  * then half a cosine from max down to min at step `total`, and min from there on. */
 MT_API double mt_cosine_lr(int64_t step, int64_t warmup, int64_t total, double max, double min);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -15,9 +15,7 @@
 #include "memtape/model.h"
 #include "memtape/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* What of ZeRO 3's parameters is gathered as one. */
 typedef enum mt_gather_unit {
@@ -223,7 +221,5 @@ MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *confi
                                  const mt_parallel *parallel, int64_t batch, int64_t seq,
                                  const char *checkpoint, mt_rank_report *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

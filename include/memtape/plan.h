@@ -11,9 +11,7 @@
 
 #include "memtape/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* What is to be run. */
 typedef struct mt_plan_run {
@@ -108,7 +106,5 @@ MT_API mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *
  * (0,1], is reached.   (Narayanan et al. 2021, 5.1: 8 N T / (n X)) */
 MT_API double mt_plan_seconds(double flops, int64_t devices, double rate, double utilisation);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Prints a line with dtype, shape, device and the op that made t (or "requires grad"), and the
  * values in torch's format: one format for all, columns aligned, lines of 80. Of more than 1000
@@ -20,7 +18,5 @@ extern "C" {
  */
 MT_API mt_status mt_print(const mt_tensor *t, FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

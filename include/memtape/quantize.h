@@ -4,9 +4,7 @@
 
 #include "memtape/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* u8 [(n+7)/8]: bit i % 8 of byte i / 8 is 1 if element i, in row-major order, is true (bool) or
  * above 0 (floating; also for NaN, as relu's backward passes its gradient). */
@@ -47,7 +45,5 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "memtape/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Writes the page of --html to `path`, whole or not at all. `report` is JSON text as the program's
  * --json writes it (docs/profile-json.md), of schema memtape.profile/1, memtape.sweep/1,
@@ -15,7 +13,5 @@ extern "C" {
  * MT_ERR_FORMAT if it is no such report, MT_ERR_IO if the file cannot be written. */
 MT_API mt_status mt_report_write_html(const char *title, const char *report, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -8,9 +8,7 @@
 
 #include "memtape/generate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Zero is the usual choice for all but config. */
 typedef struct mt_serve_options {
@@ -44,7 +42,5 @@ MT_API mt_status mt_serve_measure(const mt_serve_options *options, int64_t seque
 MT_API mt_status mt_serve_most(const mt_serve_options *options, size_t capacity,
                                mt_serve_need *out);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

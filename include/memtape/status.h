@@ -12,8 +12,13 @@
 #ifndef MEMTAPE_STATUS_H
 #define MEMTAPE_STATUS_H
 
+/* Around the declarations of a header: C's, for C++, too. */
 #ifdef __cplusplus
-extern "C" {
+#define MT_C_BEGIN extern "C" {
+#define MT_C_END   }
+#else
+#define MT_C_BEGIN
+#define MT_C_END
 #endif
 
 #if defined(__GNUC__)
@@ -25,6 +30,8 @@ extern "C" {
 #define MT_API
 #define MT_PRINTF(fmt, args)
 #endif
+
+MT_C_BEGIN
 
 /* Whether a call did what it was asked to, and if not, what kind of reason there is. */
 typedef enum mt_status {
@@ -47,7 +54,5 @@ MT_API void mt_clear_error(void); /* status MT_OK, text "" */
 /* "ok", "bad argument", "out of memory", ... Never NULL. */
 MT_API const char *mt_status_name(mt_status status);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -16,9 +16,7 @@
 
 #include "memtape/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* Inputs of a step at most. */
 #define MT_STEP_INPUTS 4
@@ -55,7 +53,5 @@ MT_API mt_tensor *mt_step_graph_run(mt_step_graph *graph, mt_step_fn *fn, void *
                                     double variant, int n_inputs, const mt_step_input *inputs);
 MT_API mt_step_graph_stats mt_step_graph_get(const mt_step_graph *graph); /* so far */
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

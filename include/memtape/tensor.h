@@ -8,9 +8,7 @@
 
 #include "memtape/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+MT_C_BEGIN
 
 /* A view of a storage, and its place on the tape. */
 typedef struct mt_tensor mt_tensor;
@@ -123,7 +121,5 @@ MT_API mt_status mt_fill(mt_tensor *t, double value);
 MT_API mt_status mt_copy(mt_tensor *t, const mt_tensor *src);
 MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes);
 
-#ifdef __cplusplus
-}
-#endif
+MT_C_END
 #endif

@@ -13,38 +13,14 @@ const mti_backend *mti_module_entry(const mti_host *from)
     return &mti_module_backend;
 }
 
-static mt_status fail_with(mt_status status, const char *fmt, va_list arguments)
-{
-    char text[1024];
-    mti_vformat(text, sizeof text, fmt, arguments);
-    return host->fail(status, text);
-}
-
 mt_status mti_fail(mt_status status, const char *fmt, ...)
 {
+    char text[1024];
     va_list arguments;
     va_start(arguments, fmt);
-    fail_with(status, fmt, arguments);
+    mti_vformat(text, sizeof text, fmt, arguments);
     va_end(arguments);
-    return status;
-}
-
-bool mti_fail_bool(mt_status status, const char *fmt, ...)
-{
-    va_list arguments;
-    va_start(arguments, fmt);
-    fail_with(status, fmt, arguments);
-    va_end(arguments);
-    return false;
-}
-
-void *mti_fail_null(mt_status status, const char *fmt, ...)
-{
-    va_list arguments;
-    va_start(arguments, fmt);
-    fail_with(status, fmt, arguments);
-    va_end(arguments);
-    return NULL;
+    return host->fail(status, text);
 }
 
 void *mti_malloc(size_t n_bytes) { return host->malloc(n_bytes); }

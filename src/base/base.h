@@ -21,8 +21,8 @@
 /* Record a failure and return its status. */
 mt_status mti_fail(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
 /* The same for functions that return bool (false) or a pointer (NULL). */
-bool mti_fail_bool(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
-void *mti_fail_null(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
+#define mti_fail_bool(...) (mti_fail(__VA_ARGS__), false)
+#define mti_fail_null(...) ((void *)(mti_fail(__VA_ARGS__), NULL))
 
 /* True if `object` is not NULL. A NULL object is usually one that an earlier call failed to
  * make, so an error that is already recorded stays; without one, this records "relu: x is NULL".

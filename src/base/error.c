@@ -25,24 +25,6 @@ mt_status mti_fail(mt_status status, const char *fmt, ...)
     return status;
 }
 
-bool mti_fail_bool(mt_status status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    record(status, fmt, args);
-    va_end(args);
-    return false;
-}
-
-void *mti_fail_null(mt_status status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    record(status, fmt, args);
-    va_end(args);
-    return NULL;
-}
-
 /* ---- failures within failures ---- */
 
 uint64_t mti_failures(void) { return last.count; }

@@ -4,6 +4,7 @@
 #define MTI_CLI_TRAIN_RANKS_H
 
 #include "options/options.h"
+#include "trainer/trainer.h"
 #include "measure/together.h"
 
 /* Which of the ranks this one is, in the workload and in *f. */

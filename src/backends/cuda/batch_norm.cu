@@ -9,7 +9,7 @@
 
 #define BLOCK          256
 #define WARP           32
-#define LEAST_ELEMENTS 8192 /* of a channel, for each of the blocks that share it */
+#define LEAST_PART 8192 /* of a channel, for each of the blocks that share it */
 #define WHOLE          -1
 
 struct batch_job {
@@ -208,7 +208,7 @@ static bool run(mti_ctx *ctx, batch_job *job, const mti_view *like, bool backwar
     job->batch = like->shape[0], job->channels = like->shape[1], job->s = like->shape[2];
     if (job->channels == 0) return true;
     job->abreast = job->s >= 2 * WARP ? 1 : WARP;
-    int64_t parts = job->batch * job->s / LEAST_ELEMENTS, most = MTI_DESK_SLOTS / job->channels;
+    int64_t parts = job->batch * job->s / LEAST_PART, most = MTI_DESK_SLOTS / job->channels;
     parts = parts < most ? parts : most;
     job->parts = parts < 1 ? 1 : (int)parts;
     mti_borrowed_desk own(ctx);
