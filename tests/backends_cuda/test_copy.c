@@ -134,6 +134,23 @@ static void a_download_is_one_wait(void **state)
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
 }
 
+/* The source may be written when the call returns, page-locked or not. */
+static void an_upload_has_read_its_source(void **state)
+{
+    mtt_pair *p = *state;
+    mtt_twin x, y;
+    make_lines(p, &x, &y);
+    char *locked = p->dev->host_alloc(p->dev_ctx, x.n_block);
+    mtt_ok(locked, "host_alloc");
+    memcpy(locked, x.host.data, x.n_block);
+    mtt_ok(p->dev->upload(p->dev_ctx, y.dev.data, locked, x.n_block), "upload");
+    memset(locked, 0, x.n_block);
+    mtt_ok(p->dev->download(p->dev_ctx, y.host.data, y.dev.data, y.n_block), "download");
+    assert_memory_equal(x.host.data, y.host.data, y.n_block);
+    p->dev->host_free(p->dev_ctx, locked, x.n_block);
+    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+}
+
 /* A driver refuses to free page-locked memory then, which ends the capture. */
 static void page_locked_memory_given_back_in_a_capture_is_freed_after_it(void **state)
 {
@@ -167,6 +184,7 @@ int main(void)
         cmocka_unit_test(heads_are_moved_in_vectors),
         cmocka_unit_test(extreme_numbers_are_cast_as_on_the_cpu),
         cmocka_unit_test(a_download_is_one_wait),
+        cmocka_unit_test(an_upload_has_read_its_source),
         cmocka_unit_test(page_locked_memory_given_back_in_a_capture_is_freed_after_it),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);

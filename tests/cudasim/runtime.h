@@ -26,6 +26,10 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToDevice,
     cudaMemcpyDefault
 };
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost };
+struct cudaPointerAttributes {
+    cudaMemoryType type;
+};
 enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
     cudaDevAttrComputeCapabilityMajor = 75,
@@ -74,6 +78,7 @@ template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t n_byte
 }
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);

@@ -259,6 +259,14 @@ cudaError_t cudaFreeHost(void *p)
     return cudaSuccess;
 }
 
+/* Only host memory is asked for. */
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *p)
+{
+    my_turn mine(turn);
+    out->type = is_page_locked(p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+
 /* ---- copies ---- */
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)

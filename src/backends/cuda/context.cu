@@ -187,8 +187,9 @@ size_t mti_cuda_room(mti_ctx *)
     return SIZE_MAX;
 }
 
-/* A copy from pageable memory waits until the driver has read it, so a small value is passed as a
- * kernel argument instead. Either way the caller may reuse `host` when the call returns. */
+/* The caller may reuse `host` when the call returns. A small value is passed as a kernel argument,
+ * and a copy from pageable memory returns when the driver has read it; one from page-locked memory
+ * does not, and is waited for. */
 static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst = value; }
 
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
@@ -199,9 +200,14 @@ bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
         memcpy(&value, host, sizeof value);
         return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
     }
+    cudaPointerAttributes of_host = {};
+    bool waits = n_bytes && cudaPointerGetAttributes(&of_host, host) == cudaSuccess &&
+                 of_host.type == cudaMemoryTypeHost;
     return !n_bytes ||
-           mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
-                       "upload");
+           (mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
+                        "upload") &&
+            (!waits || (mti_cuda_wait_for_ranks(ctx) &&
+                        mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "upload"))));
 }
 
 #ifdef MTI_CUDASIM
