@@ -132,6 +132,29 @@ static void the_search_finds_what_trying_all_ways_finds(void **state)
     }
 }
 
+/* Twice the layers have 2.8 times as many options (lengths of groups rise with the root), and
+ * fronts twice as wide; nothing else grows, whether a budget is refused, tight or ample. */
+static void the_work_grows_with_the_layers_and_no_faster_than_its_options(void **state)
+{
+    (void)state;
+    int64_t tried = 0, n_simulations = 0;
+    for (int64_t layers = 8; layers <= 64; layers *= 2) {
+        workload w = workload_gpt(layers);
+        mt_budget *b = budget_of(&w);
+        const mt_budget_plan *none;
+        assert_int_equal(mt_budget_solve(b, 1, &none), MT_ERR_MEMORY);
+        mt_clear_error();
+        for (int k = 1; k < 8; k++) solve(b, budget_at(b, k, 8));
+        print_message("%lld layers: %lld ways tried, %d simulations\n", (long long)layers,
+                      (long long)b->search.n_tried, b->n_simulations);
+        if (tried) assert_true(b->search.n_tried <= 8 * tried);
+        if (tried) assert_true(b->n_simulations <= n_simulations + 20);
+        tried = b->search.n_tried;
+        n_simulations = b->n_simulations;
+        mt_budget_free(b);
+    }
+}
+
 /* ---- every plan of small models is simulated ---- */
 
 typedef struct tried {
@@ -495,6 +518,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_what_trying_all_ways_finds),
+        cmocka_unit_test(the_work_grows_with_the_layers_and_no_faster_than_its_options),
         cmocka_unit_test(no_plan_of_a_few_layers_is_better),
         cmocka_unit_test(the_sums_of_the_search_are_what_the_simulation_measures),
         cmocka_unit_test(rests_of_blocks_count_towards_a_budget),
