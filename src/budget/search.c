@@ -35,7 +35,8 @@ static bool is_cheaper(const way *a, const way *b)
     return a->flops != b->flops ? a->flops < b->flops : a->remade < b->remade;
 }
 
-/* Fewest bytes first, then the cheapest; the other keys only make the choice among equals fixed. */
+/* Fewest bytes first, then the cheapest; the other keys only make the choice among equals fixed:
+ * the first that add_way is given. Else two budgets could give equal plans with unequal rests. */
 static int by_need(const void *x, const void *y)
 {
     const way *a = x, *b = y;
