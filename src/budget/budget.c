@@ -12,6 +12,7 @@ mt_budget *mt_budget_new(mt_budget_run_fn *run, void *user)
     b->run = run;
     b->user = user;
     b->least = -1;
+    b->search.table = &b->table;
     if (mti_budget_measure(b)) return b;
     mt_budget_free(b);
     return NULL;
@@ -20,6 +21,7 @@ mt_budget *mt_budget_new(mt_budget_run_fn *run, void *user)
 void mt_budget_free(mt_budget *b)
 {
     if (!b) return;
+    mti_budget_search_end(&b->search);
     for (int64_t i = 0; b->table.at && i < b->table.layers; i++) mti_free(b->table.at[i].at);
     mti_free(b->table.at);
     for (size_t i = 0; i < b->plans.n; i++) mti_budget_plan_free(b->plans.at[i]);
@@ -81,7 +83,7 @@ static bool find(mt_budget *b, int64_t expected, int64_t n_bytes, mt_budget_plan
     for (*plan = NULL; !*plan;) {
         mti_budget_answer a;
         bool found;
-        if (!mti_budget_search(&b->table, expected, &a, &found)) return false;
+        if (!mti_budget_next(&b->search, expected, &a, &found)) return false;
         if (!found) return true;
         mt_budget_plan *next = simulate_answer(b, &a);
         mti_free(a.path.at);
@@ -97,8 +99,7 @@ static bool find_least(mt_budget *b)
     if (b->least >= 0) return true;
     int64_t expected;
     mt_budget_plan *plan;
-    if (!mti_budget_least(&b->table, b->plain_peak, &expected) ||
-        !find(b, expected, INT64_MAX, &plan))
+    if (!mti_budget_least(&b->table, &expected) || !find(b, expected, INT64_MAX, &plan))
         return false;
     int64_t least = b->plain_peak;
     do { /* the plan with the fewest rounded bytes may have larger rests than another */

@@ -82,12 +82,21 @@ typedef struct mti_budget_answer {
     uint64_t flops, remade;
 } mti_budget_answer;
 
+/* A search keeps what it has found for the budgets after it. */
+typedef struct mti_budget_search {
+    const mti_budget_table *table;
+    int64_t n_bytes;              /* the latest budget that was searched, ... */
+    double limit, step;           /* ... up to which cost, and by how much that rises next */
+    struct mti_budget_ways *ways; /* [layers + 1] */
+    int64_t n_tried;              /* ways that were looked at */
+} mti_budget_search;
+
 /* The fewest flops, then the fewest bytes remade, whose peak is at most n_bytes; of equals the one
  * with the lowest peak. *found false: there is none. False: memory ran out. */
-bool mti_budget_search(const mti_budget_table *t, int64_t n_bytes, mti_budget_answer *a,
-                       bool *found);
-/* *least: the lowest possible peak, at most `most`, which is known to be possible. */
-bool mti_budget_least(const mti_budget_table *t, int64_t most, int64_t *least);
+bool mti_budget_next(mti_budget_search *s, int64_t n_bytes, mti_budget_answer *a, bool *found);
+void mti_budget_search_end(mti_budget_search *s);
+/* *least: the lowest possible peak. */
+bool mti_budget_least(const mti_budget_table *t, int64_t *least);
 
 /* ---- observing a run (watch.c) ---- */
 
@@ -141,6 +150,7 @@ struct mt_budget {
     mti_budget_product products[MTI_BUDGET_PRODUCTS];
     bool has_core;
     mti_budget_table table;
+    mti_budget_search search;  /* of the table */
     int64_t plain_peak, least; /* of whole blocks; least: -1 until it is asked for */
     int n_simulations;
     MTI_VEC(mt_budget_plan *) plans; /* found so far */

@@ -28,7 +28,7 @@ static void frame_free(void *user)
     mti_free(f->decisions.at);
     for (size_t i = 0; i < f->entries.n; i++) mt_saved_free(f->entries.at[i].again);
     mti_free(f->entries.at);
-    mti_free(f->seen.at);
+    mti_hashmap_free(&f->seen);
     for (int i = 0; f->in && i < f->n_in; i++) mt_saved_free(f->in[i].saved);
     mti_free(f->in);
     if (f->destroy) f->destroy(f->user);

@@ -59,7 +59,7 @@ typedef struct mti_frame {
     bool answered;                   /* ... if it was asked */
     struct mti_frame *outer, *inner; /* checkpoints around and inside, in forward */
     /* report */
-    MTI_VEC(uint64_t) seen; /* serials of storages given up */
+    mti_hashmap seen; /* serials of storages given up */
     size_t inside_bytes, policy_bytes;
 } mti_frame;
 

@@ -6,7 +6,7 @@
 struct mt_checkpoint_report {
     int depth;
     MTI_VEC(mt_checkpoint_segment) segments;
-    MTI_VEC(uint64_t) inputs; /* serials counted in `between` */
+    mti_hashmap inputs; /* serials counted in `between` */
     size_t between, inside;
 };
 
@@ -18,7 +18,8 @@ mt_checkpoint_report *mt_checkpoint_report_new(void)
 void mt_checkpoint_report_clear(mt_checkpoint_report *r)
 {
     if (!r) return;
-    r->segments.n = r->inputs.n = 0;
+    r->segments.n = 0;
+    mti_hashmap_free(&r->inputs);
     r->between = r->inside = 0;
 }
 
@@ -26,7 +27,7 @@ void mt_checkpoint_report_free(mt_checkpoint_report *r)
 {
     if (!r) return;
     mti_free(r->segments.at);
-    mti_free(r->inputs.at);
+    mti_hashmap_free(&r->inputs);
     mti_free(r);
 }
 
@@ -58,19 +59,17 @@ static mt_checkpoint_report *report_of(const mti_frame *f)
     return mt_recomputing() ? NULL : f->options.report;
 }
 
-static bool in(const uint64_t *at, size_t n, uint64_t serial)
+static bool in(const mti_hashmap *serials, uint64_t serial)
 {
-    while (n--) /* from the end: a storage saved twice is mostly saved twice in a row */
-        if (at[n] == serial) return true;
-    return false;
+    return mti_hashmap_find(serials, serial) != MTI_NO_PLACE;
 }
 
 bool mti_report_saved(mti_frame *f, const mt_tensor *t)
 {
     if (!report_of(f)) return true;
     mt_storage_info s = mt_storage_of(t);
-    if (in(f->seen.at, f->seen.n, s.serial)) return true;
-    if (!MTI_PUSH(&f->seen, s.serial)) return false;
+    if (in(&f->seen, s.serial)) return true;
+    if (!mti_hashmap_add(&f->seen, s.serial, 0)) return false;
     f->inside_bytes += s.bytes;
     return true;
 }
@@ -96,8 +95,8 @@ mt_status mti_report_leave(mti_frame *f, mt_tensor *const *inputs)
         for (int k = 0; k < i; k++) skip = skip || mt_same_storage(inputs[i], inputs[k]);
         if (skip) continue;
         s.input_bytes += info.bytes;
-        if (s.depth || in(r->inputs.at, r->inputs.n, info.serial)) continue;
-        if (!MTI_PUSH(&r->inputs, info.serial)) return mt_last_status();
+        if (s.depth || in(&r->inputs, info.serial)) continue;
+        if (!mti_hashmap_add(&r->inputs, info.serial, 0)) return mt_last_status();
         r->between += info.bytes;
     }
     if (!inputs) return MT_OK;

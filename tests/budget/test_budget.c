@@ -99,7 +99,9 @@ static void assert_same_answer(const mti_budget_table *t, int64_t n_bytes)
     mti_budget_answer a;
     bool found;
     try_all(t, 0, n_bytes, 0, (best){.found = false}, &expected);
-    assert_true(mti_budget_search(t, n_bytes, &a, &found));
+    mti_budget_search s = {.table = t};
+    assert_true(mti_budget_next(&s, n_bytes, &a, &found));
+    mti_budget_search_end(&s);
     assert_int_equal(found, expected.found);
     if (found) {
         assert_int_equal(a.flops, expected.flops);
@@ -121,12 +123,35 @@ static void the_search_finds_what_trying_all_ways_finds(void **state)
         int64_t least;
         try_all(&x.t, 0, INT64_MAX, 0, (best){.found = false}, &all);
         assert_true(all.found);
-        assert_true(mti_budget_least(&x.t, all.peak, &least));
+        assert_true(mti_budget_least(&x.t, &least));
         assert_same_answer(&x.t, least);
         best below = {.found = false};
         try_all(&x.t, 0, least - 1, 0, (best){.found = false}, &below);
         assert_false(below.found);
         for (int64_t k = 0; k < x.t.layers; k++) mti_free(x.at[k].at);
+    }
+}
+
+/* Twice the layers have 2.8 times as many options (lengths of groups rise with the root), and
+ * fronts twice as wide; nothing else grows, whether a budget is refused, tight or ample. */
+static void the_work_grows_with_the_layers_and_no_faster_than_its_options(void **state)
+{
+    (void)state;
+    int64_t tried = 0, n_simulations = 0;
+    for (int64_t layers = 8; layers <= 64; layers *= 2) {
+        workload w = workload_gpt(layers);
+        mt_budget *b = budget_of(&w);
+        const mt_budget_plan *none;
+        assert_int_equal(mt_budget_solve(b, 1, &none), MT_ERR_MEMORY);
+        mt_clear_error();
+        for (int k = 1; k < 8; k++) solve(b, budget_at(b, k, 8));
+        print_message("%lld layers: %lld ways tried, %d simulations\n", (long long)layers,
+                      (long long)b->search.n_tried, b->n_simulations);
+        if (tried) assert_true(b->search.n_tried <= 8 * tried);
+        if (tried) assert_true(b->n_simulations <= n_simulations + 20);
+        tried = b->search.n_tried;
+        n_simulations = b->n_simulations;
+        mt_budget_free(b);
     }
 }
 
@@ -493,6 +518,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_what_trying_all_ways_finds),
+        cmocka_unit_test(the_work_grows_with_the_layers_and_no_faster_than_its_options),
         cmocka_unit_test(no_plan_of_a_few_layers_is_better),
         cmocka_unit_test(the_sums_of_the_search_are_what_the_simulation_measures),
         cmocka_unit_test(rests_of_blocks_count_towards_a_budget),
