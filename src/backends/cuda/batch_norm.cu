@@ -7,10 +7,10 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
-#define BLOCK          256
-#define WARP           32
+#define BLOCK      256
+#define WARP       32
 #define LEAST_PART 8192 /* of a channel, for each of the blocks that share it */
-#define WHOLE          -1
+#define WHOLE      -1
 
 struct batch_job {
     const void *x, *dy; /* dy: backward only */
