@@ -142,8 +142,11 @@ static void the_work_grows_with_the_layers_and_no_faster_than_its_options(void *
         workload w = workload_gpt(layers);
         mt_budget *b = budget_of(&w);
         const mt_budget_plan *none;
+        int64_t n_options = 0;
+        for (int64_t i = 0; i < layers; i++) n_options += (int64_t)b->table.at[i].n;
         assert_int_equal(mt_budget_solve(b, 1, &none), MT_ERR_MEMORY);
         mt_clear_error();
+        assert_true(b->search.n_tried <= n_options * layers);
         for (int k = 1; k < 8; k++) solve(b, budget_at(b, k, 8));
         print_message("%lld layers: %lld ways tried, %d simulations\n", (long long)layers,
                       (long long)b->search.n_tried, b->n_simulations);
