@@ -329,7 +329,10 @@ template <class T>
 __global__ void __launch_bounds__(COLUMNS *COLUMN_PARTS) norm_add_slots(const slots_job job)
 {
     MTI_SHARED(double, parts[COLUMN_PARTS][COLUMNS]);
-    const mti_wide<T> *sums = static_cast<const mti_wide<T> *>(job.sums[blockIdx.y]);
+    /* not indexed, which would copy the arrays to local memory */
+    const mti_wide<T> *sums =
+        static_cast<const mti_wide<T> *>(blockIdx.y ? job.sums[1] : job.sums[0]);
+    T *out = static_cast<T *>(blockIdx.y ? job.out[1] : job.out[0]);
     int x = (int)threadIdx.x % COLUMNS, part = (int)threadIdx.x / COLUMNS;
     int64_t column = (int64_t)blockIdx.x * COLUMNS + x;
     int64_t run = (job.slots + COLUMN_PARTS - 1) / COLUMN_PARTS, end = (part + 1) * run;
@@ -341,7 +344,7 @@ __global__ void __launch_bounds__(COLUMNS *COLUMN_PARTS) norm_add_slots(const sl
     __syncthreads();
     if (part == 0 && column < job.n) {
         for (int i = 1; i < COLUMN_PARTS; i++) sum += parts[i][x];
-        static_cast<T *>(job.out[blockIdx.y])[column] = mti_narrow<T>((mti_wide<T>)sum);
+        out[column] = mti_narrow<T>((mti_wide<T>)sum);
     }
 }
 
