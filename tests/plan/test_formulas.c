@@ -233,8 +233,8 @@ static void invalid_input_is_refused(void **state)
     mt_plan_states(&good, &(mt_plan_training){"adamw"}, NULL),
         mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_parameters_in_brief(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
-    mt_plan_states(&good, &(mt_plan_training){"lion"}, &f),
-        mtt_failed(MT_ERR_ARGUMENT, "lion", "sgd-momentum");
+    mt_plan_states(&good, &(mt_plan_training){"adagrad"}, &f),
+        mtt_failed(MT_ERR_ARGUMENT, "adagrad", "sgd-momentum", "lion");
     bad.batch = 0;
     mt_plan_activations(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "batch 0");
     bad = good, bad.checkpoint = "some";
