@@ -57,8 +57,9 @@ typedef struct mt_compress_stats {
     size_t saves_shared; /* views of a storage that was packed already by the same rule */
     size_t saves_left;   /* not packed by any rule */
     mt_compress_count by_rule[MT_COMPRESS_RULE_COUNT];
-    /* Of those, storages that were still held unpacked at mt_compress_end (or now, before it), by a
-     * caller or by an op for which they are not packed. Their packed copies cost extra bytes. */
+    /* Among those, storages that were still held unpacked at mt_compress_end (or now, before it),
+     * by a caller or by an op for which they are not packed. Their packed copies cost extra bytes.
+     */
     mt_compress_count in_vain;
 } mt_compress_stats;
 

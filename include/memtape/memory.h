@@ -42,7 +42,7 @@ MT_API const char *mt_category_name(mt_category category); /* "parameter", ... *
 typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
 MT_API const char *mt_save_role_name(mt_save_role role); /* "input", "output", "aux" */
 
-/* Who saves a tensor, and as what. */
+/* A saver of a tensor: which op keeps it, and as which argument. */
 typedef struct mt_saver {
     const char *module, *op, *argument; /* "gpt.h.3.mlp.act", "gelu", "x" */
     mt_save_role role;

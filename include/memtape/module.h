@@ -50,7 +50,7 @@ MT_API mt_tensor *mt_forward(mt_module *m, mt_tensor *x);
 /* mt_forward of the child of that name; an error if there is none. */
 MT_API mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x);
 
-/* Of m and everything under it. Dropout acts in training only. */
+/* Sets the mode of m and everything under it. Dropout acts in training only. */
 MT_API void mt_module_set_training(mt_module *m, bool training);
 MT_API bool mt_module_training(const mt_module *m);
 

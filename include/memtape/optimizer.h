@@ -20,10 +20,10 @@ typedef struct mt_sgd_options {
 /* How AdamW stores m and v. Its arithmetic is in f32 (f64 for f64) in any case. */
 typedef enum mt_moments {
     MT_MOMENTS_WIDE, /* f32 (f64 for f64) */
-    /* Of 16-bit parameters in their dtype, rounded to nearest after each step, as torch.optim.AdamW
-     * keeps them. In bf16 v cannot shrink: 0.999 v rounds to v. */
+    /* Moments of 16-bit parameters in their dtype, rounded to nearest after each step, as
+     * torch.optim.AdamW keeps them. In bf16 v cannot shrink: 0.999 v rounds to v. */
     MT_MOMENTS_NARROW,
-    /* Of parameters of at least MT_MOMENTS_8BIT_LEAST elements, but f64, a byte each, and an f32
+    /* For parameters of at least MT_MOMENTS_8BIT_LEAST elements, but f64: a byte each, and an f32
      * scale for each 256 (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"; the
      * codes of bitsandbytes' AdamW8bit). The state is a u8 tensor of one dimension: n codes, padded
      * to a multiple of 4, then the scales. */

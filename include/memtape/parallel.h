@@ -153,7 +153,7 @@ MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor
  * by one process (mt_checkpoint_load), and back. Each rank writes and reads its own elements; none
  * gathers the model. */
 
-/* Of all ranks of `world`, which call it together and write one file, in a folder that all of them
+/* All ranks of `world` call it together and write one file, in a folder that all of them
  * see: rank 0 makes it beside its target and renames it once every rank's bytes are on the disk. If
  * one fails, all have its error, and the target is what it was. optimizer: over mt_stage_stepped,
  * not with moments in 8 bits; may be NULL. world NULL: one process. */
@@ -179,7 +179,7 @@ typedef struct mt_rank_row {
     const char *what;
     int64_t bytes;
 } mt_rank_row;
-/* Of mt_rank_report: rows, and bytes of a text. */
+/* Limits of mt_rank_report: rows, and bytes of a text. */
 #define MT_RANK_ROWS 10
 #define MT_RANK_TEXT 256
 

@@ -66,7 +66,7 @@ typedef struct mt_plan_component {
 /* Kinds of products at most. */
 #define MT_PLAN_MAX_COMPONENTS 6
 
-/* Of a forward pass: L(24bsh^2 + 4bs^2h) + 2bshv; expected: the operations that the ops of one
+/* A forward pass: L(24bsh^2 + 4bs^2h) + 2bshv; expected: the operations that the ops of one
  * count. components[MT_PLAN_MAX_COMPONENTS] (may be NULL, with *n) sum to it. */
 MT_API mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
                                        mt_plan_component *components, int *n);

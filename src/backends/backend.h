@@ -33,12 +33,13 @@ static inline int64_t mti_view_count(const mti_view *v)
 }
 bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
-/* Of gemm_sums, for the kernel sum: a^T, whose columns are summed, and the sums as its one row. */
+/* The operands of gemm_sums for the kernel sum: a^T, whose columns are summed, and the sums as a
+ * row. */
 void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_view *y);
 
-/* Of ranks that share a vocabulary (kernels.def): an index that is no row of this rank's; targets
- * that are ignored, and that are classes of others. Far from any class, so that differences are
- * numbers. */
+/* For ranks that share a vocabulary (kernels.def): an index that is no row of this rank; a target
+ * that is ignored, and one that is another rank's class. They are far from any class, so that
+ * differences are numbers. */
 #define MTI_NO_ROW    INT64_MIN
 #define MTI_IGNORED   (INT64_MIN / 2)
 #define MTI_ELSEWHERE (INT64_MAX / 2)

@@ -49,7 +49,7 @@ bool mti_module_find(const char *kind, char path[MTI_MODULE_PATH])
 
     char self[MTI_MODULE_PATH];
     Dl_info info;
-    /* Of the program it gives the name that it was called by, which may lack the folder. */
+    /* For the program it gives the name that it was called by, which may lack the folder. */
     bool found = dladdr((const void *)&host, &info) && info.dli_fname &&
                  strchr(info.dli_fname, '/') && realpath(info.dli_fname, self);
     const char *slash = found || realpath("/proc/self/exe", self) ? strrchr(self, '/') : NULL;

@@ -10,7 +10,7 @@
 #include "memtape/status.h"
 #include "memtape/dtype.h"
 
-/* Of a static function for what hardly ever happens: it costs its callers no registers. */
+/* Marks a static function for what hardly ever happens: it costs its callers no registers. */
 #define MTI_COLD __attribute__((noinline, cold))
 
 /* ---- errors: a thread's last failure stays until the next one or until it is cleared ----

@@ -205,7 +205,7 @@ static bool read_option(const json_t *value, mti_options *o, const mti_option_ro
     return (text && mti_options_set(o, r->name, kept)) || damaged(key);
 }
 
-/* Those that were not given again. Older files have none of the memory options. */
+/* Reads the options that were not given again. Older files have none of the memory options. */
 static bool read_options(const json_t *j, mti_options *o)
 {
     const json_t *memory = json_object_get(j, "spared");

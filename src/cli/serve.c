@@ -11,7 +11,7 @@ static const mt_quant formats[MTI_WEIGHTS_COUNT] = {
 
 /* ---- what is measured ---- */
 
-/* Those given, or the usual ones. */
+/* The forms that were given, or the usual ones. */
 typedef struct forms {
     int n_weights, n_caches;
     mti_weights_choice weights[MTI_WEIGHTS_COUNT];

@@ -42,7 +42,7 @@ static bool has_addresses(void)
     return true;
 }
 
-/* Of an MPI to which the launcher does not belong, each process is the only one. */
+/* With an MPI that is not the launcher's each process would be the only one. */
 static mt_comm *open_world(const mti_launch *l)
 {
     if (!mti_launch_reached())

@@ -16,7 +16,7 @@ int mti_together_end(mt_comm *world, const char *name, int status, const char *m
 /* On rank 0 *out: {"schema": "memtape.ranks/1", "ranks": [..]} of every rank's `own`, which is
  * taken over; on the others NULL. Every rank calls it. */
 bool mti_together_gather(mt_comm *world, json_t *own, json_t **out);
-/* Of one rank, while others may wait for it: prints its last error and ends all of them. */
+/* A rank that has failed while others may wait for it prints its last error and ends all ranks. */
 void mti_together_abort(mt_comm *world, const char *name);
 
 #endif

@@ -57,8 +57,9 @@ bool mti_send_on(mti_call *c, const mt_group *group, mti_way way, mt_tensor *x);
 const mt_tensor *mti_on_the_way(const mt_comm *comm, mti_way way);
 /* y <- what the neighbour behind has sent; its memory lies side by side. */
 bool mti_receive(mti_call *c, const mt_group *group, mti_way way, const mti_view *y);
-/* Of y, contiguous, cut into a piece for each rank, the last of which may be shorter or empty: this
- * rank's piece becomes its sum; all pieces become what their ranks have there. */
+/* y is contiguous and cut into a shard for each rank, the last of which may be shorter or empty.
+ * The first sums this rank's shard over the ranks; the second sets each shard to what its rank has.
+ */
 bool mti_scatter_sum_inside(mti_call *c, const mt_group *group, const mti_view *y);
 /* The same without links, in scratch that the caller has, of mti_sums_scratch bytes; in any thread.
  */

@@ -103,7 +103,7 @@ bool mti_scatter_sum_links(mti_call *c, const mt_group *group, int dim, const mt
 
 /* ---- in place ---- */
 
-/* Of y, elements of a piece for each rank, and of this rank's: the last may be shorter or empty. */
+/* Elements of each rank's shard of y, and of this rank's: the last one may be shorter or empty. */
 static int64_t piece_of(const calls *s, const mti_view *y, int64_t *own)
 {
     int64_t ranks = s->comm->end.ranks, count = mti_view_count(y), n = (count + ranks - 1) / ranks;

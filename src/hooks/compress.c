@@ -48,7 +48,7 @@ static bool add(mt_compress *c, mti_packed_storage *s)
 static void take_out(mt_compress *c, mti_packed_storage *s)
 {
     mti_hashmap_remove(&c->packed_storages, s->serial, place_of(s));
-    /* Those freed before mt_compress_end are counted now, the others then. */
+    /* Packed copies that are freed before mt_compress_end are counted now, the others then. */
     if (c->begun && s->round == c->round && !s->gone) add_count(&c->stats.in_vain, &s->count);
 }
 

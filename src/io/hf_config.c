@@ -330,7 +330,7 @@ static const char *const idle[] = {
     "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
     "output_scores", "torchscript", "use_bfloat16", "remove_invalid_values", "auto_map"};
 
-/* Of tools that leave their mark in a file, and private ones. */
+/* Keys of tools that leave their mark in a file, and private ones, begin so. */
 static const char *const idle_beginnings[] = {"_", "unsloth_", "transformers.", "transformers_"};
 
 /* NULL: no row for this key in this family. */

@@ -61,7 +61,7 @@ void mti_pool_reset_peak(mti_pool *pool)
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer)
 {
     lock(pool);
-    /* Of two equal peaks the earlier one is remembered, as without the nested region. */
+    /* The earlier one of two equal peaks is remembered, as without the nested region. */
     if (outer->allocated.peak >= pool->stats.allocated.peak) {
         memcpy(pool->stats.at_peak, outer->at_peak, sizeof outer->at_peak);
         pool->at_peak = false;

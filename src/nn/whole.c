@@ -144,7 +144,7 @@ static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
     return h;
 }
 
-/* Of the rows h, borrowed. */
+/* The logits of the rows h, which are borrowed. */
 static mt_tensor *head_forward(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);

@@ -18,7 +18,7 @@
 #include "ops/ops.h"
 
 #define PIECE_BYTES 16
-/* Of logits, where the device does not say: meta, which stands for a GPU. */
+/* Bytes of logits in a chunk where the device names none: on meta, which stands for a GPU. */
 #define CHUNK_BYTES ((size_t)256 << 20)
 
 static bool linear_cross_entropy_shape(mti_call *c)

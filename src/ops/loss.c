@@ -99,7 +99,7 @@ mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w, const mt_embedding_optio
  * logits [..,v], target [..] i64 -> scalar; keeps logp [..,v] and the targets
  * dlogits = dloss (exp(logp) - onehot(target)) / kept rows, 0 on ignored rows */
 
-/* Of both forms of the loss; aux 0, what forward reads it from: rank and shape, dtype. */
+/* The shape rule of both forms of the loss. rank, shape and dtype are those of aux 0. */
 static bool entropy_shape(mti_call *c, int rank, mt_dtype dtype)
 {
     const mti_view *x = mti_in(c, 0);
@@ -164,7 +164,7 @@ static bool cross_entropy_lse_shape(mti_call *c)
            (!c->params->loss.sum || mti_out_set(c, 0, stats, 0, x->shape));
 }
 
-/* Of all rows; those that are not counted are 0. */
+/* Sums all rows; rows that are not counted are 0. */
 static bool sum_rows(mti_call *c, const mti_view *each)
 {
     void *scratch;

@@ -86,7 +86,7 @@ static bool add_model(places *all, const mti_options *o)
     return ok;
 }
 
-/* Those of all rows, if it is a sweep. */
+/* Adds the models of all rows, if it is a sweep. */
 static bool add_models(places *all, mti_options *o)
 {
     if (o->verb != MTI_SWEEP) return add_model(all, o);

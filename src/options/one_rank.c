@@ -77,7 +77,7 @@ static bool refuse_one_process(mti_options *o)
                               (long long)all, words);
 }
 
-/* Of a profile: what is of one rank, and what large models are trained with. */
+/* Checks a profile's options of one rank, and sets what large models are trained with. */
 static bool check_profiled_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;

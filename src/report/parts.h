@@ -64,7 +64,7 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
 bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style);
 /* What is wrong with the checkpoints that were asked for; nothing if all is well. */
 bool mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style);
-/* Who held memory at the peak; if `whole`, also the timeline of both steps. */
+/* Prints who held memory at the peak and, if `whole`, the timeline of both steps. */
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
 
 #endif

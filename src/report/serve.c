@@ -5,7 +5,7 @@
 #define GIB 1073741824.0
 #define MIB 1048576.0
 
-/* Of all figures: GiB, but MiB for devices that have less than one. */
+/* All figures are in GiB, but in MiB for devices that have less than one. */
 static bool is_small(const mti_serve_report *s) { return (double)s->capacity < GIB; }
 static const char *unit(const mti_serve_report *s) { return is_small(s) ? "MiB" : "GiB"; }
 static double scaled(const mti_serve_report *s, size_t n_bytes)

@@ -83,7 +83,7 @@ typedef struct mti_storage {
     atomic_uint_fast64_t version;
     atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
     const char *op, *module;      /* where it was made; static or interned */
-    /* Of memory that someone else owns: tells them that it is not used any more. NULL: our own. */
+    /* Tells the owner of memory that is not ours that it is no longer used. NULL: it is ours. */
     void (*let_go)(void *owner);
     void *owner;
     /* Set on storages made inside an op or a hook: the thread's token. NULL once it has its final

@@ -98,6 +98,11 @@ printf 'typedef struct mti_ctx {\n' >"$tree/src/base/base.c"
 finds names 'mti_ctx is defined in'
 
 fresh
+accepts comments
+echo '/* Of a tensor, its bytes. */' >>"$tree/src/base/base.c"
+finds comments 'Of a tensor'
+
+fresh
 accepts printing
 prints() { # CODE TEXT
     fresh

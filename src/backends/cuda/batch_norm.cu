@@ -202,7 +202,7 @@ template <class T, int V> static bool launch(mti_ctx *ctx, batch_job *job, bool 
     return ok;
 }
 
-/* Of an empty tensor the data is NULL, so it cannot tell forward from backward. */
+/* An empty tensor's data is NULL, so it cannot tell forward from backward. */
 static bool run(mti_ctx *ctx, batch_job *job, const mti_view *like, bool backward)
 {
     job->batch = like->shape[0], job->channels = like->shape[1], job->s = like->shape[2];

@@ -10,7 +10,7 @@ struct mti_draws {
     __device__ __forceinline__ uint64_t first() const { return offset; }
 };
 
-/* Of a graph, which draws from another place at each launch. */
+/* A graph draws from another place at each launch. */
 struct mti_noted_draws {
     uint64_t seed, offset;
     const uint64_t *base; /* added to offset */

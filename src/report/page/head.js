@@ -43,7 +43,7 @@ function refusedHead(run) {
     categoryBar(oom.by_category, oom.allocated), equation("allocated", oom.allocated, oom.by_category));
 }
 
-/* Of a report that knows what is saved and nothing of a step's peak (memtape.torch). */
+/* The head of a report that knows what is saved but no step's peak (memtape.torch). */
 function savedHead(run) {
   const {saved, params} = run.report;
   return h("section", {class: "hero"}, title(run),

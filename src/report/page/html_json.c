@@ -3,7 +3,7 @@
 #include "memtape/report.h"
 #include "report/page.h"
 
-/* Those for which page/main.js has a page. */
+/* Whether page/main.js has a page for it. */
 static bool has_page(const char *schema)
 {
     static const char *const schemas[] = {"memtape.profile/1", "memtape.sweep/1", "memtape.ranks/1",

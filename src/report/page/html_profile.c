@@ -63,7 +63,7 @@ static json_t *events_json(writer *w, const mti_timeline *t)
     return j;
 }
 
-/* Of each event, since the first one; null where nothing is computed. */
+/* Nanoseconds from the first event to each one; null where nothing is computed. */
 static json_t *nanoseconds_json(const mti_timeline *t)
 {
     if (!t->clocked) return json_null();

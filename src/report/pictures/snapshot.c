@@ -271,7 +271,8 @@ static int by_place(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-/* Those that are there, in order of their places, at the front of the slots; their number. */
+/* Moves the stretches that are there to the front of the slots, by their places; returns how many.
+ */
 static size_t put_in_order(stretches *all)
 {
     size_t n = 0;
@@ -441,8 +442,8 @@ static void put_segments(mti_snapshot *s)
     }
 }
 
-/* Those of an allocator that nobody configured, or only so that its segments expand; ours follows
- * its rules. */
+/* The settings of an allocator that nobody configured, or only so that its segments expand: ours
+ * follows its rules. */
 static void put_settings(mti_snapshot *s)
 {
     mti_pickle *p = &s->pickle;

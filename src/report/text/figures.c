@@ -22,7 +22,7 @@ static MT_PRINTF(2, 3) void add(line *l, const char *fmt, ...)
     assert(l->n < sizeof l->text); /* names and numbers: of limited length */
 }
 
-/* Those choices of ops that differ from the defaults. */
+/* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)
 {
     if (ops->swiglu) add(l, ", unfused swiglu");
