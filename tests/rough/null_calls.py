@@ -125,6 +125,8 @@ for header in sys.argv[1:]:
             continue
         calls_back = any(is_callback(kind) for kind, _ in parameters)
         values = [good(name, kind, argument, calls_back) for kind, argument in parameters]
+        for n, i in enumerate(i for i, value in enumerate(values) if value == 'x.tensors'):
+            values[i] = 'x.tensors + %d' % (4 * n)  # each makes tensors of its own
         tries = [(i, 'NULL') for i, (kind, argument) in enumerate(parameters)
                  if ('*' in kind or is_callback(kind)) and argument != 'user']
         tries += [(i, value) for i, (kind, argument) in enumerate(parameters) for value in extremes(kind, argument, parameters)]

@@ -33,7 +33,7 @@ static struct {
     mt_checkpoint_report *report;
     mt_model_config config;
     void *places[8];
-    mt_tensor *tensors[8]; /* that the call makes */
+    mt_tensor *tensors[16]; /* that the call makes */
     /* results of the call */
     mt_status status;
     mt_tensor *made;
@@ -97,7 +97,7 @@ static void call(const row *r)
     current = r;
     r->call();
     mt_release(x.made);
-    for (size_t i = 0; i < 8; i++) mt_release(x.tensors[i]);
+    for (size_t i = 0; i < 16; i++) mt_release(x.tensors[i]);
     tear_down();
     current = NULL;
     bool failed = x.makes ? !x.made && !x.other : x.status != MT_OK;
