@@ -2,18 +2,21 @@
 #include <string.h>
 #include "base/base.h"
 
+/* Text without anything to hide goes out in one call, so that lines of several ranks stay whole. */
 void mti_print_bytes(FILE *out, const void *bytes, size_t n_bytes)
 {
-    const unsigned char *s = bytes, *end = s + n_bytes;
+    const unsigned char *s = bytes, *end = s + n_bytes, *written = s;
     while (s < end) {
         size_t length;
         uint32_t c = mti_next_char(s, end, &length);
-        if (mti_is_control(c))
+        if (mti_is_control(c)) {
+            fwrite(written, 1, (size_t)(s - written), out);
             fputc('?', out);
-        else
-            fwrite(s, 1, length, out);
+            written = s + length;
+        }
         s += length;
     }
+    fwrite(written, 1, (size_t)(end - written), out);
 }
 
 int mti_vprint(FILE *out, const char *fmt, va_list args)
