@@ -343,9 +343,9 @@ static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* Signals wait for oneDNN. While one is handled in the midst of dnnl_sgemm (2.6, AVX-512), its
- * frame overwrites memory of the heap: 6 of 50 interrupted runs ended so, and none without oneDNN.
- */
+/* Signals wait for oneDNN: where one was handled in the midst of dnnl_sgemm (2.6, AVX-512) the heap
+ * was damaged, in 6 of 50 interrupted runs; with OpenBLAS in none of 30. Probably its kernels keep
+ * the stack pointer in memory of the heap. */
 static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 {
     const mti_gemm *g = arg;
