@@ -1,6 +1,7 @@
 """What the lessons quote of the program, and of their own programs in examples/, is what these print: each
 line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
-its file ("```c src/ops/ops.def") stands there as it is quoted."""
+its file ("```c src/ops/ops.def") stands there as it is quoted. `write` draws the pictures anew; `page FILE` only lists
+what is compared."""
 import functools
 import json
 import os
@@ -14,7 +15,6 @@ from lib import check, done, equal, run
 
 ROOT = Path(__file__).parent.parent.parent
 LESSONS = ROOT / "docs" / "lessons"
-FIGURES = LESSONS.parent / "figures.md"
 # All of their commands but trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
@@ -94,29 +94,35 @@ def figures():
     return rows
 
 
-def figures_page(quoted):
-    """docs/figures.md: each command of the lessons, and what of its output is compared; {lesson: its quotations}."""
+def figures_page(docs):
+    """Each command of the lessons, and what of its output is compared; `docs` is where its links find the folder."""
     lines = ["# The figures of the lessons, and what checks them", "",
              "Every command below is run by the tests, and every line that the lesson quotes of it is compared with what it prints;",
-             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it", "(`tests/cli/lessons.py`; with"
-             " `write` it draws the pictures and writes this page anew). The articles' figures are", "on [a page of their own]"
-             "(experiments.md), which `./run experiments` checks, and the published measurements on", "[another](published.md)."]
-    for lesson, found in quoted.items():
+             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it",
+             "(`tests/cli/lessons.py`; with `write` it draws the pictures anew). The articles' figures are",
+             f"on [a page of their own]({docs}/experiments.md), which `./run experiments` checks, and the published measurements on",
+             f"[another]({docs}/published.md)."]
+    for lesson in QUOTED:
         text = (LESSONS / lesson).read_text()
         title = text.splitlines()[0].strip("# ")
-        lines += ["", f"## [{title}](lessons/{lesson})", "", "| command | compared |", "|---|---|"]
-        for command, quotes, figure in found:
+        lines += ["", f"## [{title}]({docs}/lessons/{lesson})", "", "| command | compared |", "|---|---|"]
+        for command, quotes, figure in quotations(text):
             picture = re.search(r"--svg (\S+)", command)
-            what = [f"[{name}](lessons/{name})" for name in picture.groups()] if picture else []
+            what = [f"[{name}]({docs}/lessons/{name})" for name in picture.groups()] if picture else []
             what += [figure] * bool(figure)
             what += [f"{len(quotes)} line{'s' * (len(quotes) > 1)}"] * bool(quotes)
             lines.append(f"| `{command}` | {', '.join(what) or 'its status'} |")
-        lines += [f"| `build/examples/{program} {picture}` | [{picture}](lessons/{picture}) |"
+        lines += [f"| `build/examples/{program} {picture}` | [{picture}]({docs}/lessons/{picture}) |"
                   for program, picture in PICTURES.items() if f"({picture})" in text]
         if lesson == "planning.md":
             lines += [f"| `{command} --json -` | {formula}, {measured} |" for command, formula, measured in figures()]
     return "\n".join(lines) + "\n"
 
+
+if sys.argv[1:2] == ["page"]:
+    page = Path(sys.argv[2])
+    page.write_text(figures_page(os.path.relpath(LESSONS.parent, page.parent)))
+    sys.exit()
 
 for name in QUOTED:
     quoted = quotations((LESSONS / name).read_text())
@@ -156,10 +162,6 @@ equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "
 
 rows = figures()
 check(len(rows) > 15, f"rows of figures: {len(rows)}")
-page = figures_page({name: quotations((LESSONS / name).read_text()) for name in QUOTED})
-if "write" in sys.argv[1:]:
-    FIGURES.write_text(page)
-check(FIGURES.read_text() == page, "docs/figures.md is not what lessons.py writes (lessons.py write)")
 for command, formula, measured in rows:
     p = run(*shlex.split(command), "--json", "-")
     equal(p.returncode, 0, f"status of {command}: {p.stderr}")
