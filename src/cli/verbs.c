@@ -39,22 +39,6 @@ mt_device *mti_open_device(const mti_workload *w)
     return device;
 }
 
-void mti_default_on_meta(mti_options *o)
-{
-    o->workload.batch = 1;
-    o->workload.optimizer = MTI_OPT_DEFAULT;
-    o->workload.device.kind = "meta";
-    o->given_config.dtype = MT_BF16;
-}
-
-bool mti_complete_on_meta(mti_options *o, mt_model_config *base, int64_t longest)
-{
-    if (!o->given[MTI_O_DTYPE] && !o->workload.memory.amp) base->dtype = MT_BF16;
-    if (!o->given[MTI_O_SEQ] && base->context)
-        o->workload.seq = base->context < longest ? base->context : longest;
-    return true;
-}
-
 int mti_ranks(const mti_options *o)
 {
     mti_ranks_result r;
