@@ -32,16 +32,8 @@ static inline double *part_of_f64(const factor_job *job, int64_t at)
 static inline float root_f32(float x) { return sqrtf(x); }
 static inline double root_f64(double x) { return sqrt(x); }
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/optim/adafactor.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/optim/adafactor.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/optim/adafactor.inc"
+#include "backends/cpu/typed.inc"
 
 static mti_factor_shape shape_of(const mti_opt_item *item)
 {
