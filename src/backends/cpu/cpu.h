@@ -188,7 +188,5 @@ bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 
 /* cast.c: mti_cpu_copy between two dtypes. */
 void mti_cpu_cast(mti_ctx *ctx, const mti_view *x, const mti_view *y);
-/* Values out of range give the nearest limit, NaN gives 0. */
-int64_t mti_cpu_f64_to_i64(double x);
 
 #endif

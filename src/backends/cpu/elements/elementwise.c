@@ -20,7 +20,7 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
 {
     uint64_t bits = 0;
     float f = (float)value;
-    int64_t i = dtype == MT_BOOL ? value != 0.0 : mti_cpu_f64_to_i64(value);
+    int64_t i = dtype == MT_BOOL ? value != 0.0 : mti_f64_to_i64(value);
     int32_t i32 = (int32_t)i;
     uint16_t u16 = (uint16_t)i;
     uint8_t u8 = (uint8_t)i;
