@@ -34,7 +34,8 @@ static bool check(mti_options *o)
     if (!o->given[MTI_O_GPU])
         return mti_options_refuse(o, "--gpu is missing; give their kind, such as h100");
     if (!chosen(o, MTI_O_OPTIMIZER) && !chosen(o, MTI_O_MASTER))
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
+        w->memory.master =
+            mt_dtype_size(w->config.dtype) == 2 && !(w->parallel.fsdp & MT_FSDP_F32_SHARDS);
     return true;
 }
 

@@ -89,7 +89,8 @@ static bool check_profiled_rank(mti_options *o)
             "give --device meta, which needs no other rank, or to profile start all of them with "
             "mpirun");
     if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
+        w->memory.master =
+            mt_dtype_size(w->config.dtype) == 2 && !(w->parallel.fsdp & MT_FSDP_F32_SHARDS);
     return true;
 }
 
