@@ -84,7 +84,7 @@ static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe
     const mti_option_row *r = &mti_option_rows[row->option];
     mt_model_config resolved;
     mti_options with = *o;
-    if (!(row->recipes & recipe) || o->given[r->id] || o->by_recipe[r->id]) return false;
+    if (!(row->recipes & recipe) || mti_is_chosen(o, r->id)) return false;
     if (!mti_option_read(&with, r, row->value)) return false;
     with.given[r->id] = false;
     if (!mti_has_effect(&with, r)) return false;
