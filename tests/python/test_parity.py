@@ -42,7 +42,7 @@ def counted(case, model):
     ids, labels = hf.draw_tokens(case)
     cache = {"use_cache": False} if case.causal else {}
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=case.amp)
-    with memtape.torch.Ledger(model) as ledger, autocast:
+    with memtape.torch.Ledger(model, "device") as ledger, autocast:
         loss = model(input_ids=ids, labels=labels, **cache).loss
     return ledger.report(loss)
 
@@ -105,7 +105,7 @@ def a_block_differs_as_parity_says():
     for name, act in (("relu", nn.ReLU), ("gelu", nn.GELU)):
         for short, dtype in hf.DTYPES.items():
             x = torch.randn(b, s, d, dtype=dtype, requires_grad=True)
-            report = memtape.torch.profile(Block(d, a, act).to(dtype), x)
+            report = memtape.torch.profile(Block(d, a, act).to(dtype), x, attention="device")
             program = profile("block", "--act", name, "-b", b, "-s", s, "-d", d, "-a", a, "--causal", "--dtype", short,
                               "--attention", "flash", "--device", "meta")
             # The generator's state, and of 2-byte floats mean and rstd of two norms in f32 (docs/parity.md).
