@@ -171,7 +171,7 @@ class _Peak:
     by_category: Dict[str, int] = field(default_factory=dict)
 
 
-class _Books(TorchDispatchMode):
+class _Books(TorchDispatchMode):  # type: ignore[misc]
     """What is allocated, for what, made where. Within `with`, operations on meta tensors enter it."""
 
     def __init__(self) -> None:
@@ -386,8 +386,8 @@ class _Steps:
         self.books.begin("step", "temporary")
         self.books.after = self._look_at_states
         self.optimizer.step()
-        self.books.after()
         self.books.after = lambda: None
+        self._put(list(self.optimizer.state.values()))
         self.optimizer.zero_grad()
         phases.append(self._end())
         return phases
@@ -399,12 +399,15 @@ class _Steps:
         return books.end()
 
     def _look_at_states(self) -> None:
-        """Finds the tensors that the optimizer has made since."""
-        if len(self.optimizer.state) != self.n_states or not self.books.op:
-            for state in list(self.optimizer.state.values())[max(self.n_states - 1, 0):]:
-                for t in _tensors(state):
-                    self.books.put(t, "optimizer")
-            self.n_states = len(self.optimizer.state)
+        """Finds the tensors that the optimizer has made since, those of the parameter at which it is now among them."""
+        states = list(self.optimizer.state.values())
+        if len(states) != self.n_states:
+            self._put(states[max(self.n_states - 1, 0):])
+            self.n_states = len(states)
+
+    def _put(self, states: List[Any]) -> None:
+        for t in _tensors(states):
+            self.books.put(t, "optimizer")
 
     def _look_at_what_is_saved(self, ledger: Ledger, loss: torch.Tensor) -> None:
         ledger._name(loss)

@@ -263,7 +263,8 @@ class Ledger:
 
     def _stand_in(self, c: _attention.Call, kernel: str) -> torch.Tensor:
         """Lets the CPU compute, and counts what the kernel keeps of the same call on meta."""
-        self._replaced = replaced = []
+        replaced: List[_Packed] = []
+        self._replaced = replaced
         try:
             out = c.as_pytorch_does()
         finally:
