@@ -144,7 +144,7 @@ equal([lacks(quoted, ["a", "b", "c"]) is None for quoted in (["a", "b", "c"], ["
 
 
 for page in sorted(LESSONS.glob("*.md")):
-    for file, code in re.findall(r"^```c (\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
+    for file, code in re.findall(r"^```c (\S+/\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
         check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
 
 
