@@ -2,7 +2,7 @@
 line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
 its file ("```c src/ops/ops.def") stands there as it is quoted. "…" in a line is what differs
 from one machine to the next; a line "..." stands for lines that are left out, and is there wherever some are. A command that
-runs out of memory ends with status 1."""
+runs out of memory ends with status 1. `write` draws the pictures anew; `page FILE` only lists what is compared."""
 import functools
 import json
 import os
@@ -16,7 +16,6 @@ from lib import check, done, equal, run
 
 ROOT = Path(__file__).parent.parent.parent
 LESSONS = ROOT / "docs" / "lessons"
-FIGURES = LESSONS.parent / "figures.md"
 # Every page but the index. Not compared: commands that train on data, or need MPI.
 QUOTED = sorted(path.name for path in LESSONS.glob("*.md") if path.name != "README.md")
 PLANNED = ("10-model-cost.md", "11-what-fits.md")
@@ -105,28 +104,35 @@ def figures(*pages):
     return rows
 
 
-def figures_page(quoted):
-    """docs/figures.md: each command of the lessons, and what of its output is compared; {lesson: its quotations}."""
+def figures_page(docs):
+    """Each command of the lessons, and what of its output is compared; `docs` is where its links find the folder."""
     lines = ["# The figures of the lessons, and what checks them", "",
              "Every command below is run by the tests, and every line that the lesson quotes of it is compared with what it prints;",
-             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it", "(`tests/cli/lessons.py`; with"
-             " `write` it draws the pictures and writes this page anew). The articles' figures are", "on [a page of their own]"
-             "(experiments.md), which `./run experiments` checks, and the published measurements on", "[another](published.md)."]
-    for lesson, found in quoted.items():
+             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it",
+             "(`tests/cli/lessons.py`; with `write` it draws the pictures anew). The articles' figures are",
+             f"on [a page of their own]({docs}/experiments.md), which `./run experiments` checks, and the published measurements on",
+             f"[another]({docs}/published.md)."]
+    for lesson in QUOTED:
         text = (LESSONS / lesson).read_text()
         title = text.splitlines()[0].strip("# ")
-        lines += ["", f"## [{title}](lessons/{lesson})", "", "| command | compared |", "|---|---|"]
-        for command, quotes in found:
+        lines += ["", f"## [{title}]({docs}/lessons/{lesson})", "", "| command | compared |", "|---|---|"]
+        for command, quotes in quotations(text):
             picture = re.search(r"--svg (\S+)", command)
-            what = [f"[{name}](lessons/{name})" for name in picture.groups()] if picture else []
+            what = [f"[{name}]({docs}/lessons/{name})" for name in picture.groups()] if picture else []
             n_lines = sum(quote != "..." for quote in quotes)
             what += [f"{n_lines} line{'s' * (n_lines > 1)}"] * bool(quotes)
             lines.append(f"| `{command}` | {', '.join(what) or 'its status'} |")
-        lines += [f"| `build/examples/{program} {picture}` | [{picture}](lessons/{picture}) |"
+        lines += [f"| `build/examples/{program} {picture}` | [{picture}]({docs}/lessons/{picture}) |"
                   for program, picture in PICTURES.items() if f"({picture})" in text]
         if lesson in PLANNED:
             lines += [f"| `{command} --json -` | {formula}, {measured} |" for command, formula, measured in figures(lesson)]
     return "\n".join(lines) + "\n"
+
+
+if sys.argv[1:2] == ["page"]:
+    page = Path(sys.argv[2])
+    page.write_text(figures_page(os.path.relpath(LESSONS.parent, page.parent)))
+    sys.exit()
 
 
 for name in QUOTED:
@@ -144,8 +150,9 @@ equal([lacks(quoted, ["a", "b", "c"]) is None for quoted in (["a", "b", "c"], ["
 
 
 for page in sorted(LESSONS.glob("*.md")):
-    for file, code in re.findall(r"^```c (\S+/\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
-        check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
+    for file, code in re.findall(r"^```c (\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
+        if file != "tape.c":  # the reader's, which tests/lessons/test_tape.py checks
+            check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
 
 
 def is_either(command, formula, measured, j):
@@ -166,10 +173,6 @@ equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "
 
 rows = figures(*PLANNED)
 check(len(rows) > 15, f"rows of figures: {len(rows)}")
-page = figures_page({name: quotations((LESSONS / name).read_text()) for name in QUOTED})
-if "write" in sys.argv[1:]:
-    FIGURES.write_text(page)
-check(FIGURES.read_text() == page, "docs/figures.md is not what lessons.py writes (lessons.py write)")
 for command, formula, measured in rows:
     p = run(*shlex.split(command), "--json", "-")
     equal(p.returncode, 0, f"status of {command}: {p.stderr}")
