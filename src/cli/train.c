@@ -18,7 +18,7 @@
 
 static volatile sig_atomic_t interrupted;
 
-/* The process that watches over a rank that saves (launch.h). It is killed when mpirun ends
+/* The process that watches over a rank that saves (together.h). It is killed when mpirun ends
  * before its ranks, as in `mpirun ... | head -1`; then they save, too. Where another rank has
  * failed they wait for it in vain. */
 #define SECONDS_ALONE 10
@@ -212,12 +212,6 @@ static bool load_text(run *r)
     return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
 }
 
-static void note_text(const run *r)
-{
-    if (prints(r))
-        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
-}
-
 static bool resume(run *r)
 {
     uint64_t fingerprint;
@@ -233,7 +227,8 @@ static bool resume(run *r)
             MT_ERR_ARGUMENT,
             "--steps %lld: the run in %s has made %lld steps; give that many or more",
             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
-    if (fingerprint != r->corpus.fingerprint) note_text(r);
+    if (fingerprint != r->corpus.fingerprint && prints(r))
+        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
     if (!r->o.quiet)
         mti_print(stdout, "resumed from %s at step %lld of %lld\n", r->o.resume,
                   (long long)r->trainer.step, (long long)r->o.train.steps);
@@ -260,31 +255,6 @@ static bool start(run *r)
     return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
-/* Elements of the parameters that are trained, and bytes of the others. */
-static void count_trained(mt_module *model, int64_t *n, uint64_t *frozen_bytes)
-{
-    const mt_named_tensor *params;
-    size_t n_params;
-    *n = 0, *frozen_bytes = 0;
-    mt_module_size(model, NULL, frozen_bytes);
-    if (mt_module_params(model, &params, &n_params) != MT_OK) return;
-    for (size_t i = 0; i < n_params; i++) {
-        if (!mt_requires_grad(params[i].tensor)) continue;
-        *n += mt_numel(params[i].tensor);
-        *frozen_bytes -= mt_storage_of(params[i].tensor).bytes;
-    }
-}
-
-/* Counts the whole model's, of which a rank has a part. */
-static void count_whole(const mti_workload *w, int64_t *n, uint64_t *frozen_bytes)
-{
-    mt_device *meta = mt_device_open("meta");
-    mt_module *model = meta ? mti_adapted_new(meta, &w->config, &w->memory) : NULL;
-    count_trained(model, n, frozen_bytes);
-    mt_module_free(model);
-    mt_device_release(meta);
-}
-
 static void introduce(const run *r)
 {
     char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
@@ -294,10 +264,7 @@ static void introduce(const run *r)
     const mti_memory_options *memory = &w->memory;
     int64_t n_trained;
     uint64_t frozen_bytes;
-    if (r->o.world)
-        count_whole(w, &n_trained, &frozen_bytes);
-    else
-        count_trained(r->trainer.model, &n_trained, &frozen_bytes);
+    mti_count_trained(r->trainer.model, c, memory, &n_trained, &frozen_bytes);
     mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
               mti_thousands(train, (int64_t)r->corpus.n_train),
               mti_thousands(held, (int64_t)r->corpus.n_held));
@@ -593,3 +560,37 @@ int mti_train(const mti_options *options)
     mti_corpus_free(&r.corpus);
     return status;
 }
+
+/* ---- options ---- */
+
+#define TRAINED "tiny" /* the preset that is trained unless told otherwise */
+
+static void set_defaults(mti_options *o)
+{
+    o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
+    o->workload.optimizer = MTI_OPT_DEFAULT;
+    mt_model_preset(TRAINED, &o->given_config);
+}
+
+static bool check_words(mti_options *o)
+{
+    if (o->data.n == 0)
+        return mti_options_refuse(o, "--data is missing; give a file to learn from");
+    if (!o->resume && !o->train.from && !o->workload.preset) o->workload.preset = TRAINED;
+    return true;
+}
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    if (base->kind == MT_MODEL_BERT)
+        return mti_options_refuse(
+            o, "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
+            o->workload.preset);
+    base->vocab = 256; /* bytes */
+    if (!o->given[MTI_O_SEQ]) o->workload.seq = base->context;
+    base->context = o->workload.seq;
+    return true;
+}
+
+const mti_verb_rules mti_train_rules = {
+    .verb = MTI_TRAIN, .defaults = set_defaults, .check_words = check_words, .complete = complete};

@@ -83,7 +83,7 @@ static unsigned chosen(const mti_options *o)
 static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe)
 {
     mt_model_config resolved;
-    if (!(row->recipes & recipe) || o->given[row->option]) return false;
+    if (!(row->recipes & recipe) || mti_is_chosen(o, row->option)) return false;
     if (!mti_has_effect(o, &mti_option_rows[row->option])) return false;
     return !row->fits || (mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
                           row->fits(&resolved));

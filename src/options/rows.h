@@ -72,6 +72,8 @@ bool mti_takes(mti_verb verb, const mti_option_row *r);
 bool mti_takes_file(const mti_option_row *r);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
+/* Whether it runs on meta only. */
+bool mti_runs_on_meta(mti_verb verb);
 
 /* ---- values.c: parsing values ---- */
 
@@ -93,10 +95,11 @@ void mti_options_override(mt_model_config *c, const mti_options *o);
 bool mti_check_used(mti_options *o);
 bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
+/* Whether somebody has chosen its value: it is given, or declined, or a recipe sets it. */
+bool mti_is_chosen(const mti_options *o, mti_option id);
 /* Whether the option would have an effect. */
 bool mti_has_effect(const mti_options *o, const mti_option_row *r);
-/* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. Then whether
- * there is such a rank. */
+/* The optimizer that a rank has unless told otherwise; whether there is such a rank. */
 bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 

@@ -286,6 +286,7 @@ static bool read_flag(mti_options *o, const mti_option_row *r, const char *arg)
     if (!yes && strcmp(arg, "no") != 0)
         return mti_options_refuse(o, "--%s: \"%.40s\" is not yes or no", r->name, arg);
     o->given[r->id] = *(bool *)field_of(o, r) = yes;
+    o->declined[r->id] = !yes;
     return true;
 }
 

@@ -228,19 +228,19 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 }
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
- * parameter by a piece on the cutter's. */
-static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_cutter *cutter)
+ * parameter by a shard on the sharder's. */
+static mt_module *make_in_shards(mti_share *s, const mt_lora_options *lora, mti_sharder *sharder)
 {
     mt_device *separate = mt_device_open("meta");
     const mt_parallel h = s->parallel;
-    const bool keeps = h.keep_root, by_block = h.gather != MT_GATHER_MODULE;
-    mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
+    mt_module *m = separate ? make(separate, s, lora, &sharder->shared) : NULL;
     if (!separate) mti_free(s);
-    if (m && keeps) cutter->kept = mti_kept_new(m);
-    if (m && by_block) cutter->blocks = mti_units_new(cutter->device, &cutter->group, &h);
-    m = mti_module_complete(m, m && (!keeps || cutter->kept) && (!by_block || cutter->blocks) &&
-                                   mti_cut_params(m, cutter));
-    mti_units_release(cutter->blocks);
+    sharder->units = m ? mti_units_new(sharder->device, &sharder->group, &h) : NULL;
+    if (sharder->units && h.keep_root)
+        sharder->unit = mti_units_add(sharder->units, MTI_UNIT_ROOT, m);
+    m = mti_module_complete(m, sharder->units && (sharder->unit || !h.keep_root) &&
+                                   mti_shard_params(m, sharder));
+    mti_units_release(sharder->units);
     if (m) mti_module_mark_pieces(m);
     mt_device_release(separate);
     return m;
@@ -333,19 +333,19 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!s) return NULL;
     *s = made;
     mt_tensor *tied;
-    mti_cutter cutter = {.device = device,
-                         .group = mti_data_group(h),
-                         .f32 = h->f32_shards,
-                         .f32_reduce = h->f32_reduce};
+    mti_sharder sharder = {.device = device,
+                           .group = mti_data_group(h),
+                           .f32 = h->f32_shards,
+                           .by_block = h->gather != MT_GATHER_MODULE};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
-    mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);
+    mt_module *m = pieces ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
     if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, lora, seed, offset));
+            m, m && mti_rank_draw(m, &made, pieces ? &sharder : NULL, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
     if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
-    mti_free(cutter.shapes.at);
+    mti_free(sharder.wholes.at);
     return m;
 }
 

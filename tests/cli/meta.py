@@ -23,9 +23,9 @@ def books(text):
     for phase in report["phases"] + report["steady"]["phases"]:
         equal(phase.pop("seconds") is not None, timed, "seconds where the device was timed")
     for time in ("copy_seconds", "wait_seconds", "hidden"):
-        if report["spared"]["offload"]:
-            equal(report["spared"]["offload"].pop(time) is not None, timed, time)
-    scaler, skipped = report["spared"]["loss_scale"], 0
+        if report["memory_options"]["offload"]:
+            equal(report["memory_options"]["offload"].pop(time) is not None, timed, time)
+    scaler, skipped = report["memory_options"]["loss_scale"], 0
     if scaler:
         skipped = scaler.pop("skipped")
         known = [value is not None for value in (skipped, scaler.pop("steps"), scaler.pop("second_skipped"))]
@@ -109,7 +109,7 @@ def same_books(seed, n):
         if overflowed:  # the CPU skipped steps of the optimizer, its first one among them; meta has no values
             skipped += 1
             for report in (cpu, meta):
-                del report["phases"][3:], report["timeline"], report["spared"]
+                del report["phases"][3:], report["timeline"], report["memory_options"]
                 del report["peak"]["event"], report["steady"]["event"]
         met |= {a for a in args if isinstance(a, str)}
         for key in cpu:

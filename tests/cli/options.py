@@ -75,7 +75,7 @@ NEEDED_BY = {("fit", "f32-shards"): ["--zero", 3], ("fit", "f32-reduce"): ["--ze
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
               # blocks of memory hide what smaller weights save
               ("sweep", "qlora-double"): ["--lora-rank", 3, "--qlora", "-d", 128],
-              ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
+              ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): ["--optimizer", "adamw"],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               # what is reserved shows where it takes more than one segment, and of a training run in its snapshot
               ("sweep", "expandable-segments"): WIDE, ("sweep", "granule"): [*WIDE, "--expandable-segments"],

@@ -181,7 +181,7 @@ def steady_state():
     equal((p["steady"]["peak"], p["steady"]["reserved"]), (121182594048, 121443975168),
           "the second step's peak and what it reserves")
     balanced(p, model)
-    step = json.loads(run("plan", *model[:5], "--json", "-").stdout)["step"]
+    step = json.loads(run("plan", *model[:9], "--json", "-").stdout)["step"]
     equal((step["peak"], step["reserved"], step["at_peak"], step["phase"]),
           (p["steady"]["peak"], p["steady"]["reserved"], p["steady"]["by_category"], "the second step"),
           "a plan's step")

@@ -29,6 +29,7 @@ refuses '"x"' format x
 refuses '"x"' clean x
 refuses '"x"' docs x
 refuses '"x"' experiments x
+refuses '"2 x y"' lesson 2 x y
 refuses '"soon"' fuzz soon
 refuses '"nothing"' nothing
 

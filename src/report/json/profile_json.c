@@ -321,7 +321,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
-    mti_field_object(f, "spared", describe_memory, p);
+    mti_field_object(f, "memory_options", describe_memory, p);
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);
     mti_field_object(f, "steady", describe_second_step, m);

@@ -147,7 +147,7 @@ function settingsOf(report) {
   }
   add(m.dtype), add(m.act), add(m.attention, m.attention + " attention"), add(m.dropout, "dropout " + m.dropout);
   add(m.optimizer && m.optimizer !== "none", m.optimizer), add(m.recipe, "recipe " + m.recipe);
-  const s = report.spared || {};
+  const s = report.memory_options || {};
   add(s.checkpoint, s.checkpoint && "checkpoint " + s.checkpoint.preset);
   add(s.offload, s.offload && "offload to " + s.offload.to);
   add(s.compress, "compressed"), add(s.amp, "autocast " + s.amp);

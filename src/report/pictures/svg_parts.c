@@ -119,7 +119,7 @@ static void put_style(FILE *out)
 
 int mti_svg_width(int width, const char *title, const char *subtitle)
 {
-    int wide = (int)(MTI_SVG_CHARACTER * 18 / 13 * mti_text_width(title));
+    int wide = (int)(MTI_SVG_CHARACTER * 19 / 13 * mti_text_width(title)); /* bold */
     int below = subtitle ? (int)(MTI_SVG_CHARACTER * mti_text_width(subtitle)) : 0;
     int text = 2 * MTI_SVG_MARGIN + (wide > below ? wide : below);
     return text > width ? text : width;

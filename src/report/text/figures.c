@@ -109,7 +109,9 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     int threads = mt_device_threads(device);
     add(&l, "%s%s on %s", *before ? "; " : "", mt_dtype_name(c->dtype), mt_device_kind(device));
     if (mt_device_has_data(device)) add(&l, ", %d thread%s", threads, threads == 1 ? "" : "s");
-    if (w->optimizer != MTI_OPT_NONE) add(&l, ", optimizer %s", mti_optimizer_name(w->optimizer));
+    if (w->optimizer != MTI_OPT_NONE)
+        add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
+            mti_optimizer_name(w->optimizer));
     mti_print_line(out, style, l.text);
     if (!w->recipe) return;
     line recipe = {.n = 0};
