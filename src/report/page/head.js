@@ -122,6 +122,15 @@ function phaseTable(label, phases) {
   return table(label, [["at the end of", ""], ...phases.map(p => [p.name, "n"])], rows, foot);
 }
 
+/* Where a step requests on several streams. */
+function streamTable({steady}) {
+  if (!steady || !steady.streams) return null;
+  const row = s => [s.name, exact(s.reserved), exact(s.allocated), exact(s.free)];
+  return section("Reserved by stream", "When most was reserved in the steady step. A stream's free bytes serve no other one.",
+    table("Reserved by stream", [["stream", ""], ["reserved", "n"], ["allocated", "n"], ["free", "n"]],
+      steady.streams.map(row), [["together", exact(steady.reserved), "", ""]]));
+}
+
 function phaseTables({steady, phases, inference}) {
   if (!steady) return null;
   return section("Phase by phase", "Bytes of whole blocks, by category at each phase's end.",

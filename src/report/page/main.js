@@ -46,7 +46,7 @@ function profilePage(run) {
   put(page, run.timeline ? timelineSection(run) : stepFacts(run.report));
   if (run.report.out_of_memory) return;
   put(page, savedSection(run), tapeSection(run), growthTable(run.report), formulaTable(run.report),
-    phaseTables(run.report));
+    streamTable(run.report), phaseTables(run.report));
 }
 
 const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),
