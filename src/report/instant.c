@@ -95,6 +95,33 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
     return print_instant(m, peak, n_rows, out, style);
 }
 
+/* ---- reserved by stream ---- */
+
+/* At the instant of the steady step at which most was reserved. */
+static int streams_of(const mti_measurement *m, mt_stream_stats out[MT_MAX_STREAMS])
+{
+    return mti_timeline_streams(&m->timeline, mti_timeline_most_reserved(&m->timeline), out);
+}
+
+bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"reserved by stream", "reserved", "allocated",
+                                           "free, for this stream alone"};
+    mt_stream_stats streams[MT_MAX_STREAMS];
+    int n = streams_of(m, streams);
+    if (n < 2) return true;
+    fputs("\n", out);
+    mti_table *t = mti_table_new("lrrr", headings);
+    for (int i = 0; i < n; i++) {
+        const mt_stream_stats *s = &streams[i];
+        mti_table_cell(t, "%s", s->name);
+        mti_table_bytes(t, (int64_t)s->reserved);
+        mti_table_bytes(t, (int64_t)s->allocated);
+        mti_table_bytes(t, (int64_t)(s->reserved - s->allocated));
+    }
+    return mti_table_finish(t, out, style);
+}
+
 /* ---- the timeline of both steps ---- */
 
 /* A bar of letters in proportion to the bytes of each category; less than half a letter is left
@@ -244,6 +271,23 @@ void mti_describe_refusal(mti_fields *f, const void *refusal)
                     MTI_SIZES({"peak", p->needed.peak}, {"reserved", p->needed.reserved}));
 }
 
+static void describe_stream(mti_fields *f, const void *stream)
+{
+    const mt_stream_stats *s = stream;
+    mti_field_text(f, "name", s->name);
+    mti_field_size(f, "reserved", s->reserved);
+    mti_field_size(f, "allocated", s->allocated);
+    mti_field_size(f, "free", s->reserved - s->allocated);
+}
+
+void mti_field_streams(mti_fields *f, const mti_measurement *m)
+{
+    mt_stream_stats streams[MT_MAX_STREAMS] = {{0}};
+    int n = streams_of(m, streams);
+    if (mti_field_there(f, n > 1))
+        mti_field_list(f, "streams", describe_stream, streams, (size_t)n, sizeof *streams);
+}
+
 void mti_describe_event(mti_fields *f, const void *event)
 {
     const mt_mem_event *e = event;
@@ -260,4 +304,5 @@ void mti_describe_event(mti_fields *f, const void *event)
     mti_field_text(f, "op", e->op);
     mti_field_size(f, "current", e->current);
     mti_field_size(f, "reserved", e->reserved);
+    if (mti_field_there(f, e->stream > 0)) mti_field_text(f, "stream", e->stream_name);
 }

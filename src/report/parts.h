@@ -67,5 +67,7 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
 bool mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style);
 /* Prints who held memory at the peak and, if `whole`, the timeline of both steps. */
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
+/* What each stream reserves, where there are several. */
+bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style);
 
 #endif

@@ -15,8 +15,9 @@
 #define PLOT      560
 #define AXIS      34 /* ticks and their labels */
 
-/* Distinct for colour-blind readers, and in print. */
-static const char *const colours[MTI_SVG_SERIES] = {"#1f6fb4", "#f2a03d", "#7a8793"};
+/* What is saved is activations, and has their colour; the others are no category's. They differ in
+ * lightness, for colour-blind readers and in print. */
+static const char *const colours[MTI_SVG_SERIES] = {"#4c9f70", "#3c4650", "#b3bbc2"};
 
 typedef struct page {
     FILE *out;

@@ -11,7 +11,7 @@
 #define HIGH   380
 #define BOTTOM 60 /* ticks and the axis' name */
 #define FRONT  "#1f6fb4"
-#define OTHERS "#d0711c"
+#define OTHERS "#5a6570"
 
 typedef struct page {
     FILE *out;

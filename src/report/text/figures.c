@@ -137,8 +137,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              "data%s%s%s",
              (long long)h.stage, (long long)h.pipeline, (long long)h.tensor,
              h.sequence ? " and the sequence" : "", piece, (long long)h.data,
-             h.f32_shards ? ", f32 shards" : "", h.f32_reduce ? " and sums" : "",
-             gathered[h.gather]);
+             (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
+             mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
+             gathered[mti_gather_unit(&h)]);
     mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
 }
 

@@ -279,7 +279,7 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, out, style) &&
+    return mti_print_answer(&a, out, style) && mti_print_streams(m, out, style) &&
            (!p->budget.plan ||
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
 }
