@@ -8,7 +8,13 @@
 /* Names that options had, and what is written instead, where the verb takes that. */
 static const struct {
     const char *name, *now, *instead;
-} former[] = {{"devices", "gpus", "--gpus"}, {"recompute", "checkpoint", "--checkpoint full"}};
+} former[] = {{"devices", "gpus", "--gpus"},
+              {"recompute", "checkpoint", "--checkpoint full"},
+              {"f32-shards", "fsdp", "--fsdp f32-shards"},
+              {"f32-reduce", "fsdp", "--fsdp f32-shards+f32-reduce"},
+              {"keep-root", "fsdp", "--fsdp keep-root"},
+              {"keep-last", "fsdp", "--fsdp keep-last"},
+              {"gather", "fsdp", "--fsdp block or --fsdp ahead"}};
 
 /* An abbreviation is refused, too: what it stands for changes with the options that there are. */
 static bool refuse_name(mti_options *o, const char *name)

@@ -88,6 +88,8 @@ refused(["did you mean profile?"], "profiel", "mlp")
 # ---- abbreviations are refused, with what they may stand for ----
 refused(["--gpus", "--gpus-file"], "serve", "gpt2", "--gpus", "h100")
 refused(["--lora", "--lora-rank", "--lora-targets"], "profile", "gpt", "--lora=3")
+refused(["--gather", "give --fsdp block"], "profile", "gpt", "--gather", "block")
+refused(["--keep-root", "give --fsdp keep-root"], "profile", "gpt", "--keep-root")
 refused(["--check", "--checkpoint"], "profile", "gpt", "--check", "full")
 refused(["--act", "needs a value", "NAME"], "profile", "mlp", "--act")
 refused(["-b", "needs a value", "N"], "profile", "mlp", "-b")
