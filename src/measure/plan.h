@@ -1,23 +1,9 @@
-/* plan.h: closed formulas beside what the meta device measures, and what fits a capacity. */
+/* plan.h: closed formulas beside what the meta device measures, and what fits. */
 #ifndef MTI_MEASURE_PLAN_H
 #define MTI_MEASURE_PLAN_H
 
 #include "measure/budget.h"
-#include "measure/step.h"
-
-/* The largest that fits the capacity, and the smallest that does not: one more. */
-typedef struct mti_largest {
-    int64_t largest; /* 0: not even 1 fits */
-    int64_t refused; /* 0: none; the search ended at a power of two */
-    /* Batches only: the largest if there were only states and activations, by formula and as
-     * measured. */
-    int64_t by_formula, by_sum;
-    mti_requirement need; /* of the largest */
-    int runs;
-} mti_largest;
-
-/* Runs the workload with other batches or, if !in_batches, other lengths. */
-bool mti_largest_find(mti_largest *fit, const mti_workload *w, bool in_batches);
+#include "measure/largest.h"
 
 /* What a plan takes besides its workload. */
 typedef struct mti_plan_options {

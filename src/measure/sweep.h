@@ -11,10 +11,7 @@ typedef struct mti_gradient {
     double *at; /* exact: every dtype of ours fits */
 } mti_gradient;
 
-typedef struct mti_gradients {
-    size_t n, cap;
-    mti_gradient *at;
-} mti_gradients;
+typedef MTI_VEC(mti_gradient) mti_gradients;
 
 /* Takes the gradients of parameters and input, divided by scale. Free in any case. */
 bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale);

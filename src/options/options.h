@@ -79,10 +79,7 @@ typedef enum mti_option {
 } mti_option;
 
 /* The values of an option that may be given several times. */
-typedef struct mti_words {
-    const char **at;
-    size_t n, cap;
-} mti_words;
+typedef MTI_VEC(const char *) mti_words;
 
 struct mti_options;
 

@@ -109,10 +109,7 @@ typedef struct kind {
     char keeps[64];  /* "q, k, v, out" */
 } kind;
 
-typedef struct kinds {
-    kind *at;
-    size_t n, cap;
-} kinds;
+typedef MTI_VEC(kind) kinds;
 
 static kind *kind_of(kinds *all, const char *op)
 {
