@@ -132,6 +132,7 @@ typedef struct mti_options {
     mti_plan_options plan;
 
     struct mti_fit_words {
+        int64_t gpus;
         const char *gpu, *file;
         double price; /* of a GPU's hour */
     } fit;
