@@ -130,6 +130,7 @@ static void describe_second_step(mti_fields *f, const void *measurement)
 {
     const mti_measurement *m = measurement;
     mti_describe_steady(f, &m->steady);
+    mti_field_streams(f, m);
     describe_phases(f, &m->steady.phases);
     mti_field_size(f, "event", m->timeline.steady);
 }
