@@ -57,6 +57,7 @@ static bool even_masks(const mti_options *o)
                              h->sequence ? t : 1}; /* of attention's weights; of what is between */
     const int64_t whole[] = {c->heads * s * s, s * c->hidden}; /* of one sequence */
     bool even = true;
+    if (c->heads % t || s % parts[1]) return true; /* refused for that */
     for (int i = 0; i < 2; i++) {
         const int64_t n = whole[i] / parts[i];
         even = even && (parts[i] > 1 ? n % 4 == 0 : d == 1 || batch * n % 4 == 0);
