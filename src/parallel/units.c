@@ -42,8 +42,7 @@ struct mti_units {
     atomic_int refs;
     mt_device *device; /* borrowed: it outlives tensors on it */
     mt_group group;
-    mt_gather_unit gather;
-    bool keep_last, f32_reduce;
+    bool ahead, keep_last, f32_reduce; /* as MT_FSDP_... */
     MTI_VEC(mti_unit *) list;
     mti_unit *last, *root;            /* block; NULL: none */
     mti_unit *last_gathered, *coming; /* NULL: none */
@@ -68,9 +67,9 @@ mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_para
     atomic_init(&all->refs, 1);
     all->device = device;
     all->group = *group;
-    all->gather = parallel->gather;
-    all->keep_last = parallel->keep_last;
-    all->f32_reduce = parallel->f32_reduce;
+    all->ahead = mti_fsdp_has(parallel, MT_FSDP_AHEAD);
+    all->keep_last = parallel->fsdp & MT_FSDP_KEEP_LAST;
+    all->f32_reduce = mti_fsdp_has(parallel, MT_FSDP_F32_REDUCE);
     return all;
 }
 
@@ -260,7 +259,7 @@ static bool gather(mti_unit *u, mt_dtype products, bool forward)
 /* Begins to gather the block that comes next, in forward or in backward. */
 static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
 {
-    if (all->gather != MT_GATHER_AHEAD || all->coming || !next || next->is_gathered) return true;
+    if (!all->ahead || all->coming || !next || next->is_gathered) return true;
     next->coming = begin(next, products, true);
     if (next->coming) all->coming = next;
     return next->coming != NULL;

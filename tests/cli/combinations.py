@@ -28,10 +28,10 @@ CHOICES = """--tp 2
 --dp 3 --zero 1
 --dp 3 --zero 2
 --dp 3 --zero 3
---dp 3 --zero 3 --dtype bf16 --f32-shards --f32-reduce
---dp 3 --zero 3 --keep-root
---dp 3 --zero 3 --gather ahead
---dp 3 --zero 3 --gather block --keep-last
+--dp 3 --zero 3 --dtype bf16 --fsdp f32-reduce
+--dp 3 --zero 3 --fsdp keep-root
+--dp 3 --zero 3 --fsdp ahead
+--dp 3 --zero 3 --fsdp block+keep-last
 --optimizer none
 --optimizer sgd
 --optimizer sgd-momentum

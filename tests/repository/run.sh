@@ -2,6 +2,7 @@
 # ./run refuses unknown arguments with status 2, and its help names every part of its tests; tests/meson.build
 # lists each folder of tests; total.py tells why tests were skipped: run.sh [TREE]
 set -u
+total=$(cd "$(dirname "$0")/.." && pwd)/total.py
 cd "${1:-$(dirname "$0")/../..}"
 failed=0
 wrong() {
@@ -67,7 +68,7 @@ cat >"$log" <<'LOG'
 {"name": "m / c", "result": "SKIP", "stderr": "No module named 'torch'"}
 {"name": "m / d", "result": "SKIP"}
 LOG
-said=$(python3 tests/total.py "$log")
+said=$(python3 "$total" "$log")
 expected="skipped: b, c: no Python module torch: python3 -m pip install torch
 skipped: d: no reason was given
 skipped: cases that do not apply to the device, the build or the tools they met: 1

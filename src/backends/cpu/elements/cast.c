@@ -6,14 +6,6 @@ typedef struct cast_job {
     mt_dtype from, to;
 } cast_job;
 
-int64_t mti_cpu_f64_to_i64(double x)
-{
-    if (x != x) return 0;
-    if (x >= 0x1p63) return INT64_MAX;
-    if (x < -0x1p63) return INT64_MIN;
-    return (int64_t)x;
-}
-
 #define CONVERT(to_type, from_type)                                                                \
     for (int64_t i = 0; i < n; i++) ((to_type *)dst)[i] = (to_type)((const from_type *)src)[i]
 
@@ -44,10 +36,10 @@ static void widen(mt_dtype from, bool to_bool, const void *src, int64_t *dst, in
     case MT_U8:
     case MT_BOOL: CONVERT(int64_t, uint8_t); break;
     case MT_F64:
-        for (int64_t i = 0; i < n; i++) dst[i] = to_bool ? x64[i] != 0 : mti_cpu_f64_to_i64(x64[i]);
+        for (int64_t i = 0; i < n; i++) dst[i] = to_bool ? x64[i] != 0 : mti_f64_to_i64(x64[i]);
         break;
     default:
-        for (int64_t i = 0; i < n; i++) dst[i] = to_bool ? x32[i] != 0 : mti_cpu_f64_to_i64(x32[i]);
+        for (int64_t i = 0; i < n; i++) dst[i] = to_bool ? x32[i] != 0 : mti_f64_to_i64(x32[i]);
         break;
     }
 }

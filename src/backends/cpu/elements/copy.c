@@ -9,24 +9,6 @@ typedef struct copy_job {
 
 #define TILE 64 /* bytes of a cache line; a tile of 8-byte elements has 32 KiB */
 
-#define COPY_STRIDED(T)                                                                            \
-    for (int64_t i = 0; i < n; i++) ((T *)dst)[i * dst_step] = ((const T *)src)[i * src_step]
-
-static void copy_row(size_t size, void *dst, int64_t dst_step, const void *src, int64_t src_step,
-                     int64_t n)
-{
-    if (dst_step == 1 && src_step == 1) {
-        memcpy(dst, src, (size_t)n * size);
-        return;
-    }
-    switch (size) {
-    case 1: COPY_STRIDED(uint8_t); break;
-    case 2: COPY_STRIDED(uint16_t); break;
-    case 4: COPY_STRIDED(uint32_t); break;
-    default: COPY_STRIDED(uint64_t); break;
-    }
-}
-
 /* Elements [begin, end) in the walk's order, row by row. */
 static void copy_rows(const void *arg, int64_t begin, int64_t end)
 {
@@ -37,8 +19,9 @@ static void copy_rows(const void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin, n; i < end; i += n) {
         int64_t left = w->shape[last] - index[last];
         n = end - i < left ? end - i : left;
-        copy_row(job->size, w->data[0] + mti_walk_offset(w, 0, index) * size, w->stride[0][last],
-                 w->data[1] + mti_walk_offset(w, 1, index) * size, w->stride[1][last], n);
+        mti_cpu_move(job->size, w->data[0] + mti_walk_offset(w, 0, index) * size,
+                     w->stride[0][last], w->data[1] + mti_walk_offset(w, 1, index) * size,
+                     w->stride[1][last], n);
         mti_walk_advance(w, n, index);
     }
 }
@@ -46,36 +29,20 @@ static void copy_rows(const void *arg, int64_t begin, int64_t end)
 /* dst[r * dst_row + c] = src[c * src_row + r], r < rows, c < cols, both at most TILE. The tile
  * is first read row by row into a packed copy: rows of x that are a power of two apart would
  * evict each other from the cache before a whole line is used. */
-#define COPY_TILE(T)                                                                               \
-    T tile[TILE][TILE];                                                                            \
-    for (int64_t c = 0; c < cols; c++)                                                             \
-        memcpy(tile[c], (const T *)src + c * src_row, (size_t)rows * sizeof(T));                   \
-    for (int64_t r = 0; r < rows; r++)                                                             \
-        for (int64_t c = 0; c < cols; c++) ((T *)dst)[r * dst_row + c] = tile[c][r];
-
-static void copy_tile_1(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
-                        int64_t cols)
-{
-    COPY_TILE(uint8_t)
-}
-
-static void copy_tile_2(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
-                        int64_t cols)
-{
-    COPY_TILE(uint16_t)
-}
-
-static void copy_tile_4(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
-                        int64_t cols)
-{
-    COPY_TILE(uint32_t)
-}
-
-static void copy_tile_8(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
-                        int64_t cols)
-{
-    COPY_TILE(uint64_t)
-}
+#define DEFINE_COPY_TILE(name, T)                                                                  \
+    static void name(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,   \
+                     int64_t cols)                                                                 \
+    {                                                                                              \
+        T tile[TILE][TILE];                                                                        \
+        for (int64_t c = 0; c < cols; c++)                                                         \
+            memcpy(tile[c], (const T *)src + c * src_row, (size_t)rows * sizeof(T));               \
+        for (int64_t r = 0; r < rows; r++)                                                         \
+            for (int64_t c = 0; c < cols; c++) ((T *)dst)[r * dst_row + c] = tile[c][r];           \
+    }
+DEFINE_COPY_TILE(copy_tile_1, uint8_t)
+DEFINE_COPY_TILE(copy_tile_2, uint16_t)
+DEFINE_COPY_TILE(copy_tile_4, uint32_t)
+DEFINE_COPY_TILE(copy_tile_8, uint64_t)
 
 typedef void tile_fn(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
                      int64_t cols);

@@ -2,13 +2,6 @@
  * each op is in backends/scalar.h. */
 #include "backends/cpu/cpu.h"
 
-/* Loops over the f32 pointers x, y, ... of the surrounding function. */
-#define EACH(out, value)                                                                           \
-    do {                                                                                           \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) out[i] = (value);                                          \
-    } while (0)
-
 /* Tiny calls skip the walk: contiguous, no conversion, one thread. */
 static bool is_simple(const mti_view *v, mt_dtype dtype)
 {
@@ -27,7 +20,7 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
 {
     uint64_t bits = 0;
     float f = (float)value;
-    int64_t i = dtype == MT_BOOL ? value != 0.0 : mti_cpu_f64_to_i64(value);
+    int64_t i = dtype == MT_BOOL ? value != 0.0 : mti_f64_to_i64(value);
     int32_t i32 = (int32_t)i;
     uint16_t u16 = (uint16_t)i;
     uint8_t u8 = (uint8_t)i;
@@ -103,11 +96,11 @@ static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, int64_t 
     float *narrow = p[0];
     int64_t *whole = p[0];
     if (job->dtype == MT_I64)
-        EACH(whole, (int64_t)job->start + (first + i) * (int64_t)job->step);
+        MTI_EACH(whole, (int64_t)job->start + (first + i) * (int64_t)job->step);
     else if (job->dtype == MT_F64)
-        EACH(wide, fma((double)(first + i), job->step, job->start));
+        MTI_EACH(wide, fma((double)(first + i), job->step, job->start));
     else
-        EACH(narrow, (float)fma((double)(first + i), job->step, job->start));
+        MTI_EACH(narrow, (float)fma((double)(first + i), job->step, job->start));
 }
 
 bool mti_cpu_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
@@ -297,49 +290,25 @@ bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, co
 
 /* ---- binary ---- */
 
-#define BINARY_BODY(T)                                                                             \
-    const T *a = p[1], *b = p[2];                                                                  \
-    T *y = p[0];                                                                                   \
-    (void)first;                                                                                   \
-    switch (*(const mti_binary *)op) {                                                             \
-    case MTI_ADD: EACH(y, a[i] + b[i]); break;                                                     \
-    case MTI_SUB: EACH(y, a[i] - b[i]); break;                                                     \
-    case MTI_MUL: EACH(y, a[i] * b[i]); break;                                                     \
-    case MTI_DIV: EACH(y, a[i] / b[i]); break;                                                     \
-    case MTI_BINARY_COUNT: break;                                                                  \
+/* Integers wrap around, and are not divided. */
+#define DEFINE_BINARY(name, T, quotient)                                                           \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        const T *a = p[1], *b = p[2];                                                              \
+        T *y = p[0];                                                                               \
+        (void)first;                                                                               \
+        switch (*(const mti_binary *)op) {                                                         \
+        case MTI_ADD: MTI_EACH(y, a[i] + b[i]); break;                                             \
+        case MTI_SUB: MTI_EACH(y, a[i] - b[i]); break;                                             \
+        case MTI_MUL: MTI_EACH(y, a[i] * b[i]); break;                                             \
+        case MTI_DIV: MTI_EACH(y, quotient); break;                                                \
+        case MTI_BINARY_COUNT: break;                                                              \
+        }                                                                                          \
     }
-
-static MTI_MULTIVERSION void binary_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    BINARY_BODY(float)
-}
-
-static MTI_MULTIVERSION void binary_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    BINARY_BODY(double)
-}
-
-/* Integers wrap around. */
-#define INTEGER_BODY(T)                                                                            \
-    const T *a = p[1], *b = p[2];                                                                  \
-    T *y = p[0];                                                                                   \
-    (void)first;                                                                                   \
-    switch (*(const mti_binary *)op) {                                                             \
-    case MTI_ADD: EACH(y, a[i] + b[i]); break;                                                     \
-    case MTI_SUB: EACH(y, a[i] - b[i]); break;                                                     \
-    case MTI_MUL: EACH(y, a[i] * b[i]); break;                                                     \
-    default: break;                                                                                \
-    }
-
-static MTI_MULTIVERSION void binary_i32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    INTEGER_BODY(uint32_t)
-}
-
-static MTI_MULTIVERSION void binary_i64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    INTEGER_BODY(uint64_t)
-}
+DEFINE_BINARY(binary_f32, float, a[i] / b[i])
+DEFINE_BINARY(binary_f64, double, a[i] / b[i])
+DEFINE_BINARY(binary_i32, uint32_t, 0)
+DEFINE_BINARY(binary_i64, uint64_t, 0)
 
 bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
                     const mti_view *y)
@@ -368,7 +337,7 @@ typedef struct compare_job {
 #define COMPARE_EACH(T, sign)                                                                      \
     do {                                                                                           \
         const T *a = p[1], *b = p[2];                                                              \
-        EACH(y, a[i] sign b[i]);                                                                   \
+        MTI_EACH(y, a[i] sign b[i]);                                                               \
     } while (0)
 
 static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, int64_t first, int64_t n)

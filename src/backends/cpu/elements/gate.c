@@ -7,32 +7,23 @@ typedef struct where_job {
     bool has_a, has_b;
 } where_job;
 
-#define WHERE_BODY(T)                                                                              \
-    (void)first;                                                                                   \
-    const where_job *job = op;                                                                     \
-    T *y = p[0];                                                                                   \
-    const uint8_t *mask = p[1];                                                                    \
-    const T *a = job->has_a ? p[2] : NULL, *b = job->has_b ? p[2 + job->has_a] : NULL;             \
-    if (a && b) {                                                                                  \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) y[i] = mask[i] ? a[i] : b[i];                              \
-    } else if (a) {                                                                                \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) y[i] = mask[i] ? a[i] : 0;                                 \
-    } else {                                                                                       \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) y[i] = mask[i] ? 0 : b[i];                                 \
+#define DEFINE_WHERE(name, T)                                                                      \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        (void)first;                                                                               \
+        const where_job *job = op;                                                                 \
+        T *y = p[0];                                                                               \
+        const uint8_t *mask = p[1];                                                                \
+        const T *a = job->has_a ? p[2] : NULL, *b = job->has_b ? p[2 + job->has_a] : NULL;         \
+        if (a && b)                                                                                \
+            MTI_EACH(y, mask[i] ? a[i] : b[i]);                                                    \
+        else if (a)                                                                                \
+            MTI_EACH(y, mask[i] ? a[i] : 0);                                                       \
+        else                                                                                       \
+            MTI_EACH(y, mask[i] ? 0 : b[i]);                                                       \
     }
-
-static MTI_MULTIVERSION void where_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    WHERE_BODY(float)
-}
-
-static MTI_MULTIVERSION void where_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    WHERE_BODY(double)
-}
+DEFINE_WHERE(where_f32, float)
+DEFINE_WHERE(where_f64, double)
 
 bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
                    const mti_view *y)
@@ -48,22 +39,16 @@ bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const 
 
 /* ---- swiglu ---- */
 
-static MTI_MULTIVERSION void swiglu_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    (void)op, (void)first;
-    float *y = p[0];
-    const float *gate = p[1], *up = p[2];
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) y[i] = mti_swiglu_f32(gate[i], up[i]);
-}
-
-static void swiglu_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    (void)op, (void)first;
-    double *y = p[0];
-    const double *gate = p[1], *up = p[2];
-    for (int64_t i = 0; i < n; i++) y[i] = mti_swiglu_f64(gate[i], up[i]);
-}
+#define DEFINE_SWIGLU(clones, name, T, forward)                                                    \
+    static clones void name(const void *op, void *const *p, int64_t first, int64_t n)              \
+    {                                                                                              \
+        (void)op, (void)first;                                                                     \
+        T *y = p[0];                                                                               \
+        const T *gate = p[1], *up = p[2];                                                          \
+        MTI_EACH(y, forward(gate[i], up[i]));                                                      \
+    }
+DEFINE_SWIGLU(MTI_MULTIVERSION, swiglu_f32, float, mti_swiglu_f32)
+DEFINE_SWIGLU(, swiglu_f64, double, mti_swiglu_f64)
 
 bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y)
 {
@@ -75,60 +60,28 @@ bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, cons
 
 /* p: the outputs, then dy, gate, up. Both gradients are computed without a branch per element; the
  * compiler removes one that is not stored. */
-#define SWIGLU_BOTH(T, backward)                                                                   \
-    (void)op, (void)first;                                                                         \
-    T *dgate = p[0], *dup = p[1];                                                                  \
-    const T *dy = p[2], *gate = p[3], *up = p[4];                                                  \
-    MTI_SIMD                                                                                       \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        T for_gate, for_up;                                                                        \
-        backward(gate[i], up[i], dy[i], &for_gate, &for_up);                                       \
-        dgate[i] = for_gate, dup[i] = for_up;                                                      \
+#define DEFINE_SWIGLU_BACKWARD(clones, name, T, backward, n_out, store)                            \
+    static clones void name(const void *op, void *const *p, int64_t first, int64_t n)              \
+    {                                                                                              \
+        (void)op, (void)first;                                                                     \
+        T *out = p[0], *second = p[1];                                                             \
+        const T *dy = p[n_out], *gate = p[n_out + 1], *up = p[n_out + 2];                          \
+        (void)second;                                                                              \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T dgate, dup;                                                                          \
+            backward(gate[i], up[i], dy[i], &dgate, &dup);                                         \
+            store;                                                                                 \
+        }                                                                                          \
     }
-
-#define SWIGLU_ONE(T, backward, wanted)                                                            \
-    (void)op, (void)first;                                                                         \
-    T *d = p[0];                                                                                   \
-    const T *dy = p[1], *gate = p[2], *up = p[3];                                                  \
-    MTI_SIMD                                                                                       \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        T for_gate, for_up;                                                                        \
-        backward(gate[i], up[i], dy[i], &for_gate, &for_up);                                       \
-        d[i] = wanted;                                                                             \
-    }
-
-static MTI_MULTIVERSION void swiglu_both_f32(const void *op, void *const *p, int64_t first,
-                                             int64_t n)
-{
-    SWIGLU_BOTH(float, mti_swiglu_backward_f32)
-}
-
-static void swiglu_both_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    SWIGLU_BOTH(double, mti_swiglu_backward_f64)
-}
-
-static MTI_MULTIVERSION void swiglu_dgate_f32(const void *op, void *const *p, int64_t first,
-                                              int64_t n)
-{
-    SWIGLU_ONE(float, mti_swiglu_backward_f32, for_gate)
-}
-
-static void swiglu_dgate_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    SWIGLU_ONE(double, mti_swiglu_backward_f64, for_gate)
-}
-
-static MTI_MULTIVERSION void swiglu_dup_f32(const void *op, void *const *p, int64_t first,
-                                            int64_t n)
-{
-    SWIGLU_ONE(float, mti_swiglu_backward_f32, for_up)
-}
-
-static void swiglu_dup_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    SWIGLU_ONE(double, mti_swiglu_backward_f64, for_up)
-}
+#define DEFINE_SWIGLU_BACKWARDS(clones, T, backward, both, only_gate, only_up)                     \
+    DEFINE_SWIGLU_BACKWARD(clones, both, T, backward, 2, (out[i] = dgate, second[i] = dup))        \
+    DEFINE_SWIGLU_BACKWARD(clones, only_gate, T, backward, 1, out[i] = dgate)                      \
+    DEFINE_SWIGLU_BACKWARD(clones, only_up, T, backward, 1, out[i] = dup)
+DEFINE_SWIGLU_BACKWARDS(MTI_MULTIVERSION, float, mti_swiglu_backward_f32, swiglu_both_f32,
+                        swiglu_dgate_f32, swiglu_dup_f32)
+DEFINE_SWIGLU_BACKWARDS(, double, mti_swiglu_backward_f64, swiglu_both_f64, swiglu_dgate_f64,
+                        swiglu_dup_f64)
 
 bool mti_cpu_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
                              const mti_view *dy, const mti_view *dgate, const mti_view *dup)

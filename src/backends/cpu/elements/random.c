@@ -33,29 +33,24 @@ MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_
 /* ---- uniform ---- */
 
 /* Rounding could give hi, so results are limited to b, the largest number below hi. */
-#define UNIFORM_BODY(T)                                                                            \
-    const random_job *job = op;                                                                    \
-    T *y = p[0], lo = (T)job->a, span = (T)job->span, below = (T)job->b;                           \
-    uint32_t draws[DRAWS];                                                                         \
-    for (int64_t i = 0, m; i < n; i += m) {                                                        \
-        const uint32_t *u;                                                                         \
-        m = draw(job, first + i, n - i, draws, &u);                                                \
-        MTI_SIMD                                                                                   \
-        for (int64_t j = 0; j < m; j++) {                                                          \
-            T v = lo + span * (T)mti_u32_to_unit(u[j]);                                            \
-            y[i + j] = v > below ? below : v;                                                      \
+#define DEFINE_UNIFORM(name, T)                                                                    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        const random_job *job = op;                                                                \
+        T *y = p[0], lo = (T)job->a, span = (T)job->span, below = (T)job->b;                       \
+        uint32_t draws[DRAWS];                                                                     \
+        for (int64_t i = 0, m; i < n; i += m) {                                                    \
+            const uint32_t *u;                                                                     \
+            m = draw(job, first + i, n - i, draws, &u);                                            \
+            MTI_SIMD                                                                               \
+            for (int64_t j = 0; j < m; j++) {                                                      \
+                T v = lo + span * (T)mti_u32_to_unit(u[j]);                                        \
+                y[i + j] = v > below ? below : v;                                                  \
+            }                                                                                      \
         }                                                                                          \
     }
-
-static MTI_MULTIVERSION void uniform_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    UNIFORM_BODY(float)
-}
-
-static MTI_MULTIVERSION void uniform_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    UNIFORM_BODY(double)
-}
+DEFINE_UNIFORM(uniform_f32, float)
+DEFINE_UNIFORM(uniform_f64, double)
 
 /* The largest number of this type below hi (lo if there is none). */
 static double last_below(mt_dtype dtype, double lo, double hi)
@@ -91,29 +86,24 @@ static MTI_MULTIVERSION void normal_pairs(const uint32_t *u, float *z, int64_t p
         mti_box_muller(u[2 * j], u[2 * j + 1], &z[2 * j], &z[2 * j + 1]);
 }
 
-#define NORMAL_BODY(T)                                                                             \
-    const random_job *job = op;                                                                    \
-    T *y = p[0], mean = (T)job->a, std = (T)job->b;                                                \
-    uint32_t draws[DRAWS];                                                                         \
-    float z[DRAWS];                                                                                \
-    for (int64_t i = 0, m; i < n; i += m) {                                                        \
-        const uint32_t *u;                                                                         \
-        m = draw(job, first + i, n - i, draws, &u);                                                \
-        int64_t skip = u - draws;                                                                  \
-        normal_pairs(draws, z, (skip + m + 1) / 2);                                                \
-        MTI_SIMD                                                                                   \
-        for (int64_t j = 0; j < m; j++) y[i + j] = mean + std * (T)z[skip + j];                    \
+#define DEFINE_NORMAL(name, T)                                                                     \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        const random_job *job = op;                                                                \
+        T *y = p[0], mean = (T)job->a, std = (T)job->b;                                            \
+        uint32_t draws[DRAWS];                                                                     \
+        float z[DRAWS];                                                                            \
+        for (int64_t i = 0, m; i < n; i += m) {                                                    \
+            const uint32_t *u;                                                                     \
+            m = draw(job, first + i, n - i, draws, &u);                                            \
+            int64_t skip = u - draws;                                                              \
+            normal_pairs(draws, z, (skip + m + 1) / 2);                                            \
+            MTI_SIMD                                                                               \
+            for (int64_t j = 0; j < m; j++) y[i + j] = mean + std * (T)z[skip + j];                \
+        }                                                                                          \
     }
-
-static MTI_MULTIVERSION void normal_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    NORMAL_BODY(float)
-}
-
-static MTI_MULTIVERSION void normal_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    NORMAL_BODY(double)
-}
+DEFINE_NORMAL(normal_f32, float)
+DEFINE_NORMAL(normal_f64, double)
 
 bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64_t offset,
                     const mti_view *y)
@@ -126,46 +116,31 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
 /* ---- dropout ---- */
 
 /* p[0]: y; then the mask, if requested, and x. */
-#define DROPOUT_BODY(T, HAS_MASK)                                                                  \
-    const random_job *job = op;                                                                    \
-    uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];                                 \
-    T scale = (T)(1.0 / (1.0 - job->a));                                                           \
-    for (int64_t i = 0, m; i < n; i += m) {                                                        \
-        const T *x = (const T *)p[HAS_MASK ? 2 : 1] + i;                                           \
-        T *y = (T *)p[0] + i;                                                                      \
-        uint8_t *mask = HAS_MASK ? (uint8_t *)p[1] + i : NULL;                                     \
-        const uint32_t *u;                                                                         \
-        m = draw(job, first + i, n - i, draws, &u);                                                \
-        if (HAS_MASK)                                                                              \
-            for (int64_t j = 0; j < m; j++) mask[j] = (u[j] >> 8) >= threshold;                    \
-        MTI_SIMD                                                                                   \
-        for (int64_t j = 0; j < m; j++) {                                                          \
-            T scaled = x[j] * scale;                                                               \
-            y[j] = (u[j] >> 8) >= threshold ? scaled : 0;                                          \
+#define DEFINE_DROPOUT(name, T, HAS_MASK)                                                          \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        const random_job *job = op;                                                                \
+        uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];                             \
+        T scale = (T)(1.0 / (1.0 - job->a));                                                       \
+        for (int64_t i = 0, m; i < n; i += m) {                                                    \
+            const T *x = (const T *)p[HAS_MASK ? 2 : 1] + i;                                       \
+            T *y = (T *)p[0] + i;                                                                  \
+            uint8_t *mask = HAS_MASK ? (uint8_t *)p[1] + i : NULL;                                 \
+            const uint32_t *u;                                                                     \
+            m = draw(job, first + i, n - i, draws, &u);                                            \
+            if (HAS_MASK)                                                                          \
+                for (int64_t j = 0; j < m; j++) mask[j] = (u[j] >> 8) >= threshold;                \
+            MTI_SIMD                                                                               \
+            for (int64_t j = 0; j < m; j++) {                                                      \
+                T scaled = x[j] * scale;                                                           \
+                y[j] = (u[j] >> 8) >= threshold ? scaled : 0;                                      \
+            }                                                                                      \
         }                                                                                          \
     }
-
-static MTI_MULTIVERSION void dropout_f32(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    DROPOUT_BODY(float, false)
-}
-
-static MTI_MULTIVERSION void dropout_f64(const void *op, void *const *p, int64_t first, int64_t n)
-{
-    DROPOUT_BODY(double, false)
-}
-
-static MTI_MULTIVERSION void dropout_mask_f32(const void *op, void *const *p, int64_t first,
-                                              int64_t n)
-{
-    DROPOUT_BODY(float, true)
-}
-
-static MTI_MULTIVERSION void dropout_mask_f64(const void *op, void *const *p, int64_t first,
-                                              int64_t n)
-{
-    DROPOUT_BODY(double, true)
-}
+DEFINE_DROPOUT(dropout_f32, float, false)
+DEFINE_DROPOUT(dropout_f64, double, false)
+DEFINE_DROPOUT(dropout_mask_f32, float, true)
+DEFINE_DROPOUT(dropout_mask_f64, double, true)
 
 bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
                      const mti_view *y, const mti_view *mask)
@@ -210,28 +185,21 @@ bool mti_cpu_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_v
     return true;
 }
 
-#define DROPOUT_BACKWARD_BODY(T)                                                                   \
-    (void)first;                                                                                   \
-    T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                          \
-    const T *dy = p[1];                                                                            \
-    const uint8_t *mask = p[2];                                                                    \
-    MTI_SIMD                                                                                       \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        T scaled = dy[i] * scale;                                                                  \
-        dx[i] = mask[i] ? scaled : 0;                                                              \
+#define DEFINE_DROPOUT_BACKWARD(name, T)                                                           \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    {                                                                                              \
+        (void)first;                                                                               \
+        T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                      \
+        const T *dy = p[1];                                                                        \
+        const uint8_t *mask = p[2];                                                                \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T scaled = dy[i] * scale;                                                              \
+            dx[i] = mask[i] ? scaled : 0;                                                          \
+        }                                                                                          \
     }
-
-static MTI_MULTIVERSION void dropout_backward_f32(const void *op, void *const *p, int64_t first,
-                                                  int64_t n)
-{
-    DROPOUT_BACKWARD_BODY(float)
-}
-
-static MTI_MULTIVERSION void dropout_backward_f64(const void *op, void *const *p, int64_t first,
-                                                  int64_t n)
-{
-    DROPOUT_BACKWARD_BODY(double)
-}
+DEFINE_DROPOUT_BACKWARD(dropout_backward_f32, float)
+DEFINE_DROPOUT_BACKWARD(dropout_backward_f64, double)
 
 bool mti_cpu_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
                               const mti_view *dx)

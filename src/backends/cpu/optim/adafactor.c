@@ -32,25 +32,12 @@ static inline double *part_of_f64(const factor_job *job, int64_t at)
 static inline float root_f32(float x) { return sqrtf(x); }
 static inline double root_f64(double x) { return sqrt(x); }
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/optim/adafactor.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/optim/adafactor.inc"
-#undef T
-#undef TYPED
-
-static mti_factor_shape shape_of(const mti_opt_item *item)
-{
-    return mti_factor_shape_of(item->n, item->rows, item->columns, item->m != NULL);
-}
+#define MTI_TYPED "backends/cpu/optim/adafactor.inc"
+#include "backends/cpu/typed.inc"
 
 static mti_factor_scratch scratch_of(const mti_opt_item *item)
 {
-    mti_factor_shape shape = shape_of(item);
+    mti_factor_shape shape = mti_factor_shape_of(item);
     return mti_factor_scratch_of(&shape, item->dtype == MT_F64 ? 8 : 4);
 }
 
@@ -74,7 +61,7 @@ bool mti_cpu_adafactor(mti_ctx *ctx, const mti_opt_params *p, int n_items,
         if (!item->n) continue;
         factor_job job = {.step = &step,
                           .item = item,
-                          .shape = shape_of(item),
+                          .shape = mti_factor_shape_of(item),
                           .at = scratch_of(item),
                           .scratch = scratch,
                           .squares = scratch,

@@ -40,16 +40,6 @@ static void for_items(mti_ctx *ctx, int n_items, const mti_opt_item *items, int6
     mti_cpu_parallel(ctx, total, mti_cpu_chunk(total, cost), items_chunk, &job);
 }
 
-/* The same on the calling thread, in the same chunks: what a chunk gives depends on its bounds. */
-static void for_items_alone(int n_items, const mti_opt_item *items, int64_t cost, span_fn *fn,
-                            const void *op)
-{
-    items_job job = {n_items, items, fn, op};
-    int64_t total = count_all(n_items, items), chunk = mti_cpu_chunk(total, cost);
-    for (int64_t i = 0; i < total; i += chunk)
-        items_chunk(&job, i, total - i < chunk ? total : i + chunk);
-}
-
 static void *element(const mti_opt_item *item, const void *base, int64_t at)
 {
     return (char *)(uintptr_t)base + at * (int64_t)mti_dtype_size(item->dtype);
@@ -154,32 +144,26 @@ static double grad_scale_of(const mti_opt_params *p)
     return p->grad_scale > 0 ? p->grad_scale : 1;
 }
 
-#define ADAMW_BODY(T, ROOT)                                                                        \
-    const adamw_step *s = op;                                                                      \
-    T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;      \
-    T a1 = (T)(1.0 - s->beta1), a2 = (T)(1.0 - s->beta2);                                          \
-    T root_scale = (T)s->root_scale, eps = (T)s->eps, scale = (T)s->grad_scale;                    \
-    MTI_SIMD                                                                                       \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        T gi = scale * g[i];                                                                       \
-        T mi = b1 * m[i] + a1 * gi;                                                                \
-        T vi = b2 * v[i] + a2 * gi * gi;                                                           \
-        m[i] = mi;                                                                                 \
-        v[i] = vi;                                                                                 \
-        p[i] = keep * p[i] - rate * mi / (ROOT(vi) * root_scale + eps);                            \
+#define DEFINE_ADAMW(name, T, ROOT)                                                                \
+    static MTI_MULTIVERSION void name(const void *op, double decay, T *p, const T *g, T *m, T *v,  \
+                                      int64_t n)                                                   \
+    {                                                                                              \
+        const adamw_step *s = op;                                                                  \
+        T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;  \
+        T a1 = (T)(1.0 - s->beta1), a2 = (T)(1.0 - s->beta2);                                      \
+        T root_scale = (T)s->root_scale, eps = (T)s->eps, scale = (T)s->grad_scale;                \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T gi = scale * g[i];                                                                   \
+            T mi = b1 * m[i] + a1 * gi;                                                            \
+            T vi = b2 * v[i] + a2 * gi * gi;                                                       \
+            m[i] = mi;                                                                             \
+            v[i] = vi;                                                                             \
+            p[i] = keep * p[i] - rate * mi / (ROOT(vi) * root_scale + eps);                        \
+        }                                                                                          \
     }
-
-static MTI_MULTIVERSION void adamw_f32(const void *op, double decay, float *p, const float *g,
-                                       float *m, float *v, int64_t n)
-{
-    ADAMW_BODY(float, sqrtf)
-}
-
-static MTI_MULTIVERSION void adamw_f64(const void *op, double decay, double *p, const double *g,
-                                       double *m, double *v, int64_t n)
-{
-    ADAMW_BODY(double, sqrt)
-}
+DEFINE_ADAMW(adamw_f32, float, sqrtf)
+DEFINE_ADAMW(adamw_f64, double, sqrt)
 
 /* ---- AdamW with moments in 8 bits: block by block ---- */
 
@@ -277,10 +261,9 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
     const rule adamw = {&s, adamw_f32, adamw_f64};
-    if (one_core_has_all(ctx, n_items, items))
-        for_items_alone(n_items, items, 4, rule_span, &adamw);
-    else
-        for_items(ctx, n_items, items, 4, rule_span, &adamw);
+    mti_ctx alone = {.threads = 1}; /* in the same chunks: what one gives depends on its bounds */
+    bool is_alone = one_core_has_all(ctx, n_items, items);
+    for_items(is_alone ? &alone : ctx, n_items, items, 4, rule_span, &adamw);
     adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }
@@ -288,36 +271,29 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
 /* ---- SGD ---- */
 
 /* m is NULL without momentum. */
-#define SGD_BODY(T)                                                                                \
-    const mti_opt_params *o = op;                                                                  \
-    T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                    \
-    T scale = (T)grad_scale_of(o);                                                                 \
-    if (m) {                                                                                       \
-        bool start = o->step == 1; /* m's old contents are ignored, NaN included */                \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            T gi = scale * g[i] + wd * p[i], old = start ? 0 : m[i];                               \
-            m[i] = mu * old + gi;                                                                  \
-            p[i] -= lr * m[i];                                                                     \
+#define DEFINE_SGD(name, T)                                                                        \
+    static MTI_MULTIVERSION void name(const void *op, double decay, T *p, const T *g, T *m, T *v,  \
+                                      int64_t n)                                                   \
+    {                                                                                              \
+        (void)v;                                                                                   \
+        const mti_opt_params *o = op;                                                              \
+        T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                \
+        T scale = (T)grad_scale_of(o);                                                             \
+        if (m) {                                                                                   \
+            bool start = o->step == 1; /* m's old contents are ignored, NaN included */            \
+            MTI_SIMD                                                                               \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                T gi = scale * g[i] + wd * p[i], old = start ? 0 : m[i];                           \
+                m[i] = mu * old + gi;                                                              \
+                p[i] -= lr * m[i];                                                                 \
+            }                                                                                      \
+        } else {                                                                                   \
+            MTI_SIMD                                                                               \
+            for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]);               \
         }                                                                                          \
-    } else {                                                                                       \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]);                   \
     }
-
-static MTI_MULTIVERSION void sgd_f32(const void *op, double decay, float *p, const float *g,
-                                     float *m, float *v, int64_t n)
-{
-    (void)v;
-    SGD_BODY(float)
-}
-
-static MTI_MULTIVERSION void sgd_f64(const void *op, double decay, double *p, const double *g,
-                                     double *m, double *v, int64_t n)
-{
-    (void)v;
-    SGD_BODY(double)
-}
+DEFINE_SGD(sgd_f32, float)
+DEFINE_SGD(sgd_f64, double)
 
 bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
@@ -328,30 +304,23 @@ bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_o
 
 /* ---- Lion ---- */
 
-#define LION_BODY(T)                                                                               \
-    const mti_opt_params *o = op;                                                                  \
-    T lr = (T)o->lr, keep = (T)(1.0 - o->lr * decay), scale = (T)grad_scale_of(o);                 \
-    T b1 = (T)o->beta1, a1 = (T)(1.0 - o->beta1), b2 = (T)o->beta2, a2 = (T)(1.0 - o->beta2);      \
-    MTI_SIMD                                                                                       \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        T gi = scale * g[i], c = b1 * m[i] + a1 * gi;                                              \
-        m[i] = b2 * m[i] + a2 * gi;                                                                \
-        p[i] = keep * p[i] - lr * (c > 0 ? 1 : c < 0 ? -1 : c);                                    \
+#define DEFINE_LION(name, T)                                                                       \
+    static MTI_MULTIVERSION void name(const void *op, double decay, T *p, const T *g, T *m, T *v,  \
+                                      int64_t n)                                                   \
+    {                                                                                              \
+        (void)v;                                                                                   \
+        const mti_opt_params *o = op;                                                              \
+        T lr = (T)o->lr, keep = (T)(1.0 - o->lr * decay), scale = (T)grad_scale_of(o);             \
+        T b1 = (T)o->beta1, a1 = (T)(1.0 - o->beta1), b2 = (T)o->beta2, a2 = (T)(1.0 - o->beta2);  \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T gi = scale * g[i], c = b1 * m[i] + a1 * gi;                                          \
+            m[i] = b2 * m[i] + a2 * gi;                                                            \
+            p[i] = keep * p[i] - lr * (c > 0 ? 1 : c < 0 ? -1 : c);                                \
+        }                                                                                          \
     }
-
-static MTI_MULTIVERSION void lion_f32(const void *op, double decay, float *p, const float *g,
-                                      float *m, float *v, int64_t n)
-{
-    (void)v;
-    LION_BODY(float)
-}
-
-static MTI_MULTIVERSION void lion_f64(const void *op, double decay, double *p, const double *g,
-                                      double *m, double *v, int64_t n)
-{
-    (void)v;
-    LION_BODY(double)
-}
+DEFINE_LION(lion_f32, float)
+DEFINE_LION(lion_f64, double)
 
 bool mti_cpu_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
@@ -371,38 +340,43 @@ typedef struct squares_job {
 } squares_job;
 
 /* Squares of f32 may overflow f32, so they are computed in f64. */
-static MTI_MULTIVERSION double squares_f32(const float *g, int64_t n)
-{
-    double sum = 0;
-    MTI_SIMD_SUM(sum)
-    for (int64_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
-    return sum;
-}
+#define DEFINE_ADD_SQUARES(name, T)                                                                \
+    static MTI_MULTIVERSION void name(const void *op, T *g, int64_t n)                             \
+    {                                                                                              \
+        double sum = 0;                                                                            \
+        MTI_SIMD_SUM(sum)                                                                          \
+        for (int64_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];                        \
+        *(double *)(uintptr_t)op += sum;                                                           \
+    }
+DEFINE_ADD_SQUARES(add_squares_f32, float)
+DEFINE_ADD_SQUARES(add_squares_f64, double)
 
-static MTI_MULTIVERSION double squares_f64(const double *g, int64_t n)
+/* f32 or f64 of n elements; of narrow ones in f32, in runs, which are stored again if `writes`. */
+typedef struct each {
+    const void *op;
+    void (*f32)(const void *op, float *x, int64_t n);
+    void (*f64)(const void *op, double *x, int64_t n);
+    bool writes;
+} each;
+
+static void each_run(const each *e, mt_dtype dtype, char *x, int64_t n)
 {
-    double sum = 0;
-    MTI_SIMD_SUM(sum)
-    for (int64_t i = 0; i < n; i++) sum += g[i] * g[i];
-    return sum;
+    float narrow[MTI_CPU_RUN];
+    int64_t size = (int64_t)mti_dtype_size(dtype);
+    if (dtype == MT_F64) e->f64(e->op, (double *)(void *)x, n);
+    if (dtype == MT_F32) e->f32(e->op, (float *)(void *)x, n);
+    for (int64_t i = 0, run; mti_cpu_is_narrow(dtype) && i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        mti_cpu_load_f32(dtype, x + i * size, narrow, run);
+        e->f32(e->op, narrow, run);
+        if (e->writes) mti_cpu_store_f32(dtype, narrow, x + i * size, run);
+    }
 }
 
 static void squares_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
 {
-    double *sum = (double *)(uintptr_t)op;
-    const void *g = element(item, item->g, at);
-    if (item->dtype == MT_F64) {
-        *sum += squares_f64(g, n);
-    } else if (item->dtype == MT_F32) {
-        *sum += squares_f32(g, n);
-    } else {
-        float g32[MTI_CPU_RUN];
-        for (int64_t i = 0, run; i < n; i += run) {
-            run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-            mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-            *sum += squares_f32(g32, run);
-        }
-    }
+    each_run(&(each){op, add_squares_f32, add_squares_f64, false}, item->dtype,
+             element(item, item->g, at), n);
 }
 
 static void squares_chunk(const void *arg, int64_t begin, int64_t end)
@@ -427,35 +401,18 @@ bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, d
     return true;
 }
 
-static MTI_MULTIVERSION void scale_f32(float factor, float *p, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) p[i] *= factor;
-}
-
-static MTI_MULTIVERSION void scale_f64(double factor, double *p, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) p[i] *= factor;
-}
+#define DEFINE_SCALE(name, T)                                                                      \
+    static MTI_MULTIVERSION void name(const void *op, T *p, int64_t n)                             \
+    {                                                                                              \
+        T factor = (T) * (const double *)op;                                                       \
+        MTI_EACH(p, p[i] * factor);                                                                \
+    }
+DEFINE_SCALE(scale_f32, float)
+DEFINE_SCALE(scale_f64, double)
 
 static void scale_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
 {
-    double factor = *(const double *)op;
-    void *p = element(item, item->p, at);
-    if (item->dtype == MT_F64) {
-        scale_f64(factor, p, n);
-    } else if (item->dtype == MT_F32) {
-        scale_f32((float)factor, p, n);
-    } else {
-        float p32[MTI_CPU_RUN];
-        for (int64_t i = 0, run; i < n; i += run) {
-            run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-            mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
-            scale_f32((float)factor, p32, run);
-            mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
-        }
-    }
+    each_run(&(each){op, scale_f32, scale_f64, true}, item->dtype, element(item, item->p, at), n);
 }
 
 bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items)

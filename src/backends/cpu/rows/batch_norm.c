@@ -23,39 +23,16 @@ typedef struct batch_block {
     double mean[ROW], rstd[ROW], sum[ROW], sum_x[ROW], scale[ROW], shift[ROW];
 } batch_block;
 
-static void load_wide(const mti_view *v, int64_t at, double *out, int64_t n)
-{
-    if (v->dtype == MT_F64) {
-        memcpy(out, (const double *)v->data + at, (size_t)n * sizeof *out);
-        return;
-    }
-    float narrow[MTI_CPU_RUN];
-    mti_cpu_load_f32(v->dtype, (const char *)v->data + at * (int64_t)mt_dtype_size(v->dtype),
-                     narrow, n);
-    for (int64_t i = 0; i < n; i++) out[i] = (double)narrow[i];
-}
-
-static void store_wide(const mti_view *v, int64_t at, const double *in, int64_t n)
-{
-    if (v->dtype == MT_F64) {
-        memcpy((double *)v->data + at, in, (size_t)n * sizeof *in);
-        return;
-    }
-    float narrow[MTI_CPU_RUN];
-    for (int64_t i = 0; i < n; i++) narrow[i] = (float)in[i];
-    mti_cpu_store_f32(v->dtype, narrow, (char *)v->data + at * (int64_t)mt_dtype_size(v->dtype), n);
-}
-
 static double channel_of(const mti_view *v, int64_t channel, double otherwise)
 {
     double value = otherwise;
-    if (v) load_wide(v, channel, &value, 1);
+    if (v) mti_cpu_read_wide(v, channel, &value, 1);
     return value;
 }
 
 static void set_channel(const mti_view *v, int64_t channel, double value)
 {
-    if (v) store_wide(v, channel, &value, 1);
+    if (v) mti_cpu_write_wide(v, channel, &value, 1);
 }
 
 typedef void piece_fn(batch_block *block);
@@ -81,7 +58,7 @@ static void each_piece(batch_block *block, piece_fn *fn)
 static void add_up(batch_block *block)
 {
     double x[MTI_CPU_RUN];
-    load_wide(block->job->x, block->at, x, block->n);
+    mti_cpu_read_wide(block->job->x, block->at, x, block->n);
     EACH_ELEMENT(block) block->sum[k] += x[i];
 }
 
@@ -89,16 +66,16 @@ static void add_up(batch_block *block)
 static void add_squares(batch_block *block)
 {
     double x[MTI_CPU_RUN];
-    load_wide(block->job->x, block->at, x, block->n);
+    mti_cpu_read_wide(block->job->x, block->at, x, block->n);
     EACH_ELEMENT(block) block->sum_x[k] += (x[i] - block->mean[k]) * (x[i] - block->mean[k]);
 }
 
 static void write_y(batch_block *block)
 {
     double x[MTI_CPU_RUN];
-    load_wide(block->job->x, block->at, x, block->n);
+    mti_cpu_read_wide(block->job->x, block->at, x, block->n);
     EACH_ELEMENT(block) x[i] = (x[i] - block->mean[k]) * block->scale[k] + block->shift[k];
-    store_wide(block->job->y, block->at, x, block->n);
+    mti_cpu_write_wide(block->job->y, block->at, x, block->n);
 }
 
 static void forward_block(batch_block *block)
@@ -132,10 +109,10 @@ static void forward_block(batch_block *block)
 static void add_gradients(batch_block *block)
 {
     double dy[MTI_CPU_RUN], x[MTI_CPU_RUN];
-    load_wide(block->job->dy, block->at, dy, block->n);
+    mti_cpu_read_wide(block->job->dy, block->at, dy, block->n);
     EACH_ELEMENT(block) block->sum[k] += dy[i];
     if (!block->job->x) return;
-    load_wide(block->job->x, block->at, x, block->n);
+    mti_cpu_read_wide(block->job->x, block->at, x, block->n);
     EACH_ELEMENT(block)
     block->sum_x[k] += dy[i] * (x[i] - block->mean[k]) * block->rstd[k];
 }
@@ -145,14 +122,14 @@ static void add_gradients(batch_block *block)
 static void write_dx(batch_block *block)
 {
     double dy[MTI_CPU_RUN], x[MTI_CPU_RUN];
-    load_wide(block->job->dy, block->at, dy, block->n);
-    load_wide(block->job->x, block->at, x, block->n);
+    mti_cpu_read_wide(block->job->dy, block->at, dy, block->n);
+    mti_cpu_read_wide(block->job->x, block->at, x, block->n);
     if (block->job->training) {
         EACH_ELEMENT(block)
         dy[i] = dy[i] - block->sum[k] - (x[i] - block->mean[k]) * block->rstd[k] * block->sum_x[k];
     }
     EACH_ELEMENT(block) dy[i] *= block->scale[k];
-    store_wide(block->job->y, block->at, dy, block->n);
+    mti_cpu_write_wide(block->job->y, block->at, dy, block->n);
 }
 
 static void backward_block(batch_block *block)

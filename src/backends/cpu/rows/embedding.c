@@ -1,5 +1,4 @@
 /* embedding.c: rows of a table by index, and the sum of gradients into them. */
-#include <inttypes.h>
 #include "backends/cpu/rows/rows.h"
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -9,10 +8,7 @@ static bool check_indices(const int64_t *index, int64_t count, int64_t rows, boo
 {
     for (int64_t i = 0; i < count; i++)
         if ((index[i] < 0 && !(part && index[i] == MTI_NO_ROW)) || index[i] >= rows)
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "embedding: index[%" PRId64 "] is %" PRId64
-                                 "; the table has rows 0 to %" PRId64,
-                                 i, index[i], rows - 1);
+            return mti_fault_report(&(mti_fault){MTI_FAULT_INDEX, i, index[i], rows, 0});
     return true;
 }
 
@@ -100,16 +96,8 @@ static void clear_chunk(const void *arg, int64_t begin, int64_t end)
 #endif
 }
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/embedding.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/embedding.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/embedding.inc"
+#include "backends/cpu/typed.inc"
 
 size_t mti_cpu_embedding_backward_scratch(mti_ctx *ctx, const mti_view *index, const mti_view *dw)
 {

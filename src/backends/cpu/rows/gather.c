@@ -1,6 +1,5 @@
 /* gather.c: elements by index along one dimension, and the sum of gradients into them. */
-#include <inttypes.h>
-#include "backends/cpu/cpu.h"
+#include "backends/cpu/rows/rows.h"
 
 static bool check_index(const mti_view *index, int64_t n, int dim)
 {
@@ -8,10 +7,7 @@ static bool check_index(const mti_view *index, int64_t n, int dim)
     int64_t count = mti_view_count(index);
     for (int64_t i = 0; i < count; i++)
         if (at[i] < 0 || at[i] >= n)
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "gather: index[%" PRId64 "] is %" PRId64
-                                 "; x has elements 0 to %" PRId64 " in dimension %d",
-                                 i, at[i], n - 1, dim);
+            return mti_fault_report(&(mti_fault){MTI_FAULT_GATHER, i, at[i], n, dim});
     return true;
 }
 
@@ -60,61 +56,8 @@ typedef struct scatter_job {
     int64_t tiles;          /* per row of dx */
 } scatter_job;
 
-static float get_f32(mt_dtype dtype, const char *from)
-{
-    float value;
-    mti_cpu_load_f32(dtype, from, &value, 1);
-    return value;
-}
-
-static double get_f64(mt_dtype dtype, const char *from)
-{
-    (void)dtype;
-    return *(const double *)(const void *)from;
-}
-
-static void put_f32(mt_dtype dtype, const float *sum, char *to, int64_t step, int64_t n)
-{
-    for (int64_t j = 0; step != 1 && j < n; j++)
-        mti_cpu_store_f32(dtype, sum + j, to + j * step * (int64_t)mt_dtype_size(dtype), 1);
-    if (step == 1) mti_cpu_store_f32(dtype, sum, to, n);
-}
-
-static void put_f64(mt_dtype dtype, const double *sum, char *to, int64_t step, int64_t n)
-{
-    (void)dtype;
-    for (int64_t j = 0; j < n; j++) ((double *)(void *)to)[j * step] = sum[j];
-}
-
-#define SCATTER_BODY(T, get, put)                                                                  \
-    const scatter_job *job = arg;                                                                  \
-    const mti_view *index = &job->index, *dy = &job->dy, *dx = &job->dx;                           \
-    int last = dx->rank - 1;                                                                       \
-    int64_t size = (int64_t)mt_dtype_size(dx->dtype);                                              \
-    for (int64_t i = begin; i < end; i++) {                                                        \
-        int64_t row = i / job->tiles, first = i % job->tiles * TILE;                               \
-        int64_t n = dx->shape[last] - first < TILE ? dx->shape[last] - first : TILE;               \
-        const int64_t *at = (const int64_t *)index->data + mti_cpu_row_offset(index, row);         \
-        const char *from = (const char *)dy->data + mti_cpu_row_offset(dy, row) * size;            \
-        T sum[TILE];                                                                               \
-        memset(sum, 0, (size_t)n * sizeof *sum);                                                   \
-        for (int64_t j = 0; j < index->shape[last]; j++) {                                         \
-            int64_t to = at[j * index->stride[last]] - first;                                      \
-            if (to >= 0 && to < n) sum[to] += get(dy->dtype, from + j * dy->stride[last] * size);  \
-        }                                                                                          \
-        int64_t to = mti_cpu_row_offset(dx, row) + first * dx->stride[last];                       \
-        put(dx->dtype, sum, (char *)dx->data + to * size, dx->stride[last], n);                    \
-    }
-
-static void scatter_f32(const void *arg, int64_t begin, int64_t end)
-{
-    SCATTER_BODY(float, get_f32, put_f32)
-}
-
-static void scatter_f64(const void *arg, int64_t begin, int64_t end)
-{
-    SCATTER_BODY(double, get_f64, put_f64)
-}
+#define MTI_TYPED "backends/cpu/rows/gather.inc"
+#include "backends/cpu/typed.inc"
 
 static mti_view dimension_last(const mti_view *v, int dim)
 {

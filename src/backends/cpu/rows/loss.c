@@ -1,6 +1,5 @@
 /* loss.c: cross-entropy of rows of logits with class indices, all rows at once or, for a loss whose
  * logits exist a chunk of rows at a time, in chunks. Both share one gradient function. */
-#include <inttypes.h>
 #include "backends/cpu/rows/rows.h"
 
 #define MAX_PARTIALS 256
@@ -20,18 +19,10 @@ typedef struct lse_job {
     int64_t ignore, n, first; /* first: the class of x's first column */
 } lse_job;
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/log_softmax.inc"
-#include "backends/cpu/rows/loss.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/log_softmax.inc"
-#include "backends/cpu/rows/loss.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/log_softmax.inc"
+#include "backends/cpu/typed.inc"
+#define MTI_TYPED "backends/cpu/rows/loss.inc"
+#include "backends/cpu/typed.inc"
 
 /* Counts the rows that are not ignored; -1 and an error if a target is not a class. */
 static int64_t count_targets(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore)
@@ -40,32 +31,12 @@ static int64_t count_targets(const int64_t *target, int64_t rows, int64_t classe
     for (int64_t r = 0; r < rows; r++) {
         if (target[r] == ignore) continue;
         if (target[r] < 0 || target[r] >= classes) {
-            mti_fail(MT_ERR_ARGUMENT,
-                     "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
-                     ", or %" PRId64 " to ignore the row",
-                     r, target[r], classes - 1, ignore);
+            mti_fault_report(&(mti_fault){MTI_FAULT_TARGET, r, target[r], classes, ignore});
             return -1;
         }
         count++;
     }
     return count;
-}
-
-static void store_scalar(const mti_view *v, double value)
-{
-    float f = (float)value;
-    if (v->dtype == MT_F64)
-        *(double *)v->data = value;
-    else
-        mti_cpu_store_f32(v->dtype, &f, v->data, 1);
-}
-
-static double element(const mti_view *v, int64_t i)
-{
-    float f;
-    if (v->dtype == MT_F64) return ((const double *)v->data)[i];
-    mti_cpu_load_f32(v->dtype, (const char *)v->data + i * (int64_t)mt_dtype_size(v->dtype), &f, 1);
-    return f;
 }
 
 bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
@@ -82,7 +53,8 @@ bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, cons
     if (n > 0)
         mti_cpu_parallel(ctx, rows, chunk, wide ? entropy_chunk_f64 : entropy_chunk_f32, &job);
     for (int64_t i = 0; n > 0 && i * chunk < rows; i++) sum += partial[i];
-    store_scalar(loss, sum / (double)counted); /* all rows ignored: 0 / 0 is NaN */
+    sum /= (double)counted; /* all rows ignored: 0 / 0 is NaN */
+    mti_cpu_write_wide(loss, 0, &sum, 1);
     return true;
 }
 
@@ -132,9 +104,13 @@ bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const m
     int64_t n = mti_view_count(a);
     int64_t counted = count_targets(target->data, mti_view_count(target), classes, ignore);
     if (counted < 0) return false;
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += element(a, i);
-    store_scalar(y, sum / (double)counted); /* all rows ignored: 0 / 0 is NaN */
+    double sum = 0, element;
+    for (int64_t i = 0; i < n; i++) {
+        mti_cpu_read_wide(a, i, &element, 1);
+        sum += element;
+    }
+    sum /= (double)counted; /* all rows ignored: 0 / 0 is NaN */
+    mti_cpu_write_wide(y, 0, &sum, 1);
     return true;
 }
 

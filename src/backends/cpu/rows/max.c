@@ -33,15 +33,9 @@ static dims dims_of(const mti_view *v, int from, int to)
     return d;
 }
 
-/* The offset of element i in row-major order over the first `rank` dimensions. */
 static int64_t offset_of(const dims *d, int rank, int64_t i)
 {
-    int64_t offset = 0;
-    for (int k = rank - 1; k > 0; k--) {
-        offset += i % d->shape[k] * d->stride[k];
-        i /= d->shape[k];
-    }
-    return rank > 0 ? offset + i * d->stride[0] : 0;
+    return mti_cpu_offset(rank, d->shape, d->stride, i);
 }
 
 #define GATHER(T)                                                                                  \
@@ -89,16 +83,8 @@ static void put_f64(const max_job *job, int64_t i, int64_t n, const double *valu
     if (job->index) memcpy(job->index + i, at, (size_t)n * sizeof *at);
 }
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/max.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/max.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/max.inc"
+#include "backends/cpu/typed.inc"
 
 bool mti_cpu_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index)
 {

@@ -31,16 +31,8 @@ typedef struct norm_columns_job {
     int64_t blocks, n;
 } norm_columns_job;
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/norm.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/norm.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/norm.inc"
+#include "backends/cpu/typed.inc"
 
 static void run_norm(mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
                      const mti_view *w, const mti_view *b, const mti_view *y, const mti_view *mean,

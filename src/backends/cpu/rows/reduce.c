@@ -67,12 +67,7 @@ static void fastest_last(dims *d)
 
 static int64_t offset_of(const dims *d, int rank, const int64_t *stride, int64_t i)
 {
-    int64_t offset = 0;
-    for (int k = rank - 1; k > 0; k--) {
-        offset += i % d->shape[k] * stride[k];
-        i /= d->shape[k];
-    }
-    return rank > 0 ? offset + i * stride[0] : 0;
+    return mti_cpu_offset(rank, d->shape, stride, i);
 }
 
 static void plan(sum_job *job, const mti_view *x, const mti_view *y)
@@ -139,16 +134,8 @@ MTI_INLINE void store_tile(const sum_job *job, int64_t offset, int64_t step, con
                       n);
 }
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/reduce.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/reduce.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/reduce.inc"
+#include "backends/cpu/typed.inc"
 
 /* Adds up the blocks of elements [begin, end) of y, in the order of the kept dimensions. */
 static void combine_chunk(const void *arg, int64_t begin, int64_t end)

@@ -15,16 +15,8 @@ typedef struct rope_job {
     bool inverse;
 } rope_job;
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/rope.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/rope.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/rope.inc"
+#include "backends/cpu/typed.inc"
 
 bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
                   const mti_view *y)

@@ -6,20 +6,13 @@ typedef struct rows_job {
     int64_t n;      /* elements of a row */
     int64_t causal; /* s, the rows of one score matrix; 0: no mask */
     double scale;
+    const void *lse; /* T, one per row; of log_probabilities */
 } rows_job;
 
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/log_softmax.inc"
-#include "backends/cpu/rows/rows.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/log_softmax.inc"
-#include "backends/cpu/rows/rows.inc"
-#undef T
-#undef TYPED
+#define MTI_TYPED "backends/cpu/rows/log_softmax.inc"
+#include "backends/cpu/typed.inc"
+#define MTI_TYPED "backends/cpu/rows/rows.inc"
+#include "backends/cpu/typed.inc"
 
 static bool run_rows(mti_ctx *ctx, rows_job *job, const mti_view *y, int64_t cost,
                      mti_cpu_range_fn *f32, mti_cpu_range_fn *f64)
@@ -52,6 +45,13 @@ bool mti_cpu_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
     rows_job job = {.x = mti_rows_of(x), .y = mti_rows_of(y)};
     return run_rows(ctx, &job, y, 8, log_softmax_chunk_f32, log_softmax_chunk_f64);
+}
+
+bool mti_cpu_log_probabilities(mti_ctx *ctx, const mti_view *x, const mti_view *lse,
+                               const mti_view *logp)
+{
+    rows_job job = {.x = mti_rows_of(x), .y = mti_rows_of(logp), .lse = lse->data};
+    return run_rows(ctx, &job, logp, 1, minus_lse_chunk_f32, minus_lse_chunk_f64);
 }
 
 bool mti_cpu_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,

@@ -1,7 +1,7 @@
-/* rows.h: row kernels are written once, in files ending in .inc, over a type T (float or double)
- * and TYPED(name), which appends the type to a function's name. Rows of 16-bit floats are converted
- * block by block in a buffer of T. f32 and f64 rows are used directly, also in blocks: only short
- * sums are made in f32, and the blocks' sums are added in f64. */
+/* rows.h: row kernels are written once, in files ending in .inc (typed.inc), over a type T, float
+ * or double. Rows of 16-bit floats are converted block by block in a buffer of T. f32 and f64 rows
+ * are used directly, also in blocks: only short sums are made in f32, and the blocks' sums are
+ * added in f64. */
 #ifndef MTI_CPU_ROWS_H
 #define MTI_CPU_ROWS_H
 

@@ -1,5 +1,4 @@
 /* vocabulary.c: embedding and loss of a vocabulary that ranks share. */
-#include <inttypes.h>
 #include <math.h>
 #include "backends/cpu/rows/rows.h"
 
@@ -19,10 +18,7 @@ bool mti_cpu_own_rows(mti_ctx *ctx, int64_t first, int64_t rows, int64_t all, co
     int64_t *to = own->data;
     for (int64_t i = 0, n = mti_view_count(index); i < n; i++) {
         if (from[i] < 0 || from[i] >= all)
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "embedding: index[%" PRId64 "] is %" PRId64
-                                 "; the table has rows 0 to %" PRId64,
-                                 i, from[i], all - 1);
+            return mti_fault_report(&(mti_fault){MTI_FAULT_INDEX, i, from[i], all, 0});
         bool here = from[i] >= first && from[i] < first + rows;
         to[i] = here ? from[i] - first : MTI_NO_ROW;
     }
@@ -54,7 +50,9 @@ bool mti_cpu_own_targets(mti_ctx *ctx, int64_t first, int64_t columns, int64_t i
 
 static double number(const mti_view *v, int64_t i)
 {
-    return v->dtype == MT_F64 ? ((const double *)v->data)[i] : (double)((const float *)v->data)[i];
+    double value;
+    mti_cpu_read_wide(v, i, &value, 1);
+    return value;
 }
 
 /* In the order of the ranks, and of the rows. */
@@ -69,41 +67,11 @@ bool mti_cpu_join_entropy(mti_ctx *ctx, int64_t ignore, int64_t width, const mti
         for (int64_t r = 0; r < ranks; r++) top = fmax(top, number(parts, 2 * r * n + i));
         for (int64_t r = 0; r < ranks; r++) total += exp(number(parts, 2 * r * n + i) - top);
         double of_all = top + log(total);
-        if (lse->dtype == MT_F64)
-            ((double *)lse->data)[i] = of_all;
-        else
-            ((float *)lse->data)[i] = (float)of_all;
+        mti_cpu_write_wide(lse, i, &of_all, 1);
         int64_t t = targets[i], owner = t / width;
         if (t == ignore || t < 0 || owner >= ranks) continue;
         double logit = number(parts, 2 * owner * n + i) - number(parts, (2 * owner + 1) * n + i);
         *(double *)sum->data += of_all - logit;
     }
-    return true;
-}
-
-typedef struct shift_job {
-    mti_rows x, y;
-    const void *lse;
-    int64_t n;
-} shift_job;
-
-#define T           float
-#define TYPED(name) name##_f32
-#include "backends/cpu/rows/vocabulary.inc"
-#undef T
-#undef TYPED
-#define T           double
-#define TYPED(name) name##_f64
-#include "backends/cpu/rows/vocabulary.inc"
-#undef T
-#undef TYPED
-
-bool mti_cpu_log_probabilities(mti_ctx *ctx, const mti_view *x, const mti_view *lse,
-                               const mti_view *logp)
-{
-    shift_job job = {mti_rows_of(x), mti_rows_of(logp), lse->data, x->shape[1]};
-    if (job.n == 0) return true;
-    mti_cpu_parallel(ctx, x->shape[0], mti_cpu_chunk(x->shape[0], job.n),
-                     x->dtype == MT_F64 ? shift_chunk_f64 : shift_chunk_f32, &job);
     return true;
 }

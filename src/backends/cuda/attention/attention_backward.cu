@@ -324,7 +324,7 @@ template <typename S, int D> beside_delta parts_of(const mti_attn_args &x)
     return r;
 }
 
-template <typename T, int D, mti_drop_kind DROP> struct call_of {
+template <typename T, int D, mti_drop_kind DROP> struct backward_of {
     typedef tiles<D, DROP> own;
 
     size_t scratch(const mti_attn_args &x) const
@@ -349,40 +349,16 @@ template <typename T, int D, mti_drop_kind DROP> struct call_of {
     }
 };
 
-/* Calls use(kernel's template arguments) for x. */
-template <typename T, int D, typename F> auto by_drop(const mti_attn_args &x, F use)
-{
-    switch (mti_attn_drop_kind(x)) {
-    case MTI_DROP_NONE: return use(call_of<T, D, MTI_DROP_NONE>());
-    case MTI_DROP_ANY: return use(call_of<T, D, MTI_DROP_ANY>());
-    default: return use(call_of<T, D, MTI_DROP_QUADS>());
-    }
-}
-
-template <typename T, typename F> auto by_width(const mti_attn_args &x, F use)
-{
-    if (x.d <= 32) return by_drop<T, 32>(x, use);
-    if (x.d <= 64) return by_drop<T, 64>(x, use);
-    if (x.d <= 80) return by_drop<T, 80>(x, use);
-    if (x.d <= 96) return by_drop<T, 96>(x, use);
-    return by_drop<T, 128>(x, use);
-}
-
-template <typename F> auto by_type(const mti_attn_args &x, mt_dtype dtype, F use)
-{
-    return dtype == MT_BF16 ? by_width<__nv_bfloat16>(x, use) : by_width<__half>(x, use);
-}
-
 } // namespace
 
 size_t mti_attn_backward_tensor_scratch(const mti_attn_args &x, mt_dtype dtype)
 {
-    return by_type(x, dtype, [&](auto call) { return call.scratch(x); });
+    return mti_attn_choose<backward_of>(x, dtype, [&](auto call) { return call.scratch(x); });
 }
 
 bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype, void *scratch)
 {
-    return by_type(x, dtype, [&](auto call) {
+    return mti_attn_choose<backward_of>(x, dtype, [&](auto call) {
         return call.run(ctx, x, static_cast<unsigned char *>(scratch));
     });
 }

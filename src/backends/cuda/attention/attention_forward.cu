@@ -187,36 +187,20 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
                           mti_attn_row<T>(x.o, at.b, at.h, i), x.o.row, s - i, d);
 }
 
-template <typename T, int D, mti_drop_kind DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
-{
-    size_t shared = sizeof(T) * step<D, DROP>::TILES;
-    int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
-    return mti_attn_allow_shared<attention_forward<T, D, DROP>>(ctx, shared) &&
-           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), mti_blocks(blocks), MTI_ATTN_THREADS,
-                      shared, mti_attn_grid(x, tiles, x.a));
-}
-
-template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)
-{
-    switch (mti_attn_drop_kind(x)) {
-    case MTI_DROP_NONE: return launch<T, D, MTI_DROP_NONE>(ctx, x);
-    case MTI_DROP_ANY: return launch<T, D, MTI_DROP_ANY>(ctx, x);
-    default: return launch<T, D, MTI_DROP_QUADS>(ctx, x);
+template <typename T, int D, mti_drop_kind DROP> struct forward_of {
+    bool run(mti_ctx *ctx, const mti_attn_args &x) const
+    {
+        size_t shared = sizeof(T) * step<D, DROP>::TILES;
+        int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
+        return mti_attn_allow_shared<attention_forward<T, D, DROP>>(ctx, shared) &&
+               MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), mti_blocks(blocks),
+                          MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, x.a));
     }
-}
-
-template <typename T> bool by_width(mti_ctx *ctx, const mti_attn_args &x)
-{
-    if (x.d <= 32) return by_drop<T, 32>(ctx, x);
-    if (x.d <= 64) return by_drop<T, 64>(ctx, x);
-    if (x.d <= 80) return by_drop<T, 80>(ctx, x);
-    if (x.d <= 96) return by_drop<T, 96>(ctx, x);
-    return by_drop<T, 128>(ctx, x);
-}
+};
 
 } // namespace
 
 bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 {
-    return dtype == MT_BF16 ? by_width<__nv_bfloat16>(ctx, x) : by_width<__half>(ctx, x);
+    return mti_attn_choose<forward_of>(x, dtype, [&](auto call) { return call.run(ctx, x); });
 }

@@ -320,4 +320,33 @@ __device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], fl
     }
 }
 
+/* ---- the kernel for a call: use(CALL<T, D, DROP>()) ---- */
+
+template <template <typename, int, mti_drop_kind> class CALL, typename T, int D, typename F>
+auto mti_attn_by_drop(const mti_attn_args &x, F use)
+{
+    switch (mti_attn_drop_kind(x)) {
+    case MTI_DROP_NONE: return use(CALL<T, D, MTI_DROP_NONE>());
+    case MTI_DROP_ANY: return use(CALL<T, D, MTI_DROP_ANY>());
+    default: return use(CALL<T, D, MTI_DROP_QUADS>());
+    }
+}
+
+template <template <typename, int, mti_drop_kind> class CALL, typename T, typename F>
+auto mti_attn_by_width(const mti_attn_args &x, F use)
+{
+    if (x.d <= 32) return mti_attn_by_drop<CALL, T, 32>(x, use);
+    if (x.d <= 64) return mti_attn_by_drop<CALL, T, 64>(x, use);
+    if (x.d <= 80) return mti_attn_by_drop<CALL, T, 80>(x, use);
+    if (x.d <= 96) return mti_attn_by_drop<CALL, T, 96>(x, use);
+    return mti_attn_by_drop<CALL, T, 128>(x, use);
+}
+
+template <template <typename, int, mti_drop_kind> class CALL, typename F>
+auto mti_attn_choose(const mti_attn_args &x, mt_dtype dtype, F use)
+{
+    return dtype == MT_BF16 ? mti_attn_by_width<CALL, __nv_bfloat16>(x, use)
+                            : mti_attn_by_width<CALL, __half>(x, use);
+}
+
 #endif

@@ -6,9 +6,19 @@
 
 #include "backends/cuda/gpu.h"
 
-enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7 };                                    /* ncclResult_t */
-enum { NCCL_U8 = 1, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 }; /* ncclDataType_t */
-enum { NCCL_SUM = 0 };                                                         /* ncclRedOp_t */
+/* V(ours, its value, the library's name) */
+#define NCCL_VALUES(V)                                                                             \
+    V(NCCL_OK, 0, ncclSuccess)                                                                     \
+    V(NCCL_IN_PROGRESS, 7, ncclInProgress)                                                         \
+    V(NCCL_U8, 1, ncclUint8)                                                                       \
+    V(NCCL_F16, 6, ncclFloat16)                                                                    \
+    V(NCCL_F32, 7, ncclFloat32)                                                                    \
+    V(NCCL_F64, 8, ncclFloat64)                                                                    \
+    V(NCCL_BF16, 9, ncclBfloat16)                                                                  \
+    V(NCCL_SUM, 0, ncclSum)
+#define NCCL_VALUE(ours, value, theirs) ours = value,
+enum { NCCL_VALUES(NCCL_VALUE) };
+#undef NCCL_VALUE
 enum { NCCL_NEEDED = 21400 }; /* 2.14, the first whose communicators need not block the host */
 
 typedef struct nccl_comm *nccl_comm_t;
@@ -64,15 +74,10 @@ typedef struct nccl_functions {
 /* Where the real header is installed, it holds the figures above. */
 #if !defined(MTI_CUDASIM) && __has_include(<nccl.h>)
 #include <nccl.h>
-#define NCCL_IS(ours, theirs) static_assert((long long)(ours) == (long long)(theirs), #ours)
-NCCL_IS(NCCL_OK, ncclSuccess);
-NCCL_IS(NCCL_IN_PROGRESS, ncclInProgress);
-NCCL_IS(NCCL_U8, ncclUint8);
-NCCL_IS(NCCL_F16, ncclFloat16);
-NCCL_IS(NCCL_F32, ncclFloat32);
-NCCL_IS(NCCL_F64, ncclFloat64);
-NCCL_IS(NCCL_BF16, ncclBfloat16);
-NCCL_IS(NCCL_SUM, ncclSum);
+#define NCCL_IS(ours, theirs)           static_assert((long long)(ours) == (long long)(theirs), #ours)
+#define NCCL_CHECK(ours, value, theirs) NCCL_IS(ours, theirs);
+NCCL_VALUES(NCCL_CHECK)
+#undef NCCL_CHECK
 NCCL_IS(sizeof(nccl_id), sizeof(ncclUniqueId));
 NCCL_IS(offsetof(nccl_config, size), offsetof(ncclConfig_t, size));
 NCCL_IS(offsetof(nccl_config, magic), offsetof(ncclConfig_t, magic));

@@ -26,13 +26,7 @@ template <class Y, class X> struct mti_copy_op {
 
     template <int V> __device__ void load(const mti_walk<2> &w, const int64_t *at, held<V> &h) const
     {
-        const X *x = static_cast<const X *>(w.data[1]) + at[1];
-        if (V == 1 || !(w.repeat & 2u)) {
-            h.x = mti_load<V>(x);
-        } else {
-            MTI_UNROLL
-            for (int j = 0; j < V; j++) h.x.v[j] = *x;
-        }
+        h.x = mti_take_operand<X, V>(w, 1, at[1]);
     }
     template <int V>
     __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, const held<V> &h) const
@@ -167,13 +161,6 @@ template <class T> static bool copy_bits(mti_ctx *ctx, const mti_layout<2> &l)
 
 /* ---- integers and bools: rarely large, so the types are tested per element ---- */
 
-__device__ __forceinline__ int64_t to_i64(double x)
-{
-    if (x != x) return 0;
-    if (x >= 0x1p63) return INT64_MAX;
-    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
-}
-
 struct mti_convert_op {
     enum { operands = 2, width = 1, unroll = 4 };
     mt_dtype from, to;
@@ -211,7 +198,7 @@ struct mti_convert_op {
     {
         void *y = w.data[0];
         int64_t i = at[0], value = h.integer;
-        if (is_real) value = to == MT_BOOL ? h.real != 0 : to_i64(h.real);
+        if (is_real) value = to == MT_BOOL ? h.real != 0 : mti_f64_to_i64(h.real);
         switch (to) {
         case MT_F32: static_cast<float *>(y)[i] = (float)value; break;
         case MT_F64: static_cast<double *>(y)[i] = (double)value; break;

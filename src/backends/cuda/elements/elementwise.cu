@@ -15,14 +15,6 @@ template <class T> struct fill_all {
     }
 };
 
-/* NaN gives 0; values out of range give the nearest limit. */
-static int64_t saturated(double x)
-{
-    if (x != x) return 0;
-    if (x >= 0x1p63) return INT64_MAX;
-    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
-}
-
 template <class T> static uint64_t bits_of(T value)
 {
     uint64_t bits = 0;
@@ -40,7 +32,7 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
     case MT_F8_E4M3: return bits_of(mti_narrow<mti_e4m3>(value));
     case MT_F8_E5M2: return bits_of(mti_narrow<mti_e5m2>(value));
     case MT_BOOL: return value != 0.0;
-    default: return (uint64_t)saturated(value);
+    default: return (uint64_t)mti_f64_to_i64(value);
     }
 }
 
@@ -108,25 +100,9 @@ __device__ __forceinline__ double mti_unary_of(Op op, double x, double p0, doubl
     return x;
 }
 
-template <class T, class Op> struct mti_unary_op : Op {
-    enum { operands = 2, width = mti_width_of<T>(), unroll = 4 };
-    mti_wide<T> p0, p1;
-    template <int V> struct held {
-        mti_vec<T, V> x;
-    };
-
-    template <int V> __device__ void load(const mti_walk<2> &w, const int64_t *at, held<V> &h) const
-    {
-        h.x = mti_load<V>(static_cast<const T *>(w.data[1]) + at[1]);
-    }
-    template <int V>
-    __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, held<V> &h) const
-    {
-        MTI_UNROLL
-        for (int j = 0; j < V; j++)
-            h.x.v[j] = mti_narrow<T>(mti_unary_of<Op>(*this, mti_widen(h.x.v[j]), p0, p1));
-        mti_store(static_cast<T *>(w.data[0]) + at[0], h.x);
-    }
+template <class A, class Op> struct unary_of : Op {
+    A p0, p1;
+    __device__ A operator()(const A *x) const { return mti_unary_of<Op>(*this, x[0], p0, p1); }
 };
 
 /* Calls each(MTI_OP(op)). */
@@ -146,8 +122,9 @@ extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1,
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
-            typedef mti_unary_op<T, decltype(number)> F;
-            return mti_map(ctx, l, F{number, (mti_wide<T>)p0, (mti_wide<T>)p1});
+            typedef unary_of<mti_wide<T>, decltype(number)> F;
+            F f = {number, (mti_wide<T>)p0, (mti_wide<T>)p1};
+            return mti_map(ctx, l, mti_each_op<T, 1, 4, F>{f});
         });
     });
 }
@@ -175,26 +152,12 @@ __device__ __forceinline__ double mti_unary_backward_of(Op op, double k, double 
     return dy;
 }
 
-template <class T, class Op> struct mti_unary_backward_op : Op {
-    enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
-    mti_wide<T> p0, p1;
-    template <int V> struct held {
-        mti_vec<T, V> dy, k;
-    };
-
-    template <int V> __device__ void load(const mti_walk<3> &w, const int64_t *at, held<V> &h) const
+/* x: dy, k */
+template <class A, class Op> struct unary_slope_of : Op {
+    A p0, p1;
+    __device__ A operator()(const A *x) const
     {
-        h.dy = mti_load<V>(static_cast<const T *>(w.data[1]) + at[1]);
-        h.k = mti_load<V>(static_cast<const T *>(w.data[2]) + at[2]);
-    }
-    template <int V>
-    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
-    {
-        MTI_UNROLL
-        for (int j = 0; j < V; j++)
-            h.dy.v[j] = mti_narrow<T>(mti_unary_backward_of<Op>(*this, mti_widen(h.k.v[j]),
-                                                                mti_widen(h.dy.v[j]), p0, p1));
-        mti_store(static_cast<T *>(w.data[0]) + at[0], h.dy);
+        return mti_unary_backward_of<Op>(*this, x[1], x[0], p0, p1);
     }
 };
 
@@ -208,8 +171,9 @@ extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, d
     return mti_for_float(dx->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
-            typedef mti_unary_backward_op<T, decltype(number)> F;
-            return mti_map(ctx, l, F{number, (mti_wide<T>)p0, (mti_wide<T>)p1});
+            typedef unary_slope_of<mti_wide<T>, decltype(number)> F;
+            F f = {number, (mti_wide<T>)p0, (mti_wide<T>)p1};
+            return mti_map(ctx, l, mti_each_op<T, 2, 2, F>{f});
         });
     });
 }
@@ -226,49 +190,16 @@ template <class Op, class A> __device__ __forceinline__ A mti_binary_of(Op op, A
     }
 }
 
-/* Integers are computed as unsigned, so that they wrap around. */
-__device__ __forceinline__ uint32_t mti_widen(uint32_t x) { return x; }
-__device__ __forceinline__ uint64_t mti_widen(uint64_t x) { return x; }
-template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
-template <class T> __device__ __forceinline__ T mti_narrow(uint64_t x) { return x; }
-
-template <class T, class Op> struct mti_binary_op : Op {
-    enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
-    template <int V> struct held {
-        mti_vec<T, V> a, b;
-    };
-
-    /* An operand whose value is the same for the whole vector is read once. */
-    template <int V>
-    static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<3> &w, int k, int64_t at)
+template <class Op> struct binary_of : Op {
+    template <class A> __device__ A operator()(const A *x) const
     {
-        const T *p = static_cast<const T *>(w.data[k]) + at;
-        if (V == 1 || !(w.repeat >> k & 1u)) return mti_load<V>(p);
-        T value = *p;
-        mti_vec<T, V> x;
-        MTI_UNROLL
-        for (int j = 0; j < V; j++) x.v[j] = value;
-        return x;
-    }
-    template <int V> __device__ void load(const mti_walk<3> &w, const int64_t *at, held<V> &h) const
-    {
-        h.a = take<V>(w, 1, at[1]);
-        h.b = take<V>(w, 2, at[2]);
-    }
-    template <int V>
-    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
-    {
-        MTI_UNROLL
-        for (int j = 0; j < V; j++)
-            h.a.v[j] =
-                mti_narrow<T>(mti_binary_of<Op>(*this, mti_widen(h.a.v[j]), mti_widen(h.b.v[j])));
-        mti_store(static_cast<T *>(w.data[0]) + at[0], h.a);
+        return mti_binary_of<Op>(*this, x[0], x[1]);
     }
 };
 
 template <class T, class Op> static bool binary_typed(mti_ctx *ctx, Op op, const mti_layout<3> &l)
 {
-    return mti_map(ctx, l, mti_binary_op<T, Op>{op}, 6u);
+    return mti_map(ctx, l, mti_each_op<T, 2, 2, binary_of<Op>, true>{{op}}, 6u);
 }
 
 template <class T> static bool binary_exact(mti_ctx *ctx, mti_binary op, const mti_layout<3> &l)
@@ -296,13 +227,6 @@ extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, 
 
 /* ---- comparisons ---- */
 
-__device__ __forceinline__ int64_t mti_widen(int64_t x) { return x; }
-__device__ __forceinline__ int32_t mti_widen(int32_t x) { return x; }
-__device__ __forceinline__ int16_t mti_widen(int16_t x) { return x; }
-__device__ __forceinline__ uint16_t mti_widen(uint16_t x) { return x; }
-__device__ __forceinline__ int8_t mti_widen(int8_t x) { return x; }
-__device__ __forceinline__ uint8_t mti_widen(uint8_t x) { return x; }
-
 template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, A a, A b)
 {
 #define COMPARE(name, sign)                                                                        \
@@ -316,9 +240,9 @@ struct mti_no_op {
 };
 
 /* The kernel is limited by memory bandwidth, so one kernel serves all six. */
-template <class T> struct mti_compare_op : mti_binary_op<T, mti_no_op> {
+template <class T> struct mti_compare_op : mti_each_op<T, 2, 2, mti_no_op, true> {
     mti_compare op;
-    template <int V> using held = typename mti_binary_op<T, mti_no_op>::template held<V>;
+    template <int V> using held = typename mti_each_op<T, 2, 2, mti_no_op, true>::template held<V>;
 
     template <int V>
     __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
@@ -326,7 +250,7 @@ template <class T> struct mti_compare_op : mti_binary_op<T, mti_no_op> {
         mti_vec<uint8_t, V> y;
         MTI_UNROLL
         for (int j = 0; j < V; j++)
-            y.v[j] = mti_compared(op, mti_widen(h.a.v[j]), mti_widen(h.b.v[j]));
+            y.v[j] = mti_compared(op, mti_widen(h.x[0].v[j]), mti_widen(h.x[1].v[j]));
         mti_store(static_cast<uint8_t *>(w.data[0]) + at[0], y);
     }
 };

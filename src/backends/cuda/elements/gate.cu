@@ -2,19 +2,6 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
-/* Operand k's vector; an operand whose value is the same for the whole vector is read once. */
-template <class T, int V, int N>
-static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<N> &w, int k, int64_t at)
-{
-    const T *p = static_cast<const T *>(w.data[k]) + at;
-    if (V == 1 || !(w.repeat >> k & 1u)) return mti_load<V>(p);
-    T value = *p;
-    mti_vec<T, V> x;
-    MTI_UNROLL
-    for (int j = 0; j < V; j++) x.v[j] = value;
-    return x;
-}
-
 /* ---- where: operands y, mask, then a and b, if given; an absent one is 0 ---- */
 
 template <class T, bool HAS_A, bool HAS_B> struct mti_where_op {
@@ -27,9 +14,9 @@ template <class T, bool HAS_A, bool HAS_B> struct mti_where_op {
 
     template <int V> __device__ void load(const walk &w, const int64_t *at, held<V> &h) const
     {
-        h.mask = take<uint8_t, V>(w, 1, at[1]);
-        if (HAS_A) h.a = take<T, V>(w, 2, at[2]);
-        if (HAS_B) h.b = take<T, V>(w, operands - 1, at[operands - 1]);
+        h.mask = mti_take_operand<uint8_t, V>(w, 1, at[1]);
+        if (HAS_A) h.a = mti_take_operand<T, V>(w, 2, at[2]);
+        if (HAS_B) h.b = mti_take_operand<T, V>(w, operands - 1, at[operands - 1]);
     }
     template <int V>
     __device__ void store(const walk &w, const int64_t *at, uint64_t, held<V> &h) const
@@ -80,25 +67,8 @@ static __device__ __forceinline__ void swiglu_back(double gate, double up, doubl
     mti_swiglu_backward_f64(gate, up, dy, dgate, dup);
 }
 
-template <class T> struct mti_swiglu_op {
-    enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
-    template <int V> struct held {
-        mti_vec<T, V> gate, up;
-    };
-
-    template <int V> __device__ void load(const mti_walk<3> &w, const int64_t *at, held<V> &h) const
-    {
-        h.gate = mti_load<V>(static_cast<const T *>(w.data[1]) + at[1]);
-        h.up = mti_load<V>(static_cast<const T *>(w.data[2]) + at[2]);
-    }
-    template <int V>
-    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
-    {
-        MTI_UNROLL
-        for (int j = 0; j < V; j++)
-            h.gate.v[j] = mti_narrow<T>(swiglu_of(mti_widen(h.gate.v[j]), mti_widen(h.up.v[j])));
-        mti_store(static_cast<T *>(w.data[0]) + at[0], h.gate);
-    }
+struct swiglu {
+    template <class A> __device__ A operator()(const A *x) const { return swiglu_of(x[0], x[1]); }
 };
 
 extern "C" bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
@@ -106,8 +76,9 @@ extern "C" bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_vi
 {
     const mti_view *views[] = {y, gate, up};
     mti_layout<3> l = mti_lay_out<3>(views, false);
-    return mti_for_float(y->dtype,
-                         [&](auto t) { return mti_map(ctx, l, mti_swiglu_op<decltype(t)>()); });
+    return mti_for_float(y->dtype, [&](auto t) {
+        return mti_map(ctx, l, mti_each_op<decltype(t), 2, 2, swiglu>());
+    });
 }
 
 /* Operands: the outputs, dgate before dup; then dy, gate and, for dgate, up. */

@@ -54,29 +54,13 @@ template <class T> struct mti_factor_table {
 static_assert(sizeof(mti_factor_table<float>) + sizeof(mti_factor_step) <= 4096, "one launch");
 static_assert(sizeof(mti_factor_table<double>) + sizeof(mti_factor_step) <= 4096, "one launch");
 
-template <class T> __device__ __forceinline__ uint32_t tile_of(const mti_factor_entry<T> &e)
-{
-    return e.first_tile;
-}
-template <class T> __device__ __forceinline__ uint32_t line_of(const mti_factor_entry<T> &e)
-{
-    return e.first_line;
-}
-
 /* The last entry with a first number, of its tiles or its lines, that is at most this one. */
 template <class T>
 __device__ __forceinline__ int entry_at(const mti_factor_table<T> &table, bool lines, uint32_t at)
 {
-    int low = 0, high = table.n;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        const mti_factor_entry<T> &e = table.at[middle];
-        if ((lines ? line_of(e) : tile_of(e)) <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return mti_last_at_most(table.n, at, [&](int i) {
+        return lines ? table.at[i].first_line : table.at[i].first_tile;
+    });
 }
 
 /* ---- squares: warp w has rows w, w + WARPS, ... of a tile, a lane every 32nd column ---- */
@@ -199,9 +183,6 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
 
 /* ---- updates ---- */
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-
 /* Calls take(i, u) for the elements of the tile that this thread has. */
 template <class T, class G, class Take>
 __device__ __forceinline__ void for_updates(const mti_factor_entry<T> &e,
@@ -226,7 +207,7 @@ __device__ __forceinline__ void for_updates(const mti_factor_entry<T> &e,
             int64_t j = lane + 32 * k;
             if (j >= t.columns) continue;
             A v = factor * column[k], g = (A)mti_widen(static_cast<const G *>(e.g)[at + j]);
-            take(at + j, scale * g / root(v < least ? least : v));
+            take(at + j, scale * g / mti_root(v < least ? least : v));
         }
     }
 }
@@ -260,11 +241,6 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
 
 /* ---- tables ---- */
 
-static mti_factor_shape shape_of(const mti_opt_item *item)
-{
-    return mti_factor_shape_of(item->n, item->rows, item->columns, item->m != NULL);
-}
-
 template <class T>
 static mti_factor_entry<T> entry_of(const mti_opt_params *p, const mti_opt_item *item)
 {
@@ -275,7 +251,7 @@ static mti_factor_entry<T> entry_of(const mti_opt_params *p, const mti_opt_item 
     e.row = item->m;
     e.col = item->v;
     e.master = static_cast<A *>(item->master);
-    e.shape = shape_of(item);
+    e.shape = mti_factor_shape_of(item);
     e.at = mti_factor_scratch_of(&e.shape, sizeof(A));
     e.weight_decay = (A)item->weight_decay;
     if (p) e.eps = (A)mti_factor_eps(p, item->dtype, item->master != NULL);

@@ -33,15 +33,7 @@ static_assert(sizeof(mti_opt_table<double>) + 128 <= 4096, "a table and a step p
 template <class T>
 __device__ __forceinline__ int entry_of(const mti_opt_table<T> &table, uint32_t chunk)
 {
-    int low = 0, high = table.n; /* first[low] <= chunk < first[high] */
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (table.at[middle].first <= chunk)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return mti_last_at_most(table.n, chunk, [&](int i) { return table.at[i].first; });
 }
 
 /* Elements [begin, end) of e in vectors of V; all loads of a round precede its stores. */
@@ -180,12 +172,59 @@ static double grad_scale_of(const mti_opt_params *p)
     return p->grad_scale > 0 ? p->grad_scale : 1;
 }
 
+/* A rule has `moments`, 1 (m) or 2, and two functions: keep, what of e all its elements share, and
+ * step, for one element. M: the type of the stored moments; G: of the gradient. */
+template <class T, class M, class G, class Rule> struct mti_rule_step {
+    typedef T type;
+    typedef M moment;
+    typedef G grad;
+    typedef mti_wide<T> A;
+    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    Rule rule;
+    template <int V> struct held {
+        mti_vec<G, V> g;
+        mti_vec<A, V> p;
+        mti_vec<M, V> m, v;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.p = load_param<V>(e, i);
+        h.g = mti_load<V>(static_cast<const G *>(e.g) + i);
+        if (rule.reads(e.m)) {
+            h.m = mti_load<V>(static_cast<const M *>(e.m) + i);
+        } else {
+            MTI_UNROLL
+            for (int j = 0; j < V; j++) h.m.v[j] = mti_narrow<M>((A)0);
+        }
+        if (Rule::moments == 2) h.v = mti_load<V>(static_cast<const M *>(e.v) + i);
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        A keep = rule.keep(e.weight_decay);
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            A m = mti_widen(h.m.v[j]), v = Rule::moments == 2 ? mti_widen(h.v.v[j]) : (A)0;
+            rule.step(keep, (A)mti_widen(h.g.v[j]), m, v, h.p.v[j]);
+            h.m.v[j] = mti_narrow<M>(m);
+            if (Rule::moments == 2) h.v.v[j] = mti_narrow<M>(v);
+        }
+        if (rule.writes(e.m)) mti_store(static_cast<M *>(e.m) + i, h.m);
+        if (Rule::moments == 2) mti_store(static_cast<M *>(e.v) + i, h.v);
+        store_param(e, i, h.p);
+    }
+};
+
+/* A rule whose m is always there. */
+template <int MOMENTS> struct mti_rule {
+    enum { moments = MOMENTS };
+    static __device__ __forceinline__ bool reads(const void *) { return true; }
+    static __device__ __forceinline__ bool writes(const void *) { return true; }
+};
+
 /* ---- AdamW ---- */
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-
-template <class A> struct mti_adamw_rule {
+template <class A> struct mti_adamw_rule : mti_rule<2> {
     A lr, b1, a1, b2, a2; /* a = 1 - b */
     A rate;               /* lr / (1 - beta1^t) */
     A root_scale;         /* 1 / sqrt(1 - beta2^t) */
@@ -200,7 +239,7 @@ template <class A> struct mti_adamw_rule {
         g = grad_scale * g;
         m = mti_fma(b1, m, a1 * g);
         v = mti_fma(b2, v, a2 * g * g);
-        p = mti_fma(keep, p, -(rate * m / mti_fma(root(v), root_scale, eps)));
+        p = mti_fma(keep, p, -(rate * m / mti_fma(mti_root(v), root_scale, eps)));
     }
 };
 
@@ -218,48 +257,12 @@ template <class A> static mti_adamw_rule<A> adamw_rule(const mti_opt_params *p)
     return rule;
 }
 
-/* M: the type of the stored moments; G: of the gradient. */
-template <class T, class M, class G> struct mti_adamw_step {
-    typedef T type;
-    typedef M moment;
-    typedef G grad;
-    typedef mti_wide<T> A;
-    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
-    mti_adamw_rule<A> rule;
-    template <int V> struct held {
-        mti_vec<G, V> g;
-        mti_vec<A, V> p;
-        mti_vec<M, V> m, v;
-    };
-
-    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
-    {
-        h.p = load_param<V>(e, i);
-        h.g = mti_load<V>(static_cast<const G *>(e.g) + i);
-        h.m = mti_load<V>(static_cast<const M *>(e.m) + i);
-        h.v = mti_load<V>(static_cast<const M *>(e.v) + i);
-    }
-    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
-    {
-        A keep = rule.keep(e.weight_decay);
-        MTI_UNROLL
-        for (int j = 0; j < V; j++) {
-            A m = mti_widen(h.m.v[j]), v = mti_widen(h.v.v[j]);
-            rule.step(keep, mti_widen(h.g.v[j]), m, v, h.p.v[j]);
-            h.m.v[j] = mti_narrow<M>(m);
-            h.v.v[j] = mti_narrow<M>(v);
-        }
-        mti_store(static_cast<M *>(e.m) + i, h.m);
-        mti_store(static_cast<M *>(e.v) + i, h.v);
-        store_param(e, i, h.p);
-    }
-};
-
 template <class T, class M, class G>
 static bool adamw(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
                   const mti_opt_item *items)
 {
-    mti_adamw_step<T, M, G> step = {adamw_rule<mti_wide<T>>(p)};
+    typedef mti_adamw_rule<mti_wide<T>> rule;
+    mti_rule_step<T, M, G, rule> step = {adamw_rule<mti_wide<T>>(p)};
     return step_all(ctx, dtype, n_items, items, step);
 }
 
@@ -392,113 +395,79 @@ extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_item
     });
 }
 
-/* Step<T, G>: a step whose moment is in the wide type; G: of the gradient. */
-template <template <class, class> class Step>
-static bool step_types(mti_ctx *ctx, const mti_opt_params *p, int n_items,
-                       const mti_opt_item *items)
+/* Rule<A>: a rule whose moments are in the wide type A. */
+template <template <class> class Rule>
+static bool step_rule(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
     return for_types([&](auto type, mt_dtype dtype) {
         typedef decltype(type) T;
-        return step_all(ctx, dtype, n_items, items, Step<T, T>::of(p)) &&
-               (sizeof(T) != 2 ||
-                step_all(ctx, dtype, n_items, items, Step<T, mti_wide<T>>::of(p)));
+        typedef mti_wide<T> A;
+        mti_rule_step<T, A, T, Rule<A>> step = {Rule<A>::of(p)};
+        mti_rule_step<T, A, A, Rule<A>> of_wide_grads = {Rule<A>::of(p)};
+        return step_all(ctx, dtype, n_items, items, step) &&
+               (sizeof(T) != 2 || step_all(ctx, dtype, n_items, items, of_wide_grads));
     });
 }
 
 /* ---- SGD ---- */
 
-template <class T, class G> struct mti_sgd_step {
-    typedef T type;
-    typedef mti_wide<T> moment;
-    typedef G grad;
-    typedef mti_wide<T> A;
-    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+template <class A> struct mti_sgd_rule {
+    enum { moments = 1 };
     A lr, momentum, grad_scale;
     bool start; /* step 1: m's old contents are ignored, NaN included */
-    template <int V> struct held {
-        mti_vec<G, V> g;
-        mti_vec<A, V> p, m;
-    };
 
-    static mti_sgd_step of(const mti_opt_params *p)
+    static mti_sgd_rule of(const mti_opt_params *p)
     {
         return {(A)p->lr, (A)p->momentum, (A)grad_scale_of(p), p->step == 1};
     }
-    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    __device__ __forceinline__ bool reads(const void *m) const { return m && !start; }
+    __device__ __forceinline__ bool writes(const void *m) const { return m; }
+    __device__ __forceinline__ A keep(A weight_decay) const { return weight_decay; }
+    __device__ __forceinline__ void step(A decay, A g, A &m, A &, A &p) const
     {
-        h.p = load_param<V>(e, i);
-        h.g = mti_load<V>(static_cast<const G *>(e.g) + i);
-        if (e.m && !start) {
-            h.m = mti_load<V>(static_cast<const A *>(e.m) + i);
-        } else {
-            MTI_UNROLL
-            for (int j = 0; j < V; j++) h.m.v[j] = 0;
-        }
-    }
-    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
-    {
-        MTI_UNROLL
-        for (int j = 0; j < V; j++) {
-            A p = h.p.v[j];
-            A g = mti_fma(grad_scale, (A)mti_widen(h.g.v[j]), e.weight_decay * p);
-            h.m.v[j] = mti_fma(momentum, h.m.v[j], g);
-            h.p.v[j] = mti_fma(-lr, h.m.v[j], p);
-        }
-        if (e.m) mti_store(static_cast<A *>(e.m) + i, h.m);
-        store_param(e, i, h.p);
+        m = mti_fma(momentum, m, mti_fma(grad_scale, g, decay * p));
+        p = mti_fma(-lr, m, p);
     }
 };
 
 extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                              const mti_opt_item *items)
 {
-    return step_types<mti_sgd_step>(ctx, p, n_items, items);
+    return step_rule<mti_sgd_rule>(ctx, p, n_items, items);
 }
 
 /* ---- Lion ---- */
 
-template <class T, class G> struct mti_lion_step {
-    typedef T type;
-    typedef mti_wide<T> moment;
-    typedef G grad;
-    typedef mti_wide<T> A;
-    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+template <class A> struct mti_lion_rule : mti_rule<1> {
     A lr, b1, a1, b2, a2, grad_scale; /* a = 1 - b */
-    template <int V> struct held {
-        mti_vec<G, V> g;
-        mti_vec<A, V> p, m;
-    };
 
-    static mti_lion_step of(const mti_opt_params *p)
+    static mti_lion_rule of(const mti_opt_params *p)
     {
-        return {(A)p->lr,    (A)p->beta1,         (A)(1.0 - p->beta1),
-                (A)p->beta2, (A)(1.0 - p->beta2), (A)grad_scale_of(p)};
+        return {{},
+                (A)p->lr,
+                (A)p->beta1,
+                (A)(1.0 - p->beta1),
+                (A)p->beta2,
+                (A)(1.0 - p->beta2),
+                (A)grad_scale_of(p)};
     }
-    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    __device__ __forceinline__ A keep(A weight_decay) const
     {
-        h.p = load_param<V>(e, i);
-        h.g = mti_load<V>(static_cast<const G *>(e.g) + i);
-        h.m = mti_load<V>(static_cast<const A *>(e.m) + i);
+        return mti_fma(-lr, weight_decay, (A)1);
     }
-    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    __device__ __forceinline__ void step(A keep, A g, A &m, A &, A &p) const
     {
-        A keep = mti_fma(-lr, e.weight_decay, (A)1);
-        MTI_UNROLL
-        for (int j = 0; j < V; j++) {
-            A g = grad_scale * (A)mti_widen(h.g.v[j]), c = mti_fma(b1, h.m.v[j], a1 * g);
-            A sign = c > 0 ? (A)1 : c < 0 ? (A)-1 : c;
-            h.m.v[j] = mti_fma(b2, h.m.v[j], a2 * g);
-            h.p.v[j] = mti_fma(keep, h.p.v[j], -(lr * sign));
-        }
-        mti_store(static_cast<A *>(e.m) + i, h.m);
-        store_param(e, i, h.p);
+        g = grad_scale * g;
+        A c = mti_fma(b1, m, a1 * g), sign = c > 0 ? (A)1 : c < 0 ? (A)-1 : c;
+        m = mti_fma(b2, m, a2 * g);
+        p = mti_fma(keep, p, -(lr * sign));
     }
 };
 
 extern "C" bool mti_cuda_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                               const mti_opt_item *items)
 {
-    return step_types<mti_lion_step>(ctx, p, n_items, items);
+    return step_rule<mti_lion_rule>(ctx, p, n_items, items);
 }
 
 /* ---- gradient clipping ---- */

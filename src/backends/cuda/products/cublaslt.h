@@ -7,18 +7,38 @@
 #include <stdint.h>
 #include "backends/cuda/gpu.h"
 
-enum { LT_OK = 0, LT_NOT_SUPPORTED = 15 };                 /* cublasStatus_t */
-enum { LT_F32 = 0, LT_F64 = 1, LT_F16 = 2, LT_BF16 = 14 }; /* cudaDataType_t */
-enum { LT_COMPUTE_F32 = 68, LT_COMPUTE_F64 = 70, LT_COMPUTE_TF32 = 77 };
-enum { LT_OP_N = 0, LT_OP_T = 1 };
-enum { LT_DESC_TRANSA = 3, LT_DESC_TRANSB = 4, LT_DESC_EPILOGUE = 7, LT_DESC_BIAS = 8 };
-enum { LT_DESC_BIAS_TYPE = 26 };
-/* SUMS_B: stores the sums over k of the second matrix, one for each column of the result, in the
- * result's dtype. */
-enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4, LT_EPILOGUE_SUMS_B = 512 };
-enum { LT_LAYOUT_BATCH = 5, LT_LAYOUT_BATCH_STRIDE = 6 };
-enum { LT_PREF_WORKSPACE = 1, LT_PREF_REDUCTIONS = 3, LT_PREF_ALIGN_A = 5 }; /* then B, C, D */
-enum { LT_REDUCE_IN_COMPUTE_TYPE = 2 };
+/* V(ours, its value, the library's name). SUMS_B: stores the sums over k of the second matrix, one
+ * for each column of the result, in the result's dtype. PREF_ALIGN_A: then B, C, D. */
+#define LT_VALUES(V)                                                                               \
+    V(LT_OK, 0, CUBLAS_STATUS_SUCCESS)                                                             \
+    V(LT_NOT_SUPPORTED, 15, CUBLAS_STATUS_NOT_SUPPORTED)                                           \
+    V(LT_F32, 0, CUDA_R_32F)                                                                       \
+    V(LT_F64, 1, CUDA_R_64F)                                                                       \
+    V(LT_F16, 2, CUDA_R_16F)                                                                       \
+    V(LT_BF16, 14, CUDA_R_16BF)                                                                    \
+    V(LT_COMPUTE_F32, 68, CUBLAS_COMPUTE_32F)                                                      \
+    V(LT_COMPUTE_F64, 70, CUBLAS_COMPUTE_64F)                                                      \
+    V(LT_COMPUTE_TF32, 77, CUBLAS_COMPUTE_32F_FAST_TF32)                                           \
+    V(LT_OP_N, 0, CUBLAS_OP_N)                                                                     \
+    V(LT_OP_T, 1, CUBLAS_OP_T)                                                                     \
+    V(LT_DESC_TRANSA, 3, CUBLASLT_MATMUL_DESC_TRANSA)                                              \
+    V(LT_DESC_TRANSB, 4, CUBLASLT_MATMUL_DESC_TRANSB)                                              \
+    V(LT_DESC_EPILOGUE, 7, CUBLASLT_MATMUL_DESC_EPILOGUE)                                          \
+    V(LT_DESC_BIAS, 8, CUBLASLT_MATMUL_DESC_BIAS_POINTER)                                          \
+    V(LT_DESC_BIAS_TYPE, 26, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)                                  \
+    V(LT_EPILOGUE_NONE, 1, CUBLASLT_EPILOGUE_DEFAULT)                                              \
+    V(LT_EPILOGUE_BIAS, 4, CUBLASLT_EPILOGUE_BIAS)                                                 \
+    V(LT_EPILOGUE_SUMS_B, 512, CUBLASLT_EPILOGUE_BGRADB)                                           \
+    V(LT_LAYOUT_BATCH, 5, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)                                      \
+    V(LT_LAYOUT_BATCH_STRIDE, 6, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)                      \
+    V(LT_PREF_WORKSPACE, 1, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)                              \
+    V(LT_PREF_REDUCTIONS, 3, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)                           \
+    V(LT_PREF_ALIGN_A, 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)                              \
+    V(LT_PREF_ALIGN_D, 8, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)                              \
+    V(LT_REDUCE_IN_COMPUTE_TYPE, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+#define LT_VALUE(ours, value, theirs) ours = value,
+enum { LT_VALUES(LT_VALUE) };
+#undef LT_VALUE
 
 typedef struct lt_handle *lt_handle_t;
 typedef struct lt_desc *lt_desc_t;
@@ -68,33 +88,10 @@ typedef struct lt_functions {
 /* Where the real header is installed, it holds the figures above. */
 #if !defined(MTI_CUDASIM) && __has_include(<cublasLt.h>)
 #include <cublasLt.h>
-#define LT_IS(ours, theirs) static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
-LT_IS(LT_OK, CUBLAS_STATUS_SUCCESS);
-LT_IS(LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
-LT_IS(LT_F32, CUDA_R_32F);
-LT_IS(LT_F64, CUDA_R_64F);
-LT_IS(LT_F16, CUDA_R_16F);
-LT_IS(LT_BF16, CUDA_R_16BF);
-LT_IS(LT_COMPUTE_F32, CUBLAS_COMPUTE_32F);
-LT_IS(LT_COMPUTE_F64, CUBLAS_COMPUTE_64F);
-LT_IS(LT_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32);
-LT_IS(LT_OP_N, CUBLAS_OP_N);
-LT_IS(LT_OP_T, CUBLAS_OP_T);
-LT_IS(LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
-LT_IS(LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
-LT_IS(LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
-LT_IS(LT_DESC_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
-LT_IS(LT_DESC_BIAS_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
-LT_IS(LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
-LT_IS(LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
-LT_IS(LT_EPILOGUE_SUMS_B, CUBLASLT_EPILOGUE_BGRADB);
-LT_IS(LT_LAYOUT_BATCH, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
-LT_IS(LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
-LT_IS(LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
-LT_IS(LT_PREF_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
-LT_IS(LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
-LT_IS(LT_PREF_ALIGN_A + 3, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
-LT_IS(LT_REDUCE_IN_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+#define LT_IS(ours, theirs)           static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
+#define LT_CHECK(ours, value, theirs) LT_IS(ours, theirs);
+LT_VALUES(LT_CHECK)
+#undef LT_CHECK
 LT_IS(sizeof(lt_algo), sizeof(cublasLtMatmulAlgo_t));
 LT_IS(sizeof(lt_heuristic), sizeof(cublasLtMatmulHeuristicResult_t));
 LT_IS(offsetof(lt_heuristic, n_workspace),
