@@ -457,6 +457,7 @@ static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x
     bool ok = set_collector(u, p->products) && gather(u, p->products, !again) &&
               go_ahead(all, again ? u->before : u->after, p->products);
     mt_tensor *y = ok ? mti_module_run_inner(m, x) : NULL;
+    if (!u->after && !all->root) drop_buffer(&all->gathered);
     if (!again && all->keep_last && !u->after && y && p->n_kept)
         u->holder = p;
     else if (!again)
