@@ -106,7 +106,7 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
                                 const mt_group *group, bool behind);
 /* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
  * caller's. On failure all are NULL. *buffer, the caller's too: what they were copied from; NULL:
- * there was none. */
+ * there was none. buffer NULL: it is freed. */
 bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
 void mti_pieces_drop(mti_gathering *g);

@@ -200,7 +200,7 @@ bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
         mt_release(flats[i]);
         flats[i] = NULL;
     }
-    *buffer = mt_retain(g->buffer);
+    if (buffer) *buffer = mt_retain(g->buffer);
     mti_pieces_drop(g);
     return ok;
 }

@@ -216,19 +216,15 @@ static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
 static bool finish(mti_unit *u, mti_gathering *g, bool forward)
 {
     mti_units *all = u->all;
-    mt_tensor **flats = g ? mti_calloc(u->params.n, sizeof *flats) : NULL, *buffer = NULL;
+    mt_tensor **flats = g ? mti_calloc(u->params.n, sizeof *flats) : NULL;
     drop_buffer(&all->gathered);
     if (!flats) {
         mti_pieces_drop(g);
         return false;
     }
-    bool ok = mti_pieces_end(g, flats, &buffer);
+    bool ok = mti_pieces_end(g, flats, forward ? &all->gathered : NULL);
     for (size_t i = 0; ok && i < u->params.n; i++) u->params.at[i].whole = flats[i];
     mti_free(flats);
-    if (forward)
-        all->gathered = buffer;
-    else
-        mt_release(buffer);
     return ok;
 }
 
