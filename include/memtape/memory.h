@@ -110,7 +110,7 @@ MT_API mt_status mt_mem_set_expandable(mt_device *device, const mt_expandable *o
  * What this thread requests on that device until the end belongs to the stream, in backward also
  * that of ops that ran outside of the scope, where PyTorch takes their forward's stream. Scopes
  * nest; other threads and other devices are not concerned. */
-#define MT_MAX_STREAMS 16 /* of a device, "default" for requests outside of all scopes included */
+#define MT_MAX_STREAMS 16 /* of a device, with "default", outside of all scopes */
 /* The fields are private; it must stay where it is until the end. */
 typedef struct mt_stream_scope {
     const void *pool;

@@ -257,7 +257,6 @@ static bool start(run *r)
 
 static void introduce(const run *r)
 {
-    char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
     const mti_workload *w = &r->o.workload;
     const mti_train_settings *s = &r->o.train;
     const mt_model_config *c = &w->config;
@@ -266,11 +265,10 @@ static void introduce(const run *r)
     uint64_t frozen_bytes;
     mti_count_trained(r->trainer.model, c, memory, &n_trained, &frozen_bytes);
     mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
-              mti_thousands(train, (int64_t)r->corpus.n_train),
-              mti_thousands(held, (int64_t)r->corpus.n_held));
+              MTI_THOUSANDS(r->corpus.n_train), MTI_THOUSANDS(r->corpus.n_held));
     mti_print(stdout,
               "model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
-              mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
+              mt_model_kind_name(c->kind), MTI_THOUSANDS(n_trained),
               memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
               (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
               mt_dtype_name(c->dtype));
@@ -278,13 +276,13 @@ static void introduce(const run *r)
         mti_print(stdout, "adapt  rank %lld beside %s; %s bytes are frozen%s\n",
                   (long long)memory->lora_rank,
                   memory->lora_targets.text ? memory->lora_targets.text : "every linear",
-                  mti_thousands(frozen, (int64_t)frozen_bytes),
+                  MTI_THOUSANDS(frozen_bytes),
                   memory->qlora ? ", those of adapted linears in NF4" : "");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
         mti_print(stdout,
                   "memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
-                  mti_thousands(params, (int64_t)f.peak),
+                  MTI_THOUSANDS(f.peak),
                   100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
     }
     mti_print(
@@ -328,17 +326,16 @@ static bool show_progress(run *r)
 {
     if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
     if (!mti_trainer_settle(&r->trainer)) return false;
-    char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    char text[160];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
-    size_t n = !mt_device_has_data(r->device)
-                   ? 0
-                   : (size_t)mti_format(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
-                                        mti_scaled(rate, tokens / r->step_s));
-    snprintf(text + n, sizeof text - n, "%s (peak %s)",
-             mti_bytes_text(now, sizeof now, stats.allocated.current),
-             mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+    size_t n = 0;
+    if (mt_device_has_data(r->device))
+        n = (size_t)mti_format(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
+                               MTI_SCALED(tokens / r->step_s));
+    snprintf(text + n, sizeof text - n, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
+             MTI_BYTES(stats.allocated.peak));
     if (r->o.live)
         show_memory(r, text);
     else
@@ -452,13 +449,11 @@ static int report_signal(const run *r)
 /* On meta. */
 static void report_memory(const run *r)
 {
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     mti_print(stdout,
               "at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
-              mti_thousands(peak, (int64_t)stats.allocated.peak),
-              mti_thousands(reserved, (int64_t)stats.reserved.peak));
+              MTI_THOUSANDS(stats.allocated.peak), MTI_THOUSANDS(stats.reserved.peak));
 }
 
 /* How many batches were replays of a captured one, and why the last that was not was not. */
@@ -498,10 +493,9 @@ static bool conclude(run *r)
     if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
-    char n[MTI_NUMBER];
     if (prints(r) && !writes_json(&r->o))
         mti_print(stdout, "held-out bits per byte %.4f (%s bytes)\n", bits,
-                  mti_thousands(n, (int64_t)r->corpus.n_held));
+                  MTI_THOUSANDS(r->corpus.n_held));
     return true;
 }
 

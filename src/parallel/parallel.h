@@ -47,8 +47,17 @@ typedef struct mti_share {
     bool first, last;      /* with the embedding; with the head */
 } mti_share;
 
-/* Names of mt_gather_unit. */
+/* Whether these MT_FSDP_... are asked for. */
+static inline bool mti_fsdp_has(const mt_parallel *p, mt_fsdp flags)
+{
+    return (p->fsdp & (unsigned)flags) == (unsigned)flags;
+}
+/* What is gathered as one, which of the names module, block and ahead. */
 extern const mti_choice mti_gather_units;
+static inline int mti_gather_unit(const mt_parallel *p)
+{
+    return mti_fsdp_has(p, MT_FSDP_AHEAD) ? 2 : p->fsdp & MT_FSDP_BLOCK;
+}
 /* Names of mt_reduce_time. */
 extern const mti_choice mti_reduce_times;
 
@@ -112,7 +121,7 @@ int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
 typedef struct mti_sharder {
     mt_device *device;
     mt_group group;
-    bool f32;                   /* as f32_shards in mt_parallel */
+    bool f32;                   /* MT_FSDP_F32_SHARDS */
     bool by_block;              /* a block is a unit, not each of its modules */
     MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
     mti_units *units;

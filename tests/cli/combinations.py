@@ -28,10 +28,10 @@ CHOICES = """--tp 2
 --dp 3 --zero 1
 --dp 3 --zero 2
 --dp 3 --zero 3
---dp 3 --zero 3 --dtype bf16 --f32-shards --f32-reduce
---dp 3 --zero 3 --keep-root
---dp 3 --zero 3 --gather ahead
---dp 3 --zero 3 --gather block --keep-last
+--dp 3 --zero 3 --dtype bf16 --fsdp f32-reduce
+--dp 3 --zero 3 --fsdp keep-root
+--dp 3 --zero 3 --fsdp ahead
+--dp 3 --zero 3 --fsdp block+keep-last
 --optimizer none
 --optimizer sgd
 --optimizer sgd-momentum
@@ -219,7 +219,7 @@ def in_sweeps(found):
 
 def in_plans():
     """Every pair that a plan knows: formulas and measurements agree, or it is refused."""
-    known = run("plan", "--help").stdout
+    known = run("plan", "--help", "all").stdout
     some = [c for c in CHOICES if all(f"{name}=" in known or f"{name} " in known for name in options(c))
             and "FILE" not in c]
     worked = 0

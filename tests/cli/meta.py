@@ -307,7 +307,7 @@ def timeline():
     check("h.2.mlp.fc.weight" in names, "parameters have their names")
     text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
     check("Over two steps" in text and "What made the peak" in text, "the timeline as text")
-    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--gather", "block", "--device", "meta", "--timeline").stdout
+    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--fsdp", "block", "--device", "meta", "--timeline").stdout
     check(re.search(r"[pa]m{3,}$", text, re.M), "bytes of communication in a bar of the timeline")
     check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
 

@@ -96,7 +96,7 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
-GATHERED = ([], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"])
+GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"])
 SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
 BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
           (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),
@@ -109,17 +109,19 @@ def ahead(short):
     for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
         first = None
         for how in hows if LONG else hows[::len(hows) - 1]:
-            if "--pp" in division and "--keep-last" in how:
+            if "--pp" in division and "ahead+keep-last" in how:
                 continue
             name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"
             got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *short, *division, *how, "--save", name, what=what)
             found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
             first = first or found
             equal(found, first, f"{what}: losses and weights")
-    refused(["--keep-last", "--gather"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--keep-last"), 2, "--keep-last alone")
+    refused(["--fsdp keep-last", "block or ahead"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--fsdp", "keep-last"), 2, "keep-last alone")
     refused(["--reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--reduce", "after"), 2, "--reduce with pieces")
     refused(["--reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--reduce", "after"), 2, "--reduce of one rank")
-    refused(["--gather", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--gather", "ahead"), 2, "--gather of what is whole")
+    refused(["--fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--fsdp", "ahead"), 2, "--fsdp of what is whole")
+    refused(["--fsdp pytorch", "f32-shards"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--fsdp", "pytorch"), 2,
+            "--fsdp with f32 shards")
 
 
 # Interleaved stages need as many layers as they have parts, and pieces of sequences draw no masks.
@@ -259,7 +261,7 @@ def files():
 
 def quotation():
     """The lesson's run prints what the lesson quotes, memory and all."""
-    page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "parallel.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "20-parallel.md").read_text()
     block = re.search(r"\n    (mpirun -n 4 memtape train .*)\n((?:    .*\n|\n)+)", page)
     words = shlex.split(block[1])[5:]
     p = together(4, "train", *[TEXT if w == "FILE" else w for w in words], seconds=LONGEST)
@@ -284,7 +286,9 @@ def refusals():
     for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
                         (["pipeline times interleave is 2", "layers, 3"], "--pp", 2, "-l", 3),
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
-                        (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2)):
+                        (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2),
+                        (["--tp: ", "--seq 33", "--dropout 0.1", "multiple of 4"], "--tp", 2, "-s", 33),
+                        (["--dp: ", "--seq 17", "--batch 2"], "--dp", 2, "-b", 2, "-s", 17, "-d", 30, "-a", 3)):
         refused(words, together(2, *SMALL, *own), 2, own)
     for words, *own in ((["--budget", "--checkpoint"], "--budget", "2MB"), (["--snapshot", "of one device"], "--snapshot", "x")):
         refused(words, together(2, *SMALL, "--dp", 2, *own), 2, own)

@@ -8,8 +8,7 @@ from lib import MEMTAPE, check, done, equal, run
 from terminal import Terminal
 
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
-FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--f32-shards", "--f32-reduce", "--keep-root", "--gather", "ahead",
-        "--keep-last", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
+FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--fsdp", "torchtitan", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
 LORA = ["--dtype", "bf16", "--optimizer", "adamw-16bit", "--lora-rank", 64, "--lora-targets", "q,v,proj,gate,up,down",
         "--checkpoint", "full", "--offload", "cpu", "--loss", "chunked", "--kv-groups", "repeated"]
 WIDE = ["--dp", 6, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "--zero", 1, "--dtype", "bf16",
@@ -43,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
     on_a_screen(SCREEN, peak, "profile", CONFIGS / "llama-3.2-3b.json", "-b", 2, "-s", 4096, *LORA, *meta)
     on_a_screen(SCREEN, peak, "profile", CONFIGS / "gemma-2-2b.json", "-b", 1, "-s", 4096, "--capacity", "2TiB", *meta)
     on_a_screen(SCREEN, peak, "plan", "llama-3.1-8b", "-s", 8192, "--tp", 8, "--sp", "--capacity", "80GiB")
-    on_a_screen(SCREEN + 4, peak, "plan", "gpt3-175b", "-b", 64, "--tokens", "300B", "--devices", 1024, "--flops-rate", "312T")
+    on_a_screen(SCREEN + 4, peak, "plan", "gpt3-175b", "-b", 64, "--tokens", "300B", "--gpus", 1024, "--flops-rate", "312T")
     on_a_screen(SCREEN + 4, peak, "profile", "gpt", "-l", 8, "-b", 8, "--budget", "8MiB")
     on_a_screen(SCREEN, "Kept for backward", "explain", "llama-3.1-8b", "-s", 131072, "--recipe", "hf", *meta)
     shown = on_a_screen(SCREEN, "fits: ", "fit", long, "--gpus", 8, "--gpu", "h100", "-s", 512, "--price", 2.5, "--tokens",
