@@ -8,18 +8,7 @@
 
 /* ---- options ---- */
 
-static void set_defaults(mti_options *o)
-{
-    mti_default_on_meta(o);
-    o->workload.batch = 0; /* a sequence a GPU */
-}
-
-static bool complete(mti_options *o, mt_model_config *base)
-{
-    return mti_complete_on_meta(o, base, MTI_USUAL_SEQ);
-}
-
-static bool chosen(const mti_options *o, mti_option id) { return o->given[id] || o->by_recipe[id]; }
+static void set_defaults(mti_options *o) { o->workload.batch = 0; } /* a sequence a GPU */
 
 static bool check(mti_options *o)
 {
@@ -33,8 +22,7 @@ static bool check(mti_options *o)
         return mti_options_refuse(o, "--gpus is missing; give how many train the model together");
     if (!o->given[MTI_O_GPU])
         return mti_options_refuse(o, "--gpu is missing; give their kind, such as h100");
-    if (!chosen(o, MTI_O_OPTIMIZER) && !chosen(o, MTI_O_MASTER))
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
+    if (!o->given[MTI_O_BATCH]) w->batch = 0;
     return true;
 }
 
@@ -145,5 +133,4 @@ int mti_fit(const mti_options *o)
     return status;
 }
 
-const mti_verb_rules mti_fit_rules = {
-    .verb = MTI_FIT, .defaults = set_defaults, .complete = complete, .check = check};
+const mti_verb_rules mti_fit_rules = {.verb = MTI_FIT, .defaults = set_defaults, .check = check};

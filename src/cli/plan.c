@@ -44,14 +44,9 @@ int mti_planner(const mti_options *o)
     return status;
 }
 
-static bool complete(mti_options *o, mt_model_config *base)
-{
-    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
-    return mti_complete_on_meta(o, base, INT64_MAX);
-}
-
 static bool check(mti_options *o)
 {
+    if (o->plan.recompute) o->workload.memory.checkpoint = "full";
     const int64_t context = o->workload.config.context, kv = o->plan.kv;
     return !o->given[MTI_O_KV] || kv <= context - o->workload.seq ||
            mti_options_refuse(
@@ -59,5 +54,4 @@ static bool check(mti_options *o)
                (long long)kv, (long long)o->workload.seq, (long long)context);
 }
 
-const mti_verb_rules mti_plan_rules = {
-    .verb = MTI_PLAN, .defaults = mti_default_on_meta, .complete = complete, .check = check};
+const mti_verb_rules mti_plan_rules = {.verb = MTI_PLAN, .check = check};

@@ -105,17 +105,6 @@ int mti_serve(const mti_options *o)
     return status;
 }
 
-static void set_defaults(mti_options *o)
-{
-    mti_default_on_meta(o);
-    o->workload.optimizer = MTI_OPT_NONE;
-}
-
-static bool complete(mti_options *o, mt_model_config *base)
-{
-    return mti_complete_on_meta(o, base, MTI_USUAL_SEQ);
-}
-
 /* Whether the model generates, and memory is given. */
 static bool check(mti_options *o)
 {
@@ -129,5 +118,4 @@ static bool check(mti_options *o)
            mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
 }
 
-const mti_verb_rules mti_serve_rules = {
-    .verb = MTI_SERVE, .defaults = set_defaults, .complete = complete, .check = check};
+const mti_verb_rules mti_serve_rules = {.verb = MTI_SERVE, .check = check};

@@ -1,5 +1,8 @@
-/* verbs.c: what each verb has of its own in its options, by the verb. */
+/* verbs.c: what the verbs have of their own in their options, what several of them do, and `memtape
+ * ranks`: what a rank keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
+#include "report/page.h"
+#include "report/results.h"
 
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
 {
@@ -19,4 +22,28 @@ const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
         [MTI_SERVE] = &mti_serve_rules,
     };
     return all[verb];
+}
+
+int mti_report_failure(const mti_options *o)
+{
+    const char *text = mt_last_error();
+    mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
+              *text ? text : "failed without an error message");
+    return MTI_EXIT_FAILED;
+}
+
+mt_device *mti_open_device(const mti_workload *w)
+{
+    mt_device *device = mti_device_make(&w->device);
+    if (device) mt_seed(device, w->seed);
+    return device;
+}
+
+int mti_ranks(const mti_options *o)
+{
+    mti_ranks_result r;
+    bool ok = mti_ranks_make(&r) && (!mti_wants_text(o) || mti_print_ranks(&r, stdout)) &&
+              mti_write_object(mti_describe_ranks, &r, o->json, o->html, "one rank of",
+                               "a trillion parameters");
+    return ok ? MTI_EXIT_OK : mti_report_failure(o);
 }

@@ -23,12 +23,6 @@ extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rul
     mti_plan_rules, mti_fit_rules, mti_serve_rules;
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
 
-/* The defaults of the verbs that run on meta only: AdamW, 16 bits, one sequence as long as the
- * model's context, but not longer than `longest`. */
-#define MTI_USUAL_SEQ 8192
-void mti_default_on_meta(mti_options *o);
-bool mti_complete_on_meta(mti_options *o, mt_model_config *base, int64_t longest);
-
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */
 #define MTI_CORETYPE "OPENBLAS_CORETYPE"

@@ -3,8 +3,6 @@
 #include "fit/fit.h"
 #include "nn/model.h"
 
-#define USUAL_SEQ 8192
-
 static bool read_optimizer(mti_workload *w, const mt_fit_options *o)
 {
     w->optimizer = MTI_OPT_DEFAULT;
@@ -32,8 +30,7 @@ static bool read_options(mti_workload *w, const mt_fit_options *o)
     if (!mti_is_whole(w->config.kind))
         return mti_fail_bool(MT_ERR_ARGUMENT, "fit: the model is a %s; need a gpt, bert or llama",
                              mt_model_kind_name(w->config.kind));
-    int64_t usual = w->config.context < USUAL_SEQ ? w->config.context : USUAL_SEQ;
-    w->seq = o->seq ? o->seq : usual;
+    w->seq = o->seq ? o->seq : mti_usual_seq(&w->config);
     bool narrow = mt_dtype_size(w->config.dtype) == 2;
     if (!read_optimizer(w, o) || !read_policy(o)) return false;
     w->memory.master = narrow && !o->without_master && w->optimizer != MTI_OPT_NONE;

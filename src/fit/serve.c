@@ -4,9 +4,8 @@
 #include "memtape/serve.h"
 #include "nn/model.h"
 
-#define USUAL_POSITIONS 8192
-#define USUAL_AT_ONCE   8192
-#define MOST_SEQUENCES  ((int64_t)1 << 20)
+#define USUAL_AT_ONCE  8192
+#define MOST_SEQUENCES ((int64_t)1 << 20)
 
 /* ---- one number of sequences ---- */
 
@@ -96,8 +95,7 @@ static bool complete(const char *who, const mt_serve_options *options, mt_model_
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: a %s does not generate from left to right; need a gpt or a llama",
                              who, mt_model_kind_name(config->kind));
-    if (!o->positions)
-        o->positions = config->context < USUAL_POSITIONS ? config->context : USUAL_POSITIONS;
+    if (!o->positions) o->positions = mti_usual_seq(config);
     if (!o->at_once) o->at_once = USUAL_AT_ONCE;
     if (o->positions < 1 || o->positions > config->context)
         return mti_fail_bool(MT_ERR_ARGUMENT,

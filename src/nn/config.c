@@ -45,6 +45,8 @@ mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 
 /* ---- kinds ---- */
 
+int64_t mti_usual_seq(const mt_model_config *c) { return c->context < 8192 ? c->context : 8192; }
+
 bool mti_is_whole(mt_model_kind kind)
 {
     return kind == MT_MODEL_GPT || kind == MT_MODEL_BERT || kind == MT_MODEL_LLAMA;

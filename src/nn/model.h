@@ -21,6 +21,9 @@ extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_l
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
+/* The length of a sequence unless one is given: the model's context, at most 8192; 0 if it is not
+ * known. */
+int64_t mti_usual_seq(const mt_model_config *c);
 /* Whether kv_groups has an effect: heads share keys and values, or their products are views. */
 bool mti_repeats_heads(const mt_model_config *c);
 /* Whether it has an attention; an MLP. */

@@ -4,13 +4,27 @@
 #include "files/files.h"
 #include "nn/model.h"
 
-/* The default model: small enough for a profile that can be read at a glance. */
+/* The default model of lessons: small enough for a profile that can be read at a glance. */
 static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .hidden = 64,
                                             .layers = 2,
                                             .vocab = 256,
                                             .act = MT_ACT_GELU,
                                             .dtype = MT_F32};
+
+/* Models with names, and all that plan, fit and serve take, are measured as large models are
+ * trained, on meta, but for what is given. Ranks that mpirun has started have a device. */
+static void default_as_trained(mti_options *o, mt_model_config *base)
+{
+    mti_workload *w = &o->workload;
+    const bool *given = o->given;
+    if (!given[MTI_O_DEVICE] && !o->world) w->device.kind = "meta";
+    if (!given[MTI_O_BATCH]) w->batch = 1;
+    if (!given[MTI_O_SEQ] && base->context) w->seq = mti_usual_seq(base);
+    if (!given[MTI_O_DTYPE] && !w->memory.amp) base->dtype = MT_BF16;
+    if (!given[MTI_O_OPTIMIZER] && mti_takes(o->verb, &mti_option_rows[MTI_O_OPTIMIZER]))
+        w->optimizer = MTI_OPT_DEFAULT;
+}
 
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
 {
@@ -27,6 +41,7 @@ void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
                        .tokens = 256,
                        .temperature = 0.8,
                        .at_once = 8192};
+    if (mti_runs_on_meta(rules->verb)) default_as_trained(o, &o->given_config);
     if (rules->defaults) rules->defaults(o);
 }
 
@@ -65,6 +80,18 @@ static bool sizes_fit(mti_options *o)
         whole ? ", --layers or --vocab" : "");
 }
 
+/* An optimizer that nobody chose steps 16-bit parameters in f32 copies. */
+static void default_masters(mti_options *o)
+{
+    static const mti_option choices[] = {MTI_O_OPTIMIZER, MTI_O_MASTER};
+    mti_workload *w = &o->workload;
+    bool usual = o->verb != MTI_TRAIN && w->optimizer != MTI_OPT_NONE &&
+                 !(w->parallel.fsdp & MT_FSDP_F32_SHARDS);
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        usual = usual && !mti_is_chosen(o, choices[i]);
+    if (usual) w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+}
+
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;
@@ -78,6 +105,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (whole && c.context == 0) c.context = o->workload.seq;
     o->workload.config = c;
     if (!mti_recipe_apply(o) || !mti_check_used(o) || !sizes_fit(o)) return false;
+    default_masters(o);
     c = o->workload.config;
     if (whole && o->workload.seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
@@ -176,5 +204,7 @@ bool mti_options_complete(mti_options *o)
     if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
     if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
     if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
+    if (mti_runs_on_meta(o->verb) || (base.context && o->verb != MTI_TRAIN))
+        default_as_trained(o, &base);
     return (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
 }

@@ -20,6 +20,11 @@ bool mti_wants_text(const mti_options *o)
     return !o->quiet && !(o->json && !strcmp(o->json, "-"));
 }
 
+bool mti_is_chosen(const mti_options *o, mti_option id)
+{
+    return o->given[id] || o->declined[id] || o->by_recipe[id];
+}
+
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 static bool one_forward(const mt_parallel *h) { return h->pipeline <= 1 && h->microbatches <= 1; }
 /* A fit that is not told tries several. */

@@ -77,7 +77,7 @@ static bool refuse_one_process(mti_options *o)
                               (long long)all, words);
 }
 
-/* Checks a profile's options of one rank, and sets what large models are trained with. */
+/* Checks a profile's options of one rank. */
 static bool check_profiled_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
@@ -88,8 +88,6 @@ static bool check_profiled_rank(mti_options *o)
             "--tp, --sp, --pp, --microbatches, --cp, --dp and --zero show one rank of several; "
             "give --device meta, which needs no other rank, or to profile start all of them with "
             "mpirun");
-    if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
     return true;
 }
 

@@ -105,7 +105,8 @@ typedef struct mti_options {
     const char *program; /* argv[0], for the commands that demo suggests */
     mt_comm *world;      /* borrowed; with the other ranks that mpirun started; NULL: none */
     bool given[MTI_OPTION_COUNT];
-    bool by_recipe[MTI_OPTION_COUNT]; /* not given, but set by the recipe */
+    bool declined[MTI_OPTION_COUNT];  /* a flag of a sweep's row that is "no" */
+    bool by_recipe[MTI_OPTION_COUNT]; /* neither, but set by the recipe */
 
     /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
      * checked after a successful parse of a verb that builds a model. */

@@ -24,9 +24,10 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
         {"profile", "MODEL", "two training steps under the ledger: every saved byte",
          "Runs two training steps of MODEL (linear, mlp, attention, block, gpt, bert, llama, a "
          "preset or the path of a Hugging Face config.json or its folder) on random data and lists "
-         "the tensors "
-         "that the tape keeps for backward, who keeps them, and how they add up to what the "
-         "allocator holds."},
+         "the tensors that the tape keeps for backward, who keeps them, and how they add up to "
+         "what "
+         "the allocator holds. A preset or config.json runs on meta unless told otherwise: bf16, "
+         "AdamW with f32 masters, one sequence of the model's context, at most 8192."},
     [MTI_EXPLAIN] =
         {"explain", "[MODEL]", "the tape op by op: what is saved and why",
          "Runs the forward pass of MODEL (linear, mlp, attention, block, gpt or a preset), or an "
@@ -50,9 +51,9 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
         {"plan", "MODEL", "what training costs: formulas beside measurements on meta; what fits",
          "Works out parameters, training state, activations, operations, time and KV cache of "
          "MODEL by the closed formulas of the literature, measures each on the meta device, "
-         "and explains the difference row by row. Unless told otherwise: bf16, AdamW, one "
-         "sequence as long as the model's context. With --capacity it runs larger and larger "
-         "batches and sequences until one is refused memory."},
+         "and explains the difference row by row. Unless told otherwise: bf16, AdamW with f32 "
+         "masters, one sequence of the model's context, at most 8192. With --capacity it runs "
+         "larger and larger batches and sequences until one is refused memory."},
     [MTI_FIT] =
         {"fit", "MODEL", "whether MODEL trains on N GPUs, and the fastest ways to divide it",
          "Measures, on the meta device, the ways to divide MODEL (a gpt, bert, llama, a preset or "
@@ -106,6 +107,20 @@ static const mti_choice kv_caches = {"kv-cache",
 static const mti_choice weight_forms = {"weights", MTI_NAMES("plain", "int8", "nf4", "nf4-double")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
+static const mti_choice compressions = {"compress",
+                                        MTI_NAMES("none", "bf16", "8bit", "bits", "seed", "signs")};
+static const mti_choice fsdp_forms = {"fsdp", MTI_NAMES("module", "ahead", "block", "keep-root",
+                                                        "keep-last", "f32-reduce", "f32-shards",
+                                                        "pytorch", "torchtitan")};
+static const unsigned fsdp_bits[] = {0,
+                                     MT_FSDP_AHEAD,
+                                     MT_FSDP_BLOCK,
+                                     MT_FSDP_KEEP_ROOT,
+                                     MT_FSDP_KEEP_LAST,
+                                     MT_FSDP_F32_REDUCE,
+                                     MT_FSDP_F32_SHARDS,
+                                     MT_FSDP_PYTORCH,
+                                     MT_FSDP_TORCHTITAN};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
 static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
                                                        "zero2", "zero3", "fsdp2", "megatron")};
@@ -157,3 +172,5 @@ const char *mti_weights_name(mti_weights_choice weights)
 }
 
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
+
+bool mti_runs_on_meta(mti_verb verb) { return META >> verb & 1; }

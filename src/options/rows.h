@@ -14,6 +14,7 @@ typedef enum mti_form {
     MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
     MTI_TEXT,   /* const char * */
     MTI_CHOICE, /* an enum; one of `choice` */
+    MTI_SOME,   /* unsigned: flags; some of `choice`, joined by + */
     MTI_LIST,   /* mti_words; may be given several times */
     /* forms of one option */
     MTI_DTYPE,
@@ -21,7 +22,6 @@ typedef enum mti_form {
     MTI_DEVICE,
     MTI_SCRATCH,
     MTI_CHECKPOINT,
-    MTI_COMPRESS,
     MTI_AMP,
     MTI_LOSS_SCALE,
     MTI_TARGETS,
@@ -53,11 +53,12 @@ typedef struct mti_option_row {
     const char *heading; /* that help puts before it */
     double min, max;     /* inclusive */
     const mti_choice *choice;
-    uint8_t when[6];     /* mti_conditions; all must hold for it to have an effect */
-    bool of_ranks;       /* asks for one rank of several */
-    bool of_all_rows;    /* rows of a sweep cannot differ in it */
-    bool of_expressions; /* explain takes it with --expr, too */
-    bool written;        /* a file that is an output; other files are inputs */
+    const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
+    uint8_t when[6];      /* mti_conditions; all must hold for it to have an effect */
+    bool of_ranks;        /* asks for one rank of several */
+    bool of_all_rows;     /* rows of a sweep cannot differ in it */
+    bool of_expressions;  /* explain takes it with --expr, too */
+    bool written;         /* a file that is an output; other files are inputs */
     mti_in_run run;
 } mti_option_row;
 
@@ -72,6 +73,8 @@ bool mti_takes(mti_verb verb, const mti_option_row *r);
 bool mti_takes_file(const mti_option_row *r);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
+/* Whether it runs on meta only. */
+bool mti_runs_on_meta(mti_verb verb);
 
 /* ---- values.c: parsing values ---- */
 
@@ -93,10 +96,11 @@ void mti_options_override(mt_model_config *c, const mti_options *o);
 bool mti_check_used(mti_options *o);
 bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
+/* Whether somebody has chosen its value: it is given, or declined, or a recipe sets it. */
+bool mti_is_chosen(const mti_options *o, mti_option id);
 /* Whether the option would have an effect. */
 bool mti_has_effect(const mti_options *o, const mti_option_row *r);
-/* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. Then whether
- * there is such a rank. */
+/* The optimizer that a rank has unless told otherwise; whether there is such a rank. */
 bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 

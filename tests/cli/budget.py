@@ -61,7 +61,7 @@ def with_other_options():
 def front():
     with tempfile.TemporaryDirectory() as folder:
         svg = os.path.join(folder, "front.svg")
-        p = run("plan", "gpt2-medium", "-b", 8, "-s", 1024, "--budget", "6GiB", "--svg", svg,
+        p = run("plan", "gpt2-medium", "-b", 8, "-s", 1024, "--optimizer", "adamw", "--budget", "6GiB", "--svg", svg,
                 "--json", "-")
         if not check(p.returncode == 0, f"plan: {p.stderr.strip()}"):
             return
@@ -123,7 +123,7 @@ def refusals():
 def other_budgets_cost_nothing_where_they_are_not_shown():
     def seconds(*more):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        p = run("plan", "gpt2", "-l", 48, "--budget", "5490MB", *more)
+        p = run("plan", "gpt2", "-l", 48, "--optimizer", "adamw", "--budget", "5490MB", *more)
         equal(p.returncode, 0, f"plan {more}: {p.stderr}")
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     plain, all_of_them = seconds(), seconds("-v")

@@ -57,6 +57,34 @@ for name, count in presets(cells(text, "Presets and their parameters")):
 for name, h, v in (("bert-base", 768, 30522), ("bert-large", 1024, 30522)):
     seen.append(f"{sizes[name] - 2 * h - v:,}")
     check(f"{seen[-1]} of `{name}`" in text, f"BertModel of {name}: {seen[-1]}")
+
+# ---- one set of defaults: a profile, a plan and a fit on one GPU measure the same step; serve has the same lengths ----
+GPU = ["--gpus", 1, "--gpu", "mi300x", "--checkpoint", "none", "--offload", "none"]
+MASTERS = "bf16 on meta, adamw and f32 masters"
+for name, seq in (("gpt2", 1024), (CONFIGS / "llama-3.2-3b.json", 8192), ("bert-large", 512)):
+    for more in ([], ["--optimizer", "adamw-16bit"], ["--dtype", "f32", "--recipe", "hf"], ["-b", 2, "-s", 64], ["--dtype", "f16"]):
+        what = f"{name} {more}"
+        p = profile(name, *more)
+        step = json.loads(run("plan", name, *more, "--json", "-").stdout)["step"]
+        equal(p["device"], "meta", f"device of {what}")
+        equal((step["peak"], step["reserved"]), (p["steady"]["peak"], p["steady"]["reserved"]), f"a plan's step of {what}")
+        if "-b" not in more:
+            equal((p["model"]["batch"], p["model"]["seq"]), (1, seq), f"batch and length of {what}")
+        if "-b" not in more and name != "bert-large":  # a fit divides the batch; a bert's rank has other temporaries
+            fit = json.loads(run("fit", name, *more, *GPU, "--tp", 1, "--json", "-").stdout)["setups"]
+            equal([(s["peak"], s["reserved"]) for s in fit], [(step["peak"], step["reserved"])], f"a fit's step of {what}")
+    for verb in ("profile", "plan"):
+        check(MASTERS in run(verb, name).stdout.replace("\n", " "), f"{verb} {name}: the first lines say: {MASTERS}")
+        equal(MASTERS in run(verb, name, "--optimizer", "adamw").stdout, False, f"{verb} {name}: masters only by default")
+serve = json.loads(run("serve", CONFIGS / "llama-3.2-3b.json", "--gpu", "h100", "--weights", "plain", "--kv-cache", "8bit", "--json", "-").stdout)
+check((serve["dtype"], True) == ("bf16", 8192 in [row["positions"] for row in serve["rows"]]), "serve: bf16, 8192 positions")
+rows = json.loads(run("sweep", "gpt2", "--over", "master-weights=yes,no", "--json", "-").stdout)["rows"]
+equal([row["steady"]["peak"] for row in rows], [profile("gpt2")["steady"]["peak"], profile("gpt2", "--optimizer", "adamw")["steady"]["peak"]],
+      "a row without masters has none")
+small = profile("gpt")["model"]
+equal([small[key] for key in ("batch", "seq", "dtype", "optimizer")], [2, 32, "f32", "none"], "a model of one's own is small")
+equal(profile("gpt")["device"], "cpu", "and on the CPU")
+
 there = {plain(path.stem): path for path in CONFIGS.glob("*.json")}
 for name, count in files(cells(text, "From a config.json")):
     equal(f"{params(there.pop(plain(name))):,}", count, f"parameters of {name}")

@@ -201,14 +201,13 @@ def published_models():
 
 def steps(capacity, *args):
     """0 if there is room for two steps, 1 if not: sweep times one step after the one that it measures."""
-    p = run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
-            "--dtype", "bf16", "--json", "-")
+    p = run("sweep", *args, "--device", "meta", "--capacity", capacity, "--dtype", "bf16", "--json", "-")
     check(p.returncode == 0, p.stderr)
     return int(json.loads(p.stdout)["rows"][0]["out_of_memory"])
 
 
 def fits():
-    model = ["gpt", "-l", 3, "-d", 64, "-a", 4, "--vocab", 500]
+    model = ["gpt", "-l", 3, "-d", 64, "-a", 4, "--vocab", 500, "--optimizer", "adamw"]
     for capacity in [12000000, 41943040]:
         for memory_options in [[], ["--checkpoint", "full"]]:
             j = plan(*model, "-s", 48, "-b", 2, "--capacity", capacity, *memory_options)

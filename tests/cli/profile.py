@@ -181,7 +181,7 @@ def steady_state():
     equal((p["steady"]["peak"], p["steady"]["reserved"]), (121182594048, 121443975168),
           "the second step's peak and what it reserves")
     balanced(p, model)
-    step = json.loads(run("plan", *model[:5], "--json", "-").stdout)["step"]
+    step = json.loads(run("plan", *model[:9], "--json", "-").stdout)["step"]
     equal((step["peak"], step["reserved"], step["at_peak"], step["phase"]),
           (p["steady"]["peak"], p["steady"]["reserved"], p["steady"]["by_category"], "the second step"),
           "a plan's step")
@@ -356,6 +356,7 @@ def keys_are_those_documented():
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta"],
+                 ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
                    for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base")),
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",

@@ -31,7 +31,7 @@ PICTURES = {
     "named": ["sweep", *GPT, *META, "--row", "none:", "--row", "a long name of a row: --checkpoint full"],
     "times": ["sweep", "mlp", "--steps", 1, "--over", "act=relu,gelu"],
     "batches": ["sweep", "gpt", "-l", 4, "-d", 128, "-s", 64, *META, "--capacity", "16MB", "--over", "batch=8,1,2"],
-    "budget": ["plan", "gpt2", "-b", 8, "-s", 256, "--budget", "2GiB"],
+    "budget": ["plan", "gpt2", "-b", 8, "-s", 256, "--optimizer", "adamw", "--budget", "2GiB"],
 }
 OVERLAPS = """
     const page = document.documentElement.getBoundingClientRect();
@@ -90,7 +90,7 @@ def every_dark_colour_is_clear():
 
 def titles_name_what_differs():
     equal(tips(drawn["two steps"][1])[0], "gpt on meta: b=4 s=64 h=128 L=4, gelu, f32, adamw, checkpoint full", "title")
-    equal(tips(drawn["many"][1])[0], "gpt2-medium on meta: b=2 s=32 h=1024 L=24, gelu_tanh, f32, adamw, "
+    equal(tips(drawn["many"][1])[0], "gpt2-medium on meta: b=1 s=1024 h=1024 L=24, gelu_tanh, f32, adamw, "
           "checkpoint selective, offload cpu, amp bf16", "title with options")
     equal(tips(drawn["sweep"][1])[0], "gpt: b=4 s=64 h=128 L=4, f32", "what the rows of a sweep have in common")
     equal(tips(drawn["batches"][1])[0], "gpt: s=64 h=128 L=4, gelu, f32", "rows that differ in the batch")

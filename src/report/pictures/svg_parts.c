@@ -93,8 +93,9 @@ static const struct {
     {"#3c4650", "#c3ccd4"}, {"#e3e7ea", "#2a333b"}, /* lines of a scale */
     {"#8b949c", "#6f7b86"},                         /* its first */
     {"#b00020", "#ff7a85"},                         /* the peak */
-    {"#1f6fb4", "#5aa7e8"},                         /* series of bars and curves */
-    {"#d0711c", "#f0964a"}, {"#1f4e79", "#3f86c8"}, /* categories: others are clear on both pages */
+    {"#1f6fb4", "#5aa7e8"},                         /* a curve */
+    {"#b3bbc2", "#55606a"},                         /* what is reserved */
+    {"#1f4e79", "#3f86c8"},                         /* categories: others are clear on both pages */
     {"#6b7280", "#8d95a3"}, {"#a6761d", "#c9993f"}, {"#b33a3a", "#d76060"},
 };
 
@@ -119,7 +120,7 @@ static void put_style(FILE *out)
 
 int mti_svg_width(int width, const char *title, const char *subtitle)
 {
-    int wide = (int)(MTI_SVG_CHARACTER * 18 / 13 * mti_text_width(title));
+    int wide = (int)(MTI_SVG_CHARACTER * 19 / 13 * mti_text_width(title)); /* bold */
     int below = subtitle ? (int)(MTI_SVG_CHARACTER * mti_text_width(subtitle)) : 0;
     int text = 2 * MTI_SVG_MARGIN + (wide > below ? wide : below);
     return text > width ? text : width;

@@ -56,7 +56,8 @@ static void print_task(const mti_fit_report *f, FILE *out)
     char aside[MTI_NUMBER];
     mti_print(out, "%lld x %lld tokens a step, %s%s%s%s, %s%s; kept aside: %s\n",
               (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
-              w->parallel.f32_shards ? " from f32 shards" : "", w->memory.amp ? ", amp " : "",
+              (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
+              w->memory.amp ? ", amp " : "",
               w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
               mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "",
               mti_thousands(aside, (int64_t)(r->gpu.memory - r->capacity)));
