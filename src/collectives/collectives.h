@@ -22,8 +22,10 @@ const mti_op *mti_op_row(int i);
  * positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 /* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
- * after they are summed over the ranks or, with f32_sum, before. */
-mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group);
+ * after they are summed over the ranks or, with f32_sum, before. leaf: of which x is a view; where
+ * somebody collects gradients for it, the sum is theirs to make. NULL: nobody does. */
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
+                            const mt_group *group);
 
 /* mt_cross_entropy where each rank of the group has columns of the logits, [..,v]: rank r those
  * from r v on. There are `classes` in all; columns beyond are padding, and have no part in it.
@@ -103,9 +105,15 @@ typedef struct mti_gathering mti_gathering;
 mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
                                 const mt_group *group, bool behind);
 /* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
- * caller's. On failure all are NULL. */
-bool mti_pieces_end(mti_gathering *g, mt_tensor **flats);
+ * caller's. On failure all are NULL. *buffer, the caller's too: what they were copied from; NULL:
+ * there was none. buffer NULL: it is freed. */
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
 void mti_pieces_drop(mti_gathering *g);
+/* Sums n gradients of all ranks' pieces over the ranks, as one: they are copied to *buffer in that
+ * dtype and let go, and each becomes this rank's piece of the sum, a view of one tensor. *buffer is
+ * the caller's, also on failure. */
+bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
+                    mt_tensor **buffer);
 
 #endif

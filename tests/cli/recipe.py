@@ -124,6 +124,12 @@ def a_rank_is_its_options():
     check(saved["fsdp2"] == saved["zero3"] == saved["megatron"], f"all run in bf16 throughout: {saved}")
 
 
+def same_but_for_rounding(got, wanted, p, what):
+    """A unit's gradients lie in one tensor, so that less of them is rounded up to blocks."""
+    equal({**got, "gradient": 0}, {**wanted, "gradient": 0}, what)
+    check(p["parallel"]["gradients"] <= got["gradient"] <= wanted["gradient"], f"{what}: gradients {got['gradient']}")
+
+
 def the_root_stays_gathered():
     for args, tied in ((["llama", "--kv-heads", 2], False), (["gpt"], True), (["llama", "--tp", 2, "--sp"], False), (["bert"], True)):
         for more in ([], ["--checkpoint", "ops"], ["--microbatches", 2]):
@@ -141,7 +147,7 @@ def the_root_stays_gathered():
             equal((kept["saved"]["bytes"], p["growth"]["gathered"]), (p["saved"]["bytes"], 0), f"what the tape keeps: {args_of}")
             ends = [{ph["name"]: ph["by_category"] for ph in x["steady"]["phases"]} for x in (p, kept)]
             equal(ends[1]["forward"]["parameter"] - ends[0]["forward"]["parameter"], kept["growth"]["gathered"], "they stay")
-            equal(ends[1]["backward"], ends[0]["backward"], "and go by the end of backward")
+            same_but_for_rounding(ends[1]["backward"], ends[0]["backward"], kept, "and go by the end of backward")
     for more in (["--pp", 2], ["--lora-rank", 2]):
         refused(["--fsdp keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", *more)
     refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "keep-root")
@@ -166,7 +172,7 @@ def blocks_are_gathered_ahead():
                 equal((p["growth"]["residual"], p["formula"]["unexplained"]), (0, 0), f"{name}: books of {args_of}")
                 equal(p["saved"]["bytes"], module["saved"]["bytes"], f"{name}: what the tape keeps of {args_of}")
                 phases = phases_of(p)
-                equal(phases["backward"]["by_category"], phases_of(module)["backward"]["by_category"], f"{name}: all is let go")
+                same_but_for_rounding(phases["backward"]["by_category"], phases_of(module)["backward"]["by_category"], p, f"{name}: all is let go")
                 gathered = phases["backward"]["at_peak"]["parameter"] - module["steady"]["phases"][0]["by_category"]["parameter"]
                 check(0 <= gathered <= 2 * (of_block + 16 * 512), f"{name}: two blocks, {of_block} each, are the most: {gathered}")
             check(0 <= last["growth"]["gathered"] - of_block < 16 * 512, f"the last block, {of_block}: {last['growth']['gathered']}")
