@@ -46,7 +46,6 @@ int mti_planner(const mti_options *o)
 
 static bool check(mti_options *o)
 {
-    if (o->plan.recompute) o->workload.memory.checkpoint = "full";
     const int64_t context = o->workload.config.context, kv = o->plan.kv;
     return !o->given[MTI_O_KV] || kv <= context - o->workload.seq ||
            mti_options_refuse(

@@ -51,6 +51,7 @@ typedef struct mti_option_row {
     int letter;          /* of the short form, or 0 */
     const char *alias;   /* another name, which help does not show */
     const char *heading; /* that help puts before it */
+    const char *example; /* of an option that matters most; NULL: another */
     double min, max;     /* inclusive */
     const mti_choice *choice;
     const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */

@@ -85,7 +85,7 @@ for name, *figures in gpus:
     shown = [float(x.replace(",", "")) for x in figures]
     equal(shown, [gpu["memory"], gpu["flops"] / 1e12, gpu["bandwidth"] / 1e12, gpu["link"] / 1e9,
                   gpu["network"] / 1e9, gpu["host"] / 1e9], f"the table's figures of {name}")
-    check(name in run("fit", "--help").stdout, f"--help names {name}")
+    check(name in run("fit", "--help", "all").stdout, f"--help names {name}")
 example = re.search(r"(?s)(    fits: .*?)      \.\.\.", page).group(1)
 text = run_once("llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
 for line in example.splitlines():
