@@ -77,7 +77,7 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
     const mti_workload *w = &o->workload;
     bool zero = o->given[MTI_O_ZERO] || o->by_recipe[MTI_O_ZERO];
     return (mt_fit_options){.gpu = gpu,
-                            .gpus = o->plan.devices,
+                            .gpus = o->fit.gpus,
                             .batch = w->batch,
                             .kept_aside = w->device.capacity ? gpu->memory - w->device.capacity : 0,
                             .utilisation = o->plan.utilisation,

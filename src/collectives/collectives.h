@@ -72,26 +72,22 @@ bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y);
 /* ---- between ranks beside the tape, on a contiguous tensor (replicas.c); its version stays ----
  */
 
-typedef enum mti_replicas {
-    MTI_REPLICAS_SUM,
-    MTI_REPLICAS_SCATTER,
-    MTI_REPLICAS_GATHER
-} mti_replicas;
+typedef enum mti_collective { MTI_ALL_REDUCE, MTI_REDUCE_SCATTER, MTI_ALL_GATHER } mti_collective;
 /* Nothing where the group has one rank. */
-bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
+bool mti_collective_run(mt_tensor *t, mti_collective how, const mt_group *group);
 /* Several of these sums, which go on while this rank computes (mti_comm_begin_run), one after the
  * other. Of a device without links. */
-typedef struct mti_replicas_queue mti_replicas_queue;
-mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group);
-/* After mti_replicas_end. */
-void mti_replicas_queue_free(mti_replicas_queue *queue);
+typedef struct mti_collective_queue mti_collective_queue;
+mti_collective_queue *mti_collective_queue_new(mt_device *device, const mt_group *group);
+/* After mti_collective_end. */
+void mti_collective_queue_free(mti_collective_queue *queue);
 /* Begins to sum or scatter t, which is held, and in which nothing is read or written, until the
  * end. Scratch for all of them stays from the first one to the end. */
-bool mti_replicas_begin(mti_replicas_queue *queue, mt_tensor *t, mti_replicas how);
+bool mti_collective_begin(mti_collective_queue *queue, mt_tensor *t, mti_collective how);
 /* Waits for all that have begun; also after a failure. */
-bool mti_replicas_end(mti_replicas_queue *queue);
+bool mti_collective_end(mti_collective_queue *queue);
 /* *value: its sum over the group; as it is on a device without data. */
-bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
+bool mti_sum_value(mt_device *device, const mt_group *group, double *value);
 
 /* ---- the pieces of several parameters, gathered as one (pieces.c) ---- */
 

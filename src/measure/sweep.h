@@ -3,7 +3,14 @@
 #ifndef MTI_MEASURE_SWEEP_H
 #define MTI_MEASURE_SWEEP_H
 
-#include "measure/gradients.h"
+#include "measure/step.h"
+
+typedef struct mti_gradient_difference {
+    size_t compared; /* gradients that both have, in equal shapes */
+    size_t alone;    /* those that one of them lacks */
+    bool same_bits;  /* of all that were compared */
+    double relative; /* |b - a| / |a| over them; INFINITY where not finite */
+} mti_gradient_difference;
 
 typedef struct mti_sweep_entry {
     const char *label;

@@ -79,10 +79,7 @@ typedef enum mti_option {
 } mti_option;
 
 /* The values of an option that may be given several times. */
-typedef struct mti_words {
-    const char **at;
-    size_t n, cap;
-} mti_words;
+typedef MTI_VEC(const char *) mti_words;
 
 struct mti_options;
 
@@ -135,6 +132,7 @@ typedef struct mti_options {
     mti_plan_options plan;
 
     struct mti_fit_words {
+        int64_t gpus;
         const char *gpu, *file;
         double price; /* of a GPU's hour */
     } fit;

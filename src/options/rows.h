@@ -2,7 +2,7 @@
 #ifndef MTI_OPTIONS_ROWS_H
 #define MTI_OPTIONS_ROWS_H
 
-#include "options/sweep_rows.h"
+#include "options/options.h"
 
 /* The form of a value, and the type of its field. */
 typedef enum mti_form {
@@ -89,6 +89,28 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r,
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
 /* Copies the options of the model that were given to *c. */
 void mti_options_override(mt_model_config *c, const mti_options *o);
+
+/* ---- sweep_rows.c: the combinations of a sweep, named rows times the lists of --over ---- */
+
+#define MTI_MAX_SWEEP 256
+
+typedef struct mti_sweep_row {
+    char *label; /* "full act=relu" */
+    char *words; /* owns the strings in `options` */
+    mti_options options;
+} mti_sweep_row;
+
+typedef struct mti_sweep_rows {
+    size_t n;
+    mti_sweep_row *at;
+} mti_sweep_rows;
+
+/* Rows in the order of --row, and within each the last --over changes fastest; complete and
+ * checked. False with o->error on failure. Free in any case. */
+bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o);
+void mti_sweep_rows_free(mti_sweep_rows *rows);
+/* Whether they can be made. */
+bool mti_sweep_check(mti_options *o);
 
 /* ---- conditions.c and one_rank.c: options that depend on each other ---- */
 

@@ -120,7 +120,7 @@ bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
                     .batches = *batches,
                     .n = schedule->run * schedule->n_parts,
                     /* A backward's forward is in its unit. */
-                    .n_places = schedule->ahead + mti_schedule_unit(schedule) + 1};
+                    .n_places = schedule->ahead + mti_schedule_period(schedule) + 1};
     p->in_flight = mti_calloc((size_t)p->n_places, sizeof *p->in_flight);
     return p->in_flight && mti_zero_start_backward(stage->zero);
 }

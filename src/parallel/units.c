@@ -84,7 +84,7 @@ static void let_go(mti_unit *u)
     if (u->all->last_gathered == u) u->all->last_gathered = NULL;
 }
 
-/* Of a backward that failed. */
+/* After a backward that failed. */
 static void drop_grads(mti_unit *u)
 {
     for (size_t i = 0; i < u->params.n; i++) {
@@ -349,7 +349,7 @@ static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
     return u->n_grads < n || (sum_type(u, u->products, &dtype) && sum_grads(u, dtype, c));
 }
 
-/* Of this forward on: its gradients are summed as one, or not. */
+/* Says whether the gradients of this forward are summed as one. */
 static bool set_collector(mti_unit *u, mt_dtype products)
 {
     mt_dtype dtype;

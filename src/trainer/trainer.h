@@ -4,7 +4,7 @@
 
 #include "trainer/corpus.h"
 #include "measure/memory_hooks.h"
-#include "measure/together.h"
+#include "measure/rank.h"
 #include "memtape/generate.h"
 #include "memtape/host_copy.h"
 #include "memtape/step_graph.h"

@@ -155,6 +155,35 @@ def the_root_stays_gathered():
     refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
 
 
+def streams_have_what_pytorch_has_there():
+    """By formula, from the events: what is gathered into and what sums take, on their streams, and the one buffer for a sum."""
+    n, d, f, kv, v = 4, 64, 256, 32, 512
+    block, root = 2 * d * d + 2 * d * kv + 3 * d * f + 2 * d, 2 * v * d + d  # every parameter is cut evenly
+    for more in ([], ["--checkpoint", "full"], ["--microbatches", 3]):
+        p = profile("llama", *META, "--dp", n, "--recipe", "fsdp2", "-l", 3, "-d", d, "-a", 4, "--kv-heads", 2, "--ffn", f, "--vocab", v,
+                    "-b", 1, "-s", 8, "--timeline", *more)
+        equal(p["params"]["count"], 3 * block + root, f"parameters of {more}")
+        buffers, now, most, steady = {}, {}, {}, p["steady"]["event"]
+        for i, e in enumerate(p["timeline"]):
+            stream = e.get("stream", "default") if e["category"] == "communication" or "stream" in e else None
+            if stream and e["kind"] in ("alloc", "free"):
+                now[stream] = now.get(stream, 0) + (1 if e["kind"] == "alloc" else -1) * e["bytes"]
+                if i >= steady:
+                    most[stream] = max(most.get(stream, 0), now[stream])
+                    if e["kind"] == "alloc":
+                        buffers.setdefault(stream, []).append(e["bytes"])
+        # The root's buffer, bf16, is there until the first block's shards are cast and gathered.
+        equal(most["all_gather_copy_in"], 2 * root + 2 * block // n + 2 * block, f"gathered into: {more}")
+        backwards = 3 if "--microbatches" in more else 1
+        once = [4 * block] * 3 + [4 * root]  # f32; the root's last
+        equal(buffers["default"], once * backwards, f"what is summed from: {more}")
+        equal(buffers["reduce_scatter"], [b // n for b in once] * backwards, f"sums: {more}")
+        equal(most["default"], 4 * root, f"one at a time: {more}")
+        sums = sum(b // n for b in once)
+        equal(most["reduce_scatter"], sums + (4 * root // n if backwards > 1 else 0), f"sums at once: {more}")
+        equal(p["parallel"]["gradients"], sums, f"shards' gradients are views of the sums: {more}")
+
+
 def blocks_are_gathered_ahead():
     """What is gathered, by formula: at the peak of a block's backward its parameters and the buffer of the one before."""
     for args, bias in ((["llama", "--kv-heads", 2], 0), (["gpt"], 1), (["llama", "--kv-heads", 2, "--tp", 2, "--sp"], 0)):
@@ -331,6 +360,7 @@ a_rank_is_its_options()
 f32_shards_are_the_only_ones()
 each_form_has_an_effect()
 the_root_stays_gathered()
+streams_have_what_pytorch_has_there()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()

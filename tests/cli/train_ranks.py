@@ -262,7 +262,7 @@ def files():
 def quotation():
     """The lesson's run prints what the lesson quotes, memory and all."""
     page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "20-parallel.md").read_text()
-    block = re.search(r"\n    (mpirun -n 4 memtape train .*)\n((?:    .*\n|\n)+)", page)
+    block = re.search(r"\n\$ (mpirun -n 4 memtape train .*)\n((?s:.*?))```", page)
     words = shlex.split(block[1])[5:]
     p = together(4, "train", *[TEXT if w == "FILE" else w for w in words], seconds=LONGEST)
     equal((p.returncode, p.err), (0, ""), "the lesson's run")

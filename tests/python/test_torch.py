@@ -332,6 +332,9 @@ def attention_counts_as_cuda_runs_it():
             ("efficient", 4 * b * 4 * 32 + 8 + 8)]:  # log-sum-exp of sequences up to a multiple of 32
         _, tensors = attention_on("meta", bf16, 8, 4, None, s, attention)
         equal(sum(t["bytes"] for t in tensors), 5 * b * s * d * e + more, f"{attention}, by hand")
+    for s, row in [(16, 16), (17, 24)]:  # a bool mask becomes a bias, whose rows are of multiples of 8 elements
+        _, tensors = attention_on("meta", bf16, 8, 4, "bool", s, "cuda")
+        equal([t["bytes"] for t in tensors if t["name"] == "attn_bias"], [s * row * 2], f"the bias of a mask, s {s}")
     refusals = [("flash", f32, None, "not torch.float32"), ("flash", bf16, "bool", "takes no mask"), ("efficient", f64, None, "f32")]
     for attention, dtype, mask, said in refusals:
         check(said in str(attention_on("cpu", dtype, 8, 4, mask, 16, attention)), f"{attention} of {dtype}, mask {mask}")

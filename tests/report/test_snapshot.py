@@ -193,7 +193,7 @@ def refused_step_ends_in_an_oom():
 
 
 def frames_name_op_and_modules():
-    snapshot, _ = compare(["gpt2", "--device", "meta", "--optimizer", "adamw"])
+    snapshot, _ = compare(["gpt2", "--device", "meta", "--optimizer", "adamw", "--dtype", "f32"])
     stacks = {tuple((f["filename"], f["name"]) for f in e["frames"]) for e in snapshot["device_traces"][0] if e["action"] == "alloc"}
     wanted = (("gpt.h.3.mlp.act", "gelu_tanh"), ("gpt.h.3.mlp.act", "act"), ("gpt.h.3.mlp", "mlp"), ("gpt.h.3", "3"),
               ("gpt.h", "h"), ("gpt", "gpt"), ("phase", "forward"))
