@@ -59,6 +59,8 @@ size_t mti_optimizer_state_bytes(const mt_optimizer *optimizer);
 bool mti_optimizer_is_in_backward(const mt_optimizer *optimizer);
 /* Whether some optimizer steps this parameter in backward. */
 bool mti_steps_in_backward(const mt_tensor *param);
+/* Replaces a strided gradient by a contiguous copy: backends sum and scale only such. */
+bool mti_dense_grad(mt_tensor *param);
 /* *out = sum of squares of the gradients that the next step would take, in f64. */
 bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
 /* Multiplies those gradients by factor in place; refused for f16. */

@@ -4,9 +4,9 @@
 #include "memtape/ops.h"
 #include "memtape/optimizer.h"
 #include "nn/nn.h"
+#include "optim/optimizers.h"
 
-/* The backend scales contiguous tensors: a strided gradient is replaced by a copy. */
-static bool dense_grad(mt_tensor *param)
+bool mti_dense_grad(mt_tensor *param)
 {
     mt_tensor *grad = mt_grad(param);
     if (!grad || mt_is_contiguous(grad)) return true;
@@ -23,7 +23,7 @@ static bool gather(const mt_named_tensor *list, size_t n, mti_opt_item *items, i
     *n_items = 0;
     *device = NULL;
     for (size_t i = 0; i < n; i++) {
-        if (!dense_grad(list[i].tensor)) return false;
+        if (!mti_dense_grad(list[i].tensor)) return false;
         mt_tensor *grad = mt_grad(list[i].tensor);
         if (!grad) continue;
         if (*device && *device != mt_device_of(grad))

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "memtape/ops.h"
 #include "collectives/collectives.h"
+#include "optim/optimizers.h"
 #include "parallel/parallel.h"
 
 typedef struct shard {
@@ -231,17 +232,19 @@ static bool own_squares(const mti_zero *z, double *out)
     if (mt_module_params(mti_zero_stepped(z), &list, &n) != MT_OK) return false;
     mti_opt_item *items = mti_malloc(n * sizeof *items);
     int n_items = 0;
-    for (size_t i = 0; items && i < n; i++) {
+    bool ok = items != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        ok = mti_dense_grad(list[i].tensor);
         const mt_tensor *g = mt_grad(list[i].tensor);
         bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name);
         if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
-        if (!g || !counts) continue;
+        if (!ok || !g || !counts) continue;
         items[n_items++] = (mti_opt_item){
             .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};
     }
     *out = 0;
     mt_device *d = z->device;
-    bool ok = items && (!n_items || d->backend->sum_squares(d->ctx, n_items, items, out));
+    ok = ok && (!n_items || d->backend->sum_squares(d->ctx, n_items, items, out));
     mti_free(items);
     return ok;
 }

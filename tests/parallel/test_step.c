@@ -116,6 +116,43 @@ static void a_plain_model_is_a_rank_of_one(void **state)
         }
 }
 
+/* A gradient with gaps between its rows, as a part of a larger tensor is. */
+static mt_tensor *with_gaps(mt_device *device, const mt_tensor *param)
+{
+    int rank = mt_rank(param);
+    int64_t shape[MT_MAX_RANK], last = mt_shape(param)[rank - 1];
+    size_t n = 2 * (size_t)mt_numel(param);
+    double *values = malloc(n * sizeof *values);
+    memcpy(shape, mt_shape(param), (size_t)rank * sizeof *shape);
+    shape[rank - 1] = 2 * last;
+    for (size_t i = 0; i < n; i++) values[i] = (int64_t)i % (2 * last) < last ? 2 : 3;
+    MT_AUTO mt_tensor *whole = mtt_from_doubles(device, mt_dtype_of(param), rank, shape, values);
+    free(values);
+    return mt_slice(whole, rank - 1, 0, last);
+}
+
+static void squares_of_gradients_with_gaps_are_of_their_elements(void **state)
+{
+    (void)state;
+    const mt_named_tensor *list;
+    size_t n;
+    double squares, expected = 0;
+    mti_stage stage;
+    mt_device *device = mt_device_open("cpu");
+    const mt_model_config *c = &mtt_models[MTT_GPT];
+    assert_true(mti_stage_make_plain(&stage, device, c, mt_model_new(device, c), 1));
+    mtt_ok(mt_module_params(mt_stage_stepped(&stage), &list, &n));
+    for (size_t i = 0; i < n; i++) {
+        MT_AUTO mt_tensor *grad = with_gaps(device, list[i].tensor);
+        mtt_ok(mt_set_grad(list[i].tensor, grad));
+        expected += 4 * (double)mt_numel(grad);
+    }
+    assert_true(mti_zero_squares(stage.zero, &squares));
+    assert_true(squares == expected);
+    mti_stage_free(&stage);
+    mt_device_release(device);
+}
+
 /* ---- who observes ---- */
 
 typedef struct seen {
@@ -195,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plain_model_is_a_rank_of_one),
+        cmocka_unit_test(squares_of_gradients_with_gaps_are_of_their_elements),
         cmocka_unit_test(an_observer_sees_every_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
