@@ -4,6 +4,7 @@
  * c^T = b^T a^T: its first matrix is our b. The algorithm for a shape is chosen once and cached. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include "backends/cuda/products/cublaslt.h"
 #include "backends/cuda/kernels.h"
@@ -498,11 +499,18 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
 
 /* ---- a product, and the sums of its first operand's rows ----
  * For a row-major c that operand is cuBLASLt's second matrix, whose columns LT_EPILOGUE_SUMS_B adds
- * up over k, in f32. On some GPUs that is much slower than a sum of its own, so a plan's first call
- * that is not captured runs both. */
+ * up over k, in f32. On some GPUs that is much slower than a sum of its own: with
+ * MEMTAPE_CUDA_BENCHMARK=1 a plan's first call that is not captured runs both. Without it no bit
+ * depends on a clock, as with torch.backends.cudnn.benchmark. */
 
 #define TIMED_RUNS  3
-#define MUCH_SLOWER 1.25f /* what is nearly as fast stays: bits should not depend on chance */
+#define MUCH_SLOWER 1.25f /* what is nearly as fast stays */
+
+static bool may_time(mti_ctx *ctx)
+{
+    const char *chosen = getenv("MEMTAPE_CUDA_BENCHMARK");
+    return chosen && !strcmp(chosen, "1") && !mti_noting(ctx);
+}
 
 size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b,
                                   const mti_view *c)
@@ -569,6 +577,6 @@ bool mti_cuda_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, cons
         !add_epilogue(ctx, &s.g, LT_EPILOGUE_SUMS_B, sums->data, &form))
         return false;
     if (!s.g.vector) return apart(&s);
-    if (form == SUMS_UNTIMED && !mti_noting(ctx) && !choose_form(&s, &form)) return false;
+    if (form == SUMS_UNTIMED && may_time(ctx) && !choose_form(&s, &form)) return false;
     return form == SUMS_APART ? apart(&s) : in_one(&s);
 }
