@@ -85,7 +85,7 @@ static void let_go(mti_unit *u)
     if (u->all->last_gathered == u) u->all->last_gathered = NULL;
 }
 
-/* Lets go of what a backward that failed had collected. */
+/* After a backward that failed. */
 static void drop_grads(mti_unit *u)
 {
     for (size_t i = 0; i < u->params.n; i++) {
