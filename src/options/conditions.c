@@ -9,7 +9,7 @@
 
 bool mti_is_rank(const mti_options *o)
 {
-    if (o->verb == MTI_FIT) return false; /* it has many */
+    if (mti_runs_on_gpus(o->verb)) return false; /* it has all of them */
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         if (mti_option_rows[id].of_ranks && o->given[id]) return true;
     return false;

@@ -159,4 +159,6 @@ const char *mti_weights_name(mti_weights_choice weights)
 
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
 
+bool mti_runs_on_gpus(mti_verb verb) { return ON_GPUS >> verb & 1; }
+
 bool mti_runs_on_meta(mti_verb verb) { return META >> verb & 1; }

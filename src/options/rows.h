@@ -72,6 +72,8 @@ bool mti_takes(mti_verb verb, const mti_option_row *r);
 bool mti_takes_file(const mti_option_row *r);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
+/* Whether it is asked of GPUs of a kind. */
+bool mti_runs_on_gpus(mti_verb verb);
 /* Whether it runs on meta only. */
 bool mti_runs_on_meta(mti_verb verb);
 
