@@ -32,7 +32,7 @@ static bool read_division(const char *word, int64_t ranks, mt_parallel *h)
         if (!strcmp(word, zeros[zero])) return h->data = ranks, h->zero = zero, true;
     if (!strcmp(word, "dp_after")) return h->data = ranks, h->reduce = MT_REDUCE_AFTER, true;
     if (!strcmp(word, "zero3_ahead"))
-        return h->data = ranks, h->zero = 3, h->gather = MT_GATHER_AHEAD, true;
+        return h->data = ranks, h->zero = 3, h->fsdp = MT_FSDP_AHEAD, true;
     if (!strcmp(word, "tp")) return h->tensor = ranks, h->sequence = ranks > 1, true;
     if (strcmp(word, "pp") != 0) return false;
     return h->pipeline = ranks, h->microbatches = 2 * ranks, true;

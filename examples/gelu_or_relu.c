@@ -29,7 +29,7 @@ static void draw(svg picture, double top, const char *name, const mt_ledger *led
         mt_saver also;
         if (mt_ledger_get(ledger, i, &e) != MT_OK) return;
         double width = 0.0098 * (double)e.bytes;
-        svg_rect(picture, left, top, width - 3, 52, e.n_savers > 1 ? "#a9cdec" : "#f6cf9c");
+        svg_rect(picture, left, top, width - 3, 52, SVG_PALE);
         snprintf(label, sizeof label, "%s of %s", e.saver.argument, last_part(e.saver.module));
         svg_text(picture, left + 8, top + 22, "start", 0, label);
         if (e.n_savers > 1 && mt_ledger_get_saver(ledger, i, 1, &also) == MT_OK) {
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     const char *path = argc > 1 ? argv[1] : NULL;
     svg picture = svg_begin(path, 830, 250, "What an MLP keeps with ReLU and with GELU");
     svg_text(picture, 16, 30, "start", 0,
-             "What an MLP keeps: fc, the activation act, proj. Blue: kept by two, paid once.");
+             "What an MLP keeps: fc, the activation act, proj. One that two keep is paid once.");
     mt_device *device = mt_device_open("cpu");
     size_t relu = kept_bytes(device, MT_ACT_RELU, picture);
     size_t gelu = kept_bytes(device, MT_ACT_GELU, picture);

@@ -12,7 +12,8 @@ enum { IN = 256, OUT = 250, BATCH = 100, STEPS = 4, FLOAT = 4 };
 
 static const mt_category kinds[] = {MT_PARAMETER, MT_INPUT, MT_OUTPUT, MT_GRADIENT, MT_OPTIMIZER};
 enum { PARAMETER, INPUT, OUTPUT, GRADIENT, OPTIMIZER, KINDS };
-static const char *const colours[] = {"#1f6fb4", "#8b949c", "#59a14f", "#d1495b", "#f2a03d"};
+static const char *const colours[] = {SVG_PARAMETER, SVG_INPUT, SVG_OUTPUT, SVG_GRADIENT,
+                                      SVG_OPTIMIZER};
 
 /* The predicted bytes, event by event. */
 typedef struct books {

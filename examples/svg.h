@@ -5,6 +5,15 @@
 
 #include <stdio.h>
 
+/* The colours of what bytes are for, as the program's own pictures have them. */
+#define SVG_PARAMETER  "#1f4e79"
+#define SVG_GRADIENT   "#e07b39"
+#define SVG_OPTIMIZER  "#7fb2d9"
+#define SVG_INPUT      "#6b7280"
+#define SVG_ACTIVATION "#4c9f70"
+#define SVG_OUTPUT     "#b9c95a"
+#define SVG_PALE       "#a7d3b9" /* an activation, with text on it */
+
 typedef struct svg {
     FILE *out; /* NULL: draw nothing */
 } svg;
@@ -21,7 +30,9 @@ static inline svg svg_begin(const char *path, int width, int height, const char 
                 "<style>@media (prefers-color-scheme: dark) {\n"
                 "[fill=\"#ffffff\"] { fill: #12171c } [fill=\"#1c2329\"] { fill: #e6eaed }\n"
                 "[fill=\"#e3e7ea\"] { fill: #2a333b } [stroke=\"#e3e7ea\"] { stroke: #2a333b }\n"
-                "[fill=\"#a9cdec\"] { fill: #1f4e79 } [fill=\"#f6cf9c\"] { fill: #7a4d16 }\n"
+                "[fill=\"#a9cdec\"] { fill: #1f4e79 }\n"
+                "[fill=\"#a7d3b9\"] { fill: #2c6145 } [fill=\"#1f4e79\"] { fill: #3f86c8 }\n"
+                "[fill=\"#6b7280\"] { fill: #8d95a3 }\n"
                 "[fill=\"#8b949c\"] { fill: #6f7b86 } [stroke=\"#8b949c\"] { stroke: #6f7b86 }\n"
                 "[fill=\"#1f6fb4\"] { fill: #5aa7e8 } [stroke=\"#1f6fb4\"] { stroke: #5aa7e8 }\n"
                 "}</style>\n"

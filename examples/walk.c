@@ -67,14 +67,14 @@ static void draw_storage(picture *p, const mt_ledger *ledger, size_t i)
     if (mt_ledger_get(ledger, i, &e) != MT_OK) return;
     double left = left_of(e.saver.node), width = 0.29 * (double)e.bytes;
     char label[64];
-    svg_rect(p->svg, left, STORAGE_TOP, width, 46, "#a9cdec");
+    svg_rect(p->svg, left, STORAGE_TOP, width, 46, SVG_PALE);
     snprintf(label, sizeof label, "%s of %s: %zu bytes", e.saver.argument, e.saver.op, e.bytes);
     svg_text(p->svg, left + 8, STORAGE_TOP + 28, "start", 0, label);
     for (size_t j = 0; j < e.n_savers; j++) {
         mt_saver saver;
         if (mt_ledger_get_saver(ledger, i, j, &saver) != MT_OK) return;
         double x = left_of(saver.node) + 30 + 40 * p->n_lines[saver.node - 1]++;
-        svg_line(p->svg, x, 126, x, STORAGE_TOP, "#1f6fb4");
+        svg_line(p->svg, x, 126, x, STORAGE_TOP, SVG_ACTIVATION);
         svg_text(p->svg, x + 6, 172, "start", 0, saver.argument);
     }
 }

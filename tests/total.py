@@ -1,4 +1,5 @@
-"""Adds up the results of test runs: total.py LOG... prints one line, `N passed, N failed, N skipped`.
+"""Adds up the results of test runs: total.py LOG... prints what failed, what was not run with the reason for it,
+and one line, `N passed, N failed, N skipped`.
 
 Each LOG is one of these:
   a meson testlog            one JSON object per line
@@ -18,6 +19,7 @@ import sys
 CMOCKA_RAN = re.compile(r"^\[==========\] (?:\S+: )?(\d+) test\(s\) run\.", re.M)
 CMOCKA_STATE = {state: re.compile(r"^\[  %s *\] (?:\S+: )?(\d+) test\(s\)" % state, re.M)
                 for state in ("PASSED", "FAILED", "SKIPPED")}
+NO_MODULE = re.compile(r"^No module named '(\w+)'.*")
 OWN_LINE = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 
 
@@ -36,6 +38,29 @@ def counts(test):
         # The output counts even if a program reports failures and exits with 0.
         return (passed, failed, skipped) if passed + failed + skipped else (1, 0, 0)
     return passed, max(failed, 1), skipped  # also a crash, a time-out, a leak after the last case
+
+
+def why_skipped(test):
+    """The reason that a skipped test gave in its last line, with the command that lets it run."""
+    lines = (test.get("stdout", "") + "\n" + test.get("stderr", "")).split("\n")
+    why = ([line.strip() for line in lines if line.strip()] or ["no reason was given"])[-1]
+    why = why.removeprefix("skipped: ")
+    return NO_MODULE.sub(r"no Python module \1: python3 -m pip install \1", why)
+
+
+def skipped_lines(skipped):
+    """A line for each reason, of all tests that gave it: from (test, how many cases) of those that skipped."""
+    whole, cases = {}, 0
+    for test, n in skipped:
+        if test["result"] == "SKIP":
+            whole.setdefault(why_skipped(test), []).append(test["name"].rpartition(" / ")[2])
+        else:
+            cases += n
+    for why, names in whole.items():
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield f"skipped: {shown}: {why}"
+    if cases:
+        yield f"skipped: cases that do not apply to the device, the build or the tools they met: {cases}"
 
 
 def command(name, status, path):
@@ -75,7 +100,7 @@ def print_lines(path):
 
 
 def main(logs):
-    total = [0, 0, 0]
+    total, not_run = [0, 0, 0], []
     for log in logs:
         if log.startswith("skipped:"):
             print(f"skipped: {log.removeprefix('skipped:')} (not installed)")
@@ -95,8 +120,10 @@ def main(logs):
             if failed:
                 print(f"FAILED: {test['name']} ({failed}) in {log}")
             if skipped:
-                print(f"skipped: {test['name']} ({skipped}) in {log}")
+                not_run.append((test, skipped))
             total = [a + b for a, b in zip(total, (passed, failed, skipped))]
+    for line in skipped_lines(not_run):
+        print(line)
     print("%d passed, %d failed, %d skipped" % tuple(total))
     return 1 if total[1] or not total[0] else 0
 

@@ -32,9 +32,10 @@ with open(UNARY, encoding="utf-8") as f:
 
 
 def unary(name, slots, backward=False):
-    kind, n_bytes = ("unary_backward", 6) if backward else ("unary", 4)
+    kind, inputs, loads, n_bytes = ("unary_slope", 2, 2, 6) if backward else ("unary", 1, 4, 4)
     return Kernel(f"{name}{' backward' * backward}, bf16", "elementwise",
-                  rf"mti_map_kernel<mti_{kind}_op<__nv_bfloat16, mti_op_number<{NUMBER[name]}> ?>, 8>", 2, n_bytes, slots)
+                  rf"mti_map_kernel<mti_each_op<__nv_bfloat16, {inputs}, {loads}, {kind}_of<float, mti_op_number<{NUMBER[name]}>.*, 8>",
+                  2, n_bytes, slots)
 
 
 def mapped(label, file, functor, size, n_bytes, slots, stored=1):
@@ -43,10 +44,11 @@ def mapped(label, file, functor, size, n_bytes, slots, stored=1):
 
 
 def step(name, dtype, n_bytes, slots, stored, types=""):
-    """types: of what is stored beside the parameter, as the template names them."""
+    """types: of what a rule's step stores beside the parameter, as the template names them."""
+    step_name = f"rule_step<{dtype}{types}, mti_{name}_rule<float>" if types else f"{name}_step<{dtype}"
     label = name + (" in bf16" if types.startswith(", __nv") else "")
     return Kernel(f"{label}, {'bf16' if 'bf' in dtype else 'f32'}", "optim",
-                  rf"mti_opt_kernel<mti_{name}_step<{dtype}{types}> ?>", 2 if "bf" in dtype else 4, n_bytes, slots,
+                  rf"mti_opt_kernel<mti_{step_name} ?> ?>", 2 if "bf" in dtype else 4, n_bytes, slots,
                   False, stored)
 
 
@@ -86,9 +88,9 @@ KERNELS = [
         ("relu", 13), ("gelu", 38), ("gelu_tanh", 32), ("silu", 27), ("sigmoid", 26), ("tanh", 29))),
     *(unary(name, slots, True) for name, slots in (
         ("relu", 20), ("gelu", 45), ("gelu_tanh", 44), ("silu", 34))),
-    mapped("add, bf16", "elementwise", r"binary_op<__nv_bfloat16, mti_op_number<0> ?>", 2, 6, 23),
-    mapped("add, f32", "elementwise", r"binary_op<float, mti_op_number<0> ?>", 4, 12, 34),
-    mapped("swiglu, bf16", "gate", r"swiglu_op<__nv_bfloat16>", 2, 6, 32),
+    mapped("add, bf16", "elementwise", r"each_op<__nv_bfloat16, 2, 2, binary_of<mti_op_number<0> ?>, true>", 2, 6, 23),
+    mapped("add, f32", "elementwise", r"each_op<float, 2, 2, binary_of<mti_op_number<0> ?>, true>", 4, 12, 34),
+    mapped("swiglu, bf16", "gate", r"each_op<__nv_bfloat16, 2, 2, swiglu, false>", 2, 6, 32),
     mapped("swiglu backward, bf16", "gate", r"swiglu_backward_op<__nv_bfloat16, true, true>", 2, 10, 43, 2),
     mapped("copy, bf16", "copy", r"copy_op<__nv_bfloat16, __nv_bfloat16>", 2, 4, 16),
     mapped("dropout, bf16", "random", r"dropout_op<__nv_bfloat16, false, mti_draws>", 2, 5, 38),
@@ -96,7 +98,7 @@ KERNELS = [
     step("adamw", "float", 28, 43, 3, ", float, float"),
     step("adamw", "__nv_bfloat16", 22, 27, 3, ", float, __nv_bfloat16"),
     step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
-    step("sgd", "float", 20, 21, 2, ", float"),
+    step("sgd", "float", 20, 21, 2, ", float, float"),
     step("scale", "float", 8, 7, 1),
     *(Kernel(f"dequantize {code}, bf16", "quantize",
              rf"dequantize_groups<__nv_bfloat16, ({nf4}|\(bool\){int(nf4 == 'true')}), 8>", 2, n_bytes, slots)

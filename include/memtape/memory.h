@@ -63,8 +63,8 @@ typedef struct mt_stat {
 typedef struct mt_mem_stats {
     mt_stat requested;      /* bytes asked for */
     mt_stat allocated;      /* their blocks, rests that were not split off included */
-    mt_stat active;         /* with those that are freed while a stream may still use them. There is
-                             * one stream, so this is `allocated` */
+    mt_stat active;         /* with those that are freed while another stream may still use them
+                             * (Tensor.record_stream). There are none, so this is `allocated` */
     mt_stat reserved;       /* segments held from the system; of expandable ones, their granules */
     mt_stat inactive_split; /* free bytes in segments that are partly in use */
     mt_stat blocks;         /* count of live allocations */
@@ -98,6 +98,37 @@ typedef struct mt_expandable {
 /* Before the device's first tensor; NULL: segments of their own size, the default. MT_ERR_STATE
  * once the device holds memory; MT_ERR_UNSUPPORTED where memory cannot come in granules. */
 MT_API mt_status mt_mem_set_expandable(mt_device *device, const mt_expandable *options);
+/* Streams. As PyTorch's allocator does, each stream has segments and free blocks of its own: a
+ * block belongs to the stream that it was requested on and, once it is freed, serves requests of
+ * that stream alone; `reserved` is the sum over the streams. All work of a device runs in one order
+ * whatever the stream, so a stream is a name in the books, on all devices alike, and a block may be
+ * reused as soon as it is freed.
+ *     mt_stream_scope scope;                                 stream = torch.cuda.Stream()
+ *     mt_mem_stream_begin(&scope, dev, "copy_in");           with torch.cuda.stream(stream):
+ *     ...;                                                       ...
+ *     mt_mem_stream_end(&scope);
+ * What this thread requests on that device until the end belongs to the stream, in backward also
+ * that of ops that ran outside of the scope, where PyTorch takes their forward's stream. Scopes
+ * nest; other threads and other devices are not concerned. */
+#define MT_MAX_STREAMS 16 /* of a device, with "default", outside of all scopes */
+/* The fields are private; it must stay where it is until the end. */
+typedef struct mt_stream_scope {
+    const void *pool;
+    int stream;
+    struct mt_stream_scope *outer;
+} mt_stream_scope;
+/* A name that is new to the device makes a stream. After a failure requests belong where they did,
+ * and an end does nothing. */
+MT_API mt_status mt_mem_stream_begin(mt_stream_scope *scope, mt_device *device, const char *name);
+MT_API void mt_mem_stream_end(mt_stream_scope *scope);
+/* What a stream has now. What is reserved and not allocated no other stream gets, until
+ * mt_mem_empty_cache. */
+typedef struct mt_stream_stats {
+    const char *name;
+    size_t reserved, allocated;
+} mt_stream_stats;
+/* Fills in those of all streams, "default" first; returns how many there are. */
+MT_API int mt_mem_get_streams(const mt_device *device, mt_stream_stats out[MT_MAX_STREAMS]);
 /* Refuse segments that would raise `reserved` past n_bytes, as a device of that size would; 0: no
  * limit but the device's own. (torch.cuda.set_per_process_memory_fraction) */
 MT_API void mt_mem_set_capacity(mt_device *device, size_t n_bytes);
@@ -152,6 +183,8 @@ typedef struct mt_mem_event {
     uint64_t place; /* where the bytes lie: their address, if each new segment were placed above all
                      * earlier ones (an expandable one takes 2^44). The same on all devices */
     size_t room;    /* MT_MEM_OOM: bytes that the device could still give; SIZE_MAX: unknown */
+    int stream;     /* of the block, the segment, the request: its place in mt_mem_get_streams */
+    const char *stream_name;
 } mt_mem_event;
 
 /* Called with each event, which is valid until it returns. */

@@ -17,12 +17,30 @@
 
 MT_C_BEGIN
 
-/* What of ZeRO 3's parameters is gathered as one. */
-typedef enum mt_gather_unit {
-    MT_GATHER_MODULE, /* a module's, while it runs */
-    MT_GATHER_BLOCK,  /* a block's, before its forward and again before its backward */
-    MT_GATHER_AHEAD   /* the same, while the block before it computes; PyTorch's fully_shard */
-} mt_gather_unit;
+/* How ZeRO 3 gathers and sums, as flags; 0: each module's parameters while it runs, and shards of
+ * the config's dtype. */
+typedef enum mt_fsdp {
+    /* A block's parameters as one, before its forward and again before its backward. */
+    MT_FSDP_BLOCK = 1,
+    /* The same, while the block before it computes. */
+    MT_FSDP_AHEAD = 2 | MT_FSDP_BLOCK,
+    /* With these two: the last block stays gathered from forward to backward, which begins with it.
+     * Of one stage. */
+    MT_FSDP_KEEP_LAST = 4,
+    /* Embedding, last norm and head, the root of PyTorch's fully_shard, are gathered before forward
+     * and stay so until backward has all their gradients. Of a whole model in one stage. */
+    MT_FSDP_KEEP_ROOT = 8,
+    /* Shards of parameters that the config has in 16 bits are f32, and so are their gradients; a
+     * shard is cast before it is gathered, as PyTorch's fully_shard does under a
+     * MixedPrecisionPolicy. Also of one rank; on a device without data. */
+    MT_FSDP_F32_SHARDS = 16,
+    /* And gradients are cast before they are summed over the ranks, not after. */
+    MT_FSDP_F32_REDUCE = 32 | MT_FSDP_F32_SHARDS,
+    /* PyTorch's fully_shard under a MixedPrecisionPolicy with f32 sums, and as torchtitan calls it.
+     */
+    MT_FSDP_PYTORCH = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_F32_REDUCE,
+    MT_FSDP_TORCHTITAN = MT_FSDP_PYTORCH | MT_FSDP_KEEP_LAST
+} mt_fsdp;
 
 /* When gradients are summed over ranks with other data or positions, without ZeRO and in its first
  * stage. From the second on each is summed, by a rank that waits for it, once it is complete. */
@@ -43,19 +61,8 @@ typedef struct mt_parallel {
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
-    int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
-    /* ZeRO 3's pieces of parameters that the config has in 16 bits are f32, and so are their
-     * gradients; a piece is cast before it is gathered, as PyTorch's fully_shard does under a
-     * MixedPrecisionPolicy. Also of one rank; on a device without data. */
-    bool f32_shards;
-    bool f32_reduce; /* with f32_shards: gradients are cast before they are summed over the ranks */
-    /* ZeRO 3: embedding, last norm and head, the root of PyTorch's fully_shard, are gathered before
-     * forward and stay so until backward has all their gradients. Of a whole model in one stage. */
-    bool keep_root;
-    mt_gather_unit gather; /* ZeRO 3 */
-    /* With MT_GATHER_BLOCK or MT_GATHER_AHEAD: the last block stays gathered from forward to
-     * backward, which begins with it. Of one stage. */
-    bool keep_last;
+    int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
+    unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
     mt_reduce_time reduce;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
@@ -86,8 +93,8 @@ MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_c
  * [b,s,v/t] if it is the last, else what mt_send gives. Here s is the length of this rank's piece,
  * a cth of the sequences: positions from context_rank times that on. (A block: [b,s,d], or
  * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data,
- * or parallel has comms. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only
- * while its module runs, or as long as `gather`, keep_root and keep_last say. */
+ * or parallel has comms. ZeRO 3's shards are made as shards: the whole of a parameter is there only
+ * while its module runs, or as long as `fsdp` says. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel, int64_t part);
 /* Stands for the output of the part before for sequences of `seq` tokens: [b,s,d], or [b,s/t,d]

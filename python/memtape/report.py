@@ -23,8 +23,10 @@ class Report(Mapping[str, Any]):
     """A report: report["saved"]["bytes"] is a key of docs/profile-json.md. Bytes are ints. Nothing in it is shared with
     the library; it can be kept, pickled and copied."""
 
-    def __init__(self, values: Dict[str, Any], title: str, page: Optional[str] = None) -> None:
+    def __init__(self, values: Dict[str, Any], title: str, page: Optional[str] = None, text: Optional[str] = None,
+                 note: Optional[str] = None) -> None:
         self._values, self.title, self._page = values, title, page
+        self._text, self._note = text, note
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -37,6 +39,14 @@ class Report(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<memtape report: {self.title}>"
+
+    def __str__(self) -> str:
+        """What print shows: the program's own text of its reports, else a table of the same columns."""
+        if not self._text:
+            from memtape import _text
+
+            self._text = _text.table(self._values, self.title, self._note)
+        return self._text
 
     def to_dict(self) -> Dict[str, Any]:
         """A copy of the whole report."""
@@ -116,15 +126,16 @@ def profile(model: Union[str, os.PathLike[str]], *, device: str = "meta", **opti
     for device, which is "meta": nothing is computed, and the bytes are those of the other devices. Raises
     MemtapeError with the program's message."""
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
+        page, values = Path(folder) / "report.html", Path(folder) / "report.json"
         name = os.fsdecode(model)
         # A name that begins with "-" is a path; the program would take it for an option.
         text = _program.call(["profile", os.path.join(".", name) if name.startswith("-") else name, "--device", device,
-                              *words(options), "--quiet", "--html", str(page), "--json", "-"])
+                              *words(options), "--html", str(page), "--json", str(values)])
         if not page.exists():
             raise MemtapeError(f"profile {name!r} with {options!r} made no report: memtape printed {text[:80]!r}")
         shown = os.fsencode(name).decode("utf-8", "replace")
-        return Report(json.loads(text), f"{shown} on {device}", page.read_text(encoding="utf-8"))
+        return Report(json.loads(values.read_text(encoding="utf-8")), f"{shown} on {device}", page.read_text(encoding="utf-8"),
+                      text.rstrip("\n"))
 
 
 def run(*arguments: Union[str, int, float, os.PathLike[str]]) -> str:

@@ -1,8 +1,9 @@
-"""The ledger for PyTorch: what the tape of a model of your own keeps for backward.
+"""The ledger for PyTorch: what the tape of a model of your own keeps for backward, and what a training step takes.
 
     import memtape.torch
     report = memtape.torch.profile(model, x)             # one forward, measured
     report["saved"]["bytes"]; report.write_html("report.html")
+    print(memtape.torch.profile(model, batch, optimizer))  # two steps on meta: the peak that CUDA would report
 
 or, where the forward is your own code, loss included:
 
@@ -21,7 +22,7 @@ import sys
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Type
 
 try:
     import torch
@@ -31,6 +32,7 @@ except ImportError as error:
 if not hasattr(torch._C._autograd.SavedTensor, "data"):
     raise ImportError(f"memtape.torch needs a PyTorch whose SavedTensor tells its data, such as 2.13; this is {torch.__version__}")
 
+from memtape import _attention
 from memtape._library import MemtapeError
 from memtape.report import Report
 
@@ -43,7 +45,7 @@ UNKNOWN = "unknown"  # op and name of what a graph keeps that the given outputs 
 MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", "context", "ffn", "mlp", "act",
               "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
               "recipe_options", "optimizer", "seed")
-OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "spared", "budget",
+OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "memory_options", "budget",
               "phases", "steady", "left", "inference", "peak", "timeline", "formula", "flops", "out_of_memory")
 
 
@@ -54,10 +56,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 class _Packed:
     """What autograd holds in the place of a saved tensor, and alone keeps alive."""
 
-    __slots__ = ("tensor", "__weakref__")
+    __slots__ = ("tensor", "stands_for", "__weakref__")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
+        self.stands_for: List[_Packed] = []  # what CUDA's attention would keep in the place of the CPU's
 
 
 @dataclass
@@ -131,6 +134,15 @@ def _nodes(outputs: Any) -> Iterator[Any]:
                 waiting.append(following)
 
 
+def _savers(outputs: Any) -> Iterator[Tuple[_Packed, str, str, str]]:
+    """(what a hook packed, op, name, role) of all that the graph of `outputs` keeps."""
+    for node in _nodes(outputs):
+        op, arguments = _operation(node.name())
+        for name, raw in _raw_saves(node):
+            if isinstance(raw.data, _Packed):
+                yield raw.data, op, name, _role(arguments, name)
+
+
 def _tensors(value: Any) -> List[torch.Tensor]:
     """The tensors in nested tuples, lists, dictionaries and the results of Transformers' models."""
     from torch.utils import _pytree
@@ -152,17 +164,36 @@ def _storage(t: torch.Tensor) -> Tuple[int, int]:
     return storage._cdata, storage.nbytes()
 
 
+def _laid_out_as(t: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+    """t, or a copy in a storage of the twin's size and strides: what follows copies or keeps it by these."""
+    if (t.stride(), t.storage_offset(), _storage(t)[1]) == (twin.stride(), twin.storage_offset(), _storage(twin)[1]):
+        return t
+    room = torch.empty(_storage(twin)[1] // t.itemsize, dtype=t.dtype, device=t.device)
+    return room.as_strided(twin.shape, twin.stride(), twin.storage_offset()).copy_(t)
+
+
 class Ledger:
     """with Ledger(model) as ledger: counts what autograd saves in this thread. Like all saved-tensor hooks of PyTorch,
     hooks inside its own come first: of a checkpoint it sees what the checkpoint keeps.
 
     model: its parameters and buffers are not counted, and its modules' paths name where something was saved; the path
-    begins with the class of the model. Hooks are taken off at the end of the `with`."""
+    begins with the class of the model. Hooks are taken off at the end of the `with`.
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    attention: as which kernel scaled_dot_product_attention counts on the CPU and on meta: "cuda", the one that CUDA would
+    choose; "flash", "efficient" or "math"; or "device", what the tensors' device does. On a GPU it is what runs."""
+
+    def __init__(self, model: torch.nn.Module, attention: str = "cuda") -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"Ledger: model is a {type(model).__name__}; need a torch.nn.Module")
-        self._model = model
+        if attention not in _attention.CHOICES:
+            raise MemtapeError(f"memtape.torch: attention is {attention!r}; choose {', '.join(_attention.CHOICES)}")
+        self._model, self._attention = model, attention
+        self._kernels: Set[str] = set()
+        self._in_host_memory: List[torch.Tensor] = []
+        self._replaced: Optional[List[_Packed]] = None  # within an attention that another one stands for
+        self._outer: Any = None
+        self._identities: List[int] = []  # of the storages of the last report
+        self._reason = ""
         self._saves: List[_Save] = []
         self._path: List[str] = []
         self._handles: List[Any] = []
@@ -178,12 +209,16 @@ class Ledger:
             self._handles += self._follow(module, f"{root}.{name}" if name else root)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor)
         self._hooks.__enter__()
+        self._outer = _attention.observe(self, self._attention)
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         if self._hooks is not None:
+            _attention.release(self._outer)
             self._hooks.__exit__(kind, error, trace)
+        if not torch.is_grad_enabled():
+            self._reason = f"forward ran under torch.{'inference_mode' if torch.is_inference_mode_enabled() else 'no_grad'}()"
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooks, self._path = [], None, []
@@ -202,6 +237,9 @@ class Ledger:
     def _pack(self, t: torch.Tensor) -> _Packed:
         # Not t itself: a Function's own output would keep its node, and that the output, for ever.
         packed = _Packed(t.detach())
+        if self._replaced is not None:
+            self._replaced.append(packed)
+            return packed
         save = _Save(weakref.ref(packed), self._path[-1] if self._path else "")
         # A checkpoint holds its inputs by a node of its own, to which no output leads.
         if sys._getframe(1).f_code.co_filename == torch.utils.checkpoint.__file__:
@@ -209,20 +247,71 @@ class Ledger:
         self._saves.append(save)
         return packed
 
+    # ---- attention ----
+
+    def attend(self, c: _attention.Call) -> torch.Tensor:
+        """One call of scaled_dot_product_attention, in PyTorch's place."""
+        if self._attention == "device":
+            return c.as_pytorch_does()
+        kernel = _attention.choose(c, self._attention)
+        if c.query.device.type == "meta":
+            self._kernels.add(kernel)
+            out, in_host_memory = _attention.call(c, kernel)
+            self._in_host_memory += in_host_memory
+            return out
+        return self._stand_in(c, kernel) if c.wants_gradient() else c.as_pytorch_does()
+
+    def _stand_in(self, c: _attention.Call, kernel: str) -> torch.Tensor:
+        """Lets the CPU compute, and counts what the kernel keeps of the same call on meta."""
+        replaced: List[_Packed] = []
+        self._replaced = replaced
+        try:
+            out = c.as_pytorch_does()
+        finally:
+            self._replaced = None
+        if not replaced:  # a checkpoint has taken it
+            return out
+        self._kernels.add(kernel)
+        twins = {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta", requires_grad=t.requires_grad)
+                 for name in ("query", "key", "value", "mask") for t in [getattr(c, name)] if t is not None}
+        kept: List[_Packed] = []
+
+        def keep(t: torch.Tensor) -> _Packed:
+            kept.append(_Packed(t.detach()))
+            return kept[-1]
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda packed: packed.tensor):
+            twin, in_host_memory = _attention.call(
+                _attention.Call(twins["query"], twins["key"], twins["value"], twins.get("mask"), c.dropout, c.causal, c.scale,
+                                c.gqa), kernel)
+        self._in_host_memory += in_host_memory
+        out = _laid_out_as(out, twin)
+        real = {_storage(t)[0]: getattr(c, name) for name, t in twins.items()} | {_storage(twin)[0]: out}
+        saves = {id(packed): _Save(weakref.ref(packed), self._path[-1] if self._path else "") for packed in kept}
+        for packed, op, name, role in _savers(twin):
+            save = saves[id(packed)]
+            save.op, save.name, save.role = op, name, role
+        for packed in kept:
+            t, of = packed.tensor, real.get(_storage(packed.tensor)[0])
+            if of is not None:
+                packed.tensor = of.detach().as_strided(t.shape, t.stride(), of.storage_offset() + t.storage_offset())
+        self._saves += saves.values()
+        for packed in replaced:
+            packed.stands_for = kept
+        return out
+
     # ---- the report ----
 
     def _name(self, outputs: Any) -> None:
         """Finds for each saved tensor the node that keeps it."""
         saves = {id(packed): save for save in self._saves for packed in [save.packed()] if packed is not None}
-        for node in _nodes(outputs):
-            op, arguments = _operation(node.name())
-            for name, raw in _raw_saves(node):
-                save = saves.get(id(raw.data)) if isinstance(raw.data, _Packed) else None
-                if save is not None:
-                    save.op, save.name, save.role = op, name, _role(arguments, name)
+        for packed, op, name, role in _savers(outputs):
+            save = saves.get(id(packed))
+            if save is not None:
+                save.op, save.name, save.role = op, name, role
 
     def _entries(self) -> List[Dict[str, Any]]:
-        own = {_storage(t)[0] for t in [*self._model.parameters(), *self._model.buffers()]}
+        own = {_storage(t)[0] for t in [*self._model.parameters(), *self._model.buffers(), *self._in_host_memory]}
         entries: Dict[int, Dict[str, Any]] = {}
         for save in self._saves:
             packed = save.packed()
@@ -238,6 +327,7 @@ class Ledger:
             entries[identity] = {
                 "storage": len(entries) + 1, "bytes": n_bytes, "rounded": -(-n_bytes // BLOCK) * BLOCK,
                 "allocated": None, "shape": list(packed.tensor.shape), "dtype": dtype_name(packed.tensor.dtype), **saver, "also": []}
+        self._identities = list(entries)
         return list(entries.values())
 
     def report(self, *outputs: Any) -> Report:
@@ -250,7 +340,16 @@ class Ledger:
         entries = self._entries()
         if self._saves and not any(save.packed() for save in self._saves):
             raise MemtapeError("memtape.torch: nothing is kept any more; call report before backward")
-        return Report(self._values(entries), f"{type(self._model).__name__} on {self._device()}")
+        return Report(self._values(entries), f"{type(self._model).__name__} on {self._device()}",
+                      note=None if entries else f"Nothing is kept for backward: {self._why_nothing(outputs)}.")
+
+    def _why_nothing(self, outputs: Any) -> str:
+        if self._reason:
+            return self._reason
+        if not any(t.requires_grad for t in _tensors(outputs)):
+            return ("no output requires a gradient; forward ran under torch.no_grad(), or neither a parameter nor an input "
+                    "requires one")
+        return "the ops need nothing but parameters and buffers"
 
     def _device(self) -> str:
         kinds = {t.device.type for t in [*self._model.parameters(), *self._model.buffers()]}
@@ -262,7 +361,8 @@ class Ledger:
         dtype = next((dtype_name(p.dtype) for p in parameters), None)
         return {
             "schema": "memtape.profile/1",
-            "model": {"kind": "torch", "preset": name, "dtype": dtype, **dict.fromkeys(MODEL_KEYS)},
+            "model": {"kind": "torch", "preset": name, "dtype": dtype, **dict.fromkeys(MODEL_KEYS),
+                      "attention": ", ".join(sorted(self._kernels)) or None},
             "device": self._device(),
             "params": {"count": sum(p.numel() for p in parameters),
                        "bytes": sum(dict(map(_storage, parameters)).values())},
@@ -271,9 +371,30 @@ class Ledger:
             **dict.fromkeys(OTHER_KEYS)}
 
 
-def profile(model: torch.nn.Module, *inputs: Any, **options: Any) -> Report:
-    """Calls model(*inputs, **options) once under a Ledger, and reports what its outputs keep for backward. The outputs
-    are let go again."""
-    with Ledger(model) as ledger:
+def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[torch.optim.Optimizer] = None,
+            loss: Optional[Callable[[torch.nn.Module, Any], torch.Tensor]] = None, attention: str = "cuda",
+            **options: Any) -> Report:
+    """profile(model, x, mask=m) calls model(x, mask=m) once under a Ledger, and reports what its outputs keep for backward.
+    The outputs are let go again.
+
+    profile(model, batch, optimizer) reports two training steps, as `memtape profile` does of its own models: bytes of
+    parameters, gradients, optimizer state and temporaries, and the peak that PyTorch's allocator for CUDA would report.
+    They are made on copies on meta, which compute nothing; neither the model nor the optimizer is touched. A batch that is a mapping is
+    passed by keywords, a tuple or a list one by one. loss(model, batch) is the step's forward; without it the model's
+    output is the loss, or has it as `loss`.
+
+    attention: as for Ledger."""
+    if optimizer is None and inputs and isinstance(inputs[-1], torch.optim.Optimizer):
+        *inputs, optimizer = inputs  # type: ignore[assignment]
+    if optimizer is not None:
+        from memtape import _step
+
+        if len(inputs) != 1 or options:
+            raise TypeError(f"profile: {len(inputs)} inputs and {len(options)} options beside an optimizer; need one batch: a "
+                            "tensor, a tuple or a mapping")
+        return _step.profile(model, inputs[0], optimizer, loss, attention)
+    if loss is not None:
+        raise TypeError("profile: loss is given without an optimizer")
+    with Ledger(model, attention) as ledger:
         outputs = model(*inputs, **options)
     return ledger.report(outputs)

@@ -29,15 +29,16 @@ typedef struct mti_factor_scratch {
     int64_t bytes;
 } mti_factor_scratch;
 
-MTI_HD mti_factor_shape mti_factor_shape_of(int64_t n, int64_t rows, int64_t columns, bool factored)
+MTI_HD mti_factor_shape mti_factor_shape_of(const mti_opt_item *item)
 {
     mti_factor_shape s;
-    s.batch = rows * columns > 0 ? n / (rows * columns) : 0;
+    int64_t rows = item->rows, columns = item->columns;
+    s.batch = rows * columns > 0 ? item->n / (rows * columns) : 0;
     s.rows = rows;
     s.columns = columns;
     s.row_tiles = (rows + MTI_FACTOR_ROWS - 1) / MTI_FACTOR_ROWS;
     s.column_tiles = (columns + MTI_FACTOR_COLUMNS - 1) / MTI_FACTOR_COLUMNS;
-    s.factored = factored;
+    s.factored = item->m != NULL;
     return s;
 }
 

@@ -44,6 +44,21 @@ void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_vie
 #define MTI_IGNORED   (INT64_MIN / 2)
 #define MTI_ELSEWHERE (INT64_MAX / 2)
 
+/* A number of an embedding's index, a gather's index or a loss's target that is out of range. */
+typedef enum mti_fault_kind {
+    MTI_FAULT_NONE,
+    MTI_FAULT_INDEX,
+    MTI_FAULT_TARGET,
+    MTI_FAULT_GATHER
+} mti_fault_kind;
+typedef struct mti_fault {
+    int64_t kind;            /* mti_fault_kind */
+    int64_t position, value; /* numbers[position] is value */
+    int64_t limit, ignore;   /* must be in [0, limit); ignore: a target's exception, or gather's
+                              * dimension */
+} mti_fault;
+bool mti_fault_report(const mti_fault *f); /* fails with the error that it is; false */
+
 typedef enum mti_unary {
 #define UNARY(name, cost, y, dx) MTI_UNARY_##name,
 #include "backends/unary.def"

@@ -27,6 +27,14 @@ MTI_HD uint64_t mti_order_key(uint64_t bits, uint64_t sign, uint64_t infinity)
     return bits & sign ? sign - magnitude : sign + magnitude;
 }
 
+/* NaN gives 0; values out of range give the nearest limit. */
+MTI_HD int64_t mti_f64_to_i64(double x)
+{
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
 /* ---- f32 building blocks ---- */
 
 MTI_HD uint32_t mti_f32_bits(float x)

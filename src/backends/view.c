@@ -1,4 +1,5 @@
-/* view.c: what every backend asks of a view. */
+/* view.c: what every backend asks of a view, and says of a bad index. */
+#include <inttypes.h>
 #include "backends/backend.h"
 
 bool mti_view_is_contiguous(const mti_view *v)
@@ -31,4 +32,22 @@ void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_vie
                     .rank = 2,
                     .shape = {1, a->shape[0]},
                     .stride = {a->shape[0], 1}};
+}
+
+bool mti_fault_report(const mti_fault *f)
+{
+    if (f->kind == MTI_FAULT_INDEX)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "embedding: index[%" PRId64 "] is %" PRId64
+                             "; the table has rows 0 to %" PRId64,
+                             f->position, f->value, f->limit - 1);
+    if (f->kind == MTI_FAULT_GATHER)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "gather: index[%" PRId64 "] is %" PRId64
+                             "; x has elements 0 to %" PRId64 " in dimension %" PRId64,
+                             f->position, f->value, f->limit - 1, f->ignore);
+    return mti_fail_bool(MT_ERR_ARGUMENT,
+                         "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
+                         ", or %" PRId64 " to ignore the row",
+                         f->position, f->value, f->limit - 1, f->ignore);
 }

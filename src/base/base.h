@@ -200,6 +200,9 @@ const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);
 /* "-83,886,080" into buf. */
 #define MTI_NUMBER 40
 const char *mti_thousands(char buf[MTI_NUMBER], int64_t value);
+/* The same in a text of the calling block. */
+#define MTI_BYTES(n)     mti_bytes_text((char[MTI_NUMBER]){0}, MTI_NUMBER, n)
+#define MTI_THOUSANDS(n) mti_thousands((char[MTI_NUMBER]){0}, (int64_t)(n))
 /* "123", "40GiB", "1.5 GiB", "40GB", "40G" -> bytes, rounded down; false on other text or
  * overflow. Units are B; KiB to EiB, or short K to E: powers of 1024; kB or KB to EB: powers of
  * 1000. All but B may be in small letters as a whole ("40gib"); "Gb" means bits and is refused.

@@ -30,13 +30,9 @@ static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, un
 static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept *k)
 {
     char shape[MTI_SHAPE_TEXT];
-    mti_table_cell(t, "%s", k->argument);
-    mti_table_cell(t, "%s", mt_save_role_name(k->role));
-    mti_table_cell(t, "%s", mti_shape_text(shape, k->rank, k->shape));
-    if (k->parameter)
-        mti_table_cell(t, "parameter");
-    else
-        mti_table_bytes(t, (int64_t)k->bytes);
+    mti_table_cells(t, "%s|%s|%s|%s", k->argument, mt_save_role_name(k->role),
+                    mti_shape_text(shape, k->rank, k->shape),
+                    k->parameter ? "parameter" : MTI_THOUSANDS(k->bytes));
     if (!k->needed)
         mti_table_cell(t, "NOT NEEDED");
     else if (isfinite(k->difference))
@@ -49,8 +45,8 @@ static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept
         mti_table_skip(t, 2);
         return;
     }
-    mti_table_bytes(t, (int64_t)mti_cheaper_bytes(way, k));
-    mti_table_cell(t, "%s: %s", mti_cheaper_name(way->kind), way->text);
+    mti_table_cells(t, "%s|%s: %s", MTI_THOUSANDS(mti_cheaper_bytes(way, k)),
+                    mti_cheaper_name(way->kind), way->text);
 }
 
 static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s, bool first)
@@ -59,16 +55,12 @@ static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s
     wanted_text(want, sizeof want, a, s->want);
     for (int i = 0; i < s->n_kept; i++) {
         if (!s->kept[i].needed) mti_table_ink(t, MTI_BAD);
-        mti_table_cell(t, "%s", first && i == 0 ? a->of.op : "");
-        mti_table_cell(t, "%s", i ? "" : want);
+        mti_table_cells(t, "%s|%s", first && i == 0 ? a->of.op : "", i ? "" : want);
         kept_cells(t, a, &s->kept[i]);
     }
     if (s->n_kept) return;
     mti_table_ink(t, MTI_DIM);
-    mti_table_cell(t, "%s", first ? a->of.op : "");
-    mti_table_cell(t, "%s", want);
-    mti_table_cell(t, "nothing");
-    mti_table_skip(t, 7);
+    mti_table_cells(t, "%s|%s|nothing|||||||", first ? a->of.op : "", want);
 }
 
 /* For one op all sets are shown; for many ops single gradients and all of them together. */
@@ -114,13 +106,11 @@ static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
     mti_heading(out, style, "Cheaper ways");
     for (int i = 0; i < all->n_kept; i++) {
         const mti_audit_kept *k = &all->kept[i];
-        char before[MTI_NUMBER], after[MTI_NUMBER];
         const mti_cheaper *way;
         for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
-            mti_print(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
-                      mti_thousands(before, (int64_t)k->bytes),
-                      mti_thousands(after, (int64_t)mti_cheaper_bytes(way, k)),
-                      mti_cheaper_name(way->kind), way->text);
+            mti_print(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument, MTI_THOUSANDS(k->bytes),
+                      MTI_THOUSANDS(mti_cheaper_bytes(way, k)), mti_cheaper_name(way->kind),
+                      way->text);
     }
 }
 
@@ -133,13 +123,11 @@ static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const m
     for (size_t i = 0; i < n; i++) {
         for (int k = 0; k < audits[i].n_taken; k++, n_rows++) {
             const mti_audit_taken *taken = &audits[i].taken[k];
-            mti_table_cell(t, "%s%s%s", audits[i].of.op, *audits[i].of.note ? ", " : "",
-                           audits[i].of.note);
-            mti_table_cell(t, "%s", taken->argument ? taken->argument : "all");
-            mti_table_cell(t, "%s",
-                           taken->argument ? mti_cheaper_name(taken->kind) : "nothing: recomputes");
-            mti_table_bytes(t, (int64_t)taken->after);
-            mti_table_bytes(t, (int64_t)taken->before);
+            mti_table_cells(t, "%s%s%s|%s|%s|%s|%s", audits[i].of.op,
+                            *audits[i].of.note ? ", " : "", audits[i].of.note,
+                            taken->argument ? taken->argument : "all",
+                            taken->argument ? mti_cheaper_name(taken->kind) : "nothing: recomputes",
+                            MTI_THOUSANDS(taken->after), MTI_THOUSANDS(taken->before));
             mti_table_cell(t, taken->difference > 0 ? "%.2g" : "0 (same bits)", taken->difference);
         }
     }

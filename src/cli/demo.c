@@ -66,14 +66,12 @@ static bool load_text(demo *d)
     bool ok = o->data.n ? mti_corpus_load(&d->corpus, o->data.n, o->data.at, HELD_FRACTION, true)
                         : load_own_text(&d->corpus);
     if (!ok) return false;
-    char train[MTI_NUMBER], held[MTI_NUMBER];
     if (o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
     mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
     mti_print(
         stdout,
         "text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
-        d->corpus.n_files, mti_thousands(train, (int64_t)d->corpus.n_train),
-        mti_thousands(held, (int64_t)d->corpus.n_held));
+        d->corpus.n_files, MTI_THOUSANDS(d->corpus.n_train), MTI_THOUSANDS(d->corpus.n_held));
     return mti_baselines_fit(&d->baselines, &d->corpus);
 }
 
@@ -130,7 +128,6 @@ static bool choose_steps(demo *d)
 static bool introduce(const demo *d)
 {
     uint64_t n_params, n_bytes;
-    char count[MTI_NUMBER];
     if (mt_module_size(d->trainer.model, &n_params, &n_bytes) != MT_OK) return false;
     const mti_workload *w = &d->workload;
     long long steps = d->settings.steps;
@@ -139,8 +136,7 @@ static bool introduce(const demo *d)
               "model  a gpt of %lld layers, h=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
               "thread%s\n",
               (long long)w->config.layers, (long long)w->config.hidden, (long long)w->config.heads,
-              (long long)w->seq, mti_thousands(count, (int64_t)n_params), threads,
-              threads == 1 ? "" : "s");
+              (long long)w->seq, MTI_THOUSANDS(n_params), threads, threads == 1 ? "" : "s");
     printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
            "it)\n\n",
            steps, (long long)w->batch, (long long)w->seq, (long long)w->seed, steps);
@@ -150,14 +146,13 @@ static bool introduce(const demo *d)
 
 static void show_progress(const demo *d, mti_progress *progress)
 {
-    char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    char text[160];
     mt_mem_stats stats;
     mt_mem_get_stats(d->device, &stats);
     double tokens = (double)(d->trainer.step * d->workload.batch * d->workload.seq);
     mti_format(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
-               mti_scaled(rate, tokens / (mti_now() - progress->began)),
-               mti_bytes_text(now, sizeof now, stats.allocated.current),
-               mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+               MTI_SCALED(tokens / (mti_now() - progress->began)),
+               MTI_BYTES(stats.allocated.current), MTI_BYTES(stats.allocated.peak));
     mti_progress_step(progress, d->trainer.step, text);
 }
 
@@ -178,23 +173,16 @@ static bool train(demo *d)
 
 /* ---- results ---- */
 
-static void score_row(mti_table *t, const char *name, double bits, const char *note)
-{
-    mti_table_cell(t, "%s", name);
-    mti_table_cell(t, "%.4f", bits);
-    mti_table_cell(t, "%s", note);
-}
-
 static bool print_scores(const demo *d)
 {
     static const char *const headings[] = {"model", "bits per byte", ""};
     mti_heading(stdout, &d->style, "On held-out text (less is better)");
     mti_table *t = mti_table_new("lrl", headings);
-    score_row(t, "uniform", d->baselines.uniform, "knows nothing");
-    score_row(t, "unigram", d->baselines.unigram, "knows how often each byte occurs");
-    score_row(t, "bigram", d->baselines.bigram, "knows which byte follows which");
+    mti_table_cells(t, "uniform|%.4f|knows nothing", d->baselines.uniform);
+    mti_table_cells(t, "unigram|%.4f|knows how often each byte occurs", d->baselines.unigram);
+    mti_table_cells(t, "bigram|%.4f|knows which byte follows which", d->baselines.bigram);
     mti_table_ink(t, d->bits < d->baselines.bigram ? MTI_GOOD : MTI_BAD);
-    score_row(t, "memtape's gpt", d->bits, "sees up to 128 bytes");
+    mti_table_cells(t, "memtape's gpt|%.4f|sees up to 128 bytes", d->bits);
     return mti_table_finish(t, stdout, &d->style);
 }
 

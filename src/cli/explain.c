@@ -30,9 +30,9 @@ static bool print_leaves(const mti_expression *e, FILE *out, const mti_style *st
     mti_table *table = mti_table_new("llll", NULL);
     for (int i = 0; i < e->n_leaves; i++) {
         const mti_named_leaf *leaf = &e->leaves[i];
-        mti_table_cell(table, "%s", leaf->name);
-        mti_table_cell(table, "%s", mti_shape_text(shape, leaf->rank, leaf->shape));
-        mti_table_cell(table, "%s", mt_dtype_name(leaf->indices ? MT_I64 : e->options.dtype));
+        mti_table_cells(table, "%s|%s|%s", leaf->name,
+                        mti_shape_text(shape, leaf->rank, leaf->shape),
+                        mt_dtype_name(leaf->indices ? MT_I64 : e->options.dtype));
         mti_table_cell(table, "%s%s",
                        leaf->indices  ? "indices"
                        : leaf->weight ? "a weight, there anyway"

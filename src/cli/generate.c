@@ -66,18 +66,16 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
 /* To stderr, as stdout is the text alone. */
 static void report_speed(const mti_options *o, const mt_generate_stats *stats)
 {
-    char rate[MTI_NUMBER], bytes[MTI_NUMBER];
     double seconds = stats->first_s + stats->rest_s;
     mti_style style = mti_style_of(stderr);
     if (stats->tokens == 0) return;
     mti_inked(stderr, &style, MTI_DIM, "%lld bytes, %s a second; ", (long long)stats->tokens,
-              mti_scaled(rate, seconds > 0 ? (double)stats->tokens / seconds : 0));
+              MTI_SCALED(seconds > 0 ? (double)stats->tokens / seconds : 0));
     if (o->kv_cache == MTI_KV_NONE)
         mti_inked(stderr, &style, MTI_DIM, "no KV cache\n");
     else
         mti_inked(stderr, &style, MTI_DIM, "KV cache %s, %s bytes\n",
-                  mt_kv_form_name((mt_kv_form)o->kv_cache),
-                  mti_thousands(bytes, (int64_t)stats->cache_bytes));
+                  mt_kv_form_name((mt_kv_form)o->kv_cache), MTI_THOUSANDS(stats->cache_bytes));
 }
 
 int mti_generate(const mti_options *o)

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "cli/launch.h"
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"

@@ -14,6 +14,7 @@
 
 #define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
 #define RUN_KEY    "run"    /* the settings */
+#define MEMORY_KEY "memory_options"
 
 /* ---- writing ---- */
 
@@ -63,7 +64,7 @@ static void put_options(json_t *j, const mti_options *o)
         else if (r->run && strcmp(text, mti_option_text(&usual, r, other)) != 0)
             mti_json_put_text(memory, r->name, text);
     }
-    mti_json_put(j, "spared", memory);
+    mti_json_put(j, MEMORY_KEY, memory);
 }
 
 /* Takes j over. */
@@ -191,6 +192,13 @@ static bool parse_run(const mt_safetensors *file, json_t **j)
     return discard(j);
 }
 
+/* The memory options that are not the usual ones; NULL: the file has none. */
+static const json_t *memory_of(const json_t *run)
+{
+    const json_t *memory = json_object_get(run, MEMORY_KEY);
+    return memory ? memory : json_object_get(run, "spared"); /* older files' */
+}
+
 static bool read_option(const json_t *value, mti_options *o, const mti_option_row *r,
                         const char *key)
 {
@@ -205,10 +213,10 @@ static bool read_option(const json_t *value, mti_options *o, const mti_option_ro
     return (text && mti_options_set(o, r->name, kept)) || damaged(key);
 }
 
-/* Reads the options that were not given again. Older files have none of the memory options. */
+/* Reads the options that were not given again. */
 static bool read_options(const json_t *j, mti_options *o)
 {
-    const json_t *memory = json_object_get(j, "spared");
+    const json_t *memory = memory_of(j);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         char key[32];
         const mti_option_row *r = &mti_option_rows[id];
@@ -323,7 +331,7 @@ static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory
     json_t *run;
     mti_option_defaults(&o, &mti_train_rules);
     bool ok = parse_run(file, &run);
-    const json_t *chosen = ok ? json_object_get(run, "spared") : NULL;
+    const json_t *chosen = ok ? memory_of(run) : NULL;
     for (size_t i = 0; ok && i < sizeof ids / sizeof *ids; i++) {
         const mti_option_row *r = &mti_option_rows[ids[i]];
         const json_t *value = json_object_get(chosen, r->name);

@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "cli/launch.h"
+#include "cli/together.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
 

@@ -18,7 +18,7 @@
 
 static volatile sig_atomic_t interrupted;
 
-/* The process that watches over a rank that saves (launch.h). It is killed when mpirun ends
+/* The process that watches over a rank that saves (together.h). It is killed when mpirun ends
  * before its ranks, as in `mpirun ... | head -1`; then they save, too. Where another rank has
  * failed they wait for it in vain. */
 #define SECONDS_ALONE 10
@@ -212,12 +212,6 @@ static bool load_text(run *r)
     return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
 }
 
-static void note_text(const run *r)
-{
-    if (prints(r))
-        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
-}
-
 static bool resume(run *r)
 {
     uint64_t fingerprint;
@@ -233,7 +227,8 @@ static bool resume(run *r)
             MT_ERR_ARGUMENT,
             "--steps %lld: the run in %s has made %lld steps; give that many or more",
             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
-    if (fingerprint != r->corpus.fingerprint) note_text(r);
+    if (fingerprint != r->corpus.fingerprint && prints(r))
+        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
     if (!r->o.quiet)
         mti_print(stdout, "resumed from %s at step %lld of %lld\n", r->o.resume,
                   (long long)r->trainer.step, (long long)r->o.train.steps);
@@ -260,50 +255,20 @@ static bool start(run *r)
     return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
-/* Elements of the parameters that are trained, and bytes of the others. */
-static void count_trained(mt_module *model, int64_t *n, uint64_t *frozen_bytes)
-{
-    const mt_named_tensor *params;
-    size_t n_params;
-    *n = 0, *frozen_bytes = 0;
-    mt_module_size(model, NULL, frozen_bytes);
-    if (mt_module_params(model, &params, &n_params) != MT_OK) return;
-    for (size_t i = 0; i < n_params; i++) {
-        if (!mt_requires_grad(params[i].tensor)) continue;
-        *n += mt_numel(params[i].tensor);
-        *frozen_bytes -= mt_storage_of(params[i].tensor).bytes;
-    }
-}
-
-/* Counts the whole model's, of which a rank has a part. */
-static void count_whole(const mti_workload *w, int64_t *n, uint64_t *frozen_bytes)
-{
-    mt_device *meta = mt_device_open("meta");
-    mt_module *model = meta ? mti_adapted_new(meta, &w->config, &w->memory) : NULL;
-    count_trained(model, n, frozen_bytes);
-    mt_module_free(model);
-    mt_device_release(meta);
-}
-
 static void introduce(const run *r)
 {
-    char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
     const mti_workload *w = &r->o.workload;
     const mti_train_settings *s = &r->o.train;
     const mt_model_config *c = &w->config;
     const mti_memory_options *memory = &w->memory;
     int64_t n_trained;
     uint64_t frozen_bytes;
-    if (r->o.world)
-        count_whole(w, &n_trained, &frozen_bytes);
-    else
-        count_trained(r->trainer.model, &n_trained, &frozen_bytes);
+    mti_count_trained(r->trainer.model, c, memory, &n_trained, &frozen_bytes);
     mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
-              mti_thousands(train, (int64_t)r->corpus.n_train),
-              mti_thousands(held, (int64_t)r->corpus.n_held));
+              MTI_THOUSANDS(r->corpus.n_train), MTI_THOUSANDS(r->corpus.n_held));
     mti_print(stdout,
               "model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
-              mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
+              mt_model_kind_name(c->kind), MTI_THOUSANDS(n_trained),
               memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
               (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
               mt_dtype_name(c->dtype));
@@ -311,13 +276,13 @@ static void introduce(const run *r)
         mti_print(stdout, "adapt  rank %lld beside %s; %s bytes are frozen%s\n",
                   (long long)memory->lora_rank,
                   memory->lora_targets.text ? memory->lora_targets.text : "every linear",
-                  mti_thousands(frozen, (int64_t)frozen_bytes),
+                  MTI_THOUSANDS(frozen_bytes),
                   memory->qlora ? ", those of adapted linears in NF4" : "");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
         mti_print(stdout,
                   "memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
-                  mti_thousands(params, (int64_t)f.peak),
+                  MTI_THOUSANDS(f.peak),
                   100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
     }
     mti_print(
@@ -359,17 +324,16 @@ static void show_memory(run *r, const char *text)
 
 static void show_progress(run *r)
 {
-    char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    char text[160];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
     size_t n = 0;
     if (mt_device_has_data(r->device))
         n = (size_t)mti_format(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
-                               mti_scaled(rate, tokens / r->step_s));
-    snprintf(text + n, sizeof text - n, "%s (peak %s)",
-             mti_bytes_text(now, sizeof now, stats.allocated.current),
-             mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+                               MTI_SCALED(tokens / r->step_s));
+    snprintf(text + n, sizeof text - n, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
+             MTI_BYTES(stats.allocated.peak));
     if (r->o.live)
         show_memory(r, text);
     else
@@ -481,13 +445,11 @@ static int report_signal(const run *r)
 /* On meta. */
 static void report_memory(const run *r)
 {
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     mti_print(stdout,
               "at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
-              mti_thousands(peak, (int64_t)stats.allocated.peak),
-              mti_thousands(reserved, (int64_t)stats.reserved.peak));
+              MTI_THOUSANDS(stats.allocated.peak), MTI_THOUSANDS(stats.reserved.peak));
 }
 
 /* How many batches were replays of a captured one, and why the last that was not was not. */
@@ -527,10 +489,9 @@ static bool conclude(run *r)
     if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
-    char n[MTI_NUMBER];
     if (prints(r) && !writes_json(&r->o))
         mti_print(stdout, "held-out bits per byte %.4f (%s bytes)\n", bits,
-                  mti_thousands(n, (int64_t)r->corpus.n_held));
+                  MTI_THOUSANDS(r->corpus.n_held));
     return true;
 }
 
@@ -593,3 +554,37 @@ int mti_train(const mti_options *options)
     mti_corpus_free(&r.corpus);
     return status;
 }
+
+/* ---- options ---- */
+
+#define TRAINED "tiny" /* the preset that is trained unless told otherwise */
+
+static void set_defaults(mti_options *o)
+{
+    o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
+    o->workload.optimizer = MTI_OPT_DEFAULT;
+    mt_model_preset(TRAINED, &o->given_config);
+}
+
+static bool check_words(mti_options *o)
+{
+    if (o->data.n == 0)
+        return mti_options_refuse(o, "--data is missing; give a file to learn from");
+    if (!o->resume && !o->train.from && !o->workload.preset) o->workload.preset = TRAINED;
+    return true;
+}
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    if (base->kind == MT_MODEL_BERT)
+        return mti_options_refuse(
+            o, "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
+            o->workload.preset);
+    base->vocab = 256; /* bytes */
+    if (!o->given[MTI_O_SEQ]) o->workload.seq = base->context;
+    base->context = o->workload.seq;
+    return true;
+}
+
+const mti_verb_rules mti_train_rules = {
+    .verb = MTI_TRAIN, .defaults = set_defaults, .check_words = check_words, .complete = complete};

@@ -1,5 +1,9 @@
-/* verbs.c: what each verb has of its own in its options, by the verb. */
+/* verbs.c: what the verbs have of their own in their options, what several of them do, and `memtape
+ * ranks`: what a rank keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
+#include "fit/fit.h"
+#include "report/page.h"
+#include "report/results.h"
 
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
 {
@@ -19,4 +23,42 @@ const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
         [MTI_SERVE] = &mti_serve_rules,
     };
     return all[verb];
+}
+
+int mti_report_failure(const mti_options *o)
+{
+    const char *text = mt_last_error();
+    mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
+              *text ? text : "failed without an error message");
+    return MTI_EXIT_FAILED;
+}
+
+mt_device *mti_open_device(const mti_workload *w)
+{
+    mt_device *device = mti_device_make(&w->device);
+    if (device) mt_seed(device, w->seed);
+    return device;
+}
+
+int mti_ranks(const mti_options *o)
+{
+    mti_ranks_result r;
+    bool ok = mti_ranks_make(&r) && (!mti_wants_text(o) || mti_print_ranks(&r, stdout)) &&
+              mti_write_object(mti_describe_ranks, &r, o->json, o->html, "one rank of",
+                               "a trillion parameters");
+    return ok ? MTI_EXIT_OK : mti_report_failure(o);
+}
+
+bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
+{
+    mt_status status =
+        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
+    return status == MT_OK;
+}
+
+size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
+{
+    return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
+           : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
+                                        : mti_gpu_kept_aside(gpus);
 }

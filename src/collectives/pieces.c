@@ -110,7 +110,10 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
         g->row += aligned(bytes_of(&pieces[i]));
     }
     if (group->ranks == 1) return g;
-    g->buffer = mt_empty(device, MT_U8, MT_SHAPE(group->ranks, (int64_t)g->row));
+    mt_stream_scope scope;
+    if (mt_mem_stream_begin(&scope, device, "all_gather_copy_in") == MT_OK)
+        g->buffer = mt_empty(device, MT_U8, MT_SHAPE(group->ranks, (int64_t)g->row));
+    mt_mem_stream_end(&scope);
     if (g->buffer && mt_set_category(g->buffer, MT_COMMUNICATION) == MT_OK && copy_in(g) &&
         exchange(g, behind))
         return g;

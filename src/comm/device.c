@@ -1,7 +1,7 @@
 /* device.c: links between the device memories of a comm's ranks. They are made when first needed:
  * one of all ranks at their first collective, one of two at the first message between neighbours, a
- * direction each (see backends/cuda/link.cu). Their names go through the memory of the host: all
- * ranks must come to their first collective, and all to a first message. */
+ * direction each (see backends/cuda/device/link.cu). Their names go through the memory of the host:
+ * all ranks must come to their first collective, and all to a first message. */
 #include "comm/comm.h"
 
 bool mti_comm_use_device(mt_comm *comm, const mti_comm_device *device)

@@ -252,7 +252,7 @@ static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
     if (level < MPI_THREAD_MULTIPLE) {
         snprintf(error, MTI_COMM_ERROR,
                  "this MPI library lets one thread at a time call it: a rank cannot exchange while "
-                 "it computes; need --reduce after, and --gather module or block");
+                 "it computes; need --reduce after, and --fsdp module or block");
         return false;
     }
     return !failed("MPI_Comm_dup", MPI_Comm_dup(m->comm, &comm), error) &&

@@ -18,17 +18,13 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
 {
     const mt_fit_options *o = task->options;
     const mt_parallel *given = &task->workload->parallel;
-    h.f32_reduce = given->f32_reduce;
-    h.f32_shards = given->f32_shards;
-    h.gather = given->gather;
-    h.keep_last = given->keep_last && h.pipeline == 1;
-    h.keep_root = given->keep_root && h.pipeline == 1; /* stages cannot */
+    h.fsdp = given->fsdp;
+    if (h.pipeline > 1) h.fsdp &= ~(unsigned)(MT_FSDP_KEEP_LAST | MT_FSDP_KEEP_ROOT);
     for (int zero = 0; zero <= (h.data * h.context > 1 ? 3 : 0); zero++) {
         h.zero = zero;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
-        bool whole = zero < 3 && (h.f32_shards || given->keep_root ||
-                                  h.gather != MT_GATHER_MODULE); /* there are no shards */
+        bool whole = zero < 3 && given->fsdp; /* there are no shards */
         if (codes || factors || whole || (o->zero_stages && !(o->zero_stages >> zero & 1)))
             continue;
         if (!MTI_PUSH(all, h)) return false;

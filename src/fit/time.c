@@ -22,7 +22,8 @@ typedef struct elements {
 static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_fit_work *work)
 {
     double dp = (double)(h->data * h->context);
-    double size = h->f32_shards ? sizeof(float) : (double)mt_dtype_size(w->config.dtype);
+    double size =
+        h->fsdp & MT_FSDP_F32_SHARDS ? sizeof(float) : (double)mt_dtype_size(w->config.dtype);
     double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
     double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's pieces */
     return (elements){.whole = h->zero >= 2 ? n * dp : n,

@@ -47,6 +47,30 @@ mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
     return mt_lora_model_new(device, config, &lora);
 }
 
+static void count_trained(mt_module *model, int64_t *n, uint64_t *frozen_bytes)
+{
+    const mt_named_tensor *params;
+    size_t n_params;
+    *n = 0, *frozen_bytes = 0;
+    mt_module_size(model, NULL, frozen_bytes);
+    if (mt_module_params(model, &params, &n_params) != MT_OK) return;
+    for (size_t i = 0; i < n_params; i++) {
+        if (!mt_requires_grad(params[i].tensor)) continue;
+        *n += mt_numel(params[i].tensor);
+        *frozen_bytes -= mt_storage_of(params[i].tensor).bytes;
+    }
+}
+
+void mti_count_trained(mt_module *model, const mt_model_config *config,
+                       const mti_memory_options *options, int64_t *n, uint64_t *frozen_bytes)
+{
+    mt_device *meta = model ? NULL : mt_device_open("meta");
+    mt_module *whole = meta ? mti_adapted_new(meta, config, options) : NULL;
+    count_trained(model ? model : whole, n, frozen_bytes);
+    mt_module_free(whole);
+    mt_device_release(meta);
+}
+
 /* ---- making ---- */
 
 static bool widen_gradients(const mti_memory_hooks *p, mt_module *model)

@@ -47,6 +47,10 @@ mt_lora_options mti_adapters_of(const mti_memory_options *options);
 bool mti_adapt(mt_module *model, const mti_memory_options *options);
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
                            const mti_memory_options *options);
+/* Elements of the parameters that are trained, and bytes of the others; model NULL: of the whole
+ * model, of which a rank has a part. */
+void mti_count_trained(mt_module *model, const mt_model_config *config,
+                       const mti_memory_options *options, int64_t *n, uint64_t *frozen_bytes);
 
 /* All but adapters, for the steps of a stage, which borrows the scaler. Free in any case. */
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,

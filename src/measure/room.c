@@ -40,13 +40,10 @@ bool mti_rehearse(const mti_device_options *options, mti_rehearsal_fn *fn, void 
 
 static bool fits(const char *name, size_t needed, const char *kind, size_t room, const char *advice)
 {
-    char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
     return needed <= room ||
            mti_fail_bool(MT_ERR_MEMORY,
                          "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", name,
-                         mti_thousands(takes, (int64_t)needed),
-                         mti_bytes_text(scaled, sizeof scaled, needed), kind,
-                         mti_bytes_text(has, sizeof has, room), advice);
+                         MTI_THOUSANDS(needed), MTI_BYTES(needed), kind, MTI_BYTES(room), advice);
 }
 
 bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice)

@@ -125,6 +125,36 @@ void mti_timeline_categories(const mti_timeline *t, size_t event,
         mti_timeline_move(by_category, &t->events.at[i]);
 }
 
+size_t mti_timeline_most_reserved(const mti_timeline *t)
+{
+    size_t most = t->steady < t->events.n ? t->steady : 0;
+    for (size_t i = most + 1; i < t->events.n; i++) {
+        const mt_mem_event *e = &t->events.at[i], *m = &t->events.at[most];
+        if (e->reserved != m->reserved ? e->reserved > m->reserved : e->current > m->current)
+            most = i;
+    }
+    return most;
+}
+
+int mti_timeline_streams(const mti_timeline *t, size_t event, mt_stream_stats out[MT_MAX_STREAMS])
+{
+    int n = 0;
+    for (size_t i = 0, k = 0; i <= event && i < t->events.n;) {
+        bool segment = k < t->segments.n && t->segments.at[k].before <= i;
+        const mt_mem_event *e = segment ? &t->segments.at[k++].event : &t->events.at[i++];
+        while (n <= e->stream) out[n++] = (mt_stream_stats){0};
+        mt_stream_stats *s = &out[e->stream];
+        s->name = e->stream_name;
+        if (e->kind == MT_MEM_ALLOC) s->allocated += e->allocated;
+        if (e->kind == MT_MEM_FREE) s->allocated -= e->allocated;
+        if (e->kind == MT_MEM_SEGMENT_ALLOC || e->kind == MT_MEM_SEGMENT_MAP)
+            s->reserved += e->allocated;
+        if (e->kind == MT_MEM_SEGMENT_FREE || e->kind == MT_MEM_SEGMENT_UNMAP)
+            s->reserved -= e->allocated;
+    }
+    return n;
+}
+
 size_t mti_timeline_stretches(const mti_timeline *t, size_t n, mti_stretch *out)
 {
     size_t n_events = t->events.n, done = 0, by_category[MT_CATEGORY_COUNT];

@@ -59,6 +59,11 @@ void mti_timeline_move(size_t by_category[MT_CATEGORY_COUNT], const mt_mem_event
 void mti_timeline_categories(const mti_timeline *t, size_t event,
                              size_t by_category[MT_CATEGORY_COUNT]);
 
+/* What each stream had after the event, "default" first; returns how many there were. */
+int mti_timeline_streams(const mti_timeline *t, size_t event, mt_stream_stats out[MT_MAX_STREAMS]);
+/* The event of the steady state after which most was reserved and, of those, most allocated. */
+size_t mti_timeline_most_reserved(const mti_timeline *t);
+
 /* The first component of a module's path that is a number; its end if there is none. */
 const char *mti_number_in(const char *path);
 /* <0, 0, >0 as strcmp, whatever that number is. */

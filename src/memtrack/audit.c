@@ -23,7 +23,7 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out)
 {
     lock(pool);
     *out = pool->stats;
-    out->active = out->allocated; /* one stream: nothing is freed and still in use */
+    out->active = out->allocated; /* nothing that is freed waits for a stream */
     if (pool->at_peak) memcpy(out->at_peak, out->by_category, sizeof out->at_peak);
     unlock(pool);
 }
@@ -175,9 +175,15 @@ static bool recount_live(const mti_cell *n, mt_mem_stats *sum)
     return true;
 }
 
+/* What a stream has by its segments. */
+typedef struct tally {
+    size_t n_free, n_unmapped; /* cells */
+    size_t free, reserved;     /* bytes */
+} tally;
+
 /* Adds one segment's cells to the totals; false where they do not tile it. */
 static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt_mem_stats *sum,
-                            size_t *n_free, size_t *n_unmapped)
+                            tally *own)
 {
     bool expands = mti_pool_expands(pool);
     const char *at = segment->first->block.ptr, *end = at + segment->size;
@@ -185,8 +191,9 @@ static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt
     for (const mti_cell *n = segment->first; n; left = n, n = n->right) {
         if (n->block.ptr != at || n->left != left || n->block.size == 0)
             return broken(at, "its neighbours disagree about where it is");
+        if (n->stream != segment->first->stream) return broken(at, "of another stream");
         at += n->block.size;
-        if (n->mapped) sum->reserved.current += n->block.size;
+        if (n->mapped) sum->reserved.current += n->block.size, own->reserved += n->block.size;
         if (n->live) {
             if (!n->mapped) return broken(n->block.ptr, "live without memory");
             if (!recount_live(n, sum)) return false;
@@ -194,21 +201,23 @@ static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt
         }
         if (left && !left->live && left->mapped == n->mapped)
             return broken(n->block.ptr, "not joined with the free one before");
-        ++*(n->mapped ? n_free : n_unmapped);
+        ++*(n->mapped ? &own->n_free : &own->n_unmapped);
         if (!n->mapped) continue;
+        own->free += n->block.size;
         if ((n->left || n->right) && !expands) sum->inactive_split.current += n->block.size;
-        if (!mti_fit_holds(&pool->fit, n)) return broken(n->block.ptr, "free but not to be found");
+        if (!mti_fit_holds(&n->stream->fit, n))
+            return broken(n->block.ptr, "free but not to be found");
     }
     if (!expands) sum->segments.current++;
     return at == end || broken(segment->first->block.ptr, "its segment is not filled");
 }
 
 /* The addresses without memory that a request would find, in order. */
-static size_t count_unmapped(const mti_pool *pool)
+static size_t count_unmapped(const mti_stream *stream)
 {
     size_t n = 0;
     for (int large = 0; large < 2; large++)
-        for (const mti_cell *c = pool->unmapped[large]; c; c = c->fit.next)
+        for (const mti_cell *c = stream->unmapped[large]; c; c = c->fit.next)
             n += !c->mapped && !c->live && c->large == large &&
                  (!c->fit.next || c->place < c->fit.next->place);
     return n;
@@ -222,12 +231,22 @@ static bool compare(const char *name, size_t running, size_t recounted)
                          recounted);
 }
 
+static bool check_stream(const mti_stream *s, const tally *own)
+{
+    return compare("free blocks", s->fit.n, own->n_free) &&
+           compare("parts of segments without memory", count_unmapped(s), own->n_unmapped) &&
+           compare("free bytes", s->fit.n_bytes, own->free) &&
+           compare("reserved by a stream", s->reserved, own->reserved);
+}
+
 static bool check_locked(mti_pool *pool)
 {
     mt_mem_stats sum = {0};
-    size_t n_free = 0, n_unmapped = 0;
-    for (size_t i = 0; i < pool->segments.n; i++)
-        if (!recount_segment(pool, &pool->segments.at[i], &sum, &n_free, &n_unmapped)) return false;
+    tally own[MT_MAX_STREAMS] = {{0}};
+    for (size_t i = 0; i < pool->segments.n; i++) {
+        const mti_segment *s = &pool->segments.at[i];
+        if (!recount_segment(pool, s, &sum, &own[s->first->stream->number])) return false;
+    }
     for (size_t i = 0; i < N_FIGURES; i++) {
         const mt_stat *s = figure(&pool->stats, i);
         if (!compare(figures[i].name, s->current, figure(&sum, i)->current)) return false;
@@ -237,9 +256,9 @@ static bool check_locked(mti_pool *pool)
     for (int c = 0; c < MT_CATEGORY_COUNT; c++)
         if (!compare(mt_category_name(c), pool->stats.by_category[c], sum.by_category[c]))
             return false;
-    return compare("free blocks", pool->fit.n, n_free) &&
-           compare("parts of segments without memory", count_unmapped(pool), n_unmapped) &&
-           compare("free bytes", pool->fit.n_bytes, sum.reserved.current - sum.allocated.current);
+    for (int i = 0; i < pool->n_streams; i++)
+        if (!check_stream(pool->streams[i], &own[i])) return false;
+    return true;
 }
 
 bool mti_pool_check(mti_pool *pool)

@@ -35,6 +35,7 @@ mti_cell *mti_cell_cut(mti_pool *pool, mti_cell *cell, size_t size)
     mti_cell *rest = mti_cell_take(pool);
     rest->block.ptr = (char *)cell->block.ptr + size;
     rest->place = cell->place + size;
+    rest->stream = cell->stream;
     rest->block.size = cell->block.size - size;
     rest->large = cell->large;
     rest->mapped = cell->mapped;
@@ -58,14 +59,14 @@ void mti_cell_absorb_right(mti_pool *pool, mti_cell *cell)
 mti_cell *mti_cell_join(mti_pool *pool, mti_cell *cell)
 {
     if (mti_cell_is_free(cell->right)) {
-        mti_fit_remove(&pool->fit, cell->right);
+        mti_fit_remove(&cell->stream->fit, cell->right);
         mti_cell_absorb_right(pool, cell);
     }
     if (mti_cell_is_free(cell->left)) {
         cell = cell->left;
-        mti_fit_remove(&pool->fit, cell);
+        mti_fit_remove(&cell->stream->fit, cell);
         mti_cell_absorb_right(pool, cell);
     }
-    mti_fit_add(&pool->fit, cell);
+    mti_fit_add(&cell->stream->fit, cell);
     return cell;
 }

@@ -22,8 +22,10 @@
 /* A part of a segment, live or free. Its first member is the block that callers see; block.size
  * reaches to the next cell, and is 0 of a live one without memory. */
 typedef struct mti_cell mti_cell;
+typedef struct mti_stream mti_stream; /* pool.h */
 struct mti_cell {
     mti_block block;
+    mti_stream *stream;
     uint64_t place;
     bool live, large;
     bool mapped;     /* false: addresses of an expandable segment that have no memory (range.h) */

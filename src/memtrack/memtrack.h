@@ -21,7 +21,7 @@ extern const mti_choice mti_categories, mti_save_roles;
  * 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments are
  * cached until empty_cache, or until the system refuses memory, when all cached ones are given back
  * and the request is tried once more. Zero bytes need no block. Segments may be expandable:
- * range.h. */
+ * range.h. Each stream has pools and segments of its own, as mt_mem_stream_begin tells. */
 
 typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;
@@ -64,6 +64,10 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* A nested region reset the peak: restore the outer one. */
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
+/* mt_mem_stream_begin and so on; the scope is untouched on failure. */
+bool mti_pool_stream_begin(mti_pool *pool, mt_stream_scope *scope, const char *name);
+void mti_stream_end(mt_stream_scope *scope);
+int mti_pool_get_streams(mti_pool *pool, mt_stream_stats out[MT_MAX_STREAMS]);
 int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in order of places (fit.h): on every device the same, and whoever looks

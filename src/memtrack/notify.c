@@ -20,15 +20,19 @@ void mti_notify_of_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell 
                                     .allocated = cell->block.size,
                                     .category = cell->block.category,
                                     .was = was,
-                                    .place = cell->place});
+                                    .place = cell->place,
+                                    .stream = cell->stream->number,
+                                    .stream_name = cell->stream->name});
 }
 
-void mti_notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size,
-                        bool large)
+void mti_notify_segment(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell, size_t size)
 {
     if (!pool->observers.n) return;
-    mti_notify(
-        pool,
-        (mt_mem_event){
-            .kind = kind, .requested = size, .allocated = size, .place = place, .large = large});
+    mti_notify(pool, (mt_mem_event){.kind = kind,
+                                    .requested = size,
+                                    .allocated = size,
+                                    .place = cell->place,
+                                    .large = cell->large,
+                                    .stream = cell->stream->number,
+                                    .stream_name = cell->stream->name});
 }

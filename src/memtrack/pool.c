@@ -92,12 +92,11 @@ static void give_back_cached(mti_pool *pool)
             pool->segments.at[kept++] = segment;
             continue;
         }
-        mti_fit_remove(&pool->fit, segment.first);
+        mti_fit_remove(&segment.first->stream->fit, segment.first);
         give_back(pool, &segment);
-        mti_stat_sub(&pool->stats.reserved, segment.size);
+        mti_reserved_sub(pool, segment.first->stream, segment.size);
         mti_stat_sub(&pool->stats.segments, 1);
-        mti_notify_segment(pool, MT_MEM_SEGMENT_FREE, segment.first->place, segment.size,
-                           segment.first->large);
+        mti_notify_segment(pool, MT_MEM_SEGMENT_FREE, segment.first, segment.size);
         mti_cell_drop(pool, segment.first);
     }
     pool->segments.n = kept;
@@ -111,7 +110,7 @@ static void *ask_for(mti_pool *pool, size_t n_bytes)
 }
 
 /* A new segment as one cell that is not free; NULL if refused. */
-static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
+static mti_cell *new_segment(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
     size_t n_bytes = segment_size(size);
     void *base = ask_for(pool, n_bytes);
@@ -119,6 +118,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     mti_pool_forbid(pool, base, n_bytes);
     mti_cell *cell = mti_cell_take(pool);
     cell->block.ptr = base;
+    cell->stream = stream;
     cell->place = pool->next_place;
     cell->block.size = n_bytes;
     cell->large = large;
@@ -126,31 +126,31 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     cell->left = cell->right = NULL;
     pool->segments.at[pool->segments.n++] = (mti_segment){cell, n_bytes};
     pool->next_place += n_bytes;
-    mti_stat_add(&pool->stats.reserved, n_bytes);
+    mti_reserved_add(pool, stream, n_bytes);
     mti_stat_add(&pool->stats.segments, 1);
-    mti_notify_segment(pool, MT_MEM_SEGMENT_ALLOC, cell->place, n_bytes, large);
+    mti_notify_segment(pool, MT_MEM_SEGMENT_ALLOC, cell, n_bytes);
     return cell;
 }
 
-static mti_cell *try_to_grow(mti_pool *pool, size_t size, bool large)
+static mti_cell *try_to_grow(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
-    return mti_pool_expands(pool) ? mti_range_grow(pool, size, large)
-                                  : new_segment(pool, size, large);
+    return mti_pool_expands(pool) ? mti_range_grow(pool, stream, size, large)
+                                  : new_segment(pool, stream, size, large);
 }
 
 /* A cell from the system that is in no list; NULL if refused twice. */
-static mti_cell *grow(mti_pool *pool, size_t size, bool large)
+static mti_cell *grow(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
     if (pool->may_not_grow || mti_trace_is_mine(pool->trace)) return NULL;
     if (pool->reclaim) {
         mti_range_give_back(pool, size);
         if (!make_ready(pool)) return NULL;
     }
-    mti_cell *cell = try_to_grow(pool, size, large);
+    mti_cell *cell = try_to_grow(pool, stream, size, large);
     if (cell) return cell;
     pool->stats.alloc_retries++;
     give_back_cached(pool);
-    return make_ready(pool) ? try_to_grow(pool, size, large) : NULL;
+    return make_ready(pool) ? try_to_grow(pool, stream, size, large) : NULL;
 }
 
 /* ---- take and give ---- */
@@ -162,7 +162,7 @@ static mti_cell *split(mti_pool *pool, mti_cell *cell, size_t size)
     bool coarse = cell->large && !mti_pool_expands(pool);
     if (coarse ? n_bytes <= SMALL_REQUEST : n_bytes < MTI_BLOCK_UNIT) return NULL;
     mti_cell *rest = mti_cell_cut(pool, cell, size);
-    mti_fit_add(&pool->fit, rest);
+    mti_fit_add(&rest->stream->fit, rest);
     return rest;
 }
 
@@ -175,15 +175,15 @@ static size_t inactive_of(const mti_pool *pool, const mti_cell *cell)
 }
 
 /* A free cell of at least `size` bytes; NULL if the system has no memory. */
-static mti_cell *take(mti_pool *pool, size_t size)
+static mti_cell *take(mti_pool *pool, mti_stream *stream, size_t size)
 {
     bool large = size > SMALL_REQUEST;
-    mti_cell *cell = mti_pool_expands(pool) ? mti_range_best(pool, size, large)
-                                            : mti_fit_best(&pool->fit, size, large);
+    mti_cell *cell = mti_pool_expands(pool) ? mti_range_best(stream, size, large)
+                                            : mti_fit_best(&stream->fit, size, large);
     size_t inactive = cell ? inactive_of(pool, cell) : 0;
     if (cell)
-        mti_fit_remove(&pool->fit, cell);
-    else if (!(cell = grow(pool, size, large)))
+        mti_fit_remove(&stream->fit, cell);
+    else if (!(cell = grow(pool, stream, size, large)))
         return NULL;
     mti_cell *rest = split(pool, cell, size);
     stat_move(&pool->stats.inactive_split, inactive, rest ? inactive_of(pool, rest) : 0);
@@ -206,7 +206,8 @@ static size_t room_of(const mti_pool *pool)
     return used < pool->capacity ? pool->capacity - used : 0;
 }
 
-static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category category)
+static mti_block *out_of_memory(mti_pool *pool, const mti_stream *stream, size_t n_bytes,
+                                mt_category category)
 {
     char asked[32], allocated[32], reserved[32], limit[64] = "", size[32];
     const mti_where *where = mti_where_now();
@@ -222,6 +223,8 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
                                         .allocated = n_bytes,
                                         .category = category,
                                         .was = category,
+                                        .stream = stream->number,
+                                        .stream_name = stream->name,
                                         .room = room_of(pool)});
     if (pool->capacity)
         snprintf(limit, sizeof limit, " of a capacity of %s",
@@ -234,15 +237,16 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
         mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current), limit);
 }
 
-mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category)
+mti_block *mti_pool_alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_bytes,
+                                 mt_category category)
 {
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
-        return out_of_memory(pool, n_bytes, category);
+        return out_of_memory(pool, stream, n_bytes, category);
     size_t size = mti_rounded(n_bytes);
-    mti_cell *cell = size ? take(pool, size) : mti_cell_take(pool);
-    if (!cell) return out_of_memory(pool, n_bytes, category);
-    if (!size) cell->block.ptr = NULL, cell->block.size = 0;
+    mti_cell *cell = size ? take(pool, stream, size) : mti_cell_take(pool);
+    if (!cell) return out_of_memory(pool, stream, n_bytes, category);
+    if (!size) cell->block.ptr = NULL, cell->block.size = 0, cell->stream = stream;
     cell->live = true;
     cell->block.requested = n_bytes;
     cell->block.serial = ++pool->last_serial;
@@ -262,7 +266,7 @@ mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     assert((unsigned)category < MT_CATEGORY_COUNT);
     pthread_mutex_lock(&pool->lock);
-    mti_block *block = mti_pool_alloc_locked(pool, n_bytes, category);
+    mti_block *block = mti_pool_alloc_locked(pool, mti_stream_now(pool), n_bytes, category);
     pthread_mutex_unlock(&pool->lock);
     return block;
 }
@@ -371,6 +375,8 @@ mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
     pool->backend = backend;
     pool->ctx = ctx;
     pool->in_host_memory = backend->traits & MTI_HOST_MEMORY;
+    pool->default_stream.name = "default";
+    pool->streams[pool->n_streams++] = &pool->default_stream;
     return pool;
 }
 
@@ -381,6 +387,7 @@ void mti_pool_free_all(mti_pool *pool)
     for (size_t i = 0; i < pool->segments.n && !mti_pool_expands(pool); i++)
         give_back(pool, &pool->segments.at[i]);
     mti_cells_free(pool);
+    for (int i = 1; i < pool->n_streams; i++) mti_free(pool->streams[i]);
     mti_free(pool->segments.at);
     mti_free(pool->observers.at);
     pthread_mutex_destroy(&pool->lock);

@@ -7,6 +7,15 @@
 #include "memtrack/recording.h"
 #include "memtrack/shadow.h"
 
+/* The pools of a stream, small and large: what is free in its segments, no other stream gets. */
+struct mti_stream {
+    const char *name;
+    int number;
+    mti_fit fit;
+    mti_cell *unmapped[2]; /* of its expandable segments, cells without memory, by place */
+    size_t reserved;
+};
+
 /* The first cell of a segment stays the same as long as the segment is there. */
 typedef struct mti_segment {
     mti_cell *first;
@@ -28,7 +37,6 @@ struct mti_pool {
     bool in_host_memory;           /* so that a sanitizer can watch it (shadow.h) */
     MTI_VEC(mti_segment) segments; /* by place, since a new one's is above all others' */
     size_t granule[2];             /* of expandable segments, small and large; 0: not expandable */
-    mti_cell *unmapped[2];         /* their cells without memory, by place */
     bool reclaim;                  /* what is free goes back before they grow */
     mti_cell *spare;               /* cells that stand for nothing, linked by `right` */
     size_t n_spare;
@@ -40,10 +48,12 @@ struct mti_pool {
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;
     int last_observer;
-    size_t n_open_books; /* that a ledger may write into */
-    mti_trace *trace;    /* that is being recorded */
-    bool may_not_grow;   /* a trace is being repeated */
-    mti_fit fit;
+    size_t n_open_books;       /* that a ledger may write into */
+    mti_trace *trace;          /* that is being recorded */
+    bool may_not_grow;         /* a trace is being repeated */
+    mti_stream default_stream; /* number 0 */
+    int n_streams;
+    mti_stream *streams[MT_MAX_STREAMS]; /* by number */
 };
 
 static inline size_t mti_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
@@ -74,8 +84,29 @@ static inline void mti_notify_block(mti_pool *pool, mt_mem_event_kind kind, cons
     if (pool->observers.n) mti_notify_of_block(pool, kind, cell, was);
 }
 
-void mti_notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size,
-                        bool large);
+/* From the cell's place on. */
+void mti_notify_segment(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell, size_t size);
+
+/* ---- streams: stream.c ---- */
+
+/* The stream that the calling thread's requests are for. */
+mti_stream *mti_stream_of_scope(mti_pool *pool);
+static inline mti_stream *mti_stream_now(mti_pool *pool)
+{
+    return pool->n_streams > 1 ? mti_stream_of_scope(pool) : &pool->default_stream;
+}
+
+static inline void mti_reserved_add(mti_pool *pool, mti_stream *stream, size_t n_bytes)
+{
+    mti_stat_add(&pool->stats.reserved, n_bytes);
+    stream->reserved += n_bytes;
+}
+
+static inline void mti_reserved_sub(mti_pool *pool, mti_stream *stream, size_t n_bytes)
+{
+    mti_stat_sub(&pool->stats.reserved, n_bytes);
+    stream->reserved -= n_bytes;
+}
 
 /* ---- cells: cells.c ---- */
 
@@ -124,7 +155,8 @@ static inline void mti_pool_allow(const mti_pool *pool, void *p, size_t n_bytes)
 }
 
 /* As mti_pool_alloc and so on, under the pool's lock. */
-mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category);
+mti_block *mti_pool_alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_bytes,
+                                 mt_category category);
 void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes);
 /* Whether memory that no live block has may be touched, where that is watched. */
 void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let);

@@ -5,18 +5,18 @@ static size_t granule_of(const mti_pool *pool, bool large) { return pool->granul
 
 /* ---- cells without memory: a list by place, almost always of one ---- */
 
-static void list_unmapped(mti_pool *pool, mti_cell *cell)
+static void list_unmapped(mti_cell *cell)
 {
-    mti_cell **at = &pool->unmapped[cell->large];
+    mti_cell **at = &cell->stream->unmapped[cell->large];
     while (*at && (*at)->place < cell->place) at = &(*at)->fit.next;
     cell->mapped = false;
     cell->fit.next = *at;
     *at = cell;
 }
 
-static void unlist_unmapped(mti_pool *pool, mti_cell *cell)
+static void unlist_unmapped(mti_cell *cell)
 {
-    mti_cell **at = &pool->unmapped[cell->large];
+    mti_cell **at = &cell->stream->unmapped[cell->large];
     while (*at != cell) at = &(*at)->fit.next;
     *at = cell->fit.next;
 }
@@ -32,20 +32,21 @@ static size_t grown(const mti_cell *cell)
 
 /* In order of size, the first that cannot grow or that is followed by none that would stay smaller.
  * To see what follows a cell, it is taken out for the time being. */
-mti_cell *mti_range_best(mti_pool *pool, size_t size, bool large)
+mti_cell *mti_range_best(mti_stream *stream, size_t size, bool large)
 {
-    mti_cell *best = mti_fit_best(&pool->fit, size, large), *passed = NULL;
+    mti_fit *fit = &stream->fit;
+    mti_cell *best = mti_fit_best(fit, size, large), *passed = NULL;
     while (best && can_grow(best)) {
-        mti_fit_remove(&pool->fit, best);
+        mti_fit_remove(fit, best);
         best->fit.next = passed;
         passed = best;
-        mti_cell *following = mti_fit_best(&pool->fit, size, large);
+        mti_cell *following = mti_fit_best(fit, size, large);
         if (!following || grown(following) >= grown(best)) break;
         best = following;
     }
     while (passed) {
         mti_cell *before = passed->fit.next;
-        mti_fit_add(&pool->fit, passed);
+        mti_fit_add(fit, passed);
         passed = before;
     }
     return best;
@@ -71,27 +72,28 @@ static void *reserve(mti_pool *pool, size_t needed, size_t granule, size_t *n_by
 }
 
 /* A new segment as one cell without memory; NULL if refused. */
-static mti_cell *new_range(mti_pool *pool, size_t size, bool large)
+static mti_cell *new_range(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
     size_t n_bytes;
     void *base = reserve(pool, size, granule_of(pool, large), &n_bytes);
     if (!base) return NULL;
     mti_cell *cell = mti_cell_take(pool);
     cell->block.ptr = base;
+    cell->stream = stream;
     cell->place = pool->next_place;
     cell->block.size = n_bytes;
     cell->large = large;
     cell->left = cell->right = NULL;
     pool->segments.at[pool->segments.n++] = (mti_segment){cell, n_bytes};
     pool->next_place += MTI_RANGE_PLACES;
-    list_unmapped(pool, cell);
+    list_unmapped(cell);
     return cell;
 }
 
 /* The cell at the lowest place from which on `size` bytes are free or have no memory yet. */
-static mti_cell *lowest_room(const mti_pool *pool, size_t size, bool large)
+static mti_cell *lowest_room(const mti_stream *stream, size_t size, bool large)
 {
-    for (mti_cell *at = pool->unmapped[large]; at; at = at->fit.next) {
+    for (mti_cell *at = stream->unmapped[large]; at; at = at->fit.next) {
         mti_cell *first = mti_cell_is_free(at->left) ? at->left : at;
         size_t n_bytes = 0;
         for (mti_cell *c = first; c && !c->live && n_bytes < size; c = c->right)
@@ -115,25 +117,25 @@ static mti_cell *map(mti_pool *pool, mti_cell *cell, size_t size)
 {
     size_t n_bytes = mti_round_up(size, granule_of(pool, cell->large));
     if (!ask_for(pool, cell, n_bytes)) return NULL;
-    unlist_unmapped(pool, cell);
-    if (n_bytes < cell->block.size) list_unmapped(pool, mti_cell_cut(pool, cell, n_bytes));
+    unlist_unmapped(cell);
+    if (n_bytes < cell->block.size) list_unmapped(mti_cell_cut(pool, cell, n_bytes));
     cell->mapped = true;
     mti_pool_forbid(pool, cell->block.ptr, n_bytes);
-    mti_stat_add(&pool->stats.reserved, n_bytes);
-    mti_notify_segment(pool, MT_MEM_SEGMENT_MAP, cell->place, n_bytes, cell->large);
+    mti_reserved_add(pool, cell->stream, n_bytes);
+    mti_notify_segment(pool, MT_MEM_SEGMENT_MAP, cell, n_bytes);
     return mti_cell_join(pool, cell);
 }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-mti_cell *mti_range_grow(mti_pool *pool, size_t size, bool large)
+mti_cell *mti_range_grow(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
-    mti_cell *cell = lowest_room(pool, size, large);
-    if (!cell) cell = new_range(pool, size, large);
+    mti_cell *cell = lowest_room(stream, size, large);
+    if (!cell) cell = new_range(pool, stream, size, large);
     if (cell && !cell->mapped) cell = map(pool, cell, smaller(size, cell->block.size));
     while (cell && cell->block.size < size)
         cell = map(pool, cell->right, smaller(size - cell->block.size, cell->right->block.size));
-    if (cell) mti_fit_remove(&pool->fit, cell);
+    if (cell) mti_fit_remove(&stream->fit, cell);
     return cell;
 }
 
@@ -165,31 +167,32 @@ static mti_cell *unmap(mti_pool *pool, mti_cell *cell, size_t at_most)
         mti_pool_forbid(pool, p, n_bytes);
         return cell;
     }
-    mti_fit_remove(&pool->fit, cell);
+    mti_fit *fit = &cell->stream->fit;
+    mti_fit_remove(fit, cell);
     if (before) {
         mti_cell *rest = mti_cell_cut(pool, cell, before);
-        mti_fit_add(&pool->fit, cell);
+        mti_fit_add(fit, cell);
         cell = rest;
     }
     mti_cell *last = cell;
     if (cell->block.size > n_bytes) {
         last = mti_cell_cut(pool, cell, n_bytes);
-        mti_fit_add(&pool->fit, last);
+        mti_fit_add(fit, last);
     }
-    mti_stat_sub(&pool->stats.reserved, n_bytes);
-    mti_notify_segment(pool, MT_MEM_SEGMENT_UNMAP, cell->place, n_bytes, cell->large);
+    mti_reserved_sub(pool, cell->stream, n_bytes);
+    mti_notify_segment(pool, MT_MEM_SEGMENT_UNMAP, cell, n_bytes);
     if (cell->right && !cell->right->mapped) {
-        unlist_unmapped(pool, cell->right);
+        unlist_unmapped(cell->right);
         mti_cell_absorb_right(pool, cell);
     }
     if (cell->left && !cell->left->mapped) {
         bool was_last = last == cell;
         cell = cell->left;
-        unlist_unmapped(pool, cell);
+        unlist_unmapped(cell);
         mti_cell_absorb_right(pool, cell);
         if (was_last) last = cell;
     }
-    list_unmapped(pool, cell);
+    list_unmapped(cell);
     return last;
 }
 
@@ -210,7 +213,7 @@ void mti_range_give_back(mti_pool *pool, size_t at_most)
             pool->segments.at[kept++] = segment;
             continue;
         }
-        unlist_unmapped(pool, segment.first);
+        unlist_unmapped(segment.first);
         pool->backend->ranges->release(pool->ctx, segment.first->block.ptr, segment.size);
         mti_cell_drop(pool, segment.first);
     }

@@ -6,14 +6,12 @@ void mti_trace_spoil(mti_trace *t, const char *why)
     if (!t->why_not) t->why_not = why;
 }
 
-bool mti_trace_is_mine(const mti_trace *t) { return t && pthread_equal(t->thread, pthread_self()); }
-
 void mti_trace_took(mti_trace *t, mti_cell *cell)
 {
     const mti_block *b = &cell->block;
     uint32_t place = (uint32_t)t->blocks.n;
     if (!MTI_PUSH(&t->blocks, ((mti_traced){b->ptr, b->requested, &cell->block})) ||
-        !MTI_PUSH(&t->requests, ((mti_request){MTI_TAKE, place, b->category}))) {
+        !MTI_PUSH(&t->requests, ((mti_request){MTI_TAKE, place, b->category, cell->stream}))) {
         mti_trace_spoil(t, "there is no memory to record what it allocates");
         return;
     }
@@ -30,7 +28,7 @@ static void note(mti_trace *t, const mti_cell *cell, mti_act what)
         return;
     }
     uint32_t place = cell->traced - 1;
-    if (!MTI_PUSH(&t->requests, ((mti_request){what, place, cell->block.category})))
+    if (!MTI_PUSH(&t->requests, ((mti_request){what, place, cell->block.category, cell->stream})))
         mti_trace_spoil(t, "there is no memory to record what it frees");
 }
 

@@ -12,6 +12,7 @@ typedef struct mti_request {
     mti_act act;
     uint32_t block; /* in `blocks` */
     mt_category category;
+    mti_stream *stream;
 } mti_request;
 
 typedef struct mti_traced {
@@ -31,7 +32,11 @@ struct mti_trace {
 };
 
 /* Under the pool's lock: */
-bool mti_trace_is_mine(const mti_trace *t); /* recorded by the calling thread; t may be NULL */
+/* Recorded by the calling thread; t may be NULL. */
+static inline bool mti_trace_is_mine(const mti_trace *t)
+{
+    return t && pthread_equal(t->thread, pthread_self());
+}
 void mti_trace_took(mti_trace *t, mti_cell *cell);
 void mti_trace_gave(mti_trace *t, mti_cell *cell);
 void mti_trace_recategorised(mti_trace *t, const mti_cell *cell);

@@ -75,7 +75,7 @@ static bool repeat_request(mti_trace *t, const mti_request *r)
     mti_traced *b = &t->blocks.at[r->block];
     switch (r->act) {
     case MTI_TAKE:
-        b->now = mti_pool_alloc_locked(t->pool, b->n_bytes, r->category);
+        b->now = mti_pool_alloc_locked(t->pool, r->stream, b->n_bytes, r->category);
         return b->now && b->now->ptr == b->ptr;
     case MTI_GIVE: give(t->pool, b); return true;
     default: mti_pool_recategorise_locked(t->pool, b->now, r->category); return true;

@@ -85,7 +85,8 @@ static void default_masters(mti_options *o)
 {
     static const mti_option choices[] = {MTI_O_OPTIMIZER, MTI_O_MASTER};
     mti_workload *w = &o->workload;
-    bool usual = o->verb != MTI_TRAIN && w->optimizer != MTI_OPT_NONE && !w->parallel.f32_shards;
+    bool usual = o->verb != MTI_TRAIN && w->optimizer != MTI_OPT_NONE &&
+                 !(w->parallel.fsdp & MT_FSDP_F32_SHARDS);
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         usual = usual && !mti_is_chosen(o, choices[i]);
     if (usual) w->memory.master = mt_dtype_size(w->config.dtype) == 2;

@@ -39,7 +39,8 @@ static bool has_math(const mt_model_config *c) { return c->attention == MT_ATTEN
  * its last microbatch, so that nothing but the optimizer's is in shards. */
 #define FSDP2_STAGE (1u << MTI_RECIPE_COUNT)
 
-/* In the order in which they are shown. A row's `fits` sees what the rows above it set. */
+/* In the order in which they are shown. A row's `fits` sees what the rows above it set; of several
+ * rows of an option the first that fits is set. */
 static const recipe_row rows[] = {
     {R(HF), MTI_O_LOSS, "f32", is_causal_and_narrow},
     {R(HF), MTI_O_SWIGLU, "unfused", has_swiglu},
@@ -61,30 +62,32 @@ static const recipe_row rows[] = {
     {R(ZERO1) | FSDP2_STAGE | R(MEGATRON), MTI_O_ZERO, "1", NULL},
     {R(ZERO2), MTI_O_ZERO, "2", NULL},
     {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
-    {R(FSDP2), MTI_O_F32_SHARDS, NULL, NULL},
-    {R(FSDP2), MTI_O_F32_REDUCE, NULL, NULL},
-    {R(FSDP2), MTI_O_KEEP_ROOT, NULL, NULL},
-    {R(FSDP2), MTI_O_GATHER, "ahead", NULL},
+    {R(FSDP2), MTI_O_FSDP, "pytorch", NULL},
+    {R(FSDP2), MTI_O_FSDP, "ahead+f32-reduce", NULL}, /* no root is kept with --pp or adapters */
+    {R(FSDP2), MTI_O_FSDP, "ahead+keep-root", NULL},  /* an f32 model */
+    {R(FSDP2), MTI_O_FSDP, "ahead", NULL},
 };
 
 /* The recipe's bit. What is given about shards of parameters asks for them. */
 static unsigned chosen(const mti_options *o)
 {
-    static const mti_option of_shards[] = {MTI_O_ZERO, MTI_O_F32_SHARDS, MTI_O_F32_REDUCE,
-                                           MTI_O_GATHER};
-    bool stage =
-        o->recipe == MTI_RECIPE_FSDP2 && o->verb != MTI_FIT && o->workload.parallel.pipeline > 1;
-    for (size_t i = 0; i < sizeof of_shards / sizeof *of_shards; i++)
-        stage = stage && !o->given[of_shards[i]];
+    bool stage = o->recipe == MTI_RECIPE_FSDP2 && o->verb != MTI_FIT &&
+                 o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
+                 !o->given[MTI_O_FSDP];
     return stage ? FSDP2_STAGE : 1u << o->recipe;
 }
 
-/* Whether the row's option can be set: it was not given, and has an effect beside those given. */
+/* Whether the row's option can be set: it was not given, and has an effect beside those given. A
+ * value in the model's config is not asked. */
 static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe)
 {
+    const mti_option_row *r = &mti_option_rows[row->option];
     mt_model_config resolved;
-    if (!(row->recipes & recipe) || mti_is_chosen(o, row->option)) return false;
-    if (!mti_has_effect(o, &mti_option_rows[row->option])) return false;
+    mti_options with = *o;
+    if (!(row->recipes & recipe) || mti_is_chosen(o, r->id)) return false;
+    if (!mti_option_read(&with, r, row->value)) return false;
+    with.given[r->id] = false;
+    if (!mti_has_effect(&with, r)) return false;
     return !row->fits || (mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
                           row->fits(&resolved));
 }
@@ -94,17 +97,23 @@ static const char *name_of(mti_recipe recipe)
     return mti_option_rows[MTI_O_RECIPE].choice->names[recipe];
 }
 
+/* The verbs that take a recipe's value of the option. Those of --fsdp have f32 shards. */
+static unsigned verbs_of(const mti_option_row *r)
+{
+    return r->id == MTI_O_FSDP ? r->verbs & ~(1u << MTI_TRAIN) : r->verbs;
+}
+
 /* Whether the verb takes all that the recipe may set. */
 static bool check_verb(mti_options *o)
 {
-    const char *missing = NULL;
+    const recipe_row *missing = NULL;
     unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_rows[MTI_O_ZERO].verbs : ~0u;
     char verbs[64] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!(rows[i].recipes & chosen(o))) continue;
-        const mti_option_row *r = &mti_option_rows[rows[i].option];
-        if (!missing && !mti_takes(o->verb, r)) missing = r->name;
-        all &= r->verbs;
+        const unsigned takes = verbs_of(&mti_option_rows[rows[i].option]);
+        if (!missing && !(takes >> o->verb & 1)) missing = &rows[i];
+        all &= takes;
     }
     for (int v = 0; v < MTI_VERB_COUNT; v++)
         if (all >> v & 1)
@@ -116,8 +125,10 @@ static bool check_verb(mti_options *o)
                                   "not have; it is for %s",
                                   name_of(o->recipe), mti_verb_get(o->verb)->name, verbs);
     return !missing ||
-           mti_options_refuse(o, "--recipe %s: sets --%s, which %s does not take; it is for %s",
-                              name_of(o->recipe), missing, mti_verb_get(o->verb)->name, verbs);
+           mti_options_refuse(o, "--recipe %s: sets --%s%s%s, which %s does not take; it is for %s",
+                              name_of(o->recipe), mti_option_rows[missing->option].name,
+                              missing->value ? " " : "", missing->value ? missing->value : "",
+                              mti_verb_get(o->verb)->name, verbs);
 }
 
 static bool set(mti_options *o, const recipe_row *row)
@@ -140,6 +151,7 @@ bool mti_recipe_apply(mti_options *o)
     const mt_model_kind kind = w->config.kind;
     w->recipe = o->recipe ? name_of(o->recipe) : NULL;
     *w->recipe_options = 0;
+    memset(o->by_recipe, 0, sizeof o->by_recipe);
     w->own_ops = w->config.ops;
     if (!o->recipe || !mti_is_whole(kind)) return true; /* of other models it is refused */
     if (!check_verb(o)) return false;

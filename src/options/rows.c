@@ -107,6 +107,20 @@ static const mti_choice kv_caches = {"kv-cache",
 static const mti_choice weight_forms = {"weights", MTI_NAMES("plain", "int8", "nf4", "nf4-double")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
+static const mti_choice compressions = {"compress",
+                                        MTI_NAMES("none", "bf16", "8bit", "bits", "seed", "signs")};
+static const mti_choice fsdp_forms = {"fsdp", MTI_NAMES("module", "ahead", "block", "keep-root",
+                                                        "keep-last", "f32-reduce", "f32-shards",
+                                                        "pytorch", "torchtitan")};
+static const unsigned fsdp_bits[] = {0,
+                                     MT_FSDP_AHEAD,
+                                     MT_FSDP_BLOCK,
+                                     MT_FSDP_KEEP_ROOT,
+                                     MT_FSDP_KEEP_LAST,
+                                     MT_FSDP_F32_REDUCE,
+                                     MT_FSDP_F32_SHARDS,
+                                     MT_FSDP_PYTORCH,
+                                     MT_FSDP_TORCHTITAN};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
 static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
                                                        "zero2", "zero3", "fsdp2", "megatron")};

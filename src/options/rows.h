@@ -14,6 +14,7 @@ typedef enum mti_form {
     MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
     MTI_TEXT,   /* const char * */
     MTI_CHOICE, /* an enum; one of `choice` */
+    MTI_SOME,   /* unsigned: flags; some of `choice`, joined by + */
     MTI_LIST,   /* mti_words; may be given several times */
     /* forms of one option */
     MTI_DTYPE,
@@ -21,7 +22,6 @@ typedef enum mti_form {
     MTI_DEVICE,
     MTI_SCRATCH,
     MTI_CHECKPOINT,
-    MTI_COMPRESS,
     MTI_AMP,
     MTI_LOSS_SCALE,
     MTI_TARGETS,
@@ -53,11 +53,12 @@ typedef struct mti_option_row {
     const char *heading; /* that help puts before it */
     double min, max;     /* inclusive */
     const mti_choice *choice;
-    uint8_t when[6];     /* mti_conditions; all must hold for it to have an effect */
-    bool of_ranks;       /* asks for one rank of several */
-    bool of_all_rows;    /* rows of a sweep cannot differ in it */
-    bool of_expressions; /* explain takes it with --expr, too */
-    bool written;        /* a file that is an output; other files are inputs */
+    const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
+    uint8_t when[6];      /* mti_conditions; all must hold for it to have an effect */
+    bool of_ranks;        /* asks for one rank of several */
+    bool of_all_rows;     /* rows of a sweep cannot differ in it */
+    bool of_expressions;  /* explain takes it with --expr, too */
+    bool written;         /* a file that is an output; other files are inputs */
     mti_in_run run;
 } mti_option_row;
 

@@ -145,6 +145,50 @@ static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg
     return i >= 0;
 }
 
+/* ---- some of several names ---- */
+
+static unsigned bits_of(const mti_option_row *r, int i)
+{
+    return r->bits ? r->bits[i] : i ? 1u << (i - 1) : 0;
+}
+
+/* "bits+seed" */
+static bool read_some(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    unsigned *field = field_of(o, r);
+    char word[40];
+    *field = 0;
+    for (const char *at = arg; at;) {
+        size_t n = strcspn(at, "+");
+        snprintf(word, sizeof word, "%.*s", (int)n, at);
+        int i = choose(o, r, r->choice, word);
+        if (i < 0) {
+            n = strlen(o->error);
+            snprintf(o->error + n, sizeof o->error - n, "; several are joined by +");
+            return false;
+        }
+        *field |= bits_of(r, i);
+        at = at[n] ? at + n + 1 : NULL;
+    }
+    return true;
+}
+
+static const char *some_text(const mti_option_row *r, unsigned value, char buf[MTI_VALUE_TEXT])
+{
+    unsigned left = value;
+    size_t n = 0;
+    for (int i = 0; i < r->choice->n; i++)
+        if (bits_of(r, i) == value) return r->choice->names[i];
+    for (int i = 1; i < r->choice->n; i++) {
+        const unsigned bits = bits_of(r, i);
+        if ((value & bits) != bits || !(left & bits)) continue;
+        n += (size_t)snprintf(buf + n, MTI_VALUE_TEXT - n, "%s%s", n ? "+" : "",
+                              r->choice->names[i]);
+        left &= ~bits;
+    }
+    return buf;
+}
+
 static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
@@ -191,49 +235,6 @@ static bool read_checkpoint(mti_options *o, const mti_option_row *r, const char 
         return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
                                   r->name, arg);
     return mti_choose("--checkpoint", names, 6, arg) >= 0 || mti_options_refuse_as(o, "");
-}
-
-static const struct {
-    const char *name;
-    unsigned rules;
-} compress_names[] = {{"none", 0},
-                      {"bf16", 1u << MT_COMPRESS_BF16},
-                      {"8bit", 1u << MT_COMPRESS_INT8},
-                      {"bits", 1u << MT_COMPRESS_MASK_BITS},
-                      {"seed", 1u << MT_COMPRESS_MASK_SEED},
-                      {"signs", 1u << MT_COMPRESS_SIGNS}};
-#define N_COMPRESS (sizeof compress_names / sizeof *compress_names)
-
-/* "bits+seed" */
-static bool read_compress(mti_options *o, const mti_option_row *r, const char *arg)
-{
-    o->workload.memory.compress = 0;
-    for (const char *at = arg; at;) {
-        size_t n = strcspn(at, "+"), i = 0;
-        while (i < N_COMPRESS &&
-               (strlen(compress_names[i].name) != n || strncmp(compress_names[i].name, at, n)))
-            i++;
-        if (i == N_COMPRESS)
-            return mti_options_refuse(
-                o,
-                "--%s: unknown \"%.60s\"; choose none, or some of bf16, 8bit, "
-                "bits, seed, signs, joined by +",
-                r->name, arg);
-        o->workload.memory.compress |= compress_names[i].rules;
-        at = at[n] ? at + n + 1 : NULL;
-    }
-    return true;
-}
-
-static const char *compress_text(unsigned rules, char buf[MTI_VALUE_TEXT])
-{
-    size_t n = 0;
-    *buf = 0;
-    for (size_t i = 1; i < N_COMPRESS; i++)
-        if (rules & compress_names[i].rules)
-            n += (size_t)snprintf(buf + n, MTI_VALUE_TEXT - n, "%s%s", n ? "+" : "",
-                                  compress_names[i].name);
-    return n ? buf : compress_names[0].name;
 }
 
 static bool read_lora_targets(mti_options *o, const mti_option_row *r, const char *arg)
@@ -304,13 +305,13 @@ static const struct {
     [MTI_SCALED] = {read_scaled, sizeof(double)},
     [MTI_TEXT] = {read_text, sizeof(char *)},
     [MTI_CHOICE] = {read_choice, sizeof(int)},
+    [MTI_SOME] = {read_some, sizeof(unsigned)},
     [MTI_LIST] = {add_to_list, sizeof(mti_words)},
     [MTI_DTYPE] = {read_dtype, sizeof(mt_dtype)},
     [MTI_OUT_ACT] = {read_out_act, sizeof(mt_act)},
     [MTI_DEVICE] = {read_device, sizeof(char *)},
     [MTI_SCRATCH] = {read_scratch, sizeof(bool)},
     [MTI_CHECKPOINT] = {read_checkpoint, sizeof(char *)},
-    [MTI_COMPRESS] = {read_compress, sizeof(unsigned)},
     [MTI_AMP] = {read_amp, sizeof(bool)},
     [MTI_LOSS_SCALE] = {read_loss_scale, sizeof(double)},
     [MTI_TARGETS] = {read_lora_targets, sizeof(mti_lora_targets)},
@@ -404,11 +405,11 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_REAL:
     case MTI_SCALED: return real_text(*(const double *)field, buf);
     case MTI_CHOICE: return mti_choice_name(r->choice, *(const int *)field);
+    case MTI_SOME: return some_text(r, *(const unsigned *)field, buf);
     case MTI_DTYPE: return mt_dtype_name(*(const mt_dtype *)field);
     case MTI_OUT_ACT:
         return o->workload.config.has_out_act ? mt_act_name(*(const mt_act *)field) : "none";
     case MTI_SCRATCH: return r->choice->names[*(const bool *)field];
-    case MTI_COMPRESS: return compress_text(m->compress, buf);
     case MTI_AMP: return m->amp ? mt_dtype_name(m->amp_dtype) : "none";
     case MTI_LOSS_SCALE:
         return m->loss_scale < 0   ? "dynamic"

@@ -18,7 +18,7 @@ typedef struct owned {
     const mti_share *share;
     const char *path; /* as in the whole model */
     mt_tensor *t;
-    mti_cut_shape own; /* all of the tensor rank's, before ZeRO cuts it */
+    mti_matrix own;    /* all of the tensor rank's, before ZeRO cuts it */
     int64_t elements;  /* of that matrix */
     char stepped[256]; /* its name in the optimizer */
 } owned;

@@ -47,8 +47,17 @@ typedef struct mti_share {
     bool first, last;      /* with the embedding; with the head */
 } mti_share;
 
-/* Names of mt_gather_unit. */
+/* Whether these MT_FSDP_... are asked for. */
+static inline bool mti_fsdp_has(const mt_parallel *p, mt_fsdp flags)
+{
+    return (p->fsdp & (unsigned)flags) == (unsigned)flags;
+}
+/* What is gathered as one, which of the names module, block and ahead. */
 extern const mti_choice mti_gather_units;
+static inline int mti_gather_unit(const mt_parallel *p)
+{
+    return mti_fsdp_has(p, MT_FSDP_AHEAD) ? 2 : p->fsdp & MT_FSDP_BLOCK;
+}
 /* Names of mt_reduce_time. */
 extern const mti_choice mti_reduce_times;
 
@@ -92,80 +101,74 @@ bool mti_share_draws(mt_module *m, const mt_parallel *parallel);
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 
-/* A parameter of which a rank has a piece, as a matrix; a vector has one column. */
-typedef struct mti_cut_shape {
-    const mt_tensor *piece;
-    int64_t rows, cols;
-} mti_cut_shape;
+/* ---- ZeRO 3: parameters as shards (shards.c) ---- */
 
-/* Elements of each of the n pieces of `whole`, of which the last may be padded. */
-int64_t mti_piece_count(const mt_tensor *whole, int64_t n);
-
-/* Replaces each parameter under m by this rank's of its pieces, one for each rank of the group,
- * made on `device`, with zeros; the module gathers the whole while it runs (ZeRO 3). A matrix's
- * piece is a matrix of one row. */
-typedef struct mti_kept mti_kept;
 typedef struct mti_units mti_units;
 typedef struct mti_unit mti_unit;
-typedef struct mti_cutter {
+
+/* The matrix of which a rank has a shard; a vector has one column. */
+typedef struct mti_matrix {
+    const mt_tensor *shard;
+    int64_t rows, cols;
+} mti_matrix;
+
+/* Elements of each of n shards of `whole`, of which the last may be padded. */
+int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
+
+/* Replaces each parameter under m by this rank's shard, one of as many as the group has ranks, made
+ * on `device`, with zeros; the module runs with the whole, as its unit gathers it. A matrix's shard
+ * is a matrix of one row. */
+typedef struct mti_sharder {
     mt_device *device;
     mt_group group;
-    bool f32, f32_reduce;          /* as in mt_parallel */
-    MTI_VEC(mti_cut_shape) shapes; /* of all pieces; mti_free its `at` */
-    mti_kept *kept;                /* of parameters outside of blocks; NULL: they are not kept */
-    mti_units *blocks;             /* NULL: each module gathers its own */
-    mti_unit *block;               /* that is being cut; NULL at first */
-    mt_tensor *shared;             /* a parameter of two modules (may be NULL), borrowed ... */
-    mt_tensor *piece;              /* ... and its piece; NULL at first */
-} mti_cutter;
-bool mti_cut_params(mt_module *m, mti_cutter *cutter);
+    bool f32;                   /* MT_FSDP_F32_SHARDS */
+    bool by_block;              /* a block is a unit, not each of its modules */
+    MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
+    mti_units *units;
+    mti_unit *unit;    /* around m; NULL: each module is its own */
+    mt_tensor *shared; /* a parameter of two modules (may be NULL), borrowed ... */
+    mt_tensor *shard;  /* ... and its shard; NULL at first */
+} mti_sharder;
+bool mti_shard_params(mt_module *m, mti_sharder *sharder);
 
-/* ---- parameters that stay gathered from forward to backward (kept.c) ---- */
+/* ---- ZeRO 3: what is gathered together (units.c) ---- */
 
-/* What gathers a parameter's whole from m's piece of it, recorded; of parts.c. */
-typedef mt_tensor *mti_gather_fn(const mt_module *m, const char *name, void *cut);
-/* The kept parameters of `root`, which gathers them before its forward; it frees them. */
-mti_kept *mti_kept_new(mt_module *root);
-/* Adds m's parameter; one that is there under another module is gathered once. */
-bool mti_kept_add(mti_kept *kept, mt_module *m, const char *name, mti_gather_fn *gather, void *cut);
-/* The whole of this piece; NULL: it is not gathered now. */
-mt_tensor *mti_kept_whole(const mti_kept *kept, const mt_tensor *piece);
-
-/* ---- parameters that are gathered by block (blocks.c) ---- */
-
-/* The blocks of one part, in the model's order; parallel says how. Counted references. */
+/* The units of one part; parallel says how. Counted references. */
 mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel);
-void mti_units_release(mti_units *blocks);
-/* Adds block m, which from now on gathers what mti_unit_add adds around its forward. It lives as
- * long as m and every pass. NULL on failure. */
-mti_unit *mti_units_add(mti_units *blocks, mt_module *m);
-/* dtype: of the whole; is_product: autocast multiplies by it. -> its number; -1 on failure. */
-int mti_unit_add(mti_unit *block, mt_tensor *piece, mt_dtype dtype, bool is_product);
+void mti_units_release(mti_units *units);
 
-/* One forward of a block. */
+typedef enum mti_unit_kind {
+    MTI_UNIT_MODULE, /* each parameter is gathered by itself, whenever it is read */
+    MTI_UNIT_BLOCK,  /* all together, before the forward and the backward */
+    MTI_UNIT_ROOT    /* each before the forward; they stay until backward has their gradients */
+} mti_unit_kind;
+/* Adds unit m, whose parameters are those of mti_unit_add; blocks in the model's order. It lives as
+ * long as m, every pass, and what retains it. NULL on failure. */
+mti_unit *mti_units_add(mti_units *units, mti_unit_kind kind, mt_module *m);
+mti_unit *mti_unit_retain(mti_unit *unit);
+void mti_unit_release(mti_unit *unit);
+/* is_product: autocast multiplies by it. -> its number; -1 on failure. */
+int mti_unit_add(mti_unit *unit, mt_tensor *shard, const mt_tensor *whole, bool is_product);
+
+/* One forward of a unit: that which runs, or for a module a new one; the caller's to release. */
 typedef struct mti_pass mti_pass;
-mti_pass *mti_unit_running(const mti_unit *block); /* borrowed */
+mti_pass *mti_unit_pass(mti_unit *unit);
 mti_pass *mti_pass_retain(mti_pass *pass);
 void mti_pass_release(mti_pass *pass);
-/* Parameter i's gathered pieces, one after the other: in the block's forward; in backward, for
- * which they are gathered if need be, until as many were dropped as the tape keeps. Borrowed; NULL
- * on failure. */
-mt_tensor *mti_pass_flat(mti_pass *pass, int i);
-mt_tensor *mti_pass_gather(mti_pass *pass, int i);
+/* Parameter i, whole: recorded, in the unit's forward; in backward, until as many were dropped as
+ * the tape keeps. NULL on failure. */
+mt_tensor *mti_pass_forward(mti_pass *pass, int i);
+mt_tensor *mti_pass_backward(mti_pass *pass, int i);
 /* The tape keeps a parameter; it drops one. */
 void mti_pass_keeps(mti_pass *pass);
 void mti_pass_drops(mti_pass *pass);
 
-/* ---- a tensor that the tape keeps as this rank's piece ---- */
+/* ---- a parameter that the tape keeps as this rank's shard (parts.c) ---- */
 
 typedef struct mti_regather mti_regather;
-/* Until mti_regather_end, saves of `whole` keep `piece` instead; backward casts it to whole's
- * dtype, gathers it again along dimension 0 or 1 and takes as much as whole has. NULL on failure.
- */
-mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim,
-                                 const mt_group *group);
-/* From now on backward takes `whole`, which is kept, and gathers nothing. */
-bool mti_regather_keeps(mti_regather *r, mt_tensor *whole);
+/* Until mti_regather_end, saves of `whole`, parameter i of the pass, keep the shard instead;
+ * backward gathers it again. NULL on failure. */
+mti_regather *mti_regather_param(mt_tensor *whole, mt_tensor *shard, mti_pass *pass, int i);
 bool mti_regather_end(mti_regather *r);
 
 /* ---- parameters by name, and their first values (weights.c) ---- */
@@ -185,7 +188,7 @@ const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path);
 /* Gives m, a rank's part, its share of the weights that the whole model would draw from the
  * generator's state (seed, offset), mt_lora_add what it draws after them, and leaves the generator
  * as these would. cutter: of its pieces; NULL: it has none. lora: its adapters; NULL: none. */
-bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutter,
+bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_sharder *sharder,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset);
 /* A weight in 4 bits becomes that of a linear with the weight `dense`, on any device. */
 bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lora);
@@ -208,7 +211,7 @@ const mt_named_tensor *mti_whole_find(const mti_whole *whole, const char *path);
  * run's elements lie side by side in the whole, too. fn gets n of them from the ith on; at: where
  * they begin in the whole, or -1: they are padding. */
 typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
-bool mti_each_run(const mti_share *share, const char *path, const mti_cut_shape *own,
+bool mti_each_run(const mti_share *share, const char *path, const mti_matrix *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
 
 /* ---- the schedule (schedule.c) ---- */

@@ -1,7 +1,6 @@
 /* parts.c: how a layer communicates with other ranks: inputs are replicated or gathered, results
- * are summed, and parameters of ZeRO 3 are gathered while they are used. */
+ * are summed. */
 #include <string.h>
-#include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
 #include "collectives/collectives.h"
@@ -10,15 +9,12 @@
 /* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */
 
 struct mti_regather {
-    uint64_t whole;   /* serial of the storage */
-    mt_tensor *piece; /* NULL once it has ended */
-    mt_tensor *kept;  /* the whole; NULL: it is gathered again */
-    mti_pass *pass;   /* of the block that gathers it; NULL: by itself */
-    int nth;          /* in that block */
-    int dim;
-    mt_group group;
-    mt_dtype dtype; /* of whole */
+    uint64_t whole; /* serial of the storage */
     mt_layout layout;
+    mt_tensor *piece; /* NULL once it has ended */
+    mt_group group;   /* that has pieces of a sequence */
+    mti_pass *pass;   /* of a parameter; NULL: it is a sequence */
+    int in_unit;      /* the parameter */
 };
 
 static bool is_whole(const mti_regather *r, const mt_tensor *t)
@@ -46,52 +42,13 @@ static void drop_piece(void *user, const mt_save_info *info, void *state)
     if (state && r->pass) mti_pass_drops(r->pass);
 }
 
-/* The parameter of this shape that lies in y, flat, perhaps with padding after it. y is taken over.
- */
-static mt_tensor *shaped(mt_tensor *y, int rank, const int64_t *shape)
-{
-    int64_t n = 1;
-    for (int d = 0; d < rank; d++) n *= shape[d];
-    if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
-    mt_set(&y, mt_reshape(y, rank, shape));
-    return y;
-}
-
-/* Gathers a parameter's pieces, flat, in this type; the last may be padded. */
-static mt_tensor *gather_flat(mt_tensor *piece, mt_dtype dtype, bool f32_sum, const mt_group *group,
-                              int rank, const int64_t *shape)
-{
-    mt_tensor *y = mt_reshape(piece, MT_SHAPE(-1));
-    mt_set(&y, y ? mti_gather_shard(y, dtype, f32_sum, group) : NULL);
-    return shaped(y, rank, shape);
-}
-
-/* Gathers pieces along `dim`; 0: a parameter's. */
-static mt_tensor *gather(mt_tensor *piece, int dim, const mt_group *group, int rank,
-                         const int64_t *shape)
-{
-    return dim > 0 ? mt_all_gather(piece, dim, group)
-                   : gather_flat(piece, mt_dtype_of(piece), false, group, rank, shape);
-}
-
 static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
 {
     mti_regather *r = user;
     (void)info;
     if (!state) return MT_OK;
-    if (r->kept) {
-        *tensor = mt_retain(r->kept);
-        return MT_OK;
-    }
-    if (r->pass) {
-        mt_tensor *flat = mti_pass_gather(r->pass, r->nth);
-        mt_tensor *of_block = shaped(mt_retain(flat), r->layout.rank, r->layout.shape);
-        if (of_block) *tensor = of_block;
-        return of_block ? MT_OK : mt_last_status();
-    }
-    MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
     mt_tensor *whole =
-        piece ? gather(piece, r->dim, &r->group, r->layout.rank, r->layout.shape) : NULL;
+        r->pass ? mti_pass_backward(r->pass, r->in_unit) : mt_all_gather(*tensor, 1, &r->group);
     if (whole) *tensor = whole;
     return whole ? MT_OK : mt_last_status();
 }
@@ -100,38 +57,31 @@ static void regather_free(void *user)
 {
     mti_regather *r = user;
     mt_release(r->piece);
-    mt_release(r->kept);
     mti_pass_release(r->pass);
     mti_free(r);
 }
 
-mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, const mt_group *group)
+/* Saves of `whole` keep `piece` from now on. */
+static mti_regather *begin(mt_tensor *whole, mt_tensor *piece, mti_regather how)
 {
     static const mt_saved_hooks hooks = {keep_piece, gather_again, drop_piece, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
-    if (!r) return NULL;
-    *r = (mti_regather){.whole = mt_storage_of(whole).serial,
-                        .piece = mt_detach(piece),
-                        .dim = dim,
-                        .group = *group,
-                        .dtype = mt_dtype_of(whole),
-                        .layout = mt_layout_of(whole)};
+    if (!r) {
+        mti_pass_release(how.pass);
+        return NULL;
+    }
+    *r = how;
+    r->whole = mt_storage_of(whole).serial;
+    r->layout = mt_layout_of(whole);
+    r->piece = mt_detach(piece);
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
     return NULL;
 }
 
-bool mti_regather_keeps(mti_regather *r, mt_tensor *whole)
+mti_regather *mti_regather_param(mt_tensor *whole, mt_tensor *shard, mti_pass *pass, int in_unit)
 {
-    r->kept = mt_detach(whole);
-    return r->kept != NULL;
-}
-
-/* From now on backward takes parameter `nth` of the block of this pass. */
-static void take_from_block(mti_regather *r, mti_pass *pass, int nth)
-{
-    r->pass = mti_pass_retain(pass);
-    r->nth = nth;
+    return begin(whole, shard, (mti_regather){.pass = mti_pass_retain(pass), .in_unit = in_unit});
 }
 
 bool mti_regather_end(mti_regather *r)
@@ -153,7 +103,7 @@ mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *
         return same ? run(m, same) : NULL;
     }
     MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, &group); /* [b,s/t,d] -> [b,s,d] */
-    mti_regather *r = whole ? mti_regather_begin(whole, x, 1, &group) : NULL;
+    mti_regather *r = whole ? begin(whole, x, (mti_regather){.group = group}) : NULL;
     if (!r) return NULL;
     mt_tensor *y = run(m, whole);
     if (!mti_regather_end(r)) mt_set(&y, NULL);
@@ -310,178 +260,4 @@ bool mti_share_draws(mt_module *m, const mt_parallel *h)
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
         if (!mti_share_draws(child, h)) return false;
     return true;
-}
-
-/* ---- ZeRO 3: parameters as pieces ---- */
-
-#define MOST_PARAMS 2 /* of one module of ours: weight and bias */
-
-typedef struct cut_param {
-    const char *name;
-    mt_dtype dtype; /* of the whole */
-    int rank;
-    int64_t shape[MT_MAX_RANK];
-    int nth; /* in the block */
-} cut_param;
-
-typedef struct cut {
-    mt_group group;
-    bool f32_reduce;
-    mti_kept *kept;  /* NULL: gathered while the module runs ... */
-    mti_unit *block; /* ... or, not NULL, while the block does */
-    int n;
-    cut_param params[MOST_PARAMS];
-} cut;
-
-static bool is_product(const mt_module *m)
-{
-    const char *kind = mt_module_kind(m);
-    return !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
-}
-
-/* Where autocast runs m's product in 16 bits, the piece is cast before it is gathered, as FSDP
- * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
-static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *c,
-                               const cut_param *p)
-{
-    mt_dtype dtype = p->dtype;
-    if (dtype != mt_dtype_of(piece))
-        return gather_flat(piece, dtype, c->f32_reduce, &c->group, p->rank, p->shape);
-    if (dtype == MT_F32 && is_product(m)) mt_autocast_active(&dtype);
-    MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
-    return cast ? gather(cast, 0, &c->group, p->rank, p->shape) : NULL;
-}
-
-static mt_tensor *gather_kept(const mt_module *m, const char *name, void *cut_of)
-{
-    const cut *c = cut_of;
-    int i = 0;
-    while (strcmp(c->params[i].name, name) != 0) i++;
-    return gather_param(m, mt_module_param(m, name), c, &c->params[i]);
-}
-
-static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result, bool *supplied)
-{
-    *supplied = !strcmp(call->op, "all_gather");
-    if (*supplied) result->outputs[0] = mt_retain(user);
-    return MT_OK;
-}
-
-/* The same as gather_param of what the block has gathered: recorded as if it were done here. */
-static mt_tensor *take_gathered(mt_tensor *piece, mt_tensor *flat, const cut *c, const cut_param *p)
-{
-    static const mt_op_hooks hooks = {.before = supply};
-    if (mt_push_op_hooks(&hooks, flat) != MT_OK) return NULL;
-    mt_tensor *y =
-        gather_flat(piece, mt_dtype_of(flat), c->f32_reduce, &c->group, p->rank, p->shape);
-    if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
-    return y;
-}
-
-static mti_regather *make_whole_of_block(mt_tensor *piece, const cut *c, const cut_param *p,
-                                         mt_tensor **whole)
-{
-    mti_pass *pass = mti_unit_running(c->block);
-    *whole = take_gathered(piece, mti_pass_flat(pass, p->nth), c, p);
-    mti_regather *r = *whole ? mti_regather_begin(*whole, piece, 0, &c->group) : NULL;
-    if (r) take_from_block(r, pass, p->nth);
-    return r;
-}
-
-/* The whole of m's parameter, and the hook that lets the tape keep its piece. */
-static mti_regather *make_whole(const mt_module *m, mt_tensor *piece, const cut *c,
-                                const cut_param *p, mt_tensor **whole)
-{
-    if (c->block) return make_whole_of_block(piece, c, p, whole);
-    mt_tensor *kept = c->kept ? mti_kept_whole(c->kept, piece) : NULL;
-    *whole = kept ? mt_retain(kept) : gather_param(m, piece, c, p);
-    mti_regather *r = *whole ? mti_regather_begin(*whole, piece, 0, &c->group) : NULL;
-    if (!r || !kept || mti_regather_keeps(r, kept)) return r;
-    mti_regather_end(r);
-    return NULL;
-}
-
-/* Runs m with whole parameters; the tape keeps their pieces. */
-static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
-{
-    const cut *c = user;
-    mt_tensor *whole[MOST_PARAMS] = {NULL}, *piece[MOST_PARAMS], *y = NULL;
-    mti_regather *hooks[MOST_PARAMS];
-    int n = 0;
-    bool ok = true;
-    for (; ok && n < c->n; n++) {
-        const cut_param *p = &c->params[n];
-        piece[n] = mt_module_param(m, p->name);
-        hooks[n] = make_whole(m, piece[n], c, p, &whole[n]);
-        ok = hooks[n] != NULL;
-        if (!ok) break;
-        mti_module_lend_param(m, p->name, whole[n]);
-    }
-    if (ok) y = mti_module_run_inner(m, x);
-    for (int i = n - 1; i >= 0; i--) { /* what began last ends first */
-        ok = mti_regather_end(hooks[i]) && ok;
-        mti_module_lend_param(m, c->params[i].name, piece[i]);
-    }
-    for (int i = 0; i < c->n; i++) mt_release(whole[i]);
-    if (!ok) mt_set(&y, NULL);
-    return y;
-}
-
-int64_t mti_piece_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
-
-/* Zeros, until mti_rank_draw gives it values. */
-static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
-{
-    if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
-    int64_t n = mti_piece_count(whole, cutter->group.ranks);
-    int64_t cols = mt_rank(whole) > 1 ? mt_shape(whole)[mt_rank(whole) - 1] : 1;
-    mt_dtype dtype = cutter->f32 ? MT_F32 : mt_dtype_of(whole);
-    mt_tensor *piece = mt_zeros(cutter->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
-                                (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
-    const mti_cut_shape shape = {piece, mt_numel(whole) / (cols ? cols : 1), cols};
-    if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
-                  mt_set_requires_grad(piece, mt_requires_grad(whole)) != MT_OK ||
-                  !MTI_PUSH(&cutter->shapes, shape)))
-        mt_set(&piece, NULL);
-    if (whole == cutter->shared) cutter->piece = piece;
-    return piece;
-}
-
-static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *name)
-{
-    mt_tensor *whole = mt_module_param(m, name);
-    if (!whole) return true;
-    cut_param *p = &c->params[c->n++];
-    *p = (cut_param){.name = name, .dtype = mt_dtype_of(whole), .rank = mt_rank(whole)};
-    memcpy(p->shape, mt_shape(whole), (size_t)p->rank * sizeof *p->shape);
-    mt_tensor *piece = piece_of(cutter, whole);
-    if (!piece) return false;
-    mt_release(mti_module_swap_param(m, name, piece));
-    if (c->block) return (p->nth = mti_unit_add(c->block, piece, p->dtype, is_product(m))) >= 0;
-    return !c->kept || mti_kept_add(c->kept, m, name, gather_kept, c);
-}
-
-bool mti_cut_params(mt_module *m, mti_cutter *cutter)
-{
-    if (mt_module_param(m, "weight")) {
-        cut *c = mti_malloc(sizeof *c);
-        if (!c) return false;
-        *c = (cut){.group = cutter->group,
-                   .f32_reduce = cutter->f32_reduce,
-                   .kept = cutter->kept,
-                   .block = cutter->block};
-        mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
-        if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
-            return false;
-    }
-    mt_module *child;
-    mti_kept *kept = cutter->kept;
-    const bool is_block = !strcmp(mt_module_kind(m), "block");
-    bool ok = true;
-    if (is_block) cutter->kept = NULL;
-    if (is_block && cutter->blocks) ok = (cutter->block = mti_units_add(cutter->blocks, m)) != NULL;
-    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
-        ok = mti_cut_params(child, cutter);
-    if (is_block) cutter->kept = kept, cutter->block = NULL;
-    return ok;
 }

@@ -228,19 +228,19 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 }
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
- * parameter by a piece on the cutter's. */
-static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_cutter *cutter)
+ * parameter by a shard on the sharder's. */
+static mt_module *make_in_shards(mti_share *s, const mt_lora_options *lora, mti_sharder *sharder)
 {
     mt_device *separate = mt_device_open("meta");
     const mt_parallel h = s->parallel;
-    const bool keeps = h.keep_root, by_block = h.gather != MT_GATHER_MODULE;
-    mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
+    const bool keeps = h.fsdp & MT_FSDP_KEEP_ROOT;
+    mt_module *m = separate ? make(separate, s, lora, &sharder->shared) : NULL;
     if (!separate) mti_free(s);
-    if (m && keeps) cutter->kept = mti_kept_new(m);
-    if (m && by_block) cutter->blocks = mti_units_new(cutter->device, &cutter->group, &h);
-    m = mti_module_complete(m, m && (!keeps || cutter->kept) && (!by_block || cutter->blocks) &&
-                                   mti_cut_params(m, cutter));
-    mti_units_release(cutter->blocks);
+    sharder->units = m ? mti_units_new(sharder->device, &sharder->group, &h) : NULL;
+    if (sharder->units && keeps) sharder->unit = mti_units_add(sharder->units, MTI_UNIT_ROOT, m);
+    m = mti_module_complete(m, sharder->units && (sharder->unit || !keeps) &&
+                                   mti_shard_params(m, sharder));
+    mti_units_release(sharder->units);
     if (m) mti_module_mark_pieces(m);
     mt_device_release(separate);
     return m;
@@ -297,19 +297,20 @@ static bool check_masks(const mt_device *device, const mti_share *s)
 /* Files and first values are those of a model whose parameters have one type. */
 static bool check_shards(const mt_device *device, const mt_parallel *h)
 {
-    return !h->f32_shards || !mt_device_has_data(device) ||
+    return !(h->fsdp & MT_FSDP_F32_SHARDS) || !mt_device_has_data(device) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "rank: f32_shards on %s: a rank's weights are drawn, saved and read in "
-                         "the config's dtype; need meta, or no f32_shards",
+                         "rank: f32 shards on %s: a rank's weights are drawn, saved and read in "
+                         "the config's dtype; need meta, or no f32 shards",
                          mt_device_kind(device));
 }
 
 static bool check_pieces(bool pieces, const mt_parallel *h, const mt_lora_options *lora)
 {
-    if (h->keep_root && lora)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "rank: keep_root with adapters: what is frozen gets no gradient, "
-                             "after which it could be let go; need one of the two");
+    if ((h->fsdp & MT_FSDP_KEEP_ROOT) && lora)
+        return mti_fail_bool(
+            MT_ERR_UNSUPPORTED,
+            "rank: fsdp keeps the root, with adapters: what is frozen gets no gradient, "
+            "after which it could be let go; need one of the two");
     return !pieces || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
@@ -324,7 +325,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
-    bool pieces = h->zero == 3 && (replicas > 1 || h->f32_shards),
+    bool pieces = h->zero == 3 && (replicas > 1 || (h->fsdp & MT_FSDP_F32_SHARDS)),
          shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
         !check_masks(device, &made) || !check_pieces(pieces, h, lora))
@@ -333,19 +334,19 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!s) return NULL;
     *s = made;
     mt_tensor *tied;
-    mti_cutter cutter = {.device = device,
-                         .group = mti_data_group(h),
-                         .f32 = h->f32_shards,
-                         .f32_reduce = h->f32_reduce};
+    mti_sharder sharder = {.device = device,
+                           .group = mti_data_group(h),
+                           .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
+                           .by_block = h->fsdp & MT_FSDP_BLOCK};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
-    mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);
+    mt_module *m = pieces ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
     if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, lora, seed, offset));
+            m, m && mti_rank_draw(m, &made, pieces ? &sharder : NULL, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
     if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
-    mti_free(cutter.shapes.at);
+    mti_free(sharder.wholes.at);
     return m;
 }
 

@@ -37,8 +37,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     h.zero = 0;
-    h.f32_shards = h.f32_reduce = h.keep_root = h.keep_last = false;
-    h.gather = MT_GATHER_MODULE;
+    h.fsdp = 0;
     return h;
 }
 
@@ -114,42 +113,30 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                    layers_of(c));
 }
 
-static bool check_gathered(const mt_parallel *h)
+static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
 {
-    if (!in_range("gather", h->gather, MT_GATHER_MODULE, MT_GATHER_AHEAD) ||
-        !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER))
-        return false;
-    if (h->gather != MT_GATHER_MODULE && h->zero != 3)
+    const bool root = h->fsdp & MT_FSDP_KEEP_ROOT, last = h->fsdp & MT_FSDP_KEEP_LAST;
+    if (!in_range("fsdp", h->fsdp, 0, MT_FSDP_TORCHTITAN)) return false;
+    if (h->fsdp && h->zero != 3)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: gather is %d with ZeRO stage %d, which keeps whole "
+                             "parallel: fsdp is %u with ZeRO stage %d, which keeps whole "
                              "parameters; need stage 3",
-                             (int)h->gather, h->zero);
-    return !h->keep_last || (h->gather != MT_GATHER_MODULE && h->pipeline == 1) ||
+                             h->fsdp, h->zero);
+    if (last && (!(h->fsdp & MT_FSDP_BLOCK) || h->pipeline > 1))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: fsdp is %u, which keeps the last block, and pipeline "
+                             "%" PRId64 "; need blocks that are gathered whole, and pipeline 1",
+                             h->fsdp, h->pipeline);
+    if (root && (h->pipeline > 1 || !mti_is_whole(c->kind)))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: fsdp is %u, which keeps the root, of a %s with pipeline "
+                             "%" PRId64 "; need a gpt, bert or llama, and pipeline 1",
+                             h->fsdp, mt_model_kind_name(c->kind), h->pipeline);
+    return !(h->fsdp & MT_FSDP_F32_SHARDS) || mt_dtype_size(c->dtype) == 2 ||
            mti_fail_bool(MT_ERR_ARGUMENT,
-                         "parallel: keep_last with gather %d and pipeline %" PRId64
-                         "; need blocks that are gathered whole, and pipeline 1",
-                         (int)h->gather, h->pipeline);
-}
-
-static bool check_shards(const mt_parallel *h, const mt_model_config *c)
-{
-    if (h->f32_reduce && !h->f32_shards)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: f32_reduce without f32_shards; need both or neither");
-    if (h->f32_shards && h->zero != 3)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: f32_shards with ZeRO stage %d, which keeps whole "
-                             "parameters; need stage 3",
-                             h->zero);
-    if (h->keep_root && (h->zero != 3 || h->pipeline > 1 || !mti_is_whole(c->kind)))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: keep_root of a %s with zero %d and pipeline %" PRId64
-                             "; need a gpt, bert or llama, zero 3 and pipeline 1",
-                             mt_model_kind_name(c->kind), h->zero, h->pipeline);
-    return !h->f32_shards || mt_dtype_size(c->dtype) == 2 ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "parallel: f32_shards of a model in %s; need one in bf16 or f16",
-                         mt_dtype_name(c->dtype));
+                         "parallel: fsdp is %u, with f32 shards, of a model in %s; need one in "
+                         "bf16 or f16",
+                         h->fsdp, mt_dtype_name(c->dtype));
 }
 
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
@@ -159,8 +146,9 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     *s = (mti_share){.parallel = mti_filled_in(parallel ? parallel : &alone)};
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
-        !check_comms(h) || !check_model(h, &s->whole) || !check_shards(h, &s->whole) ||
-        !check_gathered(h) || !in_range("part", part, 0, h->interleave - 1))
+        !check_comms(h) || !check_model(h, &s->whole) || !check_fsdp(h, &s->whole) ||
+        !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER) ||
+        !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;

@@ -164,7 +164,7 @@ static int64_t run_at(const part *p, int64_t i, int64_t n, int64_t *at)
     return run < n ? run : n;
 }
 
-bool mti_each_run(const mti_share *s, const char *path, const mti_cut_shape *own,
+bool mti_each_run(const mti_share *s, const char *path, const mti_matrix *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user)
 {
     const part p = part_of(s, path, own->rows, own->cols, whole);
@@ -349,20 +349,20 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
     return draw_part(t, from, own, &p, &d);
 }
 
-static const mti_cut_shape *shape_of(const mti_cutter *cutter, const mt_tensor *piece)
+static const mti_matrix *shape_of(const mti_sharder *sharder, const mt_tensor *shard)
 {
-    for (size_t i = 0; cutter && i < cutter->shapes.n; i++)
-        if (cutter->shapes.at[i].piece == piece) return &cutter->shapes.at[i];
+    for (size_t i = 0; sharder && i < sharder->wholes.n; i++)
+        if (sharder->wholes.at[i].shard == shard) return &sharder->wholes.at[i];
     return NULL;
 }
 
 static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
-                     const mti_cutter *cutter, const model_draws *w)
+                     const mti_sharder *sharder, const model_draws *w)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *t = list[i].tensor;
-        const mti_cut_shape *cut = shape_of(cutter, t);
+        const mti_matrix *cut = shape_of(sharder, t);
         int64_t rows = cut ? cut->rows : mt_shape(t)[0];
         int64_t cols = cut ? cut->cols : mt_rank(t) > 1 ? mt_shape(t)[1] : 1;
         ok = draw_param(t, list[i].name, rows, cols, s, w);
@@ -373,14 +373,14 @@ static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
     return ok;
 }
 
-bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_cutter *cutter,
+bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_sharder *sharder,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset)
 {
     const mt_named_tensor *list;
     size_t n;
     model_draws w = {.seed = seed, .offset = offset};
     bool ok = open_draws(&w, s, lora) && mt_module_params(m, &list, &n) == MT_OK &&
-              draw_all(list, n, s, cutter, &w);
+              draw_all(list, n, s, sharder, &w);
     close_draws(&w);
     return ok;
 }

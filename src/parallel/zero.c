@@ -31,7 +31,7 @@ static mt_tensor *flat(mt_tensor *t) { return mt_reshape(t, MT_SHAPE(-1)); }
 /* This rank's piece, a view: of a matrix, a matrix of one row. */
 static mt_tensor *own_piece(mt_tensor *whole, const mt_group *group)
 {
-    int64_t n = mt_numel(whole), length = mti_piece_count(whole, group->ranks);
+    int64_t n = mt_numel(whole), length = mti_shard_count(whole, group->ranks);
     int64_t from = group->rank * length < n ? group->rank * length : n;
     mt_tensor *v = mt_detach(whole);
     mt_set(&v, v ? flat(v) : NULL);
@@ -52,7 +52,7 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
     const piece *p = user;
     mt_tensor *g = flat(mt_grad(leaf));
-    int64_t padding = mti_piece_count(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
+    int64_t padding = mti_shard_count(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
     if (g && padding) {
         MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);

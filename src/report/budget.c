@@ -17,10 +17,7 @@ static double percent_again(const mt_flops *f)
 static void part_cells(mti_table *t, const mt_budget_part *part, const char *keeps)
 {
     long long from = part->from, to = part->from + part->n - 1;
-    if (from == to)
-        mti_table_cell(t, "h.%lld", from);
-    else
-        mti_table_cell(t, "h.%lld-%lld", from, to);
+    mti_table_cell(t, from == to ? "h.%lld" : "h.%lld-%lld", from, to);
     if (part->core)
         mti_table_cell(t, "the core of attention is computed again");
     else if (!part->group)
@@ -52,28 +49,22 @@ static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *
 bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, const mti_style *style)
 {
     mt_budget_figures f = mti_budget_figures_of(b->plan);
-    char budget[MTI_NUMBER], peak[MTI_NUMBER], again[MTI_NUMBER], real[MTI_NUMBER], text[240];
-    mti_heading(out, style, "Checkpoints within %s bytes",
-                mti_thousands(budget, (int64_t)b->workload->budget));
+    mti_heading(out, style, "Checkpoints within %s bytes", MTI_THOUSANDS(b->workload->budget));
     if (!print_parts(b->plan, out, style)) return false;
-    mti_thousands(real, (int64_t)measured);
-    mti_format(text, sizeof text,
-               "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
-               mti_thousands(peak, (int64_t)f.peak), measured ? ", " : "", measured ? real : "",
-               measured ? " measured" : "", mti_scaled(again, (double)f.flops.recompute),
-               f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
-    mti_print_line(out, style, text);
+    mti_print_line(
+        out, style, "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
+        MTI_THOUSANDS(f.peak), measured ? ", " : "", measured ? MTI_THOUSANDS(measured) : "",
+        measured ? " measured" : "", MTI_SCALED((double)f.flops.recompute),
+        f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
     mti_print(out, "  found in %.2f s with %d simulated runs\n", b->seconds, b->n_simulations);
     return true;
 }
 
 static void figure_cells(mti_table *t, const mt_budget_figures *f)
 {
-    char text[MTI_NUMBER];
-    mti_table_bytes(t, (int64_t)f->peak);
-    mti_table_cell(t, "%s%s", mti_scaled(text, (double)f->flops.recompute),
-                   f->flops.recompute ? "FLOP" : " FLOP");
-    mti_table_cell(t, "%.1f %%", percent_again(&f->flops));
+    mti_table_cells(t, "%s|%s%s|%.1f %%", MTI_THOUSANDS(f->peak),
+                    MTI_SCALED((double)f->flops.recompute), f->flops.recompute ? "FLOP" : " FLOP",
+                    percent_again(&f->flops));
 }
 
 bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_style *style)

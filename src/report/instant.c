@@ -34,22 +34,15 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
             n_rest += holder->n;
             continue;
         }
-        mti_table_cell(t, "%s", mt_category_name(holder->category));
-        mti_table_cell(t, "%s", *holder->module ? holder->module : "-");
-        mti_table_cell(t, "%s", *holder->op ? holder->op : "-");
-        mti_table_cell(t, "%s", kept_text(holder, kept, sizeof kept));
-        if (holder->n > 1)
-            mti_table_cell(t, "%zu x", holder->n);
-        else
-            mti_table_skip(t, 1);
+        mti_table_cells(t, "%s|%s|%s|%s", mt_category_name(holder->category),
+                        *holder->module ? holder->module : "-", *holder->op ? holder->op : "-",
+                        kept_text(holder, kept, sizeof kept));
+        mti_table_cell(t, holder->n > 1 ? "%zu x" : "", holder->n);
         mti_table_bytes(t, (int64_t)holder->bytes);
     }
     if (n_rest) {
         mti_table_ink(t, MTI_DIM);
-        mti_table_cell(t, "the rest");
-        mti_table_skip(t, 3);
-        mti_table_cell(t, "%zu x", n_rest);
-        mti_table_bytes(t, (int64_t)rest);
+        mti_table_cells(t, "the rest||||%zu x|%s", n_rest, MTI_THOUSANDS(rest));
     }
     return mti_table_finish(t, out, style);
 }
@@ -94,13 +87,39 @@ static const char *instant_text(const mti_measurement *m, size_t event, char *bu
 
 static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const mti_style *style)
 {
-    char bytes[MTI_NUMBER], where[256];
+    char where[256];
     size_t peak = mti_timeline_peak(&m->timeline);
-    const mt_mem_event *e = &m->timeline.events.at[peak];
     mti_heading(out, style, "What made the peak of %s bytes (%s)",
-                mti_thousands(bytes, (int64_t)e->current),
+                MTI_THOUSANDS(m->timeline.events.at[peak].current),
                 instant_text(m, peak, where, sizeof where));
     return print_instant(m, peak, n_rows, out, style);
+}
+
+/* ---- reserved by stream ---- */
+
+/* At the instant of the steady step at which most was reserved. */
+static int streams_of(const mti_measurement *m, mt_stream_stats out[MT_MAX_STREAMS])
+{
+    return mti_timeline_streams(&m->timeline, mti_timeline_most_reserved(&m->timeline), out);
+}
+
+bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"reserved by stream", "reserved", "allocated",
+                                           "free, for this stream alone"};
+    mt_stream_stats streams[MT_MAX_STREAMS];
+    int n = streams_of(m, streams);
+    if (n < 2) return true;
+    fputs("\n", out);
+    mti_table *t = mti_table_new("lrrr", headings);
+    for (int i = 0; i < n; i++) {
+        const mt_stream_stats *s = &streams[i];
+        mti_table_cell(t, "%s", s->name);
+        mti_table_bytes(t, (int64_t)s->reserved);
+        mti_table_bytes(t, (int64_t)s->allocated);
+        mti_table_bytes(t, (int64_t)(s->reserved - s->allocated));
+    }
+    return mti_table_finish(t, out, style);
 }
 
 /* ---- the timeline of both steps ---- */
@@ -146,13 +165,10 @@ static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style 
         const mt_mem_event *e = &tl->events.at[stretches[i].event];
         char bar[BAR + 1];
         if (stretches[i].event == peak) mti_table_ink(t, MTI_BOLD);
-        mti_table_cell(t, "%zu", stretches[i].event);
-        mti_table_cell(t, "%s", in_steady_step(m, stretches[i].event) ? "second" : "first");
-        mti_table_cell(t, "%s", e->phase);
-        mti_table_cell(t, "%s", e->module);
-        mti_table_cell(t, "%s", e->op);
-        mti_table_bytes(t, (int64_t)e->current);
-        mti_table_cell(t, "%s", bar_of(stretches[i].by_category, highest, bar));
+        mti_table_cells(t, "%zu|%s|%s|%s|%s|%s|%s", stretches[i].event,
+                        in_steady_step(m, stretches[i].event) ? "second" : "first", e->phase,
+                        e->module, e->op, MTI_THOUSANDS(e->current),
+                        bar_of(stretches[i].by_category, highest, bar));
     }
     bool ok = mti_table_finish(t, out, style);
     print_letters(out, style);
@@ -170,17 +186,11 @@ bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti
 static void print_needed(const mti_requirement *need, size_t capacity, FILE *out,
                          const mti_style *style)
 {
-    char bytes[MTI_NUMBER], reserved[MTI_NUMBER], text[MTI_NUMBER], more[MTI_NUMBER];
-    char line[200];
-    snprintf(line, sizeof line, "A device that is large enough needs %s bytes (%s); %s reserved",
-             mti_thousands(bytes, (int64_t)need->peak),
-             mti_bytes_text(text, sizeof text, need->peak),
-             mti_thousands(reserved, (int64_t)need->reserved));
-    mti_print_line(out, style, line);
+    mti_print_line(out, style, "A device that is large enough needs %s bytes (%s); %s reserved",
+                   MTI_THOUSANDS(need->peak), MTI_BYTES(need->peak), MTI_THOUSANDS(need->reserved));
     if (capacity && need->peak > capacity)
         mti_print(out, "It does not fit in %s: %s more are allocated at the peak\n",
-                  mti_bytes_text(text, sizeof text, capacity),
-                  mti_bytes_text(more, sizeof more, need->peak - capacity));
+                  MTI_BYTES(capacity), MTI_BYTES(need->peak - capacity));
 }
 
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out)
@@ -188,11 +198,11 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
     const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
     mti_style style = mti_style_of(out);
-    char bytes[MTI_NUMBER], where[256];
+    char where[256];
     mti_print_model(&p->workload, p->device, out, &style);
     mti_print_rank(&p->workload, m, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
-                mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category));
+                MTI_THOUSANDS(e->requested), mt_category_name(e->category));
     mti_print(out, "%s\n", instant_text(m, event, where, sizeof where));
     if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out, &style);
     fputs("Who held what at that moment:\n", out);
@@ -261,6 +271,23 @@ void mti_describe_refusal(mti_fields *f, const void *refusal)
                     MTI_SIZES({"peak", p->needed.peak}, {"reserved", p->needed.reserved}));
 }
 
+static void describe_stream(mti_fields *f, const void *stream)
+{
+    const mt_stream_stats *s = stream;
+    mti_field_text(f, "name", s->name);
+    mti_field_size(f, "reserved", s->reserved);
+    mti_field_size(f, "allocated", s->allocated);
+    mti_field_size(f, "free", s->reserved - s->allocated);
+}
+
+void mti_field_streams(mti_fields *f, const mti_measurement *m)
+{
+    mt_stream_stats streams[MT_MAX_STREAMS] = {{0}};
+    int n = streams_of(m, streams);
+    if (mti_field_there(f, n > 1))
+        mti_field_list(f, "streams", describe_stream, streams, (size_t)n, sizeof *streams);
+}
+
 void mti_describe_event(mti_fields *f, const void *event)
 {
     const mt_mem_event *e = event;
@@ -277,4 +304,5 @@ void mti_describe_event(mti_fields *f, const void *event)
     mti_field_text(f, "op", e->op);
     mti_field_size(f, "current", e->current);
     mti_field_size(f, "reserved", e->reserved);
+    if (mti_field_there(f, e->stream > 0)) mti_field_text(f, "stream", e->stream_name);
 }

@@ -22,7 +22,8 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style);
 
 /* A row of an equation: sign, bytes, text; and its last row, which has to be 0, or `alarm` follows.
  */
-void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text);
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *fmt, ...)
+    MT_PRINTF(4, 5);
 void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm);
 bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style);
 
@@ -66,5 +67,7 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
 bool mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style);
 /* Prints who held memory at the peak and, if `whole`, the timeline of both steps. */
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
+/* What each stream reserves, where there are several. */
+bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style);
 
 #endif

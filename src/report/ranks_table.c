@@ -9,10 +9,8 @@ static bool is_narrow(const mti_style *style) { return style->elides && style->w
 static bool print_formulas(FILE *out, const mti_style *style)
 {
     mti_table *t = mti_table_new("ll", NULL);
-    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
-        mti_table_cell(t, "%s", mti_ranks_techniques[k]);
-        mti_table_cell(t, "%s", mti_ranks_formulas[k]);
-    }
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++)
+        mti_table_cells(t, "%s|%s", mti_ranks_techniques[k], mti_ranks_formulas[k]);
     fputs("  by these formulas:\n", out);
     return mti_table_finish(t, out, style);
 }
@@ -22,8 +20,7 @@ static bool print_layers(const mti_ranks_result *r, FILE *out, const mti_style *
     mti_table *t = mti_table_new(
         "lorrrr", (const char *const[]){"technique", "a layer", "22B", "175B", "530B", "1T"});
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
-        mti_table_cell(t, "%s", mti_ranks_techniques[k]);
-        mti_table_cell(t, "%s", mti_ranks_formulas[k]);
+        mti_table_cells(t, "%s|%s", mti_ranks_techniques[k], mti_ranks_formulas[k]);
         for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->layer[k][i].formula);
     }
     if (!mti_table_finish(t, out, style)) return false;
@@ -39,12 +36,8 @@ static bool print_stages(const mti_ranks_result *r, FILE *out, const mti_style *
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
         mti_table_cell(t, "%s", mti_ranks_techniques[k]);
         for (size_t i = 0; i < MTI_RANKS_MODELS; i++) {
-            char scaled[MTI_NUMBER];
             size_t saved = r->stage[k][i].saved;
-            if (is_narrow(style))
-                mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, saved));
-            else
-                mti_table_bytes(t, (int64_t)saved);
+            mti_table_cell(t, "%s", is_narrow(style) ? MTI_BYTES(saved) : MTI_THOUSANDS(saved));
         }
     }
     mti_table_rule(t);

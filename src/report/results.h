@@ -147,6 +147,8 @@ mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_d
     mti_describe_refusal;
 void mti_describe_division(mti_fields *f, const mt_parallel *division);
 void mti_field_flops(mti_fields *f, const mt_flops *flops);
+/* The key "streams", where a measurement has several. */
+void mti_field_streams(mti_fields *f, const mti_measurement *m);
 /* The keys "formula" and "budget": null where there is none. measured: as mti_print_budget;
  * front: with other budgets. */
 void mti_field_formula(mti_fields *f, const mti_formula *formula);

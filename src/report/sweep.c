@@ -57,16 +57,14 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
     char text[40];
     mti_table_cell(t, "%s", r->entry->label);
     if (r->refused) {
-        mti_table_cell(t, "-");
-        mti_table_cell(t, "out of memory");
+        mti_table_cells(t, "-|out of memory");
         for (int i = 0; i < 2 + shown.times + shown.gradients + shown.losses; i++)
             mti_table_cell(t, "-");
         return;
     }
-    mti_table_bytes(t, (int64_t)r->saved);
-    mti_table_cell(t, "%s", r->formula.known ? r->formula.text : "no formula");
-    mti_table_bytes(t, (int64_t)r->steady.peak);
-    mti_table_bytes(t, (int64_t)r->steady.reserved);
+    mti_table_cells(t, "%s|%s|%s|%s", MTI_THOUSANDS(r->saved),
+                    r->formula.known ? r->formula.text : "no formula",
+                    MTI_THOUSANDS(r->steady.peak), MTI_THOUSANDS(r->steady.reserved));
     if (shown.times) number_cell(t, "%.2f", r->step_s * 1e3);
     if (shown.gradients) mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
     if (shown.losses)
@@ -134,7 +132,6 @@ static void print_letters(const mti_sweep_result *results, size_t n, FILE *out,
 static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
 {
     bool narrow = is_narrow(style), any = false;
-    char saved[MTI_NUMBER];
     for (size_t i = 0; i < n; i++) any = any || results[i].formula.known;
     if (!any) return true;
     mti_table *t =
@@ -143,13 +140,11 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
     for (size_t i = 0; i < n; i++) {
         const mti_formula *f = &results[i].formula;
         if (!f->known) continue;
-        if (narrow) {
-            mti_table_note(t, 0, "%s: %s", results[i].entry->label,
-                           mti_thousands(saved, (int64_t)results[i].saved));
-        } else {
-            mti_table_cell(t, "%s", results[i].entry->label);
-            mti_table_bytes(t, (int64_t)results[i].saved);
-        }
+        const char *label = results[i].entry->label, *saved = MTI_THOUSANDS(results[i].saved);
+        if (narrow)
+            mti_table_note(t, 0, "%s: %s", label, saved);
+        else
+            mti_table_cells(t, "%s|%s", label, saved);
         mti_table_bytes(t, f->bytes);
         if (f->n_groups)
             mti_table_cell(t, "= %s, N = %lld", f->text, (long long)f->n_groups);
@@ -157,8 +152,7 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
             mti_table_cell(t, "= %s", f->text);
         for (int k = 0; k < f->n_residual; k++) {
             if (!narrow) mti_table_skip(t, 2);
-            mti_table_bytes(t, f->residual[k].bytes);
-            mti_table_cell(t, "%s", f->residual[k].text);
+            mti_table_cells(t, "%s|%s", MTI_THOUSANDS(f->residual[k].bytes), f->residual[k].text);
         }
     }
     mti_heading(out, style, "Saved bytes, formula and what it leaves out");

@@ -42,7 +42,7 @@ size_t mti_text_line(const char *text, int columns);
 /* A paragraph, broken at spaces; every line is indented. */
 void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
 /* A line of prose, which a terminal gets in as many as it takes. */
-void mti_print_line(FILE *out, const mti_style *style, const char *text);
+void mti_print_line(FILE *out, const mti_style *style, const char *fmt, ...) MT_PRINTF(3, 4);
 /* All lines of a text, each under 2 KiB. */
 void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char *text);
 /* A line whose first bytes, as far as they are in the first line, are in an ink. */
@@ -60,6 +60,7 @@ const char *mti_scaled(char buf[MTI_NUMBER], double value); /* "137.4 G", "4.10 
 /* "3.14e23", for what no unit reaches. */
 const char *mti_power_of_ten(char buf[MTI_NUMBER], double value);
 const char *mti_duration(char buf[MTI_NUMBER], double seconds); /* "1:02:03", "2:03", "45 s" */
+#define MTI_SCALED(value) mti_scaled((char[MTI_NUMBER]){0}, value)
 
 /* ---- tables ---- */
 
@@ -74,6 +75,8 @@ typedef struct mti_table mti_table;
 mti_table *mti_table_new(const char *columns, const char *const *headings);
 void mti_table_free(mti_table *table);
 void mti_table_cell(mti_table *table, const char *fmt, ...) MT_PRINTF(2, 3);
+/* Several cells, with bars between them: "%s|%zu||%s". */
+void mti_table_cells(mti_table *table, const char *fmt, ...) MT_PRINTF(2, 3);
 void mti_table_bytes(mti_table *table, int64_t value); /* a cell with thousands */
 void mti_table_skip(mti_table *table, int n_cells);    /* empty cells */
 void mti_table_ink(mti_table *table, mti_ink ink);     /* of the row being filled */

@@ -31,9 +31,8 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
             bool compared = measured && !f->skipped && !f->stopped;
             if (compared && difference) mti_table_ink(t, MTI_BAD);
             if (i == 0) {
-                mti_table_bytes(t, f->rank);
-                mti_table_bytes(t, f->stage);
-                mti_table_bytes(t, (int64_t)f->n_params);
+                mti_table_cells(t, "%s|%s|%s", MTI_THOUSANDS(f->rank), MTI_THOUSANDS(f->stage),
+                                MTI_THOUSANDS(f->n_params));
             } else {
                 mti_table_skip(t, 3);
             }

@@ -221,6 +221,32 @@ void mt_mem_set_capacity(mt_device *d, size_t n)
     if (mti_given(d, "mem_set_capacity", "the device")) mti_pool_set_capacity(d->pool, n);
 }
 
+mt_status mt_mem_stream_begin(mt_stream_scope *scope, mt_device *d, const char *name)
+{
+    if (!scope) return mti_fail(MT_ERR_ARGUMENT, "mem_stream_begin: the scope is NULL");
+    *scope = (mt_stream_scope){0};
+    if (!mti_given(d, "mem_stream_begin", "the device")) return mt_last_status();
+    if (!name || !*name)
+        return mti_fail(MT_ERR_ARGUMENT, "mem_stream_begin: the name is %s",
+                        name ? "empty" : "NULL");
+    return mti_pool_stream_begin(d->pool, scope, name) ? MT_OK : mt_last_status();
+}
+
+void mt_mem_stream_end(mt_stream_scope *scope)
+{
+    if (scope)
+        mti_stream_end(scope);
+    else
+        mti_fail(MT_ERR_ARGUMENT, "mem_stream_end: the scope is NULL");
+}
+
+int mt_mem_get_streams(const mt_device *d, mt_stream_stats out[MT_MAX_STREAMS])
+{
+    if (!mti_given(d, "mem_get_streams", "the device")) return 0;
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "mem_get_streams: the result is NULL"), 0;
+    return mti_pool_get_streams(d->pool, out);
+}
+
 int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
 {
     if (!mti_given(d, "mem_add_observer", "the device")) return 0;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "backends/cpu/blas.h"
+#include "backends/cpu/products/blas.h"
 #include "backends/cpu/cpu.h"
 #include "mtt.h"
 #include "values.h"

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
-#include "backends/cpu/gemm.h"
+#include "backends/cpu/products/gemm.h"
 #include "mtt.h"
 
 void *__libc_memalign(size_t alignment, size_t n);

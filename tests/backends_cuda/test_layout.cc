@@ -3,9 +3,9 @@
 #define MTI_WHOLE_LAYOUTS
 #include <setjmp.h>
 #include <stdarg.h>
-#include "backends/cuda/attention.cuh"
-#include "backends/cuda/dims.cuh"
-#include "backends/cuda/reduce.cu"
+#include "backends/cuda/attention/attention.cuh"
+#include "backends/cuda/rows/dims.cuh"
+#include "backends/cuda/rows/reduce.cu"
 extern "C" {
 #include <cmocka.h>
 }

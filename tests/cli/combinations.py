@@ -1,20 +1,17 @@
 """Every pair of options of `profile` on meta: each works, with balanced books and no unexplained byte, or is
-refused with a reason. docs/combinations.md has the table: this test compares it, in the short form an eighth of it,
-and writes it if called with `write`. `all` does the same for the other models, and takes every pair that a sweep or a
-plan knows, too."""
+refused with a reason; so many work, and so many are refused. The short form takes an eighth of them. `page FILE` writes
+the table of all of them, `all` does the same for the other models and takes every pair that a sweep or a plan knows, too."""
 import concurrent.futures
 import itertools
 import json
 import os
 import pickle
-import re
 import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from lib import check, done, equal, run
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "combinations.md"
 SIZES = ["-b", "2", "-s", "16", "-d", "32", "-a", "4"]
 MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4", "--kv-heads", "2"],
           "bert": ["bert", *SIZES, "-l", "4"], "block": ["block", *SIZES]}
@@ -31,10 +28,10 @@ CHOICES = """--tp 2
 --dp 3 --zero 1
 --dp 3 --zero 2
 --dp 3 --zero 3
---dp 3 --zero 3 --dtype bf16 --f32-shards --f32-reduce
---dp 3 --zero 3 --keep-root
---dp 3 --zero 3 --gather ahead
---dp 3 --zero 3 --gather block --keep-last
+--dp 3 --zero 3 --dtype bf16 --fsdp f32-reduce
+--dp 3 --zero 3 --fsdp keep-root
+--dp 3 --zero 3 --fsdp ahead
+--dp 3 --zero 3 --fsdp block+keep-last
 --optimizer none
 --optimizer sgd
 --optimizer sgd-momentum
@@ -80,6 +77,9 @@ CHOICES = """--tp 2
 --html FILE
 --trace FILE
 --snapshot FILE""".splitlines()
+
+# Of all pairs, and of the short form's eighth: how many work, how many are refused.
+COUNTS = {1: (1715, 103), 8: (268, 10)}
 
 
 def options(choice):
@@ -157,30 +157,29 @@ def look_at_pairs(model, part=1):
         return {pair: job and job.result() for pair, job in found.items()}
 
 
-def same_reason(text):
-    """The reason without what differs from pair to pair."""
-    return text
+def counts(found):
+    """(how many pairs work, how many are refused)"""
+    kinds = [result[0] for result in found.values() if result]
+    return len(kinds) - kinds.count("refused"), kinds.count("refused")
 
 
 def page(found):
-    """docs/combinations.md."""
+    """The table, with a letter for each reason."""
     reasons = []
     cells = {}
     for (i, j), result in found.items():
         if result is None:
             cells[i, j] = " "
         elif result[0] == "refused":
-            reason = same_reason(result[1])
-            if reason not in reasons:
-                reasons.append(reason)
-            cells[i, j] = chr(ord("a") + reasons.index(reason))
+            if result[1] not in reasons:
+                reasons.append(result[1])
+            cells[i, j] = chr(ord("a") + reasons.index(result[1]))
         else:
             cells[i, j] = {"f": "=", "b": "+"}[result[0]]
-    counts = {kind: sum(c in kinds for c in cells.values())
-              for kind, kinds in (("=", "="), ("+", "+"), ("a", "abcdefghijklmnopqrstuvwxyz"))}
+    worked, refused = counts(found)
     lines = ["# Which options go together", "",
-             "Every pair of options of `memtape profile gpt --device meta` is run by `tests/cli/combinations.py`, which",
-             "also writes this page. " + f"{counts['='] + counts['+']} pairs work, {counts['a']} are refused.", "",
+             "Every pair of options of `memtape profile gpt --device meta` was run by `tests/cli/combinations.py`, which",
+             f"wrote this page. {worked} pairs work, {refused} are refused.", "",
              "- `=` works: the allocator's growth, the phases and the steady peak add up to the byte, and what is kept",
              "  is the closed formula and its named rows, with nothing left over",
              "- `+` works: the books balance in the same way; there is no closed formula for these choices",
@@ -197,27 +196,6 @@ def page(found):
     lines += ["", "## Refused", "", "| | why |", "|---|---|"]
     lines += [f"| {chr(ord('a') + k)} | {reason} |" for k, reason in enumerate(reasons)]
     return "\n".join(lines) + "\n"
-
-
-def on_page(text):
-    """What docs/combinations.md says: (the choices, {(i, j): "f", "b", or the reason}); None where nothing is said."""
-    reasons = dict(re.findall(r"^\| (\w) \| (.+) \|$", text, re.M))
-    rows = re.findall(rf"^     *\d+  ((?:  [^ ]|   ){{{len(CHOICES)}}})  (--.+)$", text, re.M)
-    said = {}
-    for i, (cells, _) in enumerate(rows):
-        for j in range(i + 1):
-            cell = cells[3 * j:3 * j + 3].strip()
-            said[j, i] = {"": None, "=": "f", "+": "b"}.get(cell, reasons.get(cell))
-    return [choice for _, choice in rows], said
-
-
-def compare(found):
-    """A part of the page with what was found."""
-    choices, said = on_page(PAGE.read_text())
-    equal(choices, CHOICES, "choices of docs/combinations.md, which combinations.py write writes")
-    for (i, j), result in found.items():
-        got = result and (result[1] if result[0] == "refused" else result[0])
-        equal(got, said.get((i, j)), f"docs/combinations.md, which combinations.py write writes: {CHOICES[i]}, {CHOICES[j]}")
 
 
 def in_sweeps(found):
@@ -257,24 +235,19 @@ def in_plans():
     check(worked > len(some), f"plans: only {worked} pairs of {len(some)} options work")
 
 
-def main(what):
-    if what or os.environ.get("MTT_LONG") == "1":
-        found = look_at_pairs("gpt")
-        text = page(found)
-        if what == "write":
-            PAGE.write_text(text)
-        check(PAGE.exists() and PAGE.read_text() == text, "docs/combinations.md is not what the program does; "
-              "run tests/cli/combinations.py write")
-    else:
-        found = look_at_pairs("gpt", 8)
-        compare(found)
-    in_sweeps(found)
+def main(what="", file=None):
+    part = 1 if what or os.environ.get("MTT_LONG") == "1" else 8
+    found = look_at_pairs("gpt", part)
+    if file:
+        Path(file).write_text(page(found))
+    equal(counts(found), COUNTS[part], "pairs that work, and that are refused")
+    if what != "page":
+        in_sweeps(found)
     if what == "all":
         in_plans()
         for model in ("llama", "bert", "block"):
-            kinds = [result[0] for result in look_at_pairs(model).values() if result]
-            print(f"{model}: {len(kinds) - kinds.count('refused')} pairs work")
+            print(f"{model}: {counts(look_at_pairs(model))[0]} pairs work")
     done()
 
 
-main(sys.argv[1] if len(sys.argv) > 1 else "")
+main(*sys.argv[1:])

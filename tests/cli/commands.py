@@ -13,7 +13,7 @@ from lib import check, done
 LONG = os.environ.get("MTT_LONG") == "1"
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
-COMPARED = {"figures.md", "experiments.md", "published.md"}
+COMPARED = {"experiments.md", "published.md"}
 COMPARED_LINE = re.compile(r"memtape (?!train (?!.*--device meta)|generate)")
 # Not a command: words that stand for others; a verb and the option that a sentence is about.
 PATTERN = re.compile(r"\.\.\.|\b(MODEL|TEXT|BYTES|OPTIONS|N|T)\b|config\.json|\w\|\w")

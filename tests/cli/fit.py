@@ -236,7 +236,7 @@ equal(fit("gpt", "--gpus", 1, "--gpu", "h100", "--dtype", "f32")["other_stack"],
 first = j["setups"][0]
 equal((first["offload"], j["host_memory"]), ("cpu", 512 * 10**9 // 8), "an offload, and one GPU's share of a node's memory")
 p = profile_of(j["command"])
-equal(first["host"], p["spared"]["offload"]["host_peak"], "the copies that are kept there")
+equal(first["host"], p["memory_options"]["offload"]["host_peak"], "the copies that are kept there")
 less = fit(*LORA, "--host-memory", f"{first['host'] - 1}B")
 enough = fit(*LORA, "--host-memory", f"{first['host']}B")
 equal(enough["setups"][0]["host"], first["host"], "just enough")

@@ -1,6 +1,8 @@
 """What the lessons quote of the program, and of their own programs in examples/, is what these print: each
 line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
-its file ("```c src/ops/ops.def") stands there as it is quoted."""
+its file ("```c src/ops/ops.def") stands there as it is quoted. "…" in a line is what differs
+from one machine to the next; a line "..." stands for lines that are left out, and is there wherever some are. A command that
+runs out of memory ends with status 1. `write` draws the pictures anew; `page FILE` only lists what is compared."""
 import functools
 import json
 import os
@@ -14,19 +16,15 @@ from lib import check, done, equal, run
 
 ROOT = Path(__file__).parent.parent.parent
 LESSONS = ROOT / "docs" / "lessons"
-FIGURES = LESSONS.parent / "figures.md"
-# All of their commands but trainings that do not run on meta. "…" in a line is what differs from
-# one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
-QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
-          "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
-          "mixed-precision.md", "optimizer.md", "own-backend.md", "own-op.md", "parallel.md", "planning.md", "slips.md",
-          "spending-less.md", "step.md", "timeline.md", "views.md", "walk.md", "workspaces.md"]
+# Every page but the index. Not compared: commands that train on data, or need MPI.
+QUOTED = sorted(path.name for path in LESSONS.glob("*.md") if path.name != "README.md")
+PLANNED = ("10-model-cost.md", "11-what-fits.md")
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg", "walk": "tape.svg",
             "gelu_or_relu": "storages.svg", "views": "views.svg"}
 
 
 LONG = os.environ.get("MTT_LONG") == "1"
-# The backend of own-backend.md, which the program does not find beside itself.
+# The backend of the lesson on one's own, which the program does not find beside itself.
 os.environ["MEMTAPE_TALLY_MODULE"] = str(Path(os.environ["EXAMPLES"]) / "libmemtape-tally.so")
 DRAWN = Path(tempfile.mkdtemp())
 drawn = set()
@@ -67,24 +65,36 @@ def plain(line):
 
 
 def quotations(text):
-    """(command, lines quoted after it, figure after a "#" in its line) of the indented blocks."""
-    found, open_one = [], False
-    for line in re.sub(r"\\\n\s+", "", text).splitlines():
-        if re.match(r" {4,}(\$ )?(memtape (?!train (?!.*--device meta)|generate)|build/examples/)", line):
-            command, _, figure = line.strip(" $").partition("  # ")
-            found.append((command, [], figure))
-            open_one = True
-        elif line.startswith("    ") and open_one:
-            found[-1][1].extend([plain(line)] if line.strip() not in ("", "...") else [])
-        elif line.strip():  # prose: indented lines after it are not output
-            open_one = False
+    """(command, lines quoted of what it prints) of the blocks of a lesson that are marked as a console's."""
+    found = []
+    for block in re.findall(r"^ *```console\n(.*?)^ *```$", text, re.S | re.M):
+        for part in re.split(r"^ *\$ ", re.sub(r"\\\n\s+", "", block), flags=re.M)[1:]:
+            command, *lines = [plain(line) for line in part.splitlines()]
+            if re.match(r"memtape (?!train (?!.*--device meta)|generate)|build/examples/", command):
+                found.append((command, lines))
     return found
 
 
-def figures():
+def lacks(quoted, printed):
+    """The first quoted line that is not printed where the quotation has it: in order, and with "..." wherever lines are left out."""
+    at, jump = 0, False
+    for line in [*quoted, None]:
+        if line == "...":
+            jump = True
+            continue
+        wanted = re.compile(re.escape(line or "").replace("…", ".*"))
+        places = range(at, len(printed)) if line else [len(printed)]
+        place = next((i for i in places if not line or wanted.fullmatch(printed[i])), None)
+        if place is None or (place > at) != jump:
+            return line or "the end, without or with a line of dots"
+        at, jump = place + 1, False
+    return None
+
+
+def figures(*pages):
     """(command, formula, measured) for each row; "the same, `-b 16`" adds -b 16 to the row before."""
     command, rows = "", []
-    for line in (LESSONS / "planning.md").read_text().splitlines():
+    for line in "".join((LESSONS / name).read_text() for name in pages).splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) != 5 or "`" not in cells[0]:
             continue
@@ -94,48 +104,55 @@ def figures():
     return rows
 
 
-def figures_page(quoted):
-    """docs/figures.md: each command of the lessons, and what of its output is compared; {lesson: its quotations}."""
+def figures_page(docs):
+    """Each command of the lessons, and what of its output is compared; `docs` is where its links find the folder."""
     lines = ["# The figures of the lessons, and what checks them", "",
              "Every command below is run by the tests, and every line that the lesson quotes of it is compared with what it prints;",
-             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it", "(`tests/cli/lessons.py`; with"
-             " `write` it draws the pictures and writes this page anew). The articles' figures are", "on [a page of their own]"
-             "(experiments.md), which `./run experiments` checks, and the published measurements on", "[another](published.md)."]
-    for lesson, found in quoted.items():
+             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it",
+             "(`tests/cli/lessons.py`; with `write` it draws the pictures anew). The articles' figures are",
+             f"on [a page of their own]({docs}/experiments.md), which `./run experiments` checks, and the published measurements on",
+             f"[another]({docs}/published.md)."]
+    for lesson in QUOTED:
         text = (LESSONS / lesson).read_text()
         title = text.splitlines()[0].strip("# ")
-        lines += ["", f"## [{title}](lessons/{lesson})", "", "| command | compared |", "|---|---|"]
-        for command, quotes, figure in found:
+        lines += ["", f"## [{title}]({docs}/lessons/{lesson})", "", "| command | compared |", "|---|---|"]
+        for command, quotes in quotations(text):
             picture = re.search(r"--svg (\S+)", command)
-            what = [f"[{name}](lessons/{name})" for name in picture.groups()] if picture else []
-            what += [figure] * bool(figure)
-            what += [f"{len(quotes)} line{'s' * (len(quotes) > 1)}"] * bool(quotes)
+            what = [f"[{name}]({docs}/lessons/{name})" for name in picture.groups()] if picture else []
+            n_lines = sum(quote != "..." for quote in quotes)
+            what += [f"{n_lines} line{'s' * (n_lines > 1)}"] * bool(quotes)
             lines.append(f"| `{command}` | {', '.join(what) or 'its status'} |")
-        lines += [f"| `build/examples/{program} {picture}` | [{picture}](lessons/{picture}) |"
+        lines += [f"| `build/examples/{program} {picture}` | [{picture}]({docs}/lessons/{picture}) |"
                   for program, picture in PICTURES.items() if f"({picture})" in text]
-        if lesson == "planning.md":
-            lines += [f"| `{command} --json -` | {formula}, {measured} |" for command, formula, measured in figures()]
+        if lesson in PLANNED:
+            lines += [f"| `{command} --json -` | {formula}, {measured} |" for command, formula, measured in figures(lesson)]
     return "\n".join(lines) + "\n"
+
+
+if sys.argv[1:2] == ["page"]:
+    page = Path(sys.argv[2])
+    page.write_text(figures_page(os.path.relpath(LESSONS.parent, page.parent)))
+    sys.exit()
 
 
 for name in QUOTED:
     quoted = quotations((LESSONS / name).read_text())
-    lines_of_it = sum(len(lines) for _, lines, _ in quoted)
-    check(quoted and lines_of_it > 1, f"{name}: {len(quoted)} commands, {lines_of_it} lines")
-    for command, lines, figure in quoted:
+    check(sum(len(lines) for _, lines in quoted) > 1, f"{name}: {len(quoted)} commands")
+    for command, lines in quoted:
         p = run_quoted(command)
-        equal(p.returncode, int("Out of memory" in "".join(lines[:1])), f"{name}: status of {command}: {p.stderr}")
-        printed = [plain(line) for line in p.stdout.splitlines()]
-        if figure:
-            check(f" {int(figure):,} " in p.stdout, f"{name}: {command} does not print {figure}")
-        for line in lines:
-            wanted = re.compile(re.escape(line).replace("…", ".*"))
-            check(any(map(wanted.fullmatch, printed)), f"{name}: {command} does not print: {line}")
+        equal(p.returncode, int("Out of memory" in "".join(lines)), f"{name}: status of {command}: {p.stderr}")
+        missing = lines and lacks(lines, [plain(line) for line in p.stdout.splitlines() if line.strip()])
+        check(not missing, f"{name}: {command} does not print here: {missing}")
+# A checker that finds nothing would pass.
+equal([lacks(quoted, ["a", "b", "c"]) is None for quoted in (["a", "b", "c"], ["...", "b", "..."], ["a", "...", "c"],
+                                                             ["b", "..."], ["a", "c"], ["a", "b"], ["...", "c", "a"])],
+      [True] * 3 + [False] * 4, "quotations that are printed, and not")
 
 
 for page in sorted(LESSONS.glob("*.md")):
     for file, code in re.findall(r"^```c (\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
-        check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
+        if file != "tape.c":  # the reader's, which tests/lessons/test_tape.py checks
+            check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
 
 
 def is_either(command, formula, measured, j):
@@ -154,15 +171,11 @@ for program, picture in PICTURES.items():
     keep(picture, run_example(program, DRAWN / picture).returncode, program)
 equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "pictures that nothing draws")
 
-rows = figures()
+rows = figures(*PLANNED)
 check(len(rows) > 15, f"rows of figures: {len(rows)}")
-page = figures_page({name: quotations((LESSONS / name).read_text()) for name in QUOTED})
-if "write" in sys.argv[1:]:
-    FIGURES.write_text(page)
-check(FIGURES.read_text() == page, "docs/figures.md is not what lessons.py writes (lessons.py write)")
 for command, formula, measured in rows:
     p = run(*shlex.split(command), "--json", "-")
     equal(p.returncode, 0, f"status of {command}: {p.stderr}")
     check(is_either(command, formula, measured, json.loads(p.stdout)),
-          f"planning.md: {command}: not {formula} by formula and {measured} measured")
+          f"{command}: not {formula} by formula and {measured} measured")
 done()

@@ -23,9 +23,9 @@ def books(text):
     for phase in report["phases"] + report["steady"]["phases"]:
         equal(phase.pop("seconds") is not None, timed, "seconds where the device was timed")
     for time in ("copy_seconds", "wait_seconds", "hidden"):
-        if report["spared"]["offload"]:
-            equal(report["spared"]["offload"].pop(time) is not None, timed, time)
-    scaler, skipped = report["spared"]["loss_scale"], 0
+        if report["memory_options"]["offload"]:
+            equal(report["memory_options"]["offload"].pop(time) is not None, timed, time)
+    scaler, skipped = report["memory_options"]["loss_scale"], 0
     if scaler:
         skipped = scaler.pop("skipped")
         known = [value is not None for value in (skipped, scaler.pop("steps"), scaler.pop("second_skipped"))]
@@ -109,7 +109,7 @@ def same_books(seed, n):
         if overflowed:  # the CPU skipped steps of the optimizer, its first one among them; meta has no values
             skipped += 1
             for report in (cpu, meta):
-                del report["phases"][3:], report["timeline"], report["spared"]
+                del report["phases"][3:], report["timeline"], report["memory_options"]
                 del report["peak"]["event"], report["steady"]["event"]
         met |= {a for a in args if isinstance(a, str)}
         for key in cpu:
@@ -307,7 +307,7 @@ def timeline():
     check("h.2.mlp.fc.weight" in names, "parameters have their names")
     text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
     check("Over two steps" in text and "What made the peak" in text, "the timeline as text")
-    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--gather", "block", "--device", "meta", "--timeline").stdout
+    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--fsdp", "block", "--device", "meta", "--timeline").stdout
     check(re.search(r"[pa]m{3,}$", text, re.M), "bytes of communication in a bar of the timeline")
     check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
 

@@ -1,4 +1,5 @@
 """--recipe: a bundle of plain options, printed as such."""
+import itertools
 import json
 import re
 from pathlib import Path
@@ -127,7 +128,7 @@ def the_root_stays_gathered():
     for args, tied in ((["llama", "--kv-heads", 2], False), (["gpt"], True), (["llama", "--tp", 2, "--sp"], False), (["bert"], True)):
         for more in ([], ["--checkpoint", "ops"], ["--microbatches", 2]):
             args_of = [*args, *META, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
-            p, kept = profile(*args_of), profile(*args_of, "--keep-root")
+            p, kept = profile(*args_of), profile(*args_of, "--fsdp", "keep-root")
             model, n = kept["model"], args.count("--tp") + 1
             v, d = model["vocab"] // n, model["hidden"]
             root = 2 * (2 * v * d + d)  # embedding, head and last norm of a llama
@@ -142,10 +143,10 @@ def the_root_stays_gathered():
             equal(ends[1]["forward"]["parameter"] - ends[0]["forward"]["parameter"], kept["growth"]["gathered"], "they stay")
             equal(ends[1]["backward"], ends[0]["backward"], "and go by the end of backward")
     for more in (["--pp", 2], ["--lora-rank", 2]):
-        refused(["--keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--keep-root", *more)
-    refused(["--keep-root needs --zero 3"], "profile", *GPT, "--dp", 2, "--keep-root")
-    refused(["--keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--keep-root")
-    refused(["--keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--keep-root")
+        refused(["--fsdp keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", *more)
+    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "keep-root")
+    refused(["--fsdp keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--fsdp", "keep-root")
+    refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
 
 
 def blocks_are_gathered_ahead():
@@ -154,7 +155,7 @@ def blocks_are_gathered_ahead():
         for more in ([], ["--checkpoint", "full"], ["--microbatches", 2]):
             args_of = [*args, *META, "-l", 4, "-b", 1, "-s", 8, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
             module, block, ahead, last = (profile(*args_of, *how) for how in
-                (["--gather", "module"], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"]))
+                (["--fsdp", "module"], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"]))
             equal(module, profile(*args_of), "the default")
             m, t = ahead["model"], args.count("--tp") + 1
             d, f, kv = m["hidden"], m["ffn"], m["hidden"] * m["kv_heads"] // m["heads"]
@@ -171,15 +172,15 @@ def blocks_are_gathered_ahead():
             check(0 <= last["growth"]["gathered"] - of_block < 16 * 512, f"the last block, {of_block}: {last['growth']['gathered']}")
             equal((block["growth"]["gathered"], ahead["growth"]["gathered"]), (0, 0), "no other stays")
             equal([p["parallel"]["gather"] for p in (module, block, ahead, last)], ["module", "block", "ahead", "ahead"], "gather")
-    few = profile(*args_of, "-l", 2, "--gather", "ahead")["steady"]["phases"]
-    more = profile(*args_of, "-l", 8, "--gather", "ahead")["steady"]["phases"]
+    few = profile(*args_of, "-l", 2, "--fsdp", "ahead")["steady"]["phases"]
+    more = profile(*args_of, "-l", 8, "--fsdp", "ahead")["steady"]["phases"]
     pieces = [ph["by_category"]["parameter"] for ph in (few[0], more[0])]
     equal(*(x[1]["at_peak"]["parameter"] - own for x, own in zip((few, more), pieces)), "as many blocks in a deeper model")
-    refused(["--gather", "--zero 3"], "profile", *GPT, "--dp", 2, "--gather", "ahead")
-    refused(["--keep-last", "--gather block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--keep-last")
-    refused(["--keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--gather", "ahead", "--keep-last")
-    refused(["--keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--gather", "ahead", "--keep-last")
-    refused(["--gather", "tensor", "module, block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--gather", "tensor")
+    refused(["--fsdp", "--zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "ahead")
+    refused(["--fsdp keep-last", "needs block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-last")
+    refused(["keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead+keep-last")
+    refused(["keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "ahead+keep-last")
+    refused(["--fsdp", "tensor", "module, ahead, block", "joined by +"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+tensor")
 
 
 def phases_of(p):
@@ -187,11 +188,11 @@ def phases_of(p):
 
 
 def f32_shards_are_the_only_ones():
-    for data, reduce in ((2, []), (4, ["--f32-reduce"])):
+    for data, reduce in ((2, "f32-shards"), (4, "f32-reduce")):
         args = ["llama", "--kv-heads", 2, *META, "--dp", data, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw"]
-        p = profile(*args, "--f32-shards", *reduce)
+        p = profile(*args, "--fsdp", reduce)
         count, balance = p["params"]["count"], p["parallel"]
-        equal((balance["f32_shards"], balance["f32_reduce"]), (True, bool(reduce)), "what the shards are")
+        equal((balance["f32_shards"], balance["f32_reduce"]), (True, reduce == "f32-reduce"), "what the shards are")
         equal((p["params"]["bytes"], balance["gradients"], balance["optimizer"]),
               (4 * count / data, 4 * count / data, 8 * count / data), "4 bytes each, and two moments")
         rounded = p["steady"]["by_category"]["parameter"] - p["params"]["bytes"]
@@ -199,18 +200,50 @@ def f32_shards_are_the_only_ones():
         narrow = profile(*args, "--master-weights", "--f32-gradients")
         equal((narrow["saved"]["bytes"], narrow["params"]["bytes"]), (p["saved"]["bytes"], p["params"]["bytes"] / 2),
               "the same forward")
-    small, large = (profile(*args, "--f32-shards", *more)["steady"]["phases"][1]["at_peak"]["temporary"]
-                    for more in ([], ["--f32-reduce"]))
+    small, large = (profile(*args, "--fsdp", form)["steady"]["phases"][1]["at_peak"]["temporary"]
+                    for form in ("f32-shards", "f32-reduce"))
     check(large > small, f"a gradient is there in f32, too, before it is summed: {small}, {large}")
     # one block's row for each rank: 12 d^2 + 13 d parameters, as an allocation
-    room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--gather", unit, "--device", "meta")["steady"]["phases"][1]
+    room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--fsdp", unit, "--device", "meta")["steady"]["phases"][1]
             ["at_peak"]["communication"] for unit in ("module", "block", "ahead")}
     equal((room["module"], room["ahead"]), (0, -(-4 * (12 * 64**2 + 13 * 64) // 512) * 512), f"room for a block: {room}")
-    refused(["--f32-shards needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--f32-shards")
-    refused(["--f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-shards")
-    refused(["--f32-reduce needs --f32-shards"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-reduce")
+    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--fsdp", "f32-shards")
+    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "f32-shards")
+    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "f32-reduce")
     for option in (["--master-weights"], ["--f32-gradients"]):
-        refused([option[0], "with --f32-shards"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
+        refused([option[0], "with f32-shards of --fsdp"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
+
+
+def each_form_has_an_effect():
+    """Each word of --fsdp changes what profile, sweep and fit find, and two words have the effects of both."""
+    args = ["-b", 4, "-s", 16, "-d", 64, "-a", 4, "-l", 4, "--zero", 3, "--dtype", "bf16"]
+    of_verb = {"profile": [*args, "--dp", 4, "--device", "meta"], "sweep": [*args, "--dp", 4, "--device", "meta"],
+               "fit": [*args, "--pp", 1, "--gpus", 4, "--gpu", "h100"]}
+    for verb, base in of_verb.items():
+        seen = {}
+        # a sweep shows the peak alone, which is two blocks that are gathered ahead, kept or not
+        of_peaks = [] if verb == "sweep" else ["ahead+keep-last", "torchtitan"]
+        for form in ("module", "block", "ahead", "keep-root", "f32-shards", "f32-reduce", "block+keep-last", "ahead+keep-root",
+                     "pytorch", *of_peaks):
+            more = ["--row", f"a: --fsdp {form}"] if verb == "sweep" else ["--fsdp", form]
+            p = run(verb, "gpt", *base, *more, "--json", "-")
+            equal(p.returncode, 0, f"{verb} {form}: {p.stderr}")
+            found = json.loads(p.stdout)
+            found.pop("parallel", None)
+            seen[form] = re.sub(r"--fsdp[= ][a-z0-9+-]+", "", json.dumps(found))
+        same = [(a, b) for a in seen for b in seen if a < b and seen[a] == seen[b]]
+        equal(same, [], f"{verb}: forms of --fsdp without a difference")
+    for unit, root, f32 in itertools.product(("module", "block", "ahead", "block+keep-last", "ahead+keep-last"), (False, True),
+                                             (None, "f32-shards", "f32-reduce")):
+        form = "+".join(word for word in (unit, root and "keep-root", f32) if word)
+        p = profile("gpt", *of_verb["profile"], "--fsdp", form)
+        balanced(p, form)
+        equal([p["parallel"][key] for key in ("gather", "keep_last", "keep_root", "f32_shards", "f32_reduce")],
+              [unit.split("+")[0], "keep-last" in unit, root, f32 is not None, f32 == "f32-reduce"], f"what {form} is")
+    for names, form in (("ahead+keep-root+f32-reduce", "pytorch"), ("pytorch+keep-last", "torchtitan"),
+                        ("f32-shards+f32-reduce", "f32-reduce"), ("block+ahead", "ahead")):
+        a, b = (profile("gpt", *of_verb["profile"], "--fsdp", text) for text in (names, form))
+        equal(a, b, f"{names} is {form}")
 
 
 def other_verbs_take_ranks():
@@ -226,7 +259,7 @@ def other_verbs_take_ranks():
     equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
     for name, (options, _) in OF_RANKS.items():
         if name == "fsdp2":
-            refused(["--recipe fsdp2", "--f32-shards", "plan does not take", "profile, sweep"], "plan", "gpt", "--dp", 2, "--recipe", name)
+            refused(["--recipe fsdp2", "--fsdp pytorch, which plan does not take", "profile, sweep, fit"], "plan", "gpt", "--dp", 2, "--recipe", name)
             continue
         p = measured("plan", "gpt", "--dp", 2, "--recipe", name)
         equal(without_name(p), without_name(measured("plan", "gpt", "--dp", 2, *options.split())), f"plan {name}")
@@ -238,12 +271,13 @@ def an_option_given_wins_over_a_rank():
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
-            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce --keep-root --gather ahead"),
-            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --keep-root --gather ahead"),
-            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce --gather ahead"),
+            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --fsdp pytorch"),
+            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp ahead+f32-reduce"),
+            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
-            ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --f32-shards --f32-reduce --gather ahead"),
-            ("fsdp2", "--pp 2 --gather block", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce"),
+            ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --fsdp ahead+f32-reduce"),
+            ("fsdp2", "--pp 2 --fsdp block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),
             ("fsdp2", "--pp 2 --dtype f32", "--optimizer adamw --zero 1"),
             ("ddp", "--dtype bf16", "--optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
@@ -261,7 +295,7 @@ def a_rank_needs_others():
             refused([f"--recipe {name} needs --dp or --cp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
         refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
         refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
-        refused([f"--recipe {name} needs --dp" if name != "fsdp2" else "--f32-shards, which train does not take"],
+        refused([f"--recipe {name} needs --dp" if name != "fsdp2" else "--fsdp pytorch, which train does not take"],
                 "train", "--data", __file__, "--recipe", name)
         refused(["explain does not take"], "explain", "gpt", "--recipe", name)
         refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
@@ -289,6 +323,7 @@ liger_fuses()
 every_verb_takes_it()
 a_rank_is_its_options()
 f32_shards_are_the_only_ones()
+each_form_has_an_effect()
 the_root_stays_gathered()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()

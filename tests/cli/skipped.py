@@ -15,12 +15,12 @@ STEPS = ["gpt", "-b", "2", "-s", "16", "-d", "32", *F16]           # its first s
 
 def said_in_text_and_json():
     for words, skipped in (SKIPS, True), (STEPS, False):
-        scale = profile(*words)["spared"]["loss_scale"]
+        scale = profile(*words)["memory_options"]["loss_scale"]
         equal(scale["second_skipped"], skipped, f"the second step of {words}: {scale}")
         text = run("profile", *words, "-v").stdout
         check(f"{scale['skipped']} skipped" in text, f"{words}: the number of skipped steps: {text}")
         equal("meta counts it as made" in text, skipped, f"{words}: said of the second step")
-        meta = profile(*words, "--device", "meta")["spared"]["loss_scale"]
+        meta = profile(*words, "--device", "meta")["memory_options"]["loss_scale"]
         equal([meta["skipped"], meta["second_skipped"]], [None, None], f"{words} on meta")
         check("not known without data" in run("profile", *words, "-v", "--device", "meta").stdout, f"{words}: meta's text")
 

@@ -20,7 +20,7 @@ SIZE = ["-b", B, "-s", S, "-d", D, "-a", A]
 NORMS = 2 * 2 * 4 * B * S  # mean and rstd of two norms, f32
 INT8 = 1 + 4 / 128  # bytes per element: one code, and one scale per 128 elements
 
-# ---- the table of docs/lessons/spending-less.md, small: bytes with == ----
+# ---- the table of docs/lessons/12-spending-less.md, small: bytes with == ----
 rows = sweep("block", *SIZE, "--dtype", "bf16", "--attention", "math", "--dropout", "0.1",
              "--row", "none:", "--row", "selective: --checkpoint selective",
              "--row", "full: --checkpoint full", "--row", "offload: --offload cpu",

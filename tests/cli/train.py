@@ -256,9 +256,10 @@ def damaged_files_are_refused():
     def with_header(text):
         return struct.pack("<Q", len(text)) + text + good[8 + size :]
 
-    def edited(key, value):
+    def edited(key, value, instead_of=None):
         j = json.loads(header)
         plan = json.loads(j["__metadata__"]["run"])
+        plan.pop(instead_of, None)
         plan[key] = value
         j["__metadata__"]["run"] = json.dumps(plan)
         return with_header(json.dumps(j).encode())
@@ -268,7 +269,8 @@ def damaged_files_are_refused():
            "nosteps": edited("steps", -1), "hugebatch": edited("batch", 10**12),
            "real": edited("lr", "nan"), "type": edited("seq", "many"), "seq": edited("seq", 10**6),
            "text": edited("text", "zz"), "config": with_header(header.replace(b"hidden", b"hiddem")),
-           "spared": edited("spared", {"checkpoint": "some"}), "spared2": edited("spared", {"amp": 3}),
+           "memory": edited("memory_options", {"checkpoint": "some"}), "memory2": edited("memory_options", {"amp": 3}),
+           "older": edited("spared", {"amp": 3}, instead_of="memory_options"),
            "notjson": with_header(header.replace(b"{", b"[", 1))}
     for name, data in bad.items():
         file = write(f"bad-{name}.safetensors", data)
@@ -277,7 +279,7 @@ def damaged_files_are_refused():
         if name in ("empty", "half", "cut", "longer", "huge"):
             check(file in p.stderr, f"{name}: the message names the file: {p.stderr}")
         check(len(p.stderr) > 20, f"{name}: there is a message")
-        if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text", "spared", "spared2"):
+        if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text", "memory", "memory2", "older"):
             refused([], "generate", "--model", file, "-q", status=1)
     check(not os.path.exists(path("never.safetensors")), "nothing was written")
 

@@ -96,7 +96,7 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
-GATHERED = ([], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"])
+GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"])
 SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
 BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
           (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),
@@ -109,17 +109,19 @@ def ahead(short):
     for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
         first = None
         for how in hows if LONG else hows[::len(hows) - 1]:
-            if "--pp" in division and "--keep-last" in how:
+            if "--pp" in division and "ahead+keep-last" in how:
                 continue
             name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"
             got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *short, *division, *how, "--save", name, what=what)
             found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
             first = first or found
             equal(found, first, f"{what}: losses and weights")
-    refused(["--keep-last", "--gather"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--keep-last"), 2, "--keep-last alone")
+    refused(["--fsdp keep-last", "block or ahead"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--fsdp", "keep-last"), 2, "keep-last alone")
     refused(["--reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--reduce", "after"), 2, "--reduce with pieces")
     refused(["--reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--reduce", "after"), 2, "--reduce of one rank")
-    refused(["--gather", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--gather", "ahead"), 2, "--gather of what is whole")
+    refused(["--fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--fsdp", "ahead"), 2, "--fsdp of what is whole")
+    refused(["--fsdp pytorch", "f32-shards"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--fsdp", "pytorch"), 2,
+            "--fsdp with f32 shards")
 
 
 # Interleaved stages need as many layers as they have parts, and pieces of sequences draw no masks.

@@ -8,8 +8,7 @@ from lib import MEMTAPE, check, done, equal, run
 from terminal import Terminal
 
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
-FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--f32-shards", "--f32-reduce", "--keep-root", "--gather", "ahead",
-        "--keep-last", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
+FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--fsdp", "torchtitan", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
 LORA = ["--dtype", "bf16", "--optimizer", "adamw-16bit", "--lora-rank", 64, "--lora-targets", "q,v,proj,gate,up,down",
         "--checkpoint", "full", "--offload", "cpu", "--loss", "chunked", "--kv-groups", "repeated"]
 WIDE = ["--dp", 6, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "--zero", 1, "--dtype", "bf16",

@@ -2,6 +2,7 @@
 PROGRAM, which tests FILE's kernels, still passes under every order of the threads. A barrier in a file that
 is not listed is a fault, too; `FILE=` says that another test removes FILE's barriers."""
 
+import glob
 import os
 import re
 import subprocess
@@ -44,8 +45,8 @@ def main():
     sources, module, *pairs = sys.argv[1:]
     program_of = dict(pair.split("=", 1) for pair in pairs)
     work, faults = [], []
-    for file in sorted(os.listdir(sources)):
-        lines = barriers_of(os.path.join(sources, file)) if file.endswith((".cu", ".cuh")) else []
+    for path in sorted(glob.glob(os.path.join(sources, "**", "*.cu*"), recursive=True)):
+        file, lines = os.path.basename(path), barriers_of(path)
         if lines and file not in program_of:
             faults.append(f"{file} has barriers and no test")
         elif program_of.get(file):

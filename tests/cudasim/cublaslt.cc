@@ -14,7 +14,7 @@
 #include <vector>
 #include "cudasim/memory.h"
 #include "cudasim/simulator.h"
-#include "backends/cuda/cublaslt.h"
+#include "backends/cuda/products/cublaslt.h"
 
 enum { INVALID = 7 };
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <map>
 #include <mutex>
-#include "backends/cuda/driver.h"
+#include "backends/cuda/device/driver.h"
 #include "cudasim/memory.h"
 
 namespace

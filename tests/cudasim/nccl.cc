@@ -23,7 +23,7 @@
 #include <mutex>
 #include <string>
 #include <vector>
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/device/nccl.h"
 #include "cudasim/memory.h"
 #include "cudasim/simulator.h"
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "backends/cuda/driver.h"
+#include "backends/cuda/device/driver.h"
 #include "cudasim/memory.h"
 extern "C" {
 #include <cmocka.h>

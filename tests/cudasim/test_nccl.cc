@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/device/nccl.h"
 extern "C" {
 #include <cmocka.h>
 }

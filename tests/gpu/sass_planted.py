@@ -77,7 +77,7 @@ assert round(products(*["LDSM.16.M88.4 R8, [R2]"] * 2), 3) == 0.150  # 8 cycles 
 
 def sources():
     out = ""
-    for path in glob.glob(os.path.join(ROOT, "src", "backends", "cuda", "*")):
+    for path in glob.glob(os.path.join(ROOT, "src", "backends", "cuda", "**", "*.*"), recursive=True):
         with open(path, encoding="utf-8") as file:
             out += file.read()
     return out

@@ -194,6 +194,41 @@ static void the_sanitizer_reports_access_to_free_blocks(void **state)
 }
 #endif
 
+/* In a stream of its own, whether segments expand or not. */
+static void each_refusal_in_a_new_stream_is_an_error_and_changes_nothing(void **state)
+{
+    (void)state;
+    for (int expands = 0; expands < 2; expands++) {
+        bool refused = true;
+        for (int n = 1; refused; n++) {
+            mtt_fake_init(&fake, (size_t)1 << 40);
+            mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
+            mti_block *other = NULL, *b = NULL;
+            mt_stream_scope scope;
+            if (expands) assert_true(mti_pool_set_expandable(pool, &(mt_expandable){0}));
+            other = mti_pool_alloc(pool, 3 * MIB, MT_INPUT);
+            mti_fail_nth_alloc((size_t)n);
+            bool began = mti_pool_stream_begin(pool, &scope, "side");
+            if (began) b = mti_pool_alloc(pool, 2 * MIB, MT_ACTIVATION);
+            refused = !b;
+            mti_fail_nth_alloc(0);
+            assert_int_equal(mt_last_status(), refused ? MT_ERR_MEMORY : MT_OK);
+            if (!b) b = mti_pool_alloc(pool, 2 * MIB, MT_ACTIVATION);
+            if (began) mti_stream_end(&scope);
+            assert_non_null(b);
+            mt_stream_stats streams[MT_MAX_STREAMS];
+            assert_int_equal(mti_pool_get_streams(pool, streams), began ? 2 : 1);
+            assert_int_equal(streams[began].allocated, began ? 2 * MIB : 5 * MIB);
+            assert_true(mti_pool_check(pool));
+            mti_pool_free(pool, b, 2 * MIB);
+            mti_pool_free(pool, other, 3 * MIB);
+            mti_pool_free_all(pool);
+            assert_int_equal(fake.n + fake.n_ranges + fake.n_granules, 0);
+            mt_clear_error();
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +237,8 @@ int main(void)
         cmocka_unit_test_teardown(huge_sizes_are_out_of_memory_and_do_not_overflow, clear),
         cmocka_unit_test_teardown(each_refusal_in_turn_is_an_error_and_the_next_try_works, clear),
         cmocka_unit_test_teardown(a_request_that_the_cache_serves_can_fail_too, clear),
+        cmocka_unit_test_teardown(each_refusal_in_a_new_stream_is_an_error_and_changes_nothing,
+                                  clear),
         cmocka_unit_test(the_sanitizer_reports_access_to_free_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

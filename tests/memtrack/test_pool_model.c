@@ -10,6 +10,7 @@ typedef struct block {
     size_t segment; /* the n-th ever made */
     size_t size, requested;
     bool live, large, first; /* first of its segment */
+    int stream;
 } block;
 
 struct mtt_model {
@@ -50,7 +51,7 @@ static void model_empty_cache(mtt_model *m)
 }
 
 /* Index of a new free segment, or -1. */
-static long model_segment(mtt_model *m, size_t size)
+static long model_segment(mtt_model *m, int stream, size_t size)
 {
     size_t n = size <= 1 * MIB ? 2 * MIB : size < 10 * MIB ? 20 * MIB : size;
     n = (n + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
@@ -67,24 +68,26 @@ static long model_segment(mtt_model *m, size_t size)
                    .segment = m->n_segments++,
                    .size = n,
                    .large = size > 1 * MIB,
-                   .first = true});
+                   .first = true,
+                   .stream = stream});
     return (long)i;
 }
 
 /* Returns the address, or 0 if there is no memory. */
-static uintptr_t model_alloc(mtt_model *m, size_t n_bytes)
+static uintptr_t model_alloc(mtt_model *m, int stream, size_t n_bytes)
 {
     size_t size = (n_bytes + 511) / 512 * 512;
     long best = -1;
     for (size_t i = 0; i < m->n; i++) {
         const block *b = &m->b[i];
-        if (b->live || b->large != (size > 1 * MIB) || b->size < size) continue;
+        if (b->live || b->large != (size > 1 * MIB) || b->size < size || b->stream != stream)
+            continue;
         const block *other = best < 0 ? NULL : &m->b[best];
         if (!other || b->size < other->size ||
             (b->size == other->size && b->segment < other->segment))
             best = (long)i;
     }
-    if (best < 0) best = model_segment(m, size);
+    if (best < 0) best = model_segment(m, stream, size);
     if (best < 0) return 0;
     block *b = &m->b[best];
     size_t rest = b->size - size;
@@ -94,7 +97,11 @@ static uintptr_t model_alloc(mtt_model *m, size_t n_bytes)
     if (b->large ? rest > 1 * MIB : rest >= 512) {
         b->size = size;
         insert(m, (size_t)best + 1,
-               (block){.at = at + size, .segment = b->segment, .size = rest, .large = b->large});
+               (block){.at = at + size,
+                       .segment = b->segment,
+                       .size = rest,
+                       .large = b->large,
+                       .stream = stream});
     }
     return at;
 }
@@ -114,16 +121,20 @@ static void model_free(mtt_model *m, uintptr_t at)
     }
 }
 
-static mtt_figures figures(const mtt_model *m)
+/* stream -1: of all. */
+static mtt_figures of_stream(const mtt_model *m, int stream)
 {
     mtt_figures sum = {0};
     for (size_t i = 0; i < m->n; i++) {
         const block *b = &m->b[i];
+        if (stream >= 0 && b->stream != stream) continue;
         sum.reserved += b->size;
         if (b->live) sum.requested += b->requested, sum.allocated += b->size;
     }
     return sum;
 }
+
+static mtt_figures figures(const mtt_model *m) { return of_stream(m, -1); }
 
 static void compare(const mtt_model *m, const mti_pool *pool)
 {
@@ -141,7 +152,8 @@ static void compare(const mtt_model *m, const mti_pool *pool)
     assert_int_equal(s.segments.current, n);
 }
 
-static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache, figures, compare};
+static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache,
+                                      figures,     of_stream,  compare};
 
 static void assert_agree(const mtt_requests *requests, size_t capacity)
 {
@@ -181,12 +193,27 @@ static void if_memory_is_short_cached_segments_are_freed_as_in_pytorch(void **st
     assert_agree(&(mtt_requests){100000, 3, 26}, 600 * MIB);
 }
 
+static void blocks_of_several_streams_are_reused_by_their_own_alone(void **state)
+{
+    (void)state;
+    assert_agree(&(mtt_requests){100000, 4, 26, 4}, (size_t)1 << 40);
+    assert_agree(&(mtt_requests){60000, 5, 20, 2}, (size_t)1 << 40);
+}
+
+static void if_memory_is_short_all_streams_give_back_what_they_cached(void **state)
+{
+    (void)state;
+    assert_agree(&(mtt_requests){100000, 6, 26, 3}, 600 * MIB);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch),
         cmocka_unit_test(small_sizes_get_the_addresses_of_pytorch),
         cmocka_unit_test(if_memory_is_short_cached_segments_are_freed_as_in_pytorch),
+        cmocka_unit_test(blocks_of_several_streams_are_reused_by_their_own_alone),
+        cmocka_unit_test(if_memory_is_short_all_streams_give_back_what_they_cached),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -348,8 +348,8 @@ static void a_planted_miscount_is_found_and_reported(void **state)
         {&mtt_pool->stats.segments.current, "segments"},
         {&mtt_pool->stats.allocated.total_out, "allocated"},
         {&mtt_pool->stats.by_category[MT_OUTPUT], "output"},
-        {&mtt_pool->fit.n, "free blocks"},
-        {&mtt_pool->fit.n_bytes, "free bytes"},
+        {&mtt_pool->default_stream.fit.n, "free blocks"},
+        {&mtt_pool->default_stream.fit.n_bytes, "free bytes"},
     };
     assert_true(mti_pool_check(mtt_pool));
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -370,22 +370,23 @@ static void a_damaged_segment_is_found(void **state)
     mti_block *a = mtt_get(1000), *b = mtt_get(1000), *c = mtt_get(3 * MIB);
     mti_cell *small_rest = ((mti_cell *)b)->right, *large_rest = ((mti_cell *)c)->right;
     for (int fault = 0; fault < 6; fault++) {
-        uint64_t words = mtt_pool->fit.words;
-        mti_cell was = *small_rest, was_a = *(mti_cell *)a, *root = mtt_pool->fit.root[1];
+        uint64_t words = mtt_pool->default_stream.fit.words;
+        mti_cell was = *small_rest, was_a = *(mti_cell *)a,
+                 *root = mtt_pool->default_stream.fit.root[1];
         if (fault == 0) small_rest->left = NULL;
         if (fault == 1) a->size += 512;
         if (fault == 2) ((mti_cell *)a)->live = false;
-        if (fault == 3) mtt_pool->fit.words = 0;
-        if (fault == 4) mtt_pool->fit.root[1] = NULL;
+        if (fault == 3) mtt_pool->default_stream.fit.words = 0;
+        if (fault == 4) mtt_pool->default_stream.fit.root[1] = NULL;
         if (fault == 5) a->requested = 1025;
         assert_false(mti_pool_check(mtt_pool));
         assert_int_equal(mt_last_status(), MT_ERR_INTERNAL);
         mt_clear_error();
         *small_rest = was, *(mti_cell *)a = was_a;
-        mtt_pool->fit.words = words, mtt_pool->fit.root[1] = root;
+        mtt_pool->default_stream.fit.words = words, mtt_pool->default_stream.fit.root[1] = root;
         assert_true(mti_pool_check(mtt_pool));
     }
-    assert_ptr_equal(mtt_pool->fit.root[1], large_rest);
+    assert_ptr_equal(mtt_pool->default_stream.fit.root[1], large_rest);
     mtt_put(a), mtt_put(b), mtt_put(c);
 }
 

@@ -341,9 +341,9 @@ static void damaged_books_of_granules_are_found(void **state)
     mti_block *a = mtt_get(30 * MIB);
     mti_cell *rest = ((mti_cell *)a)->right, *none = rest->right;
     for (int fault = 0; fault < 4; fault++) {
-        mti_cell was = *rest, was_a = *(mti_cell *)a, *list = mtt_pool->unmapped[1];
+        mti_cell was = *rest, was_a = *(mti_cell *)a, *list = mtt_pool->default_stream.unmapped[1];
         assert_true(rest->mapped && !none->mapped);
-        if (fault == 0) mtt_pool->unmapped[1] = NULL;
+        if (fault == 0) mtt_pool->default_stream.unmapped[1] = NULL;
         if (fault == 1) rest->mapped = false;
         if (fault == 2) none->mapped = true;
         if (fault == 3) ((mti_cell *)a)->mapped = false;
@@ -351,7 +351,7 @@ static void damaged_books_of_granules_are_found(void **state)
         assert_int_equal(mt_last_status(), MT_ERR_INTERNAL);
         mt_clear_error();
         *rest = was, *(mti_cell *)a = was_a, none->mapped = false;
-        mtt_pool->unmapped[1] = list;
+        mtt_pool->default_stream.unmapped[1] = list;
         assert_true(mti_pool_check(mtt_pool));
     }
     mtt_put(a);

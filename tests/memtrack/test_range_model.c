@@ -14,6 +14,7 @@ typedef struct block {
     condition is;
     bool large, first; /* first of its segment */
     size_t requested;
+    int stream;
 } block;
 
 struct mtt_model {
@@ -86,12 +87,14 @@ static int by_size(const void *a, const void *b)
 }
 
 /* All that fit, by size: go on as long as the next could grow to less. -1: there is none. */
-static long best(const mtt_model *m, size_t size, bool large)
+static long best(const mtt_model *m, int stream, size_t size, bool large)
 {
     static size_t fits[MAX_BLOCKS];
     size_t n = 0, i = 0;
     for (size_t k = 0; k < m->n; k++)
-        if (m->b[k].is == FREE && m->b[k].large == large && m->b[k].size >= size) fits[n++] = k;
+        if (m->b[k].is == FREE && m->b[k].large == large && m->b[k].size >= size &&
+            m->b[k].stream == stream)
+            fits[n++] = k;
     if (!n) return -1;
     sorted = m;
     qsort(fits, n, sizeof *fits, by_size);
@@ -110,10 +113,10 @@ static long map(mtt_model *m, size_t i, size_t size)
     return (long)join(m, i);
 }
 
-static size_t lowest_room(mtt_model *m, size_t size, bool large)
+static size_t lowest_room(mtt_model *m, int stream, size_t size, bool large)
 {
     for (size_t i = 0; i < m->n; i++) {
-        if (m->b[i].is != UNMAPPED || m->b[i].large != large) continue;
+        if (m->b[i].is != UNMAPPED || m->b[i].large != large || m->b[i].stream != stream) continue;
         size_t first = has_left(m, i) && m->b[i - 1].is == FREE ? i - 1 : i, n_bytes = 0;
         for (size_t k = first; m->b[k].is != LIVE; k++) {
             n_bytes += m->b[k].size;
@@ -123,14 +126,14 @@ static size_t lowest_room(mtt_model *m, size_t size, bool large)
     }
     size_t n_bytes = up(m->capacity + m->capacity / 8, m->granule[large]);
     if (n_bytes < size) n_bytes = up(size, m->granule[large]);
-    insert(m, m->n, (block){m->next, n_bytes, UNMAPPED, large, true});
+    insert(m, m->n, (block){m->next, n_bytes, UNMAPPED, large, true, 0, stream});
     m->next += n_bytes;
     return m->n - 1;
 }
 
-static long grow(mtt_model *m, size_t size, bool large)
+static long grow(mtt_model *m, int stream, size_t size, bool large)
 {
-    long at = (long)lowest_room(m, size, large);
+    long at = (long)lowest_room(m, stream, size, large);
     if (m->b[at].is == UNMAPPED) at = map(m, (size_t)at, least(size, m->b[at].size));
     while (at >= 0 && m->b[at].size < size)
         at = map(m, (size_t)at + 1, least(size - m->b[at].size, m->b[at + 1].size));
@@ -161,16 +164,16 @@ static void model_give_back(mtt_model *m, size_t at_most)
 }
 
 /* Returns the address, or 0 if there is no memory. */
-static uintptr_t model_alloc(mtt_model *m, size_t n_bytes)
+static uintptr_t model_alloc(mtt_model *m, int stream, size_t n_bytes)
 {
     size_t size = up(n_bytes, SMALLEST);
     bool large = size > 1 * MIB;
-    long at = best(m, size, large);
+    long at = best(m, stream, size, large);
     if (at < 0 && m->reclaim) model_give_back(m, size);
-    if (at < 0) at = grow(m, size, large);
+    if (at < 0) at = grow(m, stream, size, large);
     if (at < 0) {
         model_give_back(m, SIZE_MAX);
-        at = grow(m, size, large);
+        at = grow(m, stream, size, large);
     }
     if (at < 0) return 0;
     cut(m, (size_t)at, size, FREE);
@@ -197,13 +200,25 @@ static mtt_figures figures(const mtt_model *m)
     return sum;
 }
 
+static mtt_figures of_stream(const mtt_model *m, int stream)
+{
+    mtt_figures sum = {0};
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->b[i].stream != stream || m->b[i].is == UNMAPPED) continue;
+        sum.reserved += m->b[i].size;
+        if (m->b[i].is == LIVE) sum.allocated += m->b[i].size;
+    }
+    return sum;
+}
+
 static void compare(const mtt_model *m, const mti_pool *pool)
 {
     (void)pool;
     assert_int_equal(m->reserved, m->fake->held);
 }
 
-static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache, figures, compare};
+static const mtt_model_calls calls = {model_alloc, model_free, model_empty_cache,
+                                      figures,     of_stream,  compare};
 
 static void assert_agree(const mtt_requests *requests, size_t capacity,
                          const mt_expandable *expandable)
@@ -260,6 +275,15 @@ static void free_granules_that_are_reclaimed_are_the_lowest(void **state)
     assert_agree(&(mtt_requests){60000, 6, 24}, 300 * MIB, &expandable);
 }
 
+static void each_stream_has_segments_of_its_own(void **state)
+{
+    (void)state;
+    assert_agree(&(mtt_requests){60000, 7, 26, 4}, (size_t)1 << 40, &(mt_expandable){0});
+    assert_agree(&(mtt_requests){60000, 8, 26, 3}, 600 * MIB, &(mt_expandable){0});
+    const mt_expandable expandable = {.granule = 256 * KIB, .reclaim = true};
+    assert_agree(&(mtt_requests){60000, 9, 24, 3}, 300 * MIB, &expandable);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +292,7 @@ int main(void)
         cmocka_unit_test(if_memory_is_short_free_granules_go_back_as_in_pytorch),
         cmocka_unit_test(with_small_granules_the_rules_are_the_same),
         cmocka_unit_test(free_granules_that_are_reclaimed_are_the_lowest),
+        cmocka_unit_test(each_stream_has_segments_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 """The events of two training steps, replayed by an allocator that knows PyTorch's rules and nothing of ours
 (c10/cuda/CUDACachingAllocator.cpp): after each event the bytes requested, allocated (memory_allocated: whole blocks), active
-and reserved must be equal, and so must their peaks in every phase. One stream."""
+and reserved must be equal, and so must their peaks in every phase. A stream has pools of its own."""
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 from lib import check, done, equal, profile  # noqa: E402
@@ -10,9 +11,13 @@ MIB = 1 << 20
 FIGURES = ["requested", "allocated", "active", "reserved"]
 
 
+def is_small(pool):
+    return pool[1] == "small"
+
+
 class Block:
     def __init__(self, pool, place, size):
-        self.pool, self.place, self.size = pool, place, size  # place: (the segment's number, offset)
+        self.pool, self.place, self.size = pool, place, size  # pool: (stream, "small"); place: (the segment's number, offset)
         self.left = self.right = None
         self.requested = None  # free
 
@@ -21,7 +26,8 @@ class Allocator:
     """cudaMalloc gives each segment an address above all others'."""
 
     def __init__(self, expandable):
-        self.expandable, self.free, self.n_segments = expandable, {"small": set(), "large": set()}, 0
+        self.expandable, self.free, self.n_segments = expandable, defaultdict(set), 0
+        self.reserved = Counter()  # by stream
         self.last = {}  # of expandable segments: the block at the end of what is mapped
         self.now = dict.fromkeys(FIGURES, 0)
 
@@ -34,18 +40,22 @@ class Allocator:
             self.last[left.pool] = left
         return left
 
-    def new_segment(self, pool, size):
-        n = 2 * MIB if pool == "small" else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+    def reserve(self, pool, n):
         self.now["reserved"] += n
+        self.reserved[pool[0]] += n
+
+    def new_segment(self, pool, size):
+        n = 2 * MIB if is_small(pool) else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        self.reserve(pool, n)
         self.n_segments += 1
         return Block(pool, (self.n_segments, 0), n)
 
     def grow(self, pool, size):
         """An expandable segment has addresses without end; it maps whole granules behind what it has."""
-        granule, end = (2 if pool == "small" else 20) * MIB, self.last.get(pool)
+        granule, end = (2 if is_small(pool) else 20) * MIB, self.last.get(pool)
         before = end.size if end and end.requested is None else 0
         n = -(-(size - before) // granule) * granule
-        self.now["reserved"] += n
+        self.reserve(pool, n)
         at = end.place[1] + end.size if end else 0
         new = self.last[pool] = Block(pool, (pool, at), n)
         if end:
@@ -61,15 +71,15 @@ class Allocator:
             return fits[1]  # the first could grow to more
         return fits[0] if fits else None
 
-    def alloc(self, requested):
+    def alloc(self, requested, stream):
         size = -(-requested // 512) * 512
-        pool = "small" if size <= MIB else "large"
+        pool = stream, "small" if size <= MIB else "large"
         block = self.find(pool, size)
         if not block:
             block = (self.grow if self.expandable else self.new_segment)(pool, size)
         self.free[pool].discard(block)
         rest = block.size - size
-        if rest >= 512 if pool == "small" or self.expandable else rest > MIB:
+        if rest >= 512 if is_small(pool) or self.expandable else rest > MIB:
             other = Block(pool, (block.place[0], block.place[1] + size), rest)
             other.left, other.right, block.right, block.size = block, block.right, other, size
             if other.right:
@@ -101,14 +111,14 @@ def replay(events, expandable, what):
     allocator, blocks, after, rests = Allocator(expandable), {}, [], 0
     for i, e in enumerate(events):
         if e["kind"] == "alloc":
-            b = blocks[e["storage"]] = allocator.alloc(e["bytes"])
+            b = blocks[e["storage"]] = allocator.alloc(e["bytes"], e.get("stream", "default"))
             equal(e["allocated"], b.size, f"{what}: the block of event {i}")
         elif e["kind"] == "free":
             allocator.release(blocks.pop(e["storage"]))
         now = allocator.now
         if not equal([e["current"], e["reserved"]], [now["allocated"], now["reserved"]], f"{what}: allocated, reserved at event {i}"):
             break
-        after.append(dict(now))
+        after.append({**now, "by_stream": dict(allocator.reserved)})
         rests = max(rests, now["allocated"] - now["requested"])
     return after, rests
 
@@ -134,6 +144,18 @@ def compare_phases(p, after, what):
           {f: max(phase[f][1] for phase in second) for f in FIGURES}, f"{what}: the steady step")
 
 
+def compare_streams(p, after, what):
+    """At the event of the steady step with the most reserved and, of those, the most allocated."""
+    steady = after[p["steady"]["event"]:]
+    most = max(steady, key=lambda a: (a["reserved"], a["allocated"]))
+    streams = p["steady"].get("streams", [])
+    equal({s["name"]: s["reserved"] for s in streams}, most["by_stream"] if len(most["by_stream"]) > 1 else {}, f"{what}: streams")
+    for s in streams:
+        equal(s["free"], s["reserved"] - s["allocated"], f"{what}: what is free of {s['name']}")
+    equal(sum(s["allocated"] for s in streams), most["allocated"] * bool(streams), f"{what}: allocated by streams")
+    return len(streams) > 1
+
+
 def compare_growth(p, what):
     g = p["growth"]
     equal(g["measured"], g["saved"] - g["before"] + sum(g[k] for k in ("rounding", "rests", "output", "input", "workspace",
@@ -153,8 +175,14 @@ RUNS = [["gpt2", "-b", 4, "-s", 1024, "--optimizer", "adafactor"], ["gpt2-xl", "
         ["llama-7b", "-b", 2, "-s", 500, "--dtype", "bf16", "--lora-rank", 8, "--qlora", "--optimizer", "adamw"],
         ["gpt2-large", "--tp", 2, "--pp", 2, "--microbatches", 4, "--dp", 2, "--zero", 2, "--optimizer", "adamw"],
         ["mlp", "-b", 3, "-s", 1000, "-d", 1000, "--act", "relu", "--optimizer", "sgd-momentum"]]
-with_rests = 0
-for run in RUNS:
+FSDP2 = ["--recipe", "fsdp2", "--dp"]
+STREAMS = [["gpt2", *FSDP2, 2], ["gpt2-medium", "-b", 4, *FSDP2, 4, "--checkpoint", "full"], ["gpt2-xl", "-b", 1, "-s", 333, *FSDP2, 8],
+           ["llama-7b", "-b", 1, "-s", 512, *FSDP2, 8, "--checkpoint", "ops"], ["llama-3.1-8b", "-b", 1, "-s", 1024, *FSDP2, 128],
+           ["llama-3.1-8b", "-b", 2, "-s", 500, *FSDP2, 2, "--loss", "lse"], ["gpt2", "-b", 2, *FSDP2, 3, "--tp", 2],
+           ["gpt2", "-b", 4, *FSDP2, 2, "--microbatches", 2], ["gpt2-large", *FSDP2, 5, "--offload", "cpu"],
+           ["gpt2", "-b", 8, "-s", 512, *FSDP2, 2, "--dropout", 0.1]]
+with_rests = with_streams = 0
+for run in RUNS + STREAMS:
     held = []
     for expandable in (False, True):
         what = " ".join(map(str, [*run, *["--expandable-segments"] * expandable]))
@@ -162,6 +190,7 @@ for run in RUNS:
         after, rests = replay(p["timeline"], expandable, what)
         if len(after) == len(p["timeline"]):
             compare_phases(p, after, what)
+            with_streams += compare_streams(p, after, what)
         compare_growth(p, what)
         check(not expandable or rests < 512 * len(after), f"{what}: all rests are split off")
         held.append(holders(p))
@@ -169,4 +198,5 @@ for run in RUNS:
         print(f"{what}: {len(after)} events, peak {p['steady']['peak']} of whole blocks, {p['steady']['requested']} requested")
     check(held[0] == held[1] or held[0][0] != held[1][0], f"{what}: who held most, with rests and without: {held}")
 check(with_rests >= 3, f"{with_rests} runs have rests that were not split off after forward")
+equal(with_streams, 2 * len(STREAMS), "runs with several streams")
 done()

@@ -174,6 +174,24 @@ static void refused_memory_makes_a_trace_unrepeatable(void **state)
     }
 }
 
+static void a_piece_is_repeated_on_the_streams_that_it_requested_on(void **state)
+{
+    (void)state;
+    mt_stream_scope scope;
+    mti_block *kept[2];
+    int runs = 0;
+    assert_true(mti_pool_stream_begin(mtt_pool, &scope, "side"));
+    mti_trace *t = traced();
+    mti_stream_end(&scope);
+    assert_true(mti_trace_repeat(t, count, &runs, kept));
+    assert_int_equal(runs, 1);
+    drop(kept);
+    mt_stream_stats streams[MT_MAX_STREAMS];
+    assert_int_equal(mti_pool_get_streams(mtt_pool, streams), 2);
+    assert_int_equal(streams[0].reserved, 0);
+    mti_trace_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +200,7 @@ int main(void)
         WITH_POOL(a_piece_that_frees_what_it_did_not_make_is_not_repeatable),
         WITH_POOL(a_recorded_piece_gets_no_new_segment),
         WITH_POOL(refused_memory_makes_a_trace_unrepeatable),
+        WITH_POOL(a_piece_is_repeated_on_the_streams_that_it_requested_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

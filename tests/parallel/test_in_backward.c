@@ -137,7 +137,7 @@ static const mt_parallel splits[] = {
     {.data = 2, .zero = 1, .reduce = MT_REDUCE_AFTER},
     {.data = 2, .zero = 2},
     {.data = 2, .zero = 3},
-    {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD},
+    {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
     {.context = 2},
     {.context = 2, .reduce = MT_REDUCE_AFTER},
     {.tensor = 2},

@@ -56,8 +56,8 @@ static void ranks_with_adapters_follow_one_process(void **state)
         {.tensor = 2, .sequence = true, .context = 2},
         {.pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3, .microbatches = 3},
-        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
-        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD},
     };
     static const mt_lora_options *const adapters[] = {&everywhere, &in_attention, &in_layers};
     for (int i = 0; i < MTT_MODELS; i++)
@@ -104,11 +104,11 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
 /* ---- blocks that are gathered ahead ---- */
 
 /* Parameters on the device after a step's backward, of which the last layer alone has adapters. */
-static size_t kept_after_backward(mt_gather_unit gather, const char *checkpoint)
+static size_t kept_after_backward(unsigned fsdp, const char *checkpoint)
 {
     static const char *const last_layer[] = {"h.3.*"};
     const mt_lora_options lora = {.rank = 2, .n_targets = 1, .targets = last_layer};
-    const mt_parallel h = {.data = 2, .zero = 3, .gather = gather};
+    const mt_parallel h = {.data = 2, .zero = 3, .fsdp = fsdp};
     mt_model_config c = mtt_models[MTT_LLAMA];
     c.layers = 4;
     mt_device *meta = mt_device_open("meta");
@@ -128,8 +128,8 @@ static void what_comes_for_a_layer_without_a_backward_goes_with_the_backward_bef
     (void)state;
     static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
     for (size_t i = 0; i < N(checkpoints); i++)
-        assert_int_equal(kept_after_backward(MT_GATHER_AHEAD, checkpoints[i]),
-                         kept_after_backward(MT_GATHER_MODULE, checkpoints[i]));
+        assert_int_equal(kept_after_backward(MT_FSDP_AHEAD, checkpoints[i]),
+                         kept_after_backward(0, checkpoints[i]));
 }
 
 /* ---- files ---- */

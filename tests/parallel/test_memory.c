@@ -165,13 +165,13 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
 {
     (void)state;
     static const mt_parallel splits[] = {
-        {.data = 2, .zero = 3, .gather = MT_GATHER_BLOCK},
-        {.data = 3, .zero = 3, .gather = MT_GATHER_AHEAD, .microbatches = 2},
-        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true, .keep_root = true},
-        {.tensor = 2, .sequence = true, .data = 2, .zero = 3, .gather = MT_GATHER_AHEAD},
-        {.context = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
-        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD},
-        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .gather = MT_GATHER_AHEAD}};
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK},
+        {.data = 3, .zero = 3, .fsdp = MT_FSDP_AHEAD, .microbatches = 2},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST | MT_FSDP_KEEP_ROOT},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
+        {.context = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD},
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
@@ -218,9 +218,9 @@ static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **stat
         {.pipeline = 4, .microbatches = 6},
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3},
-        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
-        {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .gather = MT_GATHER_BLOCK},
-        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD}};
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 3);
     print_message("%lld ranks with adapters took what was predicted: %lld figures are equal\n",
@@ -241,7 +241,8 @@ static mt_parallel draw_split(uint64_t *seed)
     h.microbatches = h.interleave * pick(seed, 3, 12 / (int)p);
     if (h.interleave > 1) h.microbatches = p * pick(seed, 2, 5);
     if (p == 1 && pick(seed, 0, 3) == 0) h.tensor = 2, h.sequence = pick(seed, 0, 1) == 1;
-    if (h.zero == 3) h.gather = (mt_gather_unit)pick(seed, MT_GATHER_MODULE, MT_GATHER_AHEAD);
+    static const unsigned units[] = {0, MT_FSDP_BLOCK, MT_FSDP_AHEAD};
+    if (h.zero == 3) h.fsdp = units[pick(seed, 0, 2)];
     return h;
 }
 

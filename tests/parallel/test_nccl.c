@@ -11,14 +11,14 @@ static const mt_parallel splits[] = {
     {.data = 3, .zero = 1},
     {.data = 2, .zero = 2, .microbatches = 2},
     {.data = 2, .zero = 3},
-    {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
+    {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
     {.context = 2},
     {.pipeline = 2, .microbatches = 4},
     {.pipeline = 2, .interleave = 2, .microbatches = 4},
     {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2},
     {.tensor = 2},
     {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
-    {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2, .gather = MT_GATHER_BLOCK},
+    {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
 };
 enum { SPLITS = sizeof splits / sizeof *splits };
 
@@ -73,7 +73,7 @@ static void adapters_in_gathered_blocks_follow_one_process_on_the_cpu(void **sta
     mtt_training alone = {.config = &c, .lora = &lora, .parallel.data = 2, .max_norm = 1};
     mtt_training t = alone;
     t.parallel.zero = 3;
-    t.parallel.gather = MT_GATHER_AHEAD;
+    t.parallel.fsdp = MT_FSDP_AHEAD;
     t.checkpoint = "full";
     mtt_train_alone(&alone);
     mtt_train(&t);

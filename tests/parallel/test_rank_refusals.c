@@ -74,7 +74,7 @@ static void every_refused_request_for_memory_is_reported(void **state)
         {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .data = 3, .zero = 2},
         {.tensor = 2, .sequence = true, .data = 3, .zero = 3},
-        {.data = 3, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true}};
+        {.data = 3, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST}};
     mt_model_config c = mtt_small_models[0];
     c.layers = 4, c.dtype = MT_BF16;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {

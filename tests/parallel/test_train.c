@@ -52,10 +52,10 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
         {.zero = 1},
         {.zero = 2},
         {.zero = 3},
-        {.zero = 3, .keep_root = true},
-        {.zero = 3, .gather = MT_GATHER_BLOCK},
-        {.zero = 3, .keep_root = true, .gather = MT_GATHER_AHEAD},
-        {.zero = 3, .keep_root = true, .gather = MT_GATHER_AHEAD, .keep_last = true}};
+        {.zero = 3, .fsdp = MT_FSDP_KEEP_ROOT},
+        {.zero = 3, .fsdp = MT_FSDP_BLOCK},
+        {.zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
+        {.zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST | MT_FSDP_KEEP_ROOT}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (int64_t data = 2; data <= 4; data += 2) {
             mtt_training plain = {
@@ -69,7 +69,8 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
                 mtt_train(&t);
                 double difference = mtt_difference(&plain, &t);
                 mtt_show(mtt_model_names[i], &t.parallel, difference, "data parallelism");
-                if (mtt_is_tied(i) && t.parallel.zero == 3 && !t.parallel.keep_root)
+                if (mtt_is_tied(i) && t.parallel.zero == 3 &&
+                    !(t.parallel.fsdp & MT_FSDP_KEEP_ROOT))
                     assert_true(difference < MTT_ROUNDING);
                 else
                     assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
@@ -102,10 +103,10 @@ static void gathering_ahead_has_the_bits_of_gathering_by_module(void **state)
                                       .checkpoint = cases[k].checkpoint,
                                       .max_norm = MAX_NORM};
             mtt_train(&by_module);
-            for (int unit = MT_GATHER_BLOCK; unit <= MT_GATHER_AHEAD; unit++) {
+            for (int ahead = 0; ahead < 2; ahead++) {
                 mtt_training t = by_module;
-                t.parallel.gather = (mt_gather_unit)unit;
-                t.parallel.keep_last = unit == MT_GATHER_AHEAD && t.parallel.pipeline < 2;
+                t.parallel.fsdp = ahead ? MT_FSDP_AHEAD : MT_FSDP_BLOCK;
+                if (ahead && t.parallel.pipeline < 2) t.parallel.fsdp |= MT_FSDP_KEEP_LAST;
                 mtt_train(&t);
                 assert_memory_equal(by_module.losses, t.losses, sizeof t.losses);
             }
@@ -409,7 +410,7 @@ static void make_a_stage_alone(mt_comm *world, void *user)
 static void making_a_stage_waits_for_no_rank(void **state)
 {
     (void)state;
-    mt_parallel h = {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD};
+    mt_parallel h = {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD};
     mtt_as_ranks(2, make_a_stage_alone, &h);
 }
 

@@ -11,8 +11,8 @@ import warnings
 
 try:
     import torch
-except ImportError:
-    print("skipped: PyTorch cannot be imported")
+except ImportError as error:
+    print(f"skipped: {error}")
     sys.exit(77)
 import torch.nn.functional as F
 from torch import nn

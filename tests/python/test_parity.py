@@ -19,6 +19,8 @@ from torch import nn  # noqa: E402
 import transformers_parity as hf  # noqa: E402
 
 PROGRAM = os.environ["MEMTAPE"]
+LONG = "MTT_LONG" in os.environ
+SIZES = {"d": 64, "layers": 2, "heads": 4, "f": 512, "v": 16}
 
 
 def storages(report):
@@ -42,7 +44,7 @@ def counted(case, model):
     ids, labels = hf.draw_tokens(case)
     cache = {"use_cache": False} if case.causal else {}
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=case.amp)
-    with memtape.torch.Ledger(model) as ledger, autocast:
+    with memtape.torch.Ledger(model, "device") as ledger, autocast:
         loss = model(input_ids=ids, labels=labels, **cache).loss
     return ledger.report(loss)
 
@@ -63,6 +65,86 @@ def transformers_models_keep_the_same_storages():
         equal(unknown, [], f"{case.name}: every saver is known")
         prefix = type(model).__name__
         check(all(t["module"].startswith(prefix) for t in report.tensors()), f"{case.name}: modules")
+
+
+# ---- their training step ----
+
+def step_cases():
+    """With heads and widths at which CUDA's attention is a fused one, as the program's is; the MLP is wide, so that the peak of
+    backward is there in both."""
+    for family in ("gpt2", "llama"):
+        for dtype in ("f32", "bf16"):
+            for kv in (4, 2) if family == "llama" and dtype == "bf16" else (4,):
+                for attention, checkpoint in (("sdpa", False), ("sdpa", True), ("eager", False)):
+                    if not LONG and (attention == "eager" or checkpoint and (family, dtype, kv) != ("llama", "bf16", 2)):
+                        continue
+                    yield hf.Case(family, attention, dtype, sizes={**SIZES, "kv": kv}, checkpoint=checkpoint)
+
+
+def rounded(*sizes):
+    return sum(-(-n // 512) * 512 for n in sizes)
+
+
+def steps_take_what_the_program_says():
+    for case in step_cases():
+        model = hf.their_model(case)
+        # The program's momenta are f32.
+        for make, name in ((torch.optim.AdamW, "adamw-16bit"), (lambda p: torch.optim.SGD(p, momentum=0.9), "sgd-momentum")):
+            if name == "adamw-16bit" or case.dtype == "f32":
+                program = hf.our_profile(PROGRAM, case, model, "--recipe", "hf", "--optimizer", name)
+                compare_steps(f"{case.name} kv={case.sizes['kv']} {name}", case, model, step(case, model, make), program)
+
+
+def step(case, model, make):
+    ids, labels = hf.draw_tokens(case)
+    return memtape.torch.profile(model, {"input_ids": ids, "labels": labels, "use_cache": False}, make(model.parameters()))
+
+
+def compare_steps(what, case, model, report, program):
+    """Each difference by its cause; all others are 0."""
+    e, layers = hf.DTYPES[case.dtype].itemsize, case.sizes["layers"]
+    flash = case.attention == "sdpa" and case.dtype == "bf16"
+    positions = [8 * case.s]
+    kept = [4] + positions * (case.family == "gpt2")  # the sum of the class weights; by what rows are looked up
+    # Of flash attention the generator's state is 16 bytes and 8 unused ones; in the program two of 8, in as many blocks.
+    unused = 8 * flash * (1 if case.checkpoint else layers)
+    buffers = [b.untyped_storage().nbytes() for b in model.buffers()]  # frequencies of the positions
+    arguments = positions * (case.checkpoint and case.family == "llama")  # that each layer's checkpoint holds
+    tables = 2 * [case.s * 16 * e] * bool(arguments)
+    beside = [8 * case.b * case.s]  # the batch's labels, beside those that the loss has shifted and keeps
+
+    equal(report["model"]["attention"], None if case.attention == "eager" else "flash" if flash else "efficient", f"{what}: attention")
+    equal(report["params"], program["params"], f"{what}: parameters")
+    equal(report["saved"]["bytes"] - program["saved"]["bytes"], sum(kept) + unused * (not case.checkpoint), f"{what}: saved bytes")
+    pairs = list(zip(program["steady"]["phases"], report["steady"]["phases"]))
+    at_the_end = [(kept + beside + buffers + arguments + tables, unused * (not case.checkpoint)), (buffers, 0), (buffers, 0)]
+    for (p, q), (more, parts) in zip(pairs, at_the_end):
+        name = p["name"]
+        equal(q["requested"] - p["requested"], sum(more) + parts, f"{what}: requested bytes after {name}")
+        equal(q["allocated"] - p["allocated"], rounded(*more), f"{what}: allocated bytes after {name}")
+        equal(q["by_category"]["parameter"] - p["by_category"]["parameter"], rounded(*buffers), f"{what}: parameters after {name}")
+        for category in ("gradient", "optimizer", "input"):
+            equal(q["by_category"][category], p["by_category"][category], f"{what}: {category} after {name}")
+    # In the middle of backward the labels are gone, and the layer at hand has tables of its own.
+    p, q = pairs[1]
+    equal(q["requested_peak"] - p["requested_peak"], sum(kept + buffers + arguments) + unused, f"{what}: peak, requested")
+    equal(q["peak"] - p["peak"], rounded(*kept, *buffers, *arguments), f"{what}: peak of backward")
+    equal(report["steady"]["peak"] - program["steady"]["peak"], rounded(*kept, *buffers, *arguments), f"{what}: peak of the step")
+    # PyTorch's AdamW makes the denominators of all parameters at once.
+    p, q = pairs[2]
+    equal(q["requested_peak"] - p["requested_peak"],
+          sum(buffers) + ("AdamW" in report["model"]["optimizer"]) * report["params"]["bytes"], f"{what}: peak of the optimizer")
+
+
+def a_large_vocabulary_has_its_peak_at_the_loss():
+    """PyTorch's gradients of the log-probabilities and of the logits are there at once; the program's loss has one of them."""
+    case = hf.Case("gpt2", "sdpa", "bf16")
+    report = step(case, hf.their_model(case), torch.optim.SGD)
+    forward, backward, _ = report["steady"]["phases"]
+    tokens = case.b * case.s
+    equal(report["peak"]["op"], "log_softmax_backward_data", "where the peak is")
+    equal(backward["peak"], forward["allocated"] + rounded(4, *2 * [4 * tokens * case.sizes["v"]]) - rounded(4, 8 * tokens),
+          "two of them and the loss's gradient more, labels and class weights less")
 
 
 # ---- plain modules ----
@@ -105,7 +187,7 @@ def a_block_differs_as_parity_says():
     for name, act in (("relu", nn.ReLU), ("gelu", nn.GELU)):
         for short, dtype in hf.DTYPES.items():
             x = torch.randn(b, s, d, dtype=dtype, requires_grad=True)
-            report = memtape.torch.profile(Block(d, a, act).to(dtype), x)
+            report = memtape.torch.profile(Block(d, a, act).to(dtype), x, attention="device")
             program = profile("block", "--act", name, "-b", b, "-s", s, "-d", d, "-a", a, "--causal", "--dtype", short,
                               "--attention", "flash", "--device", "meta")
             # The generator's state, and of 2-byte floats mean and rstd of two norms in f32 (docs/parity.md).
@@ -113,7 +195,8 @@ def a_block_differs_as_parity_says():
                   f"a block, {name}, {short}")
 
 
-for test in [transformers_models_keep_the_same_storages, an_mlp_of_the_readme_keeps_what_the_program_says,
+for test in [transformers_models_keep_the_same_storages, steps_take_what_the_program_says,
+             a_large_vocabulary_has_its_peak_at_the_loss, an_mlp_of_the_readme_keeps_what_the_program_says,
              a_block_differs_as_parity_says]:
     test()
 done()

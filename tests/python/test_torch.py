@@ -1,5 +1,6 @@
 """memtape.torch on models that memtape does not have: equal to counts by hand, storage by storage; and it changes and
 keeps nothing. Exit status 77 if PyTorch is not installed."""
+import contextlib
 import gc
 import sys
 import tempfile
@@ -272,6 +273,188 @@ def meta_counts_as_the_cpu_does():
         equal(meta.tensors(), cpu.tensors(), f"saved on meta and on the CPU, {shape}")
 
 
+class Grouped(nn.Module):
+    """Attention by scaled_dot_product_attention, of 4 heads of queries and `kv` of keys and values."""
+
+    def __init__(self, width, kv, **options):
+        super().__init__()
+        self.width, self.options = width, {"enable_gqa": kv != 4, **options}
+        self.q, self.k, self.v, self.out = (nn.Linear(4 * width, n * width) for n in (4, kv, kv, 4))
+
+    def forward(self, x, mask=None):
+        q, k, v = (layer(x).unflatten(2, (-1, self.width)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def attention_on(device, dtype, width, kv, mask, s, attention, **options):
+    """(kernels, tensors) of a report, or the refusal."""
+    with torch.device(device):
+        model, x = Grouped(width, kv, **options).to(dtype), torch.randn(2, s, 4 * width, dtype=dtype)
+        masks = {"bool": lambda: torch.ones(s, s, dtype=torch.bool), "float": lambda: torch.zeros(2, 1, s, s, dtype=dtype)}
+        given = {} if mask is None else {"mask": masks[mask]()}
+    try:
+        report = memtape.torch.profile(model, x, attention=attention, **given)
+    except memtape.MemtapeError as error:
+        return str(error)
+    return report["model"]["attention"], report.tensors()
+
+
+def attention_counts_as_cuda_runs_it():
+    f32, f64, bf16 = torch.float32, torch.float64, torch.bfloat16
+    for dtype, width, kv, mask, options, wanted in [
+            (bf16, 8, 4, None, {}, "flash"), (torch.float16, 8, 4, None, {"is_causal": True}, "flash"),
+            (bf16, 8, 2, None, {"is_causal": True}, "flash"), (bf16, 8, 4, None, {"dropout_p": 0.25}, "flash"),
+            (bf16, 6, 4, None, {"is_causal": True}, "flash"), (bf16, 256, 4, None, {}, "flash"),
+            (bf16, 264, 4, None, {}, "efficient"), (bf16, 264, 2, None, {}, "math"),
+            (bf16, 8, 4, "bool", {}, "efficient"), (bf16, 8, 4, "float", {"dropout_p": 0.25}, "efficient"),
+            (bf16, 8, 2, "bool", {}, "math"), (bf16, 6, 4, "bool", {}, "math"),
+            (f32, 8, 4, None, {"is_causal": True}, "efficient"), (f32, 8, 4, None, {"dropout_p": 0.25}, "efficient"),
+            (f32, 8, 4, "bool", {}, "efficient"), (f32, 6, 4, None, {}, "math"), (f32, 8, 2, None, {"is_causal": True}, "math"),
+            (f64, 8, 4, None, {}, "math"), (f64, 8, 4, "float", {"dropout_p": 0.25}, "math")]:
+        for s in (16, 17):
+            what = f"{dtype}, width {width}, kv {kv}, mask {mask}, {options}, s {s}"
+            for attention in ("cuda", "math", "flash", "efficient"):
+                cpu, meta = (attention_on(device, dtype, width, kv, mask, s, attention, **options) for device in ("cpu", "meta"))
+                equal(cpu, meta, f"{attention} on the CPU and on meta: {what}")
+                if attention == "cuda":
+                    equal(cpu[0], wanted, f"what CUDA runs: {what}")
+                elif attention in ("math", wanted):
+                    equal(cpu[0], attention, f"asked for: {what}")
+    for kernel, other in [("flash", "efficient"), ("efficient", "math")]:
+        with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION, torch.nn.attention.SDPBackend.MATH]
+                                            if other == "efficient" else [torch.nn.attention.SDPBackend.MATH]):
+            equal(attention_on("meta", bf16, 8, 4, None, 16, "cuda")[0], other, f"where {kernel} is disabled")
+    b, s, d, e = 2, 16, 32, 2
+    for attention, more in [
+            # Beside x and what the heads are merged from, which is the output: queries, keys, values.
+            ("flash", 4 * b * 4 * s + 16 + 8),  # log-sum-exp; the generator's state, and what is left of an older one
+            ("efficient", 4 * b * 4 * 32 + 8 + 8)]:  # log-sum-exp of sequences up to a multiple of 32
+        _, tensors = attention_on("meta", bf16, 8, 4, None, s, attention)
+        equal(sum(t["bytes"] for t in tensors), 5 * b * s * d * e + more, f"{attention}, by hand")
+    refusals = [("flash", f32, None, "not torch.float32"), ("flash", bf16, "bool", "takes no mask"), ("efficient", f64, None, "f32")]
+    for attention, dtype, mask, said in refusals:
+        check(said in str(attention_on("cpu", dtype, 8, 4, mask, 16, attention)), f"{attention} of {dtype}, mask {mask}")
+    refused("a kernel that is not known", "choose cuda, flash", lambda: memtape.torch.Ledger(nn.Linear(1, 1), "flsh"))
+
+
+def attention_s_values_stay():
+    for options in ({}, {"is_causal": True}, {"dropout_p": 0.25}):
+        for attention in ("cuda", "math", "device"):
+            torch.manual_seed(5)
+            model, x = Grouped(8, 4, **options), torch.randn(2, 17, 32, requires_grad=True)
+            results = []
+            for counted in (False, True):
+                torch.manual_seed(6)
+                with memtape.torch.Ledger(model, attention) if counted else contextlib.nullcontext():
+                    y = model(x)
+                results.append([y, *torch.autograd.grad(y.pow(2).sum(), [x, *model.parameters()])])
+            check(all(map(torch.equal, *results)), f"the same bits: {attention}, {options}")
+    equal(torch._C._dispatch_has_kernel_for_dispatch_key("aten::scaled_dot_product_attention", "AutogradCPU"), False,
+          "nothing is left registered for the CPU")
+    for device in ("cpu", "meta"):  # a checkpoint runs again after the ledger, and must keep as many tensors
+        with torch.device(device):
+            model, x = Grouped(8, 4, is_causal=True), torch.randn(2, 17, 32, requires_grad=True)
+            with memtape.torch.Ledger(model) as ledger:
+                y = checkpoint(model, x, use_reentrant=False)
+            equal([row[2] for row in saved(ledger.report(y))], ["checkpoint input"], "a checkpoint around an attention")
+            y.sum().backward()
+
+
+# ---- steps ----
+
+class Batched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.out = nn.Embedding(11, 8), nn.BatchNorm1d(8), nn.Linear(8, 11)
+
+    def forward(self, ids, targets):
+        if not (ids[:, -1] == 0).all():  # a branch by a value
+            ids = torch.cat((ids, ids[ids > 3][None].expand(len(ids), -1)), 1)
+        y = self.out(self.norm(self.embed(ids).transpose(1, 2)).transpose(1, 2))
+        return {"loss": F.cross_entropy(y.mean(1), targets)}
+
+
+def a_step_is_counted_as_by_hand():
+    f, n = 4 * 1024, 1 << 18  # bytes of a row; elements of the weight: 1 MiB
+    model, x = nn.Linear(1024, 256, bias=False), torch.randn(64, 1024)
+    before, touched = model.weight.clone(), (model.weight.grad, dict(model.named_buffers()))
+    for make, states, temporary in [(lambda p: torch.optim.SGD(p), 0, 0), (lambda p: torch.optim.SGD(p, momentum=0.9), 1, 0),
+                                    (lambda p: torch.optim.AdamW(p), 2, 1),  # its denominators
+                                    (lambda p: torch.optim.AdamW(p, foreach=False), 2, 2)]:  # and their square roots
+        optimizer = make(model.parameters())
+        losses = 0 if temporary else 4 + 4  # the loss and its gradient, within backward
+        report = memtape.torch.profile(model, x, optimizer, loss=lambda model, x: model(x).sum())
+        base = 4 * n + 64 * f
+        init, forward, backward, step = report["phases"]
+        equal([init["requested"], backward["requested"]], [base, base + 4 * n], f"before and after backward, {optimizer}")
+        equal(forward["requested"], base + 4, "the loss; what was summed is gone")
+        equal(forward["requested_peak"], base + 64 * 1024 + 4, "the product beside it")
+        equal(step["requested"], base + 4 * n * states, "the optimizer's state")
+        for key, wanted in [("parameter", 4 * n), ("optimizer", 4 * n * states), ("input", 64 * f), ("gradient", 4 * n)]:
+            equal(report["steady"]["phases"][2]["at_peak"][key], wanted, f"{key} in the second step")
+        equal(report["steady"]["requested"], base + 4 * n * (1 + states + temporary) + losses, f"the peak, {optimizer}")
+        equal(report["saved"], {**report["saved"], "bytes": 64 * f, "allocated": 64 * f, "storages": 1}, "what is saved")
+        equal(sum(report["steady"]["by_category"].values()), report["steady"]["peak"], "categories at the peak")
+        equal(report["peak"]["phase"], "step" if temporary else "backward", "where the peak is")
+        equal(sum(row["allocated"] for row in report["peak"]["largest"]), report["steady"]["peak"], "who holds it")
+        equal(len(optimizer.state), 0, "the optimizer is not touched")
+    check(torch.equal(before, model.weight) and touched == (model.weight.grad, dict(model.named_buffers())), "nor is the model")
+    large = nn.Linear(1 << 20, 1 << 15, device="meta", dtype=torch.bfloat16)  # 64 GiB
+    report = memtape.torch.profile(large, (torch.empty(1, 1 << 20, device="meta", dtype=torch.bfloat16),), torch.optim.Adam(large.parameters()),
+                                   loss=lambda model, batch: model(*batch).sum())
+    equal(report["steady"]["phases"][2]["by_category"]["optimizer"], 2 * 2 * ((1 << 35) + (1 << 15)), "a state of 128 GiB")
+
+
+def steps_know_values_of_whole_numbers():
+    model = Batched()
+    counts = []
+    for ids in ([[1, 0], [2, 0]], [[5, 1], [7, 9]]):  # the second keeps a row more for each of three that are above 3
+        report = memtape.torch.profile(model, {"ids": torch.tensor(ids), "targets": torch.tensor([1, 2])},
+                                       torch.optim.Adam(model.parameters()))
+        counts.append([t["shape"] for t in report.tensors() if t["op"] == "embedding"])
+    equal(counts, [[[2, 2]], [[2, 5]]], "what the embedding keeps")
+    equal(int(model.norm.num_batches_tracked), 0, "buffers")
+
+    class Asking(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y.sum() if y.sum() > 0 else y.mean()
+    asking, sgd = Asking(2, 2), torch.optim.SGD
+    refused("a branch by what is not computed", "asks for values that are not computed on meta",
+            lambda: memtape.torch.profile(asking, torch.ones(1, 2), sgd(asking.parameters())))
+    linear = nn.Linear(2, 2)
+    for what, said, call, kind in [
+            ("no loss", "need loss=function", lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters())), memtape.MemtapeError),
+            ("another model's optimizer", "not the model's", lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(asking.parameters())), memtape.MemtapeError),
+            ("two inputs", "need one batch", lambda: memtape.torch.profile(linear, 1, 2, sgd(linear.parameters())), TypeError),
+            ("a loss alone", "without an optimizer", lambda: memtape.torch.profile(linear, torch.ones(1, 2), loss=len), TypeError),
+            ("the device's attention", "choose cuda, flash, efficient, math",
+             lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters()), attention="device"), memtape.MemtapeError)]:
+        refused(what, said, call, kind)
+    with torch.autocast("cpu"):
+        refused("autocast", "does nothing on meta", lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters())))
+
+
+def print_shows_a_table():
+    model, x = convolutions(), torch.randn(2, 3, 16, 16)
+    text = str(memtape.torch.profile(model, x))
+    for said in ("Sequential on cpu", "Sequential.1    relu", "16,384", "all, each once", "34,816 bytes"):
+        check(said in text, f"{said!r} in {text}")
+    text = str(memtape.torch.profile(model, x, torch.optim.SGD(model.parameters()), loss=lambda model, x: model(x).sum()))
+    check("The peak of a training step: " in text and "parameter" in text and "reached in " in text, text)
+    for context, said in [(torch.no_grad(), "ran under torch.no_grad()"), (torch.inference_mode(), "ran under torch.inference_mode()")]:
+        with context:
+            report = memtape.torch.profile(model, x)
+        check(said in str(report) and report["saved"]["bytes"] == 0, f"nothing is kept: {report}")
+    check("no output requires a gradient" in str(memtape.torch.profile(nn.ReLU(), x)), "a model without parameters")
+    with torch.no_grad():
+        refused("a step under no_grad", "has no backward", lambda: memtape.torch.profile(model, x, torch.optim.SGD(model.parameters())))
+    frozen = convolutions().requires_grad_(False)
+    refused("a step of a frozen model", "no output requires a gradient", lambda: memtape.torch.profile(
+        frozen, x, torch.optim.SGD(frozen.parameters()), loss=lambda model, x: model(x).sum()))
+
+
 def misuse_is_refused():
     model, x = convolutions(), torch.randn(1, 3, 16, 16)
     with memtape.torch.Ledger(model) as ledger:
@@ -328,6 +511,7 @@ def page_opens_without_an_error():
 for test in [convolutions_are_counted_as_by_hand, recurrence_is_counted_as_by_hand, attention_is_counted_as_by_hand,
              storages_are_counted_once_and_whole, a_graph_that_is_gone_is_not_counted, functions_of_the_user_are_named,
              checkpoints_keep_their_inputs, values_and_gradients_are_the_same, hooks_are_taken_off, nothing_is_kept_alive,
-             meta_counts_as_the_cpu_does, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
+             meta_counts_as_the_cpu_does, attention_counts_as_cuda_runs_it, attention_s_values_stay,
+             a_step_is_counted_as_by_hand, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
     test()
 done()

@@ -80,9 +80,13 @@ def numbers_are_those_of_the_json(browser, page, j, events):
     browser.open(page)
     quiet(browser, "loading")
     steady = j["steady"]
-    terms = [steady["peak"], *(n for n in steady["by_category"].values() if n)]
+    used = {e["category"] for e in events if e["kind"] in ("alloc", "recategory")}
+    terms = [steady["peak"], *(n for name, n in steady["by_category"].items() if name in used)]
     equal(browser.js(VALUES, "#equation .bytes data"), terms, "the equation")
     equal(terms[0], sum(terms[1:]), "its sum")
+    for legend in ("#equation", "#alive .legend"):
+        shown = browser.js("return [...document.querySelectorAll(arguments[0] + ' .swatch')].map(s => s.className)", legend)
+        equal({name.removeprefix("swatch c-") for name in shown}, used, f"the categories of {legend}")
     equal([bytes_in(text) for text in browser.js(TEXTS, "#equation .bytes data")], terms, "the equation, as text")
     equal(browser.js(VALUES, ".headline data"), [steady["peak"]], "the headline")
     equal(browser.js(VALUES, ".facts data")[:2], [j["saved"]["bytes"], steady["reserved"]], "the facts")
@@ -245,8 +249,23 @@ def two_runs_are_compared(browser, page, j, other_page, other):
     quiet(browser, "comparing")
 
 
-def phone_shows_it_without_scrolling_sideways(page):
-    with Browser(width=390, height=800) as phone:
+def chart_stands_above_the_fold(page):
+    for width, height in ((1280, 800), (800, 1000)):
+        with Browser(width=width, height=height) as browser:
+            browser.open(page)
+            bottom = browser.js("return document.querySelector('.plot').getBoundingClientRect().bottom")
+            check(bottom <= height, f"at {width} x {height} the chart ends at {bottom}")
+
+
+def phone_shows_it_without_scrolling_sideways(page, other_page):
+    with Browser(width=390, height=844) as phone:
+        phone.open(page)
+        top = phone.js("return document.querySelector('.plot').getBoundingClientRect().top")
+        check(top < 700, f"on a phone the chart begins at {top}")
+        phone.write("#other", str(other_page.resolve()))
+        phone.js("return new Promise(done => setTimeout(done, 300))")
+        wide = phone.js("return [...document.querySelectorAll('#comparison .scroll')].map(e => [e.scrollWidth, e.clientWidth])")
+        equal([a for a, b in wide if a > b], [], "tables of the comparison that are wider than a phone")
         phone.open(page)
         equal(phone.js("return document.documentElement.scrollWidth"), 390, "the width on a phone")
         small = phone.js("return [...document.querySelectorAll('button, select')].filter(e => e.offsetParent && "
@@ -363,6 +382,9 @@ def medium_opens_at_once(browser):
     print(f"a report of GPT-2 medium: {page.stat().st_size:,} bytes, open after {opened:.0f} ms")
     check(opened < 1000, f"a report of GPT-2 medium is open after {opened:.0f} ms")
     quiet(browser, "GPT-2 medium")
+    # Gradients are 0 at this peak and large elsewhere in the chart: they have a place in both legends.
+    for legend in ("#equation .term:has(.c-gradient) .bytes data", "#alive .legend span:has(.c-gradient) data"):
+        equal(browser.js(VALUES, legend), [0], f"gradients in {legend}")
 
 
 def main():
@@ -385,7 +407,8 @@ def main():
         plan_shows_formulas_and_measurements(browser)
         ranks_are_those_of_the_json(browser)
         medium_opens_at_once(browser)
-    phone_shows_it_without_scrolling_sideways(page)
+    chart_stands_above_the_fold(page)
+    phone_shows_it_without_scrolling_sideways(page, other_page)
     done()
 
 

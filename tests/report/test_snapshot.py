@@ -120,8 +120,12 @@ def compare(args, status=0):
               f"{what}: sums of a segment")
         check(all(a["state"] != b["state"] or a["state"] != "inactive" for a, b in zip(s["blocks"], s["blocks"][1:])),
               f"{what}: free neighbours are one block")
+        check(all(blocks[b["address"]]["stream"] == s["stream"] for b in used), f"{what}: a block is of its segment's stream")
     if not status:
         steady, phases = report["steady"], report["phases"]
+        reserved = [sum(s["total_size"] for s in snapshot["segments"] if s["stream"] == i)
+                    for i in range(1 + max(s["stream"] for s in snapshot["segments"]))]
+        equal(reserved, [s["reserved"] for s in steady.get("streams", [{"reserved": reserved[0]}])], f"{what}: by stream")
         equal(highest["requested"], max(steady["requested"], *(p["requested_peak"] for p in phases)), f"{what}: requested")
         check("--reclaim" in args or sum(s["total_size"] for s in snapshot["segments"]) == highest["reserved"],
               f"{what}: nothing went back")
@@ -163,6 +167,7 @@ def totals_equal_those_of_json():
                  [*GPT, "--device", "meta", "--gemm-workspace", "8519680", "--inference"],
                  ["llama", "-l", 2, "-d", 64, "-a", 4, "--device", "meta", "--lora-rank", 2, "--qlora", "--dtype", "bf16",
                   "--optimizer", "adamw"], ["llama-65b", "--device", "meta", "--dtype", "bf16"],
+                 ["llama", "-l", 2, "--device", "meta", "--recipe", "fsdp2", "--dp", 2],
                  ["linear", "-b", 1, "-d", 16], [*GPT, "--device", "cpu", "--expandable-segments"],
                  ["gpt2", "--device", "meta", "--optimizer", "adamw", "--expandable-segments"],
                  [*GPT, "--optimizer", "adamw", "--expandable-segments", "--granule", "16KiB"],

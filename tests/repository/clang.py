@@ -28,7 +28,7 @@ def main():
     probe = ["clang", "-fopenmp", "-fsyntax-only", "-x", "c", "-"]
     if not shutil.which("clang") or \
             subprocess.run(probe, input="#include <omp.h>\n", text=True, capture_output=True, check=False).returncode:
-        print("clang.py: skipped: no clang, or no libomp-dev")
+        print("skipped: no clang, or no libomp-dev")
         return 77
     with open(os.path.join(sys.argv[1], "compile_commands.json"), encoding="utf-8") as f:
         entries = [entry for entry in json.load(f) if entry["file"].endswith(".c")]

@@ -8,7 +8,7 @@ match($0, /^(typedef )?(template <[^>]*> )?(struct|enum|union) mti?_[a-z0-9_]+ \
     name = substr($0, RSTART, RLENGTH - 2)
     sub(/.* /, "", name)
     room = FILENAME
-    if (room ~ /^src\/backends\/[a-z]+\//) sub(/\/[^\/]*$/, "", room)
+    if (match(FILENAME, /^src\/backends\/[a-z]+\//)) room = substr(FILENAME, 1, RLENGTH)
     backend = room != FILENAME
     if (name in first && !(backend && of_backend[name] && of_room[name] != room)) {
         print FILENAME ":" FNR ": " name " is defined in " first[name] ", too"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # ./run refuses unknown arguments with status 2, and its help names every part of its tests; tests/meson.build
-# lists each folder of tests: run.sh [TREE]
+# lists each folder of tests; total.py tells why tests were skipped: run.sh [TREE]
 set -u
+total=$(cd "$(dirname "$0")/.." && pwd)/total.py
 cd "${1:-$(dirname "$0")/../..}"
 failed=0
 wrong() {
@@ -29,6 +30,7 @@ refuses '"x"' format x
 refuses '"x"' clean x
 refuses '"x"' docs x
 refuses '"x"' experiments x
+refuses '"2 x y"' lesson 2 x y
 refuses '"soon"' fuzz soon
 refuses '"nothing"' nothing
 
@@ -56,4 +58,20 @@ for folder in tests/*/meson.build; do
     room=$(basename "${folder%/meson.build}")
     grep -q "'$room'" tests/meson.build || wrong "tests/meson.build lacks the folder $room"
 done
+
+# The reasons of tests that were skipped, a line each, with the command that lets them run.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cat >"$log" <<'LOG'
+{"name": "m / a", "result": "OK", "stdout": "2 passed, 0 failed, 1 skipped"}
+{"name": "m / b", "result": "SKIP", "stdout": "skipped: No module named 'torch'\n"}
+{"name": "m / c", "result": "SKIP", "stderr": "No module named 'torch'"}
+{"name": "m / d", "result": "SKIP"}
+LOG
+said=$(python3 "$total" "$log")
+expected="skipped: b, c: no Python module torch: python3 -m pip install torch
+skipped: d: no reason was given
+skipped: cases that do not apply to the device, the build or the tools they met: 1
+2 passed, 0 failed, 4 skipped"
+[ "$said" = "$expected" ] || wrong "total.py says: $said"
 exit $failed

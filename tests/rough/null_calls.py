@@ -56,7 +56,8 @@ def split(arguments):
         if function:
             out.append(('function', function.group(1)))
         elif part != 'void':
-            out.append(re.match(r'(.*?)(\w+)$', part).groups())
+            pointer = re.sub(r'(\w+)\[\w*\]$', r'*\1', part)  # which an array as a parameter is
+            out.append(re.match(r'(.*?)(\w+)$', pointer).groups())
     return [(kind.strip(), name) for kind, name in out]
 
 
@@ -99,7 +100,7 @@ def good(function, kind, name, calls_back):
         return 'x.tensors'
     if kind.count('*') == 2:
         return '(void *)x.places'
-    return '&(%s){0}' % kind.rstrip('* ')
+    return '(%s[16]){0}' % kind.rstrip('* ')  # enough of them for an array, too
 
 
 def call(result, name, arguments):

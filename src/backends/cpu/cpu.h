@@ -67,6 +67,13 @@ extern const mti_ranges mti_cpu_ranges;
 #define MTI_SIMD_MAX(...) MTI_PRAGMA(omp simd reduction(max : __VA_ARGS__))
 #endif
 
+/* out[i] = value for n elements. */
+#define MTI_EACH(out, value)                                                                       \
+    do {                                                                                           \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) out[i] = (value);                                          \
+    } while (0)
+
 /* ---- threads ---- */
 
 static inline int mti_cpu_threads(const mti_ctx *ctx)
@@ -105,7 +112,27 @@ static inline bool mti_cpu_is_narrow(mt_dtype dtype)
 void mti_cpu_load_f32(mt_dtype dtype, const void *src, float *dst, int64_t n);
 void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n);
 
+/* n elements of v in f64, from the at-th in memory on. */
+void mti_cpu_read_wide(const mti_view *v, int64_t at, double *out, int64_t n);
+void mti_cpu_write_wide(const mti_view *v, int64_t at, const double *in, int64_t n);
+
 /* ---- walking several views of one shape together ---- */
+
+/* Moves n elements of `size` bytes between strided addresses. */
+void mti_cpu_move(size_t size, void *dst, int64_t dst_step, const void *src, int64_t src_step,
+                  int64_t n);
+
+/* The offset of element i, in row-major order, of `rank` dimensions. */
+static inline int64_t mti_cpu_offset(int rank, const int64_t *shape, const int64_t *stride,
+                                     int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = rank - 1; d > 0; d--) {
+        offset += i % shape[d] * stride[d];
+        i /= shape[d];
+    }
+    return rank > 0 ? offset + i * stride[0] : 0;
+}
 
 #define MTI_CPU_MAX_OPERANDS 5
 
@@ -161,7 +188,5 @@ bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 
 /* cast.c: mti_cpu_copy between two dtypes. */
 void mti_cpu_cast(mti_ctx *ctx, const mti_view *x, const mti_view *y);
-/* Values out of range give the nearest limit, NaN gives 0. */
-int64_t mti_cpu_f64_to_i64(double x);
 
 #endif

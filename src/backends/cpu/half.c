@@ -73,3 +73,30 @@ void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n)
     default: memcpy(dst, src, (size_t)n * sizeof *src);
     }
 }
+
+static char *place(const mti_view *v, int64_t at)
+{
+    return (char *)v->data + at * (int64_t)mti_dtype_size(v->dtype);
+}
+
+void mti_cpu_read_wide(const mti_view *v, int64_t at, double *out, int64_t n)
+{
+    float narrow[MTI_CPU_RUN];
+    if (v->dtype == MT_F64) memcpy(out, place(v, at), (size_t)n * sizeof *out);
+    for (int64_t i = 0, run; v->dtype != MT_F64 && i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        mti_cpu_load_f32(v->dtype, place(v, at + i), narrow, run);
+        for (int64_t j = 0; j < run; j++) out[i + j] = (double)narrow[j];
+    }
+}
+
+void mti_cpu_write_wide(const mti_view *v, int64_t at, const double *in, int64_t n)
+{
+    float narrow[MTI_CPU_RUN];
+    if (v->dtype == MT_F64) memcpy(place(v, at), in, (size_t)n * sizeof *in);
+    for (int64_t i = 0, run; v->dtype != MT_F64 && i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        for (int64_t j = 0; j < run; j++) narrow[j] = (float)in[i + j];
+        mti_cpu_store_f32(v->dtype, narrow, place(v, at + i), run);
+    }
+}

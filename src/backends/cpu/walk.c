@@ -102,12 +102,7 @@ int64_t mti_cpu_row_count(const mti_view *v)
 
 int64_t mti_cpu_row_offset(const mti_view *v, int64_t row)
 {
-    int64_t offset = 0;
-    for (int d = v->rank - 2; d > 0; d--) {
-        offset += row % v->shape[d] * v->stride[d];
-        row /= v->shape[d];
-    }
-    return v->rank >= 2 ? offset + row * v->stride[0] : 0;
+    return mti_cpu_offset(v->rank - 1, v->shape, v->stride, row);
 }
 
 /* ---- the element-wise driver ---- */
@@ -125,13 +120,10 @@ typedef struct map_job {
 } map_job;
 
 #define MOVE_ELEMENTS(T)                                                                           \
-    for (int64_t i = 0; i < n; i++)                                                                \
-    *(T *)(void *)(dst + i * dst_step * (int64_t)sizeof(T)) =                                      \
-        *(const T *)(const void *)(src + i * src_step * (int64_t)sizeof(T))
+    for (int64_t i = 0; i < n; i++) ((T *)dst)[i * dst_step] = ((const T *)src)[i * src_step]
 
-/* Moves n elements of `size` bytes between strided addresses. */
-static void move_strided(size_t size, const char *src, int64_t src_step, char *dst,
-                         int64_t dst_step, int64_t n)
+void mti_cpu_move(size_t size, void *dst, int64_t dst_step, const void *src, int64_t src_step,
+                  int64_t n)
 {
     if (src_step == 1 && dst_step == 1) {
         memcpy(dst, src, (size_t)n * size);
@@ -156,9 +148,9 @@ static void move_packed(const mti_walk *w, int k, const int64_t *from, int64_t n
         int64_t left = w->shape[last] - index[last], m = left < n ? left : n;
         char *at = w->data[k] + mti_walk_offset(w, k, index) * (int64_t)size;
         if (into_view)
-            move_strided(size, packed, 1, at, step, m);
+            mti_cpu_move(size, at, step, packed, 1, m);
         else
-            move_strided(size, at, step, packed, 1, m);
+            mti_cpu_move(size, packed, 1, at, step, m);
         packed += m * (int64_t)size;
         n -= m;
         mti_walk_advance(w, m, index);

@@ -17,6 +17,7 @@
 #ifndef MTI_WALK_CUH
 #define MTI_WALK_CUH
 
+#include <type_traits>
 #include "backends/cuda/gpu.h"
 #include "backends/float8.h"
 
@@ -44,6 +45,13 @@ __host__ __device__ __forceinline__ float mti_widen(float x) { return x; }
 __host__ __device__ __forceinline__ double mti_widen(double x) { return x; }
 __host__ __device__ __forceinline__ float mti_widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 __host__ __device__ __forceinline__ float mti_widen(__half x) { return __half2float(x); }
+
+/* Integers are computed as they are; as unsigned ones, so that they wrap around. */
+template <class T>
+__host__ __device__ __forceinline__ std::enable_if_t<std::is_integral_v<T>, T> mti_widen(T x)
+{
+    return x;
+}
 
 /* 8-bit floats are stored only: copied, cast and compared. */
 struct mti_e4m3 {
@@ -98,6 +106,9 @@ template <> __host__ __device__ __forceinline__ mti_e5m2 mti_narrow(double x)
     return {mti_e5m2_from_f32((float)x)};
 }
 
+template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
+template <class T> __device__ __forceinline__ T mti_narrow(uint64_t x) { return x; }
+
 /* Calls n(T()) for the type of a floating dtype; n is a generic lambda. */
 template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
 {
@@ -117,7 +128,25 @@ template <class Each> bool mti_for_real(mt_dtype dtype, const Each &each)
                                  : mti_for_float(dtype, each);
 }
 
-/* ---- exponentials ---- */
+/* ---- scalars ---- */
+
+__device__ __forceinline__ float mti_root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double mti_root(double x) { return sqrt(x); }
+
+/* The last of n numbers, which rise, that is at most `number`; the first is. */
+template <class First>
+__device__ __forceinline__ int mti_last_at_most(int n, uint32_t number, const First &first)
+{
+    int low = 0, high = n;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (first(middle) <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 #define MTI_LOG2E 1.44269504088896340736
 
@@ -407,6 +436,53 @@ template <class T, class F> struct mti_make_op : F {
         mti_vec<T, V> y;
         this->make(i, y);
         mti_store(static_cast<T *>(w.data[0]) + at[0], y);
+    }
+};
+
+/* Operand k's vector; one whose value is the same for the whole vector is read once. */
+template <class T, int V, int N>
+static __device__ __forceinline__ mti_vec<T, V> mti_take_operand(const mti_walk<N> &w, int k,
+                                                                 int64_t at)
+{
+    const T *p = static_cast<const T *>(w.data[k]) + at;
+    if (V == 1 || !(w.repeat >> k & 1u)) return mti_load<V>(p);
+    T value = *p;
+    mti_vec<T, V> x;
+    MTI_UNROLL
+    for (int j = 0; j < V; j++) x.v[j] = value;
+    return x;
+}
+
+/* An op of IN inputs, all of T as y is, which may repeat if REPEAT. F: y = (*this)(x) of one
+ * element's inputs, in the type they are computed in. */
+template <class T, int IN, int UNROLL, class F, bool REPEAT = false> struct mti_each_op : F {
+    enum { operands = 1 + IN, width = mti_width_of<T>(), unroll = UNROLL };
+    template <int V> struct held {
+        mti_vec<T, V> x[IN];
+    };
+
+    template <int V>
+    __device__ void load(const mti_walk<1 + IN> &w, const int64_t *at, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int k = 0; k < IN; k++) {
+            if (REPEAT)
+                h.x[k] = mti_take_operand<T, V>(w, 1 + k, at[1 + k]);
+            else
+                h.x[k] = mti_load<V>(static_cast<const T *>(w.data[1 + k]) + at[1 + k]);
+        }
+    }
+    template <int V>
+    __device__ void store(const mti_walk<1 + IN> &w, const int64_t *at, uint64_t, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            decltype(mti_widen(h.x[0].v[0])) x[IN];
+            MTI_UNROLL
+            for (int k = 0; k < IN; k++) x[k] = mti_widen(h.x[k].v[j]);
+            h.x[0].v[j] = mti_narrow<T>((*this)(x));
+        }
+        mti_store(static_cast<T *>(w.data[0]) + at[0], h.x[0]);
     }
 };
 

@@ -130,6 +130,7 @@ static void describe_second_step(mti_fields *f, const void *measurement)
 {
     const mti_measurement *m = measurement;
     mti_describe_steady(f, &m->steady);
+    mti_field_streams(f, m);
     describe_phases(f, &m->steady.phases);
     mti_field_size(f, "event", m->timeline.steady);
 }
@@ -273,11 +274,11 @@ static void describe_parallel(mti_fields *f, const void *profile)
     const mt_parallel *h = &p->workload.parallel;
     const mti_measurement *m = &p->measured;
     mti_describe_place(f, &p->workload);
-    mti_field_bool(f, "f32_shards", h->f32_shards);
-    mti_field_bool(f, "f32_reduce", h->f32_reduce);
-    mti_field_bool(f, "keep_root", h->keep_root);
-    mti_field_name(f, "gather", &mti_gather_units, (int)h->gather);
-    mti_field_bool(f, "keep_last", h->keep_last);
+    mti_field_bool(f, "f32_shards", h->fsdp & MT_FSDP_F32_SHARDS);
+    mti_field_bool(f, "f32_reduce", mti_fsdp_has(h, MT_FSDP_F32_REDUCE));
+    mti_field_bool(f, "keep_root", h->fsdp & MT_FSDP_KEEP_ROOT);
+    mti_field_name(f, "gather", &mti_gather_units, mti_gather_unit(h));
+    mti_field_bool(f, "keep_last", h->fsdp & MT_FSDP_KEEP_LAST);
     mti_field_int(f, "layers", m->layers);
     mti_field_int(f, "in_flight", m->in_flight);
     mti_field_size(f, "gradients", m->grad_bytes);
@@ -320,7 +321,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
-    mti_field_object(f, "spared", describe_memory, p);
+    mti_field_object(f, "memory_options", describe_memory, p);
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);
     mti_field_object(f, "steady", describe_second_step, m);

@@ -47,8 +47,8 @@ class Alive {
         h("b", null, event === t.peak ? "At the peak" : "At event " + thousands(event)),
         " (" + placeText(t, event) + ") ", exact(t.total[event]), " bytes are allocated:"),
       categoryBar(by, t.total[event]),
-      h("p", {class: "legend"}, CATEGORY_NAMES.filter(name => by[name]).map(name =>
-        h("span", null, swatch(name), CATEGORIES[name] + " ", exact(by[name])))),
+      h("p", {class: "legend"}, CATEGORY_NAMES.filter(name => t.used.has(name)).map(name =>
+        h("span", null, swatch(name), CATEGORIES[name] + " ", exact(by[name] || 0)))),
       table("Storages alive at event " + event, HOLDERS, rows.slice(0, this.shown).map(row => this.row(row)),
         [[[rest > 0 && this.more(rest)], "", "",
           h("span", {title: "storages"}, thousands(sumOf(rows, row => row.n))), exact(alive),
@@ -86,7 +86,7 @@ function timelineSection(run, most) {
   alive.show(chart.cursor);
   const what = run.timeline.events[run.timeline.peak].kind === "oom" ? "Up to the refusal" : "Memory over two steps";
   return section(what,
-    "Allocated bytes after each event, by what they are for. Click to see what is alive; drag to zoom. Keys: arrows " +
-    "move by an event (with Shift by ten), + and " + MINUS + " zoom, 0 shows all, P is the peak.",
-    chart.element, h("h3", null, "What is alive"), alive.element);
+    "Allocated bytes after each event, by what they are for. Click to see what is alive; drag to zoom.",
+    chart.element, h("p", {class: "note keys"}, "Keys: arrows move by an event (with Shift by ten), + and " + MINUS +
+      " zoom, 0 shows all, P is the peak."), stepFacts(run.report), h("h3", null, "What is alive"), alive.element);
 }

@@ -1,6 +1,6 @@
 /* chart.js: memory over the events of a run, as areas stacked by category. */
 
-const TALL = 320, TOP = 62, BOTTOM = 26, LEFT = 64, RIGHT = 12, STRIP = 30;
+const TALL = 270, TOP = 62, BOTTOM = 26, LEFT = 64, RIGHT = 12, STRIP = 30;
 
 /* Steps of 1, 2, 5 times a power of 2 or 10, so that labels are round numbers of their unit. */
 function ticksOf(most) {

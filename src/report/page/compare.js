@@ -1,7 +1,11 @@
 /* compare.js: a second run beside the first. */
 
-const difference = (a, b) =>
-  h("data", {value: b - a, class: b === a ? "same" : b < a ? "less" : "more"}, b === a ? "0" : signed(b - a));
+/* On a phone in few digits, beside both figures in full. */
+function difference(a, b) {
+  const kind = b === a ? "same" : b < a ? "less" : "more";
+  return [h("data", {value: b - a, class: kind + " minor"}, b === a ? "0" : signed(b - a)),
+    h("span", {class: kind + " phone"}, b === a ? "0" : (b > a ? "+" : "") + scaled(b - a))];
+}
 
 function compareRow(what, a, b, told) {
   const apart = told ? (b > a ? "+" : b < a ? MINUS : "") + told(Math.abs(b - a)) : difference(a, b);
@@ -36,7 +40,7 @@ const whole = run => run.report.steady && run.report.saved;
 function compareSection(a, b, close) {
   const [apart, otherwise] = settingsApart(a.report, b.report);
   const names = [[nameOf(a.report), ...apart].join(" "), [nameOf(b.report), ...otherwise].join(" ")];
-  const columns = [["", ""], [names[0], "n"], [names[1], "n"], ["difference", "n"], ["", "n"]];
+  const columns = [["", ""], [names[0], "n"], [names[1], "n"], ["difference", "n"], ["", "n minor"]];
   const parts = [h("p", null, h("button", {type: "button", onclick: close}, "Close the comparison"))];
   if (!whole(a) || !whole(b)) {
     parts.push(h("p", {class: "bad"}, "One of the two has no whole step: it ran out of memory, or was not measured."));
@@ -51,9 +55,9 @@ function compareSection(a, b, close) {
       compareRow("FLOP of a step", workOf(a.report), workOf(b.report), counted)]));
     const rows = savedDifferences(a, b);
     parts.push(h("h3", null, "Where what is kept differs"), rows.length
-      ? table("Differences in what is kept", [["module", ""], ["op", ""], ["keeps", ""], ...columns.slice(1, 4)],
+      ? table("Differences in what is kept", [["module", ""], ["op", "minor"], ["keeps", "minor"], ...columns.slice(1, 4)],
         rows.map(({module, op, name, bytes: [x, y]}) =>
-          [pathText(module), op, h("code", null, name), exact(x), exact(y), difference(x, y)]))
+          [[pathText(module), h("span", {class: "phone op"}, " ", op, " ", name)], op, h("code", null, name), exact(x), exact(y), difference(x, y)]))
       : h("p", null, "Nowhere: both keep the same."));
   }
   if (a.timeline && b.timeline) {

@@ -8,9 +8,9 @@ function categoryBar(by, whole) {
   names.map(name => h("span", {class: "c-" + name, style: "width:" + share(by[name], whole) + "%"})));
 }
 
-/* "peak = parameters + ...": a term for each category that is not 0. */
-function equation(left, total, by) {
-  const names = CATEGORY_NAMES.filter(name => by[name] > 0);
+/* "peak = parameters + ...": a term for each category that is not 0, or is used at another instant. */
+function equation(left, total, by, used) {
+  const names = CATEGORY_NAMES.filter(name => by[name] > 0 || used && used.has(name));
   const term = (sign, label, bytes, mark) => h("div", {class: "term"},
     h("span", {class: "sign", "aria-hidden": "true"}, sign),
     h("span", {class: "what"}, mark, label), h("span", {class: "much"}, rounded(bytes)),
@@ -40,7 +40,7 @@ function refusedHead(run) {
     h("p", {class: "sub"}, exact(oom.requested), " bytes, ", instantText(oom), ". ",
       oom.needed && ["A device that is large enough needs ", exact(oom.needed.peak), " bytes; ",
         exact(oom.needed.reserved), " reserved."]),
-    categoryBar(oom.by_category, oom.allocated), equation("allocated", oom.allocated, oom.by_category));
+    categoryBar(oom.by_category, oom.allocated), equation("allocated", oom.allocated, oom.by_category, usedIn(run)));
 }
 
 /* The head of a report that knows what is saved but no step's peak (memtape.torch). */
@@ -57,18 +57,22 @@ function head(run) {
   const {report} = run;
   if (report.out_of_memory) return refusedHead(run);
   if (!report.steady) return savedHead(run);
-  const {steady, peak, saved, params, flops} = report;
+  const {steady, peak} = report;
   return h("section", {class: "hero"}, title(run),
     h("p", {class: "headline"}, "A training step takes ", h("strong", null, rounded(steady.peak))),
     h("p", {class: "sub"}, exact(steady.peak), " bytes at its peak", peak && ", " + instantText(peak),
       ". Every later step takes the same."),
-    categoryBar(steady.by_category, steady.peak), equation("peak", steady.peak, steady.by_category),
-    facts([["Saved for backward", rounded(saved.bytes), plural(saved.storages, "storage")],
-      ["Reserved", rounded(steady.reserved), "the allocator's segments"],
-      ["Parameters", counted(params.count), scaled(params.bytes)],
-      ["Work of a step", work(workOf(report)),
-        flops.recompute ? work(flops.recompute) + " of it again" : "nothing computed twice"],
-      report.capacity && ["Capacity", rounded(report.capacity)]]));
+    categoryBar(steady.by_category, steady.peak), equation("peak", steady.peak, steady.by_category, usedIn(run)));
+}
+
+/* What stands below the curve of a step. */
+function stepFacts({steady, saved, params, flops, capacity}) {
+  return steady && facts([["Saved for backward", rounded(saved.bytes), plural(saved.storages, "storage")],
+    ["Reserved", rounded(steady.reserved), "the allocator's segments"],
+    ["Parameters", counted(params.count), scaled(params.bytes)],
+    ["Work of a step", work(workOf({flops})),
+      flops.recompute ? work(flops.recompute) + " of it again" : "nothing computed twice"],
+    capacity && ["Capacity", rounded(capacity)]]);
 }
 
 /* ---- tables ---- */
@@ -116,6 +120,15 @@ function phaseTable(label, phases) {
     row("peak within", "peak"), row("reserved", "reserved"),
     ...timed ? [["time", ...phases.map(p => p.seconds === null ? "" : duration(p.seconds))]] : []];
   return table(label, [["at the end of", ""], ...phases.map(p => [p.name, "n"])], rows, foot);
+}
+
+/* Where a step requests on several streams. */
+function streamTable({steady}) {
+  if (!steady || !steady.streams) return null;
+  const row = s => [s.name, exact(s.reserved), exact(s.allocated), exact(s.free)];
+  return section("Reserved by stream", "When most was reserved in the steady step. A stream's free bytes serve no other one.",
+    table("Reserved by stream", [["stream", ""], ["reserved", "n"], ["allocated", "n"], ["free", "n"]],
+      steady.streams.map(row), [["together", exact(steady.reserved), "", ""]]));
 }
 
 function phaseTables({steady, phases, inference}) {

@@ -43,10 +43,10 @@ function profilePage(run) {
   const place = h("div", {id: "beside"});
   actions.prepend(...compareButton(run, place));
   put(page, head(run), place);
-  if (run.timeline) put(page, timelineSection(run));
+  put(page, run.timeline ? timelineSection(run) : stepFacts(run.report));
   if (run.report.out_of_memory) return;
   put(page, savedSection(run), tapeSection(run), growthTable(run.report), formulaTable(run.report),
-    phaseTables(run.report));
+    streamTable(run.report), phaseTables(run.report));
 }
 
 const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),

@@ -22,10 +22,10 @@ const eventsOfJson = timeline => timeline.map(e => ({...e, at: {phase: e.phase, 
 function follow(events, before) {
   const storages = new Map(), columns = CATEGORY_NAMES, width = columns.length;
   const sums = new Float64Array(events.length * width), total = new Float64Array(events.length);
-  const now = columns.map(name => before[name] || 0);
+  const now = columns.map(name => before[name] || 0), used = new Set(columns.filter(name => before[name]));
   events.forEach((e, i) => {
     const s = storages.get(e.storage);
-    const add = (category, bytes) => { now[columns.indexOf(category)] += bytes; };
+    const add = (category, bytes) => { now[columns.indexOf(category)] += bytes; used.add(category); };
     if (e.kind === "alloc") {
       storages.set(e.storage, {storage: e.storage, bytes: e.bytes, allocated: e.allocated, made: i, freed: Infinity,
         changes: [[i, e.category]]});
@@ -41,7 +41,7 @@ function follow(events, before) {
     sums.set(now, i * width);
     total[i] = now.reduce((a, b) => a + b, 0);
   });
-  return {events, storages, sums, total, columns, before};
+  return {events, storages, sums, total, columns, before, used};
 }
 
 /* Runs of events with the same phase, [{name, from, to, step}]; events between phases belong to none. */
@@ -83,6 +83,12 @@ function timelineOf(report, page) {
   const instant = report.out_of_memory || report.peak;
   t.peak = instant ? instant.event : 0;
   return t;
+}
+
+/* The categories that are used at any instant. */
+function usedIn({timeline, report}) {
+  const phases = report.steady ? [...report.steady.phases, ...report.phases] : [];
+  return timeline ? timeline.used : new Set(CATEGORY_NAMES.filter(name => phases.some(p => p.by_category[name])));
 }
 
 /* Sums of an event by category, an object without zeros. */
@@ -147,7 +153,7 @@ function settingsOf(report) {
   }
   add(m.dtype), add(m.act), add(m.attention, m.attention + " attention"), add(m.dropout, "dropout " + m.dropout);
   add(m.optimizer && m.optimizer !== "none", m.optimizer), add(m.recipe, "recipe " + m.recipe);
-  const s = report.spared || {};
+  const s = report.memory_options || {};
   add(s.checkpoint, s.checkpoint && "checkpoint " + s.checkpoint.preset);
   add(s.offload, s.offload && "offload to " + s.offload.to);
   add(s.compress, "compressed"), add(s.amp, "autocast " + s.amp);

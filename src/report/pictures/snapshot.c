@@ -57,6 +57,7 @@ typedef struct stretch {
     size_t size, requested;
     size_t context; /* its number */
     bool large, expandable;
+    int stream;
 } stretch;
 
 /* By place; those that are gone leave their slots to new ones. */
@@ -252,7 +253,8 @@ static bool unmap(stretches *segments, const stretch *gone)
 static bool follow(mti_snapshot *s, const mt_mem_event *e, size_t number)
 {
     bool expands = e->kind == MT_MEM_SEGMENT_MAP || e->kind == MT_MEM_SEGMENT_UNMAP;
-    const stretch one = {e->place, e->allocated, e->requested, number, e->large, expands};
+    const stretch one = {e->place, e->allocated, e->requested, number,
+                         e->large, expands,      e->stream};
     s->expands |= expands;
     switch (e->kind) {
     case MT_MEM_ALLOC: return insert(&s->blocks, &one);
@@ -320,7 +322,7 @@ static void put_entry(mti_snapshot *s, int action, const mt_mem_event *e, size_t
     else
         put_int(s, WORD_addr, address(e->place));
     put_int(s, WORD_size, (int64_t)e->requested);
-    put_int(s, WORD_stream, 0);
+    put_int(s, WORD_stream, e->stream);
     put_word(s, WORD_pool_id);
     put_pool(s);
     put_int(s, WORD_time_us, time_us);
@@ -346,7 +348,7 @@ bool mti_snapshot_add(mti_snapshot *s, const mt_mem_event *e, double seconds)
                                   [MT_MEM_SEGMENT_MAP] = WORD_segment_map,
                                   [MT_MEM_SEGMENT_UNMAP] = WORD_segment_unmap};
     put_entry(s, actions[e->kind], e, number, time_us);
-    /* One stream: a block can be used again as soon as it is freed. */
+    /* A block can be used again as soon as it is freed. */
     if (e->kind == MT_MEM_FREE) put_entry(s, WORD_free_completed, e, number, time_us);
     return s->pickle.ok;
 }
@@ -412,7 +414,7 @@ static void put_segment(mti_snapshot *s, const stretch *segment, const stretch *
     put_key_int(s, "allocated_size", active);
     put_key_int(s, "active_size", active);
     put_int(s, WORD_requested_size, requested);
-    put_int(s, WORD_stream, 0);
+    put_int(s, WORD_stream, segment->stream);
     put_key(s, "segment_type");
     mti_pickle_text(p, segment->large ? "large" : "small");
     put_key(s, "segment_pool_id");

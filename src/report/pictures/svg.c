@@ -15,8 +15,9 @@
 #define PLOT      560
 #define AXIS      34 /* ticks and their labels */
 
-/* Distinct for colour-blind readers, and in print. */
-static const char *const colours[MTI_SVG_SERIES] = {"#1f6fb4", "#f2a03d", "#7a8793"};
+/* What is saved is activations, and has their colour; the others are no category's. They differ in
+ * lightness, for colour-blind readers and in print. */
+static const char *const colours[MTI_SVG_SERIES] = {"#4c9f70", "#3c4650", "#b3bbc2"};
 
 typedef struct page {
     FILE *out;
@@ -79,17 +80,16 @@ static void draw_row(const page *p, size_t i)
         mti_svg_text(p->out, MARGIN, y - 6, "font-weight=\"600\"", row->group);
     mti_svg_text(p->out, p->left - 10, y + n * BAR / 2.0 + 4.5, "text-anchor=\"end\"", row->label);
     for (int s = 0; s < n; s++, y += BAR) {
-        char number[MTI_NUMBER];
         if (isnan(row->value[s])) continue;
         double x = x_of(p, row->value[s]);
         mti_print(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
                   p->left, y, x - p->left, BAR - 1, colours[s]);
         mti_svg_tip(p->out, "%s%s%s, %s: %s bytes", row->group ? row->group : "",
                     row->group ? " " : "", row->label, p->bars->series[s],
-                    mti_thousands(number, (int64_t)row->value[s]));
+                    MTI_THOUSANDS(row->value[s]));
         fputs("</rect>\n", p->out);
-        mti_bytes_text(number, sizeof number, (uint64_t)row->value[s]);
-        mti_svg_text(p->out, x + 5, y + BAR - 2.5, "font-size=\"11\" fill=\"#3c4650\"", number);
+        mti_svg_text(p->out, x + 5, y + BAR - 2.5, "font-size=\"11\" fill=\"#3c4650\"",
+                     MTI_BYTES((uint64_t)row->value[s]));
     }
     if (row->note && *row->note)
         mti_svg_text(p->out, isnan(row->value[0]) ? p->left + 8 : p->left + PLOT + 110,

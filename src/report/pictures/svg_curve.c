@@ -11,7 +11,7 @@
 #define HIGH   380
 #define BOTTOM 60 /* ticks and the axis' name */
 #define FRONT  "#1f6fb4"
-#define OTHERS "#d0711c"
+#define OTHERS "#5a6570"
 
 typedef struct page {
     FILE *out;
@@ -92,9 +92,8 @@ static void draw_label(const page *p, const mti_svg_point *point, const char *co
 
 static void draw_tip(const page *p, const char *kind, const mti_svg_point *point)
 {
-    char bytes[MTI_NUMBER];
     mti_svg_tip(p->out, "%s: %s bytes, %.3g %%", point->label ? point->label : kind,
-                mti_thousands(bytes, (int64_t)point->bytes), point->percent);
+                MTI_THOUSANDS(point->bytes), point->percent);
 }
 
 static void draw_front(const page *p)

@@ -93,8 +93,9 @@ static const struct {
     {"#3c4650", "#c3ccd4"}, {"#e3e7ea", "#2a333b"}, /* lines of a scale */
     {"#8b949c", "#6f7b86"},                         /* its first */
     {"#b00020", "#ff7a85"},                         /* the peak */
-    {"#1f6fb4", "#5aa7e8"},                         /* series of bars and curves */
-    {"#d0711c", "#f0964a"}, {"#1f4e79", "#3f86c8"}, /* categories: others are clear on both pages */
+    {"#1f6fb4", "#5aa7e8"},                         /* a curve */
+    {"#b3bbc2", "#55606a"},                         /* what is reserved */
+    {"#1f4e79", "#3f86c8"},                         /* categories: others are clear on both pages */
     {"#6b7280", "#8d95a3"}, {"#a6761d", "#c9993f"}, {"#b33a3a", "#d76060"},
 };
 

@@ -115,7 +115,7 @@ static void draw_axis(const page *p)
         mti_svg_text(p->out, LEFT - 8, y + 4.5, "text-anchor=\"end\" fill=\"#5a6570\"",
                      mti_svg_tick(&p->scale, i, label, sizeof label));
     }
-    char events[160], bytes[MTI_NUMBER];
+    char events[160];
     const char *narrow = p->narrowed ? ", init made narrow" : "";
     if (p->t->clocked)
         mti_format(events, sizeof events, "%zu events over %.3g ms%s", p->t->events.n,
@@ -123,8 +123,7 @@ static void draw_axis(const page *p)
     else
         snprintf(events, sizeof events,
                  "%zu events, each as wide as the bytes it allocates or frees (%s)%s",
-                 p->t->events.n, mti_bytes_text(bytes, sizeof bytes, (uint64_t)p->measured),
-                 narrow);
+                 p->t->events.n, MTI_BYTES((uint64_t)p->measured), narrow);
     mti_svg_text(p->out, LEFT + PLOT / 2.0, TOP + TALL + 24,
                  "text-anchor=\"middle\" fill=\"#5a6570\"", events);
 }
@@ -149,7 +148,6 @@ static size_t most_of(const page *p, int c)
  * Equal heights become one segment. */
 static void draw_category(const page *p, int c)
 {
-    char number[MTI_NUMBER];
     size_t most = most_of(p, c);
     if (!most) return;
     mti_print(p->out, "<path fill=\"%s\" d=\"M%d %.1f", mti_category_looks[c].fill, LEFT,
@@ -166,7 +164,7 @@ static void draw_category(const page *p, int c)
     }
     fputs("Z\">", p->out);
     mti_svg_tip(p->out, "%s: at most %s bytes", mt_category_name((mt_category)c),
-                mti_thousands(number, (int64_t)most));
+                MTI_THOUSANDS(most));
     fputs("</path>\n", p->out);
 }
 
@@ -203,14 +201,14 @@ static void draw_steps(const page *p)
 
 static void draw_peak(const page *p)
 {
-    char label[64], bytes[MTI_NUMBER];
+    char label[64];
     const mt_mem_event *e = &p->t->events.at[p->peak];
     double x = (x_of_event(p, p->peak) + x_of_event(p, p->peak + 1)) / 2, y = y_of(p, e->current);
-    snprintf(label, sizeof label, "peak %s", mti_bytes_text(bytes, sizeof bytes, e->current));
+    snprintf(label, sizeof label, "peak %s", MTI_BYTES(e->current));
     bool right = x + 8 + MTI_SVG_CHARACTER * mti_text_width(label) > LEFT + PLOT;
     mti_print(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#b00020\">", x, y);
-    mti_svg_tip(p->out, "%s bytes, in %s: %s, %s", mti_thousands(bytes, (int64_t)e->current),
-                e->phase, e->module, e->op);
+    mti_svg_tip(p->out, "%s bytes, in %s: %s, %s", MTI_THOUSANDS(e->current), e->phase, e->module,
+                e->op);
     fputs("</circle>\n", p->out);
     mti_svg_text(p->out, right ? x - 8 : x + 8, y - 5,
                  right ? "text-anchor=\"end\" font-weight=\"600\" fill=\"#b00020\""
@@ -226,13 +224,12 @@ static double draw_heading(const page *p, double y, const char *text)
 
 static double draw_key(const page *p, double y, int c, size_t n_bytes)
 {
-    char bytes[MTI_NUMBER];
     double x = LEFT + PLOT + 24;
     mti_print(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
               y - 10, mti_category_looks[c].fill);
     mti_svg_text(p->out, x + 18, y, "", mt_category_name((mt_category)c));
     mti_svg_text(p->out, x + LEGEND - 6, y, "text-anchor=\"end\" fill=\"#5a6570\"",
-                 mti_bytes_text(bytes, sizeof bytes, n_bytes));
+                 MTI_BYTES(n_bytes));
     return y + 20;
 }
 

@@ -11,10 +11,7 @@ void mti_answer_add(mti_answer *a, const char *name, size_t bytes)
 
 static void row(mti_table *t, const char *name, size_t bytes)
 {
-    char scaled[MTI_NUMBER];
-    mti_table_cell(t, "%s", name);
-    mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, bytes));
-    mti_table_bytes(t, (int64_t)bytes);
+    mti_table_cells(t, "%s|%s|%s", name, MTI_BYTES(bytes), MTI_THOUSANDS(bytes));
 }
 
 /* Whether the row is there although it is 0: a reader looks for it. */
@@ -37,20 +34,17 @@ static void category_rows(mti_table *t, const mti_answer *a)
 
 static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
 {
-    char given[MTI_NUMBER], gap[MTI_NUMBER];
-    mti_bytes_text(given, sizeof given, a->capacity);
+    const char *given = MTI_BYTES(a->capacity);
     if (a->fits && a->peak > a->capacity) { /* found by a run with the capacity */
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
         fputs(", if unused segments are given back\n", out);
     } else if (a->fits) {
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        mti_print(out, ": %s free at the peak%s\n",
-                  mti_bytes_text(gap, sizeof gap, a->capacity - a->peak),
+        mti_print(out, ": %s free at the peak%s\n", MTI_BYTES(a->capacity - a->peak),
                   a->reserved > a->capacity ? ", if unused segments are given back" : "");
     } else if (a->peak > a->capacity) {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        mti_print(out, ": %s more are allocated at the peak\n",
-                  mti_bytes_text(gap, sizeof gap, a->peak - a->capacity));
+        mti_print(out, ": %s more are allocated at the peak\n", MTI_BYTES(a->peak - a->capacity));
     } else {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
         fputs(": the gaps in the allocator's segments are too many\n", out);
@@ -59,10 +53,8 @@ static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
 
 bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
 {
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     mti_heading(out, style, "The peak of a training step: %s allocated, %s reserved",
-                mti_bytes_text(peak, sizeof peak, a->peak),
-                mti_bytes_text(reserved, sizeof reserved, a->reserved));
+                MTI_BYTES(a->peak), MTI_BYTES(a->reserved));
     if (a->capacity) print_fit(a, out, style);
     if (*a->where) mti_print_wrapped(out, 2, style->width, a->where);
     mti_table *t = mti_table_new("lrrr", NULL);

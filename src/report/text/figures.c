@@ -126,7 +126,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     add_choices(&l, w->recipe ? &w->own_ops : &c->ops);
     add_rare(&rare, c);
     if (rare.n) { /* on a line of its own, which the rest goes on */
-        mti_print_line(out, style, l.text);
+        mti_print_line(out, style, "%s", l.text);
         l = rare;
     }
     int threads = mt_device_threads(device);
@@ -135,12 +135,12 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     if (w->optimizer != MTI_OPT_NONE)
         add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
             mti_optimizer_name(w->optimizer));
-    mti_print_line(out, style, l.text);
+    mti_print_line(out, style, "%s", l.text);
     if (!w->recipe) return;
     line recipe = {.n = 0};
     add(&recipe, "recipe %s: %s", w->recipe,
         *w->recipe_options ? w->recipe_options : "no option differs");
-    mti_print_line(out, style, recipe.text);
+    mti_print_line(out, style, "%s", recipe.text);
 }
 
 /* ---- which rank, and what stays with it ---- */
@@ -160,8 +160,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              "data%s%s%s",
              (long long)h.stage, (long long)h.pipeline, (long long)h.tensor,
              h.sequence ? " and the sequence" : "", piece, (long long)h.data,
-             h.f32_shards ? ", f32 shards" : "", h.f32_reduce ? " and sums" : "",
-             gathered[h.gather]);
+             (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
+             mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
+             gathered[mti_gather_unit(&h)]);
     mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
 }
 
@@ -196,19 +197,20 @@ bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out
 
 /* ---- rows and tables ---- */
 
-void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *fmt, ...)
 {
-    mti_table_cell(t, "%s", sign);
-    mti_table_bytes(t, bytes);
-    mti_table_cell(t, "%s", text);
+    line text = {.n = 0};
+    va_list args;
+    va_start(args, fmt);
+    mti_vformat(text.text, sizeof text.text, fmt, args);
+    va_end(args);
+    mti_table_cells(t, "%s|%s|%s", sign, MTI_THOUSANDS(bytes), text.text);
 }
 
 void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
 {
     mti_table_ink(t, bytes ? MTI_BAD : MTI_GOOD);
-    mti_table_cell(t, " ");
-    mti_table_bytes(t, bytes);
-    mti_table_cell(t, "%s%s", text, bytes ? alarm : "");
+    mti_equation_row(t, " ", bytes, "%s%s", text, bytes ? alarm : "");
 }
 
 bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
@@ -218,14 +220,11 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
     mti_table *t = mti_table_new("lrr", NULL);
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
         if (!bytes[c]) continue;
-        mti_table_cell(t, "%s", mt_category_name((mt_category)c));
-        mti_table_bytes(t, (int64_t)bytes[c]);
-        mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes[c] / (double)sum);
+        mti_table_cells(t, "%s|%s|%.1f %%", mt_category_name((mt_category)c),
+                        MTI_THOUSANDS(bytes[c]), 100.0 * (double)bytes[c] / (double)sum);
     }
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
-    mti_table_cell(t, "allocated");
-    mti_table_bytes(t, (int64_t)sum);
-    mti_table_skip(t, 1);
+    mti_table_cells(t, "allocated|%s|", MTI_THOUSANDS(sum));
     return mti_table_finish(t, out, style);
 }

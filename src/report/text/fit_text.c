@@ -58,7 +58,8 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
     mti_stack_text(stack, sizeof stack, w);
     mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside: %s",
                (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
-               w->parallel.f32_shards ? " from f32 shards" : "", w->memory.amp ? ", amp " : "",
+               (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
+               w->memory.amp ? ", amp " : "",
                w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
                mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "", stack,
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));

@@ -4,33 +4,27 @@
 
 static void checkpoint_lines(mti_table *t, const mti_measurement *m)
 {
-    char text[96], flops[MTI_NUMBER];
     const mti_memory_stats *s = &m->memory_stats;
-    snprintf(text, sizeof text, "inputs held between %zu segment%s", s->n_segments,
-             s->n_segments == 1 ? "" : "s");
-    mti_equation_row(t, "checkpoints", (int64_t)s->between, text);
-    snprintf(text, sizeof text, "the most that one segment recomputes; in all %s FLOP",
-             mti_scaled(flops, (double)m->flops.recompute));
-    mti_equation_row(t, "", (int64_t)s->inside, text);
+    mti_equation_row(t, "checkpoints", (int64_t)s->between, "inputs held between %zu segment%s",
+                     s->n_segments, s->n_segments == 1 ? "" : "s");
+    mti_equation_row(t, "", (int64_t)s->inside,
+                     "the most that one segment recomputes; in all %s FLOP",
+                     MTI_SCALED((double)m->flops.recompute));
 }
 
 static void offload_lines(mti_table *t, const mt_offload_stats *s, bool timed)
 {
-    char text[128];
-    snprintf(text, sizeof text, "left the device in %zu transfers; %zu came back", s->n_out,
-             s->n_in);
-    mti_equation_row(t, "offload", (int64_t)s->bytes_out, text);
+    mti_equation_row(t, "offload", (int64_t)s->bytes_out,
+                     "left the device in %zu transfers; %zu came back", s->n_out, s->n_in);
     mti_equation_row(t, "", (int64_t)s->lowered, "by this much the peak is lower");
     mti_equation_row(t, "", (int64_t)s->bytes_in_vain,
                      "of the bytes that left did not lower the peak");
     if (s->disk_peak) mti_equation_row(t, "", (int64_t)s->disk_peak, "on disk, at most");
-    if (timed)
-        mti_format(text, sizeof text,
-                   "of host memory, at most; copying took %.2f ms, of which %.0f %% was hidden",
-                   s->copy_s * 1e3, s->hidden * 100);
-    else
-        snprintf(text, sizeof text, "of host memory, at most");
-    mti_equation_row(t, "", (int64_t)s->host_peak, text);
+    mti_equation_row(t, "", (int64_t)s->host_peak,
+                     timed ? "of host memory, at most; copying took %.2f ms, of which %.0f %% was "
+                             "hidden"
+                           : "of host memory, at most",
+                     s->copy_s * 1e3, s->hidden * 100);
 }
 
 static void compress_lines(mti_table *t, const mt_compress_stats *s)
@@ -38,12 +32,10 @@ static void compress_lines(mti_table *t, const mt_compress_stats *s)
     const char *name = "compression";
     for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
         const mt_compress_count *c = &s->by_rule[r];
-        char text[128], before[MTI_NUMBER];
         if (!c->n) continue;
-        snprintf(text, sizeof text, "instead of %s: %zu storages as %s",
-                 mti_thousands(before, (int64_t)c->bytes_before), c->n,
-                 mt_compress_rule_name((mt_compress_rule)r));
-        mti_equation_row(t, name, (int64_t)c->bytes_after, text);
+        mti_equation_row(t, name, (int64_t)c->bytes_after, "instead of %s: %zu storages as %s",
+                         MTI_THOUSANDS(c->bytes_before), c->n,
+                         mt_compress_rule_name((mt_compress_rule)r));
         name = "";
     }
     if (s->in_vain.n)
@@ -55,15 +47,12 @@ static void compress_lines(mti_table *t, const mt_compress_stats *s)
 
 static void cast_lines(mti_table *t, const mti_memory_stats *s, bool amp)
 {
-    char text[128];
-    if (amp) {
-        snprintf(text, sizeof text, "of %zu weight copies in the cast cache", s->cast_copies);
-        mti_equation_row(t, "autocast", (int64_t)s->cast_bytes, text);
-    }
-    if (s->duplicates) {
-        snprintf(text, sizeof text, "of %zu tensors that exist in a second dtype", s->duplicates);
-        mti_equation_row(t, amp ? "" : "duplicates", (int64_t)s->duplicate_bytes, text);
-    }
+    if (amp)
+        mti_equation_row(t, "autocast", (int64_t)s->cast_bytes,
+                         "of %zu weight copies in the cast cache", s->cast_copies);
+    if (s->duplicates)
+        mti_equation_row(t, amp ? "" : "duplicates", (int64_t)s->duplicate_bytes,
+                         "of %zu tensors that exist in a second dtype", s->duplicates);
 }
 
 bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style)

@@ -37,14 +37,11 @@ static void print_proportion(const mti_plan_result *p, FILE *out, const mti_styl
     const mti_comparison *count = mti_plan_find(p, "parameters");
     size_t e = mt_dtype_size(p->workload->config.dtype);
     double params = (double)count->measured * (double)e;
-    char bytes[MTI_NUMBER], text[200];
-    mti_format(
-        text, sizeof text,
-        "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
-        "%.2f as measured.",
-        mti_scaled(bytes, params), (double)kept->formula.value / params,
-        (double)kept->measured / params);
-    mti_print_line(out, style, text);
+    mti_print_line(out, style,
+                   "The parameters take %s bytes: the activations are %.2f times as much by the "
+                   "formula, %.2f as measured.",
+                   MTI_SCALED(params), (double)kept->formula.value / params,
+                   (double)kept->measured / params);
 }
 
 /* What a forward pass multiplies. */

@@ -125,11 +125,10 @@ static double flops_of(const mt_flops *flops, const mti_phase *phase)
 
 static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *done, bool timed)
 {
-    char buf[MTI_NUMBER];
     mti_table_cell(t, "FLOP");
     for (int i = 0; i < phases->n; i++) {
         double flops = flops_of(done, &phases->at[i]);
-        mti_table_cell(t, "%s", flops > 0 ? mti_scaled(buf, flops) : "-");
+        mti_table_cell(t, "%s", flops > 0 ? MTI_SCALED(flops) : "-");
     }
     if (!timed) return;
     mti_table_cell(t, "milliseconds");
@@ -137,7 +136,7 @@ static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *do
     mti_table_cell(t, "FLOP/s");
     for (int i = 0; i < phases->n; i++) {
         double flops = flops_of(done, &phases->at[i]), seconds = phases->at[i].seconds;
-        mti_table_cell(t, "%s", flops > 0 && seconds > 0 ? mti_scaled(buf, flops / seconds) : "-");
+        mti_table_cell(t, "%s", flops > 0 && seconds > 0 ? MTI_SCALED(flops / seconds) : "-");
     }
 }
 
@@ -167,10 +166,8 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
 static const char *start_text(const mti_measurement *m, char *buf, size_t size)
 {
     bool steady;
-    char more[MTI_NUMBER];
     const mti_phase *highest = mti_highest_phase(m, &steady);
-    snprintf(buf, size, "The start takes more: %s bytes in %s.",
-             mti_thousands(more, (int64_t)highest->peak),
+    snprintf(buf, size, "The start takes more: %s bytes in %s.", MTI_THOUSANDS(highest->peak),
              highest == &m->phases.at[0] ? "init" : "the first step");
     if (steady) *buf = 0;
     return buf;
@@ -181,7 +178,7 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
     const mti_measurement *m = &p->measured;
     const mti_steady *s = &m->steady;
     bool timed = mt_device_has_data(p->device);
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER], start[128];
+    char start[128];
     mti_heading(out, style, "The first step, phase by phase, in bytes of whole blocks");
     if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
     mti_heading(out, style, "A step in the steady state: the second%s",
@@ -189,15 +186,14 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
                     ? ""
                     : ", which begins with the optimizer's state there");
     if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
-    mti_print(out, "  at most %s bytes allocated, %s reserved\n",
-              mti_thousands(peak, (int64_t)s->peak), mti_thousands(reserved, (int64_t)s->reserved));
+    mti_print(out, "  at most %s bytes allocated, %s reserved\n", MTI_THOUSANDS(s->peak),
+              MTI_THOUSANDS(s->reserved));
     if (p->left.freed)
         mti_print(out,
                   "  Once model, input, gradients and optimizer are freed, %s bytes stay: the "
                   "workspaces of matrix\n  products, one for each pass; once these are given back, "
                   "%s.\n",
-                  mti_thousands(peak, (int64_t)p->left.freed),
-                  mti_thousands(reserved, (int64_t)p->left.given_back));
+                  MTI_THOUSANDS(p->left.freed), MTI_THOUSANDS(p->left.given_back));
     if (*start_text(m, start, sizeof start)) mti_print(out, "  %s\n", start);
     return true;
 }
@@ -206,9 +202,7 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
 
 static void pair_row(mti_table *t, const char *name, size_t inference, size_t training)
 {
-    mti_table_cell(t, "%s", name);
-    mti_table_bytes(t, (int64_t)inference);
-    mti_table_bytes(t, (int64_t)training);
+    mti_table_cells(t, "%s|%s|%s", name, MTI_THOUSANDS(inference), MTI_THOUSANDS(training));
 }
 
 /* The most that any phase has of the figure. */
@@ -265,11 +259,11 @@ static void where_text(const mti_measurement *m, char *buf, size_t size)
 static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_measurement *m = &p->measured;
-    char where[512], count[MTI_NUMBER], bytes[MTI_NUMBER];
+    char where[512];
     mti_print_model(&p->workload, p->device, out, style);
     mti_print_rank(&p->workload, m, out, style);
-    mti_print(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
-              mti_thousands(bytes, (int64_t)m->param_bytes));
+    mti_print(out, "%s parameters in %s bytes\n", MTI_THOUSANDS(m->n_params),
+              MTI_THOUSANDS(m->param_bytes));
     where_text(m, where, sizeof where);
     mti_answer a = {.where = where,
                     .peak = m->steady.peak,
@@ -285,7 +279,7 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, out, style) &&
+    return mti_print_answer(&a, out, style) && mti_print_streams(m, out, style) &&
            (!p->budget.plan ||
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
 }
@@ -293,10 +287,8 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
 static bool print_saved(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_measurement *m = &p->measured;
-    char bytes[MTI_NUMBER], scaled[MTI_NUMBER];
     mti_heading(out, style, "Saved for backward, right after forward: %s bytes (%s)",
-                mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
-                mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
+                MTI_THOUSANDS(mt_ledger_bytes(m->ledger)), MTI_BYTES(mt_ledger_bytes(m->ledger)));
     return mti_print_saved(m->ledger, m->in_flight > 1, out, style);
 }
 

@@ -102,21 +102,18 @@ static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *
 static void print_line(mti_table *table, const mt_ledger *ledger, const line *l, const char *path,
                        bool repeated, size_t total)
 {
-    char shape[MTI_SHAPE_TEXT], bytes[MTI_NUMBER];
+    char shape[MTI_SHAPE_TEXT];
     const mt_saver *s = &l->entry.saver;
     size_t sum = l->entry.bytes * l->count;
-    mti_table_cell(table, "%s", repeated ? "" : path);
-    mti_table_cell(table, "%s", repeated ? "" : s->op);
-    mti_table_cell(table, "%s", s->argument);
-    mti_table_cell(table, "%s", mt_save_role_name(s->role));
-    mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
-    mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
+    mti_table_cells(table, "%s|%s|%s|%s|%s|%s", repeated ? "" : path, repeated ? "" : s->op,
+                    s->argument, mt_save_role_name(s->role),
+                    mti_shape_text(shape, s->rank, s->shape), mt_dtype_name(s->dtype));
     if (l->count > 1)
         mti_table_cell(table, "%zu x", l->count);
     else
         mti_table_skip(table, 1);
-    mti_table_cell(table, "%s", mti_thousands(bytes, (int64_t)sum));
-    mti_table_cell(table, "%.1f %%", total ? 100.0 * (double)sum / (double)total : 0.0);
+    mti_table_cells(table, "%s|%.1f %%", MTI_THOUSANDS(sum),
+                    total ? 100.0 * (double)sum / (double)total : 0.0);
     note_sharers(table, ledger, l);
 }
 
@@ -139,11 +136,8 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
     }
     mti_table_rule(table);
     mti_table_ink(table, MTI_BOLD);
-    mti_table_cell(table, "all, each once");
-    mti_table_skip(table, 5);
-    mti_table_cell(table, "%zu", mt_ledger_count(ledger));
-    mti_table_bytes(table, (int64_t)total);
-    mti_table_cell(table, "100 %%");
+    mti_table_cells(table, "all, each once||||||%zu|%s|100 %%", mt_ledger_count(ledger),
+                    MTI_THOUSANDS(total));
     mti_free(lines);
     return mti_table_finish(table, out, style);
 }

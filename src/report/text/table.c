@@ -88,10 +88,23 @@ void mti_table_cell(mti_table *table, const char *fmt, ...)
     r->n++;
 }
 
+void mti_table_cells(mti_table *table, const char *fmt, ...)
+{
+    char lines[256]; /* a cell each, as values may have bars */
+    snprintf(lines, sizeof lines, "%s", fmt);
+    for (char *c = lines; (c = strchr(c, '|'));) *c = '\n';
+    va_list args;
+    va_start(args, fmt);
+    char *all = formatted(lines, args), *rest = all, *text;
+    va_end(args);
+    if (table && !all) table->failed = true;
+    while ((text = strsep(&rest, "\n"))) mti_table_cell(table, "%s", text);
+    mti_free(all);
+}
+
 void mti_table_bytes(mti_table *table, int64_t value)
 {
-    char buf[MTI_NUMBER];
-    mti_table_cell(table, "%s", mti_thousands(buf, value));
+    mti_table_cell(table, "%s", MTI_THOUSANDS(value));
 }
 
 void mti_table_skip(mti_table *table, int n_cells)

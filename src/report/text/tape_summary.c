@@ -63,7 +63,7 @@ static bool count(kinds *all, const mti_tape *t)
 
 static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
 {
-    char scaled[MTI_NUMBER], others[200] = "";
+    char others[200] = "";
     size_t total = 0, n_others = 0, length = 0;
     for (size_t i = 0; i < all->n; i++) total += all->at[i].bytes;
     static const char *const headings[] = {"", "ops", "keep", "", "bytes"};
@@ -78,18 +78,12 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
             n_others += k->n;
             continue;
         }
-        mti_table_cell(t, "%s", k->op);
-        mti_table_cell(t, "%zu", k->n);
-        mti_table_cell(t, "%s", k->keeps);
-        mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, k->bytes));
-        mti_table_bytes(t, (int64_t)k->bytes);
+        mti_table_cells(t, "%s|%zu|%s|%s|%s", k->op, k->n, k->keeps, MTI_BYTES(k->bytes),
+                        MTI_THOUSANDS(k->bytes));
     }
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
-    mti_table_cell(t, "all");
-    mti_table_skip(t, 2);
-    mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, total));
-    mti_table_bytes(t, (int64_t)total);
+    mti_table_cells(t, "all|||%s|%s", MTI_BYTES(total), MTI_THOUSANDS(total));
     if (!mti_table_finish(t, out, style)) return false;
     if (n_others) {
         fprintf(out, "  %zu others keep nothing of their own:\n", n_others);

@@ -13,10 +13,8 @@ static void save_cells(mti_table *table, const mti_tape *t, const mti_tape_save 
     static const char *const roles[] = {"in", "out", "aux"};
     char shape[MTI_SHAPE_TEXT];
     const mti_tape_save *payer = s->payer;
-    mti_table_cell(table, "%s", s->info.argument);
-    mti_table_cell(table, "%s", roles[s->info.role]);
-    mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
-    mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
+    mti_table_cells(table, "%s|%s|%s|%s", s->info.argument, roles[s->info.role],
+                    mti_shape_text(shape, s->rank, s->shape), mt_dtype_name(s->dtype));
     if (s->parameter) {
         mti_table_cell(table, "parameter");
     } else if (payer != s) {
@@ -37,18 +35,13 @@ static void node_rows(mti_table *table, const mti_tape *t, size_t n, size_t *nex
     while (s < end && s->info.node < node->sequence) s++; /* of nodes that are gone */
     const mti_tape_save *first = s;
     if (s == end || s->info.node != node->sequence) mti_table_ink(table, MTI_DIM);
-    mti_table_cell(table, "#%zu", n + 1);
-    mti_table_cell(table, "%s", node->module);
-    mti_table_cell(table, "%s", node->op);
+    mti_table_cells(table, "#%zu|%s|%s", n + 1, node->module, node->op);
     for (; s < end && s->info.node == node->sequence; s++) {
         if (s != first) mti_table_skip(table, 3);
         save_cells(table, t, s, total);
     }
     *next = (size_t)(s - t->saves.at);
-    if (s != first) return;
-    mti_table_cell(table, "nothing");
-    mti_table_skip(table, 4);
-    mti_table_bytes(table, (int64_t)*total);
+    if (s == first) mti_table_cells(table, "nothing|||||%s", MTI_THOUSANDS(*total));
 }
 
 /* One row for the layers after the first of the stretch, which are like it. */
@@ -60,17 +53,10 @@ static void rest_row(mti_table *table, const mti_tape *t, const mti_tape_stretch
     int length = (int)(number - module + (ptrdiff_t)strspn(number, "0123456789"));
     snprintf(path, sizeof path, "%.*s", length, module);
     mti_table_ink(table, MTI_BOLD);
-    mti_table_cell(table, "#%zu-%zu", from + 1, from + rest * s->n);
-    mti_table_cell(table, "%s",
-                   mti_name_all(all, sizeof all, path, s->first_layer + 1, s->last_layer));
-    mti_table_cell(table, "%zu x", rest);
-    mti_table_cell(table, "as");
-    mti_table_cell(table, "%s", "in");
-    mti_table_cell(table, "%s", path);
-    mti_table_skip(table, 1);
     *total += rest * s->bytes;
-    mti_table_bytes(table, (int64_t)(rest * s->bytes));
-    mti_table_bytes(table, (int64_t)*total);
+    mti_table_cells(table, "#%zu-%zu|%s|%zu x|as|in|%s||%s|%s", from + 1, from + rest * s->n,
+                    mti_name_all(all, sizeof all, path, s->first_layer + 1, s->last_layer), rest,
+                    path, MTI_THOUSANDS(rest * s->bytes), MTI_THOUSANDS(*total));
 }
 
 bool mti_print_tape(const mti_tape *t, const char *where, bool folded, FILE *out,

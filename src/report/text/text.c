@@ -148,8 +148,13 @@ void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
     if (column) fputc('\n', out);
 }
 
-void mti_print_line(FILE *out, const mti_style *style, const char *text)
+void mti_print_line(FILE *out, const mti_style *style, const char *fmt, ...)
 {
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    mti_vformat(text, sizeof text, fmt, args);
+    va_end(args);
     mti_print_headed(out, style, MTI_PLAIN, text, 0);
 }
 

@@ -1,0 +1,216 @@
+"""What torch.nn.functional.scaled_dot_product_attention runs on CUDA, chosen and called as PyTorch 2.13 does it.
+
+CUDA chooses among kernels that keep different bytes; the CPU has fewer of them and the meta device none, so that a count there
+is another one. The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and ../sdp_utils_cpp.h for a GPU of
+compute capability 8.0 (A100); what each choice calls is scaled_dot_product_attention in ../attention.cpp. Left out: cuDNN's
+attention, which newer GPUs prefer with a new cuDNN, and nested tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from memtape._library import MemtapeError
+
+CHOICES = ("cuda", "flash", "efficient", "math", "device")
+_aten = torch.ops.aten
+_SDPA = _aten.scaled_dot_product_attention.default
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+class Call:
+    """The arguments of one call."""
+
+    def __init__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+                 dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> None:
+        self.query, self.key, self.value, self.mask = query, key, value, attn_mask
+        self.dropout, self.causal, self.scale, self.gqa = dropout_p, is_causal, scale, enable_gqa
+
+    def wants_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(t.requires_grad for t in (self.query, self.key, self.value))
+
+    def as_pytorch_does(self) -> torch.Tensor:
+        """What the tensors' own device does."""
+        out: torch.Tensor = _SDPA.decompose(self.query, self.key, self.value, self.mask, self.dropout, self.causal,
+                                            scale=self.scale, enable_gqa=self.gqa)
+        return out
+
+
+# ---- the rules: what speaks against a kernel, or None ----
+
+def _against_both(c: Call, shares_heads: bool) -> Optional[str]:
+    """Rules of sdp_utils_cpp.h that both fused kernels have."""
+    q, k, v = c.query, c.key, c.value
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return "it takes tensors of rank 4"
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        return "it takes one batch size"
+    if shares_heads and c.gqa:
+        if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
+            return "the heads of keys must divide those of queries"
+    elif not q.shape[1] == k.shape[1] == v.shape[1]:
+        return "it does not share heads of keys and values"
+    if not (q.shape[2] and k.shape[2]):
+        return "a sequence is empty"
+    if c.mask is not None and c.mask.stride(-1) != 1:
+        return "the mask's last dimension has a stride"
+    return None
+
+
+def _against_flash(c: Call) -> Optional[str]:
+    """can_use_flash_attention"""
+    q, k, v = c.query, c.key, c.value
+    against = _against_both(c, True)
+    if against:
+        return against
+    if c.mask is not None:
+        return "it takes no mask"
+    if not q.shape[3] == k.shape[3] == v.shape[3] <= 256:
+        return "it takes one width of heads, up to 256"
+    if c.causal and q.shape[2] != k.shape[2]:
+        return "a causal mask must be square"
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in _LOW_PRECISION:
+        return f"it takes f16 and bf16, not {q.dtype}"
+    if q.shape[3] != 1 and any(t.stride(3) != 1 for t in (q, k, v)):
+        return "heads must lie dense"
+    return None
+
+
+def _against_efficient(c: Call) -> Optional[str]:
+    """can_use_mem_efficient_attention"""
+    q, k, v = c.query, c.key, c.value
+    against = _against_both(c, False)
+    if against:
+        return against
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in (*_LOW_PRECISION, torch.float32):
+        return f"it takes f16, bf16 and f32, not {q.dtype}"
+    unit = 8 if q.dtype in _LOW_PRECISION else 4
+    if q.shape[3] != k.shape[3] or any(not t.shape[3] or t.shape[3] % unit for t in (q, v)):
+        return f"the width of heads must be a multiple of {unit}"
+    if any(t.stride(3) != 1 for t in (q, k, v)):
+        return "heads must lie dense"
+    return None
+
+
+_AGAINST: Dict[str, Callable[[Call], Optional[str]]] = {
+    "flash": _against_flash, "efficient": _against_efficient, "math": lambda c: None}
+_ENABLED = {"flash": torch.backends.cuda.flash_sdp_enabled, "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+            "math": torch.backends.cuda.math_sdp_enabled}
+_NUMBERS = {1: "flash", 2: "efficient", 0: "math"}  # of SDPBackend
+
+
+def choose(c: Call, choice: str) -> str:
+    """flash, efficient or math. What is chosen by name must be possible on CUDA."""
+    if choice != "cuda":
+        against = _AGAINST[choice](c)
+        if against:
+            raise MemtapeError(f"memtape.torch: attention is {choice!r}, which CUDA does not run here: {against}")
+        return choice
+    for number in torch._C._get_sdp_priority_order():
+        name = _NUMBERS.get(number)
+        if name and _ENABLED[name]() and not _AGAINST[name](c):
+            return name
+    raise MemtapeError("memtape.torch: of the kernels for scaled_dot_product_attention that are enabled, CUDA can run none here")
+
+
+# ---- the calls ----
+
+def _mask(c: Call) -> Optional[torch.Tensor]:
+    """convert_boolean_attn_mask"""
+    if c.mask is None or c.mask.dtype != torch.bool:
+        return c.mask
+    zero = torch.zeros((), dtype=c.query.dtype, device=c.mask.device)
+    return torch.where(c.mask.logical_not(), -math.inf, zero)
+
+
+def _padded(t: torch.Tensor, unit: int) -> torch.Tensor:
+    return torch.nn.functional.pad(t, (0, unit - t.shape[-1] % unit))
+
+
+def _bias(c: Call) -> Optional[torch.Tensor]:
+    """preprocess_mask: rows of the bias begin at multiples of 8 elements."""
+    bias = _mask(c)
+    if bias is None:
+        return None
+    if any(stride % 8 for stride in bias.stride()[:-1]):
+        bias = _padded(bias, 8)[..., :bias.shape[-1]]
+    return bias.expand(c.query.shape[0], c.query.shape[1], c.query.shape[2], c.key.shape[2])
+
+
+def call(c: Call, kernel: str) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+    """The output, and those tensors that CUDA would have in host memory."""
+    if kernel == "flash":
+        width = c.query.shape[3]
+        q, k, v = (t if width % 8 == 0 else _padded(t, 8) for t in (c.query, c.key, c.value))
+        scale = 1 / math.sqrt(width) if c.scale is None else c.scale
+        out = _aten._scaled_dot_product_flash_attention(q, k, v, c.dropout, c.causal, False, scale=scale)[0]
+        return out if width % 8 == 0 else out[..., :width], []
+    if kernel == "efficient":
+        out, _, seed, offset = _aten._scaled_dot_product_efficient_attention(
+            c.query, c.key, c.value, _bias(c), c.wants_gradient(), c.dropout, c.causal, scale=c.scale)
+        return out, [seed, offset] if c.dropout else []
+    out = _aten._scaled_dot_product_attention_math(c.query, c.key, c.value, _mask(c), c.dropout, c.causal, None,
+                                                   scale=c.scale, enable_gqa=c.gqa)[0]
+    return out, []
+
+
+# ---- to be in PyTorch's place ----
+
+class _Thread(threading.local):
+    observer: Optional[Any] = None  # has attend(Call) -> Tensor
+    meta_choice: Optional[str] = None  # stays: a checkpoint runs again in backward, when nobody observes any more
+
+
+thread = _Thread()
+_lock = threading.Lock()
+_cpu: List[Any] = []  # the registration for the CPU, as long as somebody observes
+_observers = 0
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+            dropout_p: float = 0.0, is_causal: bool = False, *, scale: Optional[float] = None,
+            enable_gqa: bool = False) -> torch.Tensor:
+    c = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if thread.observer is not None:
+        out: torch.Tensor = thread.observer.attend(c)
+        return out
+    if query.device.type == "meta" and thread.meta_choice not in (None, "device"):
+        return call(c, choose(c, thread.meta_choice or "cuda"))[0]
+    return c.as_pytorch_does()
+
+
+def _register(key: str) -> Any:
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("scaled_dot_product_attention", _attend, key)
+    return library
+
+
+@functools.cache
+def _register_meta() -> Any:
+    """Once, and for good: see meta_choice."""
+    return _register("AutogradMeta")
+
+
+def observe(observer: Any, choice: str) -> Any:
+    """Calls of this thread go to observer.attend until `release` gets what this returns."""
+    global _observers
+    _register_meta()
+    with _lock:
+        if not _observers:
+            _cpu.append(_register("AutogradCPU"))
+        _observers += 1
+    outer, thread.observer, thread.meta_choice = thread.observer, observer, choice
+    return outer
+
+
+def release(outer: Any) -> None:
+    global _observers
+    thread.observer = outer
+    with _lock:
+        _observers -= 1
+        if not _observers:
+            _cpu.pop()._destroy()

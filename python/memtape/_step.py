@@ -1,0 +1,469 @@
+"""Two training steps of a PyTorch model on meta, in the books of memtape's caching allocator.
+
+A dispatch mode sees each storage that PyTorch's operations make, and a weak reference sees it go. Both are passed on to a
+meta device of libmemtape, whose allocator has the rules of PyTorch's for CUDA (include/memtape/memory.h)."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import ctypes
+import functools
+import re
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from memtape import _attention
+from memtape._library import MemtapeError, check, failure, library
+from memtape.report import Report
+from memtape.torch import UNKNOWN, Ledger, _storage, _tensors
+
+MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
+LARGEST = 20  # of those who hold memory at the peak, the report lists so many
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+
+
+# ---- the allocator ----
+
+class _Stat(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("current", "peak", "total_in", "total_out")]
+
+
+@functools.cache
+def _categories() -> List[str]:
+    """The names of mt_category, in order."""
+    names: List[str] = []
+    while (name := library().mt_category_name(len(names))) and name != b"unknown":
+        names.append(name.decode())
+    return names
+
+
+@functools.cache
+def _stats_type() -> Type[ctypes.Structure]:
+    """mt_mem_stats"""
+    figures = ("requested", "allocated", "active", "reserved", "inactive_split", "blocks", "segments")
+    by_category = ctypes.c_size_t * len(_categories())
+
+    class Stats(ctypes.Structure):
+        _fields_ = [*((name, _Stat) for name in figures), ("by_category", by_category), ("at_peak", by_category),
+                    ("alloc_retries", ctypes.c_uint64), ("ooms", ctypes.c_uint64)]
+
+    return Stats
+
+
+@functools.cache
+def _u8() -> int:
+    dtype = ctypes.c_int()
+    library().mt_dtype_parse(b"u8", ctypes.byref(dtype))
+    return dtype.value
+
+
+class _Pool:
+    """The allocator of one meta device."""
+
+    def __init__(self) -> None:
+        self._device = library().mt_device_open(b"meta")
+        if not self._device:
+            raise failure()
+        self._stats = _stats_type()()
+
+    def alloc(self, n_bytes: int) -> Tuple[int, int]:
+        """(what to free, bytes of the block)"""
+        before = self.stats().allocated.current
+        block = library().mt_empty(self._device, _u8(), 1, (ctypes.c_int64 * 1)(n_bytes))
+        if not block:
+            raise failure()
+        return block, self.stats().allocated.current - before
+
+    def free(self, block: int) -> None:
+        library().mt_release(block)
+
+    def stats(self) -> Any:
+        """Valid until the next call."""
+        library().mt_mem_get_stats(self._device, ctypes.byref(self._stats))
+        return self._stats
+
+    def reset_peak(self) -> None:
+        library().mt_mem_reset_peak(self._device)
+
+    def close(self) -> None:
+        library().mt_device_release(self._device)
+
+
+# ---- values ----
+
+class _Values:
+    """The values of small tensors of whole numbers and bools, as far as they come from the batch and from nothing: models
+    branch by masks and positions, which meta tensors cannot answer."""
+
+    def __init__(self) -> None:
+        self._known: Any = WeakIdKeyDictionary()
+
+    def know(self, t: torch.Tensor, value: torch.Tensor) -> None:
+        if not (value.is_floating_point() or value.is_complex()) and value.numel() <= MOST_VALUES:
+            self._known[t] = value
+
+    def of_call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What func returns on the values of its arguments; None if one is not known, or if it draws random numbers."""
+        tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.device.type == "meta"]
+        if torch.Tag.nondeterministic_seeded in func.tags or not all(t in self._known for t in tensors):
+            return None
+        args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known.get(t, t), (args, kwargs))
+        return func(*args, **(kwargs if kwargs.get("device") is None else {**kwargs, "device": "cpu"}))
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """func on meta, with the values of what it returns where they are known."""
+        if func is _ITEM or torch.Tag.dynamic_output_shape in func.tags:
+            values = self.of_call(func, args, kwargs)
+            if values is None:
+                raise MemtapeError(f"memtape.torch: the model asks for values that are not computed on meta, by "
+                                   f"{func.__name__}; only those are known that come from whole numbers of the batch")
+            if func is _ITEM:
+                return values
+            out = _pytree.tree_map_only(torch.Tensor, _twin, values)
+        else:
+            out = func(*args, **kwargs)
+            made = _pytree.tree_leaves(out)
+            if not all(isinstance(t, torch.Tensor) and t.device.type == "meta" and t.numel() <= MOST_VALUES and
+                       not (t.is_floating_point() or t.is_complex()) for t in made):
+                return out
+            values = self.of_call(func, args, kwargs)
+        if values is not None:
+            for t, value in zip(_pytree.tree_leaves(out), _pytree.tree_leaves(values)):
+                self.know(t, value)
+        return out
+
+
+# ---- the books ----
+
+@dataclass(eq=False)
+class _Held:
+    """A live storage."""
+
+    n_bytes: int
+    block: int
+    allocated: int
+    category: str
+    phase: str
+    module: str
+    op: str
+    seen: Any = None  # the weak reference that tells when it goes
+    kept: Optional[Dict[str, Any]] = None  # by whom for backward
+
+
+@dataclass
+class _Peak:
+    """The instant at which most was allocated."""
+
+    allocated: int = -1
+    event: int = 0
+    phase: str = ""
+    module: str = ""
+    op: str = ""
+    by_category: Dict[str, int] = field(default_factory=dict)
+
+
+class _Books(TorchDispatchMode):  # type: ignore[misc]
+    """What is allocated, for what, made where. Within `with`, operations on meta tensors enter it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.values = _Pool(), _Values()
+        self.live: Dict[int, _Held] = {}
+        self.by_category = dict.fromkeys(_categories(), 0)
+        self.peak = _Peak()  # since the phase began
+        self.history: List[Tuple[int, _Held, bool]] = []  # (event, what, whether it came or went), of the last phase
+        self.n_events = 0
+        self.phase = self.op = ""
+        self.where: Callable[[], str] = lambda: ""
+        self.category = "input"
+        self.after: Callable[[], None] = lambda: None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.op = func.__name__.split(".")[0].strip("_")
+        self.after()
+        out = self.values.run(func, args, kwargs or {})
+        # With dropout the generator's state of efficient attention is in host memory.
+        of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out
+        for t in _pytree.tree_leaves(of_device):
+            if isinstance(t, torch.Tensor):
+                self.enter(t, self.category, self.where())
+        self.op = ""
+        return out
+
+    def enter(self, t: torch.Tensor, category: str, module: str) -> None:
+        """t's storage, unless it is known or not on the device."""
+        if t.device.type != "meta":
+            return
+        identity, n_bytes = _storage(t)
+        held = self.live.get(identity)
+        if held is not None and held.n_bytes == n_bytes:
+            return
+        if held is not None:  # resized
+            self._leave(identity, held)
+        if not n_bytes:
+            return
+        block, allocated = self.pool.alloc(n_bytes)
+        held = _Held(n_bytes, block, allocated, category, self.phase, module, self.op)
+        gone = functools.partial(self._leave, identity, held)
+        held.seen = weakref.ref(t.untyped_storage(), lambda _: gone())
+        self.live[identity] = held
+        self.by_category[category] += allocated
+        self._event(held, True)
+        total = self.pool.stats().allocated.current
+        if total > self.peak.allocated:
+            self.peak = _Peak(total, self.n_events - 1, self.phase, module, self.op, dict(self.by_category))
+
+    def _leave(self, identity: int, held: _Held) -> None:
+        if self.live.get(identity) is held:
+            del self.live[identity]
+            self.by_category[held.category] -= held.allocated
+            self._event(held, False)
+            self.pool.free(held.block)
+
+    def _event(self, held: _Held, came: bool) -> None:
+        self.history.append((self.n_events, held, came))
+        self.n_events += 1
+
+    def put(self, t: torch.Tensor, category: str, module: str = "") -> None:
+        """What the storage is for, from now on."""
+        held = self.live.get(_storage(t)[0]) if t.device.type == "meta" else None
+        if held is not None and held.category != category:
+            self.by_category[held.category] -= held.allocated
+            self.by_category[category] += held.allocated
+            held.category, held.module = category, module or held.module
+
+    def begin(self, phase: str, category: str) -> None:
+        self.phase, self.category, self.history = phase, category, []
+        self.pool.reset_peak()
+        allocated = self.pool.stats().allocated.current
+        self.peak = _Peak(allocated, self.n_events, phase, by_category=dict(self.by_category))
+        self.at_begin = list(self.live.values())
+
+    def end(self) -> Dict[str, Any]:
+        """The phase as a report has it."""
+        s = self.pool.stats()
+        return {"name": self.phase, "requested": s.requested.current, "requested_peak": s.requested.peak,
+                "allocated": s.allocated.current, "peak": s.allocated.peak, "active": s.active.current,
+                "active_peak": s.active.peak, "reserved": s.reserved.current, "reserved_peak": s.reserved.peak,
+                "seconds": None, "by_category": dict(self.by_category), "at_peak": dict(self.peak.by_category)}
+
+    def alive_at_peak(self) -> List[_Held]:
+        """Of the last phase."""
+        alive = dict.fromkeys(self.at_begin)
+        for event, held, came in self.history:
+            if event > self.peak.event:
+                break
+            if came:
+                alive[held] = None
+            else:
+                del alive[held]
+        return list(alive)
+
+    def close(self) -> None:
+        for identity, held in list(self.live.items()):
+            self._leave(identity, held)
+        self.pool.close()
+
+
+# ---- on meta ----
+
+def _twin(t: torch.Tensor) -> torch.Tensor:
+    """A tensor on meta of the same shape, strides and storage."""
+    storage = torch.empty(_storage(t)[1], dtype=torch.uint8, device="meta").untyped_storage()
+    twin = torch.empty(0, dtype=t.dtype, device="meta").set_(storage, t.storage_offset(), t.shape, t.stride())
+    if isinstance(t, torch.nn.Parameter):
+        return torch.nn.Parameter(twin, requires_grad=t.requires_grad)
+    return twin.requires_grad_(t.requires_grad)
+
+
+def _on_meta(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer, values: _Values) -> Tuple[Any, Any, Any]:
+    """Copies of all three on meta. Gradients are left behind; what is not in the model stays where it is."""
+
+    def twin(t: torch.Tensor) -> torch.Tensor:
+        made = _twin(t)
+        if t.device.type != "meta" and t.numel() <= MOST_VALUES and not t.is_floating_point():
+            values.know(made, t.detach().cpu().clone())
+        return made
+
+    states = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    strange = {id(p) for p in parameters} - {id(p) for p in model.parameters()}
+    if strange:
+        raise MemtapeError(f"memtape.torch: {len(strange)} of the optimizer's parameters are not the model's")
+    memo: Dict[int, Any] = {}
+    for t in (*model.parameters(), *model.buffers()):
+        memo.setdefault(id(t), twin(t))
+    for t in states:  # step counts stay on the host
+        memo.setdefault(id(t), _twin(t) if t.dim() else t.clone())
+    try:
+        model, optimizer = copy.deepcopy((model, optimizer), memo)
+    except (RuntimeError, TypeError) as error:
+        raise MemtapeError(f"memtape.torch: the model or the optimizer cannot be copied to meta: {error}") from error
+    for group in optimizer.param_groups:  # as PyTorch chooses on CUDA
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+    as_dict = dict(batch) if isinstance(batch, Mapping) else batch
+    return model, _pytree.tree_map_only(torch.Tensor, twin, as_dict), optimizer
+
+
+def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    """The step's forward. All else that the model returns is let go."""
+    if isinstance(batch, Mapping):
+        out = model(**batch)
+    else:
+        out = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    loss = out["loss"] if isinstance(out, Mapping) and "loss" in out else getattr(out, "loss", out)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise MemtapeError(f"memtape.torch: the model returns a {type(out).__name__} without a loss; need loss=function(model, "
+                           "batch) that returns it")
+    return loss
+
+
+def _paths(model: torch.nn.Module) -> Dict[int, str]:
+    """Of parameters and buffers by their storages, in the order in which model.to("cuda") takes them."""
+    paths: Dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for name, t in (*module._parameters.items(), *module._buffers.items()):
+            if t is not None:
+                paths.setdefault(id(t), ".".join(filter(None, [type(model).__name__, prefix, name])))
+    return paths
+
+
+# ---- the steps ----
+
+class _Steps:
+    """Two training steps: the first makes the optimizer's state, and all later ones take what the second does."""
+
+    def __init__(self, model: Any, batch: Any, optimizer: Any, loss: Callable[[Any, Any], torch.Tensor], attention: str) -> None:
+        self.books = _Books()
+        self.model, self.batch, self.optimizer = _on_meta(model, batch, optimizer, self.books.values)
+        self.loss, self.attention = loss, attention
+        self.peak, self.largest = _Peak(), []  # type: Tuple[_Peak, List[Dict[str, Any]]]
+        self.saved: Optional[Report] = None
+        self.n_states = 0
+
+    def init(self) -> Dict[str, Any]:
+        self.books.begin("init", "input")
+        paths = _paths(self.model)
+        for t in (*self.model.parameters(), *self.model.buffers()):
+            self.books.enter(t, "parameter", paths[id(t)])
+        for t in _tensors(self.batch):
+            self.books.enter(t, "input", "")
+        for state in self.optimizer.state.values():
+            for t in _tensors(state):
+                self.books.enter(t, "optimizer", "")
+        for p in self.model.parameters():
+            if p.requires_grad:
+                path = paths[id(p)]
+                p.register_post_accumulate_grad_hook(lambda p, path=path: self.books.put(p.grad, "gradient", path))
+        return self.books.end()
+
+    def step(self) -> List[Dict[str, Any]]:
+        phases = []
+        self.books.begin("forward", "activation")
+        ledger = Ledger(self.model, self.attention)
+        self.books.where = lambda: ledger._path[-1] if ledger._path else ""
+        with ledger:
+            loss = self.loss(self.model, self.batch)
+        self._look_at_what_is_saved(ledger, loss)
+        self.books.put(loss, "output")
+        phases.append(self._end())
+        self.books.begin("backward", "temporary")
+        if not loss.requires_grad:
+            raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
+        loss.backward()
+        del loss
+        phases.append(self._end())
+        self.books.begin("step", "temporary")
+        self.books.after = self._look_at_states
+        self.optimizer.step()
+        self.books.after = lambda: None
+        self._put(list(self.optimizer.state.values()))
+        self.optimizer.zero_grad()
+        phases.append(self._end())
+        return phases
+
+    def _end(self) -> Dict[str, Any]:
+        books = self.books
+        if books.peak.allocated > self.peak.allocated:
+            self.peak, self.largest = books.peak, _grouped(books.alive_at_peak())
+        return books.end()
+
+    def _look_at_states(self) -> None:
+        """Finds the tensors that the optimizer has made since, those of the parameter at which it is now among them."""
+        states = list(self.optimizer.state.values())
+        if len(states) != self.n_states:
+            self._put(states[max(self.n_states - 1, 0):])
+            self.n_states = len(states)
+
+    def _put(self, states: List[Any]) -> None:
+        for t in _tensors(states):
+            self.books.put(t, "optimizer")
+
+    def _look_at_what_is_saved(self, ledger: Ledger, loss: torch.Tensor) -> None:
+        ledger._name(loss)
+        blocks: Dict[int, _Held] = self.books.live
+        entries = ledger._entries()
+        for identity, entry in zip(ledger._identities, entries):
+            entry["allocated"] = blocks[identity].allocated
+            blocks[identity].kept = {name: entry[name] for name in ("op", "role", "name")}
+        if self.saved is None:
+            values = ledger._values(entries)
+            values["saved"]["allocated"] = sum(entry["allocated"] for entry in entries)
+            note = None if entries else f"Nothing is kept for backward: {ledger._why_nothing(loss)}."
+            self.saved = Report(values, f"{type(self.model).__name__} on meta", note=note)
+
+
+def _grouped(alive: List[_Held]) -> List[Dict[str, Any]]:
+    """The largest, those of repeated layers together."""
+    groups: Dict[Tuple[Any, ...], List[_Held]] = collections.defaultdict(list)
+    for held in alive:
+        kept = tuple(held.kept.values()) if held.kept else None
+        groups[held.category, re.sub(r"(?<=\.)\d+(?=\.|$)", "*", held.module), held.op, held.phase, kept].append(held)
+    rows = [{"category": category, "module": module, "op": op, "phase": phase, "storages": len(all_of_it),
+             "allocated": sum(held.allocated for held in all_of_it), "kept": all_of_it[0].kept}
+            for (category, module, op, phase, _), all_of_it in groups.items()]
+    return sorted(rows, key=lambda row: -row["allocated"])[:LARGEST]
+
+
+def profile(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer,
+            loss: Optional[Callable[[Any, Any], torch.Tensor]], attention: str) -> Report:
+    if attention == "device":
+        raise MemtapeError("memtape.torch: a step is run on meta, so attention cannot be 'device'; choose "
+                           f"{', '.join(c for c in _attention.CHOICES if c != 'device')}")
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            raise MemtapeError(f"memtape.torch: autocast for {device} does nothing on meta, where a step is run; leave it, or "
+                               "profile the forward alone")
+    if not torch.is_grad_enabled():
+        raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
+    steps = _Steps(model, batch, optimizer, loss or _loss, attention)
+    books = steps.books
+    try:
+        with books:
+            phases = [steps.init(), *steps.step()]
+            steps.peak, begins = _Peak(), books.n_events
+            steady = steps.step()
+        assert steps.saved is not None
+        values = steps.saved.to_dict()
+        at = steps.peak
+        values["model"]["optimizer"] = type(optimizer).__name__
+        values["phases"] = phases
+        values["steady"] = {"requested": max(p["requested_peak"] for p in steady), "peak": max(p["peak"] for p in steady),
+                            "active": max(p["active_peak"] for p in steady),
+                            "reserved": max(p["reserved_peak"] for p in steady),
+                            "by_category": at.by_category, "event": begins, "phases": steady}
+        values["peak"] = {"event": at.event, "step": 2, "phase": at.phase, "module": at.module, "op": at.op,
+                          "allocated": at.allocated, "by_category": at.by_category, "largest": steps.largest}
+        return Report(values, steps.saved.title, note=steps.saved._note)
+    finally:
+        books.close()

@@ -1,0 +1,96 @@
+/* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and rounded
+ * once, or kept where c is in f32. Blocks of both operands are widened to f32 in scratch too,
+ * unless oneDNN takes them directly, in bf16. */
+#include <assert.h>
+#include <stdint.h>
+#include "backends/cpu/products/gemm.h"
+
+/* A worker's scratch: offsets in floats; every part starts on a cache line. */
+typedef struct parts {
+    size_t c, bias, added; /* the tile; its part of bias; the addend of one row */
+    size_t a, b, native;   /* widened blocks or oneDNN's scratchpad */
+    size_t total;
+} parts;
+
+static size_t line(int64_t n) { return ((size_t)n + 15) / 16 * 16; }
+
+static parts parts_of(const mti_gemm *g)
+{
+    parts p = {.c = 0};
+    p.bias = p.c + line(g->tile_m * g->tile_n);
+    p.added = p.bias + line(g->tile_m > g->tile_n ? g->tile_m : g->tile_n);
+    p.a = p.native = p.added + line(g->tile_n);
+    p.b = p.a + line(g->tile_m * g->tile_k);
+    p.total = p.b + line(g->tile_k * g->tile_n);
+    size_t native = p.native + g->native_scratch / sizeof(float) + 1;
+    if (p.total < native) p.total = line((int64_t)native);
+    return p;
+}
+
+size_t mti_gemm_half_scratch(const mti_gemm *g) { return parts_of(g).total * sizeof(float); }
+
+/* Widens rows x cols elements from (i, j) on to f32, in memory order. */
+static mti_mat widen(const mti_gemm *g, const mti_gemm_operand *s, const char *data, int64_t i,
+                     int64_t j, int64_t rows, int64_t cols, float *out)
+{
+    int64_t outer = s->trans ? cols : rows, inner = s->trans ? rows : cols;
+    int64_t first = s->trans ? j * s->ld + i : i * s->ld + j;
+    for (int64_t r = 0; r < outer; r++)
+        mti_cpu_load_f32(g->dtype, data + (first + r * s->ld) * 2, out + r * inner, inner);
+    return (mti_mat){out, inner, s->trans};
+}
+
+static char *row_of_c(const mti_gemm *g, const mti_gemm_tile *t, int64_t i)
+{
+    return t->c + ((t->i + i) * g->c.ld + t->j) * (int64_t)g->c_size;
+}
+
+/* The addend of row i of the tile: bias, c, their sum or zeros. */
+static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
+                         float *row)
+{
+    if (g->accumulate)
+        mti_cpu_load_f32(g->c_dtype, row_of_c(g, t, i), row, t->n);
+    else
+        for (int64_t j = 0; j < t->n; j++) row[j] = 0;
+    if (g->bias != NULL)
+        for (int64_t j = 0; j < t->n; j++) row[j] += bias[g->bias_per_row ? i : j];
+}
+
+/* c += alpha a b, block by block. */
+static void widened_product(const mti_gemm *g, const mti_gemm_tile *t, float *a, float *b, float *c)
+{
+    for (int64_t p = 0; p < g->k; p += g->tile_k) {
+        int64_t k = g->tile_k < g->k - p ? g->tile_k : g->k - p;
+        mti_mat wide_a = widen(g, &g->a, t->a, t->i, p, t->m, k, a);
+        mti_mat wide_b = widen(g, &g->b, t->b, p, t->j, k, t->n, b);
+        if (mti_gemm_f32_wanted((double)t->m * (double)t->n * (double)k))
+            mti_gemm_f32_product(g, t->m, t->n, k, wide_a, wide_b, 1, c, t->n);
+        else
+            mti_sgemm(t->m, t->n, k, (float)g->alpha, wide_a, wide_b, 1, c, t->n);
+    }
+}
+
+void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch)
+{
+    parts part = parts_of(g);
+    assert(part.total * sizeof(float) <= g->scratch_per_worker);
+    float *f = scratch, *c = f + part.c, *bias = f + part.bias, *added = f + part.added;
+    int64_t first = g->bias_per_row ? t->i : t->j;
+    if (g->bias != NULL)
+        mti_cpu_load_f32(g->c_dtype, g->bias + first * (int64_t)g->c_size, bias,
+                         g->bias_per_row ? t->m : t->n);
+    bool native = g->native && mti_gemm_bf16_product(g, t, c, f + part.native);
+    if (!native) {
+        for (int64_t i = 0; i < t->m; i++) added_to_row(g, t, i, bias, c + i * t->n);
+        widened_product(g, t, f + part.a, f + part.b, c);
+    }
+    for (int64_t i = 0; i < t->m; i++) {
+        float *row = c + i * t->n, alpha = (float)g->alpha;
+        if (native) {
+            added_to_row(g, t, i, bias, added);
+            for (int64_t j = 0; j < t->n; j++) row[j] = alpha * row[j] + added[j];
+        }
+        mti_cpu_store_f32(g->c_dtype, row, row_of_c(g, t, i), t->n);
+    }
+}

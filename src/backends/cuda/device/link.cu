@@ -1,0 +1,124 @@
+/* link.cu: what ranks send each other, as NCCL's collectives. They run on the stream of compute, so
+ * nothing waits but what needs their results. What stages of a pipeline send each other runs on a
+ * stream of its own, for each direction: on one stream a stage that sends could not receive before
+ * its message has been taken, and two that send to each other would wait for ever. */
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/device/link.h"
+
+/* Where bytes are moved only, dtypes that NCCL does not have, or not in all versions, are bytes. */
+static int type_of(mt_dtype dtype, size_t *n)
+{
+    switch (dtype) {
+    case MT_F32: return NCCL_F32;
+    case MT_F64: return NCCL_F64;
+    case MT_F16: return NCCL_F16;
+    case MT_BF16: return NCCL_BF16;
+    default: *n *= mt_dtype_size(dtype); return NCCL_U8;
+    }
+}
+
+static bool sums(mt_dtype dtype)
+{
+    return mt_dtype_is_float(dtype) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "nccl: a sum of %s among ranks; need f32, f64, bf16 or "
+                         "f16, in which ops compute",
+                         mt_dtype_name(dtype));
+}
+
+static bool gather(mti_link *l, mt_dtype dtype, const void *own, void *all, size_t n)
+{
+    int type = type_of(dtype, &n);
+    return mti_nccl_ready(l, "all_gather") &&
+           mti_nccl_ok(l, l->ctx->nccl->call.all_gather(own, all, n, type, l->comm, l->stream),
+                       "ncclAllGather");
+}
+
+static bool scatter_sum(mti_link *l, mt_dtype dtype, const void *all, void *own, size_t n)
+{
+    int type = type_of(dtype, &n);
+    return sums(dtype) && mti_nccl_ready(l, "reduce_scatter") &&
+           mti_nccl_ok(
+               l,
+               l->ctx->nccl->call.reduce_scatter(all, own, n, type, NCCL_SUM, l->comm, l->stream),
+               "ncclReduceScatter");
+}
+
+static bool sum(mti_link *l, mt_dtype dtype, void *x, size_t n)
+{
+    int type = type_of(dtype, &n);
+    return sums(dtype) && mti_nccl_ready(l, "all_reduce") &&
+           mti_nccl_ok(l,
+                       l->ctx->nccl->call.all_reduce(x, x, n, type, NCCL_SUM, l->comm, l->stream),
+                       "ncclAllReduce");
+}
+
+static bool sum_on(mti_link *l, mt_dtype dtype, void *x, size_t n, int64_t rank)
+{
+    int type = type_of(dtype, &n);
+    return sums(dtype) && mti_nccl_ready(l, "reduce") &&
+           mti_nccl_ok(
+               l, l->ctx->nccl->call.reduce(x, x, n, type, NCCL_SUM, (int)rank, l->comm, l->stream),
+               "ncclReduce");
+}
+
+static bool spread(mti_link *l, mt_dtype dtype, void *x, size_t n, int64_t rank)
+{
+    int type = type_of(dtype, &n);
+    return mti_nccl_ready(l, "broadcast") &&
+           mti_nccl_ok(l,
+                       l->ctx->nccl->call.broadcast(x, x, n, type, (int)rank, l->comm, l->stream),
+                       "ncclBroadcast");
+}
+
+static bool begin(mti_link *l)
+{
+    if (!mti_nccl_ready(l, "a collective") ||
+        !mti_nccl_ok(l, l->ctx->nccl->call.group_start(), "ncclGroupStart"))
+        return false;
+    l->grouped = true;
+    return true;
+}
+
+/* Also after a failure inside. */
+static bool end(mti_link *l)
+{
+    int status = mti_nccl_end_group(l);
+    return mti_nccl_ready(l, "a collective") && mti_nccl_ok(l, status, "ncclGroupEnd");
+}
+
+/* ---- between two ranks, beside compute ---- */
+
+static bool follow_compute(mti_link *l)
+{
+    return mti_cuda_ok(cudaEventRecord(l->compute_done, l->ctx->stream), "recording an event") &&
+           mti_cuda_ok(cudaStreamWaitEvent(l->stream, l->compute_done, 0), "ordering a message");
+}
+
+/* The host does not wait for the other rank: two may send to each other before either receives. */
+static bool send(mti_link *l, const void *what, size_t n_bytes, int64_t to)
+{
+    if (!mti_nccl_ready(l, "send") || !follow_compute(l)) return false;
+    l->to_send = true;
+    l->what = what, l->n_bytes = n_bytes, l->to = to;
+    return mti_nccl_try_to_send(l);
+}
+
+static bool settle(mti_link *l)
+{
+    return mti_nccl_ready(l, "send") && mti_nccl_join(l) &&
+           mti_cuda_ok(cudaStreamWaitEvent(l->ctx->stream, l->end, 0), "waiting for a message");
+}
+
+static bool receive(mti_link *l, void *where, size_t n_bytes, int64_t from)
+{
+    return mti_nccl_ready(l, "recv") && mti_nccl_join(l) && follow_compute(l) &&
+           mti_nccl_ok(
+               l, l->ctx->nccl->call.recv(where, n_bytes, NCCL_U8, (int)from, l->comm, l->stream),
+               "ncclRecv") &&
+           mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event") && settle(l);
+}
+
+const mti_link_kind mti_cuda_links = {
+    mti_nccl_find, mti_nccl_open, mti_nccl_close, gather,  scatter_sum, sum, sum_on, spread,
+    begin,         end,           send,           receive, settle};

@@ -1,0 +1,49 @@
+/* link.h: links among ranks through NCCL: what nccl.cu (the library, groups, waits) and link.cu
+ * (what is sent) share. */
+#ifndef MTI_CUDA_LINK_H
+#define MTI_CUDA_LINK_H
+
+#include "backends/cuda/device/nccl.h"
+#include "backends/link.h"
+
+/* A device's links, and the library. */
+struct mti_nccl {
+    pthread_mutex_t lock;
+    bool found;
+    nccl_functions call;
+    double limit_s; /* of a wait for other ranks */
+    mti_link *links;
+};
+
+struct mti_link {
+    mti_link *next; /* of the device's */
+    mti_ctx *ctx;
+    nccl_comm_t comm; /* NULL: given up */
+    int64_t ranks, rank;
+    cudaStream_t stream;           /* the device's, or one beside compute, with: */
+    cudaEvent_t compute_done, end; /* that it waits for, that compute waits for */
+    bool beside, grouped;
+    bool joined;  /* the other ranks have come */
+    bool to_send; /* once they have: */
+    const void *what;
+    size_t n_bytes;
+    int64_t to;
+};
+
+/* True if NCCL's call succeeded, or does once what it has begun is over. */
+bool mti_nccl_ok(mti_link *link, int status, const char *what);
+/* Closes the group of calls that is open, if any; NCCL's status. */
+int mti_nccl_end_group(mti_link *link);
+/* Whether calls may be made: not while they are noted for a graph, not after a failure. */
+bool mti_nccl_ready(const mti_link *link, const char *what);
+
+/* Waits for the other ranks, and sends what is to be sent to them; or does so only if they are
+ * there. */
+bool mti_nccl_join(mti_link *link);
+bool mti_nccl_try_to_send(mti_link *link);
+
+bool mti_nccl_find(mti_ctx *ctx, void *id);
+mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside);
+void mti_nccl_close(mti_link *link, bool failed);
+
+#endif

@@ -1,0 +1,188 @@
+/* max.cu: the largest element over the trailing dimensions of x, and its index. Neighbouring
+ * threads read neighbouring elements: if the searched dimensions are contiguous, a warp or a
+ * block per element of y, in 16-byte pieces; if y's last dimension is, a thread per element. */
+#include "backends/cuda/rows/dims.cuh"
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/rows/reduce.cuh"
+
+#define BLOCK 256
+#define WARP  32
+
+static int64_t step_of(const mti_view_dims &d)
+{
+    return d.rank ? mti_magnitude(d.stride[d.rank - 1]) : 0;
+}
+
+struct max_job {
+    const void *x;
+    void *y;
+    int64_t *index; /* null: not needed */
+    mti_view_dims kept, searched;
+    int team_size; /* threads per element of y */
+};
+
+template <class A> struct largest {
+    A value;
+    int64_t at; /* -1: no element yet */
+};
+
+/* NaN counts as largest; among equals the first wins. */
+template <class A>
+static __device__ __forceinline__ largest<A> larger(const largest<A> &a, const largest<A> &b)
+{
+    if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
+    bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    bool same = (a_nan && b_nan) || a.value == b.value;
+    bool take_a = same ? a.at < b.at : a_nan || (!b_nan && a.value > b.value);
+    return take_a ? a : b;
+}
+
+template <class A> static __device__ __forceinline__ largest<A> of_warp(largest<A> best)
+{
+    for (int away = WARP / 2; away > 0; away /= 2) {
+        largest<A> other = {__shfl_xor_sync(0xffffffffu, best.value, away),
+                            __shfl_xor_sync(0xffffffffu, best.at, away)};
+        best = larger(best, other);
+    }
+    return best;
+}
+
+/* Adds an element that comes after those that it is compared with. */
+template <class A>
+static __device__ __forceinline__ void take(largest<A> &best, A value, int64_t at)
+{
+    bool nan = value != value && best.value == best.value;
+    if (best.at < 0 || nan || value > best.value) best = {value, at};
+}
+
+/* The largest of every team_size-th chunk of a contiguous row. */
+template <class T>
+static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int64_t n, int rank,
+                                                                 int team_size)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>;
+    const mti_row<const T> row(x, n, mti_skew(x));
+    int chunks = mti_chunks<T>(n, row.skew);
+    largest<A> best = {(A)0, -1};
+    for (int c = rank; c < chunks; c += team_size) {
+        A v[N];
+        row.load(c, v, (A)0);
+        auto in = row.inside(c);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++)
+            if (in.has(k)) take(best, v[k], row.first(c) + k);
+    }
+    return best;
+}
+
+/* The same of every team_size-th element. */
+template <class T>
+static __device__ __forceinline__ largest<mti_wide<T>> of_elements(const T *x,
+                                                                   const mti_view_dims &searched,
+                                                                   int rank, int team_size)
+{
+    largest<mti_wide<T>> best = {0, -1};
+    for (int64_t r = rank; r < searched.count; r += team_size)
+        take(best, mti_widen(x[mti_offset_of(searched, r)]), r);
+    return best;
+}
+
+template <class T, bool DENSE>
+__global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
+{
+    typedef mti_wide<T> A;
+    MTI_SHARED(largest<A>, of_warps[BLOCK / WARP]);
+    int rank = (int)threadIdx.x % job.team_size;
+    int64_t k = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / job.team_size;
+    bool live = k < job.kept.count;
+    const T *x = static_cast<const T *>(job.x) + (live ? mti_offset_of(job.kept, k) : 0);
+    largest<A> best = {(A)0, -1};
+    if (live && DENSE) best = of_chunks(x, job.searched.count, rank, job.team_size);
+    if (live && !DENSE) best = of_elements(x, job.searched, rank, job.team_size);
+    best = of_warp(best);
+    if (job.team_size == BLOCK) {
+        if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;
+        __syncthreads();
+        for (int i = 0; i < BLOCK / WARP; i++) best = larger(best, of_warps[i]);
+    }
+    if (!live || rank != 0) return;
+    static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
+    if (job.index) job.index[k] = best.at;
+}
+
+template <class T> __global__ void __launch_bounds__(BLOCK) max_of_columns(const max_job job)
+{
+    typedef mti_wide<T> A;
+    int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (k >= job.kept.count) return; /* no barrier follows */
+    const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.kept, k);
+    largest<A> best = of_elements(x, job.searched, 0, 1);
+    static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
+    if (job.index) job.index[k] = best.at;
+}
+
+/* Whether the searched elements are neighbours, and few enough to number their chunks. */
+template <class T> static bool dense(const max_job &job)
+{
+    const mti_view_dims &d = job.searched;
+    return d.rank == 1 && d.stride[0] == 1 && d.count < (int64_t)(((uint64_t)1 << 35) / sizeof(T));
+}
+
+extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
+                             const mti_view *index)
+{
+    max_job job = {};
+    job.x = x->data;
+    job.y = y->data;
+    job.index = index ? static_cast<int64_t *>(index->data) : nullptr;
+    job.kept = mti_dims_of(x, 0, y->rank);
+    job.searched = mti_dims_of(x, y->rank, x->rank);
+    if (job.kept.count == 0) return true;
+    bool columns =
+        job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
+    job.team_size = columns ? 1 : job.searched.count > 16 * WARP ? BLOCK : WARP;
+    unsigned blocks = mti_blocks((job.kept.count * job.team_size + BLOCK - 1) / BLOCK);
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        auto max_forward = columns         ? max_of_columns<T>
+                           : dense<T>(job) ? max_of_rows<T, true>
+                                           : max_of_rows<T, false>;
+        return MTI_LAUNCH(ctx, max_forward, blocks, BLOCK, 0, job);
+    });
+}
+
+/* ---- backward: dy goes to the largest element, 0 to the others ---- */
+
+struct max_scatter_job {
+    const int64_t *index;
+    const void *dy;
+    void *dx;
+    mti_view_dims from, kept, searched; /* dy's; dx's */
+};
+
+template <class T> __global__ void __launch_bounds__(BLOCK) max_scatter(const max_scatter_job job)
+{
+    int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (k >= job.kept.count) return; /* no barrier follows */
+    int64_t to = mti_offset_of(job.kept, k) + mti_offset_of(job.searched, job.index[k]);
+    static_cast<T *>(job.dx)[to] = static_cast<const T *>(job.dy)[mti_offset_of(job.from, k)];
+}
+
+extern "C" bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                                      const mti_view *dx)
+{
+    max_scatter_job job = {};
+    job.index = static_cast<const int64_t *>(index->data);
+    job.dy = dy->data;
+    job.dx = dx->data;
+    job.from = mti_dims_of(dy, 0, dy->rank);
+    job.kept = mti_dims_of(dx, 0, dy->rank);
+    job.searched = mti_dims_of(dx, dy->rank, dx->rank);
+    if (job.kept.count == 0) return true;
+    unsigned blocks = mti_blocks((job.kept.count + BLOCK - 1) / BLOCK);
+    return mti_cuda_fill(ctx, dx, 0) && mti_for_float(dx->dtype, [&](auto t) {
+               auto max_backward = max_scatter<decltype(t)>;
+               return MTI_LAUNCH(ctx, max_backward, blocks, BLOCK, 0, job);
+           });
+}

@@ -1,0 +1,111 @@
+/* shards.c: parameters of ZeRO 3 as shards, and a module's forward with whole ones. */
+#include <string.h>
+#include "memtape/ops.h"
+#include "parallel/parallel.h"
+
+#define MOST_PARAMS 2 /* of one module of ours: weight and bias */
+
+/* A module whose parameters are shards. */
+typedef struct sharded {
+    mti_unit *unit;
+    int n;
+    const char *names[MOST_PARAMS];
+    int in_unit[MOST_PARAMS];
+} sharded;
+
+/* Runs m with whole parameters; the tape keeps their shards. */
+static mt_tensor *run_sharded(mt_module *m, void *user, mt_tensor *x)
+{
+    const sharded *s = user;
+    mt_tensor *whole[MOST_PARAMS] = {NULL}, *shard[MOST_PARAMS], *y = NULL;
+    mti_regather *hooks[MOST_PARAMS];
+    mti_pass *pass = mti_unit_pass(s->unit);
+    int n = 0;
+    bool ok = pass != NULL;
+    for (; ok && n < s->n; n++) {
+        shard[n] = mt_module_param(m, s->names[n]);
+        whole[n] = mti_pass_forward(pass, s->in_unit[n]);
+        hooks[n] = whole[n] ? mti_regather_param(whole[n], shard[n], pass, s->in_unit[n]) : NULL;
+        ok = hooks[n] != NULL;
+        if (!ok) break;
+        mti_module_lend_param(m, s->names[n], whole[n]);
+    }
+    if (ok) y = mti_module_run_inner(m, x);
+    for (int i = n - 1; i >= 0; i--) { /* what began last ends first */
+        ok = mti_regather_end(hooks[i]) && ok;
+        mti_module_lend_param(m, s->names[i], shard[i]);
+    }
+    for (int i = 0; i < s->n; i++) mt_release(whole[i]);
+    mti_pass_release(pass);
+    if (!ok) mt_set(&y, NULL);
+    return y;
+}
+
+static void sharded_free(void *user)
+{
+    sharded *s = user;
+    mti_unit_release(s->unit);
+    mti_free(s);
+}
+
+int64_t mti_shard_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
+
+/* Zeros, until mti_rank_draw gives it values. */
+static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole)
+{
+    if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
+    int64_t n = mti_shard_count(whole, sharder->group.ranks);
+    int64_t cols = mt_rank(whole) > 1 ? mt_shape(whole)[mt_rank(whole) - 1] : 1;
+    mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
+    mt_tensor *shard = mt_zeros(sharder->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
+                                (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
+    const mti_matrix matrix = {shard, mt_numel(whole) / (cols ? cols : 1), cols};
+    if (shard && (mt_set_category(shard, MT_PARAMETER) != MT_OK ||
+                  mt_set_requires_grad(shard, mt_requires_grad(whole)) != MT_OK ||
+                  !MTI_PUSH(&sharder->wholes, matrix)))
+        mt_set(&shard, NULL);
+    if (whole == sharder->shared) sharder->shard = shard;
+    return shard;
+}
+
+static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const char *name)
+{
+    const char *kind = mt_module_kind(m);
+    bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
+    mt_tensor *whole = mt_module_param(m, name);
+    mt_tensor *shard = whole ? shard_of(sharder, whole) : NULL;
+    if (!shard) return !whole;
+    int i = mti_unit_add(s->unit, shard, whole, is_product);
+    mt_release(mti_module_swap_param(m, name, shard));
+    s->names[s->n] = name;
+    s->in_unit[s->n++] = i;
+    return i >= 0;
+}
+
+/* The parameters of m itself. */
+static bool shard_module(mt_module *m, mti_sharder *sharder)
+{
+    mti_unit *unit = sharder->unit;
+    if (!mt_module_param(m, "weight")) return true;
+    if (!unit) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
+    sharded *s = unit ? mti_malloc(sizeof *s) : NULL;
+    if (!s) return false;
+    *s = (sharded){.unit = mti_unit_retain(unit)};
+    mti_module_set_around(m, (mti_around){run_sharded, s, sharded_free});
+    return shard_param(m, sharder, s, "weight") && shard_param(m, sharder, s, "bias");
+}
+
+bool mti_shard_params(mt_module *m, mti_sharder *sharder)
+{
+    mti_unit *outer = sharder->unit;
+    mt_module *child;
+    bool ok = shard_module(m, sharder);
+    if (!strcmp(mt_module_kind(m), "block")) {
+        sharder->unit = sharder->by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
+        ok = ok && (sharder->unit || !sharder->by_block);
+    }
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
+        ok = mti_shard_params(child, sharder);
+    sharder->unit = outer;
+    return ok;
+}
