@@ -92,9 +92,16 @@ static void suggest(mti_options *o, int argc, char **argv)
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         if (mti_takes(o->verb, &mti_option_rows[id])) names[n++] = mti_option_rows[id].name;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        char word[64];
+        char word[64], verbs[MTI_VERBS_TEXT];
         bool known = strncmp(argv[i], "--", 2) != 0;
         snprintf(word, sizeof word, "%.*s", (int)strcspn(argv[i], "="), argv[i]);
+        unsigned others = 0;
+        for (int id = 0; id < MTI_OPTION_COUNT && !known; id++)
+            if (!strcmp(mti_option_rows[id].name, word + 2)) others |= mti_option_rows[id].verbs;
+        if (others && !(others >> o->verb & 1)) {
+            mti_options_refuse(o, "%s: is for %s", word, mti_verbs_text(others, verbs));
+            return;
+        }
         for (size_t k = 0; k < n && !known; k++)
             known = !strncmp(names[k], word + 2, strlen(word + 2));
         const char *near = known ? NULL : mti_nearest(names, n, word + 2);

@@ -80,6 +80,9 @@ refused(["did you mean mlp?"], "profile", "mpl")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
+for words, verb, others in ((["--lora-rank", 4], "plan", "profile"), (["--qlora"], "plan", "fit"), (["--max-seq"], "profile", "fit"),
+                            (["--users=3"], "fit", "serve"), (["--tokens", 3], "profile", "generate")):
+    refused([f"{words[0].split('=')[0]}: is for ", others], verb, "gpt2", *words)
 for word in ["--act", "--nonsense"]:
     check("did you mean" not in run("profile", "mlp", word, "zzz").stderr, f"a suggestion for {word} zzz")
 
