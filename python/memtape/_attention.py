@@ -3,7 +3,10 @@
 CUDA chooses among kernels that keep different bytes; the CPU has fewer of them and the meta device none, so that a count there
 is another one. The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and ../sdp_utils_cpp.h for a GPU of
 compute capability 8.0 (A100); what each choice calls is scaled_dot_product_attention in ../attention.cpp. Left out: cuDNN's
-attention, which newer GPUs prefer with a new cuDNN, and nested tensors."""
+attention, which newer GPUs prefer with a new cuDNN, and nested tensors.
+
+Dropout is the other operation of which meta runs the CPU's parts: there it is CUDA's, too (is_fused_kernel_acceptable in
+aten/src/ATen/native/Dropout.cpp)."""
 
 from __future__ import annotations
 
@@ -18,8 +21,13 @@ from memtape._library import MemtapeError
 
 CHOICES = ("cuda", "flash", "efficient", "math", "device")
 _aten = torch.ops.aten
-_SDPA = _aten.scaled_dot_product_attention.default
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def _composite(operation: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+    """PyTorch's own parts of an operation, for which something else is registered here."""
+    out: torch.Tensor = operation.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *arguments, **options)
+    return out
 
 
 class Call:
@@ -35,9 +43,8 @@ class Call:
 
     def as_pytorch_does(self) -> torch.Tensor:
         """What the tensors' own device does."""
-        out: torch.Tensor = _SDPA.decompose(self.query, self.key, self.value, self.mask, self.dropout, self.causal,
-                                            scale=self.scale, enable_gqa=self.gqa)
-        return out
+        return _composite(_aten.scaled_dot_product_attention, self.query, self.key, self.value, self.mask, self.dropout,
+                          self.causal, scale=self.scale, enable_gqa=self.gqa)
 
 
 # ---- the rules: what speaks against a kernel, or None ----
@@ -183,9 +190,18 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_ma
     return c.as_pytorch_does()
 
 
+def _drop(t: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """On meta: a mask of a byte for each element."""
+    fused = train and 0 < p < 1 and t.numel() and thread.meta_choice not in (None, "device")
+    out: torch.Tensor = _aten.native_dropout(t, p, train)[0] if fused else _composite(_aten.dropout, t, p, train)
+    return out
+
+
 def _register(key: str) -> Any:
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", _attend, key)
+    if key == "AutogradMeta":
+        library.impl("dropout", _drop, key)
     return library
 
 

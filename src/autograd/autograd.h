@@ -414,6 +414,10 @@ struct mti_leaf {
     mt_tensor *grad;
     mti_view spec; /* of its gradient */
     mti_hook_list hooks;
+    /* Takes the gradient of what was gathered of the leaf in its stead: c->dout[0]. NULL: nobody
+     * does. */
+    bool (*collect)(void *collector, const mti_leaf *leaf, mti_call *c);
+    void *collector;
 };
 
 uint64_t mti_next_sequence(void);

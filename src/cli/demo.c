@@ -223,14 +223,11 @@ static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_for
     w.config.attention = form;
     mt_device *device = mti_device_make(&w.device);
     bool ok = device && mti_measure(&m, device, &w, NULL);
-    if (ok) {
-        mti_table_cell(t, "%s", mt_act_name(act));
-        mti_table_cell(t, "%s", mt_attention_form_name(form));
-        mti_table_bytes(t, (int64_t)mt_ledger_bytes(m.ledger));
-        mti_table_bytes(t, (int64_t)m.phases.at[1].allocated);
-        mti_table_bytes(t, (int64_t)m.steady.peak);
-        mti_table_cell(t, "%s", m.growth.residual ? "NO" : "yes");
-    }
+    if (ok)
+        mti_table_cells(t, "%s|%s|%s|%s|%s|%s", mt_act_name(act), mt_attention_form_name(form),
+                        MTI_THOUSANDS(mt_ledger_bytes(m.ledger)),
+                        MTI_THOUSANDS(m.phases.at[1].allocated), MTI_THOUSANDS(m.steady.peak),
+                        m.growth.residual ? "NO" : "yes");
     if (ok && m.growth.residual)
         ok = mti_fail_bool(MT_ERR_INTERNAL, "the books do not balance: off by %lld bytes",
                            (long long)m.growth.residual);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,13 +35,8 @@ static void print_help(FILE *out)
         mti_print(out, "  %-16s%s\n", usage, info->summary);
     }
     mti_heading(out, &style, "For a start");
-    fputs("  memtape demo\n"
-          "  memtape profile block --act relu\n"
-          "  memtape explain mlp --act gelu\n"
-          "  memtape plan gpt3-175b -b 64\n"
-          "  memtape fit llama-3.1-8b --gpus 8 --gpu h100\n"
-          "  memtape serve llama-3.1-8b --gpu h100\n",
-          out);
+    for (int v = 0; v < MTI_VERB_COUNT; v++)
+        mti_print(out, "  %s\n", mti_verb_get((mti_verb)v)->example);
 }
 
 static int refuse_verb(const char *word)
@@ -63,24 +59,33 @@ static void print_version(void)
               chosen ? ", " MTI_CORETYPE "=" : "", chosen ? chosen : "");
 }
 
-/* Output that was not written is a failure: a full disk must not look like success. */
+/* Whether standard output is a pipe that nobody reads any more, as with `| head`. */
+static bool is_unread(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR);
+}
+
+/* Output that was not written is a failure: a full disk must not look like success. What a reader
+ * has left is none of that: the status is that of a program which SIGPIPE has ended. */
 static int flushed(int status)
 {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    if (is_unread()) return status == MTI_EXIT_OK ? MTI_EXIT_SIGNALLED + SIGPIPE : status;
     mti_print(stderr, "memtape: standard output: %s\n",
               errno ? strerror(errno) : "not all of it could be written");
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
-/* `memtape help profile` */
-static int print_verb_help(const char *word)
+/* `memtape help profile`, `memtape help profile all` */
+static int print_verb_help(const char *word, const char *all)
 {
     char name[64];
     mti_verb verb = mti_verb_find(word);
     if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
-    mti_options_help(mti_verb_rules_of(verb), name, stdout);
+    mti_options_help(mti_verb_rules_of(verb), name, all && !strcmp(all, "all"), stdout);
     return flushed(MTI_EXIT_OK);
 }
 
@@ -127,7 +132,7 @@ static int run_verb(mt_comm *world, mti_verb verb, int argc, char **argv)
     snprintf(name, sizeof name, "memtape %s", argv[1]);
     argv[1] = name;
     json_set_alloc_funcs(mti_malloc, mti_free);
-    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), world, argc - 1, argv + 1, !prints);
+    bool ok = mti_options_parse(&o, mti_verb_rules_of(verb), world, argc - 1, argv + 1);
     ok = ok && (o.help || mti_files_apart(&o)) && (!world || check_division(&o));
     bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
     int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;
@@ -136,7 +141,7 @@ static int run_verb(mt_comm *world, mti_verb verb, int argc, char **argv)
     else if (*o.error)
         mti_print(stderr, "%s: %s\n", name, o.error);
     if (status == MTI_EXIT_OK && o.help) {
-        if (prints) mti_options_help(mti_verb_rules_of(verb), name, stdout);
+        if (prints) mti_options_help(mti_verb_rules_of(verb), name, o.help_all, stdout);
     } else if (status == MTI_EXIT_OK) {
         o.program = argv[0];
         if (prints) print_notes(&o);
@@ -154,7 +159,8 @@ static int run_alone(int argc, char **argv)
         return MTI_EXIT_USAGE;
     }
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
-        return argc > 2 ? print_verb_help(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
+        return argc > 2 ? print_verb_help(argv[2], argv[3])
+                        : (print_help(stdout), flushed(MTI_EXIT_OK));
     if (!strcmp(word, "--version")) {
         print_version();
         return flushed(MTI_EXIT_OK);

@@ -38,6 +38,7 @@ int mti_planner(const mti_options *o)
     mti_plan_result p;
     mti_plan_options asked = o->plan;
     if (!o->given[MTI_O_KV]) asked.kv = -1;
+    if (o->given[MTI_O_GPUS]) asked.devices = o->fit.gpus;
     bool ok = mti_plan_make(&p, &o->workload, &asked) && find_front(&p, o) && write_reports(&p, o);
     int status = ok ? conclude(&p) : mti_report_failure(o);
     mti_plan_free(&p);
@@ -46,7 +47,6 @@ int mti_planner(const mti_options *o)
 
 static bool check(mti_options *o)
 {
-    if (o->plan.recompute) o->workload.memory.checkpoint = "full";
     const int64_t context = o->workload.config.context, kv = o->plan.kv;
     return !o->given[MTI_O_KV] || kv <= context - o->workload.seq ||
            mti_options_refuse(

@@ -322,8 +322,10 @@ static void show_memory(run *r, const char *text)
     mti_timeline_free(&r->timeline);
 }
 
-static void show_progress(run *r)
+static bool show_progress(run *r)
 {
+    if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
+    if (!mti_trainer_settle(&r->trainer)) return false;
     char text[160];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
@@ -338,9 +340,11 @@ static void show_progress(run *r)
         show_memory(r, text);
     else
         mti_progress_step(&r->progress, r->trainer.step, text);
+    return true;
 }
 
 static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 static bool save(run *r)
 {
@@ -373,8 +377,6 @@ static bool evaluate(run *r)
                      (long long)r->trainer.step, bits);
     return true;
 }
-
-static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 /* Training ends early after a signal, or if its output is neither saved nor read; all ranks end
  * after the same step. */
@@ -416,17 +418,19 @@ static bool train(run *r)
         r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
         if (!ok) break;
         watch(r);
-        show_progress(r);
+        ok = show_progress(r);
         if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
-        if (due(r->trainer.step, o->eval_every)) ok = evaluate(r);
-        if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
+        if (ok && due(r->trainer.step, o->eval_every)) ok = evaluate(r);
+        if (ok && due(r->trainer.step, o->save_every))
+            ok = mti_trainer_settle(&r->trainer) && save(r);
     }
     mti_timeline_free(&r->timeline);
     mti_live_end(&r->live);
     mti_progress_end(&r->progress);
     if (r->trainer.ledger) mti_trainer_end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
-    return ok && (!saves(o) || r->saved_at == r->trainer.step || save(r));
+    return ok && mti_trainer_settle(&r->trainer) &&
+           (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
 /* After a signal. */

@@ -5,7 +5,7 @@
 
 #include "options/options.h"
 #include "trainer/trainer.h"
-#include "measure/together.h"
+#include "measure/rank.h"
 
 /* Which of the ranks this one is, in the workload and in *f. */
 bool mti_train_ranks_place(mti_options *o, mti_rank_figures *f);

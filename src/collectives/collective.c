@@ -18,9 +18,10 @@ typedef struct arguments {
     int dim;
     mt_group group;
     bool positions; /* of keys and values: see mti_gather_positions */
-    bool casts;     /* to dtype before it is gathered; f32_sum: see mti_gather_shard */
+    bool casts;     /* to dtype before it is gathered; f32_sum, leaf: see mti_gather_shard */
     bool f32_sum;
     mt_dtype dtype;
+    mti_leaf *leaf; /* there as long as the node is */
 } arguments;
 _Static_assert(sizeof(arguments) <= sizeof((mti_params){0}.other), "arguments fit");
 
@@ -149,6 +150,8 @@ static bool scatter_forward(mti_call *c) { return scatter(c, mti_in(c, 0), mti_o
 
 static bool gather_backward(mti_call *c)
 {
+    mti_leaf *leaf = arguments_of(c).leaf;
+    if (leaf && leaf->collect) return leaf->collect(leaf->collector, leaf, c);
     const mti_view *dx = mti_din(c, 0), *dy = mti_dout(c);
     if (dx && arguments_of(c).f32_sum) dy = cast(c, dy, dx->dtype);
     if (!dx || !dy) return false;
@@ -286,11 +289,15 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group)
     if (!mti_check_group("all_gather", group)) return NULL;
     return call(&mti_op_all_gather, x, &(arguments){dim, *group, true});
 }
-mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group)
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
+                            const mt_group *group)
 {
     if (!mti_check_group("all_gather", group)) return NULL;
-    const arguments a = {
-        .group = *group, .casts = dtype != mt_dtype_of(x), .f32_sum = f32_sum, .dtype = dtype};
+    const arguments a = {.group = *group,
+                         .casts = dtype != mt_dtype_of(x),
+                         .f32_sum = f32_sum,
+                         .dtype = dtype,
+                         .leaf = leaf};
     return call(&mti_op_all_gather, x, &a);
 }
 mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group)

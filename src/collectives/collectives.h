@@ -22,8 +22,10 @@ const mti_op *mti_op_row(int i);
  * positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 /* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
- * after they are summed over the ranks or, with f32_sum, before. */
-mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group);
+ * after they are summed over the ranks or, with f32_sum, before. leaf: of which x is a view; where
+ * somebody collects gradients for it, the sum is theirs to make. NULL: nobody does. */
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
+                            const mt_group *group);
 
 /* mt_cross_entropy where each rank of the group has columns of the logits, [..,v]: rank r those
  * from r v on. There are `classes` in all; columns beyond are padding, and have no part in it.
@@ -70,26 +72,22 @@ bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y);
 /* ---- between ranks beside the tape, on a contiguous tensor (replicas.c); its version stays ----
  */
 
-typedef enum mti_replicas {
-    MTI_REPLICAS_SUM,
-    MTI_REPLICAS_SCATTER,
-    MTI_REPLICAS_GATHER
-} mti_replicas;
+typedef enum mti_collective { MTI_ALL_REDUCE, MTI_REDUCE_SCATTER, MTI_ALL_GATHER } mti_collective;
 /* Nothing where the group has one rank. */
-bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
+bool mti_collective_run(mt_tensor *t, mti_collective how, const mt_group *group);
 /* Several of these sums, which go on while this rank computes (mti_comm_begin_run), one after the
  * other. Of a device without links. */
-typedef struct mti_replicas_queue mti_replicas_queue;
-mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group);
-/* After mti_replicas_end. */
-void mti_replicas_queue_free(mti_replicas_queue *queue);
+typedef struct mti_collective_queue mti_collective_queue;
+mti_collective_queue *mti_collective_queue_new(mt_device *device, const mt_group *group);
+/* After mti_collective_end. */
+void mti_collective_queue_free(mti_collective_queue *queue);
 /* Begins to sum or scatter t, which is held, and in which nothing is read or written, until the
  * end. Scratch for all of them stays from the first one to the end. */
-bool mti_replicas_begin(mti_replicas_queue *queue, mt_tensor *t, mti_replicas how);
+bool mti_collective_begin(mti_collective_queue *queue, mt_tensor *t, mti_collective how);
 /* Waits for all that have begun; also after a failure. */
-bool mti_replicas_end(mti_replicas_queue *queue);
+bool mti_collective_end(mti_collective_queue *queue);
 /* *value: its sum over the group; as it is on a device without data. */
-bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
+bool mti_sum_value(mt_device *device, const mt_group *group, double *value);
 
 /* ---- the pieces of several parameters, gathered as one (pieces.c) ---- */
 
@@ -103,9 +101,15 @@ typedef struct mti_gathering mti_gathering;
 mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
                                 const mt_group *group, bool behind);
 /* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
- * caller's. On failure all are NULL. */
-bool mti_pieces_end(mti_gathering *g, mt_tensor **flats);
+ * caller's. On failure all are NULL. *buffer, the caller's too: what they were copied from; NULL:
+ * there was none. buffer NULL: it is freed. */
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
 void mti_pieces_drop(mti_gathering *g);
+/* Sums n gradients of all ranks' pieces over the ranks, as one: they are copied to *buffer in that
+ * dtype and let go, and each becomes this rank's piece of the sum, a view of one tensor. *buffer is
+ * the caller's, also on failure. */
+bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
+                    mt_tensor **buffer);
 
 #endif

@@ -1,6 +1,9 @@
 /* pieces.c: the pieces of several parameters, gathered as one, as PyTorch's fully_shard gathers
  * those of a block (foreach_all_gather): this rank's are cast and laid side by side in its row of a
- * buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. Not recorded. */
+ * buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. And their gradients
+ * summed as one (foreach_reduce). Not recorded. Buffers come from PyTorch's streams: the one that
+ * is copied in and the cast pieces before it from one, a sum from another; the rest from the
+ * default one (_fsdp_param_group.py, FSDPCommContext). */
 #include "collectives/links.h"
 
 struct mti_gathering {
@@ -50,16 +53,57 @@ static bool copy(const mti_gathering *g, const mti_view *x, const mti_view *y)
     return g->device->backend->copy(g->device->ctx, x, y);
 }
 
-static bool copy_in(const mti_gathering *g)
+/* A contiguous tensor on a stream of the device; NULL on failure. */
+static mt_tensor *on_stream(mt_device *d, const char *stream, mt_dtype dtype, int rank,
+                            const int64_t *shape)
+{
+    mt_stream_scope scope;
+    if (mt_mem_stream_begin(&scope, d, stream) != MT_OK) return NULL;
+    mti_view v;
+    size_t n_bytes;
+    mt_tensor *t = NULL;
+    if (mti_view_init(&v, "gather", dtype, rank, shape, &n_bytes))
+        t = mti_tensor_new(d, &v, MT_COMMUNICATION, false);
+    mt_mem_stream_end(&scope);
+    return t;
+}
+
+static bool casts(const mti_gathering *g)
+{
+    int i = 0;
+    while (i < g->n && mt_dtype_of(g->pieces[i].piece) == g->pieces[i].dtype) i++;
+    return i < g->n;
+}
+
+static bool copy_rows(const mti_gathering *g, mt_tensor *cast)
 {
     size_t offset = 0;
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
-        mti_view x = in_rows(g->pieces[i].piece, 1);
-        mti_view y = in_buffer(g, &g->pieces[i], offset, g->group.rank, 1);
-        ok = copy(g, &x, &y);
-        offset += aligned(bytes_of(&g->pieces[i]));
+        const mti_piece *p = &g->pieces[i];
+        mti_view x = in_rows(p->piece, 1), y = in_buffer(g, p, offset, g->group.rank, 1), z = y;
+        if (cast) {
+            z.data = cast->view.data ? (char *)cast->view.data + offset : NULL;
+            ok = copy(g, &x, &z);
+        }
+        ok = ok && copy(g, cast ? &z : &x, &y);
+        offset += aligned(bytes_of(p));
     }
+    return ok;
+}
+
+/* Makes the buffer, with this rank's row. Where pieces are cast, they are so in memory of their own
+ * first, as in PyTorch. */
+static bool copy_in(mti_gathering *g)
+{
+    const int64_t row = (int64_t)g->row;
+    mt_tensor *cast = casts(g) ? on_stream(g->device, "all_gather_copy_in", MT_U8, 1, &row) : NULL;
+    bool ok = cast || !casts(g);
+    if (ok)
+        g->buffer = on_stream(g->device, "all_gather_copy_in", MT_U8, 2,
+                              (const int64_t[]){g->group.ranks, row});
+    ok = ok && g->buffer && copy_rows(g, cast);
+    mt_release(cast);
     return ok;
 }
 
@@ -110,13 +154,7 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
         g->row += aligned(bytes_of(&pieces[i]));
     }
     if (group->ranks == 1) return g;
-    mt_stream_scope scope;
-    if (mt_mem_stream_begin(&scope, device, "all_gather_copy_in") == MT_OK)
-        g->buffer = mt_empty(device, MT_U8, MT_SHAPE(group->ranks, (int64_t)g->row));
-    mt_mem_stream_end(&scope);
-    if (g->buffer && mt_set_category(g->buffer, MT_COMMUNICATION) == MT_OK && copy_in(g) &&
-        exchange(g, behind))
-        return g;
+    if (copy_in(g) && exchange(g, behind)) return g;
     mti_pieces_drop(g);
     return NULL;
 }
@@ -148,7 +186,7 @@ static mt_tensor *copy_out(const mti_gathering *g, const mti_piece *p, size_t of
     return flat;
 }
 
-bool mti_pieces_end(mti_gathering *g, mt_tensor **flats)
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
 {
     size_t offset = 0;
     bool ok = settle(g);
@@ -162,6 +200,68 @@ bool mti_pieces_end(mti_gathering *g, mt_tensor **flats)
         mt_release(flats[i]);
         flats[i] = NULL;
     }
+    if (buffer) *buffer = mt_retain(g->buffer);
     mti_pieces_drop(g);
+    return ok;
+}
+
+/* ---- gradients ---- */
+
+/* n columns of the rows of a contiguous tensor [rows, all], from `first` on. */
+static mti_view columns(const mt_tensor *t, int64_t first, int64_t n)
+{
+    mti_view v = t->view;
+    if (v.data) v.data = (char *)v.data + (size_t)first * mt_dtype_size(v.dtype);
+    v.shape[v.rank - 1] = n;
+    return v;
+}
+
+/* The gradients as columns of the buffer; then they are let go. */
+static bool copy_gradients(mti_call *c, int n, mt_tensor **grads, const mt_tensor *buffer)
+{
+    const int64_t ranks = buffer->view.shape[0];
+    int64_t first = 0;
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        mti_view x = grads[i]->view;
+        int64_t length = mti_view_count(&x) / ranks, step = x.stride[0];
+        x.rank = 2, x.shape[0] = ranks, x.shape[1] = length;
+        x.stride[0] = length * step, x.stride[1] = step;
+        mti_view y = columns(buffer, first, length);
+        ok = c->k->copy(c->ctx, &x, &y);
+        first += length;
+    }
+    return ok;
+}
+
+static bool sum_rows(mti_call *c, const mt_group *group, const mti_view *x, const mti_view *y)
+{
+    const uint64_t ranks = (uint64_t)group->ranks;
+    mti_count_sent(c, MTI_TO_PIECES, mti_view_bytes(x) / ranks * (ranks - 1));
+    return ranks > 1 ? mti_scatter_sum(c, group, 0, x, y) : c->k->copy(c->ctx, x, y);
+}
+
+bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
+                    mt_tensor **buffer)
+{
+    int64_t row = 0, *lengths = mti_malloc((size_t)n * sizeof *lengths);
+    if (!lengths) return false;
+    for (int i = 0; i < n; i++) row += lengths[i] = mt_numel(grads[i]) / group->ranks;
+    *buffer = on_stream(c->device, "default", dtype, 2, (const int64_t[]){group->ranks, row});
+    bool ok = *buffer && copy_gradients(c, n, grads, *buffer);
+    for (int i = 0; i < n; i++) {
+        mt_release(grads[i]);
+        grads[i] = NULL;
+    }
+    mt_tensor *sum =
+        ok ? on_stream(c->device, "reduce_scatter", dtype, 2, (const int64_t[]){1, row}) : NULL;
+    ok = sum && sum_rows(c, group, &(*buffer)->view, &sum->view);
+    for (int64_t i = 0, first = 0; ok && i < n; first += lengths[i++]) {
+        mti_view part = columns(sum, first, lengths[i]);
+        grads[i] = mti_tensor_view(sum, &part);
+        ok = grads[i] != NULL;
+    }
+    mt_release(sum);
+    mti_free(lengths);
     return ok;
 }

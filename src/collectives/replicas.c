@@ -1,27 +1,25 @@
-/* replicas.c: what ranks with copies or pieces of the same parameters exchange once a step: sums of
+/* replicas.c: what ranks with copies or shards of the same parameters exchange once a step: sums of
  * gradients, then the parameters that each has stepped; in place, so that it takes no memory but
  * scratch. Not recorded. */
 #include "collectives/collectives.h"
 
 /* A sum is scattered and gathered, whatever carries it: so it has the same bits whether all ranks
- * keep it or each its piece (ZeRO). */
+ * keep it or each its shard (ZeRO). */
 
-/* What this rank sends of n elements: its piece to all others, theirs to them, or both. */
-static uint64_t count_sent(int64_t n, mti_replicas how, const mt_group *group)
+/* What this rank sends of n elements: its shard to all others, theirs to them, or both. */
+static uint64_t count_sent(int64_t n, mti_collective how, const mt_group *group)
 {
     int64_t length = (n + group->ranks - 1) / group->ranks, left = n - group->rank * length;
     uint64_t own = (uint64_t)(left < 0 ? 0 : left < length ? left : length);
     uint64_t others = (uint64_t)n - own, to_all = own * (uint64_t)(group->ranks - 1);
-    return how == MTI_REPLICAS_SCATTER  ? others
-           : how == MTI_REPLICAS_GATHER ? to_all
-                                        : others + to_all;
+    return how == MTI_REDUCE_SCATTER ? others : how == MTI_ALL_GATHER ? to_all : others + to_all;
 }
 
-static bool meet(mti_call *c, const mt_group *group, const mti_view *y, mti_replicas how)
+static bool run(mti_call *c, const mt_group *group, const mti_view *y, mti_collective how)
 {
     switch (how) {
-    case MTI_REPLICAS_SCATTER: return mti_scatter_sum_inside(c, group, y);
-    case MTI_REPLICAS_GATHER: return mti_gather_inside(c, group, y);
+    case MTI_REDUCE_SCATTER: return mti_scatter_sum_inside(c, group, y);
+    case MTI_ALL_GATHER: return mti_gather_inside(c, group, y);
     default: return mti_scatter_sum_inside(c, group, y) && mti_gather_inside(c, group, y);
     }
 }
@@ -39,73 +37,73 @@ static mti_call call_on(mt_device *d)
     return (mti_call){.device = d, .k = d->backend, .ctx = d->ctx};
 }
 
-static void count(mti_call *c, const mt_group *group, const mt_tensor *t, mti_replicas how)
+static void count(mti_call *c, const mt_group *group, const mt_tensor *t, mti_collective how)
 {
     uint64_t elements = count_sent(mt_numel(t), how, group);
     mti_count_sent(c, MTI_TO_REPLICAS, elements * mt_dtype_size(t->view.dtype));
 }
 
-bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group)
+bool mti_collective_run(mt_tensor *t, mti_collective how, const mt_group *group)
 {
     if (group->ranks == 1) return true;
     mt_device *d = mt_device_of(t);
     if (!check(d, group)) return false;
     mti_call c = call_on(d);
     count(&c, group, t, how);
-    bool ok = meet(&c, group, &t->view, how);
+    bool ok = run(&c, group, &t->view, how);
     for (int i = 0; i < c.n_scratch; i++)
         mti_pool_free(d->pool, c.scratch[i], c.scratch[i]->requested);
     return ok;
 }
 
-bool mti_replicas_sum(mt_device *d, const mt_group *group, double *value)
+bool mti_sum_value(mt_device *d, const mt_group *group, double *value)
 {
     if (group->ranks == 1) return true;
     MT_AUTO mt_tensor *t = mt_full(d, MT_F64, 0, NULL, *value);
-    bool ok = t && mti_replicas_meet(t, MTI_REPLICAS_SUM, group);
+    bool ok = t && mti_collective_run(t, MTI_ALL_REDUCE, group);
     if (ok && mt_device_has_data(d)) *value = mt_item(t);
     return ok;
 }
 
 /* ---- while this rank computes ---- */
 
-typedef struct meeting {
-    struct meeting *next;
-    const mti_replicas_queue *queue;
+typedef struct pending {
+    struct pending *next;
+    const mti_collective_queue *queue;
     mt_tensor *tensor;
-    mti_replicas how;
+    mti_collective how;
     mti_job *job; /* NULL: nothing moves */
-} meeting;
+} pending;
 
-struct mti_replicas_queue {
+struct mti_collective_queue {
     mt_device *device; /* borrowed */
     mt_group group;
     mt_tensor *scratch; /* u8; NULL: none has begun, or there is none */
-    meeting *first, *last;
+    pending *first, *last;
 };
 
-mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group)
+mti_collective_queue *mti_collective_queue_new(mt_device *device, const mt_group *group)
 {
-    mti_replicas_queue *q = check(device, group) ? mti_malloc(sizeof *q) : NULL;
-    if (q) *q = (mti_replicas_queue){.device = device, .group = *group};
+    mti_collective_queue *q = check(device, group) ? mti_malloc(sizeof *q) : NULL;
+    if (q) *q = (mti_collective_queue){.device = device, .group = *group};
     return q;
 }
 
-void mti_replicas_queue_free(mti_replicas_queue *q) { mti_free(q); }
+void mti_collective_queue_free(mti_collective_queue *q) { mti_free(q); }
 
-/* In the thread behind. Pieces are too short for a kernel to share them out among threads. */
-static bool meet_behind(void *user, mt_comm *behind)
+/* In the thread behind. Shards are too short for a kernel to share them out among threads. */
+static bool run_behind(void *user, mt_comm *behind)
 {
-    const meeting *m = user;
-    const mti_replicas_queue *q = m->queue;
+    const pending *m = user;
+    const mti_collective_queue *q = m->queue;
     const mt_group group = mt_comm_group(behind);
     mti_call c = call_on(q->device);
     return mti_scatter_sum_with(&c, &group, &m->tensor->view, q->scratch->view.data) &&
-           (m->how == MTI_REPLICAS_SCATTER || mti_gather_inside(&c, &group, &m->tensor->view));
+           (m->how == MTI_REDUCE_SCATTER || mti_gather_inside(&c, &group, &m->tensor->view));
 }
 
 /* A tensor, not a call's scratch, as it outlives the call. */
-static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
+static bool make_scratch(mti_collective_queue *q, const mti_call *c)
 {
     size_t n_bytes = mti_sums_scratch(c, q->group.ranks);
     if (q->scratch || !n_bytes) return true;
@@ -113,15 +111,15 @@ static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
     return q->scratch && mt_set_category(q->scratch, MT_COMMUNICATION) == MT_OK;
 }
 
-bool mti_replicas_begin(mti_replicas_queue *q, mt_tensor *t, mti_replicas how)
+bool mti_collective_begin(mti_collective_queue *q, mt_tensor *t, mti_collective how)
 {
     mti_call c = call_on(q->device);
     count(&c, &q->group, t, how);
-    meeting *m = make_scratch(q, &c) ? mti_malloc(sizeof *m) : NULL;
+    pending *m = make_scratch(q, &c) ? mti_malloc(sizeof *m) : NULL;
     if (!m) return false;
-    *m = (meeting){.queue = q, .tensor = mt_retain(t), .how = how};
+    *m = (pending){.queue = q, .tensor = mt_retain(t), .how = how};
     if (mt_device_has_data(q->device) &&
-        !(m->job = mti_comm_begin_run(q->group.comm, meet_behind, m))) {
+        !(m->job = mti_comm_begin_run(q->group.comm, run_behind, m))) {
         mt_release(t);
         mti_free(m);
         return false;
@@ -131,10 +129,10 @@ bool mti_replicas_begin(mti_replicas_queue *q, mt_tensor *t, mti_replicas how)
     return true;
 }
 
-bool mti_replicas_end(mti_replicas_queue *q)
+bool mti_collective_end(mti_collective_queue *q)
 {
     bool ok = true;
-    for (meeting *m = q->first, *next; m; m = next) {
+    for (pending *m = q->first, *next; m; m = next) {
         next = m->next;
         if (m->job) ok = mti_comm_finish(q->group.comm, m->job) && ok;
         mt_release(m->tensor);

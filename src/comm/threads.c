@@ -18,19 +18,19 @@ typedef struct posted {
     mti_span what;
 } posted;
 
-typedef struct meeting {
+typedef struct team {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int64_t ranks, here, left;
-    uint64_t round;             /* meetings so far */
+    uint64_t round;             /* barriers so far */
     int64_t gone;               /* the first rank that left; -1: none */
     shown *shown;               /* [ranks] */
-    void **part;                /* [ranks] of a split: the meeting of its colour */
+    void **part;                /* [ranks] of a split: the team of its colour */
     bool *away;                 /* [ranks]: has left */
     posted (*posted)[MTI_WAYS]; /* [ranks] */
-} meeting;
+} team;
 
-static void meeting_free(meeting *m)
+static void team_free(team *m)
 {
     if (!m) return;
     pthread_cond_destroy(&m->changed);
@@ -42,9 +42,9 @@ static void meeting_free(meeting *m)
     mti_free(m);
 }
 
-static meeting *meeting_new(int64_t ranks)
+static team *team_new(int64_t ranks)
 {
-    meeting *m = mti_calloc(1, sizeof *m);
+    team *m = mti_calloc(1, sizeof *m);
     if (!m) return NULL;
     m->ranks = ranks;
     m->gone = -1;
@@ -55,12 +55,12 @@ static meeting *meeting_new(int64_t ranks)
         (m->part = mti_calloc(n, sizeof *m->part)) && (m->away = mti_calloc(n, sizeof *m->away)) &&
         (m->posted = mti_calloc(n, sizeof *m->posted)))
         return m;
-    meeting_free(m);
+    team_free(m);
     return NULL;
 }
 
 /* Waits for all ranks; false if one of them has left. */
-static bool meet(meeting *m, char *error)
+static bool barrier(team *m, char *error)
 {
     pthread_mutex_lock(&m->lock);
     uint64_t round = m->round;
@@ -80,7 +80,7 @@ static bool meet(meeting *m, char *error)
 }
 
 /* Copies what the others show for this rank. */
-static bool take(const meeting *m, int64_t own, const mti_span *in, char *error)
+static bool take(const team *m, int64_t own, const mti_span *in, char *error)
 {
     for (int64_t r = 0; r < m->ranks; r++) {
         const mti_span *from = &m->shown[r].out[own];
@@ -97,18 +97,18 @@ static bool take(const meeting *m, int64_t own, const mti_span *in, char *error)
 
 static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     m->shown[end->rank].out = out;
-    if (!meet(m, error)) return false;
+    if (!barrier(m, error)) return false;
     bool ok = take(m, end->rank, in, error);
-    return meet(m, error) && ok; /* until then no rank may change what it shows */
+    return barrier(m, error) && ok; /* until then no rank may change what it shows */
 }
 
 /* ---- between neighbours ---- */
 
 static bool post(const mti_comm_end *end, mti_way way, const mti_span *what, char *error)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     int64_t to = mti_neighbour(end, way, true);
     pthread_mutex_lock(&m->lock);
     bool ok = !m->away[to];
@@ -123,7 +123,7 @@ static bool post(const mti_comm_end *end, mti_way way, const mti_span *what, cha
 
 static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, char *error)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     int64_t from = mti_neighbour(end, way, false);
     posted *p = &m->posted[from][way];
     pthread_mutex_lock(&m->lock);
@@ -147,7 +147,7 @@ static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, c
 
 static bool settle(const mti_comm_end *end, mti_way way, char *error)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     int64_t to = mti_neighbour(end, way, true);
     posted *p = &m->posted[end->rank][way];
     pthread_mutex_lock(&m->lock);
@@ -162,13 +162,13 @@ static bool settle(const mti_comm_end *end, mti_way way, char *error)
 
 /* ---- splitting ---- */
 
-static bool precedes(const meeting *m, int64_t a, int64_t b)
+static bool precedes(const team *m, int64_t a, int64_t b)
 {
     return m->shown[a].key != m->shown[b].key ? m->shown[a].key < m->shown[b].key : a < b;
 }
 
 /* How many ranks have this rank's colour, and how many of those come before it. */
-static mti_comm_end place_of(const meeting *m, int64_t own)
+static mti_comm_end place_of(const team *m, int64_t own)
 {
     mti_comm_end end = {0};
     for (int64_t r = 0; r < m->ranks; r++) {
@@ -179,8 +179,8 @@ static mti_comm_end place_of(const meeting *m, int64_t own)
     return end;
 }
 
-/* The first rank of a colour makes the meeting for all of them. */
-static void *meeting_of(const meeting *m, int64_t own)
+/* The first rank of a colour makes the team for all of them. */
+static void *team_of(const team *m, int64_t own)
 {
     for (int64_t r = 0; r < m->ranks; r++)
         if (m->shown[r].color == m->shown[own].color && m->part[r]) return m->part[r];
@@ -190,18 +190,18 @@ static void *meeting_of(const meeting *m, int64_t own)
 static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
                   char *error)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     m->shown[end->rank].color = color, m->shown[end->rank].key = key;
-    if (!meet(m, error)) return false;
+    if (!barrier(m, error)) return false;
     *part = place_of(m, end->rank);
-    m->part[end->rank] = part->rank == 0 ? meeting_new(part->ranks) : NULL;
-    if (!meet(m, error)) {
-        meeting_free(m->part[end->rank]);
+    m->part[end->rank] = part->rank == 0 ? team_new(part->ranks) : NULL;
+    if (!barrier(m, error)) {
+        team_free(m->part[end->rank]);
         return false;
     }
-    part->state = meeting_of(m, end->rank);
+    part->state = team_of(m, end->rank);
     if (!part->state) snprintf(error, MTI_COMM_ERROR, "no memory for a group of threads");
-    return meet(m, error) && part->state;
+    return barrier(m, error) && part->state;
 }
 
 static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
@@ -213,7 +213,7 @@ static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
 
 static void interrupt(const mti_comm_end *end)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     pthread_mutex_lock(&m->lock);
     if (m->gone < 0) m->gone = end->rank;
     pthread_cond_broadcast(&m->changed);
@@ -222,7 +222,7 @@ static void interrupt(const mti_comm_end *end)
 
 static void leave(const mti_comm_end *end, bool failed)
 {
-    meeting *m = end->state;
+    team *m = end->state;
     (void)failed;
     pthread_mutex_lock(&m->lock);
     if (m->gone < 0) m->gone = end->rank;
@@ -235,7 +235,7 @@ static void leave(const mti_comm_end *end, bool failed)
     bool last = ++m->left == m->ranks;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
-    if (last) meeting_free(m);
+    if (last) team_free(m);
 }
 
 static const mti_comm_kind threads = {.n_kind = sizeof threads,
@@ -255,13 +255,13 @@ mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
     if (ranks < 1 || ranks > MTI_COMM_MOST)
         return mti_fail(MT_ERR_ARGUMENT, "comm_of_threads: %lld ranks; need 1 to %d",
                         (long long)ranks, MTI_COMM_MOST);
-    meeting *m = meeting_new(ranks);
+    team *m = team_new(ranks);
     if (!m) return mt_last_status();
     int64_t n = 0;
     while (n < ranks && (ends[n] = mti_comm_new(&threads, &(mti_comm_end){m, ranks, n}))) n++;
     if (n == ranks) return MT_OK;
     m->left = ranks - n; /* those that were not made */
     for (int64_t r = 0; r < n; r++) mt_comm_free(ends[r]);
-    if (n == 0) meeting_free(m);
+    if (n == 0) team_free(m);
     return mt_last_status();
 }

@@ -7,7 +7,6 @@
 
 /* What a plan takes besides its workload. */
 typedef struct mti_plan_options {
-    bool recompute;     /* --checkpoint full */
     double parameters;  /* N as a paper rounds it; 0: counted */
     double tokens;      /* to train on; 0: unknown */
     double flops_rate;  /* of a device, FLOP/s; 0: no time is computed */

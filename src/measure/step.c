@@ -172,7 +172,7 @@ static bool forward_phase(run *r, mti_step *step, mti_phases *phases, mt_ledger 
     mt_device *device = r->subject.device;
     double began = begin_phase("forward", device);
     mti_repeat_begin(&r->repeat, device, stage->schedule.ahead,
-                     mti_schedule_unit(&stage->schedule));
+                     mti_schedule_period(&stage->schedule));
     bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
     ok = ok && mti_step_begin(step, stage, &(mti_batches){.take = take, .user = r}) &&
          (r->inference ? mti_step_infer : mti_step_ahead)(step);

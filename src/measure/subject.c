@@ -1,7 +1,7 @@
 /* subject.c: making a model, or one rank of several, and running its forwards. */
 #include "base/philox.h"
 #include "measure/memory_hooks.h"
-#include "measure/subject.h"
+#include "measure/step.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 

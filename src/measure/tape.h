@@ -41,10 +41,7 @@ typedef struct mti_tape_stretch {
     size_t bytes;                 /* kept by the ops of one layer, each storage at its payer */
 } mti_tape_stretch;
 
-typedef struct mti_tape_stretches {
-    mti_tape_stretch *at;
-    size_t n, cap;
-} mti_tape_stretches;
+typedef MTI_VEC(mti_tape_stretch) mti_tape_stretches;
 
 /* All nodes, in order. Free out->at in any case. */
 bool mti_tape_stretches_of(const mti_tape *t, mti_tape_stretches *out);

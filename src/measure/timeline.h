@@ -16,18 +16,9 @@ typedef struct mti_timeline {
     mt_device *device;                /* while it is observed; then NULL */
     size_t before[MT_CATEGORY_COUNT]; /* held when it began */
     bool clocked;                     /* the device computes: seconds are meaningful */
-    struct {
-        mt_mem_event *at;
-        size_t n, cap;
-    } events;
-    struct {
-        double *at; /* one for each event */
-        size_t n, cap;
-    } seconds;
-    struct {
-        mti_segment_event *at;
-        size_t n, cap;
-    } segments;    /* beside the events, in order */
+    MTI_VEC(mt_mem_event) events;
+    MTI_VEC(double) seconds;             /* one for each event */
+    MTI_VEC(mti_segment_event) segments; /* beside the events, in order */
     size_t steady; /* the first event of the step in the steady state; 0: all events are of one */
     int observer;
     bool lost; /* memory ran out: events are missing */
@@ -84,10 +75,7 @@ typedef struct mti_holder {
     long first, last; /* numbers in the module's path; -1: none */
 } mti_holder;
 
-typedef struct mti_holders {
-    mti_holder *at; /* most bytes first */
-    size_t n, cap;
-} mti_holders;
+typedef MTI_VEC(mti_holder) mti_holders; /* most bytes first */
 
 /* ledger may be NULL. Free in any case. */
 bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,

@@ -16,7 +16,7 @@ struct mt_module {
     void *user;
     void (*destroy)(void *user);
     mti_known_path path; /* of its last forward */
-    bool training, in_pieces;
+    bool training, in_shards;
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
     MTI_VEC(child) children;
@@ -52,8 +52,8 @@ mt_module *mt_module_new(const char *kind, mt_forward_fn *forward, void *user,
     return m;
 }
 
-void mti_module_mark_pieces(mt_module *m) { m->in_pieces = true; }
-bool mti_module_in_pieces(const mt_module *m) { return m->in_pieces; }
+void mti_module_mark_shards(mt_module *m) { m->in_shards = true; }
+bool mti_module_in_shards(const mt_module *m) { return m->in_shards; }
 
 mt_module *mti_module_complete(mt_module *m, bool complete)
 {

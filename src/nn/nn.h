@@ -33,9 +33,9 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
 /* The same for good: later lists have `other`. */
 mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other);
 
-/* m's parameters are flat pieces of their matrices. */
-void mti_module_mark_pieces(mt_module *m);
-bool mti_module_in_pieces(const mt_module *m);
+/* m's parameters are flat shards of their matrices. */
+void mti_module_mark_shards(mt_module *m);
+bool mti_module_in_shards(const mt_module *m);
 
 /* "h.3" and "mlp" to "h.3.mlp", to be freed with mti_free; no dot after an empty prefix. */
 char *mti_join(const char *prefix, const char *name);

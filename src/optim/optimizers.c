@@ -119,10 +119,10 @@ int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, boo
 
 /* ---- making ---- */
 
-/* A piece has neither the rows nor the columns of its matrix. */
+/* A shard has neither the rows nor the columns of its matrix. */
 static bool has_whole_matrices(const mt_module *m)
 {
-    return !m || !mti_module_in_pieces(m) ||
+    return !m || !mti_module_in_shards(m) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "adafactor: ZeRO leaves a rank flat pieces of its matrices, which have no "
                          "rows and columns to factor; need zero 0, or another optimizer");

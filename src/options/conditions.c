@@ -9,7 +9,7 @@
 
 bool mti_is_rank(const mti_options *o)
 {
-    if (mti_runs_on_gpus(o->verb)) return false; /* it has all of them */
+    if (o->verb == MTI_FIT) return false; /* it has many */
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         if (mti_option_rows[id].of_ranks && o->given[id]) return true;
     return false;
@@ -44,6 +44,26 @@ static bool together(const mti_options *o, mti_verb verb)
 }
 static bool trains_together(const mti_options *o) { return together(o, MTI_TRAIN); }
 static bool profiles_together(const mti_options *o) { return together(o, MTI_PROFILE); }
+
+/* Whether each rank's part of every mask begins where a counter's four numbers begin. */
+static bool even_masks(const mti_options *o)
+{
+    const mti_workload *w = &o->workload;
+    const mt_parallel *h = &w->parallel;
+    const mt_model_config *c = &w->config;
+    const int64_t t = at_least_1(h->tensor), d = at_least_1(h->data), s = w->seq;
+    const int64_t batch = o->verb == MTI_TRAIN ? w->batch / d : w->batch;
+    const int64_t parts[] = {t,
+                             h->sequence ? t : 1}; /* of attention's weights; of what is between */
+    const int64_t whole[] = {c->heads * s * s, s * c->hidden}; /* of one sequence */
+    bool even = true;
+    if (c->heads % t || s % parts[1]) return true; /* refused for that */
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = whole[i] / parts[i];
+        even = even && (parts[i] > 1 ? n % 4 == 0 : d == 1 || batch * n % 4 == 0);
+    }
+    return even;
+}
 
 static bool checkpoints(const mti_memory_options *m, const char *preset)
 {

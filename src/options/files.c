@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include "io/hf_config.h"
 #include "options/rows.h"
-#include "options/sweep_rows.h"
 #include "files/files.h"
 #include "nn/model.h"
 

@@ -1,139 +1,126 @@
-/* options.c: the command line, read by argp, and its help. */
-#include <argp.h>
-#include <errno.h>
+/* options.c: the command line: its words, its help, and a command made of options. */
 #include <string.h>
 #include "options/rows.h"
-#include "options/sweep_rows.h"
 
-#define MAX_ROWS (2 * MTI_OPTION_COUNT) /* options, aliases, headings and the end */
+/* ---- words ---- */
 
-static int key_of(const mti_option_row *r) { return r->letter ? r->letter : 0x100 + (int)r->id; }
+/* Names that options had, and what is written instead, where the verb takes that. */
+static const struct {
+    const char *name, *now, *instead;
+} former[] = {{"devices", "gpus", "--gpus"},
+              {"recompute", "checkpoint", "--checkpoint full"},
+              {"f32-shards", "fsdp", "--fsdp f32-shards"},
+              {"f32-reduce", "fsdp", "--fsdp f32-shards+f32-reduce"},
+              {"keep-root", "fsdp", "--fsdp keep-root"},
+              {"keep-last", "fsdp", "--fsdp keep-last"},
+              {"gather", "fsdp", "--fsdp block or --fsdp ahead"}};
 
-static const mti_option_row *row_of_key(mti_verb verb, int key)
+/* An abbreviation is refused, too: what it stands for changes with the options that there are. */
+static bool refuse_name(mti_options *o, const char *name)
 {
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_takes(verb, &mti_option_rows[id]) && key == key_of(&mti_option_rows[id]))
-            return &mti_option_rows[id];
-    return NULL;
-}
-
-/* ---- the verb's rows for argp ---- */
-
-typedef struct rows {
-    size_t n;
-    struct argp_option at[MAX_ROWS];
-} rows;
-
-static void make_rows(mti_verb verb, rows *out)
-{
-    const char *heading = NULL;
-    *out = (rows){0};
+    const char *names[MTI_OPTION_COUNT], *instead = NULL;
+    char begun[400] = "", verbs[MTI_VERBS_TEXT];
+    size_t n = 0, length = strlen(name);
+    unsigned others = 0;
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (r->heading) heading = r->heading;
-        if (!mti_takes(verb, r)) continue;
-        if (heading) out->at[out->n++] = (struct argp_option){.doc = heading};
-        heading = NULL; /* once */
-        out->at[out->n++] =
-            (struct argp_option){.name = r->name, .key = key_of(r), .arg = r->arg, .doc = r->doc};
-        if (r->alias)
-            out->at[out->n++] =
-                (struct argp_option){.name = r->alias, .flags = OPTION_ALIAS | OPTION_HIDDEN};
+        if (!strcmp(r->name, name)) others |= r->verbs;
+        if (!mti_takes(o->verb, r)) continue;
+        names[n++] = r->name;
+        size_t at = strlen(begun);
+        if (!strncmp(r->name, name, length))
+            snprintf(begun + at, sizeof begun - at, "%s--%s", at ? ", " : "", r->name);
     }
+    for (size_t i = 0; i < sizeof former / sizeof *former; i++)
+        if (!strcmp(name, former[i].name) && mti_option_find(o->verb, former[i].now))
+            instead = former[i].instead;
+    const char *near = mti_nearest(names, n, name);
+    if (instead) return mti_options_refuse(o, "--%s: give %s instead", name, instead);
+    if (!strcmp(name, "device"))
+        return mti_options_refuse(o, "--device: unrecognized option: %s runs on meta anyway",
+                                  mti_verb_get(o->verb)->name);
+    if (*begun)
+        return mti_options_refuse(o, "--%s: unrecognized option; in full it may be %s", name,
+                                  begun);
+    if (others)
+        return mti_options_refuse(o, "--%s: unrecognized option; it is for %s", name,
+                                  mti_verbs_text(others, verbs));
+    return mti_options_refuse(o, "--%.60s: unrecognized option; %s%s%s", name,
+                              near ? "did you mean --" : "--help all lists those that there are",
+                              near ? near : "", near ? "?" : "");
 }
 
-/* ---- parsing ---- */
-
-static error_t parse_key(int key, char *arg, struct argp_state *state)
+/* "name" or "name=value", whose value may be the next word. */
+static bool read_name(mti_options *o, const char *word, char **argv, int *i)
 {
-    mti_options *o = state->input;
+    char name[64];
+    const size_t n = strcspn(word, "=");
+    const char *value = word[n] ? word + n + 1 : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n, word);
+    const mti_option_row *r = n < sizeof name ? mti_option_find(o->verb, name) : NULL;
+    if (!r) return refuse_name(o, name);
+    if (!r->arg && value) return mti_options_refuse(o, "--%s: this option takes no value", name);
+    if (r->arg && !value) value = argv[++*i];
+    if (r->arg && !value)
+        return mti_options_refuse(o, "--%s: this option needs a value, %s", name, r->arg);
+    return mti_option_read(o, r, value);
+}
+
+/* "qv", or "b8", whose value may be the next word. */
+static bool read_letters(mti_options *o, const char *word, char **argv, int *i)
+{
+    for (; *word; word++) {
+        const mti_option_row *r = NULL;
+        for (int id = 0; id < MTI_OPTION_COUNT; id++)
+            if (mti_takes(o->verb, &mti_option_rows[id]) && mti_option_rows[id].letter == *word)
+                r = &mti_option_rows[id];
+        if (!r) return mti_options_refuse(o, "-%.1s: unrecognized option", word);
+        if (!r->arg && !mti_option_read(o, r, NULL)) return false;
+        if (!r->arg) continue;
+        const char *value = word[1] ? word + 1 : argv[++*i];
+        if (value) return mti_option_read(o, r, value);
+        return mti_options_refuse(o, "-%c: this option needs a value, %s", *word, r->arg);
+    }
+    return true;
+}
+
+static bool read_operand(mti_options *o, const char *word)
+{
     bool model = *mti_verb_get(o->verb)->args != 0;
-    if (key == ARGP_KEY_ARG) {
-        if (model && !o->workload.name) {
-            o->workload.name = arg;
-            return 0;
-        }
-        if (model)
-            mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", arg,
-                               o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
+    o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
+    if (o->help) return true;
+    if (model && o->workload.name)
+        return mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", word,
+                                  o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
+    if (!model)
+        return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
+    o->workload.name = word;
+    return true;
+}
+
+static bool read_words(mti_options *o, int argc, char **argv)
+{
+    bool options = true, ok = true;
+    for (int i = 1; ok && i < argc; i++) {
+        const char *word = argv[i];
+        if (!options || *word != '-' || !word[1])
+            ok = read_operand(o, word);
+        else if (!strcmp(word, "--"))
+            options = false;
+        else if (word[1] == '-')
+            ok = read_name(o, word + 2, argv, &i);
         else
-            mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", arg);
-        return EINVAL;
+            ok = read_letters(o, word + 1, argv, &i);
     }
-    const mti_option_row *r = row_of_key(o->verb, key);
-    if (!r) return ARGP_ERR_UNKNOWN;
-    return mti_option_read(o, r, arg) ? 0 : EINVAL;
-}
-
-/* Lets argp say what is wrong with words that it has refused. getopt would print them as they are,
- * so it reads a copy, without what a terminal would obey. */
-static void report_words(const struct argp *argp, const mti_verb_rules *rules, int argc,
-                         char **argv)
-{
-    mti_options unused;
-    char **words = mti_calloc((size_t)argc + 1, sizeof *words);
-    bool ok = words != NULL;
-    for (int i = 0; ok && i < argc; i++) {
-        ok = (words[i] = mti_strdup(argv[i]));
-        if (ok) mti_make_printable(words[i]);
-    }
-    mti_option_defaults(&unused, rules);
-    if (ok) argp_parse(argp, argc, words, ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &unused);
-    mti_options_free(&unused);
-    for (int i = 0; words && i < argc; i++) mti_free(words[i]);
-    mti_free(words);
-}
-
-/* argp has reported an unknown option: suggests the one with the nearest name. */
-static void suggest(mti_options *o, int argc, char **argv)
-{
-    const char *names[MAX_ROWS];
-    size_t n = 0;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_takes(o->verb, &mti_option_rows[id])) names[n++] = mti_option_rows[id].name;
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        char word[64], verbs[MTI_VERBS_TEXT];
-        bool known = strncmp(argv[i], "--", 2) != 0;
-        snprintf(word, sizeof word, "%.*s", (int)strcspn(argv[i], "="), argv[i]);
-        unsigned others = 0;
-        for (int id = 0; id < MTI_OPTION_COUNT && !known; id++)
-            if (!strcmp(mti_option_rows[id].name, word + 2)) others |= mti_option_rows[id].verbs;
-        if (others && !(others >> o->verb & 1)) {
-            mti_options_refuse(o, "%s: is for %s", word, mti_verbs_text(others, verbs));
-            return;
-        }
-        for (size_t k = 0; k < n && !known; k++)
-            known = !strncmp(names[k], word + 2, strlen(word + 2));
-        const char *near = known ? NULL : mti_nearest(names, n, word + 2);
-        if (near) {
-            mti_options_refuse(o, "did you mean --%s?", near);
-            return;
-        }
-    }
-}
-
-static bool ran_out(mti_options *o)
-{
-    mti_fail(MT_ERR_MEMORY, "host memory: none left to read the options");
-    return mti_options_refuse(o, "%s", mt_last_error());
+    return ok;
 }
 
 bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
-                       char **argv, bool silent)
+                       char **argv)
 {
-    rows table;
     mti_option_defaults(o, rules);
     o->world = world;
-    make_rows(rules->verb, &table);
-    const struct argp argp = {.options = table.at, .parser = parse_key};
-    const unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | ARGP_NO_ERRS;
-    error_t status = argp_parse(&argp, argc, argv, flags, NULL, o);
-    if (status == ENOMEM) return ran_out(o);
-    if (status != 0 && !*o->error) {
-        if (!silent) report_words(&argp, rules, argc, argv);
-        suggest(o, argc, argv);
-    }
-    if (status != 0) return false;
+    if (!read_words(o, argc, argv)) return false;
     if (o->help || o->verb != MTI_SWEEP) return o->help || mti_options_complete(o);
     return mti_sweep_check(o);
 }
@@ -153,7 +140,25 @@ void mti_options_free(mti_options *o)
 
 /* ---- help ---- */
 
-#define LONGEST_DOC 400
+#define LONGEST_DOC 480
+#define DOC_COLUMN  29 /* where the text of an option begins */
+#define WIDTH       79
+#define FEW         20 /* options that are listed in any case */
+
+/* Goes on from `column` and begins new lines at `indent`. */
+static void put_wrapped(FILE *out, const char *text, int column, int indent)
+{
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + n > WIDTH) {
+            mti_print(out, "\n%*s", indent, "");
+            column = indent;
+        }
+        column += mti_print(out, "%s%.*s", column > indent ? " " : "", n, text);
+        text += n + strspn(text + n, " ");
+    }
+    fputc('\n', out);
+}
 
 static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
 {
@@ -161,40 +166,53 @@ static void append(char doc[LONGEST_DOC], const char *before, const char *text, 
     snprintf(doc + n, LONGEST_DOC - n, "%s%s%s", before, text, after);
 }
 
-static void write_doc(char doc[LONGEST_DOC], const mti_options *o, const mti_option_row *r)
+static void put_option(FILE *out, const mti_options *o, const mti_option_row *r, bool example)
 {
-    char buf[MTI_VALUE_TEXT];
+    char buf[MTI_VALUE_TEXT], doc[LONGEST_DOC] = "", letter[8] = "    ";
     const char *value = mti_option_text(o, r, buf);
     const bool is_zero = r->form != MTI_CHOICE && (!strcmp(value, "0") || !strcmp(value, "0B"));
     append(doc, "", r->doc, "");
     for (int i = 0; r->choice && i < r->choice->n; i++)
         append(doc, i ? ", " : ": ", r->choice->names[i], "");
     if (r->arg && !is_zero && *value > ' ') append(doc, " (default ", value, ")");
+    if (example) append(doc, "; for example ", r->example, "");
+    if (r->letter) snprintf(letter, sizeof letter, "-%c, ", r->letter);
+    int column =
+        mti_print(out, "  %s--%s%s%s", letter, r->name, r->arg ? "=" : "", r->arg ? r->arg : "");
+    mti_print(out, column < DOC_COLUMN ? "%*s" : "\n%*s",
+              column < DOC_COLUMN ? DOC_COLUMN - column : DOC_COLUMN, "");
+    put_wrapped(out, doc, DOC_COLUMN, DOC_COLUMN);
 }
 
-void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out)
+/* All of them, under their headings, or those that matter most. */
+static void put_options(FILE *out, const mti_options *o, bool all)
 {
-    const mti_verb verb = rules->verb;
-    const mti_verb_info *info = mti_verb_get(verb);
-    rows table;
+    const char *heading = NULL;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (r->heading) heading = r->heading;
+        if (!mti_takes(o->verb, r) || !(all || r->example)) continue;
+        if (heading && all) mti_print(out, "\n %s\n", heading);
+        heading = NULL; /* once */
+        put_option(out, o, r, !all);
+    }
+}
+
+void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out)
+{
+    const mti_verb_info *info = mti_verb_get(rules->verb);
     mti_options defaults;
+    int n = 0;
     mti_option_defaults(&defaults, rules);
     defaults.workload.config = defaults.given_config;
-    make_rows(verb, &table);
-    char(*docs)[LONGEST_DOC] = mti_calloc(table.n, sizeof *docs);
-    char *copy = mti_strdup(name); /* argp's prototype is not const */
-    for (size_t i = 0; docs && i < table.n; i++) {
-        const mti_option_row *r = table.at[i].key ? row_of_key(verb, table.at[i].key) : NULL;
-        if (!r) continue;
-        write_doc(docs[i], &defaults, r);
-        table.at[i].doc = docs[i];
-    }
-    const struct argp argp = {
-        .options = table.at, .parser = parse_key, .args_doc = info->args, .doc = info->doc};
-    if (docs && copy)
-        argp_help(&argp, out, ARGP_HELP_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG, copy);
-    mti_free(copy);
-    mti_free(docs);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) n += mti_takes(rules->verb, &mti_option_rows[id]);
+    all = all || n <= FEW;
+    mti_print(out, "Usage: %s%s%s [OPTION...]\n", name, *info->args ? " " : "", info->args);
+    put_wrapped(out, info->doc, 0, 0);
+    mti_print(out, "\nFor example: %s\n", info->example);
+    if (!all) fputs("\nThe options that matter most:\n\n", out);
+    put_options(out, &defaults, all);
+    if (!all) mti_print(out, "\n%s --help all: all %d options, in groups\n", name, n);
 }
 
 /* ---- a command ---- */

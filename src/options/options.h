@@ -79,10 +79,7 @@ typedef enum mti_option {
 } mti_option;
 
 /* The values of an option that may be given several times. */
-typedef struct mti_words {
-    const char **at;
-    size_t n, cap;
-} mti_words;
+typedef MTI_VEC(const char *) mti_words;
 
 struct mti_options;
 
@@ -118,7 +115,7 @@ typedef struct mti_options {
     int64_t rank;            /* which of them; it sets workload.parallel.stage */
 
     const char *json;
-    bool verbose, quiet, help;
+    bool verbose, quiet, help, help_all;
     bool live; /* draw each step's memory while training */
 
     mti_words data; /* files and folders, in the order given */
@@ -151,11 +148,12 @@ typedef struct mti_options {
     double temperature;
     mti_kv_choice kv_cache;
 
-    char error[1024]; /* why the parse failed; "" if argp has printed it */
+    char error[1024]; /* why the parse failed */
 } mti_options;
 
 typedef struct mti_verb_info {
     const char *name, *args, *summary, *doc;
+    const char *example; /* a whole command */
 } mti_verb_info;
 const mti_verb_info *mti_verb_get(mti_verb verb);
 /* MTI_VERB_COUNT if there is no such verb. */
@@ -163,10 +161,9 @@ mti_verb mti_verb_find(const char *name);
 
 /* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
  * complete and valid; false with o->error otherwise. Strings are borrowed from argv. `world`: of
- * the ranks that mpirun started; NULL: none. `silent`: nothing is printed. Free with
- * mti_options_free in any case. */
+ * the ranks that mpirun started; NULL: none. Free with mti_options_free in any case. */
 bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
-                       char **argv, bool silent);
+                       char **argv);
 /* Writes o->error and returns false. The second takes the library's last error as text, and clears
  * it unless memory ran out. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
@@ -185,7 +182,8 @@ bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t 
 bool mti_files_apart(mti_options *o);
 /* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
 bool mti_wants_text(const mti_options *o);
-void mti_options_help(const mti_verb_rules *rules, const char *name, FILE *out);
+/* The options that matter most, with an example each, or `all`. */
+void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out);
 
 /* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);

@@ -86,6 +86,19 @@ static void put_verbs(void)
     }
 }
 
+static void put_examples(void)
+{
+    fputs(".SH EXAMPLES\n", stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        const mti_verb_info *info = mti_verb_get((mti_verb)v);
+        mti_print(stdout, ".TP\n\\fB");
+        put_roff(info->example);
+        fputs("\\fR\n", stdout);
+        put_roff(info->summary);
+        fputs("\n", stdout);
+    }
+}
+
 static void put_man_page(void)
 {
     mti_print(stdout,
@@ -94,17 +107,19 @@ static void put_man_page(void)
               "memtape \\- trains transformers and keeps exact books on their memory\n"
               ".SH SYNOPSIS\n"
               "\\fBmemtape\\fR \\fIVERB\\fR [\\fIOPTION\\fR...]\n.br\n"
-              "\\fBmemtape\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR\n.br\n"
+              "\\fBmemtape\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR [\\fBall\\fR]\n.br\n"
               "\\fBmemtape\\fR \\fB\\-\\-version\\fR\n",
               MTI_VERSION);
     put_verbs();
     put_options();
+    put_examples();
     printf(".SH EXIT STATUS\n"
            ".TP\n%d\nSuccess.\n"
            ".TP\n%d\nA failure while running, such as memory that ran out or a file that cannot be "
            "written.\n"
            ".TP\n%d\nA command line that is not understood.\n"
-           ".TP\n%d and more\nTraining was stopped by a signal: its number is added.\n",
+           ".TP\n%d and more\nTraining was stopped by a signal, or the reader of the output went "
+           "away (141): the signal's number is added.\n",
            MTI_EXIT_OK, MTI_EXIT_FAILED, MTI_EXIT_USAGE, MTI_EXIT_SIGNALLED);
 }
 

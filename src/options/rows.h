@@ -2,7 +2,7 @@
 #ifndef MTI_OPTIONS_ROWS_H
 #define MTI_OPTIONS_ROWS_H
 
-#include "options/sweep_rows.h"
+#include "options/options.h"
 
 /* The form of a value, and the type of its field. */
 typedef enum mti_form {
@@ -51,6 +51,7 @@ typedef struct mti_option_row {
     int letter;          /* of the short form, or 0 */
     const char *alias;   /* another name, which help does not show */
     const char *heading; /* that help puts before it */
+    const char *example; /* of an option that matters most; NULL: another */
     double min, max;     /* inclusive */
     const mti_choice *choice;
     const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
@@ -76,8 +77,6 @@ bool mti_takes_file(const mti_option_row *r);
 const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT]);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
-/* Whether it is asked of GPUs of a kind. */
-bool mti_runs_on_gpus(mti_verb verb);
 /* Whether it runs on meta only. */
 bool mti_runs_on_meta(mti_verb verb);
 
@@ -93,6 +92,28 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r,
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
 /* Copies the options of the model that were given to *c. */
 void mti_options_override(mt_model_config *c, const mti_options *o);
+
+/* ---- sweep_rows.c: the combinations of a sweep, named rows times the lists of --over ---- */
+
+#define MTI_MAX_SWEEP 256
+
+typedef struct mti_sweep_row {
+    char *label; /* "full act=relu" */
+    char *words; /* owns the strings in `options` */
+    mti_options options;
+} mti_sweep_row;
+
+typedef struct mti_sweep_rows {
+    size_t n;
+    mti_sweep_row *at;
+} mti_sweep_rows;
+
+/* Rows in the order of --row, and within each the last --over changes fastest; complete and
+ * checked. False with o->error on failure. Free in any case. */
+bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o);
+void mti_sweep_rows_free(mti_sweep_rows *rows);
+/* Whether they can be made. */
+bool mti_sweep_check(mti_options *o);
 
 /* ---- conditions.c and one_rank.c: options that depend on each other ---- */
 

@@ -48,7 +48,7 @@ mt_status mt_stage_evaluate(mt_stage *s, mt_tensor *tokens, mt_tensor *targets, 
     bool ok = run_parts(s, tokens, targets, &mean);
     set_training(s, training);
     mt_set_grad_mode(grad);
-    ok = ok && mti_replicas_sum(s->device, &stages, &mean);
+    ok = ok && mti_sum_value(s->device, &stages, &mean);
     if (ok && loss) *loss = mean;
     return ok ? MT_OK : mt_last_status();
 }

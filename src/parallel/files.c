@@ -57,7 +57,7 @@ static range written(const owned *p, bool state)
 {
     range r = piece_of(p);
     if (!is_piece(p, state)) r.first = r.from;
-    bool cut = mti_is_cut(&p->share->parallel, p->path);
+    bool cut = mti_is_sharded(&p->share->parallel, p->path);
     if (!cut && p->share->parallel.tensor_rank > 0) r.n = 0;
     return r;
 }

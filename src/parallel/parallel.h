@@ -176,7 +176,7 @@ bool mti_regather_end(mti_regather *r);
 /* Whether each tensor rank has the whole parameter, and a part of its gradient. */
 bool mti_is_partial(const mt_parallel *parallel, const char *path);
 /* Whether each tensor rank has a part of the parameter. */
-bool mti_is_cut(const mt_parallel *parallel, const char *path);
+bool mti_is_sharded(const mt_parallel *parallel, const char *path);
 /* Whether it is the embedding's weight or, under another path, the head's. */
 bool mti_is_vocabulary(const char *path);
 /* Whether it is an adapter's A or B. */
@@ -187,7 +187,7 @@ const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path);
 
 /* Gives m, a rank's part, its share of the weights that the whole model would draw from the
  * generator's state (seed, offset), mt_lora_add what it draws after them, and leaves the generator
- * as these would. cutter: of its pieces; NULL: it has none. lora: its adapters; NULL: none. */
+ * as these would. sharder: of its shards; NULL: it has none. lora: its adapters; NULL: none. */
 bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_sharder *sharder,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset);
 /* A weight in 4 bits becomes that of a linear with the weight `dense`, on any device. */
@@ -233,12 +233,12 @@ mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
 /* Which forward's backward is the k-th. */
 int64_t mti_schedule_return(const mti_schedule *s, int64_t k);
 /* After how many forwards, and backwards, their parts are the same again. */
-int64_t mti_schedule_unit(const mti_schedule *s);
+int64_t mti_schedule_period(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
 /* Sums the gradients of the parameters of `model` that train; tied: all but that of the embedding,
- * which is the head, too. scatter: a rank gets the sum of its piece alone. The device has no links.
+ * which is the head, too. scatter: a rank gets the sum of its shard alone. The device has no links.
  */
 typedef struct mti_reducer mti_reducer;
 mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scatter,
@@ -260,7 +260,7 @@ bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
 typedef struct mti_zero mti_zero;
 mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model);
 void mti_zero_free(mti_zero *zero);
-/* The module whose parameters an optimizer steps: pieces, or the model. */
+/* The module whose parameters an optimizer steps: shards, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
 /* Before the backwards of a step; before each: whether it is the step's last of its part; after
  * all, also after a failure. Between them gradients may be summed, in which nothing is read. */

@@ -241,7 +241,7 @@ static mt_module *make_in_shards(mti_share *s, const mt_lora_options *lora, mti_
     m = mti_module_complete(m, sharder->units && (sharder->unit || !keeps) &&
                                    mti_shard_params(m, sharder));
     mti_units_release(sharder->units);
-    if (m) mti_module_mark_pieces(m);
+    if (m) mti_module_mark_shards(m);
     mt_device_release(separate);
     return m;
 }
@@ -304,14 +304,14 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
                          mt_device_kind(device));
 }
 
-static bool check_pieces(bool pieces, const mt_parallel *h, const mt_lora_options *lora)
+static bool check_shards_fit(bool shards, const mt_parallel *h, const mt_lora_options *lora)
 {
     if ((h->fsdp & MT_FSDP_KEEP_ROOT) && lora)
         return mti_fail_bool(
             MT_ERR_UNSUPPORTED,
             "rank: fsdp keeps the root, with adapters: what is frozen gets no gradient, "
             "after which it could be let go; need one of the two");
-    return !pieces || !lora || lora->base == MT_LORA_KEEP ||
+    return !shards || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
                          "stage 0 to 2, or weights that are not quantised");
@@ -325,10 +325,10 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
-    bool pieces = h->zero == 3 && (replicas > 1 || (h->fsdp & MT_FSDP_F32_SHARDS)),
+    bool shards = h->zero == 3 && (replicas > 1 || (h->fsdp & MT_FSDP_F32_SHARDS)),
          shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
-        !check_masks(device, &made) || !check_pieces(pieces, h, lora))
+        !check_masks(device, &made) || !check_shards_fit(shards, h, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
@@ -340,10 +340,10 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                            .by_block = h->fsdp & MT_FSDP_BLOCK};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
-    mt_module *m = pieces ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
+    mt_module *m = shards ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
     if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &sharder : NULL, lora, seed, offset));
+            m, m && mti_rank_draw(m, &made, shards ? &sharder : NULL, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
     if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
     mti_free(sharder.wholes.at);

@@ -16,8 +16,8 @@ typedef struct entry {
 } entry;
 
 struct mti_reducer {
-    mti_replicas_queue *queue;
-    mti_replicas how;
+    mti_collective_queue *queue;
+    mti_collective how;
     bool is_last; /* whether the backward that runs completes gradients */
     size_t n;
     entry entries[];
@@ -27,7 +27,7 @@ static mt_status on_gradient(void *user, mt_tensor *leaf)
 {
     entry *e = user;
     if (!e->all->is_last) return MT_OK;
-    if (!mti_replicas_begin(e->all->queue, mt_grad(leaf), e->all->how)) return mt_last_status();
+    if (!mti_collective_begin(e->all->queue, mt_grad(leaf), e->all->how)) return mt_last_status();
     e->has_begun = true;
     return MT_OK;
 }
@@ -58,8 +58,8 @@ mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scat
     if (mt_module_params(model, &list, &n) != MT_OK) return NULL;
     mti_reducer *r = mti_calloc(1, sizeof *r + n * sizeof *r->entries);
     if (!r) return NULL;
-    r->how = scatter ? MTI_REPLICAS_SCATTER : MTI_REPLICAS_SUM;
-    r->queue = mti_replicas_queue_new(device, group);
+    r->how = scatter ? MTI_REDUCE_SCATTER : MTI_ALL_REDUCE;
+    r->queue = mti_collective_queue_new(device, group);
     if (r->queue && add_hooks(r, list, n, tied)) return r;
     mti_reducer_free(r);
     return NULL;
@@ -68,8 +68,8 @@ mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scat
 void mti_reducer_free(mti_reducer *r)
 {
     if (!r) return;
-    if (r->queue) mti_replicas_end(r->queue);
-    mti_replicas_queue_free(r->queue);
+    if (r->queue) mti_collective_end(r->queue);
+    mti_collective_queue_free(r->queue);
     for (size_t i = 0; i < r->n; i++) mt_remove_hook(r->entries[i].param, r->entries[i].hook);
     mti_free(r);
 }
@@ -93,7 +93,7 @@ void mti_reducer_set_last(mti_reducer *r, bool is_last) { r->is_last = is_last; 
 bool mti_reducer_finish(mti_reducer *r)
 {
     r->is_last = false;
-    if (!mti_replicas_end(r->queue)) return false;
+    if (!mti_collective_end(r->queue)) return false;
     for (size_t i = 0; i < r->n; i++)
         if (r->entries[i].has_begun && !mt_grad(r->entries[i].param))
             return mti_fail_bool(MT_ERR_STATE,

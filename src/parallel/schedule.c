@@ -23,7 +23,7 @@ mti_schedule mti_schedule_of(const mt_parallel *h)
                           .run = h->microbatches};
 }
 
-int64_t mti_schedule_unit(const mti_schedule *s)
+int64_t mti_schedule_period(const mti_schedule *s)
 {
     return s->n_parts == 1 ? 1 : s->pipeline * s->n_parts;
 }
@@ -38,7 +38,7 @@ mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward)
 
 int64_t mti_schedule_return(const mti_schedule *s, int64_t k)
 {
-    int64_t unit = mti_schedule_unit(s), p = s->pipeline, in_unit = k % unit;
+    int64_t unit = mti_schedule_period(s), p = s->pipeline, in_unit = k % unit;
     if (unit == 1) return k;
     return k - in_unit + (s->n_parts - 1 - in_unit / p) * p + in_unit % p;
 }

@@ -34,7 +34,7 @@ static mt_module *join(mt_module *const *parts, int64_t n)
     bool ok = all != NULL;
     for (int64_t i = 0; ok && i < n; i++) {
         ok = add_params(all, parts[i], i);
-        if (mti_module_in_pieces(parts[i])) mti_module_mark_pieces(all);
+        if (mti_module_in_shards(parts[i])) mti_module_mark_shards(all);
     }
     return mti_module_complete(all, ok);
 }

@@ -120,7 +120,7 @@ bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
                     .batches = *batches,
                     .n = schedule->run * schedule->n_parts,
                     /* A backward's forward is in its unit. */
-                    .n_places = schedule->ahead + mti_schedule_unit(schedule) + 1};
+                    .n_places = schedule->ahead + mti_schedule_period(schedule) + 1};
     p->in_flight = mti_calloc((size_t)p->n_places, sizeof *p->in_flight);
     return p->in_flight && mti_zero_start_backward(stage->zero);
 }
@@ -168,31 +168,27 @@ void mti_step_end(mti_step *p)
 
 /* ---- the optimizer's step ---- */
 
-/* Gradients are clipped in place, as a training loop of one process does. */
-static bool step_plain(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
+/* Ranks clip within the step; one process, as a training loop of its own does, clips gradients in
+ * place, which rounds those in 16 bits. */
+static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {
-    if (s->scaler)
-        return (max_norm <= 0 || mt_scaler_clip(s->scaler, optimizer, max_norm, norm) == MT_OK) &&
-               mt_scaler_step(s->scaler, optimizer, NULL) == MT_OK;
-    return (max_norm <= 0 || mt_clip_grad_norm(s->model, max_norm, norm) == MT_OK) &&
-           mt_optimizer_step(optimizer) == MT_OK;
-}
-
-static bool step_rank(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
-{
-    double factor = 1 / mti_stage_losses(s), squares = 0;
+    double factor = share_of_mean(s) < 1 ? 1 : 1 / mti_stage_losses(s), squares = 0;
+    if (s->is_plain && !s->scaler && max_norm > 0) {
+        if (mt_clip_grad_norm(s->model, max_norm, norm) != MT_OK) return false;
+        max_norm = 0;
+    }
     if ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)) return false;
+    if (s->scaler) return mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm);
     double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);
     if (norm && max_norm > 0) *norm = length;
     if (max_norm > 0 && !(limit >= 1)) factor *= limit;
-    return s->scaler ? mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm)
-                     : mti_optimizer_step_scaled(optimizer, factor);
+    return mti_optimizer_step_scaled(optimizer, factor);
 }
 
 bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {
     const mti_step_observer *o = &s->observer;
     bool ok = mti_zero_before_step(s->zero);
-    if (ok && optimizer) ok = (s->is_plain ? step_plain : step_rank)(s, optimizer, max_norm, norm);
+    if (ok && optimizer) ok = step(s, optimizer, max_norm, norm);
     return ok && (!o->before_drop || o->before_drop(o->user)) && mti_zero_after_step(s->zero);
 }

@@ -193,8 +193,8 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     bool ok = make_turns(&t);
     mti_free(t.draws);
     const mt_group data = mti_data_group(h), stages = mti_stages(h);
-    ok = ok && mti_replicas_sum(s->device, &data, &t.loss) &&
-         mti_replicas_sum(s->device, &stages, &t.loss);
+    ok = ok && mti_sum_value(s->device, &data, &t.loss) &&
+         mti_sum_value(s->device, &stages, &t.loss);
     if (ok && loss) *loss = t.loss / mti_stage_losses(s);
     return ok ? MT_OK : mt_last_status();
 }

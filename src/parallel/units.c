@@ -7,10 +7,12 @@
  * _fsdp_param_group.py, unshard, wait_for_unshard and _backward_prefetch).
  * The root, what is in no block: before its forward, and they are let go once backward has the
  * gradient of each (_fsdp_state.py, _lazy_init and _root_post_backward_final_callback). */
+#include <assert.h>
 #include <string.h>
 #include "memtape/autocast.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"
+#include "autograd/autograd.h"
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
@@ -19,7 +21,7 @@ typedef struct param {
     mt_layout layout; /* of the whole */
     bool is_product;  /* of a linear: gathered in 16 bits where autocast multiplies in them */
     mt_tensor *whole; /* what was gathered: flat, of the root as recorded; NULL: it is not there */
-    int hook;         /* on whole; 0: none */
+    mt_tensor *grad;  /* of the whole, until the unit's are summed; NULL: it has not come */
 } param;
 
 struct mti_unit {
@@ -30,7 +32,7 @@ struct mti_unit {
     mti_gathering *coming; /* NULL: not on its way */
     bool is_gathered;
     size_t n_kept;          /* saved parameters, of all forwards */
-    size_t pending;         /* wholes of the root whose gradient is still to come */
+    size_t n_grads;         /* that have come */
     mt_dtype products;      /* in which those that came, or are coming, were gathered */
     mti_pass *running;      /* whose forward runs; NULL: none */
     const mti_pass *holder; /* with the end of which the parameters are let go */
@@ -42,8 +44,10 @@ struct mti_units {
     mt_group group;
     bool ahead, keep_last, f32_reduce; /* as MT_FSDP_... */
     MTI_VEC(mti_unit *) list;
-    mti_unit *last;                   /* block */
+    mti_unit *last, *root;            /* block; NULL: none */
     mti_unit *last_gathered, *coming; /* NULL: none */
+    mt_tensor *gathered;              /* what the last one was copied from; NULL in backward */
+    mt_tensor *summed;                /* what the last gradients were summed from */
 };
 
 /* One forward of a unit, and what the tape keeps of it. */
@@ -72,15 +76,28 @@ mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_para
 static void let_go(mti_unit *u)
 {
     for (size_t i = 0; i < u->params.n; i++) {
-        param *p = &u->params.at[i];
-        if (p->hook) mt_remove_hook(p->whole, p->hook);
-        mt_release(p->whole);
-        p->whole = NULL, p->hook = 0;
+        mt_release(u->params.at[i].whole);
+        u->params.at[i].whole = NULL;
     }
     u->is_gathered = false;
-    u->pending = 0;
     u->holder = NULL;
     if (u->all->last_gathered == u) u->all->last_gathered = NULL;
+}
+
+/* Of a backward that failed. */
+static void drop_grads(mti_unit *u)
+{
+    for (size_t i = 0; i < u->params.n; i++) {
+        mt_release(u->params.at[i].grad);
+        u->params.at[i].grad = NULL;
+    }
+    u->n_grads = 0;
+}
+
+static void drop_buffer(mt_tensor **buffer)
+{
+    mt_release(*buffer);
+    *buffer = NULL;
 }
 
 /* What was begun for nothing. */
@@ -96,10 +113,17 @@ void mti_units_release(mti_units *all)
 {
     if (!all || atomic_fetch_sub(&all->refs, 1) != 1) return;
     drop_coming(all);
+    drop_buffer(&all->gathered);
+    drop_buffer(&all->summed);
     for (size_t i = 0; i < all->list.n; i++) {
         mti_unit *u = all->list.at[i];
         let_go(u);
-        for (size_t k = 0; k < u->params.n; k++) mt_release(u->params.at[k].shard);
+        drop_grads(u);
+        for (size_t k = 0; k < u->params.n; k++) {
+            mt_tensor *shard = u->params.at[k].shard;
+            if (shard->leaf) ((mti_leaf *)shard->leaf)->collect = NULL;
+            mt_release(shard);
+        }
         mti_free(u->params.at);
         mti_free(u);
     }
@@ -111,7 +135,7 @@ int mti_unit_add(mti_unit *u, mt_tensor *shard, const mt_tensor *whole, bool is_
 {
     for (size_t i = 0; i < u->params.n; i++)
         if (u->params.at[i].shard == shard) return (int)i;
-    if (!MTI_PUSH(&u->params, ((param){shard, mt_layout_of(whole), is_product, NULL, 0})))
+    if (!MTI_PUSH(&u->params, ((param){shard, mt_layout_of(whole), is_product, NULL, NULL})))
         return -1;
     mt_retain(shard);
     return (int)u->params.n - 1;
@@ -135,11 +159,13 @@ static mt_tensor *shaped(mt_tensor *y, const mt_layout *layout)
     return y;
 }
 
-/* shard is taken over. */
-static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_units *all)
+/* shard is taken over. leaf: as in mti_gather_shard. */
+static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_units *all,
+                              mti_leaf *leaf)
 {
     mt_set(&shard, mt_reshape(shard, MT_SHAPE(-1)));
-    mt_set(&shard, shard ? mti_gather_shard(shard, dtype, all->f32_reduce, &all->group) : NULL);
+    mt_set(&shard,
+           shard ? mti_gather_shard(shard, dtype, all->f32_reduce, leaf, &all->group) : NULL);
     return shard;
 }
 
@@ -155,7 +181,8 @@ static mt_tensor *take_gathered(const param *p, const mti_units *all)
 {
     static const mt_op_hooks hooks = {.before = supply};
     if (mt_push_op_hooks(&hooks, p->whole) != MT_OK) return NULL;
-    mt_tensor *y = gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), all);
+    mt_tensor *y =
+        gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), all, (mti_leaf *)p->shard->leaf);
     if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
     return y;
 }
@@ -166,7 +193,7 @@ static mt_tensor *gather_alone(const param *p, const mti_units *all, mt_dtype pr
 {
     const mt_dtype dtype = type_of(p, products);
     const bool casts = p->layout.dtype != mt_dtype_of(p->shard); /* as it is gathered */
-    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, all);
+    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, all, NULL);
 }
 
 /* ---- a block's ---- */
@@ -185,14 +212,17 @@ static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
     return g;
 }
 
-static bool finish(mti_unit *u, mti_gathering *g)
+/* In forward the buffer stays until the next unit's parameters are there, as in PyTorch. */
+static bool finish(mti_unit *u, mti_gathering *g, bool forward)
 {
+    mti_units *all = u->all;
     mt_tensor **flats = g ? mti_calloc(u->params.n, sizeof *flats) : NULL;
+    drop_buffer(&all->gathered);
     if (!flats) {
         mti_pieces_drop(g);
         return false;
     }
-    bool ok = mti_pieces_end(g, flats);
+    bool ok = mti_pieces_end(g, flats, forward ? &all->gathered : NULL);
     for (size_t i = 0; ok && i < u->params.n; i++) u->params.at[i].whole = flats[i];
     mti_free(flats);
     return ok;
@@ -210,13 +240,13 @@ static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
 }
 
 /* Only one block's parameters are there at a time, but for a last block that is kept. */
-static bool gather(mti_unit *u, mt_dtype products)
+static bool gather(mti_unit *u, mt_dtype products, bool forward)
 {
     mti_units *all = u->all;
     if (u->is_gathered && u->products == products) return true;
     if (u->is_gathered) let_go(u);
     if (all->last_gathered) let_go(all->last_gathered);
-    if (!finish(u, take_coming(u, products))) return false;
+    if (!finish(u, take_coming(u, products), forward)) return false;
     u->is_gathered = true;
     all->last_gathered = u;
     return true;
@@ -231,30 +261,106 @@ static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
     return next->coming != NULL;
 }
 
-/* ---- the root's ---- */
-
-/* A whole's gradient is complete. */
-static mt_tensor *on_gradient(void *user, mt_tensor *gradient)
-{
-    mti_unit *u = user;
-    if (u->pending && !--u->pending) let_go(u);
-    return mt_retain(gradient);
-}
-
-/* A forward without a tape keeps nothing. */
+/* A forward without a tape keeps nothing. What is gathered is recorded once, whoever reads it. */
 static bool gather_root(mti_unit *u, mt_dtype products)
 {
-    bool ok = true;
     let_go(u); /* of a forward that had no backward */
+    bool ok = !mt_grad_mode() || finish(u, begin(u, products, false), true);
     for (size_t i = 0; ok && i < u->params.n && mt_grad_mode(); i++) {
         param *p = &u->params.at[i];
-        p->whole = shaped(gather_alone(p, u->all, products), &p->layout);
-        ok = p->whole && mt_set_category(p->whole, MT_PARAMETER) == MT_OK &&
-             (p->hook = mt_add_grad_hook(p->whole, on_gradient, u)) != 0;
-        u->pending += ok;
+        mt_set(&p->whole, shaped(take_gathered(p, u->all), &p->layout));
+        ok = p->whole != NULL;
     }
     if (!ok) let_go(u);
     return ok;
+}
+
+/* ---- gradients ---- */
+
+/* The type in which the unit's gradients are summed as one; false: they differ in it, and each is
+ * summed by itself, as are those that are kept in another type than they are summed in. */
+static bool sum_type(const mti_unit *u, mt_dtype products, mt_dtype *dtype)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < u->params.n; i++) {
+        const param *p = &u->params.at[i];
+        if (!mt_requires_grad(p->shard)) continue;
+        mt_dtype own = u->all->f32_reduce ? MT_F32 : type_of(p, products);
+        if ((n++ && own != *dtype) || own != mt_grad_dtype(p->shard)) return false;
+        *dtype = own;
+    }
+    return n > 0;
+}
+
+/* part: [1,n] of the sum. */
+static bool give(mt_tensor *shard, mt_tensor *part, const mti_call *c)
+{
+    mti_view v = shard->view;
+    mt_tensor *grad = mt_grad(shard);
+    v.data = part->view.data;
+    if (grad) return c->k->binary(c->ctx, MTI_ADD, &grad->view, &v, &grad->view);
+    mt_tensor *g = mti_tensor_view(part, &v);
+    bool ok = g && mt_set_grad(shard, g) == MT_OK;
+    mt_release(g);
+    return ok;
+}
+
+/* After the gradient of the last parameter: the unit's are summed over the ranks, and the buffer of
+ * that stays until the next unit's are, or to the end of backward. */
+static bool sum_grads(mti_unit *u, mt_dtype dtype, mti_call *c)
+{
+    mti_units *all = u->all;
+    mt_tensor **grads = mti_malloc(u->n_grads * sizeof *grads);
+    if (!grads) return false;
+    if (u->kind == MTI_UNIT_ROOT) let_go(u);
+    drop_buffer(&all->summed);
+    int n = 0;
+    for (size_t i = 0; i < u->params.n; i++) {
+        param *p = &u->params.at[i];
+        if (p->grad) grads[n++] = p->grad;
+        p->grad = NULL;
+    }
+    u->n_grads = 0;
+    bool ok = mti_pieces_sum(c, &all->group, dtype, n, grads, &all->summed);
+    if (u->kind == MTI_UNIT_ROOT || (!u->before && !all->root)) drop_buffer(&all->summed);
+    for (size_t i = 0, k = 0; i < u->params.n; i++) {
+        mt_tensor *shard = u->params.at[i].shard;
+        if (!mt_requires_grad(shard)) continue;
+        ok = ok && give(shard, grads[k], c);
+        mt_release(grads[k++]);
+        ok = ok && mti_run_leaf_hooks((mti_leaf *)shard->leaf);
+    }
+    mti_free(grads);
+    return ok;
+}
+
+static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
+{
+    mti_unit *u = user;
+    size_t i = 0, n = 0;
+    mt_dtype dtype;
+    while (u->params.at[i].shard->leaf != &leaf->ref) i++;
+    param *p = &u->params.at[i];
+    assert(!p->grad);
+    p->grad = mt_retain(c->dout[0]);
+    mti_storage_settle(p->grad->storage, MT_GRADIENT);
+    u->n_grads++;
+    for (size_t k = 0; k < u->params.n; k++) n += mt_requires_grad(u->params.at[k].shard);
+    return u->n_grads < n || (sum_type(u, u->products, &dtype) && sum_grads(u, dtype, c));
+}
+
+/* Says whether the gradients of this forward are summed as one. */
+static bool set_collector(mti_unit *u, mt_dtype products)
+{
+    mt_dtype dtype;
+    bool as_one = sum_type(u, products, &dtype);
+    for (size_t i = 0; i < u->params.n; i++) {
+        mti_leaf *leaf = mti_leaf_of(u->params.at[i].shard);
+        if (!leaf) return false;
+        leaf->collect = as_one ? collect : NULL;
+        leaf->collector = u;
+    }
+    return true;
 }
 
 /* ---- one forward ---- */
@@ -301,12 +407,13 @@ mt_tensor *mti_pass_backward(mti_pass *p, int i)
     mti_unit *u = p->unit;
     const param *q = &u->params.at[i];
     if (u->kind == MTI_UNIT_BLOCK) {
-        if (!gather(u, p->products) || !go_ahead(u->all, u->before, p->products)) return NULL;
+        if (!gather(u, p->products, false) || !go_ahead(u->all, u->before, p->products))
+            return NULL;
         u->holder = p;
     }
     if (q->whole) return shaped(mt_retain(q->whole), &q->layout);
     const mt_dtype dtype = type_of(q, p->products);
-    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u->all), &q->layout);
+    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u->all, NULL), &q->layout);
 }
 
 void mti_pass_keeps(mti_pass *p)
@@ -332,6 +439,8 @@ void mti_pass_drops(mti_pass *p)
 static void start_over(mti_units *all)
 {
     drop_coming(all);
+    drop_buffer(&all->summed);
+    for (size_t i = 0; i < all->list.n; i++) drop_grads(all->list.at[i]);
     if (all->last_gathered) let_go(all->last_gathered);
 }
 
@@ -341,8 +450,10 @@ static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x
     mti_units *all = u->all;
     const bool again = mt_recomputing();
     if (!u->before && !again) start_over(all);
-    bool ok = gather(u, p->products) && go_ahead(all, again ? u->before : u->after, p->products);
+    bool ok = set_collector(u, p->products) && gather(u, p->products, !again) &&
+              go_ahead(all, again ? u->before : u->after, p->products);
     mt_tensor *y = ok ? mti_module_run_inner(m, x) : NULL;
+    if (!u->after && !all->root) drop_buffer(&all->gathered);
     if (!again && all->keep_last && !u->after && y && p->n_kept)
         u->holder = p;
     else if (!again)
@@ -359,8 +470,9 @@ static mt_tensor *run_unit(mt_module *m, void *user, mt_tensor *x)
     u->running = p;
     if (u->kind == MTI_UNIT_BLOCK)
         y = run_block(u, p, m, x);
-    else if (gather_root(u, p->products))
+    else if (set_collector(u, p->products) && gather_root(u, p->products))
         y = mti_module_run_inner(m, x);
+    if (u->kind == MTI_UNIT_ROOT) drop_buffer(&u->all->gathered);
     u->running = outer;
     mti_pass_release(p);
     return y;
@@ -393,6 +505,7 @@ mti_unit *mti_units_add(mti_units *all, mti_unit_kind kind, mt_module *m)
         return NULL;
     }
     if (kind == MTI_UNIT_BLOCK) append_block(u);
+    if (kind == MTI_UNIT_ROOT) all->root = u;
     if (kind != MTI_UNIT_MODULE)
         mti_module_set_around(m, (mti_around){run_unit, mti_unit_retain(u), release});
     return u;

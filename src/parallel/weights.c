@@ -102,7 +102,7 @@ bool mti_is_partial(const mt_parallel *h, const char *path)
     return is_one_of(path, heads) || (h->sequence && (is_one_of(path, between) || after_sum));
 }
 
-bool mti_is_cut(const mt_parallel *h, const char *path)
+bool mti_is_sharded(const mt_parallel *h, const char *path)
 {
     if (h->tensor == 1) return false;
     if (is_a(path)) return is_one_of(path, by_columns);
@@ -332,14 +332,14 @@ static bool draw_codes(mt_tensor *codes, const char *path, const mti_share *s, c
     return ok;
 }
 
-/* t's first values. rows and cols of the matrix that it is, or of which it is a piece. */
+/* t's first values. rows and cols of the matrix that it is, or of which it is a shard. */
 static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
                        const mti_share *s, const model_draws *w)
 {
     if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
     int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_data_group(&s->parallel).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
-    if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a piece's padding */
+    if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
     if (is_b(path)) return mti_fill_run(t, 0, own, 0);
     if (!is_drawn(t)) return mti_fill_run(t, 0, own, constant_of(s, path));
     draw d;

@@ -1,15 +1,15 @@
-/* zero.c: a rank's parameters, gradients and optimizer state, and the pieces of them that ZeRO
+/* zero.c: a rank's parameters, gradients and optimizer state, and the shards of them that ZeRO
  * leaves it with (Rajbhandari et al. 2020). */
 #include <string.h>
 #include "memtape/ops.h"
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
-typedef struct piece {
-    mt_tensor *whole, *piece; /* borrowed from model and pieces */
+typedef struct shard {
+    mt_tensor *whole, *shard; /* borrowed from model and shards */
     mt_group group;
     int hook; /* on whole; 0: none */
-} piece;
+} shard;
 
 struct mti_zero {
     int stage;
@@ -19,17 +19,17 @@ struct mti_zero {
     mt_group data;
     bool tied_ends;       /* this is the first stage or the last, and the head has the embedding's
                            * weight */
-    mt_module *pieces;    /* of stages 1 and 2: views of the parameters that train; else NULL */
+    mt_module *shards;    /* of stages 1 and 2: views of the parameters that train; else NULL */
     mti_reducer *reducer; /* NULL: gradients are summed when a step has all of them */
-    MTI_VEC(piece) all;
+    MTI_VEC(shard) all;
 };
 
-/* ---- pieces ---- */
+/* ---- shards ---- */
 
 static mt_tensor *flat(mt_tensor *t) { return mt_reshape(t, MT_SHAPE(-1)); }
 
-/* This rank's piece, a view: of a matrix, a matrix of one row. */
-static mt_tensor *own_piece(mt_tensor *whole, const mt_group *group)
+/* This rank's shard, a view: of a matrix, a matrix of one row. */
+static mt_tensor *own_shard(mt_tensor *whole, const mt_group *group)
 {
     int64_t n = mt_numel(whole), length = mti_shard_count(whole, group->ranks);
     int64_t from = group->rank * length < n ? group->rank * length : n;
@@ -47,10 +47,10 @@ static mt_tensor *without_padding(mt_tensor *g, int64_t n)
     return part ? mt_clone(part) : NULL;
 }
 
-/* Stage 2: as soon as a gradient is complete, keeps only this rank's piece of the sum. */
+/* Stage 2: as soon as a gradient is complete, keeps only this rank's shard of the sum. */
 static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
-    const piece *p = user;
+    const shard *p = user;
     mt_tensor *g = flat(mt_grad(leaf));
     int64_t padding = mti_shard_count(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
     if (g && padding) {
@@ -58,10 +58,10 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
     }
     mt_set(&g, g ? mt_reduce_scatter(g, 0, &p->group) : NULL);
-    if (g && mt_numel(g) > mt_numel(p->piece)) mt_set(&g, without_padding(g, mt_numel(p->piece)));
-    if (g) mt_set(&g, mt_reshape(g, mt_rank(p->piece), mt_shape(p->piece)));
-    if (g && mt_grad(p->piece)) mt_set(&g, mt_add(mt_grad(p->piece), g));
-    mt_status status = g ? mt_set_grad(p->piece, g) : mt_last_status();
+    if (g && mt_numel(g) > mt_numel(p->shard)) mt_set(&g, without_padding(g, mt_numel(p->shard)));
+    if (g) mt_set(&g, mt_reshape(g, mt_rank(p->shard), mt_shape(p->shard)));
+    if (g && mt_grad(p->shard)) mt_set(&g, mt_add(mt_grad(p->shard), g));
+    mt_status status = g ? mt_set_grad(p->shard, g) : mt_last_status();
     mt_release(g);
     return status == MT_OK ? mt_set_grad(leaf, NULL) : status;
 }
@@ -72,24 +72,24 @@ static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
-static bool make_pieces(mti_zero *z)
+static bool make_shards(mti_zero *z)
 {
     const mt_named_tensor *list;
     size_t n;
     if (mt_module_params(z->model, &list, &n) != MT_OK) return false;
-    z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    if (!z->pieces) return false;
-    mti_module_mark_pieces(z->pieces);
+    z->shards = mt_module_new("shards", no_forward, NULL, NULL);
+    if (!z->shards) return false;
+    mti_module_mark_shards(z->shards);
     for (size_t i = 0; i < n; i++) {
         mt_tensor *whole = list[i].tensor;
         if (!mt_requires_grad(whole)) continue;
-        mt_tensor *v = mt_module_add_param(z->pieces, list[i].name, own_piece(whole, &z->data));
+        mt_tensor *v = mt_module_add_param(z->shards, list[i].name, own_shard(whole, &z->data));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
-            !MTI_PUSH(&z->all, ((piece){whole, v, z->data, 0})))
+            !MTI_PUSH(&z->all, ((shard){whole, v, z->data, 0})))
             return false;
     }
     for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
-        piece *p = &z->all.at[i];
+        shard *p = &z->all.at[i];
         if (!(p->hook = mt_add_leaf_hook(p->whole, scatter_grad, p))) return false;
     }
     return true;
@@ -117,7 +117,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
     z->tied_ends = tied && mti_is_end(parallel);
     z->data = mti_data_group(parallel);
     z->stage = z->data.ranks > 1 ? parallel->zero : 0;
-    if (make_reducer(z, tied) && ((z->stage != 1 && z->stage != 2) || make_pieces(z))) return z;
+    if (make_reducer(z, tied) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -129,7 +129,7 @@ void mti_zero_free(mti_zero *z)
     for (size_t i = 0; i < z->all.n; i++)
         if (z->all.at[i].hook) mt_remove_hook(z->all.at[i].whole, z->all.at[i].hook);
     mti_free(z->all.at);
-    mt_module_free(z->pieces);
+    mt_module_free(z->shards);
     mti_free(z);
 }
 
@@ -146,31 +146,31 @@ bool mti_zero_end_backward(mti_zero *z) { return !z->reducer || mti_reducer_fini
 
 /* ---- the step ---- */
 
-mt_module *mti_zero_stepped(const mti_zero *z) { return z->pieces ? z->pieces : z->model; }
+mt_module *mti_zero_stepped(const mti_zero *z) { return z->shards ? z->shards : z->model; }
 
-/* Calls mti_replicas_meet for the values, or those gradients that have not been summed, of the
+/* Calls mti_collective_run for the values, or those gradients that have not been summed, of the
  * parameters that train. */
-static bool combine(const mti_zero *z, bool values, mti_replicas how)
+static bool combine(const mti_zero *z, bool values, mti_collective how)
 {
     const mt_group *group = &z->data;
     const mt_named_tensor *list;
     size_t n;
     bool ok = group->ranks == 1 || mt_module_params(z->model, &list, &n) == MT_OK;
     for (size_t i = 0; ok && group->ranks > 1 && i < n; i++) {
-        mt_tensor *t = list[i].tensor, *met = values ? t : mt_grad(t);
+        mt_tensor *t = list[i].tensor, *value = values ? t : mt_grad(t);
         bool done = !values && z->reducer && mti_reducer_has(z->reducer, t);
-        ok = !mt_requires_grad(t) || !met || done || mti_replicas_meet(met, how, group);
+        ok = !mt_requires_grad(t) || !value || done || mti_collective_run(value, how, group);
     }
     return ok;
 }
 
-static bool give_grads_to_pieces(mti_zero *z)
+static bool give_grads_to_shards(mti_zero *z)
 {
     for (size_t i = 0; i < z->all.n; i++) {
-        piece *p = &z->all.at[i];
+        shard *p = &z->all.at[i];
         if (!mt_grad(p->whole)) continue;
-        MT_AUTO mt_tensor *g = own_piece(mt_grad(p->whole), &p->group);
-        if (!g || mt_set_grad(p->piece, g) != MT_OK) return false;
+        MT_AUTO mt_tensor *g = own_shard(mt_grad(p->whole), &p->group);
+        if (!g || mt_set_grad(p->shard, g) != MT_OK) return false;
     }
     return true;
 }
@@ -178,8 +178,8 @@ static bool give_grads_to_pieces(mti_zero *z)
 /* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
-    if (z->stage == 0) return combine(z, false, MTI_REPLICAS_SUM);
-    return z->stage > 1 || (combine(z, false, MTI_REPLICAS_SCATTER) && give_grads_to_pieces(z));
+    if (z->stage == 0) return combine(z, false, MTI_ALL_REDUCE);
+    return z->stage > 1 || (combine(z, false, MTI_REDUCE_SCATTER) && give_grads_to_shards(z));
 }
 
 bool mti_zero_has_parts(const mti_zero *z)
@@ -201,7 +201,7 @@ static bool add_up_parts(const mti_zero *z)
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *g = mt_grad(list[i].tensor);
         ok = !g || !mti_is_partial(&z->parallel, list[i].name) ||
-             mti_replicas_meet(g, MTI_REPLICAS_SUM, &group);
+             mti_collective_run(g, MTI_ALL_REDUCE, &group);
     }
     return ok;
 }
@@ -215,8 +215,7 @@ static bool add_up_ends(const mti_zero *z)
     bool ok = !z->tied_ends || mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
     for (size_t i = 0; ok && z->tied_ends && i < n; i++) {
         mt_tensor *g = mt_grad(list[i].tensor);
-        ok =
-            !g || !mti_is_vocabulary(list[i].name) || mti_replicas_meet(g, MTI_REPLICAS_SUM, &ends);
+        ok = !g || !mti_is_vocabulary(list[i].name) || mti_collective_run(g, MTI_ALL_REDUCE, &ends);
     }
     return ok;
 }
@@ -234,7 +233,7 @@ static bool own_squares(const mti_zero *z, double *out)
     int n_items = 0;
     for (size_t i = 0; items && i < n; i++) {
         const mt_tensor *g = mt_grad(list[i].tensor);
-        bool counts = !z->parallel.tensor_rank || mti_is_cut(&z->parallel, list[i].name);
+        bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name);
         if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
         if (!g || !counts) continue;
         items[n_items++] = (mti_opt_item){
@@ -250,16 +249,16 @@ static bool own_squares(const mti_zero *z, double *out)
 bool mti_zero_squares(const mti_zero *z, double *out)
 {
     const mt_group tensor = mti_tensor_group(&z->parallel), stages = mti_stages(&z->parallel);
-    return own_squares(z, out) && mti_replicas_sum(z->device, &tensor, out) &&
-           (!z->stage || mti_replicas_sum(z->device, &z->data, out)) &&
-           mti_replicas_sum(z->device, &stages, out);
+    return own_squares(z, out) && mti_sum_value(z->device, &tensor, out) &&
+           (!z->stage || mti_sum_value(z->device, &z->data, out)) &&
+           mti_sum_value(z->device, &stages, out);
 }
 
 bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
 {
     const mt_named_tensor *list;
     size_t n;
-    mt_module *with = z->stage == 2 ? z->pieces : z->model;
+    mt_module *with = z->stage == 2 ? z->shards : z->model;
     if (mt_module_params(with, &list, &n) != MT_OK) return false;
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
@@ -271,7 +270,7 @@ bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
 
 bool mti_zero_after_step(mti_zero *z)
 {
-    return (!z->pieces || combine(z, true, MTI_REPLICAS_GATHER)) &&
-           (!z->pieces || mt_module_zero_grad(z->pieces) == MT_OK) &&
+    return (!z->shards || combine(z, true, MTI_ALL_GATHER)) &&
+           (!z->shards || mt_module_zero_grad(z->shards) == MT_OK) &&
            mt_module_zero_grad(z->model) == MT_OK;
 }

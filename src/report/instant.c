@@ -114,10 +114,8 @@ bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *sty
     mti_table *t = mti_table_new("lrrr", headings);
     for (int i = 0; i < n; i++) {
         const mt_stream_stats *s = &streams[i];
-        mti_table_cell(t, "%s", s->name);
-        mti_table_bytes(t, (int64_t)s->reserved);
-        mti_table_bytes(t, (int64_t)s->allocated);
-        mti_table_bytes(t, (int64_t)(s->reserved - s->allocated));
+        mti_table_cells(t, "%s|%s|%s|%s", s->name, MTI_THOUSANDS(s->reserved),
+                        MTI_THOUSANDS(s->allocated), MTI_THOUSANDS(s->reserved - s->allocated));
     }
     return mti_table_finish(t, out, style);
 }

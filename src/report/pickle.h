@@ -12,20 +12,25 @@ typedef struct mti_pickle {
     mti_file *file;
     bool ok; /* false once a write has failed, with an error: the rest is not written */
     uint32_t n_memo;
+    mti_name_index keys; /* that were written: their numbers in the memo */
 } mti_pickle;
 
 void mti_pickle_begin(mti_pickle *p, mti_file *file);
 void mti_pickle_end(mti_pickle *p);
+void mti_pickle_free(mti_pickle *p); /* in any case */
 
 void mti_pickle_int(mti_pickle *p, int64_t value);
 void mti_pickle_real(mti_pickle *p, double value);
 void mti_pickle_bool(mti_pickle *p, bool value);
 void mti_pickle_text(mti_pickle *p, const char *utf8);
+/* A text that the file repeats: it is written once. */
+void mti_pickle_key(mti_pickle *p, const char *utf8);
+void mti_pickle_key_int(mti_pickle *p, const char *utf8, int64_t value);
 /* Two integers. */
 void mti_pickle_pair(mti_pickle *p, int64_t a, int64_t b);
 
-/* An empty list or dictionary; items follow between mark and append (values) or set (a key, then
- * its value, in turns), any number of times. */
+/* An empty list; values follow between mark and append, any number of times. A dictionary whose
+ * keys and values follow, in turns, until set. */
 void mti_pickle_list(mti_pickle *p);
 void mti_pickle_dict(mti_pickle *p);
 void mti_pickle_mark(mti_pickle *p);

@@ -8,7 +8,6 @@
 #include "measure/rank.h"
 #include "measure/sweep.h"
 #include "measure/tape.h"
-#include "measure/together.h"
 #include "memtape/fit.h"
 #include "memtape/serve.h"
 #include "report/json.h"

@@ -122,6 +122,7 @@ typedef struct mti_progress {
 void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total, int64_t every,
                         bool quiet);
 /* After step `done`, counted from 1 in the first of resumed runs; text is shown beside the bar. */
+bool mti_progress_due(const mti_progress *p, int64_t done); /* whether the next shows its text */
 void mti_progress_step(mti_progress *p, int64_t done, const char *text);
 /* The line that there is where there is no bar: "step 3/20  TEXT  ETA 5 s". */
 void mti_progress_line(const mti_progress *p, int64_t done, const char *text, char *line, size_t n);

@@ -21,7 +21,7 @@ static double from_bf16(uint16_t h)
     return (double)value;
 }
 
-bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
+void mti_decode_item(mt_dtype dtype, const void *bytes, mti_number *out)
 {
     union {
         double f64;
@@ -33,13 +33,8 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
         int8_t i8;
         uint8_t u8;
     } v = {0};
-    mt_device *d = t->storage->device;
-    size_t size = mt_dtype_size(t->view.dtype);
-    const char *first = t->view.data;
-    /* On meta the address is NULL, and the download fails with an error. */
-    const void *address = first ? first + (size_t)offset * size : NULL;
-    if (!d->backend->download(d->ctx, &v, address, size)) return false;
-    switch (t->view.dtype) {
+    memcpy(&v, bytes, mt_dtype_size(dtype));
+    switch (dtype) {
     case MT_F64: out->real = v.f64; break;
     case MT_F32: out->real = (double)v.f32; break;
     case MT_BF16: out->real = from_bf16(v.u16); break;
@@ -55,6 +50,18 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
     case MT_U8:
     default: out->whole = v.u8;
     }
+}
+
+bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
+{
+    mt_device *d = t->storage->device;
+    size_t size = mt_dtype_size(t->view.dtype);
+    const char *first = t->view.data;
+    uint64_t bytes;
+    /* On meta the address is NULL, and the download fails with an error. */
+    const void *address = first ? first + (size_t)offset * size : NULL;
+    if (!d->backend->download(d->ctx, &bytes, address, size)) return false;
+    mti_decode_item(t->view.dtype, &bytes, out);
     return true;
 }
 

@@ -176,6 +176,8 @@ typedef union mti_number {
     int64_t whole; /* the others; bool: 0 or 1 */
 } mti_number;
 bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out);
+/* The element that has these bytes. */
+void mti_decode_item(mt_dtype dtype, const void *bytes, mti_number *out);
 
 /* n elements of t, which is contiguous, from the ith on: all of this value; those from `at` on of
  * the whole tensor that mt_normal would draw there from (seed, offset), with mean 0; or mt_uniform,

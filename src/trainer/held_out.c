@@ -72,7 +72,7 @@ static bool find_nats(mti_trainer *t, size_t n, double *nats)
     bool ok = (n == rest || add_all(&v, 0, n - rest, seq)) &&
               (rest == 0 || add_all(&v, n - rest, n, (int64_t)rest));
     *nats = v.nats;
-    return ok && mti_replicas_sum(t->device, &group, nats);
+    return ok && mti_sum_value(t->device, &group, nats);
 }
 
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)

@@ -65,6 +65,9 @@ static bool make_optimizer(mti_trainer *t)
                                       s->weight_decay, w->memory.master);
     for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
         if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
+    for (int i = 0; s->graph && i < 2; i++)
+        if (!(t->late[i].of_batch = mti_calloc((size_t)s->accumulate, sizeof(mt_host_copy *))))
+            return false;
     return t->optimizer != NULL;
 }
 
@@ -88,7 +91,11 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
 
 void mti_trainer_free(mti_trainer *t)
 {
-    for (int i = 0; i < 2; i++) mt_step_graph_free(t->graph[i]);
+    for (int i = 0; i < 2; i++) {
+        mt_step_graph_free(t->graph[i]);
+        for (int64_t k = 0; k < t->late[i].n; k++) mt_host_copy_free(t->late[i].of_batch[k]);
+        mti_free(t->late[i].of_batch);
+    }
     mt_optimizer_free(t->optimizer);
     mti_memory_hooks_free(&t->memory_hooks);
     mti_stage_free(&t->stage);
@@ -133,6 +140,52 @@ static mt_tensor *run_batch(void *user, const mt_step_input *in)
     return b.loss;
 }
 
+/* Begins to copy the loss to the host; it may go at once. */
+static bool send_loss(mti_trainer *t, mt_tensor *loss)
+{
+    mti_late_losses *late = &t->late[t->step % 2];
+    mt_host_copy *copy = mt_host_copy_out(loss);
+    if (copy) late->of_batch[late->n++] = copy;
+    late->step = t->step + 1;
+    late->dtype = mt_dtype_of(loss);
+    late->offset = mt_layout_of(loss).offset;
+    return copy && mt_host_copy_wait(copy) == MT_OK;
+}
+
+static bool take_loss(mti_trainer *t, double loss, int64_t step)
+{
+    if (!isfinite(loss))
+        return mti_fail_bool(MT_ERR_STATE,
+                             "the loss became %g at step %lld; a lower --lr or a longer --warmup "
+                             "may help",
+                             loss, (long long)step);
+    t->loss = mt_device_has_data(t->device) ? loss : NAN;
+    return true;
+}
+
+/* Waits for the copies, if there are any. */
+static bool read_late(mti_trainer *t, mti_late_losses *late)
+{
+    double sum = 0;
+    int64_t n = late->n;
+    bool ok = true;
+    for (int64_t i = 0; i < n; i++) {
+        const char *bytes = ok ? mt_host_copy_bytes(late->of_batch[i]) : NULL;
+        mti_number loss = {0};
+        if (bytes) mti_decode_item(late->dtype, bytes + late->offset, &loss);
+        ok = bytes != NULL;
+        sum += loss.real;
+        mt_host_copy_free(late->of_batch[i]);
+    }
+    late->n = 0;
+    return ok && (n == 0 || take_loss(t, sum / (double)n, late->step));
+}
+
+bool mti_trainer_settle(mti_trainer *t)
+{
+    return read_late(t, &t->late[0]) && read_late(t, &t->late[1]);
+}
+
 /* Micro-batch `part` of the step; adds to *sum. */
 static bool run_part(mti_trainer *t, int64_t part, double *sum)
 {
@@ -145,10 +198,11 @@ static bool run_part(mti_trainer *t, int64_t part, double *sum)
     mt_step_graph *graph = t->graph[part > 0];
     mt_tensor *loss =
         graph ? mt_step_graph_run(graph, run_batch, t, scale, 2, in) : run_batch(t, in);
-    if (loss && mt_device_has_data(t->device)) *sum += mt_item(loss);
+    bool ok = loss && (!graph || send_loss(t, loss));
+    if (loss && !graph && mt_device_has_data(t->device)) *sum += mt_item(loss);
     mt_release(loss);
     mti_free(ids);
-    return loss;
+    return ok;
 }
 
 /* Forward and backward of all of a step's batches. */
@@ -186,18 +240,14 @@ bool mti_trainer_step(mti_trainer *t)
     double loss = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
                                        t->settings.lr, t->settings.min_lr);
     bool ok = t->model ? run_parts(t, &loss) : run_rank(t, &loss);
-    ok = ok && mt_set_phase("step") == MT_OK;
-    if (ok && !isfinite(loss))
-        ok = mti_fail_bool(MT_ERR_STATE,
-                           "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
-                           "help",
-                           loss, (long long)t->step + 1);
-    ok = ok && mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
+    ok = ok && mt_set_phase("step") == MT_OK &&
+         (t->graph[0] ? read_late(t, &t->late[(t->step + 1) % 2])
+                      : take_loss(t, loss, t->step + 1)) &&
+         mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
          mti_step_optimizer(&t->stage, t->optimizer, t->settings.clip, NULL);
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;
-    t->loss = mt_device_has_data(t->device) ? loss : NAN;
     return true;
 }
 

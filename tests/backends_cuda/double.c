@@ -1,5 +1,6 @@
 #include "double.h"
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,16 @@ mtt_double_fn mtt_double(const char *name)
     return fn;
 }
 
-uint64_t mtt_double_kernels(void)
+static uint64_t counts(bool of_threads)
 {
     uint64_t n_launches = 0, n_threads = 0;
     mtt_double_fn fn = mtt_double("cudasim_counts");
     if (fn) ((void (*)(uint64_t *, uint64_t *))fn)(&n_launches, &n_threads);
-    return n_launches;
+    return of_threads ? n_threads : n_launches;
 }
+
+uint64_t mtt_double_kernels(void) { return counts(false); }
+uint64_t mtt_double_threads(void) { return counts(true); }
 
 uint64_t mtt_double_waits(void)
 {

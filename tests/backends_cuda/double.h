@@ -12,5 +12,6 @@ mtt_double_fn mtt_double(const char *name);
 /* Kernels that have run so far, waits of the host so far; 0 on a GPU. */
 uint64_t mtt_double_kernels(void);
 uint64_t mtt_double_waits(void);
+uint64_t mtt_double_threads(void); /* of kernels */
 
 #endif

@@ -1,6 +1,7 @@
 /* RMS norm, rotary positions, swiglu, where, pow and max on the device, against the CPU: rows and
  * vectors of many lengths, also unaligned ones. */
 #include <float.h>
+#include "double.h"
 #include "twins.h"
 
 /* Rows that fit into a warp's registers, into a block's, and into neither. */
@@ -246,6 +247,32 @@ static void max_finds_the_same_element_as_the_cpu(void **state)
                         check_max(*state, mtt_floats[t], &shapes[k], kept, placing, placing & 1);
 }
 
+/* 200,000 elements and one y: 24 blocks of 256 threads, whose results one warp joins. */
+static void blocks_share_what_one_max_is_chosen_from(void **state)
+{
+    const mtt_pair *p = *state;
+    const int64_t shape[] = {1000, 200};
+    for (int t = 0; t < 4; t++)
+        for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
+            mtt_twin x = mtt_twin_make(p, mtt_floats[t], 2, shape, placing, 1, -2, 2),
+                     y = mtt_twin_make(p, mtt_floats[t], 0, NULL, MTT_PLACED_DENSE, 0, 0, 1),
+                     index = mtt_twin_make(p, MT_I64, 0, NULL, MTT_PLACED_DENSE, 0, 0, 1);
+            /* equal ones in two blocks' parts: the first wins */
+            mtt_set(&x.host, 150007, 3), mtt_set(&x.host, 90011, 3);
+            mtt_twin_push(p, &x);
+            mtt_ok(p->cpu->max(p->cpu_ctx, &x.host, &y.host, &index.host), "max");
+            uint64_t before = mtt_double_threads();
+            mtt_ok(p->dev->max(p->dev_ctx, &x.dev, &y.dev, &index.dev), "max");
+            mtt_ok(p->dev->sync(p->dev_ctx), "sync");
+            if (mtt_double("cudasim_counts"))
+                assert_int_equal(mtt_double_threads() - before, 24 * 256 + 32);
+            mtt_twin_check(p, &y, 0, "max");
+            mtt_twin_check(p, &index, 0, "index");
+            assert_int_equal(mtt_get(&index.host, 0), 90011);
+            mtt_twin_drop(p, &x), mtt_twin_drop(p, &y), mtt_twin_drop(p, &index);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +282,7 @@ int main(void)
         cmocka_unit_test(where_of_any_layout_is_the_same_to_the_bit),
         cmocka_unit_test(pow_matches_the_cpu_for_every_kind_of_exponent),
         cmocka_unit_test(max_finds_the_same_element_as_the_cpu),
+        cmocka_unit_test(blocks_share_what_one_max_is_chosen_from),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

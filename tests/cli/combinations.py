@@ -219,7 +219,7 @@ def in_sweeps(found):
 
 def in_plans():
     """Every pair that a plan knows: formulas and measurements agree, or it is refused."""
-    known = run("plan", "--help").stdout
+    known = run("plan", "--help", "all").stdout
     some = [c for c in CHOICES if all(f"{name}=" in known or f"{name} " in known for name in options(c))
             and "FILE" not in c]
     worked = 0

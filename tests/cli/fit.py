@@ -88,7 +88,7 @@ for name, *figures in gpus:
     shown = [float(x.replace(",", "")) for x in figures]
     equal(shown, [gpu["memory"], gpu["flops"] / 1e12, gpu["bandwidth"] / 1e12, gpu["link"] / 1e9,
                   gpu["network"] / 1e9, gpu["host"] / 1e9, gpu["host_memory"] / 1e9], f"the table's figures of {name}")
-    check(name in run("fit", "--help").stdout, f"--help names {name}")
+    check(name in run("fit", "--help", "all").stdout, f"--help names {name}")
 for first, command in ((8, ("--gpu", "h100")), (1, ("--gpu", "rtx4090"))):
     example = re.search(rf"(?s)    memtape fit llama-3.1-8b --gpus {first} .*?\n\n(?:[^ ].*?\n\n)?(    .*?)\n\n", page).group(1)
     text = run_once("llama-3.1-8b", "--gpus", first, *command).stdout
@@ -188,6 +188,8 @@ for zero in range(4):
     more = "FSDP2 takes 5 to 20 % more" if zero == 3 else None
     equal({s["besides"] for s in j["setups"]}, {more}, f"beside the bytes of stage {zero}")
     equal("% more" in text.split("\n\n")[0], zero == 3, f"beside the answer of stage {zero}: {text}")
+args = (*GPT, "--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1, "--cp", 1, "--recipe", "fsdp2")
+equal({s["besides"] for s in fit(*args)["setups"]}, {None}, "with FSDP2's streams in the figure")
 # In a pipeline it keeps parameters and gradients whole: that is not some per cent.
 args = (*GPT, "--gpus", 4, "--gpu", "h100", "--tp", 1, "--pp", 2, "--cp", 1, "--zero", 3)
 more = "in a pipeline FSDP2 takes far more"

@@ -41,8 +41,7 @@ def any_word(pool):
     runs = [(HOSTILE,), ("help", HOSTILE), ("--" + "x", HOSTILE), (b"--" + HOSTILE,), (b"-" + HOSTILE,)]
     for verb in VERBS:
         model = SMALL.get(verb, "").split()
-        usage = program(verb, "--help")[1].split("\n\n")[0]
-        options = re.findall(r"\[(--[\w-]+)=", usage)
+        options = re.findall(r"(?m)^  (?:-\w, |    )(--[\w-]+)=", program(verb, "--help", "all")[1])
         check(len(options) > 1, f"{verb}: options: {options}")
         runs += [(verb, HOSTILE), (verb, *model, HOSTILE), (verb, *model, b"--" + HOSTILE), (verb, *model, b"-\x1b"),
                  (verb, *model, b"-\xff"), (verb, *model, b"--quiet=" + HOSTILE), (verb, *model, b"--" + HOSTILE + b"=1")]

@@ -52,6 +52,14 @@ def main():
             equal(int(said[1]), replayed, f"{options}: batches replayed ({graph[0]})")
             check(why is None or why in (said[4] or ""), f"{options}: {graph[0]}")
             print(graph[0])
+    # without clipping the host waits for no step's work, only, a step later, for the copy of its loss
+    waits = []
+    for steps in (10, 20):
+        p = run(*SMALL[:-2], "--device", "cudasim", "--steps", steps, "--graph", "--clip", 0, "--quiet", cwd=FOLDER,
+                env=os.environ | {"CUDASIM_COUNTS": "1"})
+        equal(p.returncode, 0, p.stderr)
+        waits.append(re.search(r"cudasim: (\d+) waits for a stream", p.stderr)[1])
+    equal(waits[1], waits[0], "waits of 20 steps, and of 10")
     # a resumed run starts with launches and goes on with the same bits
     whole = trained("whole.safetensors", [])[2]
     (FOLDER / "saves").mkdir()

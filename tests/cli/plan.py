@@ -118,12 +118,12 @@ def regimes():
 
 
 def times():
-    j = plan("gpt3-175b", "--recompute", "--tokens", "300B", "--devices", 1024, "--flops-rate",
+    j = plan("gpt3-175b", "--checkpoint", "full", "--tokens", "300B", "--gpus", 1024, "--flops-rate",
              "312T", "--utilisation", 0.45)
     equal(j["formulas"]["flops"]["text"], "8Nbs", "operations with recomputation")
     equal(round(j["time"]["formula_s"] / DAY), 34, "days for GPT-3")
     equal(value(j, "flops"), 8 * 174604259328 * 2048, "operations of a step of GPT-3")
-    j = plan("llama-65b", "--recompute", "--params", "65B", "--tokens", "1.4T", "--devices", 2048,
+    j = plan("llama-65b", "--checkpoint", "full", "--params", "65B", "--tokens", "1.4T", "--gpus", 2048,
              "--flops-rate", "624T", "--utilisation", 0.3)
     equal(round(j["time"]["formula_s"] / DAY, 2), 21.98, "days for LLaMA-65B, published as 21")
     lists_difference(j, "flops", "attention's scores")
@@ -277,7 +277,7 @@ def refusals():
     for bad in ["", "x", "0", "-1", "1e", "3Q", "nan", "inf", "1e30", "0x10", "300BB", " 1"]:
         refused(["--tokens", "300B"], "plan", "gpt2", "--flops-rate", "1T", "--tokens", bad)
     refused(["--flops-rate needs --tokens"], "plan", "gpt2", "--flops-rate", "1T")
-    refused(["--devices needs --tokens"], "plan", "gpt2", "--devices", 2)
+    refused(["--gpus needs --tokens"], "plan", "gpt2", "--gpus", 2)
     refused(["--utilisation", "above 0"], "plan", "gpt2", "--tokens", "1B", "--flops-rate", "1T",
             "--utilisation", 0)
     refused(["--utilisation", "0 to 1"], "plan", "gpt2", "--utilisation", 1.5)
@@ -288,7 +288,9 @@ def refusals():
     for option in (["--device", "cpu"], ["--amp", "bf16"], ["--lora-rank", 2], ["--offload", "cpu"]):
         p = run("plan", "gpt2", *option)
         check(p.returncode == 2 and option[0] in p.stderr, f"plan refuses {option}")
-    refused(["--recompute", "--checkpoint"], "plan", "gpt2", "--recompute", "--checkpoint", "sqrt")
+    refused(["--recompute", "give --checkpoint full"], "plan", "gpt2", "--recompute")
+    refused(["--devices", "give --gpus"], "plan", "gpt2", "--devices", 2)
+    refused(["--device", "runs on meta anyway"], "plan", "gpt2", "--device", "meta")
 
 
 activations()

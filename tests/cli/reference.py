@@ -1,12 +1,13 @@
 """The man page and the shells' completions: they have the verbs and options that --help shows, and no others. Arguments:
 the page, bash's file, zsh's file."""
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from lib import check, done, equal, run
+from lib import MEMTAPE, check, done, equal, run
 
 MAN, BASH, ZSH = (str(Path(name).resolve()) for name in sys.argv[1:4])
 
@@ -18,7 +19,7 @@ def verbs():
 
 def options_of(verb):
     """{name: its argument or None} as --help of the verb shows."""
-    text = run(verb, "--help").stdout
+    text = run(verb, "--help", "all").stdout
     found = re.findall(r"^  (?:-\w, |    )--([a-z0-9-]+)(?:=(\S+))?", text, re.M)
     return {name: argument or None for name, argument in found}
 
@@ -57,6 +58,21 @@ def page_is_set_without_a_warning():
     check("EXIT STATUS" in text and "--optimizer=NAME" in text, f"the page as text: {text[-2000:]}")
 
 
+def examples_run_as_they_are_printed():
+    page = Path(MAN).read_text().replace("\\-", "-")
+    text = page[page.index(".SH EXAMPLES"):page.index(".SH EXIT STATUS")]
+    commands = re.findall(r"^\.TP\n\\fB(.*)\\fR$", text, re.M)
+    equal([command.split()[1] for command in commands], list(HELP), "an example of each verb")
+    Path(FOLDER, "notes.txt").write_text(Path(__file__).read_text())
+    path = {**os.environ, "PATH": f"{Path(MEMTAPE).resolve().parent}:{os.environ['PATH']}"}
+    for command in commands:
+        check(command in run(command.split()[1], "--help").stdout, f"the help has {command}")
+        if command.startswith("memtape demo") and os.environ.get("MTT_LONG") != "1":
+            continue  # half a minute
+        p = subprocess.run(command, shell=True, cwd=FOLDER, env=path, capture_output=True, timeout=120)
+        equal(p.returncode, 0, f"status of {command}: {p.stderr}")
+
+
 # ---- bash ----
 
 def complete(*words):
@@ -88,7 +104,7 @@ def bash_knows_verbs_options_and_values():
 def values_of_bash_are_accepted():
     seen = set()
     for verb, block in re.findall(r"(?ms)^    ([a-z]+)\)\n(.*?)^        esac ;;", Path(BASH).read_text()):
-        text = re.sub(r"\s+", " ", run(verb, "--help").stdout)
+        text = re.sub(r"\s+", " ", run(verb, "--help", "all").stdout)
         for name, value in re.findall(r"^        --(\S+)\) words='([^']*)'", block, re.M):
             seen.add((verb, name))
             check(f"--{name}=" in text and value.replace(" ", ", ") in text, f"{verb} --{name}: {value}")
@@ -116,7 +132,7 @@ def zsh_knows_verbs_and_options():
 
 with tempfile.TemporaryDirectory() as FOLDER:
     Path(FOLDER, "here.json").touch()
-    for test in [page_has_every_option_and_its_verbs, page_is_set_without_a_warning, bash_knows_verbs_options_and_values,
+    for test in [page_has_every_option_and_its_verbs, page_is_set_without_a_warning, examples_run_as_they_are_printed, bash_knows_verbs_options_and_values,
                  values_of_bash_are_accepted, zsh_knows_verbs_and_options]:
         test()
 done()

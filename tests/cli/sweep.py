@@ -173,7 +173,7 @@ refused(["not an option"], "sweep", "block", "--row", "x: checkpoint full")
 alike = [sweep("block", "--device", "meta", "--row", "none:", "--row", row, "--row", "--checkpoint full")
          for row in ("full: --checkpoint full", "full:--checkpoint full")]
 check(alike[0] == alike[1], "a name's colon with and without a space")
-equal([r["row"] for r in alike[1]], ["none", "full", "--checkpoint full"], "names of rows")
+equal(list(alike[1]), ["none", "full", "--checkpoint full"], "names of rows")
 refused(["not an option"], "sweep", "block", "--row", "full:checkpoint full")
 refused(["needs a value"], "sweep", "block", "--row", "x: --checkpoint")
 refused(["more than 256"], "sweep", "mlp", "--over", "seed=" + ",".join(map(str, range(20))),

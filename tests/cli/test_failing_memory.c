@@ -112,7 +112,7 @@ static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *pr
     mti_options o;
     int n_words = 0;
     while (words[n_words]) n_words++;
-    assert_true(mti_options_parse(&o, mti_verb_rules_of(id), NULL, n_words, words, false));
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(id), NULL, n_words, words));
     bool whole = false;
     uint64_t nth = 1;
     for (; !whole; nth = next_refusal(nth)) whole = run_once(verb, &o, product, nth);
@@ -274,7 +274,7 @@ static void resume_and_generate_report_every_refusal(void **state)
     mti_options o;
     char **words =
         WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "1", "--save", save_file);
-    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 17, words, false));
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 17, words));
     assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
     mti_options_free(&o);
     refuse_each(MTI_TRAIN, mti_train,
@@ -289,7 +289,7 @@ static void adapters_report_every_refusal(void **state)
     mti_options o;
     char **words =
         WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "1", "--save", base_file);
-    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 17, words, false));
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 17, words));
     assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
     mti_options_free(&o);
     char **adapt = WORDS("--data", text_file, "--from", base_file, "-b", "1", "--lora-rank", "1",
@@ -300,7 +300,7 @@ static void adapters_report_every_refusal(void **state)
                 NULL);
     words = WORDS("--data", text_file, "--from", base_file, "-b", "1", "--lora-rank", "1",
                   "--qlora", "--loss-scale", "8", "--steps", "1", "--save", save_file);
-    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 16, words, false));
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_TRAIN), NULL, 16, words));
     assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
     mti_options_free(&o);
     refuse_each(MTI_TRAIN, mti_train,

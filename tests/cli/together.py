@@ -79,7 +79,7 @@ for more, coloured in (({}, True), ({"OMPI_COMM_WORLD_SIZE": "1"}, False)):
 refused(["--tp 2", "mpirun has started 3"], together(3, *MODEL, "--tp", 2), 2, "3 ranks of 2")
 refused(["mpirun has started 2"], together(2, *MODEL), 2, "nothing to divide")
 refused(["only profile, with --tp"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
-refused(["unrecognized", "--tpp"], together(2, *MODEL, "--tpp", 2), 2, "an unknown option", 2)
+refused(["unrecognized", "--tpp"], together(2, *MODEL, "--tpp", 2), 2, "an unknown option")
 refused(["--html"], together(2, *MODEL, "--dp", 2, "--html", "x"), 2, "a report of one rank")
 refused(["--rank"], together(2, *MODEL, "--dp", 2, "--rank", 1), 2, "a rank of several")
 refused(["verb: unknown", "profil"], together(2, "profil"), 2, "an unknown verb")

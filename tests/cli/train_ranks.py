@@ -261,8 +261,8 @@ def files():
 
 def quotation():
     """The lesson's run prints what the lesson quotes, memory and all."""
-    page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "parallel.md").read_text()
-    block = re.search(r"\n    (mpirun -n 4 memtape train .*)\n((?:    .*\n|\n)+)", page)
+    page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "20-parallel.md").read_text()
+    block = re.search(r"\n\$ (mpirun -n 4 memtape train .*)\n((?s:.*?))```", page)
     words = shlex.split(block[1])[5:]
     p = together(4, "train", *[TEXT if w == "FILE" else w for w in words], seconds=LONGEST)
     equal((p.returncode, p.err), (0, ""), "the lesson's run")
@@ -286,7 +286,9 @@ def refusals():
     for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
                         (["pipeline times interleave is 2", "layers, 3"], "--pp", 2, "-l", 3),
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
-                        (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2)):
+                        (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2),
+                        (["--tp: ", "--seq 33", "--dropout 0.1", "multiple of 4"], "--tp", 2, "-s", 33),
+                        (["--dp: ", "--seq 17", "--batch 2"], "--dp", 2, "-b", 2, "-s", 17, "-d", 30, "-a", 3)):
         refused(words, together(2, *SMALL, *own), 2, own)
     for words, *own in ((["--budget", "--checkpoint"], "--budget", "2MB"), (["--snapshot", "of one device"], "--snapshot", "x")):
         refused(words, together(2, *SMALL, "--dp", 2, *own), 2, own)

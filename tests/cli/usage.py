@@ -13,8 +13,13 @@ for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep"
     check(verb in p.stdout, f"--help lists {verb}")
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")
-    check("--quiet" in q.stdout, f"{verb} --help lists its options")
-    equal(run("help", verb).stdout, q.stdout, f"help {verb}")
+    whole = run(verb, "--help", "all").stdout
+    check("--quiet" in whole, f"{verb} --help all lists its options")
+    check(q.stdout.startswith(f"Usage: memtape {verb} ") and q.stdout.splitlines()[0].endswith("[OPTION...]"), f"usage of {verb} in a line")
+    equal((run("help", verb).stdout, run("help", verb, "all").stdout), (q.stdout, whole), f"help {verb}")
+    shown = [text for text in re.split(r"\n  (?=-\w, --|    --)", q.stdout)[1:]]
+    check(len(shown) <= 20 and (q.stdout == whole or all("for example -" in " ".join(s.split()) for s in shown)),
+          f"{verb} --help shows those that matter, with an example each: {len(shown)}")
 refused(["sing", "demo", "profile"], "help", "sing")
 for verb in ["train", "demo"]:
     refused(["--data", "empty", "PATH"], verb, "--data", "")
@@ -82,12 +87,24 @@ refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
 for words, verb, others in ((["--lora-rank", 4], "plan", "profile"), (["--qlora"], "plan", "fit"), (["--max-seq"], "profile", "fit"),
                             (["--users=3"], "fit", "serve"), (["--tokens", 3], "profile", "generate")):
-    refused([f"{words[0].split('=')[0]}: is for ", others], verb, "gpt2", *words)
+    refused([f"{words[0].split('=')[0]}: unrecognized option; it is for ", others], verb, "gpt2", *words)
+# ---- abbreviations are refused, with what they may stand for ----
+refused(["--gpus", "--gpus-file"], "serve", "gpt2", "--gpus", "h100")
+refused(["--lora", "--lora-rank", "--lora-targets"], "profile", "gpt", "--lora=3")
+refused(["--gather", "give --fsdp block"], "profile", "gpt", "--gather", "block")
+refused(["--keep-root", "give --fsdp keep-root"], "profile", "gpt", "--keep-root")
+refused(["--check", "--checkpoint"], "profile", "gpt", "--check", "full")
+refused(["--act", "needs a value", "NAME"], "profile", "mlp", "--act")
+refused(["-b", "needs a value", "N"], "profile", "mlp", "-b")
+refused(["--inplace", "no value"], "profile", "mlp", "--inplace=3")
+for words in [["-b8", "-vq"], ["-qv", "-b", "8"], ["--batch=8", "-q", "--verbose"]]:
+    refused(["--verbose"], "profile", "mlp", *words)  # not with --quiet: each was read
+equal(run("profile", "--device", "meta", "-b8", "--", "mlp").stdout, run("profile", "mlp", "--batch", "8", "--device", "meta").stdout, "words in any order")
 for word in ["--act", "--nonsense"]:
     check("did you mean" not in run("profile", "mlp", word, "zzz").stderr, f"a suggestion for {word} zzz")
 
 # ---- help: in groups, with the true defaults ----
-text = run("profile", "--help").stdout
+text = run("profile", "--help", "all").stdout
 for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"]:
     check(f"\n {heading}" in text, f"help has no {heading}")
 defaults = [f"--{name}={value}" for name, value in

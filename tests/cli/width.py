@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
     on_a_screen(SCREEN, peak, "profile", CONFIGS / "llama-3.2-3b.json", "-b", 2, "-s", 4096, *LORA, *meta)
     on_a_screen(SCREEN, peak, "profile", CONFIGS / "gemma-2-2b.json", "-b", 1, "-s", 4096, "--capacity", "2TiB", *meta)
     on_a_screen(SCREEN, peak, "plan", "llama-3.1-8b", "-s", 8192, "--tp", 8, "--sp", "--capacity", "80GiB")
-    on_a_screen(SCREEN + 4, peak, "plan", "gpt3-175b", "-b", 64, "--tokens", "300B", "--devices", 1024, "--flops-rate", "312T")
+    on_a_screen(SCREEN + 4, peak, "plan", "gpt3-175b", "-b", 64, "--tokens", "300B", "--gpus", 1024, "--flops-rate", "312T")
     on_a_screen(SCREEN + 4, peak, "profile", "gpt", "-l", 8, "-b", 8, "--budget", "8MiB")
     on_a_screen(SCREEN, "Kept for backward", "explain", "llama-3.1-8b", "-s", 131072, "--recipe", "hf", *meta)
     shown = on_a_screen(SCREEN, "fits: ", "fit", long, "--gpus", 8, "--gpu", "h100", "-s", 512, "--price", 2.5, "--tokens",

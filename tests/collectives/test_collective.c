@@ -53,7 +53,7 @@ static void shards_are_cast_before_they_are_gathered(void **state)
     for (int wide = 0; wide < 2; wide++) {
         mt_tensor *x = mtt_made(mt_from_data(cpu, MT_F32, MT_SHAPE(8), values, sizeof values));
         mtt_ok(mt_set_requires_grad(x, true));
-        mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, MT_RANKS(1)));
+        mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, NULL, MT_RANKS(1)));
         mt_tensor *cast = mtt_made(mt_cast(x, MT_BF16));
         assert_true(mtt_same_bits(y, cast));
         mt_tensor *dy = mtt_made(mt_normal(cpu, MT_BF16, MT_SHAPE(8), 0, 1));
@@ -74,7 +74,7 @@ static size_t temporary(bool backward, bool wide)
     mtt_ok(mt_set_requires_grad(x, true));
     mt_mem_get_stats(meta, &before);
     mt_mem_reset_peak(meta);
-    mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, MT_RANKS(4)));
+    mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, NULL, MT_RANKS(4)));
     mt_mem_get_stats(meta, &after);
     size_t most = after.allocated.peak - before.allocated.current - (size_t)8 * (1 << 20);
     mt_tensor *dy = mt_zeros(meta, MT_BF16, MT_SHAPE(4 << 20));

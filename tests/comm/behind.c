@@ -67,7 +67,7 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
     mt_traffic counted = mt_traffic_get(device);
     uint64_t sent = mt_comm_sent(comm);
     mti_gathering *g = mti_pieces_begin(device, 2, pieces, &group, behind);
-    MTT_NEED(g && mti_pieces_end(g, flats));
+    MTT_NEED(g && mti_pieces_end(g, flats, NULL));
     MTT_NEED(mt_comm_sent(comm) - sent == mt_traffic_get(device).pieces - counted.pieces);
     MTT_NEED(mt_comm_sent(comm) - sent == (uint64_t)(group.ranks - 1) * (16 + 16));
     MTT_NEED(mt_dtype_of(flats[0]) == MT_BF16 && mt_numel(flats[0]) == 7 * group.ranks);
@@ -124,14 +124,14 @@ static void check_run(mt_comm *comm)
 }
 
 /* Sums and pieces of sums of several tensors at once, on a device without links: the bits of
- * mti_replicas_meet, and nothing but scratch is taken. 40,000 numbers go in several exchanges. */
+ * mti_collective_run, and nothing but scratch is taken. 40,000 numbers go in several exchanges. */
 static void check_replicas(mt_comm *comm, mt_dtype dtype)
 {
     enum { TENSORS = 4 };
     static const int64_t lengths[TENSORS] = {40000, 1, 7, 33000};
     mt_group group = mt_comm_group(comm);
     mt_device *device = mt_device_open("cpu");
-    mti_replicas_queue *queue = mti_replicas_queue_new(device, &group);
+    mti_collective_queue *queue = mti_collective_queue_new(device, &group);
     mt_tensor *now[TENSORS], *later[TENSORS];
     mt_mem_stats before, after;
     MTT_NEED(queue);
@@ -142,10 +142,10 @@ static void check_replicas(mt_comm *comm, mt_dtype dtype)
     }
     mt_mem_get_stats(device, &before);
     for (int i = 0; i < TENSORS; i++)
-        MTT_NEED(mti_replicas_begin(queue, later[i], (mti_replicas)(i % 2)));
+        MTT_NEED(mti_collective_begin(queue, later[i], (mti_collective)(i % 2)));
     for (int i = 0; i < TENSORS; i++)
-        MTT_NEED(mti_replicas_meet(now[i], (mti_replicas)(i % 2), &group));
-    MTT_NEED(mti_replicas_end(queue) && mti_replicas_end(queue));
+        MTT_NEED(mti_collective_run(now[i], (mti_collective)(i % 2), &group));
+    MTT_NEED(mti_collective_end(queue) && mti_collective_end(queue));
     mt_mem_get_stats(device, &after);
     MTT_NEED(after.allocated.current == before.allocated.current);
     for (int i = 0; i < TENSORS; i++) {
@@ -154,7 +154,7 @@ static void check_replicas(mt_comm *comm, mt_dtype dtype)
         free(a), free(b);
         mt_release(now[i]), mt_release(later[i]);
     }
-    mti_replicas_queue_free(queue);
+    mti_collective_queue_free(queue);
     mt_device_release(device);
 }
 

@@ -113,6 +113,7 @@ void take_turns();
 /* Runs work in the stream: at once, after what the stream has to do first, or later. An
  * error that comes late is the result of a later wait. */
 cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work);
+void pass_time(double ms); /* by the clock that events read */
 
 /* Work that starts when the stream has come to it, and is over when `is_over`, which is asked again
  * and again, says so: the stream waits for it, and no host thread does but one that waits for the

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "cli/verbs.h"
 #include "options/options.h"
-#include "options/sweep_rows.h"
+#include "options/rows.h"
 
 #define MAX_WORDS 64
 
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     mti_options o;
     mt_clear_error();
     if (mti_options_parse(&o, mti_verb_rules_of((mti_verb)(data[0] % MTI_VERB_COUNT)), NULL, n,
-                          words, true))
+                          words))
         check(&o);
     mti_options_free(&o);
     free(text);

@@ -246,10 +246,17 @@ static void check_save(void)
 #endif
 
 #if LESSON >= 6
+#ifdef HAS_SQUARE
+static mt_tensor *mt_square(mt_tensor *x) { return mt_mul(x, x); }
+#endif
+
 static void check_count(void)
 {
     check_kept("relu", relu, mt_relu, true);
     check_kept("gelu", gelu, mt_gelu, true);
+#ifdef HAS_SQUARE
+    check_kept("square", square, mt_square, true);
+#endif
 }
 #endif
 
@@ -270,6 +277,9 @@ static value *with_c(value *y)
 static value *of_mean(void) { return mean(tried[0].v); }
 static value *of_matmul(void) { return with_c(matmul(tried[0].v, tried[1].v)); }
 static value *of_relu(void) { return with_c(relu(tried[0].v)); }
+#ifdef HAS_SQUARE
+static value *of_square(void) { return with_c(square(tried[0].v)); }
+#endif
 static value *of_gelu(void) { return with_c(gelu(tried[0].v)); }
 
 static double loss_at(value *(*f)(void))
@@ -328,6 +338,9 @@ static void check_backward(void)
     check_back("matmul_back", of_matmul, 2, (const char *[]){"a", "b"});
     check_back("relu_back", of_relu, 1, (const char *[]){"x"});
     check_back("gelu_back", of_gelu, 1, (const char *[]){"x"});
+#ifdef HAS_SQUARE
+    check_back("square_back", of_square, 1, (const char *[]){"x"});
+#endif
     n_nodes = 0;
     tried[0] = pair_new(4, 4);
     want(tried[0].v);

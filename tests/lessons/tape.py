@@ -11,16 +11,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = ROOT / "docs" / "lessons"
 BUILD = Path(os.environ.get("BUILD", ROOT / "build"))
-BLOCK = re.compile(r"^( *)```c tape\.c(?: above (\w+))?\n(.*?)^ *```$", re.S | re.M)
+BLOCK = re.compile(r"^( *)```c tape\.c(?: above (\w+))?( exercise)?\n(.*?)^ *```$", re.S | re.M)
+EXTRA = ["square"]  # ops of exercises, which are checked if the file has them
 
 
 def page(lesson):
     return next(iter(LESSONS.glob(f"{lesson:02}-*.md")))
 
 
-def blocks(lesson):
-    """The blocks of a lesson: (where, [definitions])."""
-    for indent, above, text in BLOCK.findall(page(lesson).read_text()):
+def blocks(lesson, exercise=False):
+    """The blocks of a lesson, or those of its exercises: (where, [definitions])."""
+    for indent, above, of_exercise, text in BLOCK.findall(page(lesson).read_text()):
+        if bool(of_exercise) != exercise:
+            continue
         lines = [line.removeprefix(indent) for line in text.splitlines()]
         yield above, re.split(r"\n\n+", "\n".join(lines).strip())
 
@@ -35,11 +38,12 @@ def name_of(definition):
     return (found[1] or found[2]) + ("()" if re.match(r"[^\n{]*\);", code) else "") if found else definition
 
 
-def answer(lesson):
-    """The file as it is after a lesson."""
+def answer(lesson, exercise=False):
+    """The file as it is after a lesson, and after its exercises."""
     definitions = []
-    for stage in (stage for stage in STAGES if stage <= lesson):
-        for above, new in blocks(stage):
+    parts = [blocks(stage) for stage in STAGES if stage <= lesson] + [blocks(lesson, True)] * exercise
+    for part in parts:
+        for above, new in part:
             at = [name_of(d) for d in definitions].index(above) if above else len(definitions)
             for definition in new:
                 names = [name_of(d) for d in definitions]
@@ -55,9 +59,10 @@ def check(lesson, file):
     """(exit status, what to tell)."""
     program = BUILD / "lessons" / f"check-{lesson}-{os.getpid()}"
     program.parent.mkdir(parents=True, exist_ok=True)
+    extra = [f"-DHAS_{name.upper()}" for name in EXTRA if re.search(rf"^value \*{name}\(", file.read_text(), re.M)]
     built = subprocess.run(
-        [os.environ.get("CC", "cc"), "-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-function", f"-DLESSON={lesson}",
-         f'-DTAPE="{file.resolve()}"', f"-I{ROOT / 'include'}", ROOT / "tests" / "lessons" / "check.c", "-o", program,
+        [os.environ.get("CC", "cc"), "-std=c11", "-O0", "-g", "-Wall", "-Wextra", "-Wno-unused-function", f"-DLESSON={lesson}",
+         *extra, f'-DTAPE="{file.resolve()}"', f"-I{ROOT / 'include'}", ROOT / "tests" / "lessons" / "check.c", "-o", program,
          f"-L{BUILD / 'src'}", f"-Wl,-rpath,{BUILD / 'src'}", "-lmemtape", "-lm"], capture_output=True, text=True)
     if built.returncode:
         return 1, f"{built.stderr}\n{file} does not compile for lesson {lesson}. {see(lesson)}"

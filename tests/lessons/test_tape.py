@@ -2,6 +2,7 @@
 a mistake that is put into it is found by the lesson that it is about, in words that name it."""
 import contextlib
 import io
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -67,6 +68,15 @@ with tempfile.TemporaryDirectory() as scratch:
         check(f"static void {name}(node *n)\n{{\n    (void)n; /* yours */\n}}" in tape.page(7).read_text(), f"the page shows {name}")
     status, told = ask(7, empty)
     check(status == 1 and "matmul_back: nothing was sent to da" in told, f"without the two: {told}")
+    # An op of the exercises is checked if the file has it.
+    squared = tape.answer(7, exercise=True)
+    status, told = ask(7, squared)
+    check(status == 0 and "square_back: dx is what" in told and "warning" not in told, f"with square: {told}")
+    status, told = ask(7, squared.replace("dx->data[i] = 2 * x", "dx->data[i] = x"))
+    check(status == 1 and "square_back: dx[0,0] is" in told, f"with a wrong square: {told}")
+    keeps_y = re.sub(r"(record\(SQUARE.*\n.*)hold\(x\)", r"\1hold(y)", squared)
+    status, told = ask(7, keeps_y)
+    check(status == 1 and "mean(square(x @ w1) @ w2)" in told, f"with a square that keeps its output: {told}")
     status, told = ask(7, "value *value_new(;\n")
     check(status == 1 and "does not compile for lesson 7" in told, f"not C: {told}")
 for words, status in ([], 0), (["3", "--answer"], 0), (["2"], 2), (["x"], 2), (["3", "a", "b"], 2), (["3", "/nowhere/tape.c"], 1):

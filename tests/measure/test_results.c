@@ -1,7 +1,7 @@
 /* results.c: measurements as structs: their equations hold, and a refusal is a result, too. */
 #include <math.h>
 #include <string.h>
-#include "measure/largest.h"
+#include "measure/plan.h"
 #include "measure/profile.h"
 #include "measure/room.h"
 #include "measure/sweep.h"

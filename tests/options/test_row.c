@@ -9,7 +9,7 @@ static const mti_verb_rules generates = {MTI_GENERATE}, profiles = {MTI_PROFILE}
 static bool parse(mti_options *o, const mti_verb_rules *rules, const char *word, const char *value)
 {
     char *words[] = {"memtape", (char *)word, (char *)value, NULL};
-    return mti_options_parse(o, rules, NULL, 3, words, true);
+    return mti_options_parse(o, rules, NULL, 3, words);
 }
 
 static void its_value_reaches_its_field(void **state)
@@ -33,7 +33,7 @@ static void other_values_and_verbs_are_refused(void **state)
     assert_string_equal(o.error, "--planted: \"8\" is not a whole number from 3 to 7");
     mti_options_free(&o);
     assert_false(parse(&o, &generates, "--plented", "5"));
-    assert_string_equal(o.error, "did you mean --planted?");
+    assert_string_equal(o.error, "--plented: unrecognized option; did you mean --planted?");
     mti_options_free(&o);
     assert_false(parse(&o, &profiles, "--planted", "5"));
     mti_options_free(&o);
@@ -44,7 +44,7 @@ static void its_condition_is_asked(void **state)
     (void)state;
     mti_options o;
     char *words[] = {"memtape", "--planted", "5", "--temperature", "0", NULL};
-    assert_false(mti_options_parse(&o, &generates, NULL, 5, words, true));
+    assert_false(mti_options_parse(&o, &generates, NULL, 5, words));
     assert_string_equal(o.error,
                         "--planted: with --temperature 0 the likeliest byte is always taken");
     mti_options_free(&o);
@@ -57,11 +57,27 @@ static void help_lists_it(void **state)
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
     assert_non_null(out);
-    mti_options_help(&generates, "memtape generate", out);
+    mti_options_help(&generates, "memtape generate", true, out);
     assert_int_equal(fclose(out), 0);
     assert_non_null(strstr(text, "--planted=N"));
     assert_non_null(strstr(text, "a planted option (default 256)"));
     free(text);
+}
+
+static void examples_are_of_their_options(void **state)
+{
+    (void)state;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!r->example) continue;
+        char name[40], letter[4];
+        snprintf(name, sizeof name, "--%s", r->name);
+        snprintf(letter, sizeof letter, "-%c", r->letter);
+        size_t n = strcspn(r->example, " ");
+        assert_true((strlen(name) == n && !strncmp(r->example, name, n)) ||
+                    (n == 2 && !strncmp(r->example, letter, n)));
+        assert_true(!r->arg == !r->example[n] || r->id == MTI_O_HELP);
+    }
 }
 
 static const char *const words_of[] = {
@@ -102,7 +118,7 @@ static void a_long_value_is_cut(void **state)
     memcpy(value, "every=", 6);
     strcpy(value + sizeof value - 2, "3");
     char *words[] = {"memtape", "mlp", "--checkpoint", value, NULL};
-    assert_false(mti_options_parse(&o, &profiles, NULL, 4, words, true));
+    assert_false(mti_options_parse(&o, &profiles, NULL, 4, words));
     assert_non_null(strstr(o.error, "groups the layers of a gpt, bert or llama, and mlp has none"));
     mti_options_free(&o);
 }
@@ -114,6 +130,7 @@ int main(void)
         cmocka_unit_test(other_values_and_verbs_are_refused),
         cmocka_unit_test(its_condition_is_asked),
         cmocka_unit_test(help_lists_it),
+        cmocka_unit_test(examples_are_of_their_options),
         cmocka_unit_test(words_name_values_that_there_are),
         cmocka_unit_test(a_long_value_is_cut),
     };

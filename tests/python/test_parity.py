@@ -105,7 +105,9 @@ def compare_steps(what, case, model, report, program):
     e, layers = hf.DTYPES[case.dtype].itemsize, case.sizes["layers"]
     flash = case.attention == "sdpa" and case.dtype == "bf16"
     positions = [8 * case.s]
-    kept = [4] + positions * (case.family == "gpt2")  # the sum of the class weights; by what rows are looked up
+    weights = [4]  # the sum of the class weights, until the loss's backward
+    root = [4]  # the loss's gradient, which backward() holds to its end
+    looked_up = positions * (case.family == "gpt2")
     # Of flash attention the generator's state is 16 bytes and 8 unused ones; in the program two of 8, in as many blocks.
     unused = 8 * flash * (1 if case.checkpoint else layers)
     buffers = [b.untyped_storage().nbytes() for b in model.buffers()]  # frequencies of the positions
@@ -115,9 +117,10 @@ def compare_steps(what, case, model, report, program):
 
     equal(report["model"]["attention"], None if case.attention == "eager" else "flash" if flash else "efficient", f"{what}: attention")
     equal(report["params"], program["params"], f"{what}: parameters")
-    equal(report["saved"]["bytes"] - program["saved"]["bytes"], sum(kept) + unused * (not case.checkpoint), f"{what}: saved bytes")
+    equal(report["saved"]["bytes"] - program["saved"]["bytes"], sum(weights + looked_up) + unused * (not case.checkpoint),
+          f"{what}: saved bytes")
     pairs = list(zip(program["steady"]["phases"], report["steady"]["phases"]))
-    at_the_end = [(kept + beside + buffers + arguments + tables, unused * (not case.checkpoint)), (buffers, 0), (buffers, 0)]
+    at_the_end = [(weights + looked_up + beside + buffers + arguments + tables, unused * (not case.checkpoint)), (buffers, 0), (buffers, 0)]
     for (p, q), (more, parts) in zip(pairs, at_the_end):
         name = p["name"]
         equal(q["requested"] - p["requested"], sum(more) + parts, f"{what}: requested bytes after {name}")
@@ -127,9 +130,10 @@ def compare_steps(what, case, model, report, program):
             equal(q["by_category"][category], p["by_category"][category], f"{what}: {category} after {name}")
     # In the middle of backward the labels are gone, and the layer at hand has tables of its own.
     p, q = pairs[1]
-    equal(q["requested_peak"] - p["requested_peak"], sum(kept + buffers + arguments) + unused, f"{what}: peak, requested")
-    equal(q["peak"] - p["peak"], rounded(*kept, *buffers, *arguments), f"{what}: peak of backward")
-    equal(report["steady"]["peak"] - program["steady"]["peak"], rounded(*kept, *buffers, *arguments), f"{what}: peak of the step")
+    more = root + looked_up + buffers + arguments
+    equal(q["requested_peak"] - p["requested_peak"], sum(more) + unused, f"{what}: peak, requested")
+    equal(q["peak"] - p["peak"], rounded(*more), f"{what}: peak of backward")
+    equal(report["steady"]["peak"] - program["steady"]["peak"], rounded(*more), f"{what}: peak of the step")
     # PyTorch's AdamW makes the denominators of all parameters at once.
     p, q = pairs[2]
     equal(q["requested_peak"] - p["requested_peak"],

@@ -332,10 +332,22 @@ def attention_counts_as_cuda_runs_it():
             ("efficient", 4 * b * 4 * 32 + 8 + 8)]:  # log-sum-exp of sequences up to a multiple of 32
         _, tensors = attention_on("meta", bf16, 8, 4, None, s, attention)
         equal(sum(t["bytes"] for t in tensors), 5 * b * s * d * e + more, f"{attention}, by hand")
+    for s, row in [(16, 16), (17, 24)]:  # a bool mask becomes a bias, whose rows are of multiples of 8 elements
+        _, tensors = attention_on("meta", bf16, 8, 4, "bool", s, "cuda")
+        equal([t["bytes"] for t in tensors if t["name"] == "attn_bias"], [s * row * 2], f"the bias of a mask, s {s}")
     refusals = [("flash", f32, None, "not torch.float32"), ("flash", bf16, "bool", "takes no mask"), ("efficient", f64, None, "f32")]
     for attention, dtype, mask, said in refusals:
         check(said in str(attention_on("cpu", dtype, 8, 4, mask, 16, attention)), f"{attention} of {dtype}, mask {mask}")
     refused("a kernel that is not known", "choose cuda, flash", lambda: memtape.torch.Ledger(nn.Linear(1, 1), "flsh"))
+
+
+def dropout_on_meta_is_cuda_s():
+    x = torch.randn(6, 10, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    for attention, wanted in [("cuda", [(60, "", "native_dropout result1", "aux")]), ("device", [(120, "", "mul other", "input")])]:
+        model = nn.Dropout(0.5)
+        report = memtape.torch.profile(model, x, attention=attention)
+        equal([(row[0], *row[2:]) for row in saved(report)], [(row[0], *row[2:]) for row in wanted], f"a mask, {attention}")
+        equal(saved(memtape.torch.profile(model.eval(), x, attention=attention)), [], "none in evaluation")
 
 
 def attention_s_values_stay():
@@ -506,12 +518,20 @@ def page_opens_without_an_error():
         shown = [int(n) for n in window.js("return [...document.querySelectorAll('#page data')].map(d => d.value)")]
         check(report["saved"]["bytes"] in shown, "the page shows the saved bytes")
         check("Saved for backward" in text and "Sequential" in text, f"the page: {text[:200]}")
+        model = convolutions()
+        report = memtape.torch.profile(model, torch.randn(2, 3, 16, 16), torch.optim.Adam(model.parameters()),
+                                       loss=lambda model, x: model(x).sum())
+        report.write_html(path)
+        window.open(path)
+        equal(window.console(), [], "errors in the console, of a step")
+        text = window.js("return document.getElementById('page').innerText")
+        check(f"{report['steady']['peak']:,}" in text and "A step in the steady state" in text, f"the page of a step: {text[:300]}")
 
 
 for test in [convolutions_are_counted_as_by_hand, recurrence_is_counted_as_by_hand, attention_is_counted_as_by_hand,
              storages_are_counted_once_and_whole, a_graph_that_is_gone_is_not_counted, functions_of_the_user_are_named,
              checkpoints_keep_their_inputs, values_and_gradients_are_the_same, hooks_are_taken_off, nothing_is_kept_alive,
-             meta_counts_as_the_cpu_does, attention_counts_as_cuda_runs_it, attention_s_values_stay,
+             meta_counts_as_the_cpu_does, attention_counts_as_cuda_runs_it, dropout_on_meta_is_cuda_s, attention_s_values_stay,
              a_step_is_counted_as_by_hand, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
     test()
 done()

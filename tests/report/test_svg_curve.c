@@ -56,9 +56,9 @@ static void labels_of_near_marks_do_not_overlap_and_markup_is_escaped(void **sta
 {
     (void)state;
     char *text = picture(&curve);
-    assert_contains(text, "y=\"89.0\" font-size=\"12\" fill=\"#d0711c\">full &lt;a&gt;<");
+    assert_contains(text, "y=\"89.0\" font-size=\"12\" fill=\"#5a6570\">full &lt;a&gt;<");
     assert_contains(text,
-                    "y=\"113.0\" font-size=\"12\" fill=\"#d0711c\" text-anchor=\"end\">sqrt<");
+                    "y=\"113.0\" font-size=\"12\" fill=\"#5a6570\" text-anchor=\"end\">sqrt<");
     assert_contains(text, "text-anchor=\"end\">selective<"); /* at the right edge */
     assert_contains(text, ">a &amp; b<");
     mti_free(text);

@@ -1,11 +1,10 @@
 #!/bin/sh
-# The C examples of a page compile without warnings and run: readme.sh LIBMEMTAPE_SO PAGE.
-# 77 if there is no such page.
+# The C examples of a page compile without warnings, with what pkg-config says of the build folder, and run:
+# readme.sh LIBMEMTAPE_SO PAGE. 77 if there is no such page.
 set -eu
 library=$1
 page=$2
 [ -e "$page" ] || exit 77
-root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=$(cd "$(dirname "$library")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,9 +15,10 @@ awk -v work="$work" '
 inside { print > (work "/example" n ".c") }
 END { if (!n) { print "no example found"; exit 1 } }' "$page"
 
+flags=$(PKG_CONFIG_PATH=$folder/../meson-uninstalled pkg-config --cflags --libs memtape)
 for source in "$work"/*.c; do
-    gcc -std=c11 -Wall -Wextra -Werror -I"$root/include" -o "${source%.c}" "$source" \
-        -L"$folder" -Wl,-rpath,"$folder" -lmemtape
+    # shellcheck disable=SC2086
+    gcc -std=c11 -Wall -Wextra -Werror -o "${source%.c}" "$source" $flags -Wl,-rpath,"$folder"
     (cd "$work" && "${source%.c}") || {
         echo "${source##*/} of $page: exit status $?"
         exit 1

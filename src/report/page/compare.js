@@ -52,7 +52,8 @@ function compareSection(a, b, close) {
       compareRow("reserved", s.reserved, o.reserved),
       compareRow("saved for backward", a.report.saved.bytes, b.report.saved.bytes),
       compareRow("elements of parameters", a.report.params.count, b.report.params.count),
-      compareRow("FLOP of a step", workOf(a.report), workOf(b.report), counted)]));
+      ...a.report.flops && b.report.flops
+        ? [compareRow("FLOP of a step", workOf(a.report), workOf(b.report), counted)] : []]));
     const rows = savedDifferences(a, b);
     parts.push(h("h3", null, "Where what is kept differs"), rows.length
       ? table("Differences in what is kept", [["module", ""], ["op", "minor"], ["keeps", "minor"], ...columns.slice(1, 4)],

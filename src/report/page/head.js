@@ -70,7 +70,7 @@ function stepFacts({steady, saved, params, flops, capacity}) {
   return steady && facts([["Saved for backward", rounded(saved.bytes), plural(saved.storages, "storage")],
     ["Reserved", rounded(steady.reserved), "the allocator's segments"],
     ["Parameters", counted(params.count), scaled(params.bytes)],
-    ["Work of a step", work(workOf({flops})),
+    flops && ["Work of a step", work(workOf({flops})),
       flops.recompute ? work(flops.recompute) + " of it again" : "nothing computed twice"],
     capacity && ["Capacity", rounded(capacity)]]);
 }

@@ -25,6 +25,8 @@ void mti_pickle_begin(mti_pickle *p, mti_file *file)
 
 void mti_pickle_end(mti_pickle *p) { put_opcode(p, '.'); }
 
+void mti_pickle_free(mti_pickle *p) { mti_name_index_free(&p->keys); }
+
 /* ---- values ---- */
 
 void mti_pickle_int(mti_pickle *p, int64_t value)
@@ -75,7 +77,7 @@ void mti_pickle_pair(mti_pickle *p, int64_t a, int64_t b)
 /* ---- lists and dictionaries ---- */
 
 void mti_pickle_list(mti_pickle *p) { put_opcode(p, ']'); }
-void mti_pickle_dict(mti_pickle *p) { put_opcode(p, '}'); }
+void mti_pickle_dict(mti_pickle *p) { put(p, "}(", 2); }
 void mti_pickle_mark(mti_pickle *p) { put_opcode(p, '('); }
 void mti_pickle_append(mti_pickle *p) { put_opcode(p, 'e'); }
 void mti_pickle_set(mti_pickle *p) { put_opcode(p, 'u'); }
@@ -92,4 +94,21 @@ uint32_t mti_pickle_remember(mti_pickle *p)
 void mti_pickle_again(mti_pickle *p, uint32_t number)
 {
     put_number(p, number <= UINT8_MAX ? 'h' : 'j', number, number <= UINT8_MAX ? 1 : 4);
+}
+
+void mti_pickle_key(mti_pickle *p, const char *utf8)
+{
+    const size_t number = mti_name_index_find(&p->keys, utf8, strlen(utf8));
+    if (number != MTI_NO_PLACE) {
+        mti_pickle_again(p, (uint32_t)number);
+        return;
+    }
+    mti_pickle_text(p, utf8);
+    p->ok = mti_name_index_add(&p->keys, utf8, mti_pickle_remember(p)) && p->ok;
+}
+
+void mti_pickle_key_int(mti_pickle *p, const char *utf8, int64_t value)
+{
+    mti_pickle_key(p, utf8);
+    mti_pickle_int(p, value);
 }

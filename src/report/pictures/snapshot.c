@@ -13,38 +13,6 @@
 /* The viewer passes a batch as the arguments of one call, which JavaScript limits. */
 #define BATCH 1000
 
-/* Words that the file repeats; each is written once. */
-#define WORDS(_)                                                                                   \
-    _(action)                                                                                      \
-    _(addr)                                                                                        \
-    _(size)                                                                                        \
-    _(stream)                                                                                      \
-    _(frames)                                                                                      \
-    _(time_us)                                                                                     \
-    _(pool_id)                                                                                     \
-    _(alloc)                                                                                       \
-    _(free_requested)                                                                              \
-    _(free_completed)                                                                              \
-    _(segment_alloc)                                                                               \
-    _(segment_free)                                                                                \
-    _(segment_map)                                                                                 \
-    _(segment_unmap)                                                                               \
-    _(oom)                                                                                         \
-    _(device_free)                                                                                 \
-    _(filename)                                                                                    \
-    _(name)                                                                                        \
-    _(line)                                                                                        \
-    _(address)                                                                                     \
-    _(requested_size)                                                                              \
-    _(state)                                                                                       \
-    _(active_allocated)                                                                            \
-    _(inactive)
-
-#define ENUM(word) WORD_##word,
-enum { WORDS(ENUM) N_WORDS };
-#define TEXT(word) #word,
-static const char *const words[N_WORDS] = {WORDS(TEXT)};
-
 /* Where in the program something happens: strings that are never freed, compared by address. */
 typedef struct context {
     const char *op, *module, *phase;
@@ -70,12 +38,10 @@ typedef struct stretches {
 struct mti_snapshot {
     mti_pickle pickle;
     bool clocked;
-    double began;   /* seconds of the first event */
-    size_t n;       /* events so far */
-    size_t n_batch; /* entries in the batch that is open */
-    bool word_known[N_WORDS];
-    uint32_t word[N_WORDS]; /* numbers in the memo */
-    uint32_t no_frames, no_pool;
+    double began;     /* seconds of the first event */
+    size_t n;         /* events so far */
+    size_t n_batch;   /* entries in the batch that is open */
+    uint32_t no_pool; /* its number in the memo */
     bool pool_known;
     mti_hashmap context_at; /* a hash of addresses -> number of a context */
     MTI_VEC(context) contexts;
@@ -83,23 +49,11 @@ struct mti_snapshot {
     bool expands; /* some segment did */
 };
 
-/* ---- words ---- */
+static void put_key(mti_snapshot *s, const char *key) { mti_pickle_key(&s->pickle, key); }
 
-static void put_word(mti_snapshot *s, int word)
+static void put_int(mti_snapshot *s, const char *key, int64_t value)
 {
-    if (s->word_known[word]) {
-        mti_pickle_again(&s->pickle, s->word[word]);
-        return;
-    }
-    mti_pickle_text(&s->pickle, words[word]);
-    s->word[word] = mti_pickle_remember(&s->pickle);
-    s->word_known[word] = true;
-}
-
-static void put_int(mti_snapshot *s, int key, int64_t value)
-{
-    put_word(s, key);
-    mti_pickle_int(&s->pickle, value);
+    mti_pickle_key_int(&s->pickle, key, value);
 }
 
 /* The memory pool of all segments: the default one. */
@@ -120,12 +74,11 @@ static void put_frame(mti_snapshot *s, const char *file, const char *name)
 {
     mti_pickle *p = &s->pickle;
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
-    put_word(s, WORD_filename);
+    put_key(s, "filename");
     mti_pickle_text(p, file);
-    put_word(s, WORD_name);
+    put_key(s, "name");
     mti_pickle_text(p, name);
-    put_int(s, WORD_line, 0);
+    put_int(s, "line", 0);
     mti_pickle_set(p);
 }
 
@@ -173,7 +126,7 @@ static size_t context_of(mti_snapshot *s, const mt_mem_event *e)
 static void put_frames(mti_snapshot *s, size_t number)
 {
     context *c = &s->contexts.at[number];
-    put_word(s, WORD_frames);
+    put_key(s, "frames");
     if (c->frames != UINT32_MAX) {
         mti_pickle_again(&s->pickle, c->frames);
         return;
@@ -184,7 +137,7 @@ static void put_frames(mti_snapshot *s, size_t number)
 
 static void put_no_frames(mti_snapshot *s)
 {
-    put_word(s, WORD_frames);
+    put_key(s, "frames");
     mti_pickle_list(&s->pickle);
 }
 
@@ -308,24 +261,23 @@ static void next_in_batch(mti_snapshot *s)
 
 static int64_t address(uint64_t place) { return FIRST_ADDRESS + (int64_t)place; }
 
-static void put_entry(mti_snapshot *s, int action, const mt_mem_event *e, size_t number,
+static void put_entry(mti_snapshot *s, const char *action, const mt_mem_event *e, size_t number,
                       int64_t time_us)
 {
     mti_pickle *p = &s->pickle;
     bool oom = e->kind == MT_MEM_OOM;
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
-    put_word(s, WORD_action);
-    put_word(s, action);
+    put_key(s, "action");
+    put_key(s, action);
     if (oom)
-        put_int(s, WORD_device_free, e->room == SIZE_MAX ? 0 : (int64_t)e->room);
+        put_int(s, "device_free", e->room == SIZE_MAX ? 0 : (int64_t)e->room);
     else
-        put_int(s, WORD_addr, address(e->place));
-    put_int(s, WORD_size, (int64_t)e->requested);
-    put_int(s, WORD_stream, e->stream);
-    put_word(s, WORD_pool_id);
+        put_int(s, "addr", address(e->place));
+    put_int(s, "size", (int64_t)e->requested);
+    put_int(s, "stream", e->stream);
+    put_key(s, "pool_id");
     put_pool(s);
-    put_int(s, WORD_time_us, time_us);
+    put_int(s, "time_us", time_us);
     put_frames(s, number);
     mti_pickle_set(p);
     next_in_batch(s);
@@ -340,16 +292,16 @@ bool mti_snapshot_add(mti_snapshot *s, const mt_mem_event *e, double seconds)
     if (e->kind == MT_MEM_RECATEGORY) return true; /* PyTorch has no categories */
     size_t number = context_of(s, e);
     if (number == MTI_NO_PLACE || !follow(s, e, number)) return s->pickle.ok = false;
-    static const int actions[] = {[MT_MEM_ALLOC] = WORD_alloc,
-                                  [MT_MEM_FREE] = WORD_free_requested,
-                                  [MT_MEM_OOM] = WORD_oom,
-                                  [MT_MEM_SEGMENT_ALLOC] = WORD_segment_alloc,
-                                  [MT_MEM_SEGMENT_FREE] = WORD_segment_free,
-                                  [MT_MEM_SEGMENT_MAP] = WORD_segment_map,
-                                  [MT_MEM_SEGMENT_UNMAP] = WORD_segment_unmap};
+    static const char *const actions[] = {[MT_MEM_ALLOC] = "alloc",
+                                          [MT_MEM_FREE] = "free_requested",
+                                          [MT_MEM_OOM] = "oom",
+                                          [MT_MEM_SEGMENT_ALLOC] = "segment_alloc",
+                                          [MT_MEM_SEGMENT_FREE] = "segment_free",
+                                          [MT_MEM_SEGMENT_MAP] = "segment_map",
+                                          [MT_MEM_SEGMENT_UNMAP] = "segment_unmap"};
     put_entry(s, actions[e->kind], e, number, time_us);
     /* A block can be used again as soon as it is freed. */
-    if (e->kind == MT_MEM_FREE) put_entry(s, WORD_free_completed, e, number, time_us);
+    if (e->kind == MT_MEM_FREE) put_entry(s, "free_completed", e, number, time_us);
     return s->pickle.ok;
 }
 
@@ -359,27 +311,17 @@ static void put_block(mti_snapshot *s, uint64_t place, size_t size, const stretc
 {
     mti_pickle *p = &s->pickle;
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
-    put_int(s, WORD_address, address(place));
-    put_int(s, WORD_size, (int64_t)size);
-    put_int(s, WORD_requested_size, block ? (int64_t)block->requested : 0);
-    put_word(s, WORD_state);
-    put_word(s, block ? WORD_active_allocated : WORD_inactive);
+    put_int(s, "address", address(place));
+    put_int(s, "size", (int64_t)size);
+    put_int(s, "requested_size", block ? (int64_t)block->requested : 0);
+    put_key(s, "state");
+    put_key(s, block ? "active_allocated" : "inactive");
     if (block)
         put_frames(s, block->context);
     else
         put_no_frames(s);
     mti_pickle_set(p);
     next_in_batch(s);
-}
-
-/* A key of a segment or of the settings: these are few. */
-static void put_key(mti_snapshot *s, const char *key) { mti_pickle_text(&s->pickle, key); }
-
-static void put_key_int(mti_snapshot *s, const char *key, int64_t value)
-{
-    put_key(s, key);
-    mti_pickle_int(&s->pickle, value);
 }
 
 /* blocks[n]: in the segment, in order; what is between them is free. */
@@ -407,14 +349,13 @@ static void put_segment(mti_snapshot *s, const stretch *segment, const stretch *
         requested += (int64_t)blocks[i].requested;
     }
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
-    put_key_int(s, "device", 0);
-    put_int(s, WORD_address, address(segment->place));
-    put_key_int(s, "total_size", (int64_t)segment->size);
-    put_key_int(s, "allocated_size", active);
-    put_key_int(s, "active_size", active);
-    put_int(s, WORD_requested_size, requested);
-    put_int(s, WORD_stream, segment->stream);
+    put_int(s, "device", 0);
+    put_int(s, "address", address(segment->place));
+    put_int(s, "total_size", (int64_t)segment->size);
+    put_int(s, "allocated_size", active);
+    put_int(s, "active_size", active);
+    put_int(s, "requested_size", requested);
+    put_int(s, "stream", segment->stream);
     put_key(s, "segment_type");
     mti_pickle_text(p, segment->large ? "large" : "small");
     put_key(s, "segment_pool_id");
@@ -451,16 +392,16 @@ static void put_settings(mti_snapshot *s)
     mti_pickle *p = &s->pickle;
     put_key(s, "allocator_settings");
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
     put_key(s, "PYTORCH_CUDA_ALLOC_CONF");
     mti_pickle_text(p, s->expands ? "expandable_segments:True" : "");
-    put_key_int(s, "max_split_size", -1); /* no limit */
+    put_int(s, "max_split_size", -1); /* no limit */
     put_key(s, "garbage_collection_threshold");
     mti_pickle_real(p, 0);
     put_key(s, "expandable_segments");
     mti_pickle_bool(p, s->expands);
     put_key(s, "roundup_power2_divisions");
     mti_pickle_dict(p);
+    mti_pickle_set(p);
     mti_pickle_set(p);
 }
 
@@ -470,10 +411,8 @@ static void begin(mti_snapshot *s, const char *kind)
 {
     mti_pickle *p = &s->pickle;
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
     put_key(s, "memtape"); /* no key of PyTorch's */
     mti_pickle_dict(p);
-    mti_pickle_mark(p);
     put_key(s, "schema");
     mti_pickle_text(p, "memtape.snapshot/1");
     put_key(s, "device");
@@ -511,6 +450,7 @@ static void free_all(mti_snapshot *s)
     mti_free(s->contexts.at);
     free_stretches(&s->blocks);
     free_stretches(&s->segments);
+    mti_pickle_free(&s->pickle);
     mti_free(s);
 }
 

@@ -10,10 +10,8 @@
 static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style *style)
 {
     const mt_plan_formula *f = &c->formula;
-    char scaled[MTI_NUMBER], title[40];
-    snprintf(title, sizeof title, "%c%s", f->name[0] - 'a' + 'A', f->name + 1);
-    mti_heading(out, style, "%s: %s = %s %s", title, f->text, mti_scaled(scaled, (double)f->value),
-                f->unit);
+    mti_heading(out, style, "%c%s: %s = %s %s", f->name[0] - 'a' + 'A', f->name + 1, f->text,
+                MTI_SCALED((double)f->value), f->unit);
     mti_print_wrapped(out, 2, style->width, f->source);
     mti_table *t = mti_table_new("lrw", NULL);
     mti_equation_row(t, " ", f->value, "the formula");
@@ -51,11 +49,8 @@ static bool print_components(const mti_plan_result *p, FILE *out, const mti_styl
     mti_table *t = mti_table_new("llrrr", headings);
     for (int i = 0; i < p->n_components; i++) {
         const mt_plan_component *c = &p->components[i];
-        mti_table_cell(t, "%s", c->name);
-        mti_table_cell(t, "%s", c->text);
-        mti_table_bytes(t, c->each);
-        mti_table_cell(t, "x %lld", (long long)c->times);
-        mti_table_bytes(t, c->times * c->each);
+        mti_table_cells(t, "%s|%s|%s|x %lld|%s", c->name, c->text, MTI_THOUSANDS(c->each),
+                        (long long)c->times, MTI_THOUSANDS(c->times * c->each));
     }
     fputs("\n", out);
     return mti_table_finish(t, out, style);
@@ -64,10 +59,10 @@ static bool print_components(const mti_plan_result *p, FILE *out, const mti_styl
 static void print_training(const mti_plan_result *p, FILE *out)
 {
     double formula, counted;
-    char tokens[MTI_NUMBER], by_formula[MTI_NUMBER], as_counted[MTI_NUMBER];
+    char by_formula[MTI_NUMBER], as_counted[MTI_NUMBER];
     if (!mti_plan_training(p, &formula, &counted)) return;
     mti_print(out, "Training on %s tokens takes %s FLOP by the formula, %s as counted.\n",
-              mti_scaled(tokens, p->options->tokens), mti_power_of_ten(by_formula, formula),
+              MTI_SCALED(p->options->tokens), mti_power_of_ten(by_formula, formula),
               mti_power_of_ten(as_counted, counted));
 }
 
@@ -81,10 +76,9 @@ static void print_cache_share(const mti_plan_result *p, FILE *out)
 static void print_parts(const mti_plan_result *p, FILE *out)
 {
     const mt_flops *f = &p->flops;
-    char forward[MTI_NUMBER], backward[MTI_NUMBER], again[MTI_NUMBER];
     mti_print(out, "Of these: forward %s, backward %s, recomputed %s.\n",
-              mti_scaled(forward, (double)f->forward), mti_scaled(backward, (double)f->backward),
-              mti_scaled(again, (double)f->recompute));
+              MTI_SCALED((double)f->forward), MTI_SCALED((double)f->backward),
+              MTI_SCALED((double)f->recompute));
 }
 
 /* ---- bytes for each parameter ---- */
@@ -94,18 +88,13 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
     static const char *const headings[] = {"training in", "parameter", "gradient",
                                            "optimizer",   "together",  "in all"};
     double n = (double)mti_plan_find(p, "parameters")->measured;
-    char scaled[MTI_NUMBER];
     const mt_plan_regime *r;
     mti_heading(out, style, "Bytes that each parameter takes, whatever the batch");
     mti_table *t = mti_table_new("lrrrrr", headings);
     for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
         double each = r->parameter + r->gradient + r->optimizer;
-        mti_table_cell(t, "%s%s", r->name, r->options ? "" : " *");
-        mti_table_cell(t, "%g", r->parameter);
-        mti_table_cell(t, "%g", r->gradient);
-        mti_table_cell(t, "%g", r->optimizer);
-        mti_table_cell(t, "%g", each);
-        mti_table_cell(t, "%s", mti_scaled(scaled, each * n));
+        mti_table_cells(t, "%s%s|%g|%g|%g|%g|%s", r->name, r->options ? "" : " *", r->parameter,
+                        r->gradient, r->optimizer, each, MTI_SCALED(each * n));
         mti_table_ink(t, MTI_DIM);
         mti_table_note(t, 0, "  %s", r->source);
     }
@@ -121,12 +110,10 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
 static void print_time(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     double formula_s, measured_s;
-    char tokens[MTI_NUMBER], rate[MTI_NUMBER];
     const mti_plan_options *o = p->options;
     if (!mti_plan_time(p, &formula_s, &measured_s)) return;
-    mti_heading(out, style, "Time: %s tokens on %lld x %sFLOP/s at %g %%",
-                mti_scaled(tokens, o->tokens), (long long)o->devices,
-                mti_scaled(rate, o->flops_rate), 100 * o->utilisation);
+    mti_heading(out, style, "Time: %s tokens on %lld x %sFLOP/s at %g %%", MTI_SCALED(o->tokens),
+                (long long)o->devices, MTI_SCALED(o->flops_rate), 100 * o->utilisation);
     fputs("  Narayanan et al. 2021, 5.1: operations / (devices x FLOP/s reached)\n", out);
     mti_print(out, "  %.2f days by the formula for FLOPs\n  %.2f days by what the ops counted\n",
               formula_s / DAY, measured_s / DAY);
@@ -140,7 +127,6 @@ static void print_time(const mti_plan_result *p, FILE *out, const mti_style *sty
 static void print_fit(const mti_largest *fit, const char *what, const char *at, int64_t other,
                       FILE *out)
 {
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     if (fit->largest == 0) {
         mti_print(out, "  %s at %s=%lld: none, not even 1 fits (%d run%s)\n", what, at,
                   (long long)other, fit->runs, fit->runs == 1 ? "" : "s");
@@ -148,8 +134,7 @@ static void print_fit(const mti_largest *fit, const char *what, const char *at, 
     }
     mti_print(out, "  %s at %s=%lld: %s%lld; peak %s, reserved %s (%d runs", what, at,
               (long long)other, fit->refused ? "" : "at least ", (long long)fit->largest,
-              mti_thousands(peak, (int64_t)fit->need.peak),
-              mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs);
+              MTI_THOUSANDS(fit->need.peak), MTI_THOUSANDS(fit->need.reserved), fit->runs);
     if (fit->refused) fprintf(out, "; %lld was refused", (long long)fit->refused);
     fputs(")\n", out);
 }
@@ -157,10 +142,9 @@ static void print_fit(const mti_largest *fit, const char *what, const char *at, 
 static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     const mti_workload *w = p->workload;
-    char bytes[MTI_NUMBER];
     if (!w->device.capacity) return;
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
-                mti_thousands(bytes, (int64_t)w->device.capacity));
+                MTI_THOUSANDS(w->device.capacity));
     print_fit(&p->batch, "largest batch", "s", w->seq, out);
     if (mti_plan_find(p, "states"))
         fprintf(out,
@@ -216,21 +200,21 @@ static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
     static const char *const all[] = {"", "formula", "says", "measured on meta"};
     static const char *const measured[] = {"", "measured on meta", "", ""};
     double given = p->options->parameters;
-    char scaled[MTI_NUMBER];
     mti_table *t = mti_table_new(verbose ? "lwrr" : "lrrl", verbose ? all : measured);
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         bool counts = !strcmp(c->formula.name, "parameters") && given == 0;
         if (!strcmp(c->formula.name, "parameters in brief")) continue;
+        const char *exact = MTI_THOUSANDS(c->measured);
         mti_table_cell(t, "%s%s", c->formula.name, counts ? ", N" : "");
-        if (verbose) mti_table_cell(t, "%s", c->formula.text);
-        mti_table_cell(t, "%s",
-                       mti_scaled(scaled, (double)(verbose ? c->formula.value : c->measured)));
-        mti_table_bytes(t, c->measured);
-        if (!verbose) mti_table_cell(t, "%s", c->formula.unit);
+        if (verbose)
+            mti_table_cells(t, "%s|%s|%s", c->formula.text, MTI_SCALED((double)c->formula.value),
+                            exact);
+        else
+            mti_table_cells(t, "%s|%s|%s", MTI_SCALED((double)c->measured), exact, c->formula.unit);
     }
     if (!mti_table_finish(t, out, style)) return false;
-    if (given > 0) mti_print(out, "  N = %s parameters, as given\n", mti_scaled(scaled, given));
+    if (given > 0) mti_print(out, "  N = %s parameters, as given\n", MTI_SCALED(given));
     if (verbose) print_letters(p, out, style);
     return true;
 }

@@ -60,15 +60,20 @@ void mti_progress_line(const mti_progress *p, int64_t done, const char *text, ch
              mti_duration(left, seconds_left(p, done, mti_now())));
 }
 
+bool mti_progress_due(const mti_progress *p, int64_t done)
+{
+    bool due = p->style.live ? mti_now() - p->drawn >= REDRAW_S : done % p->every == 0;
+    return !p->quiet && (due || done == p->total);
+}
+
 void mti_progress_step(mti_progress *p, int64_t done, const char *text)
 {
-    if (p->quiet) return;
+    if (!mti_progress_due(p, done)) return;
     double now = mti_now();
     if (p->style.live) {
-        if (done < p->total && now - p->drawn < REDRAW_S) return;
         p->drawn = now;
         draw_bar(p, done, text, seconds_left(p, done, now));
-    } else if (done % p->every == 0 || done == p->total) {
+    } else {
         char line[512];
         mti_progress_line(p, done, text, line, sizeof line);
         mti_print(p->out, "%s\n", line);

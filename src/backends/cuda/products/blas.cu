@@ -39,6 +39,9 @@ struct plan_key {
     int align_a, align_b, align_c, align_vector;
 };
 
+/* Which form of a product with sums is faster, as its first call found. */
+enum sums_form { SUMS_UNTIMED, SUMS_IN_ONE, SUMS_APART };
+
 struct plan {
     struct plan *next;
     struct plan_key key;
@@ -46,6 +49,7 @@ struct plan {
     lt_layout_t a, b, c;
     bool offered; /* whether the library has such a product; false only with an epilogue */
     lt_algo algo;
+    enum sums_form form;
 };
 
 struct mti_cublas {
@@ -434,20 +438,31 @@ static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, do
  * What else a product does with a vector; two launches where the library refuses it, as with rows
  * or columns of one element, or a heuristic finds none: which is kept as a plan of its own. */
 
-/* Gives the product this epilogue if one launch can do it all; false on failure. */
-static bool add_epilogue(mti_ctx *ctx, struct product *g, uint32_t epilogue, const void *vector)
+/* Calls use(plan) with the product's plan; false on failure. */
+template <class Use> static bool with_plan(mti_ctx *ctx, const struct product *g, const Use &use)
 {
-    if (!g->k || g->dtype == MT_F64 || g->batch_rank > 1 || alignment(vector) < VECTOR_ALIGN)
-        return true;
-    g->epilogue = epilogue, g->vector = vector;
     const int64_t none[MT_MAX_RANK] = {};
     struct operands at = operands_of(g, none);
     struct plan_key key = key_of(g, &at);
     pthread_mutex_lock(&ctx->blas->lock);
     struct plan *p = load(ctx->blas) ? plan_for(ctx, g, &key) : NULL;
-    if (p && !p->offered) g->epilogue = LT_EPILOGUE_NONE, g->vector = NULL;
+    if (p) use(p);
     pthread_mutex_unlock(&ctx->blas->lock);
     return p != NULL;
+}
+
+/* Gives the product this epilogue if one launch can do it all, and as fast as two; false on
+ * failure. *form: the plan's. */
+static bool add_epilogue(mti_ctx *ctx, struct product *g, uint32_t epilogue, const void *vector,
+                         enum sums_form *form)
+{
+    if (!g->k || g->dtype == MT_F64 || g->batch_rank > 1 || alignment(vector) < VECTOR_ALIGN)
+        return true;
+    g->epilogue = epilogue, g->vector = vector;
+    bool offered = true;
+    bool ok = with_plan(ctx, g, [&](struct plan *p) { offered = p->offered, *form = p->form; });
+    if (!offered || *form == SUMS_APART) g->epilogue = LT_EPILOGUE_NONE, g->vector = NULL;
+    return ok;
 }
 
 /* The bias, repeated for every row, as a view of c's shape. */
@@ -466,7 +481,9 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
     if (!mti_view_count(c)) return true;
     struct product g;
     bool row_major = read_views(&g, a, b, c);
-    if (bias && row_major && !add_epilogue(ctx, &g, LT_EPILOGUE_BIAS, bias->data)) return false;
+    enum sums_form form = SUMS_UNTIMED;
+    if (bias && row_major && !add_epilogue(ctx, &g, LT_EPILOGUE_BIAS, bias->data, &form))
+        return false;
     /* cuBLASLt adds a bias along its rows only, and none in f64. Otherwise c is first set to the
      * bias, so that it is still rounded once (twice for 16 bits with beta = 1). */
     if (bias && !g.vector) {
@@ -481,7 +498,11 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
 
 /* ---- a product, and the sums of its first operand's rows ----
  * For a row-major c that operand is cuBLASLt's second matrix, whose columns LT_EPILOGUE_SUMS_B adds
- * up over k, in f32. */
+ * up over k, in f32. On some GPUs that is much slower than a sum of its own, so a plan's first call
+ * that is not captured runs both. */
+
+#define TIMED_RUNS  3
+#define MUCH_SLOWER 1.25f /* what is nearly as fast stays: bits should not depend on chance */
 
 size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b,
                                   const mti_view *c)
@@ -492,16 +513,62 @@ size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_vie
     return product > sum ? product : sum;
 }
 
+struct sums_call {
+    mti_ctx *ctx;
+    const mti_view *a, *b, *c, *sums;
+    void *scratch;
+    struct product g;
+};
+
+static bool in_one(const struct sums_call *s)
+{
+    return multiply_all(s->ctx, &s->g, 1, 0, s->scratch);
+}
+
+static bool apart(const struct sums_call *s)
+{
+    mti_view x, y;
+    mti_view_sums(s->a, s->sums, &x, &y);
+    return mti_cuda_gemm(s->ctx, 1, s->a, s->b, 0, s->c, NULL, s->scratch, 0) &&
+           mti_cuda_sum(s->ctx, 1, &x, &y, s->scratch);
+}
+
+/* The first run loads kernels. */
+static bool time_runs(const struct sums_call *s, bool (*run)(const struct sums_call *),
+                      cudaEvent_t begin, cudaEvent_t end, float *ms)
+{
+    bool ok = run(s) && mti_cuda_ok(cudaEventRecord(begin, s->ctx->stream), "recording an event");
+    for (int i = 0; ok && i < TIMED_RUNS; i++) ok = run(s);
+    return ok && mti_cuda_ok(cudaEventRecord(end, s->ctx->stream), "recording an event") &&
+           mti_cuda_wait_for_ranks(s->ctx) &&
+           mti_cuda_ok(cudaEventSynchronize(end), "timing a product") &&
+           mti_cuda_ok(cudaEventElapsedTime(ms, begin, end), "timing a product");
+}
+
+/* Runs both forms, and notes which is faster. */
+static bool choose_form(const struct sums_call *s, enum sums_form *form)
+{
+    cudaEvent_t begin = NULL, end = NULL;
+    float one_ms = 0, apart_ms = 0;
+    bool ok = mti_cuda_ok(cudaEventCreateWithFlags(&begin, cudaEventDefault), "an event") &&
+              mti_cuda_ok(cudaEventCreateWithFlags(&end, cudaEventDefault), "an event") &&
+              time_runs(s, in_one, begin, end, &one_ms) &&
+              time_runs(s, apart, begin, end, &apart_ms);
+    if (begin) cudaEventDestroy(begin);
+    if (end) cudaEventDestroy(end);
+    *form = one_ms > MUCH_SLOWER * apart_ms ? SUMS_APART : SUMS_IN_ONE;
+    return ok && with_plan(s->ctx, &s->g, [&](struct plan *p) { p->form = *form; });
+}
+
 bool mti_cuda_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c,
                         const mti_view *sums, void *scratch, size_t)
 {
-    struct product g;
-    if (read_views(&g, a, b, c) && mti_view_count(c) && !g.batch_rank &&
-        !add_epilogue(ctx, &g, LT_EPILOGUE_SUMS_B, sums->data))
+    struct sums_call s = {ctx, a, b, c, sums, scratch, {}};
+    enum sums_form form = SUMS_UNTIMED;
+    if (read_views(&s.g, a, b, c) && mti_view_count(c) && !s.g.batch_rank &&
+        !add_epilogue(ctx, &s.g, LT_EPILOGUE_SUMS_B, sums->data, &form))
         return false;
-    if (g.vector) return multiply_all(ctx, &g, 1, 0, scratch);
-    mti_view x, y;
-    mti_view_sums(a, sums, &x, &y);
-    return mti_cuda_gemm(ctx, 1, a, b, 0, c, NULL, scratch, 0) &&
-           mti_cuda_sum(ctx, 1, &x, &y, scratch);
+    if (!s.g.vector) return apart(&s);
+    if (form == SUMS_UNTIMED && !mti_noting(ctx) && !choose_form(&s, &form)) return false;
+    return form == SUMS_APART ? apart(&s) : in_one(&s);
 }

@@ -1,12 +1,16 @@
 /* max.cu: the largest element over the trailing dimensions of x, and its index. Neighbouring
  * threads read neighbouring elements: if the searched dimensions are contiguous, a warp or a
- * block per element of y, in 16-byte pieces; if y's last dimension is, a thread per element. */
+ * block per element of y, in 16-byte pieces; if y's last dimension is, a thread per element. Where
+ * elements of y are few and each has many to choose from, blocks share one: each leaves the largest
+ * of its part on a desk, and a second kernel takes the largest of these. */
+#include "backends/cuda/device/desk.h"
 #include "backends/cuda/rows/dims.cuh"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/rows/reduce.cuh"
 
-#define BLOCK 256
-#define WARP  32
+#define BLOCK      256
+#define WARP       32
+#define LEAST_PART 8192 /* elements, for each of the blocks that share one of y */
 
 static int64_t step_of(const mti_view_dims &d)
 {
@@ -18,7 +22,10 @@ struct max_job {
     void *y;
     int64_t *index; /* null: not needed */
     mti_view_dims kept, searched;
-    int team_size; /* threads per element of y */
+    int team_size; /* threads per element of y, of a block */
+    int parts;     /* blocks per element of y, each with `part` of the searched elements */
+    int64_t part;
+    mti_desk *desk;
 };
 
 template <class A> struct largest {
@@ -76,14 +83,15 @@ static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int
     return best;
 }
 
-/* The same of every team_size-th element. */
+/* The same of elements first, first + team_size, ... below end. */
 template <class T>
 static __device__ __forceinline__ largest<mti_wide<T>> of_elements(const T *x,
                                                                    const mti_view_dims &searched,
-                                                                   int rank, int team_size)
+                                                                   int64_t first, int64_t end,
+                                                                   int team_size)
 {
     largest<mti_wide<T>> best = {0, -1};
-    for (int64_t r = rank; r < searched.count; r += team_size)
+    for (int64_t r = first; r < end; r += team_size)
         take(best, mti_widen(x[mti_offset_of(searched, r)]), r);
     return best;
 }
@@ -97,9 +105,12 @@ __global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
     int64_t k = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / job.team_size;
     bool live = k < job.kept.count;
     const T *x = static_cast<const T *>(job.x) + (live ? mti_offset_of(job.kept, k) : 0);
+    int64_t begin = blockIdx.y * job.part, left = job.searched.count - begin;
+    int64_t n = left < job.part ? left : job.part;
     largest<A> best = {(A)0, -1};
-    if (live && DENSE) best = of_chunks(x, job.searched.count, rank, job.team_size);
-    if (live && !DENSE) best = of_elements(x, job.searched, rank, job.team_size);
+    if (live && DENSE) best = of_chunks(x + begin, n, rank, job.team_size);
+    if (DENSE && best.at >= 0) best.at += begin;
+    if (live && !DENSE) best = of_elements(x, job.searched, begin + rank, begin + n, job.team_size);
     best = of_warp(best);
     if (job.team_size == BLOCK) {
         if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;
@@ -107,7 +118,24 @@ __global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
         for (int i = 0; i < BLOCK / WARP; i++) best = larger(best, of_warps[i]);
     }
     if (!live || rank != 0) return;
+    if (job.parts > 1) {
+        job.desk->sum[k * job.parts + blockIdx.y] = (double)best.value;
+        job.desk->count[k * job.parts + blockIdx.y] = best.at;
+        return;
+    }
     static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
+    if (job.index) job.index[k] = best.at;
+}
+
+template <class T> __global__ void __launch_bounds__(WARP) max_of_parts(const max_job job)
+{
+    int64_t k = blockIdx.x, first = k * job.parts;
+    largest<double> best = {0, -1};
+    for (int p = (int)threadIdx.x; p < job.parts; p += WARP)
+        best = larger(best, {job.desk->sum[first + p], job.desk->count[first + p]});
+    best = of_warp(best);
+    if (threadIdx.x != 0) return;
+    static_cast<T *>(job.y)[k] = mti_narrow<T>((mti_wide<T>)best.value);
     if (job.index) job.index[k] = best.at;
 }
 
@@ -117,7 +145,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_columns(const
     int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= job.kept.count) return; /* no barrier follows */
     const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.kept, k);
-    largest<A> best = of_elements(x, job.searched, 0, 1);
+    largest<A> best = of_elements(x, job.searched, 0, job.searched.count, 1);
     static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
     if (job.index) job.index[k] = best.at;
 }
@@ -127,6 +155,14 @@ template <class T> static bool dense(const max_job &job)
 {
     const mti_view_dims &d = job.searched;
     return d.rank == 1 && d.stride[0] == 1 && d.count < (int64_t)(((uint64_t)1 << 35) / sizeof(T));
+}
+
+/* By the shape alone. */
+static int parts_of(const max_job &job)
+{
+    int64_t parts = job.searched.count / LEAST_PART, most = MTI_DESK_SLOTS / job.kept.count;
+    parts = parts < most ? parts : most;
+    return parts < 1 ? 1 : (int)parts;
 }
 
 extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
@@ -142,13 +178,22 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     bool columns =
         job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
     job.team_size = columns ? 1 : job.searched.count > 16 * WARP ? BLOCK : WARP;
-    unsigned blocks = mti_blocks((job.kept.count * job.team_size + BLOCK - 1) / BLOCK);
+    job.parts = job.team_size == BLOCK ? parts_of(job) : 1;
+    job.part = (job.searched.count + job.parts - 1) / job.parts;
+    mti_borrowed_desk own(ctx);
+    if (!own.place) return false;
+    job.desk = own.place->desk;
+    dim3 grid(mti_blocks((job.kept.count * job.team_size + BLOCK - 1) / BLOCK),
+              (unsigned)job.parts);
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto max_forward = columns         ? max_of_columns<T>
                            : dense<T>(job) ? max_of_rows<T, true>
                                            : max_of_rows<T, false>;
-        return MTI_LAUNCH(ctx, max_forward, blocks, BLOCK, 0, job);
+        auto max_join = max_of_parts<T>;
+        return MTI_LAUNCH(ctx, max_forward, grid, BLOCK, 0, job) &&
+               (job.parts == 1 ||
+                MTI_LAUNCH(ctx, max_join, mti_blocks(job.kept.count), WARP, 0, job));
     });
 }
 
