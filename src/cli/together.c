@@ -34,7 +34,8 @@ mti_launch mti_launch_get(void)
     return (mti_launch){1, 0, NULL};
 }
 
-bool mti_launch_reached(void)
+/* Whether the launcher's pipe is open, if it has one (PMI-1). MPICH ends a process without it. */
+static bool is_reached(void)
 {
     const char *fd = getenv("PMI_FD");
     return !fd || fcntl(atoi(fd), F_GETFD) >= 0;
@@ -143,7 +144,7 @@ static bool has_addresses(void)
 /* With an MPI that is not the launcher's each process would be the only one. */
 static mt_comm *open_world(const mti_launch *l)
 {
-    if (!mti_launch_reached())
+    if (!is_reached())
         return mti_fail_null(MT_ERR_UNSUPPORTED,
                              "PMI_FD, the pipe to mpirun, is not open: a program between has "
                              "closed it, or mpirun is gone; start this one by mpirun itself, or "

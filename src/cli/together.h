@@ -14,9 +14,6 @@ typedef struct mti_launch {
 /* By the variables that MPI's launchers set for each process. */
 mti_launch mti_launch_get(void);
 
-/* Whether the launcher's pipe is open, if it has one (PMI-1). MPICH ends a process without it. */
-bool mti_launch_reached(void);
-
 /* Lets the launcher end all ranks, also before this one has joined them: MPICH's waits for ever for
  * a process that has ended without a word. (PMI-1; others end all by themselves.) */
 void mti_launch_abort(int status);

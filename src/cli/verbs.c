@@ -1,5 +1,5 @@
-/* verbs.c: what the verbs have of their own in their options, what several of them do, and `memtape
- * ranks`: what a rank keeps of four large models, technique by technique. */
+/* verbs.c: what the verbs have of their own in their options, and `memtape ranks`: what a rank
+ * keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
 #include "fit/fit.h"
 #include "report/page.h"
@@ -23,21 +23,6 @@ const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
         [MTI_SERVE] = &mti_serve_rules,
     };
     return all[verb];
-}
-
-int mti_report_failure(const mti_options *o)
-{
-    const char *text = mt_last_error();
-    mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
-              *text ? text : "failed without an error message");
-    return MTI_EXIT_FAILED;
-}
-
-mt_device *mti_open_device(const mti_workload *w)
-{
-    mt_device *device = mti_device_make(&w->device);
-    if (device) mt_seed(device, w->seed);
-    return device;
 }
 
 int mti_ranks(const mti_options *o)

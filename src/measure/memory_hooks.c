@@ -8,7 +8,8 @@ static bool hooks_wanted(const mti_memory_options *options)
     return options && (options->offload || options->compress);
 }
 
-bool mti_memory_is_plain(const mti_memory_options *options)
+/* Whether the tape keeps what it keeps without options. */
+static bool is_plain(const mti_memory_options *options)
 {
     return !options || (!options->checkpoint && !options->budget && !hooks_wanted(options) &&
                         !options->amp && !options->lora_rank);
@@ -16,7 +17,7 @@ bool mti_memory_is_plain(const mti_memory_options *options)
 
 static bool is_default(const mti_memory_options *options)
 {
-    return mti_memory_is_plain(options) &&
+    return is_plain(options) &&
            (!options || (!options->master && !options->f32_gradients && options->loss_scale == 0));
 }
 

@@ -62,7 +62,4 @@ bool mti_memory_hooks_end(mti_memory_hooks *p);
 /* After a backward: completes p->memory_stats. */
 bool mti_memory_hooks_report(mti_memory_hooks *p);
 
-/* Whether the tape keeps what it keeps without options. */
-bool mti_memory_is_plain(const mti_memory_options *options);
-
 #endif

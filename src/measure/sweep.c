@@ -8,6 +8,16 @@
 #include "measure/sweep.h"
 #include "memtape/ops.h"
 
+/* ---- all gradients of a step ---- */
+
+typedef struct gradient {
+    char *name;
+    size_t n;
+    double *at; /* exact: every dtype of ours fits */
+} gradient;
+
+typedef MTI_VEC(gradient) gradients;
+
 /* Copies `from` to f64, through a separate device, so that the measured one allocates nothing. */
 static bool widen(double *to, const mt_tensor *from, mt_device *separate)
 {
@@ -24,22 +34,23 @@ static bool widen(double *to, const mt_tensor *from, mt_device *separate)
     return ok;
 }
 
-static bool take(mti_gradients *g, const char *name, const mt_tensor *of, mt_device *separate)
+static bool take(gradients *g, const char *name, const mt_tensor *of, mt_device *separate)
 {
     const mt_tensor *grad = mt_grad(of);
     if (!grad) return true;
-    mti_gradient *slot = MTI_RESERVE(g) ? &g->at[g->n++] : NULL;
+    gradient *slot = MTI_RESERVE(g) ? &g->at[g->n++] : NULL;
     if (!slot) return false;
     size_t n = (size_t)mt_numel(grad);
-    *slot = (mti_gradient){.name = mti_strdup(name), .n = n, .at = mti_malloc(n * sizeof(double))};
+    *slot = (gradient){.name = mti_strdup(name), .n = n, .at = mti_malloc(n * sizeof(double))};
     return slot->name && slot->at && widen(slot->at, grad, separate);
 }
 
-bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale)
+/* Takes the gradients of parameters and input, divided by scale. */
+static bool gradients_take(gradients *g, const mti_subject *s, double scale)
 {
     const mt_named_tensor *params;
     size_t n;
-    *g = (mti_gradients){0};
+    *g = (gradients){0};
     mt_device *separate = mt_device_open("cpu");
     bool ok = separate && take(g, "input", s->input, separate) &&
               mt_module_params(s->stage.model, &params, &n) == MT_OK;
@@ -50,29 +61,29 @@ bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale)
     return ok;
 }
 
-void mti_gradients_free(mti_gradients *g)
+static void gradients_free(gradients *g)
 {
     for (size_t i = 0; i < g->n; i++) {
         mti_free(g->at[i].name);
         mti_free(g->at[i].at);
     }
     mti_free(g->at);
-    *g = (mti_gradients){0};
+    *g = (gradients){0};
 }
 
-static const mti_gradient *partner(const mti_gradients *g, const mti_gradient *of)
+static const gradient *partner(const gradients *g, const gradient *of)
 {
     for (size_t i = 0; i < g->n; i++)
         if (g->at[i].n == of->n && !strcmp(g->at[i].name, of->name)) return &g->at[i];
     return NULL;
 }
 
-mti_gradient_difference mti_gradients_compare(const mti_gradients *a, const mti_gradients *b)
+static mti_gradient_difference gradients_compare(const gradients *a, const gradients *b)
 {
     mti_gradient_difference d = {.same_bits = true};
     double off = 0, size = 0;
     for (size_t i = 0; i < a->n; i++) {
-        const mti_gradient *x = &a->at[i], *y = partner(b, x);
+        const gradient *x = &a->at[i], *y = partner(b, x);
         if (!y) continue;
         d.compared++;
         d.same_bits = d.same_bits && !memcmp(x->at, y->at, x->n * sizeof *x->at);
@@ -96,7 +107,7 @@ typedef struct sweep {
     mti_sweep_result *results;
     int64_t turns;
     double *seconds; /* [n][turns] */
-    mti_gradients first, now;
+    gradients first, now;
     double loss;
 } sweep;
 
@@ -104,8 +115,8 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
 {
     sweep *w = user;
     w->loss = loss;
-    mti_gradients_free(&w->now);
-    return !mt_device_has_data(s->device) || mti_gradients_take(&w->now, s, scale);
+    gradients_free(&w->now);
+    return !mt_device_has_data(s->device) || gradients_take(&w->now, s, scale);
 }
 
 static void summarise(mti_sweep_result *r, const mti_measurement *m)
@@ -143,8 +154,8 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
         !balanced(r, &m->growth))
         return false;
     if (!has_data) return true;
-    if (i == 0) w->first = w->now, w->now = (mti_gradients){0};
-    r->off = mti_gradients_compare(&w->first, i ? &w->now : &w->first);
+    if (i == 0) w->first = w->now, w->now = (gradients){0};
+    r->off = gradients_compare(&w->first, i ? &w->now : &w->first);
     return true;
 }
 
@@ -230,8 +241,8 @@ bool mti_sweep_run(const mti_sweep_entry *entries, size_t n, mti_sweep_result *r
         if (entries[i].steps > w.turns) w.turns = entries[i].steps;
     w.seconds = mti_calloc(n * (size_t)w.turns, sizeof *w.seconds);
     bool ok = w.seconds && check_room(&w, advice) && run_all(&w, listener);
-    mti_gradients_free(&w.first);
-    mti_gradients_free(&w.now);
+    gradients_free(&w.first);
+    gradients_free(&w.now);
     mti_free(w.seconds);
     return ok;
 }

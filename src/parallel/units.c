@@ -33,6 +33,7 @@ struct mti_unit {
     bool is_gathered;
     size_t n_kept;          /* saved parameters, of all forwards */
     size_t n_grads;         /* that have come */
+    mt_dtype sum_type;      /* in which they are summed as one */
     mt_dtype products;      /* in which those that came, or are coming, were gathered */
     mti_pass *running;      /* whose forward runs; NULL: none */
     const mti_pass *holder; /* with the end of which the parameters are let go */
@@ -84,7 +85,7 @@ static void let_go(mti_unit *u)
     if (u->all->last_gathered == u) u->all->last_gathered = NULL;
 }
 
-/* Of a backward that failed. */
+/* Lets go of what a backward that failed had collected. */
 static void drop_grads(mti_unit *u)
 {
     for (size_t i = 0; i < u->params.n; i++) {
@@ -277,17 +278,17 @@ static bool gather_root(mti_unit *u, mt_dtype products)
 
 /* ---- gradients ---- */
 
-/* The type in which the unit's gradients are summed as one; false: they differ in it, and each is
- * summed by itself, as are those that are kept in another type than they are summed in. */
-static bool sum_type(const mti_unit *u, mt_dtype products, mt_dtype *dtype)
+/* Whether the unit's gradients can be summed as one, and in which type. Where they differ in it, or
+ * are kept in another type than they are summed in, each is summed by itself. */
+static bool find_sum_type(mti_unit *u, mt_dtype products)
 {
     size_t n = 0;
     for (size_t i = 0; i < u->params.n; i++) {
         const param *p = &u->params.at[i];
         if (!mt_requires_grad(p->shard)) continue;
         mt_dtype own = u->all->f32_reduce ? MT_F32 : type_of(p, products);
-        if ((n++ && own != *dtype) || own != mt_grad_dtype(p->shard)) return false;
-        *dtype = own;
+        if ((n++ && own != u->sum_type) || own != mt_grad_dtype(p->shard)) return false;
+        u->sum_type = own;
     }
     return n > 0;
 }
@@ -307,7 +308,7 @@ static bool give(mt_tensor *shard, mt_tensor *part, const mti_call *c)
 
 /* After the gradient of the last parameter: the unit's are summed over the ranks, and the buffer of
  * that stays until the next unit's are, or to the end of backward. */
-static bool sum_grads(mti_unit *u, mt_dtype dtype, mti_call *c)
+static bool sum_grads(mti_unit *u, mti_call *c)
 {
     mti_units *all = u->all;
     mt_tensor **grads = mti_malloc(u->n_grads * sizeof *grads);
@@ -321,7 +322,7 @@ static bool sum_grads(mti_unit *u, mt_dtype dtype, mti_call *c)
         p->grad = NULL;
     }
     u->n_grads = 0;
-    bool ok = mti_pieces_sum(c, &all->group, dtype, n, grads, &all->summed);
+    bool ok = mti_pieces_sum(c, &all->group, u->sum_type, n, grads, &all->summed);
     if (u->kind == MTI_UNIT_ROOT || (!u->before && !all->root)) drop_buffer(&all->summed);
     for (size_t i = 0, k = 0; i < u->params.n; i++) {
         mt_tensor *shard = u->params.at[i].shard;
@@ -338,7 +339,6 @@ static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
 {
     mti_unit *u = user;
     size_t i = 0, n = 0;
-    mt_dtype dtype;
     while (u->params.at[i].shard->leaf != &leaf->ref) i++;
     param *p = &u->params.at[i];
     assert(!p->grad);
@@ -346,14 +346,13 @@ static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
     mti_storage_settle(p->grad->storage, MT_GRADIENT);
     u->n_grads++;
     for (size_t k = 0; k < u->params.n; k++) n += mt_requires_grad(u->params.at[k].shard);
-    return u->n_grads < n || (sum_type(u, u->products, &dtype) && sum_grads(u, dtype, c));
+    return u->n_grads < n || sum_grads(u, c);
 }
 
 /* Says whether the gradients of this forward are summed as one. */
 static bool set_collector(mti_unit *u, mt_dtype products)
 {
-    mt_dtype dtype;
-    bool as_one = sum_type(u, products, &dtype);
+    bool as_one = find_sum_type(u, products);
     for (size_t i = 0; i < u->params.n; i++) {
         mti_leaf *leaf = mti_leaf_of(u->params.at[i].shard);
         if (!leaf) return false;

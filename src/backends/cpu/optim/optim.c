@@ -40,6 +40,16 @@ static void for_items(mti_ctx *ctx, int n_items, const mti_opt_item *items, int6
     mti_cpu_parallel(ctx, total, mti_cpu_chunk(total, cost), items_chunk, &job);
 }
 
+/* The same on the calling thread, in the same chunks: what a chunk gives depends on its bounds. */
+static void for_items_alone(int n_items, const mti_opt_item *items, int64_t cost, span_fn *fn,
+                            const void *op)
+{
+    items_job job = {n_items, items, fn, op};
+    int64_t total = count_all(n_items, items), chunk = mti_cpu_chunk(total, cost);
+    for (int64_t i = 0; i < total; i += chunk)
+        items_chunk(&job, i, total - i < chunk ? total : i + chunk);
+}
+
 static void *element(const mti_opt_item *item, const void *base, int64_t at)
 {
     return (char *)(uintptr_t)base + at * (int64_t)mti_dtype_size(item->dtype);
@@ -261,9 +271,10 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
     const rule adamw = {&s, adamw_f32, adamw_f64};
-    mti_ctx alone = {.threads = 1}; /* in the same chunks: what one gives depends on its bounds */
-    bool is_alone = one_core_has_all(ctx, n_items, items);
-    for_items(is_alone ? &alone : ctx, n_items, items, 4, rule_span, &adamw);
+    if (one_core_has_all(ctx, n_items, items))
+        for_items_alone(n_items, items, 4, rule_span, &adamw);
+    else
+        for_items(ctx, n_items, items, 4, rule_span, &adamw);
     adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }
@@ -361,15 +372,20 @@ typedef struct each {
 
 static void each_run(const each *e, mt_dtype dtype, char *x, int64_t n)
 {
+    if (dtype == MT_F32) {
+        e->f32(e->op, (float *)(void *)x, n);
+        return;
+    }
+    if (dtype == MT_F64) {
+        e->f64(e->op, (double *)(void *)x, n);
+        return;
+    }
     float narrow[MTI_CPU_RUN];
-    int64_t size = (int64_t)mti_dtype_size(dtype);
-    if (dtype == MT_F64) e->f64(e->op, (double *)(void *)x, n);
-    if (dtype == MT_F32) e->f32(e->op, (float *)(void *)x, n);
-    for (int64_t i = 0, run; mti_cpu_is_narrow(dtype) && i < n; i += run) {
+    for (int64_t i = 0, run; i < n; i += run) {
         run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-        mti_cpu_load_f32(dtype, x + i * size, narrow, run);
+        mti_cpu_load_f32(dtype, (uint16_t *)(void *)x + i, narrow, run);
         e->f32(e->op, narrow, run);
-        if (e->writes) mti_cpu_store_f32(dtype, narrow, x + i * size, run);
+        if (e->writes) mti_cpu_store_f32(dtype, narrow, (uint16_t *)(void *)x + i, run);
     }
 }
 
