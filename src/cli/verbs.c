@@ -1,7 +1,6 @@
 /* verbs.c: what the verbs have of their own in their options, and `memtape ranks`: what a rank
  * keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
-#include "fit/fit.h"
 #include "report/page.h"
 #include "report/results.h"
 
@@ -32,18 +31,4 @@ int mti_ranks(const mti_options *o)
               mti_write_object(mti_describe_ranks, &r, o->json, o->html, "one rank of",
                                "a trillion parameters");
     return ok ? MTI_EXIT_OK : mti_report_failure(o);
-}
-
-bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
-{
-    mt_status status =
-        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
-    return status == MT_OK;
-}
-
-size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
-{
-    return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
-           : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
-                                        : mti_gpu_kept_aside(gpus);
 }
