@@ -16,13 +16,15 @@ MT_C_BEGIN
 /* One kind, as its datasheet has it; rates in a second, bandwidths in one direction. */
 typedef struct mt_gpu {
     char name[32];
-    size_t memory;     /* bytes that a process can have */
-    double flops;      /* of dense products of 16-bit floats that are summed in 32 bits */
-    double bandwidth;  /* bytes of its memory */
-    double link;       /* bytes to other GPUs of its node */
-    double network;    /* bytes to GPUs of other nodes, for each GPU */
-    double host;       /* bytes to host memory */
-    int64_t in_a_node; /* GPUs */
+    size_t memory;      /* bytes that a process can have */
+    double flops;       /* of dense products of 16-bit floats that are summed in 32 bits */
+    double bandwidth;   /* bytes of its memory */
+    double link;        /* bytes to other GPUs of its node */
+    double network;     /* bytes to GPUs of other nodes, for each GPU */
+    double host;        /* bytes to host memory */
+    int64_t in_a_node;  /* GPUs */
+    size_t host_memory; /* bytes of a node's; 0: not known */
+    bool f16_only;      /* its products take no bf16 */
     char source[96];
 } mt_gpu;
 
@@ -47,12 +49,14 @@ typedef struct mt_fit_options {
     bool without_master;   /* 16-bit parameters are stepped as they are, not in f32 copies */
     bool f32_gradients;    /* of 16-bit parameters */
     size_t kept_aside;     /* bytes of a GPU's memory that the allocator cannot have */
+    size_t host_memory;    /* bytes, for all GPUs of a node; 0: their share of the node's */
     double utilisation;    /* share of the GPU's FLOP/s that products reach; 0: 1 */
     /* Only set-ups with these; 0 and NULL: any. */
     int64_t tensor, pipeline, interleave, context;
     unsigned zero_stages;   /* a set: bit k is ZeRO stage k */
     const char *checkpoint; /* "none", "selective", "ops", "full", "sqrt", "every=K" */
     const char *offload;    /* "none", "cpu" */
+    bool at_once;           /* no more microbatches than stages */
     int64_t threads;        /* that measure; 0: one for each processor */
     /* Called now and then, by one thread at a time: layouts done, of how many, and set-ups
      * measured. May be NULL. */
@@ -85,6 +89,8 @@ typedef struct mt_fit_setup {
     size_t peak, reserved; /* of a steady step, as a profile of that stage has them */
     size_t by_category[MT_CATEGORY_COUNT]; /* at the peak */
     size_t states; /* parameters, gradients and optimizer state, requested */
+    size_t host;   /* bytes of host memory that an offload takes on a node, of all its ranks */
+    bool fits_host;
     mt_fit_time time;
     double tokens_per_second; /* of all GPUs */
     double mfu;               /* of FLOPs that are not recomputed, all GPUs' share of their peak */
@@ -94,8 +100,9 @@ typedef struct mt_fit_setup {
 typedef struct mt_fit_result {
     mt_gpu gpu;
     int64_t gpus, batch, seq;
-    size_t capacity;  /* of the GPU's memory, less what is kept aside */
-    size_t n_fitting; /* the first so many of ... */
+    size_t capacity;    /* of the GPU's memory, less what is kept aside */
+    size_t host_memory; /* for all GPUs of a node; 0: not known */
+    size_t n_fitting;   /* the first so many of ... */
     size_t n;
     mt_fit_setup *setups; /* ... all that were measured: those that fit come first, fastest first;
                            * then the others, least reserved first */

@@ -19,6 +19,8 @@ typedef struct mt_serve_options {
                         * most 8192 */
     int64_t at_once;   /* tokens that one forward reads, of all prompts together, but at least one
                         * of each; 0: 8192 */
+    int64_t tensor; /* GPUs that share each layer, of which one is measured: its heads, its part of
+                     * the MLP and of the vocabulary; what they exchange is not counted. 0: 1 */
 } mt_serve_options;
 
 /* What it takes, in bytes. */

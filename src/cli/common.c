@@ -1,5 +1,6 @@
 /* common.c: what several verbs do. */
 #include "cli/verbs.h"
+#include "fit/fit.h"
 
 int mti_report_failure(const mti_options *o)
 {
@@ -14,4 +15,18 @@ mt_device *mti_open_device(const mti_workload *w)
     mt_device *device = mti_device_make(&w->device);
     if (device) mt_seed(device, w->seed);
     return device;
+}
+
+bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
+{
+    mt_status status =
+        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
+    return status == MT_OK;
+}
+
+size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
+{
+    return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
+           : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
+                                        : mti_gpu_kept_aside(gpus);
 }

@@ -65,13 +65,6 @@ static void show(void *user, int64_t done, int64_t of, int64_t measured)
     mti_progress_step(p, done, text);
 }
 
-static bool find_gpu(const mti_options *o, mt_gpu *gpu)
-{
-    mt_status status =
-        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
-    return status == MT_OK;
-}
-
 static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_progress *progress)
 {
     const mti_workload *w = &o->workload;
@@ -79,7 +72,8 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
     return (mt_fit_options){.gpu = gpu,
                             .gpus = o->fit.gpus,
                             .batch = w->batch,
-                            .kept_aside = w->device.capacity ? gpu->memory - w->device.capacity : 0,
+                            .kept_aside = mti_kept_aside(o, gpu, o->fit.gpus),
+                            .host_memory = o->fit.host_memory,
                             .utilisation = o->plan.utilisation,
                             .tensor = w->parallel.tensor,
                             .pipeline = w->parallel.pipeline,
@@ -96,15 +90,49 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .user = progress};
 }
 
+/* The first set-up as Transformers' own modules make it, unless that is what was asked for. */
+static bool measure_other(const mti_options *o, const mt_fit_options *options,
+                          const mt_fit_result *r, mti_fit_other *out)
+{
+    mti_options hf = *o;
+    mti_fit_measured seen;
+    *out = (mti_fit_other){0};
+    if (!r->n_fitting || o->recipe) return true;
+    hf.recipe = MTI_RECIPE_HF;
+    if (!mti_recipe_apply(&hf)) return mti_fail_bool(MT_ERR_ARGUMENT, "%s", hf.error);
+    if (!*hf.workload.recipe_options) return true;
+    out->recipe = hf.workload.recipe;
+    out->setup = r->setups[0];
+    const mti_fit_task task = {.workload = &hf.workload,
+                               .options = options,
+                               .gpu = r->gpu,
+                               .gpus = r->gpus,
+                               .batch = r->batch,
+                               .seq = r->seq,
+                               .capacity = r->capacity,
+                               .host_memory = r->host_memory,
+                               .utilisation = o->plan.utilisation};
+    mt_fit_result again = {0};
+    bool ok = mti_fit_measure(&task, &out->setup, &seen) &&
+              (out->setup.fits || mti_fit_run(&hf.workload, options, true, 0, &again));
+    out->any = again.n_fitting > 0;
+    mt_fit_free(&again);
+    return ok;
+}
+
 static bool write_reports(const mti_options *o, const mt_fit_result *r,
-                          const mti_fit_remedies *remedies)
+                          const mti_fit_remedies *remedies, const mti_fit_other *other,
+                          const mti_fit_most *most)
 {
     char command[2048];
     mti_fit_report report = {.result = r,
                              .remedies = remedies,
+                             .other = other,
+                             .most = o->fit.max_seq || o->fit.max_batch ? most : NULL,
                              .workload = &o->workload,
                              .command = command,
                              .utilisation = o->plan.utilisation,
+                             .published = !o->given[MTI_O_UTILISATION],
                              .price = o->fit.price,
                              .tokens = o->plan.tokens};
     const mti_options setup = profiled(o, r, &r->setups[0]);
@@ -118,16 +146,21 @@ int mti_fit(const mti_options *o)
     mt_gpu gpu;
     mt_fit_result r = {0};
     mti_fit_remedies remedies;
+    mti_fit_other other;
+    mti_fit_most most = {.in_batches = o->fit.max_batch};
+    mti_workload w = o->workload;
     mti_progress progress;
     mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
-    bool ok = find_gpu(o, &gpu);
+    bool ok = mti_find_gpu(o, &gpu);
     if (ok && o->workload.device.capacity > gpu.memory)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
-    const mt_fit_options options = options_of(o, &gpu, &progress);
-    ok = ok && mti_fit_run(&o->workload, &options, false, 0, &r) &&
-         mti_fit_remedies_make(&remedies, &r, &o->workload, &options);
+    mt_fit_options options = options_of(o, &gpu, &progress);
+    if (ok && (o->fit.max_seq || o->fit.max_batch)) ok = mti_fit_find_most(&most, &w, &options);
+    ok = ok && mti_fit_run(&w, &options, false, 0, &r) &&
+         mti_fit_remedies_make(&remedies, &r, &w, &options) &&
+         measure_other(o, &options, &r, &other);
     mti_progress_end(&progress);
-    ok = ok && write_reports(o, &r, &remedies);
+    ok = ok && write_reports(o, &r, &remedies, &other, &most);
     int status = !ok ? mti_report_failure(o) : r.n_fitting ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     mt_fit_free(&r);
     return status;

@@ -55,7 +55,11 @@ static bool measure_row(const mti_options *o, const forms *f, mti_weights_choice
                                           .weights = weights ? &formats[weights] : NULL,
                                           .cache = row->cache,
                                           .positions = f->lengths[k],
-                                          .at_once = o->at_once};
+                                          .at_once = o->at_once,
+                                          .tensor = o->workload.parallel.tensor};
+        if (k == f->asked && o->users &&
+            mt_serve_measure(&options, o->users, 0, &row->users) != MT_OK) /* fits or not */
+            return false;
         if (mt_serve_most(&options, s->capacity, &row->needs[k]) != MT_OK) return false;
         mti_progress_step(p, (int64_t)((s->n_rows - 1) * f->n_lengths + k) + 1, row->weights);
     }
@@ -85,17 +89,24 @@ static bool find_memory(const mti_options *o, mt_gpu *gpu, mti_serve_report *s)
 {
     s->capacity = o->workload.device.capacity;
     if (!o->fit.gpu) return true;
-    mt_status status =
-        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
+    if (!mti_find_gpu(o, gpu)) return false;
     s->gpu = gpu;
-    if (!s->capacity) s->capacity = gpu->memory;
-    return status == MT_OK;
+    size_t aside = mti_kept_aside(o, gpu, s->gpus);
+    if (aside >= gpu->memory)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "serve: %zu bytes kept aside, of %zu that a GPU has",
+                             aside, gpu->memory);
+    if (!s->capacity) s->capacity = gpu->memory - aside, s->kept_aside = aside;
+    return true;
 }
 
 int mti_serve(const mti_options *o)
 {
     mt_gpu gpu;
-    mti_serve_report s = {.workload = &o->workload, .at_once = o->at_once};
+    const int64_t gpus = o->workload.parallel.tensor;
+    mti_serve_report s = {.workload = &o->workload,
+                          .at_once = o->at_once,
+                          .users = o->users,
+                          .gpus = gpus ? gpus : 1};
     bool ok = find_memory(o, &gpu, &s) && measure(o, &s) &&
               (!mti_wants_text(o) || mti_print_serve(&s, stdout)) &&
               (!o->json || mti_json_write(mti_json_of(mti_describe_serve, &s), o->json) == MT_OK);

@@ -23,6 +23,9 @@ extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rul
     mti_plan_rules, mti_fit_rules, mti_serve_rules;
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
 
+/* The kind that --gpu names; what of its memory is not the allocator's. */
+bool mti_find_gpu(const mti_options *o, mt_gpu *gpu);
+size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus);
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */
 #define MTI_CORETYPE "OPENBLAS_CORETYPE"

@@ -130,6 +130,7 @@ static bool explore_cut(layout *l)
     l->ruled_out = is_ruled_out(l);
     for (int64_t b = 1; b <= share && !is_enough(l); b++) {
         if (share % b || (h->interleave > 1 && share / b % h->pipeline)) continue;
+        if (l->task->options->at_once && share / b != h->pipeline) continue;
         if (is_cut_in_vain(l, b)) {
             l->found->n_slower += l->n_policies;
             continue;

@@ -15,8 +15,8 @@ typedef struct mti_fit_task {
     const mti_workload *workload; /* batch, parallel, checkpoint and offload are the set-up's */
     const mt_fit_options *options;
     mt_gpu gpu;
-    int64_t gpus, batch, seq; /* batch: of a step, of all ranks */
-    size_t capacity;
+    int64_t gpus, batch, seq;     /* batch: of a step, of all ranks */
+    size_t capacity, host_memory; /* of a GPU; of a node, 0: any */
     double utilisation;
     double model_flops;  /* of a step, of all ranks, nothing recomputed */
     mti_states states;   /* of the whole model */
@@ -25,6 +25,24 @@ typedef struct mti_fit_task {
     size_t least;        /* least reserved bytes among the nearest; 0: none measured yet */
     int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
 } mti_fit_task;
+
+/* What is not the allocator's of a GPU's memory, unless told otherwise. */
+size_t mti_gpu_kept_aside(int64_t gpus);
+
+/* ---- largest.c ---- */
+
+/* Sequences of a step that go through at once, or their length: the largest for which something
+ * fits, and one larger for which nothing does; 0: there is none. */
+typedef struct mti_fit_most {
+    bool in_batches;
+    int64_t largest, refused;
+} mti_fit_most;
+/* Sets *w or *o to the largest, or if there is none, to the least. */
+bool mti_fit_find_most(mti_fit_most *out, mti_workload *w, mt_fit_options *o);
+
+/* What GPUs of one node have of its host memory: all, or their share; 0: not known. */
+size_t mti_gpu_host_memory(const mt_gpu *g, int64_t gpus);
+bool mti_multiplies_bf16(const mti_workload *w);
 
 /* mt_fit_search for any workload. `any`: stops at the first layout in which something fits; layouts
  * with the smallest states come first. known_batch: as the task's. */

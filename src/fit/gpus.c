@@ -7,28 +7,48 @@
 
 #define GIB(x) ((size_t)((x)*1073741824.0))
 
-/* Rates are those of dense products in bf16 with sums in f32. Bandwidths are of one direction: half
- * of what a datasheet gives for both. What a process can have of the memory is what PyTorch reports
- * as the total where a report was found (docs/fit.md), else the datasheet's GB as 10^9 bytes. */
+/* Rates are those of dense products of 16-bit floats with sums in f32. Bandwidths are of one
+ * direction: half of what a datasheet gives for both. What a process can have of the memory is what
+ * PyTorch reports as the total where a report was found (docs/fit.md), else the datasheet's GB as
+ * 10^9 bytes. Host memory is a node's. */
+#define GB           1000000000u
+#define RATES(...)   __VA_ARGS__ /* FLOP/s, then bytes/s: memory, link, network, host */
+#define NODE(n, mem) n, (size_t)(mem)*GB
 static const mt_gpu known[] = {
-    {"a100-40", GIB(39.50), 312e12, 1555e9, 300e9, 25e9, 32e9, 8,
+    {"t4", GIB(14.56), RATES(65e12, 320e9, 16e9, 12.5e9, 16e9), NODE(8, 384), true,
+     "NVIDIA T4 datasheet (PCIe 3; f16 only); node: AWS g4dn.metal"},
+    {"v100", GIB(31.74), RATES(125e12, 900e9, 150e9, 12.5e9, 16e9), NODE(8, 512), true,
+     "NVIDIA V100 datasheet (SXM2 32 GB; f16 only); node: DGX-1"},
+    {"a10g", GIB(22.20), RATES(70e12, 600e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
+     "NVIDIA A10G datasheet (PCIe 4); node: AWS g5.48xlarge"},
+    {"l4", GIB(22.03), RATES(121e12, 300e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
+     "NVIDIA L4 datasheet (PCIe 4); node: AWS g6.48xlarge"},
+    {"rtx3090", GIB(23.70), RATES(71e12, 936e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA Ampere GA102 whitepaper (PCIe 4); node assumed"},
+    {"rtx4090", GIB(23.64), RATES(165.2e12, 1008e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+    {"rtx5090", GIB(31.37), RATES(209.5e12, 1792e9, 64e9, 12.5e9, 64e9), NODE(8, 512), false,
+     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, and node, assumed"},
+    {"l40s", GIB(44.42), RATES(362.05e12, 864e9, 32e9, 12.5e9, 32e9), NODE(8, 1000), false,
+     "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+    {"a100-40", GIB(39.50), RATES(312e12, 1555e9, 300e9, 25e9, 32e9), NODE(8, 1000), false,
      "NVIDIA A100 datasheet (SXM 40 GB); network: DGX A100, 200 Gb/s a GPU"},
-    {"a100-80", GIB(79.25), 312e12, 2039e9, 300e9, 25e9, 32e9, 8,
+    {"a100-80", GIB(79.25), RATES(312e12, 2039e9, 300e9, 25e9, 32e9), NODE(8, 2000), false,
      "NVIDIA A100 datasheet (SXM 80 GB); network: DGX A100, 200 Gb/s a GPU"},
-    {"h100", GIB(79.11), 989.4e12, 3350e9, 450e9, 50e9, 64e9, 8,
+    {"h100-pcie", 80 * (size_t)GB, RATES(756.5e12, 2000e9, 64e9, 12.5e9, 64e9), NODE(8, 1000),
+     false, "NVIDIA H100 datasheet (PCIe 5); network: 100 Gb/s a GPU, and node, assumed"},
+    {"h100", GIB(79.11), RATES(989.4e12, 3350e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU"},
-    {"h200", 141000000000, 989.4e12, 4800e9, 450e9, 50e9, 64e9, 8,
+    {"h200", 141 * (size_t)GB, RATES(989.4e12, 4800e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU"},
-    {"b200", 180000000000, 2250e12, 8000e9, 900e9, 50e9, 64e9, 8,
+    {"b200", 180 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU"},
-    {"mi300x", 192000000000, 1307.4e12, 5300e9, 448e9, 50e9, 64e9, 8,
-     "AMD Instinct MI300X datasheet; network: 400 Gb/s a GPU, assumed"},
-    {"l40s", GIB(44.42), 362.05e12, 864e9, 32e9, 12.5e9, 32e9, 8,
-     "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, assumed"},
-    {"rtx4090", GIB(23.64), 165.2e12, 1008e9, 32e9, 12.5e9, 32e9, 8,
-     "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, assumed"},
-    {"rtx5090", GIB(31.37), 209.5e12, 1792e9, 64e9, 12.5e9, 64e9, 8,
-     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, assumed"},
+    {"b300", 270 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 100e9, 64e9), NODE(8, 2000), false,
+     "NVIDIA HGX B300 datasheet (2.1 TB of 8); network: DGX B300, 800 Gb/s a GPU"},
+    {"gb200", 186 * (size_t)GB, RATES(2500e12, 8000e9, 900e9, 50e9, 450e9), NODE(72, 17280), false,
+     "NVIDIA GB200 NVL72 datasheet; host: NVLink-C2C, half of 900 GB/s"},
+    {"mi300x", 192 * (size_t)GB, RATES(1307.4e12, 5300e9, 448e9, 50e9, 64e9), NODE(8, 2000), false,
+     "AMD Instinct MI300X datasheet; network: 400 Gb/s a GPU, and node, assumed"},
 };
 #define N_KNOWN (sizeof known / sizeof *known)
 
@@ -44,6 +64,21 @@ mt_status mt_gpu_find(const char *name, mt_gpu *out)
     if (which < 0) return mt_last_status();
     *out = known[which];
     return MT_OK;
+}
+
+/* In 2^20 bytes: what is left to spare; CUDA's context with its modules loaded lazily
+ * (github.com/pytorch/pytorch issue 107667); NCCL's buffers after one group's first sum on A100s
+ * (github.com/NVIDIA/nccl issue 964). */
+size_t mti_gpu_kept_aside(int64_t gpus)
+{
+    const size_t spare = 1024, context = 300, nccl = 688;
+    return (spare + context + (gpus > 1 ? nccl : 0)) << 20;
+}
+
+size_t mti_gpu_host_memory(const mt_gpu *g, int64_t gpus)
+{
+    size_t node = (size_t)g->in_a_node, n = (size_t)gpus < node ? (size_t)gpus : node;
+    return g->host_memory / node * n;
 }
 
 /* ---- a file ---- */
@@ -75,15 +110,16 @@ static bool read_rate(const char *path, mt_gpu *g, const struct rate *r, const j
     return true;
 }
 
-static bool read_memory(const char *path, mt_gpu *g, const json_t *value)
+static bool read_memory(const char *path, const mt_gpu *g, const char *key, const json_t *value,
+                        size_t *out)
 {
     uint64_t n = 0;
     bool ok = json_is_integer(value)
                   ? json_integer_value(value) > 0
                   : json_is_string(value) && mti_bytes_parse(json_string_value(value), &n) && n > 0;
     if (json_is_integer(value)) n = (uint64_t)json_integer_value(value);
-    g->memory = (size_t)n;
-    return ok || wrong(path, g->name, "memory", "bytes above 0, such as \"80GiB\" or 80000000000");
+    *out = (size_t)n;
+    return ok || wrong(path, g->name, key, "bytes above 0, such as \"80GiB\" or 80000000000");
 }
 
 static bool read_count(const char *path, mt_gpu *g, const json_t *value)
@@ -97,12 +133,17 @@ static bool read_field(const char *path, mt_gpu *g, const char *key, const json_
 {
     for (size_t i = 0; i < N_RATES; i++)
         if (!strcmp(rates[i].key, key)) return read_rate(path, g, &rates[i], value);
-    if (!strcmp(key, "memory")) return read_memory(path, g, value);
+    if (!strcmp(key, "memory")) return read_memory(path, g, key, value, &g->memory);
+    if (!strcmp(key, "host_memory")) return read_memory(path, g, key, value, &g->host_memory);
+    if (!strcmp(key, "f16_only")) {
+        g->f16_only = json_is_true(value);
+        return json_is_boolean(value) || wrong(path, g->name, key, "true or false");
+    }
     if (!strcmp(key, "in_a_node")) return read_count(path, g, value);
     if (strcmp(key, "source") != 0)
         return mti_fail_bool(MT_ERR_FORMAT,
                              "%s: \"%.40s\": unknown \"%.40s\"; need memory, flops, bandwidth, "
-                             "link, network, host, in_a_node or source",
+                             "link, network, host, in_a_node, host_memory, f16_only or source",
                              path, g->name, key);
     if (!json_is_string(value)) return wrong(path, g->name, key, "a string");
     snprintf(g->source, sizeof g->source, "%s", json_string_value(value));

@@ -81,11 +81,20 @@ static bool smaller_state(const mti_workload *w, const mt_fit_options *o, mti_fi
         if (!mti_optimizer_row_of(i)->saves_memory) continue;
         attempt a = unchanged(w, o);
         a.workload.optimizer = i;
-        a.workload.memory.master = false;
-        snprintf(a.change, sizeof a.change, "--optimizer %s", mti_optimizer_name(i));
+        snprintf(a.change, sizeof a.change, "--optimizer %s%s", mti_optimizer_name(i),
+                 w->memory.master ? " --master-weights" : "");
         ok = helps(&a, 0, all, &found);
     }
     return ok;
+}
+
+static bool no_masters(const mti_workload *w, const mt_fit_options *o, mti_fit_remedies *all)
+{
+    bool found;
+    attempt a = unchanged(w, o);
+    a.workload.memory.master = false;
+    snprintf(a.change, sizeof a.change, "no f32 masters");
+    return !w->memory.master || helps(&a, 0, all, &found);
 }
 
 static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit_remedies *all)
@@ -103,14 +112,22 @@ static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit
     return helps(&a, 0, all, &found);
 }
 
+/* Whether the GPU has room for the set-up, beside as much kept aside, and its kind of products. */
+static bool takes(const mt_gpu *g, const mt_fit_setup *s, const mti_workload *w,
+                  const mt_fit_options *o)
+{
+    size_t host = o->host_memory ? o->host_memory : mti_gpu_host_memory(g, o->gpus);
+    return g->memory >= s->reserved + o->kept_aside && g->in_a_node == o->gpu->in_a_node &&
+           s->host <= host && !(g->f16_only && mti_multiplies_bf16(w));
+}
+
 /* The nearest set-up on the smallest GPU that has room for it. */
-static void larger_gpu(const mt_fit_result *r, mti_fit_remedies *all)
+static void larger_gpu(const mt_fit_result *r, const mti_workload *w, const mt_fit_options *o,
+                       mti_fit_remedies *all)
 {
     const mt_gpu *least = NULL, *g;
     for (size_t i = 0; (g = mt_gpu_at(i)); i++)
-        if (g->memory >= r->setups[0].reserved && g->in_a_node == r->gpu.in_a_node &&
-            (!least || g->memory < least->memory))
-            least = g;
+        if (takes(g, &r->setups[0], w, o) && (!least || g->memory < least->memory)) least = g;
     if (!least) return;
     mti_fit_remedy *remedy = &all->at[all->n++];
     remedy->setup = r->setups[0];
@@ -130,8 +147,8 @@ bool mti_fit_remedies_make(mti_fit_remedies *all, const mt_fit_result *r, const 
 {
     *all = (mti_fit_remedies){0};
     if (r->n_fitting) return true;
-    larger_gpu(r, all);
+    larger_gpu(r, w, o, all);
     bool rest = states_fit(r); /* fewer tokens leave the states as they are */
-    return any_division(w, o, all) && smaller_state(w, o, all) && (!rest || fewer(w, o, all)) &&
-           (!rest || shorter(w, o, all)) && more_gpus(w, o, all);
+    return any_division(w, o, all) && no_masters(w, o, all) && smaller_state(w, o, all) &&
+           (!rest || fewer(w, o, all)) && (!rest || shorter(w, o, all)) && more_gpus(w, o, all);
 }

@@ -120,7 +120,7 @@ static int by_worth(const void *x, const void *y)
 {
     const mt_fit_setup *a = x, *b = y;
     if (a->fits != b->fits) return a->fits ? -1 : 1;
-    int order = a->fits ? by_number(a->time.total, b->time.total) : 0;
+    int order = a->fits ? by_number(a->time.total, b->time.total) : b->fits_host - a->fits_host;
     if (!order) order = by_size(a->reserved, b->reserved);
     return order ? order : by_layout(a, b);
 }
@@ -251,6 +251,11 @@ static bool in_range(const char *what, int64_t value, int64_t least, int64_t mos
                          (long long)value, (long long)least, (long long)most);
 }
 
+bool mti_multiplies_bf16(const mti_workload *w)
+{
+    return w->config.dtype == MT_BF16 || (w->memory.amp && w->memory.amp_dtype == MT_BF16);
+}
+
 static bool is_rate(double x) { return x > 0 && x <= 1; }
 
 static bool check(const mti_fit_task *t, const mt_fit_options *o)
@@ -262,6 +267,11 @@ static bool check(const mti_fit_task *t, const mt_fit_options *o)
     if (!is_rate(t->utilisation))
         return mti_fail_bool(MT_ERR_ARGUMENT, "fit: utilisation is %g; need above 0, up to 1",
                              t->utilisation);
+    if (t->gpu.f16_only && mti_multiplies_bf16(t->workload))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "fit: a %s multiplies no bf16; give --dtype f16, or --amp f16 beside "
+                             "--dtype f32",
+                             t->gpu.name);
     if (o->kept_aside >= t->gpu.memory)
         return mti_fail_bool(MT_ERR_ARGUMENT, "fit: %zu bytes kept aside, of %zu that a GPU has",
                              o->kept_aside, t->gpu.memory);
@@ -279,6 +289,7 @@ bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, int64
                          .batch = o->batch ? o->batch : o->gpus,
                          .seq = w->seq,
                          .capacity = o->gpu->memory - o->kept_aside,
+                         .host_memory = o->host_memory,
                          .utilisation = o->utilisation != 0 ? o->utilisation : 1,
                          .any = any,
                          .known_batch = known_batch};
@@ -287,7 +298,9 @@ bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, int64
                            .batch = task.batch,
                            .seq = task.seq,
                            .capacity = task.capacity};
+    if (!task.host_memory) task.host_memory = mti_gpu_host_memory(o->gpu, o->gpus);
     if (!check(&task, o) || !mti_fit_measure_model(&task) || !search_all(&task, out)) return false;
+    out->host_memory = task.host_memory;
     out->seconds = mti_now() - began;
     return true;
 }

@@ -1,6 +1,7 @@
 /* serve.c: a model that generates many sequences at once, measured on meta. */
 #include <string.h>
 #include "base/base.h"
+#include "memtape/parallel.h"
 #include "memtape/serve.h"
 #include "nn/model.h"
 
@@ -83,6 +84,16 @@ static bool given(const void *p, const char *who, const char *what)
     return p || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", who, what);
 }
 
+/* The part of one GPU of several that share each layer, as a model. */
+static bool narrow(mt_model_config *c, int64_t n)
+{
+    if (n <= 1) return true;
+    if (mt_parallel_check(&(mt_parallel){.tensor = n}, c) != MT_OK) return false;
+    c->heads /= n, c->kv_heads /= n, c->ffn /= n;
+    c->vocab = (c->vocab + n - 1) / n;
+    return true;
+}
+
 static bool complete(const char *who, const mt_serve_options *options, mt_model_config *config,
                      mt_serve_options *o)
 {
@@ -101,9 +112,10 @@ static bool complete(const char *who, const mt_serve_options *options, mt_model_
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: %lld positions; need 1 to the model's context of %lld", who,
                              (long long)o->positions, (long long)config->context);
-    return o->at_once > 0 ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld tokens at once; need 1 or more", who,
-                         (long long)o->at_once);
+    if (o->at_once <= 0)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld tokens at once; need 1 or more", who,
+                             (long long)o->at_once);
+    return narrow(config, o->tensor);
 }
 
 static bool in_range(const char *who, int64_t sequences)

@@ -38,7 +38,17 @@ static void take(mt_fit_setup *stage, const mti_measurement *m)
     stage->peak = m->steady.peak;
     stage->reserved = m->steady.reserved;
     stage->states = (size_t)m->param_bytes + m->grad_bytes + m->optimizer_bytes;
+    stage->host = m->memory_stats.host_peak;
     memcpy(stage->by_category, m->steady.by_category, sizeof stage->by_category);
+}
+
+/* The copies of all ranks of a node, each as many as the neediest's, are in its memory. */
+static void check_host(const mti_fit_task *task, mt_fit_setup *s)
+{
+    int64_t node = task->gpu.in_a_node;
+    s->host *= (size_t)(task->gpus < node ? task->gpus : node);
+    s->fits_host = !task->host_memory || s->host <= task->host_memory;
+    s->fits = s->fits && s->fits_host;
 }
 
 /* Where more is reserved than there is, the allocator may still get by: it gives cached segments
@@ -101,7 +111,9 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
     for (int i = 0; i < n; i++) { /* the slower stage sets the pace */
         if (ends[i].time.total > s->time.total) s->time = ends[i].time;
         if (ends[i].states > s->states) s->states = ends[i].states;
+        if (ends[i].host > s->host) s->host = ends[i].host;
     }
+    check_host(task, s);
     rate(task, s);
     return true;
 }

@@ -409,10 +409,18 @@ static bool check_sort(const json_t *root)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
                              ": a mixture of experts, which is not modelled; need a dense model");
     }
-    return !json_is_object(json_object_get(root, "text_config")) ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         ANY_FILE "has a \"text_config\": a model of more than text, which is "
-                                  "not modelled; its text model alone needs a file of its own");
+    return true;
+}
+
+/* The text model of a model of more than text, whose file it may leave the head's weight to. */
+static json_t *text_of(json_t *root, reader *r)
+{
+    static const char tied[] = "tie_word_embeddings";
+    json_t *text = json_object_get(root, "text_config"), *above = json_object_get(root, tied);
+    if (!json_is_object(text)) return root;
+    if (above && !json_object_get(text, tied)) json_object_set(text, tied, above);
+    put(r->notes, r->n_notes, "text_config: the text model alone; nothing else is counted\n");
+    return text;
 }
 
 /* By "model_type", or else by the name of the first architecture. */
@@ -429,8 +437,8 @@ static const struct hf_family *find_family(const json_t *root)
     const char *name = type ? type : made;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
-                 ANY_FILE "the architecture \"%.60s\" is unknown; need one "
-                          "of %s",
+                 ANY_FILE "the architecture \"%.60s\" is unknown; need one of %s. Of any "
+                          "PyTorch module, memtape.torch.profile(model, batch) counts the bytes",
                  name, list);
     else
         mti_fail(MT_ERR_FORMAT,
@@ -495,10 +503,12 @@ static bool finish_local(reader *r, const json_t *root)
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
-    const struct hf_family *family = check_sort(root) ? find_family(root) : NULL;
-    if (!family) return mt_last_status();
     if (n_bytes) notes[0] = 0;
-    reader r = {.family = family, .c = family->config, .notes = notes, .n_notes = n_bytes};
+    reader r = {.notes = notes, .n_notes = n_bytes};
+    root = text_of(root, &r);
+    r.family = check_sort(root) ? find_family(root) : NULL;
+    if (!r.family) return mt_last_status();
+    r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
     finish_window(&r, root);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
@@ -538,16 +548,6 @@ static mt_status name_the_file(const char *path, mt_status status)
     return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
 }
 
-char *mti_config_path(const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    if (!mti_is_folder(path)) return mti_strdup(path);
-    char *file = mti_malloc(n + sizeof "/config.json");
-    if (file) snprintf(file, n + sizeof "/config.json", "%.*s/config.json", (int)n, path);
-    return file;
-}
-
 #define LARGEST_FILE ((size_t)16 << 20)
 
 mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
@@ -560,7 +560,8 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                         : !out ? "result"
                                : "buffer for notes");
     char *file = mti_config_path(path);
-    char *text = file ? mti_file_read(file, LARGEST_FILE, &n) : NULL;
+    if (!file) return mt_last_status();
+    char *text = mti_file_read(file, LARGEST_FILE, &n);
     mti_free(file);
     if (!text) return mt_last_status();
     bool is_text = strlen(text) == n;

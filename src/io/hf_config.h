@@ -2,7 +2,9 @@
 #ifndef MTI_HF_CONFIG_H
 #define MTI_HF_CONFIG_H
 
-/* The file to read for a path that may be a folder, which has a config.json; to be mti_freed. */
+/* The file to read, to be mti_freed, for a path that may be a folder, which has a config.json, or
+ * org/name of a model in Hugging Face's local cache. NULL and an error if it is such a name, and
+ * not there. */
 char *mti_config_path(const char *path);
 
 #endif

@@ -12,40 +12,53 @@ static int64_t unit_of(const mti_workload *w, bool in_batches)
     return in_batches || !w->ranked ? 1 : h.context * (h.sequence ? h.tensor : 1);
 }
 
-static bool attempt(mti_largest *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
+bool mti_close_in(int64_t *largest, int64_t *refused, int64_t most, mti_try_fn *try, void *user)
 {
-    mti_requirement need;
-    mti_measurement m;
-    mti_workload with = *w;
-    bool refused;
-    *(in_batches ? &with.batch : &with.seq) = n * unit_of(w, in_batches);
-    if (mti_is_whole(w->config.kind) && with.seq > w->config.context)
-        with.config.context = with.seq;
-    fit->runs++;
-    *fits = mti_measure_requirement(&need, &m, &with, NULL, &refused);
-    mti_measurement_free(&m);
-    if (refused) mt_clear_error();
-    if (!*fits || n < fit->largest) return *fits || refused;
-    fit->largest = n;
-    fit->need = need;
+    *largest = *refused = 0;
+    for (int64_t n = 1; !*refused && *largest < most;) {
+        bool fits;
+        if (!try(user, n, &fits)) return false;
+        *(fits ? largest : refused) = n;
+        n = n < most / 2 ? 2 * n : most;
+    }
+    while (*refused - *largest > 1) {
+        int64_t middle = *largest + (*refused - *largest) / 2;
+        bool fits;
+        if (!try(user, middle, &fits)) return false;
+        *(fits ? largest : refused) = middle;
+    }
     return true;
 }
 
-/* Doubles until one is refused, then halves the gap between the last that fits and the first that
- * does not. */
+typedef struct search {
+    mti_largest *fit;
+    const mti_workload *w;
+    bool in_batches;
+} search;
+
+static bool attempt(void *user, int64_t n, bool *fits)
+{
+    const search *s = user;
+    mti_requirement need;
+    mti_measurement m;
+    mti_workload with = *s->w;
+    bool refused;
+    *(s->in_batches ? &with.batch : &with.seq) = n * unit_of(s->w, s->in_batches);
+    if (mti_is_whole(with.config.kind) && with.seq > with.config.context)
+        with.config.context = with.seq;
+    s->fit->runs++;
+    *fits = mti_measure_requirement(&need, &m, &with, NULL, &refused);
+    mti_measurement_free(&m);
+    if (refused) mt_clear_error();
+    if (*fits) s->fit->need = need; /* of larger and larger ones */
+    return *fits || refused;
+}
+
 bool mti_largest_find(mti_largest *fit, const mti_workload *w, bool in_batches)
 {
-    bool fits = true;
-    for (int64_t n = 1; fits && n <= MOST; n *= 2) {
-        if (!attempt(fit, w, in_batches, n, &fits)) return false;
-        if (!fits) fit->refused = n;
-    }
-    while (fit->refused - fit->largest > 1) {
-        int64_t middle = fit->largest + (fit->refused - fit->largest) / 2;
-        if (!attempt(fit, w, in_batches, middle, &fits)) return false;
-        if (!fits) fit->refused = middle;
-    }
+    search s = {fit, w, in_batches};
+    bool ok = mti_close_in(&fit->largest, &fit->refused, MOST, attempt, &s);
     fit->largest *= unit_of(w, in_batches);
     fit->refused *= unit_of(w, in_batches);
-    return true;
+    return ok;
 }

@@ -15,6 +15,10 @@ typedef struct mti_largest {
     int runs;
 } mti_largest;
 
+/* Doubles n from 1 up to `most` until one is refused, then halves the gap between the last that
+ * fits and the first that does not. 0: there is no such number. False: a try failed. */
+typedef bool mti_try_fn(void *user, int64_t n, bool *fits);
+bool mti_close_in(int64_t *largest, int64_t *refused, int64_t most, mti_try_fn *try, void *user);
 /* Runs the workload with other batches or, if !in_batches, other lengths. */
 bool mti_largest_find(mti_largest *fit, const mti_workload *w, bool in_batches);
 

@@ -201,6 +201,7 @@ static bool note_offloaded(mti_memory_hooks *p)
     if (!p->offload) return true;
     if (mt_offload_get_stats(p->offload, &stats) != MT_OK) return false;
     p->memory_stats.offloaded += stats.bytes_out;
+    if (stats.host_peak > p->memory_stats.host_peak) p->memory_stats.host_peak = stats.host_peak;
     return true;
 }
 

@@ -19,7 +19,8 @@ typedef struct mti_memory_stats {
     int n_warnings;
     char warnings[1024];
     mt_offload_stats offload; /* since the last forward began */
-    uint64_t offloaded;       /* bytes that left, of all forwards until now */
+    uint64_t offloaded;       /* bytes that left, of all forwards until now ... */
+    size_t host_peak;         /* ... and the most that host memory held of them */
     mt_compress_stats compress;
     mt_scaler_state scaler;
     /* autocast: copies in the cache and all tensors in two dtypes at the end of the first forward

@@ -466,6 +466,7 @@ static void take_peak(mti_requirement *need, const mti_measurement *m)
     const mti_phase *highest = mti_highest_phase(m, &steady);
     *need = (mti_requirement){.peak = highest->peak,
                               .reserved = m->steady.reserved,
+                              .gradients = m->grad_bytes,
                               .phase = steady ? "the second step" : highest->name};
     memcpy(need->at_peak, highest->at_peak, sizeof need->at_peak);
     need->requested = m->steady.requested;

@@ -119,6 +119,7 @@ typedef struct mti_requirement {
     size_t peak, reserved; /* ... but these depend on where blocks lie, and so on the capacity */
     const char *phase;     /* of the peak */
     size_t at_peak[MT_CATEGORY_COUNT];
+    size_t gradients; /* whenever they are there, as mti_measurement.grad_bytes */
 } mti_requirement;
 
 /* Measures two steps on a new device with the workload's capacity. False with *refused if that is

@@ -7,6 +7,19 @@
 #define BERT(l, a, d, v, s)  .kind = MT_MODEL_BERT, .act = MT_ACT_GELU, SIZES(l, a, d, v, s)
 #define LLAMA(l, a, d, v, s) .kind = MT_MODEL_LLAMA, .causal = true, SIZES(l, a, d, v, s)
 
+#define LLAMA3(l, a, d, f)                                                                         \
+    LLAMA(l, a, d, 128256, 131072), .kv_heads = 8, .ffn = (f), .rope_theta = 500000,               \
+                                    .norm_eps = 1e-5
+#define QWEN3(l, a, d, f)                                                                          \
+    LLAMA(l, a, d, 151936, 40960), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,  \
+                                   .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD
+#define GEMMA3(l, a, d, v, s)                                                                      \
+    LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
+                          .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
+                          .tied = true, .scaled_embedding = true, .padded = true,                  \
+                          .qk_norm = MT_QK_NORM_HEAD, .rope_theta = 1e6, .local_theta = 1e4,       \
+                          .local_period = 6
+
 static const struct {
     const char *name;
     mt_model_config config;
@@ -41,12 +54,43 @@ static const struct {
     {"llama-65b", {LLAMA(80, 64, 8192, 32000, 2048)}},
     /* Grattafiori et al. 2024, table 3; the scaling of its rotary frequencies, which changes no
      * shape, is not modelled */
-    {"llama-3.1-8b",
-     {LLAMA(32, 32, 4096, 128256, 131072), .kv_heads = 8, .ffn = 14336, .rope_theta = 500000,
+    {"llama-3.1-8b", {LLAMA3(32, 32, 4096, 14336)}},
+    {"llama-3.1-70b", {LLAMA3(80, 64, 8192, 28672)}},
+    {"llama-3.2-1b", {LLAMA3(16, 32, 2048, 8192), .head_dim = 64, .tied = true}},
+    {"llama-3.2-3b", {LLAMA3(28, 24, 3072, 8192), .head_dim = 128, .tied = true}},
+    /* the config.json of each model at Hugging Face, from here on */
+    {"mistral-7b",
+     {LLAMA(32, 32, 4096, 32768, 32768), .kv_heads = 8, .ffn = 14336, .rope_theta = 1e6,
       .norm_eps = 1e-5}},
-    {"llama-3.1-70b",
-     {LLAMA(80, 64, 8192, 128256, 131072), .kv_heads = 8, .ffn = 28672, .rope_theta = 500000,
-      .norm_eps = 1e-5}},
+    {"mistral-small-24b",
+     {LLAMA(40, 32, 5120, 131072, 32768), .kv_heads = 8, .head_dim = 128, .ffn = 32768,
+      .rope_theta = 1e8, .norm_eps = 1e-5}},
+    {"qwen3-0.6b", {QWEN3(28, 16, 1024, 3072), .tied = true}},
+    {"qwen3-1.7b", {QWEN3(28, 16, 2048, 6144), .tied = true}},
+    {"qwen3-4b", {QWEN3(36, 32, 2560, 9728), .tied = true}},
+    {"qwen3-8b", {QWEN3(36, 32, 4096, 12288)}},
+    {"qwen3-14b", {QWEN3(40, 40, 5120, 17408)}},
+    {"qwen3-32b", {QWEN3(64, 64, 5120, 25600)}},
+    {"phi-4",
+     {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
+      .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},
+    {"olmo-3-7b",
+     {LLAMA(32, 32, 4096, 100278, 65536), .ffn = 11008, .rope_theta = 5e5, .norm_eps = 1e-6,
+      .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH, .padded = true, .pad_token = 100277,
+      .window = 4096, .local_theta = 5e5, .local_period = 4}},
+    /* text alone, without the larger ones' vision */
+    {"gemma-3-1b",
+     {GEMMA3(26, 4, 1152, 262144, 32768), .kv_heads = 1, .head_dim = 256, .ffn = 6912,
+      .window = 512, .attention_scale = 1.0 / 16}},
+    {"gemma-3-4b",
+     {GEMMA3(34, 8, 2560, 262208, 131072), .kv_heads = 4, .head_dim = 256, .ffn = 10240,
+      .window = 1024, .attention_scale = 1.0 / 16}},
+    {"gemma-3-12b",
+     {GEMMA3(48, 16, 3840, 262208, 131072), .kv_heads = 8, .head_dim = 256, .ffn = 15360,
+      .window = 1024, .attention_scale = 1.0 / 16}},
+    {"gemma-3-27b",
+     {GEMMA3(62, 32, 5376, 262208, 131072), .kv_heads = 16, .head_dim = 128, .ffn = 21504,
+      .window = 1024, .attention_scale = 0.0771516749810460}},
 };
 #define N_PRESETS (sizeof presets / sizeof presets[0])
 

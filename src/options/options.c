@@ -19,10 +19,12 @@ static const struct {
 static bool refuse_name(mti_options *o, const char *name)
 {
     const char *names[MTI_OPTION_COUNT], *instead = NULL;
-    char begun[400] = "";
+    char begun[400] = "", verbs[MTI_VERBS_TEXT];
     size_t n = 0, length = strlen(name);
+    unsigned others = 0;
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
+        if (!strcmp(r->name, name)) others |= r->verbs;
         if (!mti_takes(o->verb, r)) continue;
         names[n++] = r->name;
         size_t at = strlen(begun);
@@ -40,6 +42,9 @@ static bool refuse_name(mti_options *o, const char *name)
     if (*begun)
         return mti_options_refuse(o, "--%s: unrecognized option; in full it may be %s", name,
                                   begun);
+    if (others)
+        return mti_options_refuse(o, "--%s: unrecognized option; it is for %s", name,
+                                  mti_verbs_text(others, verbs));
     return mti_options_refuse(o, "--%.60s: unrecognized option; %s%s%s", name,
                               near ? "did you mean --" : "--help all lists those that there are",
                               near ? near : "", near ? "?" : "");

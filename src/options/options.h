@@ -135,9 +135,11 @@ typedef struct mti_options {
         int64_t gpus;
         const char *gpu, *file;
         double price; /* of a GPU's hour */
+        size_t keep_aside, host_memory;
+        bool max_seq, max_batch;
     } fit;
     mti_weights_choice weights; /* serve */
-    int64_t at_once;
+    int64_t at_once, users;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
     const char *model_file, *prompt, *adapter;

@@ -108,17 +108,14 @@ static bool check_verb(mti_options *o)
 {
     const recipe_row *missing = NULL;
     unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_rows[MTI_O_ZERO].verbs : ~0u;
-    char verbs[64] = "";
+    char verbs[MTI_VERBS_TEXT];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!(rows[i].recipes & chosen(o))) continue;
         const unsigned takes = verbs_of(&mti_option_rows[rows[i].option]);
         if (!missing && !(takes >> o->verb & 1)) missing = &rows[i];
         all &= takes;
     }
-    for (int v = 0; v < MTI_VERB_COUNT; v++)
-        if (all >> v & 1)
-            snprintf(verbs + strlen(verbs), sizeof verbs - strlen(verbs), "%s%s",
-                     *verbs ? ", " : "", mti_verb_get((mti_verb)v)->name);
+    mti_verbs_text(all, verbs);
     if (!missing && !(all >> o->verb & 1))
         return mti_options_refuse(o,
                                   "--recipe %s: is of ranks that share a batch, which %s does "

@@ -160,6 +160,16 @@ const mti_option_row mti_option_rows[MTI_OPTION_COUNT] = {
 #include "options/options.def"
 };
 
+const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT])
+{
+    *buf = 0;
+    for (int v = 0; v < MTI_VERB_COUNT; v++)
+        if (set >> v & 1)
+            snprintf(buf + strlen(buf), MTI_VERBS_TEXT - strlen(buf), "%s%s", *buf ? ", " : "",
+                     mti_verb_get((mti_verb)v)->name);
+    return buf;
+}
+
 bool mti_takes(mti_verb verb, const mti_option_row *r) { return r->verbs >> verb & 1; }
 
 bool mti_takes_file(const mti_option_row *r)

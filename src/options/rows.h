@@ -72,6 +72,9 @@ const mti_option_row *mti_option_find(mti_verb verb, const char *name);
 bool mti_takes(mti_verb verb, const mti_option_row *r);
 /* Whether the option's value is a file or a folder. */
 bool mti_takes_file(const mti_option_row *r);
+/* The names of a set of verbs. */
+#define MTI_VERBS_TEXT 96
+const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT]);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
 /* Whether it runs on meta only. */

@@ -55,20 +55,22 @@ static bool set_words(mti_options *o, char *text)
     return true;
 }
 
+/* What follows the colon of a row's name: nothing, a space or options; NULL: there is no name. */
+static const char *end_of_name(const char *row)
+{
+    for (const char *colon = strchr(row, ':'); colon; colon = strchr(colon + 1, ':')) {
+        const char *rest = colon + 1;
+        if (!*rest || *rest == ' ' || !strncmp(rest, "--", 2)) return rest;
+    }
+    return NULL;
+}
+
 static bool set_row(mti_options *o, const char *row, char **words, char *label, size_t label_size)
 {
-    const char *colon = strstr(row, ": "), *text = row;
-    if (colon && strncmp(row, "--", 2) != 0) {
-        snprintf(label, label_size, "%.*s", (int)(colon - row), row);
-        text = colon + 2;
-    } else {
-        size_t n = strlen(row);
-        if (n && row[n - 1] == ':') { /* a name alone: no options */
-            snprintf(label, label_size, "%.*s", (int)(n - 1), row);
-            return true;
-        }
-        snprintf(label, label_size, "%s", row);
-    }
+    const char *text = strncmp(row, "--", 2) ? end_of_name(row) : NULL;
+    int n_name = (int)(text ? text - 1 - row : (ptrdiff_t)strlen(row));
+    snprintf(label, label_size, "%.*s", n_name, row);
+    if (!text) text = row;
     char *copy = strcpy(*words, text);
     *words += strlen(text) + 1;
     return set_words(o, copy);

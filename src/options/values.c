@@ -92,7 +92,7 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
         return mti_options_refuse(
             o, "--%s: \"%.40s\" is not bytes with a unit, such as 40GiB (or 40G), 1.5GB, 4096B",
             r->name, arg);
-    if (value < LEAST_WITHOUT_UNIT && !arg[strspn(arg, "0123456789")])
+    if (value && value < LEAST_WITHOUT_UNIT && !arg[strspn(arg, "0123456789")])
         return mti_options_refuse(
             o,
             "--%s: \"%s\" alone is %s bytes; give a unit, such as %sGiB, %sMiB, or %sB if it "

@@ -35,6 +35,7 @@ typedef struct mti_answer {
     const char *where; /* the peak is reached: "reached in backward: ..."; may be "" */
     size_t peak, reserved;
     const size_t *at_peak; /* by category; they sum to the peak */
+    size_t gradients;      /* of all parameters, whenever they are there; 0: never at once */
     bool steps;            /* there is an optimizer */
     int n_beside;
     struct {

@@ -34,18 +34,34 @@ bool mti_draw_sweep(const mti_sweep_result *results, size_t n, const char *name,
 
 /* ---- ways to divide a model among GPUs ---- */
 
+/* Shares of the formulas' rates that published runs reached (docs/fit.md). */
+#define MTI_FIT_LEAST_REACHED 0.6
+#define MTI_FIT_MOST_REACHED  0.75
+
+/* The first set-up with another stack's ops. */
+typedef struct mti_fit_other {
+    const char *recipe; /* NULL: the same, or nothing fits */
+    mt_fit_setup setup;
+    bool any; /* if it does not fit: whether another set-up does */
+} mti_fit_other;
+
 typedef struct mti_fit_report {
     const mt_fit_result *result;
     const mti_fit_remedies *remedies;
+    const mti_fit_other *other;
+    const mti_fit_most *most; /* NULL: not asked for */
     const mti_workload *workload;
     const char *command; /* that profiles the first set-up */
-    double utilisation;
-    double price;  /* of a GPU's hour; 0: unknown */
-    double tokens; /* to train on; 0: unknown */
+    double utilisation;  /* of products */
+    bool published;      /* the rates are shown at the shares that published runs reached */
+    double price;        /* of a GPU's hour; 0: unknown */
+    double tokens;       /* to train on; 0: unknown */
 } mti_fit_report;
 
 bool mti_print_fit(const mti_fit_report *f, FILE *out);
-/* Dollars for a billion tokens; seconds to train on all. */
+/* The ops that the model is made of: "flash attention, fused rope, ..." */
+void mti_stack_text(char *buf, size_t n, const mti_workload *w);
+/* Dollars for a billion tokens, and seconds to train on all, at the formulas' rates. */
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s);
 double mti_fit_seconds(const mti_fit_report *f, const mt_fit_setup *s);
 /* What of PyTorch's memory is not in `reserved`, in brief; NULL: nothing is known. */
@@ -60,13 +76,15 @@ typedef struct mti_serve_row {
     const char *weights; /* "bf16", "int8", ... */
     mt_kv_form cache;
     mt_serve_need *needs; /* [n_lengths] */
+    mt_serve_need users;  /* so many, of the length that is asked for, fit or not */
 } mti_serve_row;
 
 typedef struct mti_serve_report {
     const mti_workload *workload;
     const mt_gpu *gpu; /* NULL: only a capacity was given */
-    size_t capacity;
-    int64_t at_once;
+    size_t capacity, kept_aside;
+    int64_t at_once, gpus;
+    int64_t users; /* sequences that shall fit; 0: any */
     size_t n_rows, n_lengths;
     mti_serve_row *rows;
     size_t asked; /* the length that the answer is about */

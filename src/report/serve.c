@@ -13,45 +13,73 @@ static double scaled(const mti_serve_report *s, size_t n_bytes)
     return (double)n_bytes / (is_small(s) ? MIB : GIB);
 }
 
-/* The first row whose length that is asked for fits; else the first. */
+/* Whether the row has room for as many of the length that is asked for as are wanted. */
+static bool takes(const mti_serve_report *s, const mti_serve_row *row)
+{
+    return row->needs[s->asked].sequences >= (s->users ? s->users : 1);
+}
+
+/* The first row that has; else the first. */
 static const mti_serve_row *chosen(const mti_serve_report *s)
 {
     for (size_t i = 0; i < s->n_rows; i++)
-        if (s->rows[i].needs[s->asked].sequences) return &s->rows[i];
+        if (takes(s, &s->rows[i])) return &s->rows[i];
     return &s->rows[0];
 }
 
 bool mti_serve_fits(const mti_serve_report *s)
 {
-    for (size_t i = 0; i < s->n_rows; i++)
-        for (size_t k = 0; k < s->n_lengths; k++)
-            if (s->rows[i].needs[k].sequences) return true;
-    return false;
+    bool fits = s->n_rows && takes(s, chosen(s));
+    for (size_t i = 0; i < s->n_rows && !s->users; i++)
+        for (size_t k = 0; k < s->n_lengths; k++) fits = fits || s->rows[i].needs[k].sequences;
+    return fits;
 }
 
 /* ---- text ---- */
 
+/* "fits" is said of the first row alone: the others spend fewer bits than was asked for. */
+static void print_verdict(const mti_serve_report *s, const mti_serve_row *row,
+                          const mt_serve_need *n, FILE *out, const mti_style *style)
+{
+    const mti_serve_row *first = &s->rows[0];
+    const bool fits = takes(s, row), other = row != first;
+    const char *gpu = s->gpu ? s->gpu->name : "device";
+    char most[MTI_NUMBER], length[MTI_NUMBER], others[120] = "", gpus[MTI_NUMBER] = "one";
+    if (other)
+        mti_format(others, sizeof others, " in %s, %s cache; in %s, %s cache", first->weights,
+                   mt_kv_form_name(first->cache), row->weights, mt_kv_form_name(row->cache));
+    if (s->gpus > 1) mti_format(gpus, sizeof gpus, "%lld x", (long long)s->gpus);
+    const char *verdict = fits && !other ? "fits" : "does not fit";
+    mti_inked(out, style, fits && !other ? MTI_GOOD : MTI_BAD, "%s", verdict);
+    int begun = (int)strlen(verdict);
+    begun += mti_print(out, "%s:%s%s x %s tokens", others, other ? "\n  " : " ",
+                       mti_thousands(most, n->sequences ? n->sequences : 1),
+                       mti_thousands(length, n->positions));
+    int rest = (int)strlen(" of  on  ") + mti_text_width(gpus) + mti_text_width(s->workload->name) +
+               mti_text_width(gpu);
+    bool wide = begun + rest > style->width; /* a long path to a file */
+    mti_print(out, "%sof %s on %s %s\n", wide && !other ? "\n  " : " ", s->workload->name, gpus,
+              gpu);
+}
+
 static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *style)
 {
     const mti_serve_row *row = chosen(s);
-    const mt_serve_need *n = &row->needs[s->asked];
-    bool fits = n->sequences > 0;
-    char most[MTI_NUMBER], length[MTI_NUMBER];
-    mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
-    const char *gpu = s->gpu ? s->gpu->name : "device";
-    int begun = mti_print(out, ": %s x %s tokens", mti_thousands(most, fits ? n->sequences : 1),
-                          mti_thousands(length, n->positions));
-    int rest =
-        (int)strlen(" of  on one ") + mti_text_width(s->workload->name) + mti_text_width(gpu);
-    bool wide = (fits ? 4 : 12) + begun + rest > style->width; /* a long path to a file */
-    mti_print(out, "%sof %s on one %s\n", wide ? "\n  " : " ", s->workload->name, gpu);
+    const mt_serve_need *n = s->users ? &row->users : &row->needs[s->asked];
+    char length[MTI_NUMBER], aside[MTI_NUMBER];
+    print_verdict(s, row, n, out, style);
     size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
     mti_print(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
               scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
               scaled(s, n->by_category[MT_CACHE]), scaled(s, n->peak - held),
               scaled(s, n->reserved), scaled(s, s->capacity));
-    mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n\n", row->weights,
+    mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n", row->weights,
               mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+    if (s->kept_aside)
+        mti_print(out, "kept aside for CUDA%s, and to spare: %s of a GPU\n",
+                  s->gpus > 1 ? " and NCCL" : "",
+                  mti_bytes_text(aside, sizeof aside, s->kept_aside));
+    fputc('\n', out);
 }
 
 static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
@@ -110,7 +138,10 @@ void mti_describe_serve(mti_fields *f, const void *report)
     mti_field_text(f, "model", s->workload->name);
     mti_field_text(f, "dtype", mt_dtype_name(s->workload->config.dtype));
     mti_field_text(mti_null_unless(f, s->gpu), "gpu", s->gpu ? s->gpu->name : NULL);
+    mti_field_int(f, "gpus", s->gpus);
     mti_field_size(f, "capacity", s->capacity);
+    mti_field_size(f, "kept_aside", s->kept_aside);
+    mti_field_int(mti_null_unless(f, s->users), "users", s->users);
     mti_field_int(f, "at_once", s->at_once);
     mti_field_bool(f, "fits", mti_serve_fits(s));
     mti_field_list(f, "rows", describe_need, s, s->n_rows * s->n_lengths, 0);

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run
 
+ANSWER = 13  # lines before the command
 GPT = ["gpt", "-d", 64, "-l", 4, "-a", 4, "-s", 64, "--vocab", 256]
 
 
@@ -55,7 +56,8 @@ def reproduced(*args, status=0):
 
 # ---- the command, for presets, files, recipes and options ----
 j = reproduced("llama-3.1-8b", "--gpus", 8, "--gpu", "h100")
-equal((j["fitting"] > 0, j["batch"], j["seq"], j["kept_aside"]), (True, 8, 8192, 0), "Llama on 8 x H100")
+MIB = 1 << 20
+equal((j["fitting"] > 0, j["batch"], j["seq"], j["kept_aside"]), (True, 8, 8192, (1024 + 300 + 688) * MIB), "Llama on 8 x H100")
 known = documented_keys("fit.md")
 for key in set(paths(j)) - known:
     check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]")), f"fit.md: no {key}")
@@ -78,18 +80,21 @@ for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatr
 # ---- docs/fit.md: the table of GPUs, the example, the published throughput beside predictions ----
 PAGE = Path(__file__).parent.parent.parent / "docs" / "fit.md"
 page = PAGE.read_text()
-gpus = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
-equal(len(gpus), 9, "GPUs in the table")
+gpus = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,.]+)" + r" \| ([\d.]+)" * 4 + r" \| ([\d,]+) \|", page)
+equal(len(gpus), 17, "GPUs in the table")
 for name, *figures in gpus:
-    gpu = fit("gpt", "--gpus", 1, "--gpu", name)["gpu"]
+    gpu = fit("gpt", "--gpus", 1, "--gpu", name, "--dtype", "f16")["gpu"]
+    equal(gpu["f16_only"], name in ("t4", "v100"), f"whether {name} multiplies bf16")
     shown = [float(x.replace(",", "")) for x in figures]
     equal(shown, [gpu["memory"], gpu["flops"] / 1e12, gpu["bandwidth"] / 1e12, gpu["link"] / 1e9,
-                  gpu["network"] / 1e9, gpu["host"] / 1e9], f"the table's figures of {name}")
+                  gpu["network"] / 1e9, gpu["host"] / 1e9, gpu["host_memory"] / 1e9], f"the table's figures of {name}")
     check(name in run("fit", "--help", "all").stdout, f"--help names {name}")
-example = re.search(r"(?s)(    fits: .*?)      \.\.\.", page).group(1)
-text = run_once("llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
-for line in example.splitlines():
-    check(line[4:] in text, f"the page's line {line!r} in {text}")
+for first, command in ((8, ("--gpu", "h100")), (1, ("--gpu", "rtx4090"))):
+    example = re.search(rf"(?s)    memtape fit llama-3.1-8b --gpus {first} .*?\n\n(?:[^ ].*?\n\n)?(    .*?)\n\n", page).group(1)
+    text = run_once("llama-3.1-8b", "--gpus", first, *command).stdout
+    check(len(example.splitlines()) > 8, f"the page's example: {example}")
+    for line in example.splitlines():
+        check(line[4:] in text or "..." in line, f"the page's line {line!r} in {text}")
 rows = re.findall(r"(?m)^\| [^|]+ \| `([^`]+)` \| (\d+) \| [^|(]*\(([\d,]+)\) \| ([\d,-]+) \| ([\d,]+) \| ([\d.]+) \|", page)
 equal(len(rows), 6, "published throughputs")
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -112,11 +117,11 @@ equal(changes["--gpu h200"]["reserved"], j["setups"][0]["reserved"], "the neares
 
 def each_remedy_is_a_fit(j, model, *rest):
     for remedy in j["remedies"]:
-        option, value = (remedy["change"].split() + [""])[:2]
-        if option in ("--gpu", "any"):
+        change = remedy["change"].split() if remedy["change"] != "no f32 masters" else ["--optimizer", "adamw"]
+        if change[0] in ("--gpu", "any"):
             continue
-        again = ["--gpus", 1, *rest] if option != "--gpus" else rest
-        found = fit(*model, *again, option, value)
+        again = ["--gpus", 1, *rest] if change[0] != "--gpus" else rest
+        found = fit(*model, *again, *change)
         setup = {k: v for k, v in remedy.items() if k != "change"}
         check(setup in found["setups"][:found["fitting"]], f"the remedy {remedy['change']} of {model}: {setup} of {found['setups']}")
         yield remedy["change"], setup, found["setups"][0]
@@ -128,7 +133,13 @@ if LONG:  # 8 GPUs take ten seconds
 small = ["--gpu", "rtx4090", "--capacity", "3MB", "-b", 8]
 few = fit(*GPT, "--gpus", 1, *small, status=1)
 check("--gpus 2" in {r["change"] for r in few["remedies"]}, f"two GPUs would do: {[r['change'] for r in few['remedies']]}")
-equal(len(list(each_remedy_is_a_fit(few, GPT, *small))), 3, "remedies that are tried")
+equal(len(list(each_remedy_is_a_fit(few, GPT, *small))), 2, "remedies that are tried")
+check("--optimizer adafactor --master-weights" in {r["change"] for r in few["remedies"]}, "the masters stay")
+more = ["--gpu", "rtx4090", "--capacity", "1.8GB", "-b", 2]
+changes = {change for change, *_ in each_remedy_is_a_fit(fit("gpt2", "--gpus", 1, *more, status=1), ["gpt2"], *more)}
+equal(changes, {"no f32 masters", "--optimizer adamw-8bit --master-weights", "--optimizer adafactor --master-weights", "--gpus 2"}, "one change each")
+text = run_once(*GPT, "--gpus", 1, *small).stdout
+check("--optimizer adafactor *" in text and "  * and --master-weights, which stay\n" in text, text)
 tight = fit("llama-3.1-8b", "--gpus", 4, "--gpu", "a100-80", "--zero", 0, "--tp", 1, "--pp", 1, status=1)
 equal(tight["remedies"][1]["change"], "any set-up", "options that leave nothing that fits")
 equal(tight["remedies"][1]["zero"], 3, "any set-up")
@@ -137,7 +148,7 @@ equal(need, sorted(need), "the nearest comes first")
 p = run_once("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090")
 equal(p.returncode, 1, "status if nothing fits")
 check(max(map(len, p.stdout.splitlines())) <= 80 and "--gpus 8" in p.stdout, p.stdout)
-check(len(p.stdout.split("\n\n")[0].splitlines()) <= 10, p.stdout)
+check(len(p.stdout.split("\n\n")[0].splitlines()) <= ANSWER, p.stdout)
 # The capacity decides: what the first needs is enough, one byte less is not enough for the same set-up.
 one = ["--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1, "--zero", 1, "--checkpoint", "none", "--offload", "none", "-b", 2]
 least = fit(*GPT, *one)["setups"][0]["reserved"]
@@ -157,14 +168,15 @@ with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "gpus.json")
     with open(path, "w") as f:
         json.dump({"h100": {"memory": "94GiB"}, "mine": {"memory": "1GiB"}}, f)
-    equal(fit(*GPT, "--gpus", 2, "--gpu", "h100", "--gpus-file", path)["capacity"], 94 << 30, "a file's memory")
+    equal(fit(*GPT, "--gpus", 2, "--gpu", "h100", "--gpus-file", path)["gpu"]["memory"], 94 << 30, "a file's memory")
     refused(["mine", "in_a_node"], "fit", *GPT, "--gpus", 2, "--gpu", "mine", "--gpus-file", path, status=1)
     refused(["nowhere"], "fit", *GPT, "--gpus", 2, "--gpu", "mine", "--gpus-file", "nowhere", status=1)
 
-# ---- ten lines of 80 columns, then the command ----
+# ---- few lines of 80 columns, then the command: all of it on a screen ----
 text = run_once("llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
 answer, command = text.split("\n\n")
-check(len(answer.splitlines()) <= 10, f"the answer: {len(answer.splitlines())} lines")
+check(len(answer.splitlines()) <= ANSWER, f"the answer: {len(answer.splitlines())} lines")
+check(len(text.splitlines()) <= 20, f"with the command: {len(text.splitlines())} lines")
 check(text.startswith("fits: llama-3.1-8b on 8 x h100"), text)
 for line in text.splitlines():
     check(len(line) <= 80, f"longer than 80 columns: {line}")
@@ -184,10 +196,112 @@ more = "in a pipeline FSDP2 takes far more"
 equal({s["besides"] for s in fit(*args)["setups"]}, {more}, "beside the bytes of stages")
 check(more in run_once(*args).stdout.split("\n\n")[0], "beside the answer of stages")
 
+# ---- what is kept aside, and what a larger GPU is suggested for ----
+for gpus, aside in ((1, 1024 + 300), (2, 1024 + 300 + 688)):
+    j = fit(*GPT, "--gpus", gpus, "--gpu", "h100")
+    equal((j["kept_aside"], j["capacity"]), (aside * MIB, j["gpu"]["memory"] - aside * MIB), f"kept aside on {gpus}")
+for aside in ("0", "5GiB"):
+    j = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--keep-aside", aside)
+    equal(j["gpu"]["memory"] - j["capacity"], 5 << 30 if aside != "0" else 0, f"--keep-aside {aside}")
+need = fit("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", "--lora-rank", 16, "--offload", "none", "--checkpoint", "none", status=1)
+equal(need["remedies"][0]["change"], "--gpu h100-pcie", "not a GPU with less than that and what is kept aside")
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "gpus.json")
+    Path(path).write_text('{"l4": {"memory": "8GiB"}}')
+    for dtype, suggested in (("f16", "--gpu t4"), ("bf16", "--gpu l4")):
+        j = fit("gpt2-large", "--gpus", 1, "--gpu", "l4", "--gpus-file", path, "-s", 64, "--dtype", dtype, status=1)
+        equal(j["remedies"][0]["change"], suggested, f"the smallest GPU with room, for {dtype}")
+
+# ---- the stack: named, and Transformers' own beside it ----
+for more, stack in (([], "flash attention, fused RMS norms, fused rope, fused swiglu, loss on whole logits"),
+                    (["--rope", "unfused", "--loss", "f32"], "flash attention, fused RMS norms, unfused rope, fused swiglu, loss in f32"),
+                    (["--attention", "math", "--rms-norm", "unfused", "--swiglu", "unfused"],
+                     "math attention, unfused RMS norms, fused rope, unfused swiglu, loss on whole logits")):
+    args = ("llama-3.1-8b", "--gpus", 1, "--gpu", "h200", "-s", 1024, "--lora-rank", 8, "--offload", "none", "--checkpoint", "none", *more)
+    j, text = fit(*args), " ".join(run_once(*args).stdout.split())
+    equal(j["stack"], stack, f"the stack with {more}")
+    check(stack in text, f"{stack} in {text}")
+    hf = fit(*args, "--recipe", "hf")
+    equal(hf["other_stack"], None, "with --recipe there is no other")
+    other = j["other_stack"]
+    equal((other["recipe"], other["peak"], other["reserved"], other["fits"]),
+          ("hf", hf["setups"][0]["peak"], hf["setups"][0]["reserved"], True), f"another stack with {more}")
+    check(f"(--recipe hf): {other['reserved'] / 2**30:.1f} GiB, fits" in text, text)
+LORA = ("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", "--lora-rank", 16)
+j = fit(*LORA)
+equal((j["fitting"] > 0, j["other_stack"]["fits"], j["other_stack"]["any_fits"]), (True, False, False), "LoRA of 8B on an RTX 4090")
+equal(fit(*LORA, "--recipe", "hf", status=1)["fitting"], 0, "nothing fits with Transformers' own modules")
+check("(--recipe hf): 30.9 GiB, nothing fits" in run_once(*LORA).stdout, run_once(*LORA).stdout)
+equal(fit("gpt", "--gpus", 1, "--gpu", "h100", "--dtype", "f32")["other_stack"], None, "the same stack")
+
+# ---- host memory is a resource ----
+first = j["setups"][0]
+equal((first["offload"], j["host_memory"]), ("cpu", 512 * 10**9 // 8), "an offload, and one GPU's share of a node's memory")
+p = profile_of(j["command"])
+equal(first["host"], p["memory_options"]["offload"]["host_peak"], "the copies that are kept there")
+less = fit(*LORA, "--host-memory", f"{first['host'] - 1}B")
+enough = fit(*LORA, "--host-memory", f"{first['host']}B")
+equal(enough["setups"][0]["host"], first["host"], "just enough")
+check(all(s["host"] <= first["host"] - 1 for s in less["setups"] if s["fits"]), "a row that needs more is not chosen")
+equal([s["fits_host"] for s in less["setups"]], sorted((s["fits_host"] for s in less["setups"]), reverse=True),
+      "of those that do not fit, those whose host memory suffices come first")
+pair = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--offload", "cpu", "--tp", 1, "--pp", 1, "--cp", 1, "--zero", 0, "--checkpoint", "none")
+one = fit(*GPT, "--gpus", 1, "--gpu", "h100", "--offload", "cpu", "--checkpoint", "none")
+equal(pair["setups"][0]["host"], 2 * one["setups"][0]["host"], "two ranks of a node keep twice as much")
+equal(pair["host_memory"], 2 * one["host_memory"], "and have twice the share")
+check("in a node's host memory, which has" in run_once(*LORA).stdout, "what the first keeps there is said")
+
+# ---- rates as a range, or with products at a share ----
+args = (*GPT, "--gpus", 2, "--gpu", "h100", "--price", 3, "--tokens", "15T")
+j, text = fit(*args), " ".join(run_once(*args).stdout.split())
+s = j["setups"][0]
+equal(j["reached"], {"least": 0.6, "most": 0.75}, "shares that published runs reached")
+for word in (f"{int(0.6 * s['tokens_per_second']):,}-{int(0.75 * s['tokens_per_second']):,}", "as published runs reached", "15T tokens: $",
+             f"${s['dollars'] / 0.75:.2f}-{s['dollars'] / 0.6:.2f} for 1B tokens"):
+    check(word in text, f"{word!r} in {text}")
+days = s["days"]
+for tokens, shown in ((30 * 15e12 / days, ("30B", "days")), (15e12 / days / 24 * 5, ("hours",)), (15e12 / days * 2000, ("years",))):
+    text = run("fit", *args[:-1], tokens).stdout
+    check(all(word in text for word in shown[-1:]), f"{tokens}: {shown} in {text}")
+args = (*GPT, "--gpus", 2, "--gpu", "h100", "--utilisation", 0.5, "--tokens", "1e12")
+equal(fit(*args)["reached"], None, "no range where a share is given")
+check("estimated, with products at 0.5 of the datasheet's rate" in run_once(*args).stdout and "1T tokens: " in run_once(*args).stdout,
+      run_once(*args).stdout)
+
+# ---- the longest and the most that fit ----
+ON_TWO = ["--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1]
+PLAIN = [*ON_TWO, "--cp", 1, "--zero", 0, "--checkpoint", "none", "--offload", "none"]
+seq = fit("gpt2", *PLAIN, "--capacity", "2300MB", "--max-seq")
+found = seq["largest"]
+equal((found["of"], found["fits"], seq["seq"], found["refused"] - found["fits"]), ("seq", seq["seq"], seq["seq"], 1024 // 128), "lengths")
+equal(fit("gpt2", *PLAIN, "--capacity", "2300MB", "-s", found["fits"])["setups"], seq["setups"], "what fits with that length")
+equal(fit("gpt2", *PLAIN, "--capacity", "2300MB", "-s", found["refused"], status=1)["fitting"], 0, "and with the next nothing does")
+batch = fit(*GPT, *ON_TWO, "--capacity", "30MB", "--max-batch")
+found = batch["largest"]
+equal((found["of"], found["fits"], found["refused"] - found["fits"]), ("batch", batch["batch"], 2), "sequences")
+equal({s["microbatches"] for s in batch["setups"]}, {1}, "all at once")
+more = fit(*GPT, *ON_TWO, "--capacity", "30MB", "-b", found["refused"])
+check(not [s for s in more["setups"] if s["fits"] and s["microbatches"] == 1], "one more a GPU does not fit at once")
+text = run_once(*GPT, *ON_TWO, "--capacity", "30MB", "--max-batch").stdout
+check(f"the most sequences at once: {found['fits']:,}; {found['refused']:,} do not fit\n" in text, text)
+none = fit("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", "--max-seq", "--checkpoint", "none", "--offload", "none", status=1)
+equal((none["largest"]["fits"], none["largest"]["refused"], none["seq"]), (0, 1024, 1024), "no length at all")
+all_of_it = fit("gpt2", "--gpus", 1, "--gpu", "h100", "--max-seq")
+equal(all_of_it["largest"], {"of": "seq", "fits": 1024, "refused": None}, "the whole context")
+
 # ---- refusals ----
 refused(["--gpus is missing"], "fit", "gpt", "--gpu", "h100")
 refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2)
-refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "v100", status=1)
+refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "p100", status=1)
+for gpu in ("v100", "t4"):
+    refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, status=1)
+    refused([gpu, "bf16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "f32", "--amp", "bf16", status=1)
+    equal(fit("gpt2", "--gpus", 1, "--gpu", gpu, "--dtype", "f32", "--amp", "f16")["gpu"]["name"], gpu, "f16 beside f32")
+refused(["--keep-aside", "--capacity"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--keep-aside", "1GiB", "--capacity", "9GiB")
+refused(["kept aside"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--keep-aside", "90GiB", status=1)
+refused(["--max-seq", "--seq"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-seq", "-s", 64)
+refused(["--max-batch", "--batch"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-batch", "-b", 4)
+refused(["--max-seq", "--max-batch"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-seq", "--max-batch")
 refused(["mlp", "gpt, bert, llama"], "fit", "mlp", "--gpus", 2, "--gpu", "h100")
 refused(["--offload disk"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--offload", "disk")
 refused(["--gpus"], "fit", "gpt", "--gpus", 0, "--gpu", "h100")

@@ -2,6 +2,7 @@
 names in tests/nn/configs, all of which it lists. Absurd numbers in such a file are refused at once or give an answer, and
 what takes long ends with Ctrl-C."""
 import json
+import os
 import re
 import resource
 import signal
@@ -81,6 +82,51 @@ check((serve["dtype"], True) == ("bf16", 8192 in [row["positions"] for row in se
 rows = json.loads(run("sweep", "gpt2", "--over", "master-weights=yes,no", "--json", "-").stdout)["rows"]
 equal([row["steady"]["peak"] for row in rows], [profile("gpt2")["steady"]["peak"], profile("gpt2", "--optimizer", "adamw")["steady"]["peak"]],
       "a row without masters has none")
+
+# ---- presets are the published files; org/name is looked up in Hugging Face's cache; the text of a larger model ----
+def step_of(model, **more):
+    p = run("profile", model, "-s", 64, "--json", "-", **more)
+    equal(p.returncode, 0, f"profile {model}: {p.stderr}")
+    j = json.loads(p.stdout)
+    return j["params"], j["steady"], j["saved"]["bytes"], p.stderr
+
+
+for name in ("llama-3.1-8b", "llama-3.2-3b", "qwen3-0.6b", "qwen3-8b", "qwen3-32b", "phi-4", "olmo-3-7b", "gemma-3-1b"):
+    equal(step_of(name)[:3], step_of(CONFIGS / f"{name}.json")[:3], f"the preset {name} and its config.json")
+with tempfile.TemporaryDirectory() as home:
+    model = Path(home) / "hub" / "models--Qwen--Qwen3-8B"
+    old, new = (model / "snapshots" / name for name in ("0a", "1b"))
+    for folder, file in ((old, "qwen3-0.6b"), (new, "qwen3-8b")):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text((CONFIGS / f"{file}.json").read_text())
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("1b\n")
+    env = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")}
+    for where in ({"HF_HOME": home}, {"HF_HUB_CACHE": f"{home}/hub", "HF_HOME": "/nowhere"}):
+        equal(step_of("Qwen/Qwen3-8B", env={**env, **where})[:3], step_of("qwen3-8b")[:3], f"a name in the cache, by {where}")
+    fit = run("fit", "Qwen/Qwen3-8B", "--gpus", 1, "--gpu", "b300", "-s", 64, env={**env, "HF_HOME": home}).stdout
+    check(fit.startswith("fits: Qwen/Qwen3-8B on 1 x b300"), fit)
+    (model / "refs" / "main").write_text("2c")
+    (new / "config.json").unlink()
+    equal(step_of("Qwen/Qwen3-8B", env={**env, "HF_HOME": home})[:3], step_of("qwen3-0.6b")[:3], "without main's, any snapshot")
+    p = run("profile", "Qwen/Qwen3-9B", env={**env, "HF_HOME": home})
+    equal(p.returncode, 2, "a name that is not in the cache")
+    for word in ("Qwen/Qwen3-9B", f"{home}/hub", "hf download Qwen/Qwen3-9B config.json"):
+        check(word in p.stderr, f"{word!r} in {p.stderr}")
+    file = Path(home) / "gemma.json"
+    inner = json.loads((CONFIGS / "gemma-3-1b.json").read_text())
+    file.write_text(json.dumps({"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": inner}))
+    *figures, notes = step_of(file)
+    equal(figures, list(step_of("gemma-3-1b")[:3]), "the text of a model of more")
+    check("text_config: the text model alone; nothing else is counted" in notes, notes)
+    inner = json.loads((CONFIGS / "llama-3.2-3b.json").read_text())
+    del inner["tie_word_embeddings"]
+    for tied in (True, False):
+        file.write_text(json.dumps({"model_type": "more", "tie_word_embeddings": tied, "text_config": inner}))
+        equal(step_of(file)[0]["count"], 3212749824 + (0 if tied else 128256 * 3072), f"its head, tied {tied}")
+    file.write_text(json.dumps({"model_type": "more", "text_config": {"model_type": "more_text"}}))
+    refused(["more_text", "memtape.torch.profile"], "profile", file)
+
 small = profile("gpt")["model"]
 equal([small[key] for key in ("batch", "seq", "dtype", "optimizer")], [2, 32, "f32", "none"], "a model of one's own is small")
 equal(profile("gpt")["device"], "cpu", "and on the CPU")

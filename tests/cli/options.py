@@ -41,7 +41,8 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
-    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5}
+    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
+    "keep-aside": "5GiB", "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
@@ -116,6 +117,8 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
+           ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
+           ("serve", "keep-aside"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            ("serve", "gpus-file"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},

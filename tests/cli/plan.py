@@ -155,6 +155,20 @@ def cache():
     check("kv cache" not in plan("gpt2")["formulas"], "no cache without --kv")
 
 
+def textbooks():
+    """Formulas of textbooks stand behind -v; what is measured stands without, scaled and to the byte."""
+    brief, whole = (run("plan", "gpt2", *more).stdout for more in ([], ["-v"]))
+    check("L(12h^2 + 13h)" not in brief and "6Nbs" not in brief and "L(12h^2 + 13h)" in whole, "formulas")
+    for line in ("parameters, N 124 M 124,439,808 parameters", "states 2.01 G 2,012,448,256 bytes"):
+        check(line in re.sub(" +", " ", brief), f"{line!r} in {brief}")
+    # The peak of GPT-2 is where backward begins.
+    later = "gradient 0 B 0 0.0 % 237.35 MiB later"
+    for text in (brief, run("profile", "gpt2").stdout):
+        check(later in re.sub(" +", " ", text), f"{later!r} in {text}")
+    text = run("profile", "gpt2", "--optimizer", "sgd", "--step-in-backward").stdout
+    check(" later" not in text, f"gradients that are never there at once: {text}")
+
+
 # ---- any model ----
 
 def any_model(seed, n):
@@ -285,6 +299,7 @@ regimes()
 times()
 cache()
 any_model(5, 60)
+textbooks()
 published_models()
 fits()
 keys_are_those_documented()

@@ -10,6 +10,7 @@ from lib import check, documented_keys, done, equal, paths, refused, run
 GPT = ["gpt", "-d", 64, "-l", 2, "-a", 4, "-s", 64, "--vocab", 256]
 LLAMA = ["llama", "-d", 64, "-l", 2, "-a", 4, "--kv-heads", 2, "-s", 32, "--vocab", 256]
 MIB = 1 << 20
+ASIDE = (1024 + 300) * MIB
 LONG = os.environ.get("MTT_LONG") == "1"
 
 
@@ -69,6 +70,37 @@ j = serve("llama-3.1-8b", "--gpu", "rtx4090", "--weights", "plain", "-s", 131072
 equal((j["fits"], j["rows"][0]["sequences"]), (False, 0), "nothing fits")
 check(j["rows"][0]["peak"] > j["capacity"], "what one needs")
 
+# ---- "fits" is said of what was asked for alone ----
+ON_A100 = ["llama-3.1-70b", "--gpu", "a100-80", "-s", 1024]
+p = run("serve", *ON_A100)
+check(p.returncode == 0 and p.stdout.startswith("does not fit in bf16, preallocated cache; in nf4, preallocated cache:\n  107 x 1,024 tokens"), p.stdout)
+p = run("serve", *ON_A100, "--weights", "nf4")
+check(p.stdout.startswith("fits: 107 x 1,024 tokens of llama-3.1-70b on one a100-80\n"), p.stdout)
+
+# ---- users: so many or not ----
+most = serve(*ON_A100, "--weights", "nf4", "--kv-cache", "8bit")["rows"][0]["sequences"]
+for users, status in ((most, 0), (most + 1, 1)):
+    args = [*ON_A100, "--weights", "nf4", "--kv-cache", "8bit", "--users", users]
+    j = serve(*args, status=status)
+    equal((j["users"], j["fits"]), (users, status == 0), f"{users} users")
+    text = run("serve", *args).stdout
+    check(text.startswith(f"{'fits' if not status else 'does not fit'}: {users} x 1,024 tokens of llama-3.1-70b"), text)
+text = run("serve", *ON_A100, "--users", 150, "--kv-cache", "8bit").stdout
+check(text.startswith("does not fit in bf16, 8bit cache; in nf4, 8bit cache:\n  150 x 1,024 tokens"), text)
+
+# ---- GPUs that share each layer: the weights are those of a rank ----
+for model, n in ((["llama", "-d", 64, "-l", 2, "-a", 8, "--kv-heads", 4, "-s", 32, "--vocab", 257], 4), (["llama-3.1-70b", "-s", 64], 8),
+                 (["gpt", "-d", 64, "-l", 2, "-a", 4, "-s", 64, "--vocab", 256], 2)):
+    j = serve(*model, "--gpu", "h100", "--tp", n, "--weights", "plain", "--kv-cache", "8bit", "--users", 2)
+    rank = json.loads(run("profile", *model, "--dtype", "bf16", "--device", "meta", "--tp", n, "--optimizer", "none", "--json", "-").stdout)
+    equal(j["rows"][0]["weight_bytes"], rank["params"]["bytes"], f"weights of one of {n}: {model}")
+    equal((j["gpus"], j["kept_aside"]), (n, ASIDE + 688 * MIB), f"{n} GPUs")
+    check(f" on {n} x h100\n" in run("serve", *model, "--gpu", "h100", "--tp", n, "--weights", "plain", "--kv-cache", "8bit").stdout, "the GPUs")
+equal(serve(*GPT, "--gpu", "h100", "--keep-aside", "0", "--weights", "plain", "--users", 1)["kept_aside"], 0, "nothing kept aside")
+refused(["tensor is 3", "heads"], "serve", "llama-3.1-8b", "--gpu", "h100", "--tp", 3, "-s", 64, status=1)
+refused(["--keep-aside needs --gpu"], "serve", "gpt", "--capacity", "1GB", "--keep-aside", "1MB")
+refused(["--users"], "serve", "gpt", "--gpu", "h100", "--users", 0)
+
 # ---- a file of GPUs ----
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "gpus.json")
@@ -77,7 +109,7 @@ with tempfile.TemporaryDirectory() as folder:
           "the capacity that is given")
     refused(["--gpus-file", "--capacity"], "serve", "gpt", "--gpu", "h100", "--gpus-file", path, "--capacity", "8MiB")
     equal(serve("llama-3.1-8b", "-s", 4096, "--gpu", "h100", "--gpus-file", path, "--weights", "nf4")["capacity"],
-          94 << 30, "a file's memory")
+          (94 << 30) - ASIDE, "a file's memory")
 
 # ---- refusals ----
 refused(["--gpu is missing", "--capacity"], "serve", "gpt")

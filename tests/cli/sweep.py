@@ -170,6 +170,11 @@ refused(["--heads", "mlp"], "sweep", "mlp", "--over", "heads=1,2")
 refused(["inplace=maybe"[8:], "yes or no"], "sweep", "mlp", "--over", "inplace=maybe")
 refused(["--checkpoint", "every=K"], "sweep", "block", "--row", "x: --checkpoint some")
 refused(["not an option"], "sweep", "block", "--row", "x: checkpoint full")
+alike = [sweep("block", "--device", "meta", "--row", "none:", "--row", row, "--row", "--checkpoint full")
+         for row in ("full: --checkpoint full", "full:--checkpoint full")]
+check(alike[0] == alike[1], "a name's colon with and without a space")
+equal(list(alike[1]), ["none", "full", "--checkpoint full"], "names of rows")
+refused(["not an option"], "sweep", "block", "--row", "full:checkpoint full")
 refused(["needs a value"], "sweep", "block", "--row", "x: --checkpoint")
 refused(["more than 256"], "sweep", "mlp", "--over", "seed=" + ",".join(map(str, range(20))),
         "--over", "hidden=" + ",".join(map(str, range(1, 21))))

@@ -85,6 +85,9 @@ refused(["did you mean mlp?"], "profile", "mpl")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
+for words, verb, others in ((["--lora-rank", 4], "plan", "profile"), (["--qlora"], "plan", "fit"), (["--max-seq"], "profile", "fit"),
+                            (["--users=3"], "fit", "serve"), (["--tokens", 3], "profile", "generate")):
+    refused([f"{words[0].split('=')[0]}: unrecognized option; it is for ", others], verb, "gpt2", *words)
 # ---- abbreviations are refused, with what they may stand for ----
 refused(["--gpus", "--gpus-file"], "serve", "gpt2", "--gpus", "h100")
 refused(["--lora", "--lora-rank", "--lora-targets"], "profile", "gpt", "--lora=3")

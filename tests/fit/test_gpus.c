@@ -25,9 +25,9 @@ static void every_known_gpu_is_found_and_complete(void **state)
         mtt_ok(mt_gpu_find(g->name, &found));
         assert_memory_equal(&found, g, sizeof found);
         assert_true(g->memory && g->flops > 0 && g->bandwidth > 0 && g->link > 0 &&
-                    g->network > 0 && g->host > 0 && g->in_a_node && *g->source);
+                    g->network > 0 && g->host > 0 && g->in_a_node && g->host_memory && *g->source);
     }
-    assert_int_equal(n, 9);
+    assert_int_equal(n, 17);
 }
 
 static void an_unknown_gpu_is_refused_with_a_suggestion(void **state)
@@ -48,7 +48,8 @@ static void a_file_overrides_fields_and_adds_gpus(void **state)
     mtt_ok(mt_gpu_find("h100", &h100));
     write_file("{\"h100\": {\"memory\": \"94GiB\", \"bandwidth\": 3.9e12},"
                " \"mine\": {\"memory\": 1000, \"flops\": 1, \"bandwidth\": 2, \"link\": 3,"
-               " \"network\": 4, \"host\": 5, \"in_a_node\": 6, \"source\": \"a page\"}}");
+               " \"network\": 4, \"host\": 5, \"in_a_node\": 6, \"source\": \"a page\","
+               " \"host_memory\": \"1GiB\", \"f16_only\": true}}");
     mtt_ok(mt_gpu_find_in(path, "h100", &g));
     assert_int_equal(g.memory, (size_t)94 << 30);
     assert_true(g.bandwidth == 3.9e12 && g.flops == h100.flops && g.link == h100.link);
@@ -56,6 +57,7 @@ static void a_file_overrides_fields_and_adds_gpus(void **state)
     assert_true(g.memory == 1000 && g.flops == 1 && g.bandwidth == 2 && g.link == 3 &&
                 g.network == 4 && g.host == 5 && g.in_a_node == 6);
     assert_string_equal(g.source, "a page");
+    assert_true(g.host_memory == (size_t)1 << 30 && g.f16_only);
     mtt_ok(mt_gpu_find_in(path, "h200", &g)); /* not in the file */
     assert_string_equal(g.name, "h200");
 }
@@ -76,6 +78,8 @@ static void bad_files_are_refused(void **state)
         {"{\"mine\": {\"in_a_node\": 0}}", "whole number"},
         {"{\"mine\": {\"in_a_node\": 1.5}}", "whole number"},
         {"{\"mine\": {\"source\": 1}}", "a string"},
+        {"{\"mine\": {\"host_memory\": \"much\"}}", "\"host_memory\" is not bytes above 0"},
+        {"{\"mine\": {\"f16_only\": 1}}", "true or false"},
         {"{\"mine\": {\"flop\": 1}}", "unknown \"flop\""},
         {"{\"mine\": {}, \"mine\": {}}", "not JSON"},
         {"{\"other\": {}}", "unknown \"mine\""},

@@ -48,7 +48,7 @@ RUNS = {
         (["block", "--steps", 1, "--dropout", 0.1, "--over", "compress=8bit,bits"], 0)],
     "fit": [
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--price", 2, "--tokens", "1B"], 0),
-        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0], 1)],
+        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0, "--keep-aside", 0], 1)],
     "serve": [(["gpt", "-l", 2, "--gpu", "h100", "--capacity", "30MiB"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
     "ranks": [([], 0)],

@@ -12,6 +12,8 @@ static void describe_gpu(mti_fields *f, const void *gpu)
     mti_field_real(f, "network", g->network);
     mti_field_real(f, "host", g->host);
     mti_field_int(f, "in_a_node", g->in_a_node);
+    mti_field_size(f, "host_memory", g->host_memory);
+    mti_field_bool(f, "f16_only", g->f16_only);
     mti_field_text(f, "source", g->source);
 }
 
@@ -43,6 +45,8 @@ static void describe_setup(mti_fields *f, const mti_fit_report *report, const mt
     mti_field_text(mti_null_unless(f, besides), "besides", besides);
     mti_field_categories(f, "by_category", s->by_category);
     mti_field_size(f, "states", s->states);
+    mti_field_size(f, "host", s->host);
+    mti_field_bool(f, "fits_host", s->fits_host);
     mti_field_object(f, "time", describe_time, &s->time);
     mti_field_real(f, "tokens_per_second", s->tokens_per_second);
     mti_field_real(f, "mfu", s->mfu);
@@ -74,10 +78,40 @@ static void describe_skipped(mti_fields *f, const void *result)
     mti_field_int(f, "slower", r->n_slower);
 }
 
+static void describe_other(mti_fields *f, const void *other)
+{
+    const mti_fit_other *o = other;
+    mti_field_text(f, "recipe", o->recipe);
+    mti_field_size(f, "peak", o->setup.peak);
+    mti_field_size(f, "reserved", o->setup.reserved);
+    mti_field_bool(f, "fits", o->setup.fits);
+    mti_field_bool(f, "any_fits", o->setup.fits || o->any);
+}
+
+static void describe_most(mti_fields *f, const void *most)
+{
+    const mti_fit_most *m = most;
+    static const char *const what[] = {"seq", "batch"};
+    mti_field_one_of(f, "of", what[m->in_batches], what, 2);
+    mti_field_int(f, "fits", m->largest);
+    mti_field_int(mti_null_unless(f, m->refused), "refused", m->refused);
+}
+
+static void describe_reached(mti_fields *f, const void *unused)
+{
+    (void)unused;
+    mti_field_real(f, "least", MTI_FIT_LEAST_REACHED);
+    mti_field_real(f, "most", MTI_FIT_MOST_REACHED);
+}
+
 void mti_describe_fit(mti_fields *f, const void *report)
 {
     const mti_fit_report *p = report;
     const mt_fit_result *r = p->result;
+    const mti_fit_other none = {0};
+    const mti_fit_most nothing = {0};
+    char stack[200] = "";
+    if (p->workload) mti_stack_text(stack, sizeof stack, p->workload);
     mti_field_schema(f, "memtape.fit/1");
     mti_field_text(f, "model", p->workload->name);
     mti_field_object(f, "gpu", describe_gpu, &r->gpu);
@@ -86,7 +120,14 @@ void mti_describe_fit(mti_fields *f, const void *report)
     mti_field_int(f, "seq", r->seq);
     mti_field_size(f, "capacity", r->capacity);
     mti_field_size(f, "kept_aside", r->gpu.memory - r->capacity);
+    mti_field_size(f, "host_memory", r->host_memory);
+    mti_field_text(f, "stack", stack);
+    mti_field_object(mti_null_unless(f, p->other && p->other->recipe), "other_stack",
+                     describe_other, p->other ? p->other : &none);
+    mti_field_object(mti_null_unless(f, p->most), "largest", describe_most,
+                     p->most ? p->most : &nothing);
     mti_field_real(f, "utilisation", p->utilisation);
+    mti_field_object(mti_null_unless(f, p->published), "reached", describe_reached, p);
     mti_field_size(f, "fitting", r->n_fitting);
     mti_field_text(f, "command", p->command);
     mti_field_list(f, "setups", describe_ith_setup, p, r->n, 0);

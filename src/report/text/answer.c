@@ -29,6 +29,8 @@ static void category_rows(mti_table *t, const mti_answer *a)
         if (c == MT_OUTPUT || (!bytes && !looked_for((mt_category)c, a->steps))) continue;
         row(t, c == MT_INPUT ? "input, output" : mt_category_name((mt_category)c), bytes);
         mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes / (double)a->peak);
+        bool later = c == MT_GRADIENT && !bytes && a->gradients;
+        mti_table_cell(t, later ? "%s later" : "", MTI_BYTES(a->gradients));
     }
 }
 
@@ -57,18 +59,18 @@ bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
                 MTI_BYTES(a->peak), MTI_BYTES(a->reserved));
     if (a->capacity) print_fit(a, out, style);
     if (*a->where) mti_print_wrapped(out, 2, style->width, a->where);
-    mti_table *t = mti_table_new("lrrr", NULL);
+    mti_table *t = mti_table_new("lrrrl", NULL);
     category_rows(t, a);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
     row(t, "allocated", a->peak);
-    mti_table_skip(t, 1);
+    mti_table_skip(t, 2);
     mti_table_ink(t, MTI_BOLD);
     row(t, "reserved", a->reserved);
-    mti_table_skip(t, 1);
+    mti_table_skip(t, 2);
     for (int i = 0; i < a->n_beside; i++) {
         row(t, a->beside[i].name, a->beside[i].bytes);
-        mti_table_skip(t, 1);
+        mti_table_skip(t, 2);
     }
     return mti_table_finish(t, out, style);
 }

@@ -5,6 +5,7 @@
 #include "nn/model.h"
 #include "parallel/parallel.h"
 #include "report/parts.h"
+#include "report/results.h"
 
 /* A line that is put together piece by piece. */
 typedef struct line {
@@ -22,6 +23,14 @@ static MT_PRINTF(2, 3) void add(line *l, const char *fmt, ...)
     assert(l->n < sizeof l->text); /* names and numbers: of limited length */
 }
 
+/* The index is mt_loss_form's. */
+static const char *const losses[] = {"",
+                                     ", loss in f32",
+                                     ", fused loss",
+                                     ", loss that keeps logits",
+                                     ", chunked loss",
+                                     ", unfused loss"};
+
 /* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)
 {
@@ -31,13 +40,27 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->rope) add(l, ", unfused rope");
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
-    static const char *const losses[] = {"",
-                                         ", loss in f32",
-                                         ", fused loss",
-                                         ", loss that keeps logits",
-                                         ", chunked loss",
-                                         ", unfused loss"};
     add(l, "%s", losses[ops->loss]);
+}
+
+void mti_stack_text(char *buf, size_t n, const mti_workload *w)
+{
+    mt_model_config c = w->config;
+    mt_model_config_resolve(&w->config, &c);
+    const struct {
+        bool there;
+        mt_op_form form;
+        const char *name;
+    } ops[] = {{c.norm_kind != MT_NORM_LAYER, c.ops.rms_norm, "RMS norms"},
+               {c.kind == MT_MODEL_LLAMA, c.ops.rope, "rope"},
+               {c.mlp == MT_MLP_SWIGLU, c.ops.swiglu, "swiglu"},
+               {c.act == MT_ACT_GELU_TANH && mti_feeds(c.kind), c.ops.gelu_tanh, "gelu_tanh"}};
+    line l = {.n = 0};
+    add(&l, "%s attention", mt_attention_form_name(c.attention));
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (ops[i].there) add(&l, ", %sfused %s", ops[i].form ? "un" : "", ops[i].name);
+    add(&l, "%s", c.ops.loss ? losses[c.ops.loss] : ", loss on whole logits");
+    snprintf(buf, n, "%s", l.text);
 }
 
 /* What few models have. */

@@ -4,8 +4,9 @@
 #include "report/results.h"
 
 #define GIB  1073741824.0
-#define MOST 5 /* set-ups shown, one less if the answer takes two lines; if none fits, ... */
+#define MOST 4 /* set-ups shown, one less if the answer takes two lines; if none fits, ... */
 #define NEAR 2 /* ... and beside them what would */
+#define DAY  86400.0
 
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s)
 {
@@ -50,18 +51,57 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
     mti_print(out, "%s%s\n", wide ? "\n  " : " ", figures); /* a long path to a file */
 }
 
-static void print_task(const mti_fit_report *f, FILE *out)
+static void print_task(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
     const mti_workload *w = f->workload;
     const mt_fit_result *r = f->result;
-    char aside[MTI_NUMBER];
-    mti_print(out, "%lld x %lld tokens a step, %s%s%s%s, %s%s; kept aside: %s\n",
-              (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
-              (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
-              w->memory.amp ? ", amp " : "",
-              w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
-              mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "",
-              mti_thousands(aside, (int64_t)(r->gpu.memory - r->capacity)));
+    char aside[MTI_NUMBER], stack[200], text[400];
+    mti_stack_text(stack, sizeof stack, w);
+    mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside: %s",
+               (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
+               (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
+               w->memory.amp ? ", amp " : "",
+               w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
+               mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "", stack,
+               mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
+    mti_print_wrapped(out, 0, style->width, text);
+}
+
+static void print_most(const mti_fit_most *m, FILE *out)
+{
+    char largest[MTI_NUMBER], refused[MTI_NUMBER];
+    const char *what = m->in_batches ? "the most sequences at once" : "the longest sequences";
+    mti_thousands(largest, m->largest), mti_thousands(refused, m->refused);
+    if (m->refused)
+        mti_print(out, "%s: %s; %s do not fit\n", what, m->largest ? largest : "none", refused);
+    else
+        mti_print(out, "%s: %s%s\n", what, largest,
+                  m->in_batches ? ", as many as are searched" : ", the model's context");
+}
+
+/* Whether the first set-up fits with another common stack, too. */
+static void print_other(const mti_fit_report *f, FILE *out, const mti_style *style)
+{
+    const mti_fit_other *o = f->other;
+    bool fits = o->setup.fits;
+    if (!o->recipe) return;
+    mti_print(out, "with Transformers' own modules (--recipe %s): %.1f GiB, ", o->recipe,
+              gib(o->setup.reserved));
+    mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s",
+              fits     ? "fits"
+              : o->any ? "does not fit"
+                       : "nothing fits");
+    mti_print(out, "%s\n", !fits && o->any ? "; others do" : "");
+}
+
+/* An offload's copies in host memory. */
+static void print_host(const mti_fit_report *f, FILE *out)
+{
+    const mt_fit_setup *s = &f->result->setups[0];
+    if (!s->host) return;
+    mti_print(out, "the first keeps %.1f GiB in a node's host memory", gib(s->host));
+    if (f->result->host_memory) mti_print(out, ", which has %.1f", gib(f->result->host_memory));
+    mti_print(out, "%s\n", s->fits_host ? "" : ": too little");
 }
 
 /* ---- the set-ups ---- */
@@ -90,11 +130,52 @@ static int choose(const mt_fit_result *r, size_t shown[MOST])
     return n;
 }
 
+/* ---- rates: one figure, or those of what published runs reached ---- */
+
+#define RANGE (2 * MTI_NUMBER)
+typedef void say_fn(char *buf, double value, double largest);
+static void as_count(char *buf, double x, double largest)
+{
+    (void)largest;
+    mti_thousands(buf, (int64_t)x);
+}
+static void as_percent(char *buf, double x, double largest)
+{
+    (void)largest;
+    mti_format(buf, MTI_NUMBER, "%.0f", x);
+}
+static void as_dollars(char *buf, double x, double largest)
+{
+    if (largest >= 100)
+        mti_thousands(buf, (int64_t)(x + 0.5));
+    else
+        mti_format(buf, MTI_NUMBER, "%.2f", x);
+}
+
+static void as_seconds(char *buf, double x, double largest)
+{
+    mti_format(buf, MTI_NUMBER, largest < 1 ? "%.3g" : largest < 10 ? "%.2f" : "%.0f", x);
+}
+
+/* A rate, or with `per_rate` what is divided by one. */
+static const char *span(const mti_fit_report *f, char buf[RANGE], double x, bool per_rate,
+                        say_fn *say)
+{
+    const double least = f->published ? MTI_FIT_LEAST_REACHED : 1;
+    const double most = f->published ? MTI_FIT_MOST_REACHED : 1;
+    const double low = per_rate ? x / most : x * least, high = per_rate ? x / least : x * most;
+    char first[MTI_NUMBER], second[MTI_NUMBER];
+    say(first, low, high), say(second, high, high);
+    mti_format(buf, RANGE, "%s%s%s", first, f->published ? "-" : "", f->published ? second : "");
+    return buf;
+}
+
 /* pieces: there is a column for ranks with pieces of sequences. */
-static void add_row(mti_table *t, const char *with, const mt_fit_setup *s, bool pieces)
+static void add_row(mti_table *t, const mti_fit_report *f, const char *with, const mt_fit_setup *s,
+                    bool pieces)
 {
     const mt_parallel *h = &s->parallel;
-    char rate[MTI_NUMBER];
+    char text[RANGE];
     if (with) mti_table_cell(t, "%s", with);
     mti_table_cell(t, "%lld%s", (long long)h->tensor, h->sequence ? "+sp" : "");
     mti_table_cell(t, h->interleave > 1 ? "%lld/%lld" : "%lld", (long long)h->pipeline,
@@ -107,19 +188,35 @@ static void add_row(mti_table *t, const char *with, const mt_fit_setup *s, bool 
     mti_table_cell(t, "%s", s->offload);
     mti_table_cell(t, "%.1f", gib(s->reserved));
     if (with) return;
-    mti_table_cell(t, "%.3f", s->time.total);
-    mti_table_cell(t, "%s", mti_thousands(rate, (int64_t)s->tokens_per_second));
-    mti_table_cell(t, "%.0f %%", 100 * s->mfu);
+    mti_table_cell(t, "%s", span(f, text, s->tokens_per_second, false, as_count));
+    mti_table_cell(t, "%s %%", span(f, text, 100 * s->mfu, false, as_percent));
+}
+
+/* The optimizer's change keeps the masters; a note says so where a column would be too wide. */
+static const char masters[] = " --master-weights";
+static const char *label(const char *change, char text[MTI_FIT_CHANGE])
+{
+    const char *end = strstr(change, masters);
+    if (!end) return change;
+    snprintf(text, MTI_FIT_CHANGE, "%.*s *", (int)(end - change), change);
+    return text;
+}
+
+static void print_note(const mti_fit_remedies *all, FILE *out)
+{
+    bool any = false;
+    for (int i = 0; i < all->n; i++) any = any || strstr(all->at[i].change, masters);
+    if (any) mti_print(out, "  * and%s, which stay\n", masters);
 }
 
 static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
-    static const char *const plain[] = {"with",    "tp",  "pp",  "dp",     "zero",     "batches",
-                                        "checkpt", "off", "GiB", "s/step", "tokens/s", "MFU"};
-    static const char *const cut[] = {"with",   "tp",       "pp",      "cp",  "dp",
-                                      "zero",   "batches",  "checkpt", "off", "GiB",
-                                      "s/step", "tokens/s", "MFU"};
+    static const char *const plain[] = {"with",    "tp",  "pp",  "dp",       "zero", "batches",
+                                        "checkpt", "off", "GiB", "tokens/s", "MFU"};
+    static const char *const cut[] = {"with",    "tp",      "pp",  "cp",  "dp",       "zero",
+                                      "batches", "checkpt", "off", "GiB", "tokens/s", "MFU"};
     size_t shown[MOST];
+    char text[MTI_FIT_CHANGE];
     int n = choose(f->result, shown);
     const mti_fit_remedies *others = f->remedies;
     bool fits = f->result->n_fitting > 0;
@@ -127,42 +224,82 @@ static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *st
     for (int i = 0; i < n; i++) pieces = pieces || f->result->setups[shown[i]].parallel.context > 1;
     for (int i = 0; i < others->n; i++) pieces = pieces || others->at[i].setup.parallel.context > 1;
     const char *const *headings = pieces ? cut : plain;
-    mti_table *t = mti_table_new((pieces ? fits ? "lrrrrrllrrrr" : "llrrrrrllr"
-                                  : fits ? "lrrrrllrrrr"
+    mti_table *t = mti_table_new((pieces ? fits ? "lrrrrrllrrr" : "llrrrrrllr"
+                                  : fits ? "lrrrrllrrr"
                                          : "llrrrrllr"),
                                  headings + fits);
     for (int i = 0; i < n; i++)
-        add_row(t, fits ? NULL : "as asked", &f->result->setups[shown[i]], pieces);
+        add_row(t, f, fits ? NULL : "as asked", &f->result->setups[shown[i]], pieces);
     for (int i = 0; i < others->n; i++)
-        add_row(t, others->at[i].change, &others->at[i].setup, pieces);
-    return mti_table_finish(t, out, style);
+        add_row(t, f, label(others->at[i].change, text), &others->at[i].setup, pieces);
+    if (!mti_table_finish(t, out, style)) return false;
+    print_note(others, out);
+    return true;
 }
 
 /* ---- where the first one's time goes, and what it was traded for ---- */
+
+/* 2.5 days, 4 to 5 years. */
+static void print_duration(const mti_fit_report *f, double seconds, FILE *out)
+{
+    static const struct {
+        double seconds;
+        const char *name;
+    } units[] = {
+        {365.25 * DAY, "years"}, {DAY, "days"}, {3600, "hours"}, {60, "minutes"}, {1, "s"}};
+    const double low = seconds / (f->published ? MTI_FIT_MOST_REACHED : 1);
+    const double high = seconds / (f->published ? MTI_FIT_LEAST_REACHED : 1);
+    size_t i = 0;
+    while (i < 4 && low < 2 * units[i].seconds) i++;
+    mti_print(out, "%.2g", low / units[i].seconds);
+    if (f->published) mti_print(out, " to %.2g", high / units[i].seconds);
+    mti_print(out, " %s", units[i].name);
+}
 
 static void print_time(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
     const mt_fit_time *t = &f->result->setups[0].time;
     double percent = 100 / t->total;
-    char text[300], cp[40] = "";
+    char text[400], cp[40] = "", how[100], step[RANGE];
     if (t->context > 0) mti_format(cp, sizeof cp, "cp %.0f, ", percent * t->context);
+    if (f->published)
+        mti_format(how, sizeof how, "at %g to %g of datasheets' rates, as published runs reached",
+                   MTI_FIT_LEAST_REACHED, MTI_FIT_MOST_REACHED);
+    else
+        mti_format(how, sizeof how, "with products at %.4g of the datasheet's rate",
+                   f->utilisation);
     mti_format(text, sizeof text,
-               "a model, at %.4g of peak: products %.0f %%, memory %.0f, tp %.0f, pp %.0f, %sdp "
-               "%.0f, host %.0f, step %.0f",
-               f->utilisation, percent * t->products, percent * t->memory, percent * t->layers,
-               percent * (t->stages + t->bubble), cp, percent * t->data, percent * t->host,
-               percent * t->step);
+               "estimated, %s: %s s a step; products %.0f %%, memory %.0f, tp %.0f, pp %.0f, "
+               "%sdp %.0f, host %.0f, step %.0f",
+               how, span(f, step, t->total, true, as_seconds), percent * t->products,
+               percent * t->memory, percent * t->layers, percent * (t->stages + t->bubble), cp,
+               percent * t->data, percent * t->host, percent * t->step);
     mti_print_wrapped(out, 0, style->width, text);
+}
+
+/* 15T, 300B, 1.5M */
+static void print_tokens(double tokens, FILE *out)
+{
+    static const char letters[] = {'T', 'B', 'M', 0};
+    double unit = 1e12;
+    int i = 0;
+    while (i < 3 && tokens < unit) i++, unit /= 1000;
+    mti_print(out, "%.4g%.1s tokens", tokens / (i < 3 ? unit : 1), &letters[i]);
 }
 
 static void print_cost(const mti_fit_report *f, FILE *out)
 {
     const mt_fit_setup *s = &f->result->setups[0];
-    if (f->price > 0) mti_print(out, "$%.2f for a billion tokens", mti_fit_cost(f, s));
-    if (f->price > 0 && f->tokens > 0)
-        mti_print(out, ", $%.0f for all; ", mti_fit_cost(f, s) * f->tokens / 1e9);
-    if (f->tokens > 0)
-        mti_print(out, "%.1f days for %.3g tokens", mti_fit_seconds(f, s) / 86400, f->tokens);
+    const double each = mti_fit_cost(f, s);
+    char text[RANGE];
+    if (f->price > 0)
+        mti_print(out, "$%s for 1B tokens%s", span(f, text, each, true, as_dollars),
+                  f->tokens > 0 ? "; " : "");
+    if (f->tokens > 0) print_tokens(f->tokens, out);
+    if (f->tokens > 0 && f->price > 0)
+        mti_print(out, ": $%s,", span(f, text, each * f->tokens / 1e9, true, as_dollars));
+    if (f->tokens > 0) mti_print(out, "%s ", f->price > 0 ? "" : ":");
+    if (f->tokens > 0) print_duration(f, mti_fit_seconds(f, s), out);
     if (f->price > 0 || f->tokens > 0) fputc('\n', out);
 }
 
@@ -202,7 +339,10 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     mti_style style = mti_style_of(out);
     if (!style.elides) style.width = 80; /* in a pipe, too */
     print_answer(f, out, &style);
-    print_task(f, out);
+    print_task(f, out, &style);
+    if (f->most) print_most(f->most, out);
+    print_other(f, out, &style);
+    print_host(f, out);
     if (!print_setups(f, out, &style)) return false;
     if (f->result->n_fitting) print_time(f, out, &style);
     if (f->result->n_fitting) print_cost(f, out);

@@ -193,21 +193,29 @@ static void print_letters(const mti_plan_result *p, FILE *out, const mti_style *
     mti_print_wrapped(out, 2, style->width, text);
 }
 
-static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style *style)
+/* The formulas of textbooks, with -v, beside what is measured. */
+static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
+                           const mti_style *style)
 {
-    static const char *const headings[] = {"", "formula", "says", "measured on meta"};
+    static const char *const all[] = {"", "formula", "says", "measured on meta"};
+    static const char *const measured[] = {"", "measured on meta", "", ""};
     double given = p->options->parameters;
-    mti_table *t = mti_table_new("lwrr", headings);
+    mti_table *t = mti_table_new(verbose ? "lwrr" : "lrrl", verbose ? all : measured);
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         bool counts = !strcmp(c->formula.name, "parameters") && given == 0;
         if (!strcmp(c->formula.name, "parameters in brief")) continue;
-        mti_table_cells(t, "%s%s|%s|%s|%s", c->formula.name, counts ? ", N" : "", c->formula.text,
-                        MTI_SCALED((double)c->formula.value), MTI_THOUSANDS(c->measured));
+        const char *exact = MTI_THOUSANDS(c->measured);
+        mti_table_cell(t, "%s%s", c->formula.name, counts ? ", N" : "");
+        if (verbose)
+            mti_table_cells(t, "%s|%s|%s", c->formula.text, MTI_SCALED((double)c->formula.value),
+                            exact);
+        else
+            mti_table_cells(t, "%s|%s|%s", MTI_SCALED((double)c->measured), exact, c->formula.unit);
     }
     if (!mti_table_finish(t, out, style)) return false;
     if (given > 0) mti_print(out, "  N = %s parameters, as given\n", MTI_SCALED(given));
-    print_letters(p, out, style);
+    if (verbose) print_letters(p, out, style);
     return true;
 }
 
@@ -220,7 +228,7 @@ static void print_searches(const mti_plan_result *p, FILE *out)
               (long long)w->batch, p->seq.refused ? "" : "at least ", (long long)p->seq.largest);
 }
 
-static bool print_answer(const mti_plan_result *p, FILE *out, const mti_style *style)
+static bool print_answer(const mti_plan_result *p, bool verbose, FILE *out, const mti_style *style)
 {
     char where[80] = "";
     if (strcmp(p->need.phase, "the second step") != 0)
@@ -231,12 +239,13 @@ static bool print_answer(const mti_plan_result *p, FILE *out, const mti_style *s
                           .peak = p->need.peak,
                           .reserved = p->need.reserved,
                           .at_peak = p->need.at_peak,
+                          .gradients = p->need.gradients,
                           .steps = p->workload->optimizer != MTI_OPT_NONE,
                           .capacity = p->workload->device.capacity,
                           .fits = fits(p)};
     if (!mti_print_answer(&a, out, style)) return false;
     if (a.capacity) print_searches(p, out);
-    return print_formulas(p, out, style);
+    return print_formulas(p, verbose, out, style);
 }
 
 static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *out,
@@ -253,7 +262,7 @@ static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *
 bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
 {
     const mti_style style = mti_style_of(out);
-    if (!print_answer(p, out, &style)) return false;
+    if (!print_answer(p, verbose, out, &style)) return false;
     for (int i = 0; verbose && i < p->n_items; i++)
         if (!print_item(p, &p->items[i], out, &style)) return false;
     print_training(p, out);
@@ -264,7 +273,7 @@ bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
     if (p->budget.plan && verbose && !mti_print_budget_front(&p->budget, out, &style)) return false;
     if (!verbose)
         mti_inked(out, &style, MTI_DIM,
-                  "-v adds each formula's source and what it leaves out, row by row%s\n",
+                  "-v adds the textbooks' formulas, their sources and what they leave out%s\n",
                   p->budget.plan ? "; other budgets" : "");
     return true;
 }

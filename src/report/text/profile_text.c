@@ -269,6 +269,7 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
                     .peak = m->steady.peak,
                     .reserved = m->steady.reserved,
                     .at_peak = m->steady.by_category,
+                    .gradients = p->workload.memory.step_in_backward ? 0 : m->grad_bytes,
                     .steps = p->workload.optimizer != MTI_OPT_NONE,
                     .capacity = p->workload.device.capacity,
                     .fits = true}; /* or the steps would have been refused */
