@@ -15,7 +15,7 @@ static char *format_path(char path[LONGEST], const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(path, LONGEST, fmt, args);
+    int n = mti_vformat(path, LONGEST, fmt, args);
     va_end(args);
     if (n >= LONGEST) *path = 0;
     return path;

@@ -106,7 +106,7 @@ static int streams_of(const mti_measurement *m, mt_stream_stats out[MT_MAX_STREA
 bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style)
 {
     static const char *const headings[] = {"reserved by stream", "reserved", "allocated",
-                                           "free, for this stream alone"};
+                                           "free, for it alone"};
     mt_stream_stats streams[MT_MAX_STREAMS];
     int n = streams_of(m, streams);
     if (n < 2) return true;

@@ -199,7 +199,7 @@ def frames_name_op_and_modules():
               ("gpt.h", "h"), ("gpt", "gpt"), ("phase", "forward"))
     check(wanted in stacks, f"frames of an activation: {[s for s in stacks if s and s[0][0] == wanted[0][0]]}")
     blocks = {b["frames"][0]["filename"]: b["requested_size"] for b in live(snapshot) if b["frames"][-1]["name"] == "init"}
-    equal(blocks["wte.weight"], 50257 * 768 * 2, "bytes of a parameter, by its name")
+    equal(blocks["wte.weight"], 50257 * 768 * 4, "bytes of a parameter, by its name")
 
 
 def devices_agree():

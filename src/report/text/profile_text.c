@@ -280,9 +280,14 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, out, style) && mti_print_streams(m, out, style) &&
+    return mti_print_answer(&a, out, style) &&
            (!p->budget.plan ||
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
+}
+
+static bool print_streams(const mti_profile_result *p, FILE *out, const mti_style *style)
+{
+    return mti_print_streams(&p->measured, out, style);
 }
 
 static bool print_saved(const mti_profile_result *p, FILE *out, const mti_style *style)
@@ -302,6 +307,7 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
         bool needed;
     } sections[] = {{print_answer, true},
                     {mti_print_warnings, true},
+                    {print_streams, false},
                     {mti_print_memory_stats, false},
                     {print_saved, false}};
     mti_screen s;
