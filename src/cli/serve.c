@@ -57,10 +57,12 @@ static bool measure_row(const mti_options *o, const forms *f, mti_weights_choice
                                           .positions = f->lengths[k],
                                           .at_once = o->at_once,
                                           .tensor = o->workload.parallel.tensor};
-        if (k == f->asked && o->users &&
-            mt_serve_measure(&options, o->users, 0, &row->users) != MT_OK) /* fits or not */
-            return false;
         if (mt_serve_most(&options, s->capacity, &row->needs[k]) != MT_OK) return false;
+        /* What does not fit is measured without a capacity: how much it would take. */
+        size_t room = o->users <= row->needs[k].sequences ? s->capacity : 0;
+        if (k == f->asked && o->users &&
+            mt_serve_measure(&options, o->users, room, &row->users) != MT_OK)
+            return false;
         mti_progress_step(p, (int64_t)((s->n_rows - 1) * f->n_lengths + k) + 1, row->weights);
     }
     return true;

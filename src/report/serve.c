@@ -144,5 +144,8 @@ void mti_describe_serve(mti_fields *f, const void *report)
     mti_field_int(mti_null_unless(f, s->users), "users", s->users);
     mti_field_int(f, "at_once", s->at_once);
     mti_field_bool(f, "fits", mti_serve_fits(s));
+    const mt_serve_need *needed = s->users && s->n_rows ? &chosen(s)->users : &(mt_serve_need){0};
+    mti_field_sizes(mti_null_unless(f, s->users), "needed",
+                    MTI_SIZES({"peak", needed->peak}, {"reserved", needed->reserved}));
     mti_field_list(f, "rows", describe_need, s, s->n_rows * s->n_lengths, 0);
 }

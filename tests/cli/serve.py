@@ -83,6 +83,7 @@ for users, status in ((most, 0), (most + 1, 1)):
     args = [*ON_A100, "--weights", "nf4", "--kv-cache", "8bit", "--users", users]
     j = serve(*args, status=status)
     equal((j["users"], j["fits"]), (users, status == 0), f"{users} users")
+    equal(j["needed"]["reserved"] <= j["capacity"], status == 0, f"{users} users: what they reserve is within the capacity")
     text = run("serve", *args).stdout
     check(text.startswith(f"{'fits' if not status else 'does not fit'}: {users} x 1,024 tokens of llama-3.1-70b"), text)
 text = run("serve", *ON_A100, "--users", 150, "--kv-cache", "8bit").stdout
