@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memtape import _attention
+from memtape._ledger import UNKNOWN, Ledger, _storage, _tensors
 from memtape._library import MemtapeError, check, failure, library
 from memtape.report import Report
-from memtape.torch import UNKNOWN, Ledger, _storage, _tensors
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
 LARGEST = 20  # of those who hold memory at the peak, the report lists so many

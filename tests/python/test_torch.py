@@ -246,7 +246,7 @@ def hooks_are_taken_off():
         check("channels" in str(error), f"PyTorch's own error: {error}")
     equal([(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()], before, "hooks of the modules")
     y = model(x)
-    check(not isinstance(y.grad_fn._raw_saved_mat1.data, memtape.torch._Packed), "hooks on saved tensors")
+    check(not isinstance(y.grad_fn._raw_saved_mat1.data, memtape._ledger._Packed), "hooks on saved tensors")
 
 
 def nothing_is_kept_alive():
@@ -494,7 +494,7 @@ def report_has_the_documented_keys():
               f"{path} is not in docs/profile-json.md")
     missing = {key.split(".")[0].split("[")[0] for key in documented if not key.startswith("rows")} - set(values)
     equal(missing, set(), "sections that the report lacks")
-    equal([key for key, value in values.items() if value is None], list(memtape.torch.OTHER_KEYS), "sections that are null")
+    equal([key for key, value in values.items() if value is None], list(memtape._ledger.OTHER_KEYS), "sections that are null")
 
 
 def page_opens_without_an_error():
