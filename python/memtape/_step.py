@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memtape import _attention
-from memtape._ledger import UNKNOWN, Ledger, _storage, _tensors
-from memtape._library import MemtapeError, check, failure, library
+from memtape._ledger import Ledger, _storage, _tensors
+from memtape._library import MemtapeError, failure, library
 from memtape.report import Report
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
