@@ -37,7 +37,10 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
         mti_table_cells(t, "%s|%s|%s|%s", mt_category_name(holder->category),
                         *holder->module ? holder->module : "-", *holder->op ? holder->op : "-",
                         kept_text(holder, kept, sizeof kept));
-        mti_table_cell(t, holder->n > 1 ? "%zu x" : "", holder->n);
+        if (holder->n > 1)
+            mti_table_cell(t, "%zu x", holder->n);
+        else
+            mti_table_skip(t, 1);
         mti_table_bytes(t, (int64_t)holder->bytes);
     }
     if (n_rest) {

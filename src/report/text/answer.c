@@ -29,8 +29,10 @@ static void category_rows(mti_table *t, const mti_answer *a)
         if (c == MT_OUTPUT || (!bytes && !looked_for((mt_category)c, a->steps))) continue;
         row(t, c == MT_INPUT ? "input, output" : mt_category_name((mt_category)c), bytes);
         mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes / (double)a->peak);
-        bool later = c == MT_GRADIENT && !bytes && a->gradients;
-        mti_table_cell(t, later ? "%s later" : "", MTI_BYTES(a->gradients));
+        if (c == MT_GRADIENT && !bytes && a->gradients)
+            mti_table_cell(t, "%s later", MTI_BYTES(a->gradients));
+        else
+            mti_table_skip(t, 1);
     }
 }
 

@@ -18,7 +18,7 @@ static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style
     for (int i = 0; i < f->n_rows; i++) {
         const mt_plan_row *row = &f->rows[i];
         bool takes = row->amount < 0;
-        mti_equation_row(t, takes ? "-" : "+", takes ? -row->amount : row->amount, row->text);
+        mti_equation_row(t, takes ? "-" : "+", takes ? -row->amount : row->amount, "%s", row->text);
     }
     mti_table_rule(t);
     mti_equation_row(t, "=", f->expected, "expected");

@@ -72,7 +72,7 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
     print_letters(p, out);
     mti_table *t = mti_table_new("lrlw", NULL);
     for (int i = 0; i < f->n_terms; i++) {
-        mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
+        mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, "%s", f->terms[i].text);
         mti_table_cell(t, "%s", f->terms[i].what);
     }
     for (int i = 0; i < f->n_residual; i++) {
