@@ -14,7 +14,7 @@
 
 #define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
 #define RUN_KEY    "run"    /* the settings */
-#define MEMORY_KEY "memory_options"
+#define MEMORY_KEY "memory"
 
 /* ---- writing ---- */
 

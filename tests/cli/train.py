@@ -269,8 +269,8 @@ def damaged_files_are_refused():
            "nosteps": edited("steps", -1), "hugebatch": edited("batch", 10**12),
            "real": edited("lr", "nan"), "type": edited("seq", "many"), "seq": edited("seq", 10**6),
            "text": edited("text", "zz"), "config": with_header(header.replace(b"hidden", b"hiddem")),
-           "memory": edited("memory_options", {"checkpoint": "some"}), "memory2": edited("memory_options", {"amp": 3}),
-           "older": edited("spared", {"amp": 3}, instead_of="memory_options"),
+           "memory": edited("memory", {"checkpoint": "some"}), "memory2": edited("memory", {"amp": 3}),
+           "older": edited("spared", {"amp": 3}, instead_of="memory"),
            "notjson": with_header(header.replace(b"{", b"[", 1))}
     for name, data in bad.items():
         file = write(f"bad-{name}.safetensors", data)
