@@ -179,7 +179,7 @@ static void adafactor_follows_the_reference(void **state)
     }
 }
 
-/* Of a matrix a number for each row and each column; in the parameter's dtype, or its master's. */
+/* A matrix has a number for each row and column, in the dtype of the parameter or its master. */
 static void adafactor_keeps_rows_and_columns(void **state)
 {
     (void)state;
