@@ -106,6 +106,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: the config's loss is %s, and tensor is %" PRId64
                              "; ranks with a part of the logits need native or f32",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
+    if (c->experts && h->tensor > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config has %" PRId64 " experts, and tensor is %" PRId64
+                             "; experts are not cut: need tensor 1",
+                             c->experts, h->tensor);
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
            divides("tensor", h->tensor, "ffn", c->ffn) &&

@@ -4,6 +4,7 @@ position, heads that share keys or do not, tied or not, activations, windows, ca
 import random
 
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
+EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
 MASKED = ("bert", "roberta", "xlm-roberta")
 FAMILIES = ("gpt2", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
