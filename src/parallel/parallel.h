@@ -131,7 +131,7 @@ typedef struct mti_sharder {
 } mti_sharder;
 bool mti_shard_params(mt_module *m, mti_sharder *sharder);
 
-/* ---- ZeRO 3: what is gathered together (units.c) ---- */
+/* ---- ZeRO 3: what is gathered together (units.c, unit_gather.c, unit_grads.c) ---- */
 
 /* The units of one part; parallel says how. Counted references. */
 mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel);
