@@ -64,16 +64,27 @@ static mt_tensor *gather_alone(const mti_unit_param *p, const mti_units *all, mt
 
 /* ---- a block's ---- */
 
+/* products: as the unit's were gathered when it was cut to pieces, if it was. */
+static bool is_in_pieces(const mti_unit *u, mt_dtype products)
+{
+    return u->params.n && u->params.at[0].piece && u->products == products;
+}
+
 static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
 {
     const mti_units *all = u->all;
+    const bool from_pieces = is_in_pieces(u, products);
     mti_piece *pieces = mti_malloc(u->params.n * sizeof *pieces);
-    for (size_t i = 0; pieces && i < u->params.n; i++)
-        pieces[i] = (mti_piece){u->params.at[i].shard, mti_unit_type(&u->params.at[i], products)};
+    for (size_t i = 0; pieces && i < u->params.n; i++) {
+        const mti_unit_param *p = &u->params.at[i];
+        const mt_dtype dtype = mti_unit_type(p, products);
+        pieces[i] = (mti_piece){p->shard, dtype, false};
+        if (from_pieces) pieces[i] = (mti_piece){p->piece, dtype, dtype != mt_dtype_of(p->shard)};
+    }
     u->products = products;
-    mti_gathering *g =
-        pieces ? mti_pieces_begin(all->device, (int)u->params.n, pieces, &all->group, behind)
-               : NULL;
+    mti_gathering *g = pieces ? mti_pieces_begin(all->device, (int)u->params.n, pieces,
+                                                 from_pieces ? &all->few : &all->group, behind)
+                              : NULL;
     mti_free(pieces);
     return g;
 }
@@ -90,6 +101,7 @@ static bool finish(mti_unit *u, mti_gathering *g, bool forward)
     }
     bool ok = mti_pieces_end(g, flats, forward ? &all->gathered : NULL);
     for (size_t i = 0; ok && i < u->params.n; i++) u->params.at[i].whole = flats[i];
+    mti_unit_drop_pieces(u);
     mti_free(flats);
     return ok;
 }
@@ -105,7 +117,7 @@ static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
     return g;
 }
 
-/* Only one block's parameters are there at a time, but for a last block that is kept. */
+/* Only one block's parameters are there at a time, but for those that stay. */
 static bool gather(mti_unit *u, mt_dtype products, bool forward)
 {
     mti_units *all = u->all;
@@ -118,6 +130,9 @@ static bool gather(mti_unit *u, mt_dtype products, bool forward)
     return true;
 }
 
+/* For a backward that needs no parameter, as PyTorch does. */
+static bool gather_again(mti_unit *u) { return gather(u, u->products, false); }
+
 /* Begins to gather the block that comes next, in forward or in backward. */
 static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
 {
@@ -125,6 +140,22 @@ static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
     next->coming = begin(next, products, true);
     if (next->coming) all->coming = next;
     return next->coming != NULL;
+}
+
+/* Each rank keeps of what is gathered what it is among the few (to_sharded_post_forward). */
+static bool cut(mti_unit *u)
+{
+    const mt_group few = u->all->few;
+    bool ok = true;
+    for (size_t i = 0; ok && few.ranks > 1 && i < u->params.n; i++) {
+        mti_unit_param *p = &u->params.at[i];
+        const int64_t n = mt_numel(p->whole) / few.ranks;
+        MT_AUTO mt_tensor *part = mt_detach(p->whole);
+        mt_set(&part, mt_slice(part, 0, few.rank * n, n));
+        p->piece = part ? mt_clone(part) : NULL;
+        ok = p->piece && mt_set_category(p->piece, MT_PARAMETER) == MT_OK;
+    }
+    return ok;
 }
 
 /* A forward without a tape keeps nothing. What is gathered is recorded once, whoever reads it. */
@@ -184,6 +215,7 @@ mt_tensor *mti_pass_backward(mti_pass *p, int i)
 {
     mti_unit *u = p->unit;
     const mti_unit_param *q = &u->params.at[i];
+    mti_units_await_end(u->all);
     if (u->kind == MTI_UNIT_BLOCK) {
         if (!gather(u, p->products, false) || !go_ahead(u->all, u->before, p->products))
             return NULL;
@@ -210,31 +242,81 @@ void mti_pass_drops(mti_pass *p)
     p->n_kept--;
     u->n_kept--;
     if (!p->n_kept && u->holder == p) mti_unit_let_go(u);
-    if (!u->n_kept && coming && coming == u->before && !coming->n_kept)
+    if (!u->n_kept && coming && coming == u->before && !coming->n_kept && !coming->is_awaited)
         mti_units_drop_coming(u->all);
 }
 
-/* What a forward that failed left, whose values may be of an earlier step. */
+/* What a forward that failed, or had no backward, left: the values may be of an earlier step. */
 static void start_over(mti_units *all)
 {
     mti_units_drop_coming(all);
-    if (all->last_gathered) mti_unit_let_go(all->last_gathered);
+    for (size_t i = 0; i < all->list.n; i++) {
+        mti_unit *u = all->list.at[i];
+        u->is_awaited = false;
+        mti_unit_drop_pieces(u);
+        if (u->kind == MTI_UNIT_BLOCK) mti_unit_let_go(u);
+    }
 }
 
 /* again: backward follows, which lets go. */
-static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x)
+static bool enter_block(mti_unit *u, const mti_pass *p)
 {
     mti_units *all = u->all;
     const bool again = mt_recomputing();
     if (!u->before && !again) start_over(all);
-    bool ok = mti_unit_set_collector(u, p->products) && gather(u, p->products, !again) &&
-              go_ahead(all, again ? u->before : u->after, p->products);
-    mt_tensor *y = ok ? mti_module_run_inner(m, x) : NULL;
+    return mti_unit_set_collector(u, p->products) && gather(u, p->products, !again) &&
+           go_ahead(all, again ? u->before : u->after, p->products);
+}
+
+static bool trains(const mti_unit *u)
+{
+    size_t i = 0;
+    while (i < u->params.n && !mt_requires_grad(u->params.at[i].shard)) i++;
+    return i < u->params.n;
+}
+
+/* False on failure. y: NULL if the forward failed. */
+static bool leave_block(mti_unit *u, const mti_pass *p, const mt_tensor *y)
+{
+    mti_units *all = u->all;
+    bool ok = true;
     if (!u->after && !all->root) mti_drop_tensor(&all->gathered);
-    if (!again && all->keep_last && !u->after && y && p->n_kept)
-        u->holder = p;
-    else if (!again)
+    if (mt_recomputing()) return true;
+    const bool follows = y && mt_requires_grad(y) && mt_grad_mode();
+    u->is_awaited = follows && u->closing && !p->n_kept && trains(u);
+    u->stays = follows && (all->stay || (all->last_stays && !u->after && p->n_kept));
+    if (!u->stays) {
+        ok = !follows || cut(u);
         mti_unit_let_go(u);
+        return ok;
+    }
+    u->holder = p;
+    if (all->last_gathered == u) all->last_gathered = NULL;
+    return true;
+}
+
+bool mti_unit_leave(mti_unit *u, const mt_tensor *y)
+{
+    mti_pass *p = u->running;
+    u->running = NULL;
+    bool ok = !p || leave_block(u, p, y);
+    mti_pass_release(p);
+    return ok;
+}
+
+bool mti_unit_enter(mti_unit *u)
+{
+    mti_pass_release(u->running); /* of a forward that failed between two modules */
+    u->running = pass_new(u);
+    if (u->running && enter_block(u, u->running)) return true;
+    mti_unit_leave(u, NULL);
+    return false;
+}
+
+static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x)
+{
+    mt_tensor *y = enter_block(u, p) ? mti_module_run_inner(m, x) : NULL;
+    if (!leave_block(u, p, y)) mt_set(&y, NULL);
     return y;
 }
 
@@ -275,7 +357,8 @@ mti_unit *mti_units_add(mti_units *all, mti_unit_kind kind, mt_module *m)
     }
     if (kind == MTI_UNIT_BLOCK) append_block(u);
     if (kind == MTI_UNIT_ROOT) all->root = u;
-    if (kind != MTI_UNIT_MODULE)
+    all->gather_again = gather_again;
+    if (m && kind != MTI_UNIT_MODULE)
         mti_module_set_around(m, (mti_around){run_unit, mti_unit_retain(u), release});
     return u;
 }

@@ -2,15 +2,23 @@
  * (unit_gather.c), and whose gradients are summed together (unit_grads.c). */
 #include "parallel/units.h"
 
-mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel)
+mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel)
 {
     mti_units *all = mti_calloc(1, sizeof *all);
     if (!all) return NULL;
     atomic_init(&all->refs, 1);
     all->device = device;
-    all->group = *group;
+    all->group = mti_shard_group(parallel);
+    all->replicas = mti_replica_group(parallel);
+    all->few = mti_reshard_group(parallel);
+    if (all->few.ranks == all->group.ranks) all->few.ranks = 1; /* they are cut so anyway */
     all->ahead = mti_fsdp_has(parallel, MT_FSDP_AHEAD);
-    all->keep_last = parallel->fsdp & MT_FSDP_KEEP_LAST;
+    all->stay = parallel->reshard == MT_RESHARD_NEVER;
+    all->last_stays = parallel->reshard == MT_RESHARD_DEFAULT &&
+                      parallel->fsdp & (MT_FSDP_KEEP_LAST | MT_FSDP_GROUP_ENDS);
+    all->reduce_last = parallel->fsdp & MT_FSDP_REDUCE_LAST;
+    all->is_last = true;
+    all->most_summed = (size_t)parallel->reduce_inputs;
     all->f32_reduce = mti_fsdp_has(parallel, MT_FSDP_F32_REDUCE);
     return all;
 }
@@ -34,11 +42,42 @@ void mti_units_drop_coming(mti_units *all)
     all->coming = NULL;
 }
 
+void mti_unit_set_closing(mti_unit *u, const void *module) { u->closing = module; }
+
+bool mti_unit_is_closing(const mti_unit *u, const void *module) { return u->closing == module; }
+
 void mti_unit_drop_grads(mti_unit *u)
 {
-    for (size_t i = 0; i < u->params.n; i++) mti_drop_tensor(&u->params.at[i].grad);
+    for (size_t i = 0; i < u->params.n; i++) {
+        mti_drop_tensor(&u->params.at[i].grad);
+        mti_drop_tensor(&u->params.at[i].held);
+    }
+    mti_drop_tensor(&u->reduced);
     u->n_grads = 0;
     if (u->all->summing == u) u->all->summing = NULL;
+}
+
+void mti_unit_drop_pieces(mti_unit *u)
+{
+    for (size_t i = 0; i < u->params.n; i++) mti_drop_tensor(&u->params.at[i].piece);
+}
+
+void mti_units_drop_summed(mti_units *all, size_t most)
+{
+    size_t n = all->summed.n > most ? all->summed.n - most : 0;
+    for (size_t i = 0; i < n; i++) mt_release(all->summed.at[i]);
+    all->summed.n -= n;
+    for (size_t i = 0; i < all->summed.n; i++) all->summed.at[i] = all->summed.at[i + n];
+}
+
+void mti_units_start_backward(mti_units *all)
+{
+    for (size_t i = 0; all && i < all->list.n; i++) mti_unit_drop_grads(all->list.at[i]);
+}
+
+void mti_units_set_last(mti_units *all, bool is_last)
+{
+    if (all) all->is_last = is_last;
 }
 
 void mti_units_release(mti_units *all)
@@ -46,10 +85,12 @@ void mti_units_release(mti_units *all)
     if (!all || atomic_fetch_sub(&all->refs, 1) != 1) return;
     mti_units_drop_coming(all);
     mti_drop_tensor(&all->gathered);
-    mti_drop_tensor(&all->summed);
+    mti_units_drop_summed(all, 0);
+    mti_free(all->summed.at);
     for (size_t i = 0; i < all->list.n; i++) {
         mti_unit *u = all->list.at[i];
         mti_unit_let_go(u);
+        mti_unit_drop_pieces(u);
         mti_unit_drop_grads(u);
         for (size_t k = 0; k < u->params.n; k++) {
             mt_tensor *shard = u->params.at[k].shard;
@@ -68,7 +109,8 @@ int mti_unit_add(mti_unit *u, mt_tensor *shard, const mt_tensor *whole, bool is_
     for (size_t i = 0; i < u->params.n; i++)
         if (u->params.at[i].shard == shard) return (int)i;
     if (!MTI_PUSH(&u->params,
-                  ((mti_unit_param){shard, mt_layout_of(whole), is_product, NULL, NULL})))
+                  ((mti_unit_param){
+                      .shard = shard, .layout = mt_layout_of(whole), .is_product = is_product})))
         return -1;
     mt_retain(shard);
     return (int)u->params.n - 1;

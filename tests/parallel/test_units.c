@@ -96,9 +96,76 @@ static void what_backward_does_not_reach_takes_no_other_gradient_with_it(void **
     }
 }
 
+/* ---- what is gathered, kept and summed otherwise ---- */
+
+typedef struct form {
+    mt_parallel parallel;
+    const char *checkpoint;
+    bool same_bits; /* sums are in the order of plain data parallelism */
+} form;
+
+#define GROUPED (MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS)
+static const form forms[] = {
+    {{.data = 2, .zero = 3, .fsdp = GROUPED}, NULL, true},
+    {{.data = 3, .zero = 3, .fsdp = GROUPED, .reshard = MT_RESHARD_ALWAYS}, "full", true},
+    {{.data = 2, .zero = 3, .fsdp = GROUPED, .reshard = MT_RESHARD_NEVER}, "every=2", true},
+    {{.data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK | MT_FSDP_GROUP_ENDS, .reduce_inputs = 3},
+     NULL,
+     true},
+    {{.data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = MT_RESHARD_NEVER, .microbatches = 2},
+     "full",
+     false},
+    {{.data = 4, .zero = 3, .fsdp = GROUPED, .reshard = 2}, NULL, true},
+    {{.data = 4, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT, .reshard = 2}, "ops", true},
+    {{.data = 4, .zero = 3, .fsdp = GROUPED, .replicas = 2, .reduce_inputs = 2}, NULL, false},
+    {{.data = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2, .microbatches = 2}, NULL, false},
+    {{.data = 4, .zero = 3, .replicas = 2}, "full", false},
+    {{.data = 2, .zero = 3, .fsdp = GROUPED, .replicas = 2}, NULL, false},
+    {{.tensor = 2, .data = 4, .zero = 3, .fsdp = GROUPED, .replicas = 2, .reshard = 2},
+     NULL,
+     false},
+    {{.data = 2, .zero = 3, .fsdp = GROUPED | MT_FSDP_REDUCE_LAST, .microbatches = 3}, NULL, true},
+    {{.data = 4,
+      .zero = 3,
+      .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_REDUCE_LAST,
+      .replicas = 2,
+      .microbatches = 2},
+     "selective",
+     false},
+    {{.data = 1, .zero = 3, .fsdp = GROUPED, .microbatches = 2}, "ops", true},
+};
+enum { FORMS = sizeof forms / sizeof *forms };
+static const int untied[] = {MTT_GPT_UNTIED, MTT_LLAMA};
+
+static void every_form_trains_as_plain_ranks_do(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < FORMS; k++)
+        for (size_t i = 0; i < 2; i++) {
+            if (!mtt_is_taken(i, k)) continue;
+            mt_model_config c = mtt_models[untied[i]];
+            c.layers = 4;
+            mtt_training t = {.config = &c,
+                              .parallel = forms[k].parallel,
+                              .checkpoint = forms[k].checkpoint,
+                              .max_norm = 1};
+            mtt_training plain = t;
+            plain.parallel = (mt_parallel){.tensor = t.parallel.tensor,
+                                           .data = t.parallel.data,
+                                           .microbatches = t.parallel.microbatches};
+            mtt_train(&plain);
+            mtt_train(&t);
+            const double difference = mtt_difference(&plain, &t);
+            mtt_show(mtt_model_names[untied[i]], &t.parallel, difference, "plain ranks");
+            assert_true(difference < MTT_ROUNDING);
+            if (forms[k].same_bits) assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form_trains_as_plain_ranks_do),
         cmocka_unit_test(what_backward_does_not_reach_takes_no_other_gradient_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
