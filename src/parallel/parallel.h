@@ -77,6 +77,9 @@ static inline int mti_gather_unit(const mt_parallel *p)
 {
     return mti_fsdp_has(p, MT_FSDP_AHEAD) ? 2 : p->fsdp & MT_FSDP_BLOCK;
 }
+/* default, always, never; and mt_parallel's reshard as text, in buf or elsewhere. */
+extern const mti_choice mti_reshards;
+const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes);
 /* Names of mt_reduce_time. */
 extern const mti_choice mti_reduce_times;
 

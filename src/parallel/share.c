@@ -1,9 +1,19 @@
 /* share.c: the share of a model that one rank has. */
 #include <inttypes.h>
+#include <stdio.h>
 #include "parallel/parallel.h"
 
 const mti_choice mti_gather_units = {"gather", MTI_NAMES("module", "block", "ahead")};
+/* Their numbers are those of MT_RESHARD_..., negated. */
+const mti_choice mti_reshards = {"reshard", MTI_NAMES("default", "always", "never")};
 const mti_choice mti_reduce_times = {"reduce", MTI_NAMES("backward", "after")};
+
+const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes)
+{
+    if (reshard <= 0) return mti_choice_name(&mti_reshards, (int)-reshard);
+    snprintf(buf, n_bytes, "%" PRId64, reshard);
+    return buf;
+}
 
 #define MOST_RANKS ((int64_t)1 << 20)
 
