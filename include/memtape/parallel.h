@@ -59,6 +59,15 @@ typedef enum mt_reduce_time {
     MT_REDUCE_AFTER /* all by mt_stage_step */
 } mt_reduce_time;
 
+/* Where gradients are summed in backward without ZeRO: each in its own memory, or several in a
+ * bucket, as in DistributedDataParallel: in the first step in one, then in buckets in the order in
+ * which gradients come, of 1 MiB the first. Not on CUDA. */
+typedef enum mt_buckets {
+    MT_BUCKETS_NONE,
+    MT_BUCKETS_COPIED, /* they are copied to it, and back */
+    MT_BUCKETS_VIEWS   /* they become views of it (gradient_as_bucket_view) */
+} mt_buckets;
+
 /* mt_parallel's reshard: after its forward a block is let go, or stays gathered until its backward.
  * From 2 on: each rank keeps a piece, which so many neighbours gather again. */
 enum {
@@ -84,6 +93,8 @@ typedef struct mt_parallel {
      * of sums are there at once (reduce_scatter_max_input_buffers). 0 of both: 1. */
     int64_t reshard, replicas, reduce_inputs;
     mt_reduce_time reduce;
+    mt_buckets buckets;
+    size_t bucket_bytes;                          /* 0: 25 MiB */
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding;

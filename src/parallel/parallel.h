@@ -80,8 +80,8 @@ static inline int mti_gather_unit(const mt_parallel *p)
 /* default, always, never; and mt_parallel's reshard as text, in buf or elsewhere. */
 extern const mti_choice mti_reshards;
 const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes);
-/* Names of mt_reduce_time. */
-extern const mti_choice mti_reduce_times;
+/* Names of mt_reduce_time, and of mt_buckets. */
+extern const mti_choice mti_reduce_times, mti_bucket_forms;
 
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);
@@ -272,20 +272,21 @@ int64_t mti_schedule_period(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
-/* Sums the gradients of the parameters of `model` that train; tied: all but that of the embedding,
- * which is the head, too. scatter: a rank gets the sum of its shard alone. The device has no links.
- */
+/* Sums the gradients of the parameters of `model` that train; tied: that of the embedding, which is
+ * the head, too, at the end of backward if there are buckets, else not. scatter: a rank gets the
+ * sum of its shard alone. The device has no links. Buckets are parallel's. */
+#define MTI_BUCKET_BYTES ((size_t)25 << 20)
 typedef struct mti_reducer mti_reducer;
 mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scatter,
-                             mt_module *model, bool tied);
+                             mt_module *model, bool tied, const mt_parallel *parallel);
 void mti_reducer_free(mti_reducer *reducer);
 /* Before a step's backwards; fails if gradients are there that have been summed. */
 bool mti_reducer_start(mti_reducer *reducer);
 /* From now on a backward is the last one of the step for what it leads to, or is not. */
 void mti_reducer_set_last(mti_reducer *reducer, bool is_last);
-/* After the backwards, also after a failure: waits until what has begun is summed; fails if such a
- * gradient is no longer there. */
-bool mti_reducer_finish(mti_reducer *reducer);
+/* After the backwards, also after a failure, not ok: waits until what has begun is summed; fails if
+ * such a gradient is no longer there, or if not ok. */
+bool mti_reducer_finish(mti_reducer *reducer, bool ok);
 /* Whether this parameter's gradient is summed since mti_reducer_start. */
 bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
 
@@ -301,7 +302,7 @@ mt_module *mti_zero_stepped(const mti_zero *zero);
  * all, also after a failure. Between them gradients may be summed, in which nothing is read. */
 bool mti_zero_start_backward(mti_zero *zero);
 void mti_zero_set_last(mti_zero *zero, bool is_last);
-bool mti_zero_end_backward(mti_zero *zero);
+bool mti_zero_end_backward(mti_zero *zero, bool ok);
 /* Around the optimizer's step; the second drops the gradients. */
 bool mti_zero_before_step(mti_zero *zero);
 bool mti_zero_after_step(mti_zero *zero);

@@ -6,6 +6,7 @@
 const mti_choice mti_gather_units = {"gather", MTI_NAMES("module", "block", "ahead")};
 /* Their numbers are those of MT_RESHARD_..., negated. */
 const mti_choice mti_reshards = {"reshard", MTI_NAMES("default", "always", "never")};
+const mti_choice mti_bucket_forms = {"buckets", MTI_NAMES("none", "copied", "views")};
 const mti_choice mti_reduce_times = {"reduce", MTI_NAMES("backward", "after")};
 
 const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes)
@@ -48,6 +49,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     h.zero = 0;
+    h.buckets = MT_BUCKETS_NONE;
     h.fsdp = 0;
     h.replicas = h.reduce_inputs = 1;
     h.reshard = MT_RESHARD_DEFAULT;
@@ -194,6 +196,16 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
                          h->fsdp, mt_dtype_name(c->dtype));
 }
 
+static bool check_buckets(const mt_parallel *h)
+{
+    return in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
+           (!h->buckets || (!h->zero && h->reduce == MT_REDUCE_IN_BACKWARD) ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "parallel: buckets of gradients with ZeRO stage %d and reduce %s; need "
+                          "stage 0, and sums in backward",
+                          h->zero, mti_choice_name(&mti_reduce_times, (int)h->reduce)));
+}
+
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part)
 {
@@ -204,7 +216,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
         !check_groups(h) || !check_comms(h) || !check_model(h, &s->whole) ||
         !check_fsdp(h, &s->whole) ||
         !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER) ||
-        !in_range("part", part, 0, h->interleave - 1))
+        !check_buckets(h) || !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;

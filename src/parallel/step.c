@@ -151,7 +151,7 @@ bool mti_step_backward(mti_step *p)
         ok = backward(p, k);
         if (ok && p->next < p->n) ok = forward(p, p->next++);
     }
-    ok = mti_zero_end_backward(p->stage->zero) && ok;
+    ok = mti_zero_end_backward(p->stage->zero, ok);
     return ok && mt_comm_settle(p->stage->shares->parallel.pipeline_comm) == MT_OK;
 }
 

@@ -100,11 +100,16 @@ static bool make_shards(mti_zero *z)
 static bool make_reducer(mti_zero *z, bool tied)
 {
     const mt_parallel *h = &z->parallel;
+    if (h->buckets && z->device->backend->links)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: buckets on %s, where gradients are summed after backward; need "
+                             "cpu or meta, or none",
+                             mt_device_kind(z->device));
     if (h->reduce == MT_REDUCE_AFTER || z->data.ranks == 1 || z->stage > 1 ||
         z->device->backend->links)
         return true;
     z->reducer =
-        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1);
+        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1, h);
     return z->reducer != NULL;
 }
 
@@ -143,7 +148,10 @@ void mti_zero_set_last(mti_zero *z, bool is_last)
     if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
 }
 
-bool mti_zero_end_backward(mti_zero *z) { return !z->reducer || mti_reducer_finish(z->reducer); }
+bool mti_zero_end_backward(mti_zero *z, bool ok)
+{
+    return z->reducer ? mti_reducer_finish(z->reducer, ok) : ok;
+}
 
 /* ---- the step ---- */
 

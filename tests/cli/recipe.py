@@ -241,6 +241,44 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
 
 
+def buckets_are_those_of_ddp():
+    """In the first step one for all gradients; then, in the order in which these come, as many as reach the limit."""
+    args = ["llama", *META, "-l", 5, "-d", 128, "-a", 4, "--ffn", 512, "--vocab", 1024, "-b", 1, "-s", 8, "--dp", 4, "--dtype", "f32",
+            "--optimizer", "adamw", "--timeline"]
+    plain = profile(*args)
+    whole = 4 * plain["params"]["count"]
+    for limit in (None, "3MiB", "200KiB"):
+        for form in ("copied", "views"):
+            p = profile(*args, "--buckets", form, *(["--bucket-bytes", limit] if limit else []))
+            category = "communication" if form == "copied" else "gradient"
+            steady, events = p["steady"]["event"], p["timeline"]
+            first = [e["bytes"] for e in events if e["kind"] == "recategory" and e["category"] == category and e["phase"] == "init"]
+            equal(first, [whole], f"{form} {limit}: one bucket at first")
+            freed = [e for e in events[steady:] if e["kind"] == "free" and e["bytes"] == whole and e["phase"] == "forward"]
+            equal(len(freed), 1, f"{form} {limit}: it goes before the second forward")
+            got = [e["bytes"] for e in events[steady:] if e["kind"] == "recategory" and e["category"] == category and e["phase"] == "forward"]
+            came = [e["bytes"] for e in plain["timeline"][plain["steady"]["event"]:] if e["category"] == "gradient"
+                    and e["kind"] in ("alloc", "recategory") and e["phase"] == "backward"]
+            equal(sum(came), whole, "each gradient comes once")
+            most = {None: 25 << 20, "3MiB": 3 << 20, "200KiB": 200 << 10}[limit]
+            wanted, now = [], 0
+            for n in came:
+                now += n
+                if now >= (most if wanted else min(most, 1 << 20)):
+                    wanted.append(now)
+                    now = 0
+            equal(got, wanted + [now] * (now > 0), f"{form} {limit}: buckets")
+            equal(p["parallel"]["bucket_bytes"], most, f"{form} {limit}: said")
+            equal(p["parallel"]["gradients"], whole, f"{form} {limit}: gradients")
+            # where backward ends, there are gradients and buckets, or gradients in buckets
+            held = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}["backward"]
+            both = whole * (2 if form == "copied" else 1)
+            check(0 <= held["gradient"] + held["communication"] - both < 512 * 100, f"{form} {limit}: {held}, {both}")
+    refused(["--buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--buckets", "copied")
+    refused(["--buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--buckets", "copied")
+    refused(["--bucket-bytes", "--buckets copied or views"], "profile", "llama", *META, "--dp", 2, "--bucket-bytes", "1MiB")
+
+
 def most_gradients(p):
     """Bytes of gradients in the second step, when there are most of them."""
     live, most = {}, 0
@@ -450,6 +488,7 @@ the_root_stays_gathered()
 streams_have_what_pytorch_has_there()
 each_unit_is_gathered_and_summed_as_fully_shard_does()
 gradients_wait_for_the_last_microbatch()
+buckets_are_those_of_ddp()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()

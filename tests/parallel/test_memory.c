@@ -126,21 +126,24 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
 static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
-    static const mt_parallel splits[] = {{.tensor = 2},
-                                         {.tensor = 4, .sequence = true},
-                                         {.tensor = 2, .sequence = true, .microbatches = 2},
-                                         {.tensor = 2, .data = 2, .zero = 1},
-                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
-                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
-                                         {.data = 2},
-                                         {.data = 2, .zero = 1},
-                                         {.data = 2, .zero = 2, .microbatches = 2},
-                                         {.data = 2, .zero = 3},
-                                         {.data = 3, .zero = 1, .microbatches = 2},
-                                         {.data = 3, .zero = 2},
-                                         {.data = 3, .zero = 3},
-                                         {.data = 2, .reduce = MT_REDUCE_AFTER},
-                                         {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.tensor = 4, .sequence = true},
+        {.tensor = 2, .sequence = true, .microbatches = 2},
+        {.tensor = 2, .data = 2, .zero = 1},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
+        {.data = 2},
+        {.data = 2, .zero = 1},
+        {.data = 2, .zero = 2, .microbatches = 2},
+        {.data = 2, .zero = 3},
+        {.data = 3, .zero = 1, .microbatches = 2},
+        {.data = 3, .zero = 2},
+        {.data = 3, .zero = 3},
+        {.data = 2, .reduce = MT_REDUCE_AFTER},
+        {.data = 2, .buckets = MT_BUCKETS_COPIED},
+        {.data = 3, .microbatches = 2, .buckets = MT_BUCKETS_VIEWS, .bucket_bytes = 30000},
+        {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2, 0);
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,

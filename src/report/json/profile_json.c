@@ -286,6 +286,9 @@ static void describe_parallel(mti_fields *f, const void *profile)
     mti_field_text(f, "reshard", mti_reshard_text(h->reshard, reshard, sizeof reshard));
     mti_field_range(f, "replicas", h->replicas ? h->replicas : 1, 1, INT_MAX);
     mti_field_range(f, "rs_buffers", h->reduce_inputs ? h->reduce_inputs : 1, 1, INT_MAX);
+    mti_field_name(f, "buckets", &mti_bucket_forms, (int)h->buckets);
+    mti_field_size(mti_null_unless(f, h->buckets), "bucket_bytes",
+                   h->bucket_bytes ? h->bucket_bytes : MTI_BUCKET_BYTES);
     mti_field_int(f, "layers", m->layers);
     mti_field_int(f, "in_flight", m->in_flight);
     mti_field_size(f, "gradients", m->grad_bytes);
