@@ -58,7 +58,8 @@ def draw_model(draw):
                  "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
     if kind in WHOLE:
         args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256]),
-                 "--recipe", draw.choice(["none", "hf"])]
+                 "--recipe", draw.choice(["none", "hf"])] + ["--untied"] * (kind == "gpt" and draw.random() < 0.5)
+        args += draw.choice([[], ["--context", 70]])
     return args
 
 

@@ -29,7 +29,7 @@ VALUES = {
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
-    "hidden": 24, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
+    "hidden": 24, "context": 40, "untied": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
