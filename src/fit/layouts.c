@@ -6,10 +6,13 @@
 
 static bool allowed(int64_t wanted, int64_t value) { return wanted == 0 || wanted == value; }
 
-/* Whether the model can be divided so. */
+/* Whether the model can be divided so; in stages of different lengths only where they are asked
+ * for, as the longest sets the pace. */
 static bool divides(const mti_fit_task *task, const mt_parallel *h)
 {
-    bool ok = mt_parallel_check(h, &task->workload->config) == MT_OK;
+    const mt_model_config *c = &task->workload->config;
+    if (!task->options->pipeline && c->layers % (h->pipeline * h->interleave)) return false;
+    bool ok = mt_parallel_check(h, c) == MT_OK;
     if (!ok) mt_clear_error();
     return ok;
 }

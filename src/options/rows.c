@@ -133,8 +133,15 @@ static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_PYTORCH,
                                      MT_FSDP_TORCHTITAN};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
-static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
-                                                       "zero2", "zero3", "fsdp2", "megatron")};
+static const char *const recipe_names[] = {
+    "none",
+#define RECIPE(id, name, ...) name,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+};
+static const mti_choice recipes = {"recipe", MTI_RECIPE_COUNT + 1, recipe_names};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 
 /* ---- the table ---- */
