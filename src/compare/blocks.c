@@ -139,10 +139,7 @@ static bool match_size(mti_block_match *out, live *x, size_t n, live *y, size_t 
 
 int64_t mti_block_row_difference(const mti_block_row *r)
 {
-    const int64_t n = (int64_t)r->measured - (int64_t)r->predicted;
-    int64_t bytes;
-    if (!__builtin_mul_overflow(n, (int64_t)r->size, &bytes) && bytes > -INT64_MAX) return bytes;
-    return n < 0 ? -INT64_MAX : INT64_MAX;
+    return mti_bytes_more(r->measured, r->predicted, r->size);
 }
 
 static int most_first(const void *a, const void *b)

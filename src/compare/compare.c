@@ -154,7 +154,8 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c)
     s->predicted_end = mti_history_end(&c->predicted);
     s->use = mti_history_use(&s->history, -1);
     s->predicted_use = mti_history_use(&c->predicted, -1);
-    return mti_blocks_match(&s->blocks, &s->history, s->n_events, &c->predicted, s->n_predicted);
+    return mti_segments_match(&s->segments, &s->history, &c->predicted) &&
+           mti_blocks_match(&s->blocks, &s->history, s->n_events, &c->predicted, s->n_predicted);
 }
 
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
@@ -183,6 +184,7 @@ void mti_compared_free(mti_compared *c)
         if (f->snapshot) {
             mti_history_free(&f->snapshot->history);
             mti_block_match_free(&f->snapshot->blocks);
+            mti_free(f->snapshot->segments.at);
         }
         mti_free(f->snapshot);
         mti_free(f->figures.at);

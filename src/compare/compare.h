@@ -43,6 +43,7 @@ typedef struct mti_compared_history {
     size_t n_events, n_predicted; /* after which most was requested */
     mti_block_match blocks;
     mti_stream_use use, predicted_use; /* of all streams, at the end */
+    mti_segment_rows segments;
 } mti_compared_history;
 
 typedef struct mti_compared_file {

@@ -1,4 +1,5 @@
 /* history.c: a prediction's events as a history; sums over any history. */
+#include <stdlib.h>
 #include <string.h>
 #include "compare/history.h"
 
@@ -187,16 +188,67 @@ static void add_segment(mti_stream_use *use, const mti_history *h, const mti_are
     use->n_free += !used;
 }
 
+/* Adds the i-th segment; *first: its first block, and then the next one's. */
+static void add_next(mti_stream_use *use, const mti_history *h, size_t i, size_t *first)
+{
+    const mti_area *s = &h->segments.at[i];
+    size_t end = *first;
+    while (end < h->blocks.n && h->blocks.at[end].place - s->place < s->size) end++;
+    add_segment(use, h, s, *first, end);
+    *first = end;
+}
+
 mti_stream_use mti_history_use(const mti_history *h, int stream)
 {
-    mti_stream_use use = {0};
-    size_t first = 0;
-    for (size_t i = 0; i < h->segments.n; i++) {
-        const mti_area *s = &h->segments.at[i];
-        size_t end = first;
-        while (end < h->blocks.n && h->blocks.at[end].place - s->place < s->size) end++;
-        if (stream < 0 || s->stream == stream) add_segment(&use, h, s, first, end);
-        first = end;
-    }
+    mti_stream_use use = {0}, others = {0};
+    for (size_t i = 0, first = 0; i < h->segments.n; i++)
+        add_next(stream < 0 || h->segments.at[i].stream == stream ? &use : &others, h, i, &first);
     return use;
+}
+
+/* ---- segments side by side ---- */
+
+int64_t mti_bytes_more(size_t measured, size_t predicted, size_t size)
+{
+    const int64_t n = (int64_t)measured - (int64_t)predicted;
+    int64_t bytes;
+    if (!__builtin_mul_overflow(n, (int64_t)size, &bytes) && bytes > -INT64_MAX) return bytes;
+    return n < 0 ? -INT64_MAX : INT64_MAX;
+}
+
+static bool add_rows(mti_segment_rows *out, const mti_history *h, bool measured)
+{
+    for (size_t i = 0, first = 0; i < h->segments.n; i++) {
+        mti_stream_use use = {0};
+        add_next(&use, h, i, &first);
+        const size_t size = h->segments.at[i].size, left = use.split + use.whole;
+        const mti_segment_row row = {size, measured, !measured, measured ? left : 0,
+                                     measured ? 0 : left};
+        if (!MTI_PUSH(out, row)) return false;
+    }
+    return true;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    const mti_segment_row *x = a, *y = b;
+    return x->size < y->size ? 1 : -(x->size > y->size);
+}
+
+bool mti_segments_match(mti_segment_rows *out, const mti_history *measured,
+                        const mti_history *predicted)
+{
+    size_t n = 0;
+    *out = (mti_segment_rows){0};
+    if (!add_rows(out, measured, true) || !add_rows(out, predicted, false)) return false;
+    if (out->n) qsort(out->at, out->n, sizeof *out->at, largest_first);
+    for (size_t i = 0; i < out->n; i++) {
+        const mti_segment_row one = out->at[i];
+        if (!n || out->at[n - 1].size != one.size) out->at[n++] = (mti_segment_row){one.size};
+        mti_segment_row *sum = &out->at[n - 1];
+        sum->measured += one.measured, sum->predicted += one.predicted;
+        add(&sum->measured_free, one.measured_free), add(&sum->predicted_free, one.predicted_free);
+    }
+    out->n = n;
+    return true;
 }

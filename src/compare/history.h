@@ -76,4 +76,19 @@ typedef struct mti_stream_use {
 /* At the end, of the stream; -1: of all. */
 mti_stream_use mti_history_use(const mti_history *h, int stream);
 
+/* Bytes that one side has more, of so many of one size; never past what can be counted. */
+int64_t mti_bytes_more(size_t measured, size_t predicted, size_t size);
+
+/* Segments of one size, at the end. */
+typedef struct mti_segment_row {
+    size_t size, measured, predicted;     /* how many each side has */
+    size_t measured_free, predicted_free; /* bytes of them that no block has */
+} mti_segment_row;
+typedef MTI_VEC(mti_segment_row) mti_segment_rows;
+
+/* All sizes, the largest first: what both sides reserve differs by the rows' sum. The caller frees
+ * out->at. */
+bool mti_segments_match(mti_segment_rows *out, const mti_history *measured,
+                        const mti_history *predicted);
+
 #endif

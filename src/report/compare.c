@@ -117,6 +117,31 @@ static bool print_use(const mti_compared_history *s, FILE *out, const mti_style 
     return mti_table_finish(t, out, style);
 }
 
+/* All sizes, or those of which one side has more. */
+static bool print_segments(const mti_segment_rows *rows, bool all, FILE *out,
+                           const mti_style *style)
+{
+    size_t differ = 0;
+    for (size_t i = 0; i < rows->n; i++) differ += rows->at[i].measured != rows->at[i].predicted;
+    if (!differ && !all) return true;
+    mti_heading(out, style,
+                all ? "Segments by size" : "Segments: sizes of which one side has more");
+    mti_table *t =
+        mti_table_new("rrrrrr", (const char *[]){"bytes each", "measured", "predicted",
+                                                 "bytes more", "free in these", "predicted"});
+    for (size_t i = 0; i < rows->n; i++) {
+        const mti_segment_row *r = &rows->at[i];
+        if (r->measured == r->predicted && !all) continue;
+        mti_table_bytes(t, (int64_t)r->size);
+        mti_table_bytes(t, (int64_t)r->measured);
+        mti_table_bytes(t, (int64_t)r->predicted);
+        mti_table_bytes(t, mti_bytes_more(r->measured, r->predicted, r->size));
+        mti_table_bytes(t, (int64_t)r->measured_free);
+        mti_table_bytes(t, (int64_t)r->predicted_free);
+    }
+    return mti_table_finish(t, out, style);
+}
+
 static void print_stream(mti_table *t, const char *side, const char *name, const mti_history *h,
                          int stream)
 {
@@ -153,7 +178,8 @@ static bool print_snapshot(const mti_compared_file *f, const mti_compared *c, bo
     const mti_compared_history *s = f->snapshot;
     print_head(f, out, style);
     return print_sums(s, c, out, style) && print_blocks(&s->blocks, all, out, style) &&
-           print_use(s, out, style) && print_streams(s, c, out, style);
+           print_use(s, out, style) && print_segments(&s->segments, all, out, style) &&
+           print_streams(s, c, out, style);
 }
 
 /* ---- figures of a text ---- */
@@ -189,7 +215,9 @@ static void print_figure(mti_table *t, const mti_compared_reading *f)
     for (int i = 0; i < f->n; i++) {
         const mti_explanation *e = &f->other[i];
         mti_table_note(t, 1, "%s: %s, %s%s", e->what, MTI_THOUSANDS(e->predicted),
-                       e->difference ? "off by " : "which is the figure",
+                       e->difference      ? "off by "
+                       : m->low < m->high ? "within the rounding"
+                                          : "which is the figure",
                        e->difference ? MTI_THOUSANDS(e->difference) : "");
     }
 }
@@ -278,6 +306,16 @@ static void describe_row(mti_fields *f, const void *row)
     mti_field_size(f, "places", r->n_contexts);
 }
 
+static void describe_segment(mti_fields *f, const void *row)
+{
+    const mti_segment_row *r = row;
+    mti_field_size(f, "bytes", r->size);
+    mti_field_size(f, "measured", r->measured);
+    mti_field_size(f, "predicted", r->predicted);
+    mti_field_size(f, "measured_free", r->measured_free);
+    mti_field_size(f, "predicted_free", r->predicted_free);
+}
+
 static void describe_stream(mti_fields *f, const void *history)
 {
     const mti_history *h = history;
@@ -325,13 +363,16 @@ static void describe_predicted(mti_fields *f, const void *at)
 
 static void describe_snapshot(mti_fields *f, const void *at)
 {
-    const mti_block_match *m = &((const sides *)at)->measured->blocks;
+    const mti_compared_history *s = ((const sides *)at)->measured;
+    const mti_block_match *m = &s->blocks;
     mti_field_object(f, "measured", describe_measured, at);
     mti_field_object(f, "predicted", describe_predicted, at);
     mti_field_sizes(f, "matched",
                     MTI_SIZES({"by_op", m->n_by_op}, {"by_op_bytes", m->bytes_by_op},
                               {"by_size", m->n_by_size}, {"by_size_bytes", m->bytes_by_size}));
     mti_field_list(f, "rows", describe_row, m->rows.at, m->rows.n, sizeof *m->rows.at);
+    mti_field_list(f, "segments", describe_segment, s->segments.at, s->segments.n,
+                   sizeof *s->segments.at);
 }
 
 static void describe_file(mti_fields *f, const void *compared)

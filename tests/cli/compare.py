@@ -51,6 +51,8 @@ def own_snapshot_differs_in_nothing():
         for key in ("peak", "end", "use", "streams", "events", "blocks"):
             equal(measured[key], predicted[key], f"{args}: {key}")
         equal((s["rows"], s["matched"]["by_size"]), ([], 0), f"{args}: tensors that only one side has")
+        check(s["segments"] and all(r["measured"] == r["predicted"] and r["measured_free"] == r["predicted_free"] for r in s["segments"]),
+              f"{args}: segments: {s['segments']}")
         equal(s["matched"]["by_op_bytes"], measured["peak"]["requested"], f"{args}: matched bytes")
         check(s["matched"]["by_op"] > 0 and measured["peak"]["requested"] > 0, f"{args}: something is compared")
         equal(measured["peak"]["requested"], max(steady["requested"], *(f["requested_peak"] for f in phases)), f"{args}: peak requested")
@@ -82,6 +84,9 @@ def check_snapshot(path, snapshot, peak, what):
     free = [b["size"] for t in snapshot["segments"] if len(t["blocks"]) > 1 for b in t["blocks"] if b["state"] == "inactive"]
     equal((use["free_split"], use["requested"]), (sum(free), measured["end"]["requested"]), f"{what}: fragmentation")
     equal(sum(r["difference"] for r in s["rows"]), peak["requested"] - s["predicted"]["peak"]["requested"], f"{what}: the rows' sum")
+    for side in "measured", "predicted":
+        equal(sum(r["bytes"] * r[side] for r in s["segments"]), s[side]["end"]["reserved"], f"{what}: segments by size, {side}")
+        equal(sum(r[side + "_free"] for r in s["segments"]), s[side]["use"]["free_split"] + s[side]["use"]["free_whole"], f"{what}: free in them, {side}")
     both = s["matched"]["by_op_bytes"] + s["matched"]["by_size_bytes"]
     equal(both + sum(r["difference"] for r in s["rows"] if r["difference"] > 0), peak["requested"], f"{what}: what both have, and the rest")
     return s
@@ -263,7 +268,7 @@ def differences_are_explained():
     f, = figures_of(f"max_memory_allocated: {gib:.3f} GB", "gpt2")
     equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["if its unit is a power of 1024"], "GB that are GiB")
     text = run("compare", FOLDER / "x.log", "gpt2").stdout
-    check("rounded: stands for" in text and "which is the figure" in text, f"the text says so: {text}")
+    check("rounded: stands for" in text and "within the rounding" in text, f"the text says so: {text}")
 
 
 def page_lists_the_keys():
@@ -278,7 +283,23 @@ def page_lists_the_keys():
     equal((f["low"], f["high"]), (int(low.replace(",", "")), int(high.replace(",", ""))), "the page's interval")
 
 
+def page_shows_what_is_printed():
+    """Of each block with commands, what follows a command is in its output, in order."""
+    (FOLDER / "run.log").write_text("max_memory_reserved: 2,399,141,888\n")
+    blocks = re.findall(r"(?m)^    \$ memtape.*\n(?:^(?:    .*)?\n)*", PAGE.read_text())
+    check(len(blocks) == 2, f"blocks of the page: {blocks}")
+    for block in blocks:
+        output = []
+        for line in block.splitlines():
+            if line.startswith("    $ "):
+                p = run(*line.split()[2:], cwd=FOLDER)
+                equal(p.returncode, 0, f"{line}: {p.stderr}")
+                output = iter([" ".join(shown.split()) for shown in p.stdout.splitlines()])
+            elif line.strip() not in ("", "..."):
+                check(" ".join(line.split()) in output, f"the page's line: {line}")
+
+
 for test in [own_snapshot_differs_in_nothing, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
-             logs_are_read_as_written, differences_are_explained, page_lists_the_keys]:
+             logs_are_read_as_written, differences_are_explained, page_lists_the_keys, page_shows_what_is_printed]:
     test()
 done()
