@@ -17,7 +17,7 @@ from lib import MEMTAPE, check, done, equal, run
 LONG = os.environ.get("MTT_LONG") == "1"
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]
 
 SLOW = ["demo", "ranks"]  # they take a second: in the short form only what no other verb has
 
@@ -66,7 +66,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "fsdp"): ["--zero", 3],
+NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "fsdp"): ["--dp", 4, "--zero", 3],
+              ("compare", "expandable-segments"): WIDE, ("compare", "gemm-workspace"): [], ("compare", "scratch"): ["--dtype", "bf16"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
@@ -111,22 +112,29 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
         "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
-        "fit": FIT, "serve": SERVE}
+        "fit": FIT, "serve": SERVE, "compare": ["measured.pickle", *GPT]}
 # Another command than BASE's, where that shows what the option does.
+LOOKING = ("profile", "explain", "sweep", "plan", "compare")
+
+
+def of(verb, model):
+    return ["measured.pickle", *model] if verb == "compare" else model
+
+
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
-           **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
-           **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
+           **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
            ("serve", "keep-aside"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            ("serve", "gpus-file"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
-           **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
-           **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]
-              for verb in ("profile", "sweep", "plan") for option in
+           **{(verb, "causal"): of(verb, ["block", *SMALL]) for verb in LOOKING},
+           **{(verb, option): RANK if verb in ("profile", "sweep") else of(verb, [word for word in RANK if word not in ON_META])
+              for verb in ("profile", "sweep", "plan", "compare") for option in
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
@@ -164,6 +172,8 @@ def prepare():
     Path(FOLDER, "text.txt").write_text(source[:3000])
     Path(FOLDER, "more.txt").write_text(source[3000:5000])
     Path(FOLDER, "gpus.json").write_text('{"h100": {"memory": "40GiB"}}')
+    p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
+    equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
     make("other.safetensors", "--seed", 5)
     make("half.safetensors", "--steps", 2, "--warmup", 1)
