@@ -113,6 +113,11 @@ static void add_outside(mti_profile_result *p, const mt_gpu *gpu)
                                       2 * (counted ? counted : mti_outside_workspace(gpu)),
                                       counted ? MTI_SIDE_RESERVED : MTI_SIDE_UNCOUNTED, true,
                                       "PyTorch, CublasHandlePool.cpp"});
+    if (w->config.ops.linear >= MT_LINEAR_TE_DELAYED)
+        mti_outside_add(&p->outside,
+                        (mti_outside_row){"Transformer Engine's workspace",
+                                          mti_outside_te_workspace(gpu), MTI_SIDE_UNCOUNTED, true,
+                                          "TransformerEngine, cpp_extensions/gemm.py"});
     mti_outside_add(&p->outside,
                     (mti_outside_row){
                         "CUDA graph's own pool", m->steady.peak > held ? m->steady.peak - held : 0,

@@ -34,6 +34,8 @@ typedef struct mti_fit_task {
 void mti_outside_begin(mti_outside *o, const mt_gpu *gpu, const mt_parallel *ranks);
 /* What PyTorch gives cuBLAS for each handle and stream. */
 size_t mti_outside_workspace(const mt_gpu *gpu);
+/* What Transformer Engine takes for its products. */
+size_t mti_outside_te_workspace(const mt_gpu *gpu);
 /* What is not the allocator's of a GPU's memory, unless told otherwise: its rows, and their sum. */
 void mti_gpu_outside(mti_outside *out, const mt_gpu *g, int64_t gpus);
 size_t mti_gpu_kept_aside(const mt_gpu *g, int64_t gpus);

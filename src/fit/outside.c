@@ -39,6 +39,12 @@ size_t mti_outside_workspace(const mt_gpu *gpu)
     return gpu->gemm_workspace ? gpu->gemm_workspace : WORKSPACE;
 }
 
+/* From Hopper on as much as cuBLAS, and 1 KiB for scales and alignment. */
+size_t mti_outside_te_workspace(const mt_gpu *gpu)
+{
+    return gpu->gemm_workspace ? gpu->gemm_workspace + 1024 : 4 * MIB;
+}
+
 void mti_gpu_outside(mti_outside *out, const mt_gpu *g, int64_t gpus)
 {
     mti_outside_begin(out, g, &(mt_parallel){.data = gpus});
