@@ -26,6 +26,9 @@ typedef struct mt_gpu {
     size_t host_memory; /* bytes of a node's; 0: not known */
     bool f16_only;      /* its products take no bf16 */
     char source[96];
+    size_t context;          /* bytes of CUDA's own; 0: the usual 300 MiB */
+    char context_source[56]; /* "": the usual one's */
+    size_t gemm_workspace;   /* bytes of cuBLAS's, as PyTorch sets it; 0: 8519680 */
 } mt_gpu;
 
 /* The i-th that is known; NULL past the last. */

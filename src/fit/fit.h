@@ -2,6 +2,7 @@
 #ifndef MTI_FIT_SEARCH_H
 #define MTI_FIT_SEARCH_H
 
+#include "measure/outside.h"
 #include "measure/step.h"
 #include "memtape/fit.h"
 
@@ -37,8 +38,18 @@ typedef struct mti_fit_task {
     int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
 } mti_fit_task;
 
-/* What is not the allocator's of a GPU's memory, unless told otherwise. */
-size_t mti_gpu_kept_aside(int64_t gpus);
+/* ---- outside.c ---- */
+
+/* The rows of what is there before anything runs: the context, and a communicator for each group of
+ * ranks. */
+void mti_outside_begin(mti_outside *o, const mt_gpu *gpu, const mt_parallel *ranks);
+/* What PyTorch gives cuBLAS for each handle and stream. */
+size_t mti_outside_workspace(const mt_gpu *gpu);
+/* What Transformer Engine takes for its products. */
+size_t mti_outside_te_workspace(const mt_gpu *gpu);
+/* What is not the allocator's of a GPU's memory, unless told otherwise: its rows, and their sum. */
+void mti_gpu_outside(mti_outside *out, const mt_gpu *g, int64_t gpus);
+size_t mti_gpu_kept_aside(const mt_gpu *g, int64_t gpus);
 
 /* ---- largest.c ---- */
 

@@ -128,7 +128,7 @@ typedef struct mti_options {
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg, *html;
-    bool timeline, inference; /* profile */
+    bool timeline, inference, outside; /* profile; fit, the last */
     const char *trace, *snapshot;
 
     mti_plan_options plan;

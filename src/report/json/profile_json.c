@@ -339,6 +339,8 @@ void mti_describe_profile(mti_fields *f, const void *at)
     put_left(f, &p->left);
     mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
     mti_field_object(f, "peak", mti_describe_peak, m);
+    mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
+                     &p->outside);
     mti_field_formula(f, &p->formula);
     mti_field_flops(f, &m->flops);
     mti_field_null(f, "out_of_memory");

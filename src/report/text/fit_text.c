@@ -58,12 +58,15 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
     const mt_fit_result *r = f->result;
     char aside[MTI_NUMBER], stack[200], text[400];
     mti_stack_text(stack, sizeof stack, w);
-    mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside: %s",
+    mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside%s: %s",
                (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
                (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
                w->memory.amp ? ", amp " : "",
                w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
                mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "", stack,
+               !f->outside.n ? ""
+               : r->gpus > 1 ? " for CUDA and NCCL"
+                             : " for CUDA",
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
     mti_print_wrapped(out, 0, style->width, text);
 }
@@ -342,6 +345,7 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     if (f->result->n_fitting) print_time(f, out, &style);
     if (f->result->n_fitting) print_cost(f, out);
     print_count(f, out, &style);
+    if (f->rows && !mti_print_outside(&f->outside, out, &style)) return false;
     print_command(f->command, out);
     return true;
 }
