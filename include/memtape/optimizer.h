@@ -77,15 +77,40 @@ typedef struct mt_lion_options {
     bool master;              /* as for sgd */
 } mt_lion_options;
 
+/* By what Muon's learning rate is multiplied for a matrix [r, c]. */
+typedef enum mt_muon_adjust {
+    MT_MUON_ORIGINAL,       /* sqrt(max(1, r / c)) */
+    MT_MUON_MATCH_RMS_ADAMW /* 0.2 sqrt(max(r, c)): lr and weight_decay may be AdamW's */
+} mt_muon_adjust;
+
+/* torch.optim.Muon for the 2-D parameters but those of embeddings and of "lm_head": Nesterov's
+ * momentum, made orthogonal by five steps of Newton and Schulz in bf16. AdamW for all else. State
+ * is in the parameters' types, or in f32 beside masters: one tensor for a matrix, two for others.
+ * Beside a matrix of n elements of e bytes, k the fewer of its rows and columns, its step takes
+ * e n + 4 n + 4 k k bytes for a while. */
+typedef struct mt_muon_options {
+    double lr;
+    double momentum; /* 0: 0.95 */
+    double weight_decay;
+    mt_muon_adjust adjust;
+    double adamw_lr; /* at first; its ratio to lr is kept. 0: lr */
+    double beta1;    /* as for adamw, and so on */
+    double beta2;
+    double eps;
+    bool decay_matrices_only;
+    bool master; /* as for sgd */
+} mt_muon_options;
+
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's; Lion's
  * the paper's. */
 MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
 MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
-/* Refuses what ZeRO has cut into pieces: those have no rows and columns. */
+/* These refuse what ZeRO has cut into pieces: those have no rows and columns. */
 MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
+MT_API mt_optimizer *mt_muon_new(mt_module *m, const mt_muon_options *options);
 MT_API mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options);
 MT_API void mt_optimizer_free(mt_optimizer *optimizer);
-/* "sgd", "adamw", "adafactor", "lion" */
+/* "sgd", "adamw", "adafactor", "muon", "lion" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
  * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments and

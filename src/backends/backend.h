@@ -101,7 +101,9 @@ typedef struct mti_opt_item {
 typedef struct mti_opt_params {
     double lr, beta1, beta2, eps, momentum;
     double beta2_decay, eps2, clip; /* of adafactor; its eps 0: that of p's dtype */
-    int64_t step;                   /* 1 at the first step: bias correction */
+    double others_lr;  /* of muon: AdamW's lr for what is no matrix, as a multiple of lr */
+    bool match_rms;    /* of muon: mt_muon_adjust */
+    int64_t step;      /* 1 at the first step: bias correction */
     double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 

@@ -106,11 +106,12 @@ static bool list_owned(owned_list *all, const mt_stage *s)
 static bool check_optimizer(const mt_optimizer *o)
 {
     char list[MTI_OPTIMIZER_LIST];
-    if (o && o->rule->whole)
+    if (o && (o->rule->whole || o->rule->others))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "stage: %s keeps means of the rows and columns that a rank has; a "
-                             "file has the whole's, so need %s",
-                             o->rule->name, mti_optimizer_list(list, true));
+                             "stage: %s %s the rows and columns that a rank has; a file has the "
+                             "whole's, so need %s",
+                             o->rule->name, o->rule->whole ? "keeps means of" : "steps by",
+                             mti_optimizer_list(list, true));
     return !o || o->moments != MT_MOMENTS_8BIT ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "stage: moments in 8 bits have scales for blocks of a rank's piece; a "

@@ -165,6 +165,9 @@ AUTOCAST = (
     "- `mt_adafactor_new` has torch.optim.Adafactor's steps, and state of the same names, shapes, dtypes and bytes "
     "(`tests/parity/adafactor.py`). In 16 bits it, too, computes in f32 and rounds once. With an f32 master the state is "
     "f32, as PyTorch's is of f32 parameters; gradients in f32 beside 16-bit parameters leave it in 16 bits.",
+    "- `mt_muon_new` has torch.optim.Muon's steps, state and temporaries, byte for byte (`tests/parity/muon.py`), "
+    "for matrices, and AdamW's for vectors, embeddings and the head, which PyTorch leaves to an optimizer of the user's. "
+    "Its products in bf16 are as far from those in f64 as PyTorch's are, and not the same bits.",
     "- `mt_lion_new` has the steps of Chen et al. 2023, algorithm 2, with decoupled weight decay. PyTorch has no Lion to "
     "compare with; in 16 bits it, too, computes in f32 and rounds once, and its state is f32.",
 )
