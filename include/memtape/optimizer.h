@@ -27,9 +27,21 @@ typedef enum mt_moments {
      * scale for each 256 (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"; the
      * codes of bitsandbytes' AdamW8bit). The state is a u8 tensor of one dimension: n codes, padded
      * to a multiple of 4, then the scales. */
-    MT_MOMENTS_8BIT
+    MT_MOMENTS_8BIT,
+    /* Moments of f32 and bf16 parameters in bf16, as DeepSeek-V3 has them beside f32 parameters
+     * (torchtitan: fused_opt_states_bf16). Of others as MT_MOMENTS_WIDE. */
+    MT_MOMENTS_BF16,
+    /* torchao's AdamW8bit, AdamWFp8 (e4m3) and AdamW4bit (Li et al. 2023): as MT_MOMENTS_8BIT, but
+     * of parameters whose elements are a multiple of the block alone, 256 or, in 4 bits, 128;
+     * others as MT_MOMENTS_NARROW. Of 8 and 4 bits a table of 256 and of 16 values in f32 lies
+     * behind the scales. A step holds what torchao's compiled one holds: of one parameter at a time
+     * both moments in f32, the parameter in f32 if it has 16 bits, and the codes of one moment. 4
+     * bits are refused on CUDA at the first step. */
+    MT_MOMENTS_TORCHAO_8BIT,
+    MT_MOMENTS_TORCHAO_FP8,
+    MT_MOMENTS_TORCHAO_4BIT
 } mt_moments;
-/* Elements of a parameter from which on MT_MOMENTS_8BIT acts. */
+/* Elements of a parameter from which on moments are in 8 and 4 bits. */
 #define MT_MOMENTS_8BIT_LEAST 4096
 /* Bytes of m, and of v, for a parameter of that dtype with n elements; 0 and an error where n is
  * below 0 or the bytes too many for an int64_t. */

@@ -125,9 +125,32 @@ static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
 /* How the moments of a parameter of n elements are stored if `asked` is asked for. */
 static mti_moments stored_as(mt_moments asked, mt_dtype dtype, int64_t n)
 {
-    bool large = n >= MT_MOMENTS_8BIT_LEAST && dtype != MT_F64;
-    if (asked == MT_MOMENTS_NARROW && mt_dtype_size(dtype) == 2) return MTI_MOMENTS_NARROW;
-    return asked == MT_MOMENTS_8BIT && large ? MTI_MOMENTS_8BIT : MTI_MOMENTS_WIDE;
+    mti_moments codes = mti_moment_codes(asked);
+    bool large = n >= MT_MOMENTS_8BIT_LEAST && dtype != MT_F64,
+         torchao = mti_moments_torchao(asked);
+    if (codes != MTI_MOMENTS_WIDE && large && (!torchao || n % mti_moment_block(codes) == 0))
+        return codes;
+    bool narrow =
+        asked == MT_MOMENTS_BF16 ? dtype == MT_F32 || dtype == MT_BF16 : mt_dtype_size(dtype) == 2;
+    bool asked_narrow = torchao || asked == MT_MOMENTS_NARROW || asked == MT_MOMENTS_BF16;
+    return asked_narrow && narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE;
+}
+
+mti_moments mti_moment_codes(mt_moments asked)
+{
+    return asked == MT_MOMENTS_TORCHAO_4BIT                               ? MTI_MOMENTS_4BIT
+           : asked == MT_MOMENTS_TORCHAO_FP8                              ? MTI_MOMENTS_FP8
+           : asked == MT_MOMENTS_8BIT || asked == MT_MOMENTS_TORCHAO_8BIT ? MTI_MOMENTS_8BIT
+                                                                          : MTI_MOMENTS_WIDE;
+}
+
+/* What n codes take, with their scales and the table that torchao reads them by. */
+static int64_t bytes_of_codes(mt_moments asked, int64_t n)
+{
+    mti_moments codes = mti_moment_codes(asked);
+    int64_t values = codes == MTI_MOMENTS_4BIT ? 16 : MTI_MOMENT_CODES;
+    bool table = mti_moments_torchao(asked) && codes != MTI_MOMENTS_FP8;
+    return mti_moment_bytes(codes, n) + (table ? 4 * values : 0);
 }
 
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param)
@@ -145,9 +168,9 @@ int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
         return 0;
     }
     switch (stored_as(moments, dtype, n)) {
-    case MTI_MOMENTS_8BIT: return mti_moment_bytes(n);
     case MTI_MOMENTS_NARROW: return 2 * n;
-    default: return (dtype == MT_F64 ? 8 : 4) * n;
+    case MTI_MOMENTS_WIDE: return (dtype == MT_F64 ? 8 : 4) * n;
+    default: return bytes_of_codes(moments, n);
     }
 }
 
@@ -191,11 +214,13 @@ mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_opt_slot *s, int k)
         spec.shape[spec.rank - 1 - k] = 1; /* rows' sums have no columns, columns' no rows */
         mti_view_pack(&spec, &n_bytes);    /* smaller than the parameter */
     }
-    if (moments == MTI_MOMENTS_8BIT) {
-        int64_t n_bytes = mti_moment_bytes(mti_view_count(&spec));
+    if (moments >= MTI_MOMENTS_8BIT) {
+        int64_t n_bytes = bytes_of_codes(o->moments, mti_view_count(&spec));
         spec = (mti_view){.dtype = MT_U8, .rank = 1, .shape = {n_bytes}, .stride = {1}};
     } else if (moments == MTI_MOMENTS_WIDE && spec.dtype != MT_F64) {
         spec.dtype = MT_F32;
+    } else if (moments == MTI_MOMENTS_NARROW && spec.dtype == MT_F32) {
+        spec.dtype = MT_BF16;
     }
     return spec;
 }

@@ -50,6 +50,12 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
+/* The codes in which large parameters' moments are stored; WIDE: none. */
+mti_moments mti_moment_codes(mt_moments asked);
+static inline bool mti_moments_torchao(mt_moments asked)
+{
+    return asked >= MT_MOMENTS_TORCHAO_8BIT;
+}
 /* The rule of a parameter of m. */
 const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m,
                                        const mt_named_tensor *param);

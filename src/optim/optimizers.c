@@ -1,6 +1,7 @@
 /* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
 #include <math.h>
 #include <stdio.h>
+#include "backends/moments.h"
 #include "optim/optim.h"
 
 /* ---- rules ---- */
@@ -13,6 +14,30 @@ static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt
 static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
     return d->backend->adamw(d->ctx, p, n, items);
+}
+
+/* A parameter of codes at a time, beside what torchao's compiled step of it allocates: a block's
+ * scale is known only once the whole block is, so both new moments are written in f32, beside the
+ * parameter in f32, and then encoded one after the other. Ours needs none of this. */
+static bool torchao_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        const mti_opt_item *item = &items[i];
+        bool copies = mt_dtype_size(item->dtype) == 2 && !item->master;
+        size_t wide = 4 * (size_t)item->n,
+               codes = (size_t)mti_moment_scales_at(item->moments, item->n);
+        const size_t bytes[] = {wide, wide, copies ? wide : 0, codes};
+        mti_block *held[4] = {NULL};
+        for (int k = 0; ok && item->moments >= MTI_MOMENTS_8BIT && k < 4; k++) {
+            if (!bytes[k]) continue;
+            if ((ok = (held[k] = mti_pool_alloc(d->pool, bytes[k], MT_TEMPORARY)) != NULL))
+                held[k]->owner = NULL;
+        }
+        ok = ok && d->backend->adamw(d->ctx, p, 1, item);
+        for (int k = 0; k < 4; k++) mti_pool_free(d->pool, held[k], bytes[k]);
+    }
+    return ok;
 }
 
 static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
@@ -33,6 +58,7 @@ static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_op
 
 static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, .step = sgd_step};
 static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, .step = adamw_step, .n_state = 2};
+static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = torchao_step};
 static const mti_opt_rule adafactor_rule = {
     "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
 static const mti_opt_rule lion_rule = {"lion", {"m"}, .step = lion_step};
@@ -86,7 +112,8 @@ bool mti_optimizer_takes_matrices(mti_optimizer_choice choice)
 
 bool mti_optimizer_is_elementwise(mti_optimizer_choice choice)
 {
-    return !mti_optimizer_takes_matrices(choice) && rows[choice].moments != MT_MOMENTS_8BIT;
+    return !mti_optimizer_takes_matrices(choice) &&
+           mti_moment_codes(rows[choice].moments) == MTI_MOMENTS_WIDE;
 }
 
 const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise)
@@ -103,10 +130,14 @@ int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype)
 {
     const mti_optimizer_row *row = &rows[choice];
     int64_t size = (int64_t)mt_dtype_size(dtype), wide = size == 8 ? 8 : 4;
+    mti_moments codes = size == 8 ? MTI_MOMENTS_WIDE : mti_moment_codes(row->moments);
+    bool narrow = row->moments == MT_MOMENTS_BF16 && (dtype == MT_F32 || dtype == MT_BF16);
     if (row->rule && row->rule->whole) return 0;
-    return row->n_state * (row->moments == MT_MOMENTS_NARROW             ? size
-                           : row->moments == MT_MOMENTS_8BIT && wide < 8 ? 1
-                                                                         : wide);
+    if (codes == MTI_MOMENTS_4BIT) return row->n_state / 2;
+    return row->n_state * (row->moments == MT_MOMENTS_NARROW ? size
+                           : codes != MTI_MOMENTS_WIDE       ? 1
+                           : narrow                          ? 2
+                                                             : wide);
 }
 
 int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
@@ -187,10 +218,11 @@ mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
 mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
 {
     if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adamw: the options are NULL");
-    if (options->moments > MT_MOMENTS_8BIT)
+    if (options->moments > MT_MOMENTS_TORCHAO_4BIT)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
                              (int)options->moments);
     mt_optimizer as = described(MTI_OPT_ADAMW, options->master);
+    if (mti_moments_torchao(options->moments)) as.rule = &torchao_rule;
     as.moments = options->moments;
     as.params = (mti_opt_params){.lr = options->lr,
                                  .beta1 = or_else(options->beta1, 0.9),

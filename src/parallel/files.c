@@ -112,9 +112,9 @@ static bool check_optimizer(const mt_optimizer *o)
                              "whole's, so need %s",
                              o->rule->name, o->rule->whole ? "keeps means of" : "steps by",
                              mti_optimizer_list(list, true));
-    return !o || o->moments != MT_MOMENTS_8BIT ||
+    return !o || mti_moment_codes(o->moments) == MTI_MOMENTS_WIDE ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "stage: moments in 8 bits have scales for blocks of a rank's piece; a "
+                         "stage: moments in codes have scales for blocks of a rank's piece; a "
                          "file has the whole's, so need MT_MOMENTS_WIDE or MT_MOMENTS_NARROW");
 }
 

@@ -15,7 +15,8 @@ except ImportError as error:
 
 import memtape
 from lifetimes import Lifetimes
-from memtape import BOOL, I, I64, P, REAL, SIZE, TEXT
+from memtape import BOOL, I, REAL
+from one_param import OneParam
 
 SHAPES = [(8, 8), (40, 100), (100, 40), (1, 30), (256, 64)]
 LR, DECAY, STEPS = 0.02, 0.1, 5
@@ -25,59 +26,6 @@ SCALARS = 4  # the norm and its bound, in bf16, which PyTorch has on the device
 class Options(ctypes.Structure):
     _fields_ = [("lr", REAL), ("momentum", REAL), ("weight_decay", REAL), ("adjust", I), ("adamw_lr", REAL), ("beta1", REAL),
                 ("beta2", REAL), ("eps", REAL), ("decay_matrices_only", BOOL), ("master", BOOL)]
-
-
-class Entry(ctypes.Structure):
-    _fields_ = [("param", TEXT), ("name", TEXT), ("tensor", P), ("step", I64)]
-
-
-def functions(library):
-    for name, result, arguments in (("module_new", P, (TEXT, P, P, P)), ("module_add_param", P, (P, TEXT, P)),
-                                    ("module_free", None, (P,)), ("set_grad", I, (P, P)), ("mem_reset_peak", None, (P,)),
-                                    ("muon_new", P, (P, ctypes.POINTER(Options))), ("optimizer_step", I, (P,)),
-                                    ("optimizer_free", None, (P,)), ("optimizer_state_count", SIZE, (P,)),
-                                    ("optimizer_state", I, (P, SIZE, ctypes.POINTER(Entry)))):
-        function = getattr(library.dll, f"mt_{name}")
-        function.restype, function.argtypes = result, arguments
-        yield name, function
-
-
-class Ours:
-    """A module with one matrix, and its optimizer."""
-
-    forward = ctypes.CFUNCTYPE(P, P, P)(lambda module, x: None)
-
-    def __init__(self, library, calls, start, options):
-        self.library, self.calls = library, calls
-        self.module = calls["module_new"](b"m", self.forward, None, None)
-        made = library.tensor(start)
-        made.owned = False  # the module takes it over
-        self.p = memtape.Tensor(library, calls["module_add_param"](self.module, b"p", made.pointer), owned=False)
-        library.check(library.mt_set_requires_grad(self.p.pointer, True))
-        self.optimizer = calls["muon_new"](self.module, Options(**options))
-        if not self.optimizer:
-            raise library.error()
-
-    def step(self, gradient):
-        """Returns the most bytes beside those from before."""
-        handed, stats = self.library.tensor(gradient), (SIZE * 512)()
-        self.library.check(self.calls["set_grad"](self.p.pointer, handed.pointer))
-        self.calls["mem_reset_peak"](self.library.device)
-        before = self.library.requested_bytes()
-        self.library.check(self.calls["optimizer_step"](self.optimizer))
-        self.library.mt_mem_get_stats(self.library.device, stats)
-        return stats[1] - before
-
-    def momentum(self):
-        entry = Entry()
-        assert self.calls["optimizer_state_count"](self.optimizer) == 1
-        self.calls["optimizer_state"](self.optimizer, 0, entry)
-        assert entry.name == b"momentum"
-        return memtape.Tensor(self.library, entry.tensor, owned=False)
-
-    def close(self):
-        self.calls["optimizer_free"](self.optimizer)
-        self.calls["module_free"](self.module)
 
 
 def exact(u):
@@ -90,14 +38,14 @@ def exact(u):
     return x.T if u.size(0) > u.size(1) else x
 
 
-def compare(library, calls, meta, dtype, shape, adjust):
+def compare(library, meta, dtype, shape, adjust):
     generator, faults = torch.Generator().manual_seed(7), 0
     name = f"{str(dtype)[6:]} {list(shape)} {adjust}"
     start = torch.randn(shape, generator=generator, dtype=torch.float64).mul(0.02).to(dtype)
     theirs = torch.nn.Parameter(start.clone())
     muon = torch.optim.Muon([theirs], lr=LR, weight_decay=DECAY, adjust_lr_fn=adjust)
     options = {"lr": LR, "weight_decay": DECAY, "adjust": adjust == "match_rms_adamw"}
-    ours, imagined = Ours(library, calls, start, options), Ours(meta, calls, start, options)
+    ours, imagined = (OneParam(where, "muon_new", start, Options(**options)) for where in (library, meta))
     rate = muon.param_groups[0]["lr"] * (0.2 * math.sqrt(max(shape)) if adjust == "match_rms_adamw" else
                                          math.sqrt(max(1, shape[0] / shape[1])))
     far = [0, 0]  # of theirs from the steps in f64, and of ours from theirs, in shares of a step
@@ -109,7 +57,7 @@ def compare(library, calls, meta, dtype, shape, adjust):
             muon.step()
         ours.step(gradient)
         imagined_peak = imagined.step(gradient)
-        momentum, wanted = ours.momentum().torch(), muon.state[theirs]["momentum_buffer"]
+        momentum, wanted = ours.state()["momentum"], muon.state[theirs]["momentum_buffer"]
         if momentum.dtype != wanted.dtype or not torch.allclose(momentum.double(), wanted.double(), rtol=2 * torch.finfo(
                 dtype).eps, atol=1e-9):
             print(f"{name}, step {step + 1}: momentum")
@@ -133,11 +81,11 @@ def compare(library, calls, meta, dtype, shape, adjust):
 def main():
     library, meta = memtape.Library(sys.argv[1]), memtape.Library(sys.argv[1])
     meta.device = meta.mt_device_open(b"meta")
-    calls, n, faults = dict(functions(library)), 0, 0
+    n, faults = 0, 0
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for shape in SHAPES:
             for adjust in ("original", "match_rms_adamw"):
-                faults += compare(library, calls, meta, dtype, shape, adjust)
+                faults += compare(library, meta, dtype, shape, adjust)
                 n += 1
     print(f"{n} matrices compared over {STEPS} steps, {faults} differences")
     sys.exit(faults > 0)
