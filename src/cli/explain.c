@@ -49,7 +49,8 @@ static bool print_peaks(const mti_expression_peaks *peaks, FILE *out, const mti_
     fputs("\nthe most bytes allocated at once\n\n", out);
     mti_table *table = mti_table_new("lr", NULL);
     mti_table_cells(table, "forward|%s", MTI_THOUSANDS(peaks->forward));
-    mti_table_cells(table, "a later step, which adds to the gradients|%s", MTI_THOUSANDS(peaks->step));
+    mti_table_cells(table, "a later step, which adds to the gradients|%s",
+                    MTI_THOUSANDS(peaks->step));
     mti_table_cells(table, "the same if it retains the graph|%s", MTI_THOUSANDS(peaks->retained));
     return mti_table_finish(table, out, style);
 }
