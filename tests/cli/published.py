@@ -51,8 +51,8 @@ def measured(command):
             "peaks": [number(line.split()[-1]) for line in p.stdout.splitlines()[-3:]]}
 
 
-def backward(p):
-    return next(phase for phase in p["steady"]["phases"] if phase["name"] == "backward")
+def phase(p, name):
+    return next(phase for phase in p["phases"] if phase["name"] == name)
 
 
 # What the page calls each figure, as the command's result has it.
@@ -60,8 +60,10 @@ FIGURES = {
     "reserved": lambda p: p["steady"]["reserved"],
     "active": lambda p: p["steady"]["peak"],
     "reserved, first step": lambda p: max(phase["reserved_peak"] for phase in p["phases"]),
-    "held": lambda p: backward(p)["allocated"],
-    "held, flat": lambda p: backward(p)["requested"],
+    "forward peak": lambda p: phase(p["steady"], "forward")["peak"],
+    "forward peak, first step": lambda p: phase(p, "forward")["peak"],
+    "held": lambda p: phase(p["steady"], "backward")["allocated"],
+    "held, flat": lambda p: phase(p["steady"], "backward")["requested"],
     "forward": lambda p: p["peaks"][0],
     "step": lambda p: p["peaks"][1],
     "retained": lambda p: p["peaks"][2],
@@ -121,6 +123,13 @@ def check_impossible(rows):
         check(number(bytes) > figure, f"{command}: {published} is not impossible")
 
 
+def check_constants(rows, parameters):
+    """What Megatron-LM's case with full recomputation holds beside 18 bytes for each parameter, row by row."""
+    *parts, total = [[number(cell) for cell in cells[1:]] for cells in rows]
+    equal([sum(column) for column in zip(*parts)], total, "sums of Megatron-LM's constants")
+    equal([18 * parameters + constants for constants in total], [1234585088, 1259751936], "with 18 bytes a parameter")
+
+
 def check_page(page, write):
     commands = {numbers: cells[1] for cells in page["Commands"] for numbers in cells[0].split(", ")}
     formulas = {name: formula for name, formula, _ in page["Rows"][1:]}
@@ -140,6 +149,7 @@ def check_page(page, write):
     equal({*commands, *formulas} - used, set(), "commands or rows of no run")
     impossible = page["Impossible"][1:]
     check_impossible(impossible)
+    check_constants(page["Constants"][1:], measured(commands["51"])["params"]["count"])
     line = summary(offs, len(impossible))
     print(line)
     if write:
