@@ -78,11 +78,12 @@ enum {
 
 /* Which rank, among how many. Zero is the usual choice everywhere: one rank. */
 typedef struct mt_parallel {
-    int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
-    bool sequence;        /* also splits the sequence between a layer's products */
-    int64_t pipeline;     /* p: stages */
-    int64_t interleave;   /* parts of the model that each stage has; p times it divides layers */
-    int64_t stage;        /* this rank's, from 0 on */
+    int64_t tensor;     /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
+    bool sequence;      /* also splits the sequence between a layer's products */
+    int64_t pipeline;   /* p: stages */
+    int64_t interleave; /* parts of the model that each stage has. Where p times it does not divide
+                           the layers, the first parts have one more. */
+    int64_t stage;      /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */

@@ -133,6 +133,16 @@ bool mti_check_rank(mti_options *o);
 
 /* ---- complete.c and recipes.c ---- */
 
+/* Recipes of one group set the same options. RANKS are of ranks that share a batch. */
+typedef enum mti_recipe_group {
+    MTI_RECIPES_OPS,
+    MTI_RECIPES_TRAINER,
+    MTI_RECIPES_RANKS,
+    MTI_RECIPES_KERNELS,
+    MTI_RECIPES_GROUPS
+} mti_recipe_group;
+const char *mti_recipe_group_text(mti_recipe_group group);
+
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);
 /* Sets those of the recipe's options that were not given, in *o and its config, and lists them in

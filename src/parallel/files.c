@@ -106,14 +106,15 @@ static bool list_owned(owned_list *all, const mt_stage *s)
 static bool check_optimizer(const mt_optimizer *o)
 {
     char list[MTI_OPTIMIZER_LIST];
-    if (o && o->rule->whole)
+    if (o && (o->rule->whole || o->rule->others))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "stage: %s keeps means of the rows and columns that a rank has; a "
-                             "file has the whole's, so need %s",
-                             o->rule->name, mti_optimizer_list(list, true));
-    return !o || o->moments != MT_MOMENTS_8BIT ||
+                             "stage: %s %s the rows and columns that a rank has; a file has the "
+                             "whole's, so need %s",
+                             o->rule->name, o->rule->whole ? "keeps means of" : "steps by",
+                             mti_optimizer_list(list, true));
+    return !o || mti_moment_codes(o->moments) == MTI_MOMENTS_WIDE ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "stage: moments in 8 bits have scales for blocks of a rank's piece; a "
+                         "stage: moments in codes have scales for blocks of a rank's piece; a "
                          "file has the whole's, so need MT_MOMENTS_WIDE or MT_MOMENTS_NARROW");
 }
 

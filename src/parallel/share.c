@@ -143,11 +143,15 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: the config's loss is %s, and tensor is %" PRId64
                              "; ranks with a part of the logits need native or f32",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
+    const int64_t parts = h->pipeline * h->interleave;
+    if (parts > layers_of(c))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: pipeline times interleave is %" PRId64
+                             ", and layers, %" PRId64 ", are fewer; need one for each part",
+                             parts, layers_of(c));
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
-           divides("tensor", h->tensor, "ffn", c->ffn) &&
-           divides("pipeline times interleave", h->pipeline * h->interleave, "layers",
-                   layers_of(c));
+           divides("tensor", h->tensor, "ffn", c->ffn);
 }
 
 static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
@@ -227,9 +231,10 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;
+    int64_t more = layers_of(&s->whole) % parts; /* of the first parts one each */
     s->vocab = s->whole.vocab;
     s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
-    s->from = nth * n, s->to = s->from + n;
+    s->from = nth * n + (nth < more ? nth : more), s->to = s->from + n + (nth < more);
     s->first = nth == 0, s->last = nth == parts - 1;
     s->local = s->whole;
     s->local.heads /= t;

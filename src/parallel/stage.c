@@ -96,7 +96,8 @@ static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
 /* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
 static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
 {
-    const int64_t n = s->whole.layers / (s->parallel.pipeline * s->parallel.interleave);
+    const int64_t parts = s->parallel.pipeline * s->parallel.interleave;
+    const int64_t n = (s->whole.layers + parts - 1) / parts;
     mti_whole whole;
     if (s->parallel.pipeline == 1 || !lora->n_targets) return true;
     bool ok = mti_whole_open(&whole, s, lora), found = false;

@@ -505,6 +505,72 @@ def what_has_no_effect_is_refused():
     refused(["--loss", "--dtype bf16"], "profile", "llama", "--loss", "f32")
 
 
+# ---- recipes by the names people know ----
+def listed():
+    """What `memtape help recipes` lists: {recipe: [option and value]}."""
+    found = {}
+    for line in run("help", "recipes").stdout.splitlines():
+        if name := re.match(r"(\w+): ", line):
+            rows = found[name[1]] = []
+        elif option := re.match(r"  (--[a-z0-9-]+(?: [\w+,-]+)?)(?:  |$)", line):
+            rows.append(option[1])
+    found.pop("Usage", None)
+    return found
+
+
+def every_row_holds_somewhere():
+    """Each recipe is its options, written out; no row of any is without a use."""
+    llama = ["llama", "--kv-heads", 2, "-l", 4, *META]
+    adapters = ["--lora-rank", 2]
+    used, of = set(), {name: [] for name in listed()}
+    for args in ([*llama], [*llama, "--attention", "math", "--dtype", "bf16"], [*llama, *adapters], [*llama, *adapters, "--qlora"],
+                 ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
+                 [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"]):
+        for name in of:
+            more = args
+            p = run("profile", *more, "--recipe", name, "--json", "-")
+            if "--loss" in p.stderr:  # not of ranks
+                more = [*args, "--loss", "native"]
+                p = run("profile", *more, "--recipe", name, "--json", "-")
+            if p.returncode:
+                check(p.returncode == 2 and ("needs --dp" in p.stderr or "--recipe liger" in p.stderr), f"{name} {more}: {p.stderr}")
+                continue
+            p = json.loads(p.stdout)
+            options = p["model"]["recipe_options"]
+            equal(without_name(p), without_name(profile(*more, *options.split())), f"{name} and its options, {more}: {options}")
+            used |= {(name, "--" + option.strip()) for option in options.split("--")[1:]}
+    equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
+    equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
+
+
+def torchtitan_is_twelve_options():
+    args = ["llama-3.1-8b", "-b", 2, "-s", 8192, "--dp", 8]
+    p = profile(*args, "--recipe", "torchtitan")
+    plain = profile(*args, *("--zero 3 --dtype bf16 --fsdp torchtitan --optimizer adamw --recipe hf --loss unfused "
+                             "--kv-groups repeated --checkpoint ops --device meta").split())
+    equal(without_name(p), without_name(plain), "torchtitan and its options")
+    given = profile(*args, "--recipe", "torchtitan", "--checkpoint", "full", "--loss", "native")["model"]["recipe_options"]
+    check("--checkpoint" not in given and "--loss" not in given, f"what is given wins: {given}")
+
+
+def recipes_combine():
+    llama = ["llama", "--kv-heads", 2, "--attention", "math", *META]
+    for given, options in (("torchtune+compile", "--dtype bf16 --swiglu fused --rms-norm fused --rope fused --optimizer adamw-16bit "
+                                                 "--checkpoint full --kv-groups repeated --loss chunked"),
+                           ("hf+compile", "--swiglu fused --rms-norm fused --rope fused --loss f32 --softmax f32 --kv-groups repeated")):
+        for name in (given, "+".join(reversed(given.split("+")))):
+            p = profile(*llama, *(["--dtype", "bf16"] if "hf" in given else []), "--recipe", name)
+            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, options), f"{name}: its options")
+    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl", "--loss", "native")["model"]
+    check(p["recipe_options"].startswith("--dtype bf16 --optimizer adamw --master-weights --zero 2 --checkpoint full "),
+          f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
+    shown = run("profile", *GPT, "--recipe", "trl+compile").stdout
+    check("\nrecipe trl+compile: --dtype f32 " in shown, f"shown: {shown}")
+    refused(["--recipe ddp+zero1", "what ranks share"], "profile", *GPT, "--dp", 2, "--recipe", "ddp+zero1")
+    refused(["--recipe torchtune+trl+zero1", "torchtune+trl each", "how a program trains"], "profile", *GPT, "--recipe", "zero1+trl+torchtune")
+    refused(["--recipe", "did you mean torchtune"], "profile", *GPT, "--recipe", "compile+torchtun")
+
+
 a_recipe_is_its_options()
 an_option_given_wins()
 liger_fuses()
@@ -522,5 +588,8 @@ blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()
 a_rank_needs_others()
+every_row_holds_somewhere()
+torchtitan_is_twelve_options()
+recipes_combine()
 what_has_no_effect_is_refused()
 done()

@@ -284,7 +284,7 @@ def refusals():
     for words, *own in ((["--batch 4", "--dp 3"], "--dp", 3), (["tensor is 3", "heads"], "--tp", 3, "-b", 3)):
         refused(words, together(3, *SMALL, *own), 2, own)
     for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
-                        (["pipeline times interleave is 2", "layers, 3"], "--pp", 2, "-l", 3),
+                        (["pipeline times interleave is 2", "layers, 1"], "--pp", 2, "-l", 1),
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
                         (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2),
                         (["--tp: ", "--seq 33", "--dropout 0.1", "multiple of 4"], "--tp", 2, "-s", 33),

@@ -14,7 +14,7 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.tensor = 3}, 0, {"tensor is 3", "heads, 4"}},
         {{.tensor = 8}, 2, {"tensor is 8", "kv_heads, 4"}},
         {{.tensor = -1}, 0, {"tensor is -1", "need 1"}},
-        {{.pipeline = 3}, 0, {"pipeline times interleave is 3", "layers, 4"}},
+        {{.pipeline = 5}, 0, {"pipeline times interleave is 5", "layers, 4"}},
         {{.pipeline = 2, .interleave = 4}, 0, {"pipeline times interleave is 8", "layers, 4"}},
         {{.interleave = 2}, 0, {"interleave is 2", "2 stages or more"}},
         {{.pipeline = 2, .interleave = 2, .microbatches = 3}, 0, {"pipeline is 2", "microbatches"}},

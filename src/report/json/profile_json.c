@@ -263,6 +263,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_bool(f, "step_in_backward", o->step_in_backward);
     mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
+    mti_field_bool(f, "f32_adapters", o->f32_adapters);
     mti_field_bool(f, "qlora", o->qlora);
     mti_field_bool(f, "qlora_double", o->qlora_double);
 }
@@ -339,6 +340,8 @@ void mti_describe_profile(mti_fields *f, const void *at)
     put_left(f, &p->left);
     mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
     mti_field_object(f, "peak", mti_describe_peak, m);
+    mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
+                     &p->outside);
     mti_field_formula(f, &p->formula);
     mti_field_flops(f, &m->flops);
     mti_field_null(f, "out_of_memory");
