@@ -41,7 +41,8 @@ void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
                        .tokens = 256,
                        .temperature = 0.8,
                        .at_once = 8192};
-    if (mti_runs_on_meta(rules->verb)) default_as_trained(o, &o->given_config);
+    if (mti_runs_on_meta(rules->verb) && rules->verb != MTI_COMPARE)
+        default_as_trained(o, &o->given_config);
     if (rules->defaults) rules->defaults(o);
 }
 
@@ -222,7 +223,8 @@ bool mti_options_complete(mti_options *o)
     if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
     if (o->given[MTI_O_CONTEXT]) base.context = o->given_config.context;
     if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
-    if (mti_runs_on_meta(o->verb) || (base.context && o->verb != MTI_TRAIN))
+    if ((mti_runs_on_meta(o->verb) && o->verb != MTI_COMPARE) ||
+        (base.context && o->verb != MTI_TRAIN))
         default_as_trained(o, &base);
     return (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
 }

@@ -89,7 +89,9 @@ static bool read_operand(mti_options *o, const char *word)
     bool model = *mti_verb_get(o->verb)->args != 0;
     o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
     if (o->help) return true;
-    if (model && o->workload.name)
+    if (o->verb == MTI_COMPARE && o->workload.name && !MTI_PUSH(&o->measured, o->workload.name))
+        return mti_options_refuse_as(o, "");
+    if (model && o->workload.name && o->verb != MTI_COMPARE)
         return mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", word,
                                   o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
     if (!model)
@@ -134,6 +136,7 @@ static void words_free(mti_words *words)
 void mti_options_free(mti_options *o)
 {
     words_free(&o->data);
+    words_free(&o->measured);
     words_free(&o->over);
     words_free(&o->rows);
 }

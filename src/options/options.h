@@ -27,6 +27,7 @@ typedef enum mti_verb {
     MTI_RANKS,
     MTI_FIT,
     MTI_SERVE,
+    MTI_COMPARE,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -127,7 +128,7 @@ typedef struct mti_options {
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg, *html;
-    bool timeline, inference; /* profile */
+    bool timeline, inference, outside; /* profile; fit, the last */
     const char *trace, *snapshot;
 
     mti_plan_options plan;
@@ -139,6 +140,7 @@ typedef struct mti_options {
         size_t keep_aside, host_memory;
         bool max_seq, max_batch;
     } fit;
+    mti_words measured;         /* compare: its files */
     mti_weights_choice weights; /* serve */
     int64_t at_once, users;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */

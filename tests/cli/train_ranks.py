@@ -96,7 +96,7 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
-GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"])
+GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last", "--rs-buffers", 2])
 SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
 BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
           (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),

@@ -23,6 +23,7 @@ static void describe_ops(mti_fields *f, const void *config)
     mti_field_name(mti_null_unless(f, grouped), "kv_groups", &mti_kv_groupings,
                    (int)ops->kv_groups);
     mti_field_name(mti_null_unless(f, whole), "loss", &mti_loss_forms, (int)ops->loss);
+    mti_field_name(f, "linear", &mti_linear_forms, (int)ops->linear);
 }
 
 /* What few models have: no key without it. */
