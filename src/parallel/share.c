@@ -133,16 +133,10 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (mti_loss_takes_head(c->ops.loss))
+    if (c->ops.loss == MT_LOSS_FUSED)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s; a rank makes its own part of "
-                             "the logits: need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
-    if ((c->ops.loss == MT_LOSS_LSE || c->ops.loss == MT_LOSS_UNFUSED) && h->tensor > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s, and tensor is %" PRId64
-                             "; ranks with a part of the logits need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
+                             "parallel: the config's loss is fused; a rank makes its own part of "
+                             "the logits: need another one");
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,

@@ -527,17 +527,14 @@ def every_row_holds_somewhere():
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"]):
         for name in of:
-            more = args
-            p = run("profile", *more, "--recipe", name, "--json", "-")
-            if "--loss" in p.stderr:  # not of ranks
-                more = [*args, "--loss", "native"]
-                p = run("profile", *more, "--recipe", name, "--json", "-")
+            p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
-                check(p.returncode == 2 and ("needs --dp" in p.stderr or "--recipe liger" in p.stderr), f"{name} {more}: {p.stderr}")
+                of_liger = name == "liger" and ("--recipe liger" in p.stderr or "--loss fused" in p.stderr)
+                check(p.returncode == 2 and ("needs --dp" in p.stderr or of_liger), f"{name} {args}: {p.stderr}")
                 continue
             p = json.loads(p.stdout)
             options = p["model"]["recipe_options"]
-            equal(without_name(p), without_name(profile(*more, *options.split())), f"{name} and its options, {more}: {options}")
+            equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
             used |= {(name, "--" + option.strip()) for option in options.split("--")[1:]}
     equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
     equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
@@ -561,7 +558,7 @@ def recipes_combine():
         for name in (given, "+".join(reversed(given.split("+")))):
             p = profile(*llama, *(["--dtype", "bf16"] if "hf" in given else []), "--recipe", name)
             equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, options), f"{name}: its options")
-    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl", "--loss", "native")["model"]
+    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl")["model"]
     check(p["recipe_options"].startswith("--dtype bf16 --optimizer adamw --master-weights --zero 2 --checkpoint full "),
           f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
     shown = run("profile", *GPT, "--recipe", "trl+compile").stdout

@@ -20,9 +20,11 @@ static mt_model_config with_dropout(int model)
 }
 
 /* Of a division, beside one process with as many microbatches. */
-static void follows_one_process(int model, const mt_parallel *split)
+static void loss_follows_one_process(int model, mt_loss_form loss, const mt_parallel *split)
 {
-    mtt_training alone = {.config = &mtt_models[model], .parallel = *split, .max_norm = MAX_NORM};
+    mt_model_config c = mtt_models[model];
+    c.ops.loss = loss;
+    mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
     mtt_training t = alone;
     mtt_train_alone(&alone);
     assert_true(alone.losses[mtt_steps() - 1] <
@@ -30,6 +32,29 @@ static void follows_one_process(int model, const mt_parallel *split)
     mtt_train(&t);
     mtt_show(mtt_model_names[model], split, mtt_difference(&alone, &t), "one process");
     assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+}
+
+static void follows_one_process(int model, const mt_parallel *split)
+{
+    loss_follows_one_process(model, MT_LOSS_NATIVE, split);
+}
+
+static void each_form_of_the_loss_follows_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.data = 2, .zero = 3},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.pipeline = 2, .tensor = 2, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (mt_loss_form loss = MT_LOSS_LSE; loss <= MT_LOSS_UNFUSED; loss++)
+            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+                bool bert = mtt_models[i].kind == MT_MODEL_BERT;
+                if (!mtt_is_taken((size_t)i + k, (size_t)loss)) continue;
+                if (!bert || loss != MT_LOSS_CHUNKED) loss_follows_one_process(i, loss, &splits[k]);
+            }
 }
 
 static void data_parallel_ranks_follow_one_process(void **state)
@@ -459,6 +484,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
+        cmocka_unit_test(each_form_of_the_loss_follows_one_process),
         cmocka_unit_test(summing_in_backward_has_the_bits_of_summing_after),
         cmocka_unit_test(buckets_have_the_bits_of_single_gradients),
         cmocka_unit_test(backward_sums_all_that_it_completes),
