@@ -78,11 +78,15 @@ static int flushed(int status)
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
-/* `memtape help profile`, `memtape help profile all` */
+/* `memtape help profile`, `memtape help profile all`, `memtape help recipes` */
 static int print_verb_help(const char *word, const char *all)
 {
     char name[64];
     mti_verb verb = mti_verb_find(word);
+    if (!strcmp(word, "recipes")) {
+        mti_recipes_help(stdout);
+        return flushed(MTI_EXIT_OK);
+    }
     if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
     mti_options_help(mti_verb_rules_of(verb), name, all && !strcmp(all, "all"), stdout);

@@ -130,7 +130,8 @@ static const mti_choice compressions = {"compress",
                                         MTI_NAMES("none", "bf16", "8bit", "bits", "seed", "signs")};
 static const mti_choice fsdp_forms = {"fsdp", MTI_NAMES("module", "ahead", "block", "keep-root",
                                                         "keep-last", "f32-reduce", "f32-shards",
-                                                        "pytorch", "torchtitan")};
+                                                        "group-ends", "reduce-last", "pytorch",
+                                                        "torchtitan", "torchtitan-grouped")};
 static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_AHEAD,
                                      MT_FSDP_BLOCK,
@@ -138,11 +139,21 @@ static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_KEEP_LAST,
                                      MT_FSDP_F32_REDUCE,
                                      MT_FSDP_F32_SHARDS,
+                                     MT_FSDP_GROUP_ENDS,
+                                     MT_FSDP_REDUCE_LAST,
                                      MT_FSDP_PYTORCH,
-                                     MT_FSDP_TORCHTITAN};
+                                     MT_FSDP_TORCHTITAN,
+                                     MT_FSDP_TORCHTITAN_GROUPED};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
-static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
-                                                       "zero2", "zero3", "fsdp2", "megatron")};
+static const char *const recipe_names[] = {
+    "none",
+#define RECIPE(id, name, ...) name,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+};
+static const mti_choice recipes = {"recipe", MTI_RECIPE_COUNT + 1, recipe_names};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 
 /* ---- the table ---- */

@@ -22,6 +22,10 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
 /* For a step that ran out of memory at that event of the timeline: who held the memory then. */
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out);
 
+/* The rows of what is outside of the allocator. */
+bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style);
+mti_describe mti_describe_outside;
+
 /* ---- a plan ---- */
 
 /* The answer; verbose: with all details. */
@@ -53,6 +57,8 @@ typedef struct mti_fit_report {
     const mti_fit_most *most; /* NULL: not asked for */
     const mti_workload *workload;
     const char *command; /* that profiles the first set-up */
+    mti_outside outside; /* what is kept aside for; empty: another figure was asked for */
+    bool rows;           /* these are printed */
     double utilisation;  /* of products */
     bool published;      /* the rates are shown at the shares that published runs reached */
     double price;        /* of a GPU's hour; 0: unknown */

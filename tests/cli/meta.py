@@ -58,13 +58,15 @@ def draw_model(draw):
                  "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
     if kind in WHOLE:
         args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256]),
-                 "--recipe", draw.choice(["none", "hf"])]
+                 "--recipe", draw.choice(["none", "hf"])] + ["--untied"] * (kind == "gpt" and draw.random() < 0.5)
+        args += draw.choice([[], ["--context", 70]])
     return args
 
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor", "lion"])
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+                             "adafactor", "muon", "lion"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
@@ -78,6 +80,7 @@ def draw_memory_options(draw, kind):
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--qlora-double"]])
+        args += ["--f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
     if dtype in ("bf16", "f16") and draw.random() < 0.4:

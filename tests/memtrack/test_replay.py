@@ -82,7 +82,9 @@ STREAMS = [["gpt2", *FSDP2, 2], ["gpt2-medium", "-b", 4, *FSDP2, 4, "--checkpoin
            ["llama-7b", "-b", 1, "-s", 512, *FSDP2, 8, "--checkpoint", "ops"], ["llama-3.1-8b", "-b", 1, "-s", 1024, *FSDP2, 128],
            ["llama-3.1-8b", "-b", 2, "-s", 500, *FSDP2, 2, "--loss", "lse"], ["gpt2", "-b", 2, *FSDP2, 3, "--tp", 2],
            ["gpt2", "-b", 4, *FSDP2, 2, "--microbatches", 2], ["gpt2-large", *FSDP2, 5, "--offload", "cpu"],
-           ["gpt2", "-b", 8, "-s", 512, *FSDP2, 2, "--dropout", 0.1]]
+           ["gpt2", "-b", 8, "-s", 512, *FSDP2, 2, "--dropout", 0.1],
+           ["gpt2", *FSDP2, 8, "--fsdp", "ahead+keep-root+f32-shards", "--replicas", 2, "--reshard", 2],
+           ["llama-7b", "-l", 4, "-b", 1, "-s", 256, *FSDP2, 4, "--fsdp", "torchtitan-grouped+reduce-last", "--microbatches", 2, "--rs-buffers", 2]]
 with_rests = with_streams = 0
 for run in RUNS + STREAMS:
     held = []
