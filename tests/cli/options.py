@@ -66,8 +66,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "fsdp"): ["--dp", 4, "--zero", 3],
-              ("compare", "expandable-segments"): WIDE, ("compare", "gemm-workspace"): [], ("compare", "scratch"): ["--dtype", "bf16"],
+NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
+              ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
@@ -126,7 +126,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
-           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")},
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")}, ("compare", "gpu"): ["measured.log", *GPT],
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -173,6 +173,7 @@ def prepare():
     Path(FOLDER, "text.txt").write_text(source[:3000])
     Path(FOLDER, "more.txt").write_text(source[3000:5000])
     Path(FOLDER, "gpus.json").write_text('{"h100": {"memory": "40GiB"}}')
+    Path(FOLDER, "measured.log").write_text("12345MiB / 81559MiB\n")
     p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
     equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
@@ -273,6 +274,8 @@ def base_of(verb, mode, base, option):
     """The command without the option, and the options that the option needs."""
     base = BASE_OF.get((verb, option), base) if not mode else base
     needed = NEEDED_BY.get((verb, option), NEEDED.get(option, []))
+    if verb == "compare":  # runs on meta anyway
+        needed = [word for word in needed if word not in ON_META]
     if needed[:1] == ["--from"] and ("--from" in base or "--resume" in base):
         needed = needed[2:]
     if (verb == "demo" and option != "seconds") or (verb, option) == ("sweep", "steps"):
