@@ -113,8 +113,8 @@ typedef struct mt_fit_result {
     /* Not measured, because ... */
     int64_t n_larger; /* a smaller microbatch of the same set-up allocates too much */
     int64_t n_states; /* what stays from step to step is too much, whatever is recomputed */
-    int64_t n_slower; /* the same with less recomputed or moved fits, or ranks with other data could
-                       * have the same tokens */
+    int64_t n_slower; /* the same with less recomputed or moved fits, ranks with other data could
+                       * have the same tokens, or four different ones are faster */
     double seconds;   /* that the search took */
 } mt_fit_result;
 

@@ -80,9 +80,9 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
                             .zero_stages = zero ? 1u << o->zero : 0,
-                            .checkpoint = !o->given[MTI_O_CHECKPOINT] ? NULL
-                                          : w->memory.checkpoint      ? w->memory.checkpoint
-                                                                      : "none",
+                            .checkpoint = !mti_is_chosen(o, MTI_O_CHECKPOINT) ? NULL
+                                          : w->memory.checkpoint              ? w->memory.checkpoint
+                                                                              : "none",
                             .offload = !o->given[MTI_O_OFFLOAD] ? NULL
                                        : w->memory.offload      ? "cpu"
                                                                 : "none",
@@ -101,7 +101,7 @@ static bool measure_other(const mti_options *o, const mt_fit_options *options,
     hf.recipe = MTI_RECIPE_HF;
     if (!mti_recipe_apply(&hf)) return mti_fail_bool(MT_ERR_ARGUMENT, "%s", hf.error);
     if (!*hf.workload.recipe_options) return true;
-    out->recipe = hf.workload.recipe;
+    out->recipe = "hf";
     out->setup = r->setups[0];
     const mti_fit_task task = {.workload = &hf.workload,
                                .options = options,

@@ -3,6 +3,7 @@
 #ifndef MTI_RESULTS_H
 #define MTI_RESULTS_H
 
+#include "compare/compare.h"
 #include "fit/fit.h"
 #include "measure/plan.h"
 #include "measure/rank.h"
@@ -100,6 +101,11 @@ bool mti_print_serve(const mti_serve_report *s, FILE *out);
 /* Whether anything fits. */
 bool mti_serve_fits(const mti_serve_report *s);
 
+/* ---- a measurement beside the prediction ---- */
+
+/* all: every size of tensors that differs. */
+bool mti_print_compared(const mti_compared *c, bool all, FILE *out);
+
 /* ---- ranks ---- */
 
 /* The models and techniques of `memtape ranks`, side by side. */
@@ -146,7 +152,8 @@ typedef struct mti_sweep_object {
 } mti_sweep_object;
 /* For mti_json_of: of these, and of what the others are printed from. */
 mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_describe_sweep,
-    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training;
+    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training,
+    mti_describe_compared;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
 mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
     mti_describe_refusal;

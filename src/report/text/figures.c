@@ -126,7 +126,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
             : c->norm_kind == MT_NORM_RMS ? " (RMS)"
                                           : " (RMS, 1 + w)");
     if (c->dropout > 0) add(&l, ", dropout %g", c->dropout);
-    add_choices(&l, w->recipe ? &w->own_ops : &c->ops);
+    add_choices(&l, *w->recipe ? &w->own_ops : &c->ops);
     add_rare(&rare, c);
     if (rare.n) { /* on a line of its own, which the rest goes on */
         mti_print_line(out, style, "%s", l.text);
@@ -139,7 +139,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
         add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
             mti_optimizer_name(w->optimizer));
     mti_print_line(out, style, "%s", l.text);
-    if (!w->recipe) return;
+    if (!*w->recipe) return;
     line recipe = {.n = 0};
     add(&recipe, "recipe %s: %s", w->recipe,
         *w->recipe_options ? w->recipe_options : "no option differs");
@@ -166,6 +166,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
+    if (h.replicas > 1)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
+                 (long long)h.replicas);
     mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
 }
 

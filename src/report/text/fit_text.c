@@ -3,9 +3,10 @@
 #include <string.h>
 #include "report/results.h"
 
-#define GIB  1073741824.0
-#define MOST 4 /* set-ups shown, one less if the answer takes two lines; if none fits, ... */
-#define NEAR 2 /* ... and beside them what would */
+#define GIB 1073741824.0
+#define MOST                                                                                       \
+    MTI_FIT_FASTEST /* one less is shown if the answer takes two lines; if none fits, ... */
+#define NEAR 2      /* ... and beside them what would */
 #define DAY  86400.0
 
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s)
@@ -112,14 +113,8 @@ static void print_host(const mti_fit_report *f, FILE *out)
 /* Whether a faster one with the same divisions is shown. */
 static bool is_shown(const mt_fit_result *r, const size_t *shown, int n, const mt_fit_setup *s)
 {
-    for (int i = 0; i < n; i++) {
-        const mt_fit_setup *t = &r->setups[shown[i]];
-        if (t->parallel.tensor == s->parallel.tensor &&
-            t->parallel.pipeline == s->parallel.pipeline &&
-            t->parallel.context == s->parallel.context && !strcmp(t->checkpoint, s->checkpoint) &&
-            !strcmp(t->offload, s->offload))
-            return true;
-    }
+    for (int i = 0; i < n; i++)
+        if (mti_fit_alike(&r->setups[shown[i]], s)) return true;
     return false;
 }
 
