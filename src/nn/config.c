@@ -19,7 +19,7 @@ const mti_choice mti_model_kinds = {
 const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
 const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
 const mti_choice mti_loss_forms = {
-    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused")};
+    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused", "torch", "liger")};
 const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};

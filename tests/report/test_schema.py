@@ -72,7 +72,7 @@ def pretty(value, indent=0):
         return line
     before = " " * (indent + 2)
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return "\n".join(textwrap.wrap(line, 118, subsequent_indent=before))
+        return "\n".join(textwrap.wrap(line, 118, subsequent_indent=before, break_on_hyphens=False))
     parts = [f"{json.dumps(k)}: {pretty(v, indent + 2)}" for k, v in value.items()] if isinstance(value, dict) else \
         [pretty(v, indent + 2) for v in value]
     brackets = "{}" if isinstance(value, dict) else "[]"
