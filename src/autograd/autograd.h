@@ -420,6 +420,16 @@ struct mti_leaf {
     void *collector;
 };
 
+/* What waits for the end of the backward that runs in this thread, the outermost one; ok: it went
+ * well. False fails it. */
+typedef struct mti_ending {
+    bool (*run)(struct mti_ending *ending, bool ok);
+    struct mti_ending *next;
+    bool waits;
+} mti_ending;
+/* Within a backward; nothing if it waits already. It stays until it has run. */
+void mti_await_end(mti_ending *ending);
+
 uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
 bool mti_edge_to(mti_edge *e, mt_tensor *t); /* *e: all zero; false: out of memory */

@@ -300,6 +300,26 @@ static bool run_nodes(mti_tape_walk *w)
 
 /* ---- a walk ---- */
 
+static _Thread_local mti_ending *endings;
+
+void mti_await_end(mti_ending *ending)
+{
+    if (ending->waits) return;
+    ending->waits = true;
+    ending->next = endings;
+    endings = ending;
+}
+
+static bool run_endings(bool ok)
+{
+    for (mti_ending *e; (e = endings);) {
+        endings = e->next;
+        e->waits = false;
+        ok = e->run(e, ok) && ok;
+    }
+    return ok;
+}
+
 /* The gradients of inputs outlive the walk, so each needs a storage of its own. */
 static bool own_input_grads(mti_tape_walk *w)
 {
@@ -332,6 +352,7 @@ static bool walk_back(mti_tape_walk *w)
         ok = deliver(w, &root->edge, grad);
     }
     ok = ok && run_nodes(w) && own_input_grads(w);
+    if (!outer_walk) ok = run_endings(ok);
     where->in_backward--;
     modes->walk = outer_walk;
     *making = outer_making;

@@ -50,7 +50,7 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
 {
     mt_model_config config = {0};
     bool adapted;
-    mt_safetensors *file = mti_run_open(o->model_file);
+    mt_safetensors *file = mt_safetensors_open(o->model_file);
     mt_module *model = NULL;
     if (file && mti_run_read_config(file, &config) && mti_run_holds(file, &config) &&
         check_room(o, device, &config))

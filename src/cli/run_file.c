@@ -137,23 +137,6 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 
 /* ---- reading ---- */
 
-/* If memory runs out while jansson 2.14 reads a string, it cuts the string short, and asserts if
- * the cut is inside an escape, of which the header has many. So it gets memory from malloc then;
- * the refusal stays this thread's error. */
-static void *malloc_anyway(size_t n_bytes)
-{
-    void *p = mti_malloc(n_bytes);
-    return p ? p : malloc(n_bytes);
-}
-
-mt_safetensors *mti_run_open(const char *path)
-{
-    json_set_alloc_funcs(malloc_anyway, mti_free);
-    mt_safetensors *file = mt_safetensors_open(path);
-    json_set_alloc_funcs(mti_malloc, mti_free);
-    return file;
-}
-
 bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
 {
     const char *text = mt_safetensors_metadata(file, CONFIG_KEY);
@@ -378,7 +361,7 @@ mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
 static mt_module *read_base(const char *path, mt_device *device, const mt_model_config *config)
 {
     bool adapted;
-    mt_safetensors *file = mti_run_open(path);
+    mt_safetensors *file = mt_safetensors_open(path);
     mt_module *model = file ? mti_run_read_model(file, device, config, &adapted) : NULL;
     mt_safetensors_free(file);
     if (model &&
@@ -390,7 +373,7 @@ static mt_module *read_base(const char *path, mt_device *device, const mt_model_
 
 static bool read_part(const char *path, mti_stage *stage)
 {
-    mt_safetensors *file = mti_run_open(path);
+    mt_safetensors *file = mt_safetensors_open(path);
     bool ok = file && is_plain(file) && mt_stage_load_weights(file, stage) == MT_OK;
     mt_safetensors_free(file);
     return ok;

@@ -15,8 +15,6 @@ char *mti_run_settings(const mti_options *o);
 /* Whether a file can be created at `path`, or in it if it is a folder and `folders` are allowed:
  * checked before the work, not after it. */
 bool mti_run_can_save(const char *option, const char *path, bool folders);
-/* mt_safetensors_open, for a program that has json_set_alloc_funcs(mti_malloc, mti_free). */
-mt_safetensors *mti_run_open(const char *path);
 /* Reads the settings into the options that were not given on the command line, and the config.
  * *fingerprint is that of the run's text. */
 bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);

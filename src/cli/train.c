@@ -215,7 +215,7 @@ static bool load_text(run *r)
 static bool resume(run *r)
 {
     uint64_t fingerprint;
-    r->file = mti_run_open(r->o.resume);
+    r->file = mt_safetensors_open(r->o.resume);
     bool ok = r->file && mti_run_read_settings(r->file, &r->o, &fingerprint) &&
               mti_run_fits(r->file, &r->o) && load_text(r) && make_trainer(r) &&
               mti_run_restore(r->file, &r->trainer);
@@ -239,7 +239,7 @@ static bool resume(run *r)
 static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
-    mt_safetensors *file = mti_run_open(o->train.from);
+    mt_safetensors *file = mt_safetensors_open(o->train.from);
     o->train.reader = &mti_run_weights;
     bool ok = file && mti_run_read_config(file, &config);
     if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;

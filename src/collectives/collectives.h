@@ -94,6 +94,7 @@ bool mti_sum_value(mt_device *device, const mt_group *group, double *value);
 typedef struct mti_piece {
     mt_tensor *piece; /* contiguous */
     mt_dtype dtype;   /* to which it is cast before */
+    bool is_staged;   /* in memory of its own before, cast or not */
 } mti_piece;
 typedef struct mti_gathering mti_gathering;
 /* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
@@ -106,10 +107,16 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
 bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
 void mti_pieces_drop(mti_gathering *g);
-/* Sums n gradients of all ranks' pieces over the ranks, as one: they are copied to *buffer in that
- * dtype and let go, and each becomes this rank's piece of the sum, a view of one tensor. *buffer is
- * the caller's, also on failure. */
-bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
-                    mt_tensor **buffer);
+/* How gradients of all ranks' pieces are summed as one. */
+typedef struct mti_summing {
+    mti_call *call;
+    mt_group group, replicas; /* the sums of ranks with the same piece are summed, too; one: none */
+    mt_dtype dtype, to;       /* in which they are summed; to which the sum is cast */
+    mt_tensor *buffer;        /* what they are copied to, and ... */
+    mt_tensor *sum;           /* ... what replicas sum: the caller's, also on failure */
+} mti_summing;
+/* The n gradients are let go once they are copied, and each becomes this rank's piece of the sum, a
+ * view of one tensor. */
+bool mti_pieces_sum(mti_summing *s, int n, mt_tensor **grads);
 
 #endif

@@ -1,13 +1,27 @@
 /* json_text.c: JSON as text and back. jansson takes the decimal point from the locale, and aborts
  * where that is more than a byte. */
 #include "io/json_text.h"
+#include <stdlib.h>
+
+static _Thread_local bool reading;
+
+void *mti_json_malloc(size_t n_bytes)
+{
+    void *p = mti_malloc(n_bytes);
+    return p || !reading ? p : malloc(n_bytes);
+}
 
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
 {
+    uint64_t failures = mti_failures();
     void *before = mti_point_begin();
+    reading = true;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, error);
+    reading = false;
     mti_point_end(before);
-    return root;
+    if (!root || !mti_failed_since(failures)) return root;
+    json_decref(root);
+    return NULL;
 }
 
 size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags)

@@ -5,6 +5,12 @@
 #include <jansson.h>
 #include "base/base.h"
 
+/* For json_set_alloc_funcs, beside mti_free. If memory runs out while jansson 2.14 reads a string,
+ * it cuts the string short, reads past its buffer, or asserts. So while a text is read it gets
+ * memory from malloc then; the refusal stays this thread's error, and mti_json_read returns NULL.
+ */
+void *mti_json_malloc(size_t n_bytes);
+
 /* json_loadb, which refuses a key that is there twice; json_dumpb: both in any locale. */
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error);
 size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags);

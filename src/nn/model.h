@@ -17,7 +17,8 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
-extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms;
+extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
+    mti_linear_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -84,6 +85,14 @@ int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
 mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
                           const mt_model_config *c, int64_t in, int64_t out, double std);
+/* A linear as c->ops.linear has it, by itself. */
+mt_module *mti_linear_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
+                          double std);
+mt_module *mti_linear_low_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
+                              double std);
+bool mti_is_linear_low(const mt_module *m);
+/* Whether backward reads codes, not x itself. */
+bool mti_linear_keeps_codes(mt_linear_form form);
 mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
                         const mt_model_config *c);
 /* The same over n instead of d. */

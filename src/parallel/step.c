@@ -104,6 +104,7 @@ static bool backward(mti_step *p, int64_t k)
     f->input = f->target = NULL; /* the tape has what it needs of them */
     if (!is_loss) options.gradient = gradient_of(f);
     mti_zero_set_last(s->zero, turn.micro + 1 == s->schedule.run);
+    if (s->units) mti_units_set_last(s->units[turn.part], turn.micro + 1 == s->schedule.run);
     bool ok = (is_loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK;
     mt_release(options.gradient);
     land(f);
@@ -122,6 +123,8 @@ bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
                     /* A backward's forward is in its unit. */
                     .n_places = schedule->ahead + mti_schedule_period(schedule) + 1};
     p->in_flight = mti_calloc((size_t)p->n_places, sizeof *p->in_flight);
+    for (int64_t i = 0; stage->units && i < schedule->n_parts; i++)
+        mti_units_start_backward(stage->units[i]);
     return p->in_flight && mti_zero_start_backward(stage->zero);
 }
 
@@ -148,7 +151,7 @@ bool mti_step_backward(mti_step *p)
         ok = backward(p, k);
         if (ok && p->next < p->n) ok = forward(p, p->next++);
     }
-    ok = mti_zero_end_backward(p->stage->zero) && ok;
+    ok = mti_zero_end_backward(p->stage->zero, ok);
     return ok && mt_comm_settle(p->stage->shares->parallel.pipeline_comm) == MT_OK;
 }
 

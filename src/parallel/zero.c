@@ -100,11 +100,16 @@ static bool make_shards(mti_zero *z)
 static bool make_reducer(mti_zero *z, bool tied)
 {
     const mt_parallel *h = &z->parallel;
+    if (h->buckets && z->device->backend->links)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: buckets on %s, where gradients are summed after backward; need "
+                             "cpu or meta, or none",
+                             mt_device_kind(z->device));
     if (h->reduce == MT_REDUCE_AFTER || z->data.ranks == 1 || z->stage > 1 ||
         z->device->backend->links)
         return true;
     z->reducer =
-        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1);
+        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1, h);
     return z->reducer != NULL;
 }
 
@@ -116,7 +121,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
     z->device = device;
     z->parallel = *parallel;
     z->tied_ends = tied && mti_is_end(parallel);
-    z->data = mti_data_group(parallel);
+    z->data = mti_shard_group(parallel);
     z->stage = z->data.ranks > 1 ? parallel->zero : 0;
     if (make_reducer(z, tied) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
     mti_zero_free(z);
@@ -143,7 +148,10 @@ void mti_zero_set_last(mti_zero *z, bool is_last)
     if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
 }
 
-bool mti_zero_end_backward(mti_zero *z) { return !z->reducer || mti_reducer_finish(z->reducer); }
+bool mti_zero_end_backward(mti_zero *z, bool ok)
+{
+    return z->reducer ? mti_reducer_finish(z->reducer, ok) : ok;
+}
 
 /* ---- the step ---- */
 
@@ -176,10 +184,27 @@ static bool give_grads_to_shards(mti_zero *z)
     return true;
 }
 
+/* Among ranks with the same shards: gradients that no unit has summed as one. */
+static bool add_up_replicas(const mti_zero *z)
+{
+    const mt_group group = mti_replica_group(&z->parallel);
+    const mt_named_tensor *list;
+    size_t n;
+    bool ok = mt_module_params(z->model, &list, &n) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) {
+        const mt_tensor *t = list[i].tensor;
+        mt_tensor *g = mt_grad(t);
+        ok = !g || ((const mti_leaf *)t->leaf)->collect ||
+             mti_collective_run(g, MTI_ALL_REDUCE, &group);
+    }
+    return ok;
+}
+
 /* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
-    if (z->stage == 0) return combine(z, false, MTI_ALL_REDUCE);
+    if (z->stage == 0 && z->parallel.replicas == 1) return combine(z, false, MTI_ALL_REDUCE);
+    if (z->parallel.replicas > 1) return add_up_replicas(z);
     return z->stage > 1 || (combine(z, false, MTI_REDUCE_SCATTER) && give_grads_to_shards(z));
 }
 

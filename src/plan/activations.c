@@ -436,7 +436,6 @@ static void add_kept_results(builder *b)
 static void add_layers(builder *b)
 {
     int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
-    const mti_rank_dims *rank = b->s->rank;
     bool whole = mti_is_whole(b->c->kind);
     b->times = layers;
     b->letter = whole || layers > 1 ? "L" : "";
@@ -445,8 +444,7 @@ static void add_layers(builder *b)
         return;
     }
     if (group > 1) {
-        b->times = (layers + group - 1) / group;
-        if (rank) b->times = rank->in_flight * ((rank->part_layers + group - 1) / group);
+        b->times = mti_dims_groups(b->s);
         b->letter = "N";
         b->f->n_groups = b->times;
     }

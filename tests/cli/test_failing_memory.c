@@ -2,12 +2,12 @@
  * some n in the short form). It reports that memory ran out, frees everything (the sanitizers
  * check) and leaves no half-written file. */
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "mtt.h"
+#include "io/json_text.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 
@@ -248,6 +248,24 @@ static void serve_reports_every_refusal(void **state)
                 json_file);
 }
 
+/* A snapshot and a log, which are read before anything is measured. */
+static void compare_reports_every_refusal(void **state)
+{
+    (void)state;
+    mti_options o;
+    char **words = WORDS("mlp", SMALL_MLP, "--device", "meta", "-q", "--snapshot", base_file);
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_PROFILE), NULL, 13, words));
+    assert_int_equal(run_silently(mti_profile, &o), MTI_EXIT_OK);
+    mti_options_free(&o);
+    FILE *f = fopen(adapter_file, "w");
+    assert_non_null(f);
+    fputs("{\"a\": {\"max_memory_reserved\": 3000000}}", f);
+    fclose(f);
+    refuse_each(MTI_COMPARE, mti_compare_verb,
+                WORDS(base_file, adapter_file, "mlp", SMALL_MLP, "--json", json_file), json_file);
+    unlink(base_file), unlink(adapter_file);
+}
+
 static void audit_reports_every_refusal(void **state)
 {
     (void)state;
@@ -310,6 +328,31 @@ static void adapters_report_every_refusal(void **state)
     unlink(save_file), unlink(base_file), unlink(adapter_file);
 }
 
+/* jansson 2.14 asserts, or reads past its buffer, if that cannot grow: at a string's end as well.
+ */
+static void json_of_strings_of_any_length_reports_every_refusal(void **state)
+{
+    (void)state;
+    char text[256];
+    for (int n = 1; n <= 40; n++) {
+        snprintf(text, sizeof text, "{\"%.*s\": [\"\\u00e9%.*s\", 1]}", n,
+                 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz", n,
+                 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz");
+        bool whole = false;
+        for (uint64_t nth = 1; !whole; nth++) {
+            mt_clear_error();
+            mti_fail_nth_alloc(nth);
+            json_t *root = mti_json_read(text, strlen(text), NULL);
+            whole = mti_alloc_count() < nth;
+            mti_fail_nth_alloc(0);
+            assert_int_equal(root != NULL, whole);
+            assert_int_equal(mt_last_status(), whole ? MT_OK : MT_ERR_MEMORY);
+            json_decref(root);
+        }
+    }
+    mt_clear_error();
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -326,7 +369,7 @@ static int set_up(void **state)
     FILE *f = fopen(text_file, "w");
     if (!f) return -1;
     for (int i = 0; i < 40; i++) fputs("some text ", f);
-    json_set_alloc_funcs(mti_malloc, mti_free);
+    json_set_alloc_funcs(mti_json_malloc, mti_free);
     return fclose(f);
 }
 
@@ -340,6 +383,7 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_of_strings_of_any_length_reports_every_refusal),
         cmocka_unit_test(profile_reports_every_refusal),
         cmocka_unit_test(profile_of_a_folder_reports_every_refusal),
         cmocka_unit_test(explain_reports_every_refusal),
@@ -349,6 +393,7 @@ int main(void)
         cmocka_unit_test(rank_reports_every_refusal),
         cmocka_unit_test(fit_reports_every_refusal),
         cmocka_unit_test(serve_reports_every_refusal),
+        cmocka_unit_test(compare_reports_every_refusal),
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),

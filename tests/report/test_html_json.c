@@ -1,12 +1,12 @@
 /* A page of a report as JSON text: what is refused, what lies in it, and every allocation failing.
  */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
 #include "memtape/report.h"
 #include "mtt.h"
+#include "io/json_text.h"
 
 static const char report[] =
     "{\"schema\": \"memtape.profile/1\", \"device\": \"<b>\", \"saved\": [1]}";
@@ -83,7 +83,7 @@ static void each_allocation_may_fail(void **state)
 
 int main(void)
 {
-    json_set_alloc_funcs(mti_malloc, mti_free);
+    json_set_alloc_funcs(mti_json_malloc, mti_free);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_holds_the_report_and_its_title),
         cmocka_unit_test(what_is_no_report_is_refused_and_leaves_no_file),
