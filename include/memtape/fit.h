@@ -26,6 +26,9 @@ typedef struct mt_gpu {
     size_t host_memory; /* bytes of a node's; 0: not known */
     bool f16_only;      /* its products take no bf16 */
     char source[96];
+    size_t context;          /* bytes of CUDA's own; 0: the usual 300 MiB */
+    char context_source[56]; /* "": the usual one's */
+    size_t gemm_workspace;   /* bytes of cuBLAS's, as PyTorch sets it; 0: 8519680 */
 } mt_gpu;
 
 /* The i-th that is known; NULL past the last. */
@@ -110,8 +113,8 @@ typedef struct mt_fit_result {
     /* Not measured, because ... */
     int64_t n_larger; /* a smaller microbatch of the same set-up allocates too much */
     int64_t n_states; /* what stays from step to step is too much, whatever is recomputed */
-    int64_t n_slower; /* the same with less recomputed or moved fits, or ranks with other data could
-                       * have the same tokens */
+    int64_t n_slower; /* the same with less recomputed or moved fits, ranks with other data could
+                       * have the same tokens, or four different ones are faster */
     double seconds;   /* that the search took */
 } mt_fit_result;
 

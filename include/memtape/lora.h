@@ -38,13 +38,16 @@ typedef struct mt_lora_options {
     size_t n_targets;
     const char *const *targets;
     mt_lora_base base;
+    /* A and B of 16-bit linears are f32, as PEFT has them. x is cast for A, which keeps the copy,
+     * and the sum is made in f32 and cast back. Where linears are wider it changes nothing. */
+    bool f32_adapters;
 } mt_lora_options;
 
 /* Freezes m but for adapters, and puts a module "lora" in the place of each linear that a target
  * fits, with children base_layer (the linear), lora_A (uniform in +-1/sqrt(in), as PEFT draws it)
- * and lora_B (zero), in the linear's dtype. m itself must not be the linear, and adapters get no
- * adapters. A pattern that fits nothing is an error. *n_added (may be NULL) counts them. On failure
- * m is as before.
+ * and lora_B (zero), in the linear's dtype or in f32. m itself must not be the linear, and adapters
+ * get no adapters. A pattern that fits nothing is an error. *n_added (may be NULL) counts them. On
+ * failure m is as before.
  *
  * NF4: the weight becomes u8 [bytes] (mt_quantize), which is dequantised into the linear's dtype
  * for each use, in forward and again in backward, and let go. m needs no bytes for what was there.

@@ -80,8 +80,27 @@ typedef enum mt_loss_form {
     MT_LOSS_LSE,     /* keeps the logits, not log-probabilities (mt_cross_entropy_options) */
     MT_LOSS_CHUNKED, /* as LSE, of 8 parts of the sequence: one gradient of all logits is there */
     MT_LOSS_UNFUSED, /* of the logits in f32 by log_softmax, gather and a mean, as PyTorch does */
+    /* mt_linear_cross_entropy_with's early form. With v classes, width h and N rows, TORCH takes
+     * next_pow2(ceil(N / ceil(v / h))) / 2 of them at a time, with logits in f32, as PyTorch 2.13's
+     * F.linear_cross_entropy with LinearCrossEntropyOptions() does on CUDA; LIGER twice as many,
+     * with logits in the model's type. */
+    MT_LOSS_TORCH,
+    MT_LOSS_LIGER,
     MT_LOSS_FORM_COUNT
 } mt_loss_form;
+/* In what the layers' linears multiply, and what of their inputs is kept: docs/low-precision.md. */
+typedef enum mt_linear_form {
+    MT_LINEAR_NATIVE,         /* in the model's type */
+    MT_LINEAR_TORCHAO_FLOAT8, /* one scale a tensor; keeps x and the weight as they are */
+    MT_LINEAR_TORCHAO_MXFP8,  /* a scale for 32 values; the same */
+    MT_LINEAR_TORCHAO_NVFP4,  /* 4 bits, a scale for 16; keeps codes of x and of the weight */
+    MT_LINEAR_TE_DELAYED,     /* Transformer Engine: keeps codes of x, and two of the weight; */
+    MT_LINEAR_TE_CURRENT,     /* scales of the 1024 steps before, of this tensor, */
+    MT_LINEAR_TE_MXFP8,       /* of 32 values, */
+    MT_LINEAR_TE_BLOCKWISE,   /* of 128 values, and of 128 by 128 of the weight, */
+    MT_LINEAR_TE_NVFP4,       /* of 16, in 4 bits */
+    MT_LINEAR_FORM_COUNT
+} mt_linear_form;
 /* These choices, for a model. */
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
@@ -92,8 +111,10 @@ typedef struct mt_op_choices {
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
     mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads; joint_products */
-    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; fused not of
-                                a bert, whose logits have biases, nor with logit_cap */
+    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; those that
+                                are one op not of a bert, whose logits have biases, nor with
+                                logit_cap */
+    mt_linear_form linear;   /* of layers, not of heads */
 } mt_op_choices;
 
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a

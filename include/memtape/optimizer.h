@@ -27,9 +27,21 @@ typedef enum mt_moments {
      * scale for each 256 (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"; the
      * codes of bitsandbytes' AdamW8bit). The state is a u8 tensor of one dimension: n codes, padded
      * to a multiple of 4, then the scales. */
-    MT_MOMENTS_8BIT
+    MT_MOMENTS_8BIT,
+    /* Moments of f32 and bf16 parameters in bf16, as DeepSeek-V3 has them beside f32 parameters
+     * (torchtitan: fused_opt_states_bf16). Of others as MT_MOMENTS_WIDE. */
+    MT_MOMENTS_BF16,
+    /* torchao's AdamW8bit, AdamWFp8 (e4m3) and AdamW4bit (Li et al. 2023): as MT_MOMENTS_8BIT, but
+     * of parameters whose elements are a multiple of the block alone, 256 or, in 4 bits, 128;
+     * others as MT_MOMENTS_NARROW. Of 8 and 4 bits a table of 256 and of 16 values in f32 lies
+     * behind the scales. A step holds what torchao's compiled one holds: of one parameter at a time
+     * both moments in f32, the parameter in f32 if it has 16 bits, and the codes of one moment. 4
+     * bits are refused on CUDA at the first step. */
+    MT_MOMENTS_TORCHAO_8BIT,
+    MT_MOMENTS_TORCHAO_FP8,
+    MT_MOMENTS_TORCHAO_4BIT
 } mt_moments;
-/* Elements of a parameter from which on MT_MOMENTS_8BIT acts. */
+/* Elements of a parameter from which on moments are in 8 and 4 bits. */
 #define MT_MOMENTS_8BIT_LEAST 4096
 /* Bytes of m, and of v, for a parameter of that dtype with n elements; 0 and an error where n is
  * below 0 or the bytes too many for an int64_t. */
@@ -77,15 +89,40 @@ typedef struct mt_lion_options {
     bool master;              /* as for sgd */
 } mt_lion_options;
 
+/* By what Muon's learning rate is multiplied for a matrix [r, c]. */
+typedef enum mt_muon_adjust {
+    MT_MUON_ORIGINAL,       /* sqrt(max(1, r / c)) */
+    MT_MUON_MATCH_RMS_ADAMW /* 0.2 sqrt(max(r, c)): lr and weight_decay may be AdamW's */
+} mt_muon_adjust;
+
+/* torch.optim.Muon for the 2-D parameters but those of embeddings and of "lm_head": Nesterov's
+ * momentum, made orthogonal by five steps of Newton and Schulz in bf16. AdamW for all else. State
+ * is in the parameters' types, or in f32 beside masters: one tensor for a matrix, two for others.
+ * Beside a matrix of n elements of e bytes, k the fewer of its rows and columns, its step takes
+ * e n + 4 n + 4 k k bytes for a while. */
+typedef struct mt_muon_options {
+    double lr;
+    double momentum; /* 0: 0.95 */
+    double weight_decay;
+    mt_muon_adjust adjust;
+    double adamw_lr; /* at first; its ratio to lr is kept. 0: lr */
+    double beta1;    /* as for adamw, and so on */
+    double beta2;
+    double eps;
+    bool decay_matrices_only;
+    bool master; /* as for sgd */
+} mt_muon_options;
+
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's; Lion's
  * the paper's. */
 MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
 MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
-/* Refuses what ZeRO has cut into pieces: those have no rows and columns. */
+/* These refuse what ZeRO has cut into pieces: those have no rows and columns. */
 MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
+MT_API mt_optimizer *mt_muon_new(mt_module *m, const mt_muon_options *options);
 MT_API mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options);
 MT_API void mt_optimizer_free(mt_optimizer *optimizer);
-/* "sgd", "adamw", "adafactor", "lion" */
+/* "sgd", "adamw", "adafactor", "muon", "lion" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
  * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments and

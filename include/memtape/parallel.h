@@ -36,10 +36,18 @@ typedef enum mt_fsdp {
     MT_FSDP_F32_SHARDS = 16,
     /* And gradients are cast before they are summed over the ranks, not after. */
     MT_FSDP_F32_REDUCE = 32 | MT_FSDP_F32_SHARDS,
+    /* Embeddings are a unit, as a block is, and so are last norm and head, which stay gathered from
+     * forward to backward. With blocks; the head has a weight of its own. */
+    MT_FSDP_GROUP_ENDS = 64,
+    /* Gradients are summed over the ranks with a step's last microbatch; until then they are added
+     * up whole, in the type in which they are summed (set_requires_gradient_sync). With blocks. */
+    MT_FSDP_REDUCE_LAST = 128,
     /* PyTorch's fully_shard under a MixedPrecisionPolicy with f32 sums, and as torchtitan calls it.
      */
     MT_FSDP_PYTORCH = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_F32_REDUCE,
-    MT_FSDP_TORCHTITAN = MT_FSDP_PYTORCH | MT_FSDP_KEEP_LAST
+    MT_FSDP_TORCHTITAN = MT_FSDP_PYTORCH | MT_FSDP_KEEP_LAST,
+    /* As torchtitan calls it since July 2025. */
+    MT_FSDP_TORCHTITAN_GROUPED = MT_FSDP_AHEAD | MT_FSDP_F32_REDUCE | MT_FSDP_GROUP_ENDS
 } mt_fsdp;
 
 /* When gradients are summed over ranks with other data or positions, without ZeRO and in its first
@@ -51,25 +59,55 @@ typedef enum mt_reduce_time {
     MT_REDUCE_AFTER /* all by mt_stage_step */
 } mt_reduce_time;
 
+/* Where gradients are summed in backward without ZeRO: each in its own memory, or several in a
+ * bucket, as in DistributedDataParallel: in the first step in one, then in buckets in the order in
+ * which gradients come, of 1 MiB the first. Not on CUDA. */
+typedef enum mt_buckets {
+    MT_BUCKETS_NONE,
+    MT_BUCKETS_COPIED, /* they are copied to it, and back */
+    MT_BUCKETS_VIEWS   /* they become views of it (gradient_as_bucket_view) */
+} mt_buckets;
+
+/* mt_parallel's reshard: after its forward a block is let go, or stays gathered until its backward.
+ * From 2 on: each rank keeps a piece, which so many neighbours gather again. */
+enum {
+    MT_RESHARD_DEFAULT = 0, /* let go, but for what keep-last and group-ends keep */
+    MT_RESHARD_ALWAYS = -1,
+    MT_RESHARD_NEVER = -2
+};
+
 /* Which rank, among how many. Zero is the usual choice everywhere: one rank. */
 typedef struct mt_parallel {
-    int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
-    bool sequence;        /* also splits the sequence between a layer's products */
-    int64_t pipeline;     /* p: stages */
-    int64_t interleave;   /* parts of the model that each stage has; p times it divides layers */
-    int64_t stage;        /* this rank's, from 0 on */
+    int64_t tensor;     /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
+    bool sequence;      /* also splits the sequence between a layer's products */
+    int64_t pipeline;   /* p: stages */
+    int64_t interleave; /* parts of the model that each stage has. Where p times it does not divide
+                           the layers, the first parts have one more. */
+    int64_t stage;      /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
     int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
+    /* With ZeRO 3's blocks. replicas: the ranks with the same share are so many groups, of which
+     * each has all shards, and which sum their sums (HSDP). reduce_inputs: so many blocks' inputs
+     * of sums are there at once (reduce_scatter_max_input_buffers). 0 of both: 1. */
+    int64_t reshard, replicas, reduce_inputs;
     mt_reduce_time reduce;
+    mt_buckets buckets;
+    size_t bucket_bytes; /* 0: 25 MiB */
+    /* ZeRO 2: gradients are copied to a buffer of so many elements, and scattered when it is full
+     * (DeepSpeed's reduce_bucket_size). 0: each as soon as it is there. */
+    int64_t reduce_bucket;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
-     * positions are others; ends_comm: the first and the last stage, which share a tied embedding.
+     * positions are others; ends_comm: the first and the last stage, which share a tied embedding;
+     * shard_comm, replica_comm: among replicas, to the other shards and to the same one;
+     * reshard_comm: to the neighbours of `reshard`.
      * NULL, the usual choice: a group of one, or any on a device without data, where no data has to
      * move. */
     mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm, *ends_comm;
+    mt_comm *shard_comm, *replica_comm, *reshard_comm;
 } mt_parallel;
 
 /* Sets tensor_rank, context_rank, data_rank and stage of rank `number` of all: ranks that share a

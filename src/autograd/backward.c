@@ -190,7 +190,7 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
         if (s->n_packed && s->bit >= MTI_OUT_BIT && !(n->op->flags & MTI_INPLACE))
             held[i] = mti_tensor_with_strides(held[i], &s->packed[0].spec, MT_TEMPORARY);
         if (!held[i]) return false;
-        c->saved[s->bit] = &held[i]->view;
+        c->saved[s->bit] = held[i];
         c->loaded |= 1u << s->bit;
     }
     return true;
@@ -243,7 +243,7 @@ static bool call_backward(mti_tape_walk *w, mti_node *n, mt_tensor **din)
     c.device = n->device, c.k = n->device->backend, c.ctx = n->device->ctx;
     c.n_in = n->n_in, c.in_spec = n->in_spec;
     c.n_out = n->n_out, c.out_spec = n->out_spec;
-    c.backward = true;
+    c.backward = true, c.last = !w->retain_graph;
     c.dout = n->grads, c.din = din;
     memcpy(c.absent, n->absent, sizeof c.absent);
     for (int i = 0; i < n->n_in; i++)
@@ -300,6 +300,26 @@ static bool run_nodes(mti_tape_walk *w)
 
 /* ---- a walk ---- */
 
+static _Thread_local mti_ending *endings;
+
+void mti_await_end(mti_ending *ending)
+{
+    if (ending->waits) return;
+    ending->waits = true;
+    ending->next = endings;
+    endings = ending;
+}
+
+static bool run_endings(bool ok)
+{
+    for (mti_ending *e; (e = endings);) {
+        endings = e->next;
+        e->waits = false;
+        ok = e->run(e, ok) && ok;
+    }
+    return ok;
+}
+
 /* The gradients of inputs outlive the walk, so each needs a storage of its own. */
 static bool own_input_grads(mti_tape_walk *w)
 {
@@ -332,6 +352,7 @@ static bool walk_back(mti_tape_walk *w)
         ok = deliver(w, &root->edge, grad);
     }
     ok = ok && run_nodes(w) && own_input_grads(w);
+    if (!outer_walk) ok = run_endings(ok);
     where->in_backward--;
     modes->walk = outer_walk;
     *making = outer_making;

@@ -80,8 +80,11 @@ typedef enum mti_binary { MTI_ADD, MTI_SUB, MTI_MUL, MTI_DIV, MTI_BINARY_COUNT }
 
 typedef enum mti_moments {
     MTI_MOMENTS_WIDE,   /* f32 (f64 for f64) */
-    MTI_MOMENTS_NARROW, /* dtype's 16 bits */
-    MTI_MOMENTS_8BIT    /* mti_moment_bytes(n): codes and scales (moments.h); not for f64 */
+    MTI_MOMENTS_NARROW, /* dtype's 16 bits; adamw: of f32 in bf16 */
+    /* Codes and scales (moments.h): mti_moment_bytes(...); not for f64 */
+    MTI_MOMENTS_8BIT,
+    MTI_MOMENTS_FP8, /* e4m3 */
+    MTI_MOMENTS_4BIT /* whole blocks only; not on cuda */
 } mti_moments;
 
 /* One tensor of an optimizer step: contiguous, all of n elements. `p` and `g`
@@ -102,7 +105,9 @@ typedef struct mti_opt_item {
 typedef struct mti_opt_params {
     double lr, beta1, beta2, eps, momentum;
     double beta2_decay, eps2, clip; /* of adafactor; its eps 0: that of p's dtype */
-    int64_t step;                   /* 1 at the first step: bias correction */
+    double others_lr;  /* of muon: AdamW's lr for what is no matrix, as a multiple of lr */
+    bool match_rms;    /* of muon: mt_muon_adjust */
+    int64_t step;      /* 1 at the first step: bias correction */
     double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 

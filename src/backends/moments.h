@@ -1,25 +1,42 @@
-/* moments.h: AdamW's moments in 8 bits, written once, usable from C and from CUDA. Every block of
- * values has an f32 scale, its largest magnitude; a code stands for a share of it. The shares are
- * those of dynamic tree quantization (Dettmers et al. 2022, "8-bit optimizers via block-wise
- * quantization"), as bitsandbytes has them: each of the seven decades below 1 is cut into twice as
- * many equal cells as the one below it, and a code stands for the middle of its cell. Besides there
- * are 0 and 1.
+/* moments.h: AdamW's moments in 8 and 4 bits, written once, usable from C and from CUDA. Every
+ * block of values has an f32 scale, its largest magnitude; a code stands for a share of it. In 8
+ * bits the shares are those of dynamic tree quantization (Dettmers et al. 2022, "8-bit optimizers
+ * via block-wise quantization"), as bitsandbytes has them: each of the seven decades below 1 is cut
+ * into twice as many equal cells as the one below it, and a code stands for the middle of its cell.
+ * Besides there are 0 and 1.
  *
  * A rank numbers the shares from 0 upwards. Of v, never negative, a code is a rank, 0 to 255. Of m
- * it is a rank from 0 to 127 with the sign in the high bit; 128, "-0", is rank 128: the share 1. */
+ * it is a rank from 0 to 127 with the sign in the high bit; 128, "-0", is rank 128: the share 1.
+ *
+ * torchao's other forms: FP8 codes are e4m3, and a scale is a 448th of the largest magnitude; in 4
+ * bits (Li et al. 2023, "Memory efficient optimizers with 4-bit states"), two to a byte, the first
+ * in the high bits, shares of m are dynamic ones of three decades in ascending order, and of v 1/16
+ * to 1. */
 #ifndef MTI_MOMENTS_H
 #define MTI_MOMENTS_H
 
+#include "backends/backend.h"
+#include "backends/float8.h"
 #include "backends/quantize.h"
 
-#define MTI_MOMENT_BLOCK 256
-#define MTI_MOMENT_CODES 256
+#define MTI_MOMENT_BLOCK      256
+#define MTI_MOMENT_BLOCK_4BIT 128
+#define MTI_MOMENT_CODES      256
+
+MTI_HD int mti_moment_block(mti_moments moments)
+{
+    return moments == MTI_MOMENTS_4BIT ? MTI_MOMENT_BLOCK_4BIT : MTI_MOMENT_BLOCK;
+}
 
 /* Where the scales of n codes begin, and bytes of both. */
-MTI_HD int64_t mti_moment_scales_at(int64_t n) { return (n + 3) / 4 * 4; }
-MTI_HD int64_t mti_moment_bytes(int64_t n)
+MTI_HD int64_t mti_moment_scales_at(mti_moments moments, int64_t n)
 {
-    return mti_moment_scales_at(n) + (n + MTI_MOMENT_BLOCK - 1) / MTI_MOMENT_BLOCK * 4;
+    return moments == MTI_MOMENTS_4BIT ? n / 2 : (n + 3) / 4 * 4;
+}
+MTI_HD int64_t mti_moment_bytes(mti_moments moments, int64_t n)
+{
+    int64_t block = mti_moment_block(moments);
+    return mti_moment_scales_at(moments, n) + (n + block - 1) / block * 4;
 }
 
 /* The share of a code: of v if `positive`, else of m. */
@@ -64,6 +81,39 @@ MTI_HD int mti_moment_rank(bool positive, float x)
     int rank = cells + (int)cell - least + 1;
     rank += x > (float)(1 - 0.225 / (64 * least));
     return x > (float)(1e-6 * (0.05 + 0.225 / least)) ? rank : 0;
+}
+
+#define MTI_MOMENT_SHARES_4BIT                                                                     \
+    {                                                                                              \
+        -0.8875f, -0.6625f, -0.4375f, -0.2125f, -0.0775f, -0.0325f, -0.0055f, 0.0f, 0.0055f,       \
+            0.0325f, 0.0775f, 0.2125f, 0.4375f, 0.6625f, 0.8875f, 1.0f                             \
+    }
+
+/* The 4-bit code of the share nearest to x; of two, the larger one's. */
+MTI_HD uint8_t mti_moment_encode_4bit(bool positive, float x)
+{
+    const float share[16] = MTI_MOMENT_SHARES_4BIT;
+    int code = positive ? (int)(x * 16 + 0.5f) - 1 : 0;
+    for (int k = 1; !positive && k < 16; k++)
+        code += x - share[k - 1] >= (share[k] - share[k - 1]) / 2;
+    code = code > 0 ? code : 0;
+    return (uint8_t)(code < 15 ? code : 15);
+}
+
+/* What a scale is multiplied with for a code. */
+MTI_HD float mti_moment_value(mti_moments moments, bool positive, int code)
+{
+    const float share[16] = MTI_MOMENT_SHARES_4BIT;
+    if (moments == MTI_MOMENTS_FP8) return mti_f32_from_e4m3((uint8_t)code);
+    if (moments == MTI_MOMENTS_8BIT) return mti_moment_share(positive, code);
+    return positive ? (float)(code % 16 + 1) / 16 : share[code % 16];
+}
+
+/* A block's scale, if `largest` is its largest mti_magnitude_bits. */
+MTI_HD float mti_moment_scale(mti_moments moments, uint32_t largest)
+{
+    float scale = mti_block_scale(true, largest);
+    return moments == MTI_MOMENTS_FP8 ? scale / 448 : scale;
 }
 
 /* Multiplied with it, values of a block become shares of its scale. */

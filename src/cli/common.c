@@ -19,8 +19,9 @@ mt_device *mti_open_device(const mti_workload *w)
 
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
 {
+    const char *name = o->fit.gpu ? o->fit.gpu : "h100"; /* of a profile's --outside */
     mt_status status =
-        o->fit.file ? mt_gpu_find_in(o->fit.file, o->fit.gpu, gpu) : mt_gpu_find(o->fit.gpu, gpu);
+        o->fit.file ? mt_gpu_find_in(o->fit.file, name, gpu) : mt_gpu_find(name, gpu);
     return status == MT_OK;
 }
 
@@ -28,5 +29,5 @@ size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
 {
     return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
            : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
-                                        : mti_gpu_kept_aside(gpus);
+                                        : mti_gpu_kept_aside(gpu, gpus);
 }

@@ -44,9 +44,21 @@ static bool print_leaves(const mti_expression *e, FILE *out, const mti_style *st
     return mti_table_finish(table, out, style);
 }
 
-static bool print_expression(const mti_expression *e, const mti_tape *t, const mti_options *o,
-                             const mt_device *device)
+static bool print_peaks(const mti_expression_peaks *peaks, FILE *out, const mti_style *style)
 {
+    fputs("\nthe most bytes allocated at once\n\n", out);
+    mti_table *table = mti_table_new("lr", NULL);
+    mti_table_cells(table, "forward|%s", MTI_THOUSANDS(peaks->forward));
+    mti_table_cells(table, "a later step, which adds to the gradients|%s",
+                    MTI_THOUSANDS(peaks->step));
+    mti_table_cells(table, "the same if it retains the graph|%s", MTI_THOUSANDS(peaks->retained));
+    return mti_table_finish(table, out, style);
+}
+
+static bool print_expression(const mti_expression *e, const mti_tape *t, const mti_options *o,
+                             mt_device *device)
+{
+    mti_expression_peaks peaks;
     mti_style style = mti_style_of(stdout);
     if (o->quiet) return mti_print_tape(t, "expression", false, stdout, &style);
     mti_inked(stdout, &style, MTI_BOLD, "%s", e->options.text);
@@ -59,7 +71,8 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
     fputs("\nthe tape, in the order in which ops were recorded\n\n", stdout);
     if (!mti_print_tape(t, "expression", false, stdout, &style)) return false;
     mti_print_reasons(t, stdout, &style);
-    return true;
+    return !o->verbose ||
+           (mti_expression_measure(&peaks, device, e) && print_peaks(&peaks, stdout, &style));
 }
 
 static bool rehearse_expression(void *user, mt_device *meta)

@@ -49,7 +49,7 @@ static mti_options profiled(const mti_options *o, const mt_fit_result *r, const 
     p.given[MTI_O_CP] = h->context > 1;
     p.given[MTI_O_ZERO] = h->data * h->context > 1;
     p.given[MTI_O_CAPACITY] = s->fits;
-    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = false;
+    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = false;
     return p;
 }
 
@@ -80,9 +80,9 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
                             .zero_stages = zero ? 1u << o->zero : 0,
-                            .checkpoint = !o->given[MTI_O_CHECKPOINT] ? NULL
-                                          : w->memory.checkpoint      ? w->memory.checkpoint
-                                                                      : "none",
+                            .checkpoint = !mti_is_chosen(o, MTI_O_CHECKPOINT) ? NULL
+                                          : w->memory.checkpoint              ? w->memory.checkpoint
+                                                                              : "none",
                             .offload = !o->given[MTI_O_OFFLOAD] ? NULL
                                        : w->memory.offload      ? "cpu"
                                                                 : "none",
@@ -101,7 +101,7 @@ static bool measure_other(const mti_options *o, const mt_fit_options *options,
     hf.recipe = MTI_RECIPE_HF;
     if (!mti_recipe_apply(&hf)) return mti_fail_bool(MT_ERR_ARGUMENT, "%s", hf.error);
     if (!*hf.workload.recipe_options) return true;
-    out->recipe = hf.workload.recipe;
+    out->recipe = "hf";
     out->setup = r->setups[0];
     const mti_fit_task task = {.workload = &hf.workload,
                                .options = options,
@@ -135,6 +135,9 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
                              .published = !o->given[MTI_O_UTILISATION],
                              .price = o->fit.price,
                              .tokens = o->plan.tokens};
+    report.rows = o->outside;
+    if (!o->given[MTI_O_CAPACITY] && !o->given[MTI_O_KEEP_ASIDE])
+        mti_gpu_outside(&report.outside, &r->gpu, r->gpus);
     const mti_options setup = profiled(o, r, &r->setups[0]);
     if (!mti_options_command(&setup, MTI_PROFILE, command, sizeof command)) return false;
     return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&

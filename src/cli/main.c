@@ -18,7 +18,7 @@ static verb_fn *const runs[MTI_VERB_COUNT] = {
     [MTI_DEMO] = mti_demo,       [MTI_TRAIN] = mti_train,     [MTI_GENERATE] = mti_generate,
     [MTI_PROFILE] = mti_profile, [MTI_EXPLAIN] = mti_explain, [MTI_AUDIT] = mti_audit,
     [MTI_SWEEP] = mti_sweep,     [MTI_PLAN] = mti_planner,    [MTI_RANKS] = mti_ranks,
-    [MTI_FIT] = mti_fit,         [MTI_SERVE] = mti_serve,
+    [MTI_FIT] = mti_fit,         [MTI_SERVE] = mti_serve,     [MTI_COMPARE] = mti_compare_verb,
 };
 
 static void print_help(FILE *out)
@@ -78,11 +78,15 @@ static int flushed(int status)
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
-/* `memtape help profile`, `memtape help profile all` */
+/* `memtape help profile`, `memtape help profile all`, `memtape help recipes` */
 static int print_verb_help(const char *word, const char *all)
 {
     char name[64];
     mti_verb verb = mti_verb_find(word);
+    if (!strcmp(word, "recipes")) {
+        mti_recipes_help(stdout);
+        return flushed(MTI_EXIT_OK);
+    }
     if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
     mti_options_help(mti_verb_rules_of(verb), name, all && !strcmp(all, "all"), stdout);

@@ -91,10 +91,49 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
     return status;
 }
 
+/* ---- --outside ---- */
+
+/* cuBLAS's workspaces are measured as --gemm-workspace where that may be. */
+static void count_workspaces(mti_workload *w, const mt_gpu *gpu)
+{
+    if (!strcmp(w->device.kind, "meta") && !w->device.gemm_workspace)
+        w->device.gemm_workspace = mti_outside_workspace(gpu);
+}
+
+static void add_outside(mti_profile_result *p, const mt_gpu *gpu)
+{
+    const mti_measurement *m = &p->measured;
+    const mti_workload *w = &p->workload;
+    size_t counted = w->device.gemm_workspace;
+    size_t held = m->phases.at[m->phases.n - 1].allocated;
+    mti_outside_begin(&p->outside, gpu, &w->parallel);
+    p->outside.reserved = m->steady.reserved;
+    mti_outside_add(&p->outside,
+                    (mti_outside_row){"cuBLAS workspaces, 2",
+                                      2 * (counted ? counted : mti_outside_workspace(gpu)),
+                                      counted ? MTI_SIDE_RESERVED : MTI_SIDE_UNCOUNTED, true,
+                                      "PyTorch, CublasHandlePool.cpp"});
+    if (w->config.ops.linear >= MT_LINEAR_TE_DELAYED)
+        mti_outside_add(&p->outside,
+                        (mti_outside_row){"Transformer Engine's workspace",
+                                          mti_outside_te_workspace(gpu), MTI_SIDE_UNCOUNTED, true,
+                                          "TransformerEngine, cpp_extensions/gemm.py"});
+    mti_outside_add(&p->outside,
+                    (mti_outside_row){
+                        "CUDA graph's own pool", m->steady.peak > held ? m->steady.peak - held : 0,
+                        MTI_SIDE_CAPTURED, true, "PyTorch, CUDACachingAllocator.cpp"});
+}
+
 int mti_profile(const mti_options *o)
 {
-    mti_profile_result p;
-    bool ok = mti_profile_make(&p, &o->workload, MTI_ON_META, o->inference) && write_reports(&p, o);
+    mti_profile_result p = {0};
+    mti_workload w = o->workload;
+    mt_gpu gpu;
+    if (o->outside && !mti_find_gpu(o, &gpu)) return mti_report_failure(o);
+    if (o->outside) count_workspaces(&w, &gpu);
+    bool ok = mti_profile_make(&p, &w, MTI_ON_META, o->inference);
+    if (ok && o->outside) add_outside(&p, &gpu);
+    ok = ok && write_reports(&p, o);
     int status = ok ? conclude(&p, o) : report_failure(&p, o);
     mti_profile_free(&p);
     return status;

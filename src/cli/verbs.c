@@ -20,6 +20,7 @@ const mti_verb_rules *mti_verb_rules_of(mti_verb verb)
         [MTI_RANKS] = &ranks,
         [MTI_FIT] = &mti_fit_rules,
         [MTI_SERVE] = &mti_serve_rules,
+        [MTI_COMPARE] = &mti_compare_rules,
     };
     return all[verb];
 }

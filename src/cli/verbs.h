@@ -18,9 +18,10 @@ int mti_planner(const mti_options *o);
 int mti_ranks(const mti_options *o);
 int mti_fit(const mti_options *o);
 int mti_serve(const mti_options *o);
+int mti_compare_verb(const mti_options *o);
 
 extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rules, mti_sweep_rules,
-    mti_plan_rules, mti_fit_rules, mti_serve_rules;
+    mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
 
 /* The kind that --gpu names; what of its memory is not the allocator's. */

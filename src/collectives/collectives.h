@@ -27,12 +27,17 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
                             const mt_group *group);
 
-/* mt_cross_entropy where each rank of the group has columns of the logits, [..,v]: rank r those
- * from r v on. There are `classes` in all; columns beyond are padding, and have no part in it.
- * Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
+typedef struct mti_entropy_options {
+    bool keep_logits, sum; /* as of mt_cross_entropy_options */
+    bool apart;            /* backward makes two more [..,v] */
+} mti_entropy_options;
+/* mt_cross_entropy_with where each rank of the group has columns of the logits, [..,v]: rank r
+ * those from r v on. There are `classes` in all; columns beyond are padding, and have no part in
+ * it. Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
  * each other two numbers a row. */
 mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                  int64_t classes, const mt_group *group);
+                                  int64_t classes, const mt_group *group,
+                                  const mti_entropy_options *options);
 
 /* ---- within a call (exchange.c); without a comm nothing moves, but scratch and copies are the
  * same ---- */
@@ -94,6 +99,7 @@ bool mti_sum_value(mt_device *device, const mt_group *group, double *value);
 typedef struct mti_piece {
     mt_tensor *piece; /* contiguous */
     mt_dtype dtype;   /* to which it is cast before */
+    bool is_staged;   /* in memory of its own before, cast or not */
 } mti_piece;
 typedef struct mti_gathering mti_gathering;
 /* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
@@ -106,10 +112,16 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
 bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
 void mti_pieces_drop(mti_gathering *g);
-/* Sums n gradients of all ranks' pieces over the ranks, as one: they are copied to *buffer in that
- * dtype and let go, and each becomes this rank's piece of the sum, a view of one tensor. *buffer is
- * the caller's, also on failure. */
-bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
-                    mt_tensor **buffer);
+/* How gradients of all ranks' pieces are summed as one. */
+typedef struct mti_summing {
+    mti_call *call;
+    mt_group group, replicas; /* the sums of ranks with the same piece are summed, too; one: none */
+    mt_dtype dtype, to;       /* in which they are summed; to which the sum is cast */
+    mt_tensor *buffer;        /* what they are copied to, and ... */
+    mt_tensor *sum;           /* ... what replicas sum: the caller's, also on failure */
+} mti_summing;
+/* The n gradients are let go once they are copied, and each becomes this rank's piece of the sum, a
+ * view of one tensor. */
+bool mti_pieces_sum(mti_summing *s, int n, mt_tensor **grads);
 
 #endif

@@ -71,7 +71,9 @@ static mt_tensor *on_stream(mt_device *d, const char *stream, mt_dtype dtype, in
 static bool casts(const mti_gathering *g)
 {
     int i = 0;
-    while (i < g->n && mt_dtype_of(g->pieces[i].piece) == g->pieces[i].dtype) i++;
+    while (i < g->n && mt_dtype_of(g->pieces[i].piece) == g->pieces[i].dtype &&
+           !g->pieces[i].is_staged)
+        i++;
     return i < g->n;
 }
 
@@ -175,6 +177,19 @@ void mti_pieces_drop(mti_gathering *g)
     mti_free(g);
 }
 
+/* What one rank, which has no buffer, casts, it casts before it copies, as in PyTorch; the one
+ * before is there until then. False on failure. */
+static bool cast_alone(const mti_gathering *g, const mti_piece *p, mt_tensor **last)
+{
+    if (g->buffer || mt_dtype_of(p->piece) == p->dtype) return true;
+    const int64_t n = mt_numel(p->piece);
+    mt_tensor *y = on_stream(g->device, "default", p->dtype, 1, &n);
+    mt_set(last, y);
+    if (!y) return false;
+    mti_view from = in_rows(p->piece, 1), to = in_rows(y, 1);
+    return copy(g, &from, &to);
+}
+
 static mt_tensor *copy_out(const mti_gathering *g, const mti_piece *p, size_t offset)
 {
     int64_t ranks = g->group.ranks;
@@ -190,12 +205,15 @@ bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
 {
     size_t offset = 0;
     bool ok = settle(g);
+    mt_tensor *cast = NULL;
     int made = 0;
     for (; ok && made < g->n; made++) {
-        flats[made] = copy_out(g, &g->pieces[made], offset);
+        ok = cast_alone(g, &g->pieces[made], &cast);
+        flats[made] = ok ? copy_out(g, &g->pieces[made], offset) : NULL;
         offset += aligned(bytes_of(&g->pieces[made]));
         if (!(ok = flats[made] != NULL)) break;
     }
+    mt_release(cast);
     for (int i = 0; !ok && i < made; i++) {
         mt_release(flats[i]);
         flats[i] = NULL;
@@ -241,26 +259,42 @@ static bool sum_rows(mti_call *c, const mt_group *group, const mti_view *x, cons
     return ranks > 1 ? mti_scatter_sum(c, group, 0, x, y) : c->k->copy(c->ctx, x, y);
 }
 
-bool mti_pieces_sum(mti_call *c, const mt_group *group, mt_dtype dtype, int n, mt_tensor **grads,
-                    mt_tensor **buffer)
+/* The rank's pieces of the sum side by side, [1,row], as they are kept: of the stream that makes
+ * them last. */
+static mt_tensor *make_sum(mti_summing *s, int64_t row)
+{
+    mti_call *c = s->call;
+    const bool several = s->replicas.ranks > 1;
+    const int64_t shape[] = {1, row};
+    mt_tensor *cast = NULL;
+    s->sum = on_stream(c->device, "reduce_scatter", s->dtype, 2, shape);
+    if (!s->sum || !sum_rows(c, &s->group, &s->buffer->view, &s->sum->view)) return NULL;
+    if (several && !mti_collective_run(s->sum, MTI_ALL_REDUCE, &s->replicas)) return NULL;
+    if (s->to == s->dtype) return mt_retain(s->sum);
+    cast = on_stream(c->device, several ? "all_reduce" : "reduce_scatter", s->to, 2, shape);
+    if (cast && !c->k->copy(c->ctx, &s->sum->view, &cast->view)) mt_set(&cast, NULL);
+    return cast;
+}
+
+bool mti_pieces_sum(mti_summing *s, int n, mt_tensor **grads)
 {
     int64_t row = 0, *lengths = mti_malloc((size_t)n * sizeof *lengths);
     if (!lengths) return false;
-    for (int i = 0; i < n; i++) row += lengths[i] = mt_numel(grads[i]) / group->ranks;
-    *buffer = on_stream(c->device, "default", dtype, 2, (const int64_t[]){group->ranks, row});
-    bool ok = *buffer && copy_gradients(c, n, grads, *buffer);
+    for (int i = 0; i < n; i++) row += lengths[i] = mt_numel(grads[i]) / s->group.ranks;
+    s->buffer =
+        on_stream(s->call->device, "default", s->dtype, 2, (const int64_t[]){s->group.ranks, row});
+    bool ok = s->buffer && copy_gradients(s->call, n, grads, s->buffer);
     for (int i = 0; i < n; i++) {
         mt_release(grads[i]);
         grads[i] = NULL;
     }
-    mt_tensor *sum =
-        ok ? on_stream(c->device, "reduce_scatter", dtype, 2, (const int64_t[]){1, row}) : NULL;
-    ok = sum && sum_rows(c, group, &(*buffer)->view, &sum->view);
-    for (int64_t i = 0, first = 0; ok && i < n; first += lengths[i++]) {
+    mt_tensor *sum = ok ? make_sum(s, row) : NULL;
+    for (int64_t i = 0, first = 0; sum && i < n; first += lengths[i++]) {
         mti_view part = columns(sum, first, lengths[i]);
         grads[i] = mti_tensor_view(sum, &part);
-        ok = grads[i] != NULL;
+        ok = ok && grads[i];
     }
+    ok = ok && sum;
     mt_release(sum);
     mti_free(lengths);
     return ok;

@@ -87,6 +87,14 @@ mt_tensor *mti_expression_run(const mti_expression *e, mt_tensor *const *leaves)
 /* Runs it with leaves of its own, and notes every save and every node. Free *t in any case. */
 bool mti_expression_record(mti_tape *t, mt_device *device, const mti_expression *e);
 
+/* The most bytes that are allocated at once, of a step like the one before, whose gradients are
+ * still there and are added to: in forward, and in the whole step, whose gradient of the value is
+ * as large as the value; and if the graph is retained. */
+typedef struct mti_expression_peaks {
+    size_t forward, step, retained;
+} mti_expression_peaks;
+bool mti_expression_measure(mti_expression_peaks *out, mt_device *device, const mti_expression *e);
+
 /* ---- for the files that read and run ---- */
 
 /* Fails with the message, and the text with a caret below `at`. option: "expr". */

@@ -148,3 +148,39 @@ bool mti_expression_record(mti_tape *t, mt_device *device, const mti_expression 
     for (int i = 0; i < e->n_leaves; i++) mt_release(leaves[i]);
     return done;
 }
+
+/* ---- its peaks ---- */
+
+static size_t peak_of(const mt_device *device)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.peak;
+}
+
+/* One step; the gradients of the leaves stay. */
+static bool step(const mti_expression *e, mt_device *device, mt_tensor *const *leaves, bool retain,
+                 size_t *forward_peak, size_t *step_peak)
+{
+    mt_mem_reset_peak(device);
+    MT_AUTO mt_tensor *y = mti_expression_run(e, leaves);
+    *step_peak = peak_of(device);
+    if (forward_peak) *forward_peak = *step_peak;
+    if (!y || !mt_requires_grad(y)) return y != NULL;
+    MT_AUTO mt_tensor *dy = mt_normal(device, mt_dtype_of(y), mt_rank(y), mt_shape(y), 0, 1);
+    const mt_backward_options options = {.gradient = dy, .retain_graph = retain};
+    bool ok = dy && mt_backward_with(y, &options) == MT_OK;
+    *step_peak = peak_of(device);
+    return ok;
+}
+
+bool mti_expression_measure(mti_expression_peaks *out, mt_device *device, const mti_expression *e)
+{
+    mt_tensor *leaves[MTI_MAX_LEAVES];
+    if (!mti_leaves_make(e, device, leaves)) return false;
+    bool ok = step(e, device, leaves, false, &out->forward, &out->step) &&
+              step(e, device, leaves, true, NULL, &out->retained) &&
+              step(e, device, leaves, false, NULL, &out->step);
+    for (int i = 0; i < e->n_leaves; i++) mt_release(leaves[i]);
+    return ok;
+}

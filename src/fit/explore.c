@@ -29,11 +29,10 @@ typedef struct layout {
     const mti_fit_task *task;
     mt_parallel parallel;
     mti_fit_found *found;
-    int n_policies;
-    mti_policy policies[MTI_MOST_POLICIES];
     bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch needs too much already */
     bool states_too_large, ruled_out;
-    double fastest; /* least seconds of a step that fits; 0: none yet */
+    double fastest;                    /* least seconds of a step that fits; 0: none yet */
+    double sending[MTI_MOST_POLICIES]; /* seconds, as measured; 0: not yet */
 } layout;
 
 #define SMALLEST_AWAY 4096 /* bytes; mt_offload_options.min_bytes */
@@ -44,7 +43,7 @@ typedef struct layout {
 static bool grows(const layout *l, int policy, int64_t microbatch)
 {
     int64_t tokens = microbatch * l->task->seq / (l->parallel.tensor * l->parallel.context);
-    return l->policies[policy].offload == MTI_OFFLOAD_NONE ||
+    return l->task->policies[policy].offload == MTI_OFFLOAD_NONE ||
            tokens * (int64_t)sizeof(float) >= SMALLEST_AWAY;
 }
 
@@ -58,11 +57,25 @@ static void note_bounds(layout *l, int policy, const mt_fit_setup *s, const mti_
     if (s->states > l->task->capacity) l->states_too_large = true;
 }
 
-/* Whether the products alone, divided evenly and with the bubble, take longer than a step that
- * fits. */
-static bool is_slower(const layout *l)
+/* Seconds that the policy sends at least: what recomputes more sends no less. */
+static double least_sending(const layout *l, const mti_policy *p)
 {
-    return l->fastest > 0 && mti_fit_least_time(l->task, &l->parallel) > l->fastest;
+    double most = 0;
+    for (int i = 0; i < l->task->n_policies; i++)
+        if (l->sending[i] > most && mti_policy_includes(p, &l->task->policies[i]))
+            most = l->sending[i];
+    return most;
+}
+
+/* Whether the products alone, divided evenly and with the bubble, take longer than a step that
+ * fits, or with what is recomputed and sent than the bound. */
+static bool is_slower(const layout *l, const mti_policy *p)
+{
+    const mti_fit_task *task = l->task;
+    const mt_parallel *h = &l->parallel;
+    return (l->fastest > 0 && mti_fit_least_time(task, h, task->model_flops, 0) > l->fastest) ||
+           (task->bound > 0 &&
+            mti_fit_least_time(task, h, p->flops, least_sending(l, p)) > task->bound);
 }
 
 /* Whether the layout, with one sequence a microbatch, keeps as much in flight as it did with
@@ -88,12 +101,12 @@ static bool is_ruled_out(const layout *l)
 static bool explore_one(layout *l, int policy, int64_t microbatch)
 {
     mti_fit_found *found = l->found;
-    const mti_policy *p = &l->policies[policy];
+    const mti_policy *p = &l->task->policies[policy];
     mti_fit_measured seen;
     bool near = l->task->nearest && microbatch == 1;
     if (l->ruled_out || (l->states_too_large && !near)) return found->n_states++, true;
     if (l->too_large[policy]) return found->n_larger++, true;
-    if (is_slower(l) || fits_within(found, p, &l->parallel, microbatch))
+    if (is_slower(l, p) || fits_within(found, p, &l->parallel, microbatch))
         return found->n_slower++, true;
     mt_fit_setup s = {.parallel = l->parallel,
                       .checkpoint = p->checkpoint,
@@ -101,6 +114,8 @@ static bool explore_one(layout *l, int policy, int64_t microbatch)
                       .microbatch = microbatch};
     if (!mti_fit_measure(l->task, &s, &seen)) return false;
     found->n_profiles += seen.profiles;
+    l->sending[policy] = seen.sending;
+    if (seen.slow) return found->n_slower++, true;
     note_bounds(l, policy, &s, &seen);
     if (s.fits && (l->fastest == 0 || s.time.total < l->fastest)) l->fastest = s.time.total;
     return MTI_PUSH(&found->setups, s);
@@ -127,16 +142,17 @@ static bool explore_cut(layout *l)
     const mt_parallel *h = &l->parallel;
     int64_t share = l->task->batch / h->data; /* sequences of one data-parallel rank */
     memset(l->too_large, 0, sizeof l->too_large);
+    memset(l->sending, 0, sizeof l->sending);
     l->ruled_out = is_ruled_out(l);
     for (int64_t b = 1; b <= share && !is_enough(l); b++) {
         if (share % b || (h->interleave > 1 && share / b % h->pipeline)) continue;
         if (l->task->options->at_once && share / b != h->pipeline) continue;
         if (is_cut_in_vain(l, b)) {
-            l->found->n_slower += l->n_policies;
+            l->found->n_slower += l->task->n_policies;
             continue;
         }
         l->parallel.microbatches = share / b;
-        for (int i = 0; i < l->n_policies; i++)
+        for (int i = 0; i < l->task->n_policies; i++)
             if (!explore_one(l, i, b)) return false;
     }
     return true;
@@ -146,7 +162,6 @@ bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *parallel, mti_
 {
     layout l = {.task = task, .found = found};
     const int64_t most = mti_layout_most_cut(parallel);
-    l.n_policies = mti_policies_make(l.policies, task);
     for (int64_t c = parallel->context; c <= most && !is_enough(&l); c++)
         if (mti_layout_cut(task, parallel, c, &l.parallel) && !explore_cut(&l)) return false;
     return true;

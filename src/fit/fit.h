@@ -2,6 +2,7 @@
 #ifndef MTI_FIT_SEARCH_H
 #define MTI_FIT_SEARCH_H
 
+#include "measure/outside.h"
 #include "measure/step.h"
 #include "memtape/fit.h"
 
@@ -9,6 +10,14 @@
 typedef struct mti_states {
     size_t params, grads, optimizer;
 } mti_states;
+
+/* What is recomputed, and where saved tensors go. */
+typedef struct mti_policy {
+    const char *checkpoint;
+    mti_offload_choice offload;
+    double flops; /* of a step, of all ranks; 0: not measured */
+} mti_policy;
+#define MTI_MOST_POLICIES 10
 
 /* What all set-ups have in common. No thread changes it. */
 typedef struct mti_fit_task {
@@ -18,16 +27,29 @@ typedef struct mti_fit_task {
     int64_t gpus, batch, seq;     /* batch: of a step, of all ranks */
     size_t capacity, host_memory; /* of a GPU; of a node, 0: any */
     double utilisation;
-    double model_flops;  /* of a step, of all ranks, nothing recomputed */
-    mti_states states;   /* of the whole model */
-    bool any;            /* stop at the first layout in which something fits */
-    bool nearest;        /* nothing fits: measure what may come nearest, even if it is ruled out */
-    size_t least;        /* least reserved bytes among the nearest; 0: none measured yet */
+    double model_flops; /* of a step, of all ranks, nothing recomputed */
+    mti_states states;  /* of the whole model */
+    int n_policies;     /* that the options allow, the least costly first */
+    mti_policy policies[MTI_MOST_POLICIES];
+    double bound; /* seconds of a step: what takes longer is not asked for; 0: everything is */
+    bool any;     /* stop at the first layout in which something fits */
+    bool nearest; /* nothing fits: measure what may come nearest, even if it is ruled out */
+    size_t least; /* least reserved bytes among the nearest; 0: none measured yet */
     int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
 } mti_fit_task;
 
-/* What is not the allocator's of a GPU's memory, unless told otherwise. */
-size_t mti_gpu_kept_aside(int64_t gpus);
+/* ---- outside.c ---- */
+
+/* The rows of what is there before anything runs: the context, and a communicator for each group of
+ * ranks. */
+void mti_outside_begin(mti_outside *o, const mt_gpu *gpu, const mt_parallel *ranks);
+/* What PyTorch gives cuBLAS for each handle and stream. */
+size_t mti_outside_workspace(const mt_gpu *gpu);
+/* What Transformer Engine takes for its products. */
+size_t mti_outside_te_workspace(const mt_gpu *gpu);
+/* What is not the allocator's of a GPU's memory, unless told otherwise: its rows, and their sum. */
+void mti_gpu_outside(mti_outside *out, const mt_gpu *g, int64_t gpus);
+size_t mti_gpu_kept_aside(const mt_gpu *g, int64_t gpus);
 
 /* ---- largest.c ---- */
 
@@ -62,14 +84,8 @@ bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t
 /* The largest context that is searched, from layout->context on; with a pipeline only that one. */
 int64_t mti_layout_most_cut(const mt_parallel *layout);
 
-/* What is recomputed, and where saved tensors go. */
-typedef struct mti_policy {
-    const char *checkpoint;
-    mti_offload_choice offload;
-} mti_policy;
-#define MTI_MOST_POLICIES 10
-/* Lists the policies that the options allow, the least costly first; returns how many. */
-int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mti_fit_task *task);
+/* Lists the policies that the options allow. */
+void mti_policies_make(mti_fit_task *task);
 /* Whether b costs no less than a: it recomputes all that a does, and a moves nothing (what is
  * recomputed is not kept, so b may move less). */
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
@@ -87,23 +103,41 @@ typedef struct mti_fit_work {
 typedef struct mti_fit_measured {
     size_t requested; /* the most, of both steps */
     int profiles;
+    double sending; /* seconds, of the first stage; hardly depends on the microbatch */
+    bool slow;      /* the first stage alone takes longer than the bound; nothing else is known */
 } mti_fit_measured;
 
 /* Measures s, whose parallel, checkpoint, offload and microbatch are set, and fills in the rest. */
 bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *m);
 /* The workload of the set-up's stage. */
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
-/* Sets the FLOPs of a step of all ranks, and the states of the whole model. */
+/* Sets the FLOPs of a step of all ranks, by policy, and the states of the whole model. */
 bool mti_fit_measure_model(mti_fit_task *task);
 /* A lower bound of what stays on the neediest rank of this division from step to step. */
 size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *parallel);
 
 /* ---- time.c: the model of a step's time ---- */
 
-/* A lower bound of the time of every set-up with this division and these microbatches. */
-double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel);
+/* A lower bound of the time of every set-up with this division and these microbatches, with so
+ * many FLOPs of all ranks, and seconds of sending within layers, sequences and between stages. */
+double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel, double flops,
+                          double sending);
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
                             const mti_fit_work *work);
+
+/* ---- fastest.c: what is told apart in the answer ---- */
+
+#define MTI_FIT_FASTEST 4 /* the answer shows no more */
+
+/* Whether they differ only in the ZeRO stage, in microbatches and in parts of a stage. */
+bool mti_fit_alike(const mt_fit_setup *a, const mt_fit_setup *b);
+
+/* The fastest that fit, no two of them alike; at[0] is the slowest of them. */
+typedef struct mti_fit_fastest {
+    int n;
+    mt_fit_setup at[MTI_FIT_FASTEST];
+} mti_fit_fastest;
+void mti_fit_note(mti_fit_fastest *best, const mt_fit_setup *s);
 
 /* ---- explore.c: the set-ups of one layout ---- */
 

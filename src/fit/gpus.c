@@ -14,6 +14,10 @@
 #define GB           1000000000u
 #define RATES(...)   __VA_ARGS__ /* FLOP/s, then bytes/s: memory, link, network, host */
 #define NODE(n, mem) n, (size_t)(mem)*GB
+/* What PyTorch takes for cuBLAS from Hopper on: aten/src/ATen/cuda/CublasHandlePool.cpp. */
+#define MIB                  ((size_t)1 << 20)
+#define HOPPER               .gemm_workspace = 32 * MIB
+#define CONTEXT(mib, source) .context = (mib)*MIB, .context_source = source
 static const mt_gpu known[] = {
     {"t4", GIB(14.56), RATES(65e12, 320e9, 16e9, 12.5e9, 16e9), NODE(8, 384), true,
      "NVIDIA T4 datasheet (PCIe 3; f16 only); node: AWS g4dn.metal"},
@@ -24,29 +28,32 @@ static const mt_gpu known[] = {
     {"l4", GIB(22.03), RATES(121e12, 300e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
      "NVIDIA L4 datasheet (PCIe 4); node: AWS g6.48xlarge"},
     {"rtx3090", GIB(23.70), RATES(71e12, 936e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
-     "NVIDIA Ampere GA102 whitepaper (PCIe 4); node assumed"},
+     "NVIDIA Ampere GA102 whitepaper (PCIe 4); node assumed",
+     CONTEXT(256, "invoke-ai/InvokeAI issue 9413")},
     {"rtx4090", GIB(23.64), RATES(165.2e12, 1008e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
     {"rtx5090", GIB(31.37), RATES(209.5e12, 1792e9, 64e9, 12.5e9, 64e9), NODE(8, 512), false,
-     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, and node, assumed"},
+     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, and node, assumed",
+     HOPPER},
     {"l40s", GIB(44.42), RATES(362.05e12, 864e9, 32e9, 12.5e9, 32e9), NODE(8, 1000), false,
-     "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+     "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed",
+     CONTEXT(426, "unslothai/unsloth-zoo pull 1053 (Ada)")},
     {"a100-40", GIB(39.50), RATES(312e12, 1555e9, 300e9, 25e9, 32e9), NODE(8, 1000), false,
      "NVIDIA A100 datasheet (SXM 40 GB); network: DGX A100, 200 Gb/s a GPU"},
     {"a100-80", GIB(79.25), RATES(312e12, 2039e9, 300e9, 25e9, 32e9), NODE(8, 2000), false,
      "NVIDIA A100 datasheet (SXM 80 GB); network: DGX A100, 200 Gb/s a GPU"},
     {"h100-pcie", 80 * (size_t)GB, RATES(756.5e12, 2000e9, 64e9, 12.5e9, 64e9), NODE(8, 1000),
-     false, "NVIDIA H100 datasheet (PCIe 5); network: 100 Gb/s a GPU, and node, assumed"},
+     false, "NVIDIA H100 datasheet (PCIe 5); network: 100 Gb/s a GPU, and node, assumed", HOPPER},
     {"h100", GIB(79.11), RATES(989.4e12, 3350e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU"},
+     "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU", HOPPER},
     {"h200", 141 * (size_t)GB, RATES(989.4e12, 4800e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU"},
+     "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU", HOPPER},
     {"b200", 180 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 50e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU"},
+     "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU", HOPPER},
     {"b300", 270 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 100e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA HGX B300 datasheet (2.1 TB of 8); network: DGX B300, 800 Gb/s a GPU"},
+     "NVIDIA HGX B300 datasheet (2.1 TB of 8); network: DGX B300, 800 Gb/s a GPU", HOPPER},
     {"gb200", 186 * (size_t)GB, RATES(2500e12, 8000e9, 900e9, 50e9, 450e9), NODE(72, 17280), false,
-     "NVIDIA GB200 NVL72 datasheet; host: NVLink-C2C, half of 900 GB/s"},
+     "NVIDIA GB200 NVL72 datasheet; host: NVLink-C2C, half of 900 GB/s", HOPPER},
     {"mi300x", 192 * (size_t)GB, RATES(1307.4e12, 5300e9, 448e9, 50e9, 64e9), NODE(8, 2000), false,
      "AMD Instinct MI300X datasheet; network: 400 Gb/s a GPU, and node, assumed"},
 };
@@ -64,15 +71,6 @@ mt_status mt_gpu_find(const char *name, mt_gpu *out)
     if (which < 0) return mt_last_status();
     *out = known[which];
     return MT_OK;
-}
-
-/* In 2^20 bytes: what is left to spare; CUDA's context with its modules loaded lazily
- * (github.com/pytorch/pytorch issue 107667); NCCL's buffers after one group's first sum on A100s
- * (github.com/NVIDIA/nccl issue 964). */
-size_t mti_gpu_kept_aside(int64_t gpus)
-{
-    const size_t spare = 1024, context = 300, nccl = 688;
-    return (spare + context + (gpus > 1 ? nccl : 0)) << 20;
 }
 
 size_t mti_gpu_host_memory(const mt_gpu *g, int64_t gpus)
@@ -135,6 +133,12 @@ static bool read_field(const char *path, mt_gpu *g, const char *key, const json_
         if (!strcmp(rates[i].key, key)) return read_rate(path, g, &rates[i], value);
     if (!strcmp(key, "memory")) return read_memory(path, g, key, value, &g->memory);
     if (!strcmp(key, "host_memory")) return read_memory(path, g, key, value, &g->host_memory);
+    if (!strcmp(key, "gemm_workspace")) return read_memory(path, g, key, value, &g->gemm_workspace);
+    if (!strcmp(key, "context")) {
+        snprintf(g->context_source, sizeof g->context_source, "%.*s",
+                 (int)sizeof g->context_source - 1, path);
+        return read_memory(path, g, key, value, &g->context);
+    }
     if (!strcmp(key, "f16_only")) {
         g->f16_only = json_is_true(value);
         return json_is_boolean(value) || wrong(path, g->name, key, "true or false");
@@ -143,7 +147,8 @@ static bool read_field(const char *path, mt_gpu *g, const char *key, const json_
     if (strcmp(key, "source") != 0)
         return mti_fail_bool(MT_ERR_FORMAT,
                              "%s: \"%.40s\": unknown \"%.40s\"; need memory, flops, bandwidth, "
-                             "link, network, host, in_a_node, host_memory, f16_only or source",
+                             "link, network, host, in_a_node, host_memory, context, "
+                             "gemm_workspace, f16_only or source",
                              path, g->name, key);
     if (!json_is_string(value)) return wrong(path, g->name, key, "a string");
     snprintf(g->source, sizeof g->source, "%s", json_string_value(value));

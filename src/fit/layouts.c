@@ -6,10 +6,13 @@
 
 static bool allowed(int64_t wanted, int64_t value) { return wanted == 0 || wanted == value; }
 
-/* Whether the model can be divided so. */
+/* Whether the model can be divided so; in stages of different lengths only where they are asked
+ * for, as the longest sets the pace. */
 static bool divides(const mti_fit_task *task, const mt_parallel *h)
 {
-    bool ok = mt_parallel_check(h, &task->workload->config) == MT_OK;
+    const mt_model_config *c = &task->workload->config;
+    if (!task->options->pipeline && c->layers % (h->pipeline * h->interleave)) return false;
+    bool ok = mt_parallel_check(h, c) == MT_OK;
     if (!ok) mt_clear_error();
     return ok;
 }
@@ -113,19 +116,20 @@ static bool applies(const mt_model_config *c, const char *name)
     return strcmp(name, "ops") != 0 || !c->inplace || c->mlp != MT_MLP_PLAIN;
 }
 
-int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mti_fit_task *task)
+void mti_policies_make(mti_fit_task *task)
 {
     const mt_fit_options *o = task->options;
-    int n = 0, most = o->checkpoint ? 1 : N_PRESETS;
+    const int most = o->checkpoint ? 1 : N_PRESETS;
+    task->n_policies = 0;
     for (int i = 0; i < most; i++)
         for (int away = MTI_OFFLOAD_NONE; away <= MTI_OFFLOAD_CPU; away++) {
             const char *name = away ? "cpu" : "none";
             const char *checkpoint = o->checkpoint ? o->checkpoint : presets[i].name;
             if (o->offload && strcmp(o->offload, name)) continue;
             if (!applies(&task->workload->config, checkpoint)) continue;
-            all[n++] = (mti_policy){checkpoint, (mti_offload_choice)away};
+            task->policies[task->n_policies++] =
+                (mti_policy){.checkpoint = checkpoint, .offload = (mti_offload_choice)away};
         }
-    return n;
 }
 
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a)

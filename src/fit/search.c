@@ -7,10 +7,10 @@
 
 typedef struct search {
     const mti_fit_task *task;
-    mti_layouts layouts;  /* with `any` and for the nearest: those with the least states first */
+    mti_layouts layouts;  /* the fastest first; with `any` and for the nearest: the smallest */
     mti_fit_found *found; /* [layouts.n]: the order does not depend on the threads */
     pthread_mutex_t lock; /* of all below, and of the listener */
-    size_t next, done;
+    size_t next, end, done;
     int64_t measured;
     bool stop;
     mti_error error; /* the first failure, if `failed` */
@@ -22,7 +22,7 @@ typedef struct search {
 static bool take_next(search *s, size_t *which)
 {
     pthread_mutex_lock(&s->lock);
-    bool any = !s->stop && s->next < s->layouts.n;
+    bool any = !s->stop && s->next < s->end;
     if (any) *which = s->next++;
     pthread_mutex_unlock(&s->lock);
     return any;
@@ -66,7 +66,8 @@ static int64_t n_threads(const search *s)
 {
     int64_t n = s->task->options->threads;
     if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n > (int64_t)s->layouts.n) n = (int64_t)s->layouts.n;
+    const int64_t layouts = (int64_t)(s->end - s->next);
+    if (n > layouts) n = layouts;
     return n > 1 ? n : 1;
 }
 
@@ -84,7 +85,8 @@ static int64_t start(search *s, pthread_t *threads, int64_t n)
     return started;
 }
 
-/* This thread works, too; others that could not be started are not needed. */
+/* Explores the layouts before `end`. This thread works, too; others that could not be started are
+ * not needed. */
 static bool run(search *s)
 {
     int64_t others = n_threads(s) - 1;
@@ -96,6 +98,23 @@ static bool run(search *s)
     mti_free(threads);
     if (s->failed) mti_error_set(&s->error);
     return !s->failed;
+}
+
+#define WAVE 16 /* layouts; the bound is that of earlier waves, however many threads there are */
+
+static bool run_in_waves(search *s, mti_fit_task *task)
+{
+    mti_fit_fastest best = {0};
+    const bool at_once = task->any || task->nearest;
+    for (size_t i = s->next; i < s->layouts.n && !s->stop;) {
+        s->end = at_once || s->layouts.n - i < WAVE ? s->layouts.n : i + WAVE;
+        if (!run(s)) return false;
+        for (; i < s->end; i++)
+            for (size_t k = 0; k < s->found[i].setups.n; k++)
+                mti_fit_note(&best, &s->found[i].setups.at[k]);
+        if (best.n == MTI_FIT_FASTEST) task->bound = best.at[0].time.total;
+    }
+    return true;
 }
 
 /* ---- the result ---- */
@@ -155,14 +174,23 @@ static void search_free(search *s)
 
 typedef struct ordered {
     mt_parallel layout;
-    size_t least, at;
+    double least; /* seconds, or bytes */
+    size_t at;
 } ordered;
 
-static int by_states(const void *x, const void *y)
+static int by_least(const void *x, const void *y)
 {
     const ordered *a = x, *b = y;
-    int order = by_size(a->least, b->least);
+    int order = by_number(a->least, b->least);
     return order ? order : by_size(a->at, b->at);
+}
+
+static double least_of(const mti_fit_task *task, const mt_parallel *h)
+{
+    mt_parallel most = *h;
+    if (task->any || task->nearest) return (double)mti_fit_least_states(task, h);
+    most.microbatches = task->batch / h->data;
+    return mti_fit_least_time(task, &most, task->model_flops, 0);
 }
 
 static bool order_layouts(search *s)
@@ -171,9 +199,9 @@ static bool order_layouts(search *s)
     ordered *all = mti_calloc(n, sizeof *all);
     for (size_t i = 0; all && i < n; i++) {
         const mt_parallel *h = &s->layouts.at[i];
-        all[i] = (ordered){*h, mti_fit_least_states(s->task, h), i};
+        all[i] = (ordered){*h, least_of(s->task, h), i};
     }
-    if (all) qsort(all, n, sizeof *all, by_states);
+    if (all) qsort(all, n, sizeof *all, by_least);
     for (size_t i = 0; all && i < n; i++) s->layouts.at[i] = all[i].layout;
     mti_free(all);
     return all || !n;
@@ -214,9 +242,9 @@ static bool search_once(mti_fit_task *task, mt_fit_result *out)
                            "fit: no way to divide the model and %lld sequences among %lld GPUs; "
                            "the ranks with other data must divide the batch",
                            (long long)task->batch, (long long)task->gpus);
-    if (ok && (task->any || task->nearest)) ok = order_layouts(&s);
+    ok = ok && order_layouts(&s);
     s.found = ok ? mti_calloc(s.layouts.n, sizeof *s.found) : NULL;
-    ok = s.found && (!task->nearest || explore_first(&s, task)) && run(&s);
+    ok = s.found && (!task->nearest || explore_first(&s, task)) && run_in_waves(&s, task);
     if (ok && task->any) keep_first_that_fits(&s);
     ok = ok && collect(&s, out);
     search_free(&s);

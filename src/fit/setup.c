@@ -105,6 +105,10 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
     ends[1].parallel.stage = s->parallel.pipeline - 1;
     for (int i = 0; i < n; i++) {
         if (!measure_stage(task, &ends[i], seen)) return false;
+        const mt_fit_time *t = &ends[0].time;
+        if (i == 0) seen->sending = t->layers + t->context + t->stages;
+        seen->slow = n == 2 && i == 0 && task->bound > 0 && ends[0].time.total > task->bound;
+        if (seen->slow) return true;
         if (!ends[i].fits && !task->nearest) n = i + 1; /* one is enough */
     }
     *s = ends[n == 2 && needs_more(&ends[0], &ends[1])];
@@ -118,21 +122,39 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
     return true;
 }
 
-bool mti_fit_measure_model(mti_fit_task *task)
+/* One sequence on one rank. */
+static bool measure_alone(mti_fit_task *task, const char *checkpoint, double *flops)
 {
     mti_measurement m;
     mti_requirement need;
     bool refused;
     const mt_fit_setup alone = {.parallel = mti_filled_in(&(mt_parallel){0}),
-                                .checkpoint = "none",
+                                .checkpoint = checkpoint,
                                 .offload = "none",
                                 .microbatch = 1};
     mti_workload w = mti_fit_workload(task, &alone);
     bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
     const mt_flops *f = &m.steady.flops;
-    task->model_flops = ((double)f->forward + (double)f->backward) * (double)task->batch;
+    const double once = (double)f->forward + (double)f->backward, batch = (double)task->batch;
+    task->model_flops = once * batch;
     task->states = (mti_states){(size_t)m.param_bytes, m.grad_bytes, m.optimizer_bytes};
+    *flops = (once + (double)f->recompute) * batch;
     mti_measurement_free(&m);
+    return ok;
+}
+
+bool mti_fit_measure_model(mti_fit_task *task)
+{
+    const char *before = "none";
+    double flops;
+    bool ok = measure_alone(task, before, &flops);
+    mti_policies_make(task);
+    for (int i = 0; ok && i < task->n_policies && !task->any; i++) {
+        mti_policy *p = &task->policies[i];
+        if (strcmp(p->checkpoint, before) != 0) ok = measure_alone(task, p->checkpoint, &flops);
+        before = p->checkpoint;
+        p->flops = flops;
+    }
     return ok;
 }
 

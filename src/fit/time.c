@@ -88,10 +88,10 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
 }
 
 /* A hair less, for what rounding makes of a sum of shares. */
-double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *h)
+double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *h, double flops,
+                          double sending)
 {
     double micro = (double)h->microbatches, parts = (double)h->interleave;
-    double products =
-        task->model_flops / ((double)task->gpus * task->gpu.flops * task->utilisation);
-    return (1 - 1e-9) * products * (1 + (double)(h->pipeline - 1) / (micro * parts));
+    double products = flops / ((double)task->gpus * task->gpu.flops * task->utilisation);
+    return (1 - 1e-9) * (products + sending) * (1 + (double)(h->pipeline - 1) / (micro * parts));
 }

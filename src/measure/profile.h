@@ -3,6 +3,7 @@
 #define MTI_MEASURE_PROFILE_H
 
 #include "measure/budget.h"
+#include "measure/outside.h"
 #include "measure/step.h"
 
 /* Allocated bytes once everything that the steps made is freed. */
@@ -22,6 +23,7 @@ typedef struct mti_profile_result {
     mti_left left_by_inference;
     mti_formula formula;    /* of what the first forward saves */
     mti_requirement needed; /* by mti_profile_find_requirement */
+    mti_outside outside;    /* empty unless the caller fills it in */
 } mti_profile_result;
 
 /* Measures two steps on a new device, which must have room for them; else the message ends in

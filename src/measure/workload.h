@@ -28,8 +28,8 @@ typedef struct mti_workload {
     const char *name;   /* for messages: "mlp", "gpt2", a path */
     const char *preset; /* the name of `config`; NULL: none */
     mt_model_config config;
-    const char *recipe;       /* NULL: none */
-    char recipe_options[128]; /* what it set: "--loss f32 --swiglu unfused" */
+    char recipe[64];          /* "": none */
+    char recipe_options[480]; /* what it set: "--loss f32 --swiglu unfused" */
     mt_op_choices own_ops;    /* config.ops before the recipe */
     int64_t batch, seq;
     uint64_t seed;

@@ -19,8 +19,11 @@ const mti_choice mti_model_kinds = {
 const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
 const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
 const mti_choice mti_loss_forms = {
-    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused")};
+    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused", "torch", "liger")};
 const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
+const mti_choice mti_linear_forms = {
+    "linear", MTI_NAMES("native", "torchao-float8", "torchao-mxfp8", "torchao-nvfp4", "te-delayed",
+                        "te-current", "te-mxfp8", "te-blockwise", "te-nvfp4")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 

@@ -9,17 +9,21 @@
 
 /* ---- the module "lora" ---- */
 
-/* y = base(x) + B ((alpha / r) A drop(x)); the scaling is done on [..,r], the narrow one */
+/* y = base(x) + B ((alpha / r) A drop(x)); the scaling is done on [..,r], the narrow one. The sum
+ * is made in the dtype of A and B. */
 static mt_tensor *lora_forward(mt_module *self, mt_tensor *x)
 {
     const mti_lora *l = mt_module_user(self);
     mt_tensor *y = mt_forward_child(self, MTI_LORA_BASE, x);
-    mt_tensor *h = mt_module_training(self) ? mt_dropout(x, l->dropout) : mt_retain(x);
+    mt_tensor *h = l->f32 ? mt_cast(x, MT_F32) : mt_retain(x);
+    if (mt_module_training(self)) mt_set(&h, mt_dropout(h, l->dropout));
     mt_set(&h, mt_forward_child(self, MTI_LORA_A, h));
     mt_set(&h, mt_mul_scalar(h, l->alpha / (double)l->rank));
     mt_set(&h, mt_forward_child(self, MTI_LORA_B, h));
+    if (l->f32) mt_set(&y, mt_cast(y, MT_F32));
     mt_set(&y, mt_add(y, h));
     mt_release(h);
+    if (l->f32) mt_set(&y, mt_cast(y, mt_dtype_of(x)));
     return y;
 }
 
@@ -48,9 +52,10 @@ mt_tensor *mti_lora_b(const mt_module *lora)
 /* Adds a linear of zeros. */
 static bool add_part(mt_module *m, const char *name, const mt_tensor *like, int64_t in, int64_t out)
 {
-    return mt_module_add_child(m, name,
-                               mti_linear_of(mt_zeros(mt_device_of(like), mt_dtype_of(like),
-                                                      MT_SHAPE(out, in)))) != NULL;
+    const mti_lora *l = mt_module_user(m);
+    mt_tensor *w =
+        mt_zeros(mt_device_of(like), l->f32 ? MT_F32 : mt_dtype_of(like), MT_SHAPE(out, in));
+    return mt_module_add_child(m, name, mti_linear_of(w)) != NULL;
 }
 
 /* Draws A; B stays zero. */
@@ -70,7 +75,10 @@ static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
     int64_t out = mt_shape(w)[0], in = mt_shape(w)[1];
     mti_lora *l = mti_calloc(1, sizeof *l);
     if (!l) return NULL;
-    *l = (mti_lora){o->rank, o->alpha != 0 ? o->alpha : (double)o->rank, o->dropout, NULL};
+    *l = (mti_lora){.rank = o->rank,
+                    .alpha = o->alpha != 0 ? o->alpha : (double)o->rank,
+                    .dropout = o->dropout,
+                    .f32 = o->f32_adapters && mt_dtype_size(mt_dtype_of(w)) == 2};
     mt_module *m = mt_module_new("lora", lora_forward, l, lora_destroy);
     bool complete =
         m && mt_module_add_child(m, MTI_LORA_BASE, mt_module_new("none", no_forward, NULL, NULL)) &&

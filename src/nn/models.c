@@ -5,7 +5,7 @@ static mt_module *linear_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
     return mti_config_resolve(config, MT_MODEL_LINEAR, &c)
-               ? mt_linear_new(device, c.dtype, c.hidden, c.ffn, !c.no_bias, MTI_INIT_STD)
+               ? mti_linear_new(device, &c, c.hidden, c.ffn, MTI_INIT_STD)
                : NULL;
 }
 

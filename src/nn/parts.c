@@ -249,10 +249,17 @@ mt_module *mt_dropout_new(double p)
 
 /* ---- as children of models ---- */
 
+mt_module *mti_linear_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
+                          double std)
+{
+    return c->ops.linear ? mti_linear_low_new(device, c, in, out, std)
+                         : mt_linear_new(device, c->dtype, in, out, !c->no_bias, std);
+}
+
 mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
                           const mt_model_config *c, int64_t in, int64_t out, double std)
 {
-    return mt_module_add_child(m, name, mt_linear_new(device, c->dtype, in, out, !c->no_bias, std));
+    return mt_module_add_child(m, name, mti_linear_new(device, c, in, out, std));
 }
 
 mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,

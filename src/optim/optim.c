@@ -6,7 +6,28 @@
 
 /* ---- making and freeing ---- */
 
-static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_named_tensor *p)
+static bool is_looked_up(const mt_module *m, const mt_tensor *p)
+{
+    bool found = !strcmp(mt_module_kind(m), "embedding") && mt_module_param(m, "weight") == p;
+    const mt_module *child;
+    for (size_t i = 0; !found && (child = mt_module_child_at(m, i)); i++)
+        found = is_looked_up(child, p);
+    return found;
+}
+
+/* Rows of an embedding and of the head are looked up, or one for each class: no map of vectors
+ * between two layers. */
+const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m,
+                                       const mt_named_tensor *p)
+{
+    if (!o->rule->others) return o->rule;
+    bool hidden = mt_rank(p->tensor) == 2 && strncmp(p->name, "lm_head.", 8) != 0 &&
+                  !is_looked_up(m, p->tensor);
+    return hidden ? o->rule : o->rule->others;
+}
+
+static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_module *m,
+                      const mt_named_tensor *p)
 {
     if (!mt_is_contiguous(p->tensor))
         return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -17,6 +38,7 @@ static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_named_tensor *p
                              o->rule->name, p->name);
     o->device = mt_device_of(p->tensor);
     s->param = mt_retain(p->tensor);
+    s->rule = mti_optimizer_rule(o, m, p);
     return (s->module = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
@@ -38,7 +60,7 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
               (o->items = mti_calloc(n, sizeof *o->items));
     for (size_t i = 0; ok && i < n; i++) {
         if (!mt_dtype_is_float(mt_dtype_of(list[i].tensor))) continue;
-        ok = init_slot(o, &o->slots[o->n_slots++], &list[i]);
+        ok = init_slot(o, &o->slots[o->n_slots++], m, &list[i]);
     }
     if (ok) return o;
     mt_optimizer_free(o);
@@ -103,9 +125,32 @@ static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
 /* How the moments of a parameter of n elements are stored if `asked` is asked for. */
 static mti_moments stored_as(mt_moments asked, mt_dtype dtype, int64_t n)
 {
-    bool large = n >= MT_MOMENTS_8BIT_LEAST && dtype != MT_F64;
-    if (asked == MT_MOMENTS_NARROW && mt_dtype_size(dtype) == 2) return MTI_MOMENTS_NARROW;
-    return asked == MT_MOMENTS_8BIT && large ? MTI_MOMENTS_8BIT : MTI_MOMENTS_WIDE;
+    mti_moments codes = mti_moment_codes(asked);
+    bool large = n >= MT_MOMENTS_8BIT_LEAST && dtype != MT_F64,
+         torchao = mti_moments_torchao(asked);
+    if (codes != MTI_MOMENTS_WIDE && large && (!torchao || n % mti_moment_block(codes) == 0))
+        return codes;
+    bool narrow =
+        asked == MT_MOMENTS_BF16 ? dtype == MT_F32 || dtype == MT_BF16 : mt_dtype_size(dtype) == 2;
+    bool asked_narrow = torchao || asked == MT_MOMENTS_NARROW || asked == MT_MOMENTS_BF16;
+    return asked_narrow && narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE;
+}
+
+mti_moments mti_moment_codes(mt_moments asked)
+{
+    return asked == MT_MOMENTS_TORCHAO_4BIT                               ? MTI_MOMENTS_4BIT
+           : asked == MT_MOMENTS_TORCHAO_FP8                              ? MTI_MOMENTS_FP8
+           : asked == MT_MOMENTS_8BIT || asked == MT_MOMENTS_TORCHAO_8BIT ? MTI_MOMENTS_8BIT
+                                                                          : MTI_MOMENTS_WIDE;
+}
+
+/* What n codes take, with their scales and the table that torchao reads them by. */
+static int64_t bytes_of_codes(mt_moments asked, int64_t n)
+{
+    mti_moments codes = mti_moment_codes(asked);
+    int64_t values = codes == MTI_MOMENTS_4BIT ? 16 : MTI_MOMENT_CODES;
+    bool table = mti_moments_torchao(asked) && codes != MTI_MOMENTS_FP8;
+    return mti_moment_bytes(codes, n) + (table ? 4 * values : 0);
 }
 
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param)
@@ -123,9 +168,9 @@ int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
         return 0;
     }
     switch (stored_as(moments, dtype, n)) {
-    case MTI_MOMENTS_8BIT: return mti_moment_bytes(n);
     case MTI_MOMENTS_NARROW: return 2 * n;
-    default: return (dtype == MT_F64 ? 8 : 4) * n;
+    case MTI_MOMENTS_WIDE: return (dtype == MT_F64 ? 8 : 4) * n;
+    default: return bytes_of_codes(moments, n);
     }
 }
 
@@ -134,9 +179,10 @@ bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param)
     return o->rule->whole && param->rank > 1;
 }
 
-int mti_optimizer_n_moments(const mt_optimizer *o, const mti_view *param)
+int mti_optimizer_n_moments(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return o->rule->whole && !mti_optimizer_factors(o, param) ? 1 : o->n_state;
+    if (s->rule != o->rule) return s->rule->n_state;
+    return o->rule->whole && !mti_optimizer_factors(o, &s->param->view) ? 1 : o->n_state;
 }
 
 int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master)
@@ -157,37 +203,36 @@ int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool 
     return (n / shape[rank - 1] + n / shape[rank - 2]) * size;
 }
 
-mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_view *param, int k)
+mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
+    const mti_view *param = &s->param->view;
     mti_view spec = *param;
-    bool moment = k < mti_optimizer_n_moments(o, param);
+    bool moment = k < mti_optimizer_n_moments(o, s);
     mti_moments moments = moment ? mti_optimizer_moments(o, param) : MTI_MOMENTS_WIDE;
     if (moment && mti_optimizer_factors(o, param)) {
         size_t n_bytes;
         spec.shape[spec.rank - 1 - k] = 1; /* rows' sums have no columns, columns' no rows */
         mti_view_pack(&spec, &n_bytes);    /* smaller than the parameter */
     }
-    if (moments == MTI_MOMENTS_8BIT) {
-        int64_t n_bytes = mti_moment_bytes(mti_view_count(&spec));
+    if (moments >= MTI_MOMENTS_8BIT) {
+        int64_t n_bytes = bytes_of_codes(o->moments, mti_view_count(&spec));
         spec = (mti_view){.dtype = MT_U8, .rank = 1, .shape = {n_bytes}, .stride = {1}};
     } else if (moments == MTI_MOMENTS_WIDE && spec.dtype != MT_F64) {
         spec.dtype = MT_F32;
+    } else if (moments == MTI_MOMENTS_NARROW && spec.dtype == MT_F32) {
+        spec.dtype = MT_BF16;
     }
     return spec;
 }
 
 /* Tensors of a parameter's state: its moments, and its master if it has one. */
-static int n_moments_of(const mt_optimizer *o, const mti_opt_slot *s)
-{
-    return mti_optimizer_n_moments(o, &s->param->view);
-}
 static int n_state_of(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return n_moments_of(o, s) + has_master(o, s);
+    return mti_optimizer_n_moments(o, s) + has_master(o, s);
 }
 static mt_tensor **state_at(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
-    return k < n_moments_of(o, s) ? &s->state[k] : &s->master;
+    return k < mti_optimizer_n_moments(o, s) ? &s->state[k] : &s->master;
 }
 mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
@@ -195,14 +240,14 @@ mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, in
 }
 static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    if (k >= n_moments_of(o, s)) return "master";
+    if (k >= mti_optimizer_n_moments(o, s)) return "master";
     bool whole = o->rule->whole && !mti_optimizer_factors(o, &s->param->view);
-    return whole ? o->rule->whole : o->rule->state[k];
+    return whole ? o->rule->whole : s->rule->state[k];
 }
 
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    mti_view spec = mti_optimizer_spec(o, &s->param->view, k);
+    mti_view spec = mti_optimizer_spec(o, s, k);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
@@ -219,7 +264,7 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 {
     uint64_t version = atomic_load(&s->param->storage->version);
     if (s->master && s->version == version) return true;
-    if (!s->master && !(s->master = new_state(o, s, n_moments_of(o, s)))) return false;
+    if (!s->master && !(s->master = new_state(o, s, mti_optimizer_n_moments(o, s)))) return false;
     mti_note_copy(s->master, s->param);
     s->version = version;
     return mti_copy_view(o->device, &s->param->view, &s->master->view);
@@ -231,7 +276,7 @@ bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
     now->op = o->rule->name;
     now->module = s->module;
     bool ok = true;
-    for (int k = 0; ok && k < n_moments_of(o, s); k++) ok = make_zeros(o, s, k);
+    for (int k = 0; ok && k < mti_optimizer_n_moments(o, s); k++) ok = make_zeros(o, s, k);
     if (ok && has_master(o, s)) ok = make_master(o, s);
     *now = previous;
     if (!ok && !s->step) drop_state(s);
@@ -296,7 +341,7 @@ const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 
 mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
 {
-    return mti_optimizer_spec(o, &mti_optimizer_slot(o, path)->param->view, k);
+    return mti_optimizer_spec(o, mti_optimizer_slot(o, path), k);
 }
 
 bool mti_optimizer_is_in_backward(const mt_optimizer *o) { return o->in_backward; }
@@ -317,7 +362,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
     if (entry->step < 1)
         return mti_fail(MT_ERR_ARGUMENT, "%s: state of %s at step %lld; need at least 1",
                         o->rule->name, s->path, (long long)entry->step);
-    mti_view spec = mti_optimizer_spec(o, &s->param->view, k);
+    mti_view spec = mti_optimizer_spec(o, s, k);
     if (!mti_view_same_shape(&entry->tensor->view, &spec)) {
         char has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
         return mti_fail(MT_ERR_ARGUMENT, "%s: state %s of %s is %s; need %s", o->rule->name,

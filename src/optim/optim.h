@@ -13,11 +13,16 @@ typedef struct mti_opt_rule {
     const char *whole; /* of a matrix the state is its rows' and its columns', and of a vector this;
                           NULL: all state has the parameter's shape */
     bool (*step)(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
+    const struct mti_opt_rule *others; /* has the state of what is no hidden matrix; NULL: this has
+                                          that of all */
+    int n_state;                       /* of each that this is `others` for */
 } mti_opt_rule;
+bool mti_muon_step(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
 
 typedef struct mti_opt_slot {
     char *path;
     const char *module;              /* the path, interned, for the ledger */
+    const mti_opt_rule *rule;        /* the optimizer's, or that for others */
     mt_tensor *param;                /* retained */
     mt_tensor *state[MTI_MAX_STATE]; /* NULL before the first step */
     mt_tensor *master;               /* f32 copy of a 16-bit parameter; NULL if not wanted */
@@ -45,13 +50,22 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
+/* The codes in which large parameters' moments are stored; WIDE: none. */
+mti_moments mti_moment_codes(mt_moments asked);
+static inline bool mti_moments_torchao(mt_moments asked)
+{
+    return asked >= MT_MOMENTS_TORCHAO_8BIT;
+}
+/* The rule of a parameter of m. */
+const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m,
+                                       const mt_named_tensor *param);
 /* A parameter with this view: whether its state is factored, and not of its shape; how its moments
- * are stored; how many there are; shape, strides and dtype of its state tensor k, of which the last
- * is its master. */
+ * are stored. A slot that has its parameter and rule: how many moments there are; shape, strides
+ * and dtype of its state tensor k, of which the last is its master. */
 bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param);
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param);
-int mti_optimizer_n_moments(const mt_optimizer *o, const mti_view *param);
-mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_view *param, int k);
+int mti_optimizer_n_moments(const mt_optimizer *o, const mti_opt_slot *s);
+mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_opt_slot *s, int k);
 /* Whether 0 <= value < below; else the error names it. */
 bool mti_optimizer_in_range(const char *caller, const char *field, double value, double below);
 

@@ -62,6 +62,7 @@ static mti_opt_item item_of(const mt_optimizer *o, const mti_opt_slot *s)
     const mti_view *p = &s->param->view;
     bool decays = !o->decay_matrices_only || p->rank >= 2;
     bool factors = mti_optimizer_factors(o, p), whole = o->rule->whole && !factors;
+    bool matrix = factors || (o->rule->others && s->rule == o->rule);
     mt_tensor *m = whole ? NULL : s->state[0], *v = whole ? s->state[0] : s->state[1];
     return (mti_opt_item){.n = mti_view_count(p),
                           .dtype = p->dtype,
@@ -71,8 +72,8 @@ static mti_opt_item item_of(const mt_optimizer *o, const mti_opt_slot *s)
                           .m = m ? m->view.data : NULL,
                           .v = v ? v->view.data : NULL,
                           .moments = mti_optimizer_moments(o, p),
-                          .rows = factors ? p->shape[p->rank - 2] : 1,
-                          .columns = factors ? p->shape[p->rank - 1] : mti_view_count(p),
+                          .rows = matrix ? p->shape[p->rank - 2] : 1,
+                          .columns = matrix ? p->shape[p->rank - 1] : mti_view_count(p),
                           .master = s->master ? s->master->view.data : NULL,
                           .weight_decay = decays ? o->weight_decay : 0};
 }

@@ -1,6 +1,7 @@
 /* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
 #include <math.h>
 #include <stdio.h>
+#include "backends/moments.h"
 #include "optim/optim.h"
 
 /* ---- rules ---- */
@@ -13,6 +14,30 @@ static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt
 static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
     return d->backend->adamw(d->ctx, p, n, items);
+}
+
+/* A parameter of codes at a time, beside what torchao's compiled step of it allocates: a block's
+ * scale is known only once the whole block is, so both new moments are written in f32, beside the
+ * parameter in f32, and then encoded one after the other. Ours needs none of this. */
+static bool torchao_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        const mti_opt_item *item = &items[i];
+        bool copies = mt_dtype_size(item->dtype) == 2 && !item->master;
+        size_t wide = 4 * (size_t)item->n,
+               codes = (size_t)mti_moment_scales_at(item->moments, item->n);
+        const size_t bytes[] = {wide, wide, copies ? wide : 0, codes};
+        mti_block *held[4] = {NULL};
+        for (int k = 0; ok && item->moments >= MTI_MOMENTS_8BIT && k < 4; k++) {
+            if (!bytes[k]) continue;
+            if ((ok = (held[k] = mti_pool_alloc(d->pool, bytes[k], MT_TEMPORARY)) != NULL))
+                held[k]->owner = NULL;
+        }
+        ok = ok && d->backend->adamw(d->ctx, p, 1, item);
+        for (int k = 0; k < 4; k++) mti_pool_free(d->pool, held[k], bytes[k]);
+    }
+    return ok;
 }
 
 static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
@@ -31,11 +56,14 @@ static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_op
     return d->backend->lion(d->ctx, p, n, items);
 }
 
-static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, NULL, sgd_step};
-static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, NULL, adamw_step};
+static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, .step = sgd_step};
+static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, .step = adamw_step, .n_state = 2};
+static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = torchao_step};
 static const mti_opt_rule adafactor_rule = {
     "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
-static const mti_opt_rule lion_rule = {"lion", {"m"}, NULL, lion_step};
+static const mti_opt_rule lion_rule = {"lion", {"m"}, .step = lion_step};
+static const mti_opt_rule muon_rule = {
+    "muon", {"momentum"}, .step = mti_muon_step, .others = &adamw_rule};
 
 /* ---- rows ---- */
 
@@ -65,10 +93,12 @@ const mti_optimizer_row *mti_optimizer_row_of(mti_optimizer_choice choice) { ret
 static mt_optimizer described(mti_optimizer_choice choice, bool master)
 {
     const mti_optimizer_row *row = &rows[choice];
-    bool whole = row->rule->whole;
+    bool as_param = mti_optimizer_takes_matrices(choice);
     return (mt_optimizer){.rule = row->rule,
                           .n_state = row->n_state,
-                          .moments = whole && !master ? MT_MOMENTS_NARROW : row->moments,
+                          .moments = !as_param ? row->moments
+                                     : master  ? MT_MOMENTS_WIDE
+                                               : MT_MOMENTS_NARROW,
                           .params = row->params,
                           .master = master,
                           .decay_matrices_only = row->decay_matrices_only};
@@ -76,12 +106,14 @@ static mt_optimizer described(mti_optimizer_choice choice, bool master)
 
 bool mti_optimizer_takes_matrices(mti_optimizer_choice choice)
 {
-    return rows[choice].rule && rows[choice].rule->whole;
+    const mti_opt_rule *rule = rows[choice].rule;
+    return rule && (rule->whole || rule->others);
 }
 
 bool mti_optimizer_is_elementwise(mti_optimizer_choice choice)
 {
-    return !mti_optimizer_takes_matrices(choice) && rows[choice].moments != MT_MOMENTS_8BIT;
+    return !mti_optimizer_takes_matrices(choice) &&
+           mti_moment_codes(rows[choice].moments) == MTI_MOMENTS_WIDE;
 }
 
 const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise)
@@ -98,20 +130,25 @@ int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype)
 {
     const mti_optimizer_row *row = &rows[choice];
     int64_t size = (int64_t)mt_dtype_size(dtype), wide = size == 8 ? 8 : 4;
-    if (mti_optimizer_takes_matrices(choice)) return 0;
-    return row->n_state * (row->moments == MT_MOMENTS_NARROW             ? size
-                           : row->moments == MT_MOMENTS_8BIT && wide < 8 ? 1
-                                                                         : wide);
+    mti_moments codes = size == 8 ? MTI_MOMENTS_WIDE : mti_moment_codes(row->moments);
+    bool narrow = row->moments == MT_MOMENTS_BF16 && (dtype == MT_F32 || dtype == MT_BF16);
+    if (row->rule && row->rule->whole) return 0;
+    if (codes == MTI_MOMENTS_4BIT) return row->n_state / 2;
+    return row->n_state * (row->moments == MT_MOMENTS_NARROW ? size
+                           : codes != MTI_MOMENTS_WIDE       ? 1
+                           : narrow                          ? 2
+                                                             : wide);
 }
 
-int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, bool master,
-                        int64_t bytes[MTI_MAX_STATE])
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
+                        const mt_named_tensor *param, bool master, int64_t bytes[MTI_MAX_STATE])
 {
     if (!rows[choice].rule) return 0;
     const mt_optimizer o = described(choice, master);
-    int n = mti_optimizer_n_moments(&o, &param->view);
+    const mti_opt_slot s = {.param = param->tensor, .rule = mti_optimizer_rule(&o, m, param)};
+    int n = mti_optimizer_n_moments(&o, &s);
     for (int k = 0; k < n; k++) {
-        const mti_view spec = mti_optimizer_spec(&o, &param->view, k);
+        const mti_view spec = mti_optimizer_spec(&o, &s, k);
         bytes[k] = mti_view_count(&spec) * (int64_t)mt_dtype_size(spec.dtype);
     }
     return n;
@@ -120,12 +157,14 @@ int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, boo
 /* ---- making ---- */
 
 /* A shard has neither the rows nor the columns of its matrix. */
-static bool has_whole_matrices(const mt_module *m)
+static bool has_whole_matrices(const mti_opt_rule *rule, const mt_module *m)
 {
-    return !m || !mti_module_in_shards(m) ||
+    bool needs = rule->whole || rule->others;
+    return !needs || !m || !mti_module_in_shards(m) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "adafactor: ZeRO leaves a rank flat pieces of its matrices, which have no "
-                         "rows and columns to factor; need zero 0, or another optimizer");
+                         "%s: ZeRO leaves a rank flat pieces of its matrices, which have no "
+                         "rows and columns to %s; need zero 0, or another optimizer",
+                         rule->name, rule->whole ? "factor" : "step by");
 }
 
 static bool in_bounds(const mt_optimizer *o)
@@ -151,7 +190,7 @@ static bool in_bounds(const mt_optimizer *o)
 
 static mt_optimizer *make(const mt_optimizer *as, mt_module *m)
 {
-    if (!in_bounds(as) || (as->rule->whole && !has_whole_matrices(m))) return NULL;
+    if (!in_bounds(as) || !has_whole_matrices(as->rule, m)) return NULL;
     return mti_optimizer_like(as, m);
 }
 
@@ -179,10 +218,11 @@ mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
 mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
 {
     if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adamw: the options are NULL");
-    if (options->moments > MT_MOMENTS_8BIT)
+    if (options->moments > MT_MOMENTS_TORCHAO_4BIT)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
                              (int)options->moments);
     mt_optimizer as = described(MTI_OPT_ADAMW, options->master);
+    if (mti_moments_torchao(options->moments)) as.rule = &torchao_rule;
     as.moments = options->moments;
     as.params = (mti_opt_params){.lr = options->lr,
                                  .beta1 = or_else(options->beta1, 0.9),
@@ -205,6 +245,27 @@ mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options
                                  .eps = options->eps1,
                                  .eps2 = or_else(options->eps2, 1e-3),
                                  .clip = or_else(options->clip, 1)};
+    as.weight_decay = options->weight_decay;
+    as.decay_matrices_only = options->decay_matrices_only;
+    return make(&as, m);
+}
+
+mt_optimizer *mt_muon_new(mt_module *m, const mt_muon_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "muon: the options are NULL");
+    if (options->adjust > MT_MUON_MATCH_RMS_ADAMW)
+        return mti_fail_null(MT_ERR_ARGUMENT, "muon: adjust is %d; need an mt_muon_adjust",
+                             (int)options->adjust);
+    if (!mti_optimizer_in_range("muon", "adamw_lr", options->adamw_lr, INFINITY)) return NULL;
+    mt_optimizer as = described(MTI_OPT_MUON, options->master);
+    as.params = (mti_opt_params){
+        .lr = options->lr,
+        .momentum = or_else(options->momentum, 0.95),
+        .beta1 = or_else(options->beta1, 0.9),
+        .beta2 = or_else(options->beta2, 0.999),
+        .eps = or_else(options->eps, 1e-8),
+        .others_lr = options->adamw_lr > 0 && options->lr > 0 ? options->adamw_lr / options->lr : 1,
+        .match_rms = options->adjust == MT_MUON_MATCH_RMS_ADAMW};
     as.weight_decay = options->weight_decay;
     as.decay_matrices_only = options->decay_matrices_only;
     return make(&as, m);

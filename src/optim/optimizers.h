@@ -34,7 +34,7 @@ const mti_optimizer_row *mti_optimizer_row_of(mti_optimizer_choice choice);
 mt_optimizer *mti_optimizer_make(mti_optimizer_choice choice, mt_module *m, double lr,
                                  double weight_decay, bool master);
 
-/* Whether it steps a matrix by its rows and columns. */
+/* Whether it steps a matrix as a whole, which a shard is not. */
 bool mti_optimizer_takes_matrices(mti_optimizer_choice choice);
 /* Whether each element's step depends on nothing but that element, so that a rank steps its shard
  * as one process steps the whole. */
@@ -45,11 +45,11 @@ const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise);
 
 /* Bytes of state for each element of a parameter, without a master. */
 int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype);
-/* bytes[k]: of each of the parameter's state tensors but the master, of which there are as many as
+/* bytes[k]: of each state tensor but the master of a parameter of m, of which there are as many as
  * it returns. */
 #define MTI_MAX_STATE 2
-int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_tensor *param, bool master,
-                        int64_t bytes[MTI_MAX_STATE]);
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
+                        const mt_named_tensor *param, bool master, int64_t bytes[MTI_MAX_STATE]);
 
 /* ---- one that is made ---- */
 

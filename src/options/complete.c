@@ -41,7 +41,8 @@ void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
                        .tokens = 256,
                        .temperature = 0.8,
                        .at_once = 8192};
-    if (mti_runs_on_meta(rules->verb)) default_as_trained(o, &o->given_config);
+    if (mti_runs_on_meta(rules->verb) && rules->verb != MTI_COMPARE)
+        default_as_trained(o, &o->given_config);
     if (rules->defaults) rules->defaults(o);
 }
 
@@ -92,6 +93,24 @@ static void default_masters(mti_options *o)
     if (usual) w->memory.master = mt_dtype_size(w->config.dtype) == 2;
 }
 
+/* In training rotary positions go on past the context that a model was made for. */
+static bool pass_context(mti_options *o)
+{
+    mt_model_config *c = &o->workload.config;
+    const long long seq = o->workload.seq, context = c->context;
+    const size_t n = strlen(o->notes);
+    if (c->kind != MT_MODEL_LLAMA || o->verb == MTI_SERVE)
+        return mti_options_refuse(
+            o,
+            "--seq %lld is longer than the model's context, %lld; --context %lld makes it longer",
+            seq, context, seq);
+    snprintf(o->notes + n, sizeof o->notes - n,
+             "--seq %lld is longer than the context that the model was made for, %lld\n", seq,
+             context);
+    c->context = seq;
+    return true;
+}
+
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;
@@ -107,9 +126,8 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (!mti_recipe_apply(o) || !mti_check_used(o) || !sizes_fit(o)) return false;
     default_masters(o);
     c = o->workload.config;
-    if (whole && o->workload.seq > c.context)
-        return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
-                                  (long long)o->workload.seq, (long long)c.context);
+    if (whole && o->workload.seq > c.context && !pass_context(o)) return false;
+    c.context = o->workload.config.context;
     if (whole && c.window && o->workload.seq > c.window &&
         strcmp(o->workload.device.kind, "meta") != 0)
         return mti_options_refuse(
@@ -203,8 +221,10 @@ bool mti_options_complete(mti_options *o)
     if (!builds) return mti_check_used(o);
     if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
     if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
+    if (o->given[MTI_O_CONTEXT]) base.context = o->given_config.context;
     if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
-    if (mti_runs_on_meta(o->verb) || (base.context && o->verb != MTI_TRAIN))
+    if ((mti_runs_on_meta(o->verb) && o->verb != MTI_COMPARE) ||
+        (base.context && o->verb != MTI_TRAIN))
         default_as_trained(o, &base);
     return (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
 }

@@ -33,6 +33,13 @@ static bool one_stage(const mti_options *o)
     const int64_t n = o->workload.parallel.pipeline;
     return n == 1 || (!n && o->verb != MTI_FIT);
 }
+static bool has_own_head(const mt_model_config *c)
+{
+    mt_model_config resolved;
+    const bool ok = mt_model_config_resolve(c, &resolved) == MT_OK;
+    if (!ok) mt_clear_error(); /* refused for that */
+    return !ok || (mti_is_whole(resolved.kind) && resolved.untied);
+}
 /* Some ranks have the same parameters. */
 static bool replicas(const mt_parallel *h) { return h->data > 1 || h->context > 1; }
 static bool draws(const mti_device_options *d) { return strcmp(d->kind, "meta") != 0; }

@@ -89,7 +89,9 @@ static bool read_operand(mti_options *o, const char *word)
     bool model = *mti_verb_get(o->verb)->args != 0;
     o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
     if (o->help) return true;
-    if (model && o->workload.name)
+    if (o->verb == MTI_COMPARE && o->workload.name && !MTI_PUSH(&o->measured, o->workload.name))
+        return mti_options_refuse_as(o, "");
+    if (model && o->workload.name && o->verb != MTI_COMPARE)
         return mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", word,
                                   o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
     if (!model)
@@ -134,6 +136,7 @@ static void words_free(mti_words *words)
 void mti_options_free(mti_options *o)
 {
     words_free(&o->data);
+    words_free(&o->measured);
     words_free(&o->over);
     words_free(&o->rows);
 }
@@ -160,6 +163,14 @@ static void put_wrapped(FILE *out, const char *text, int column, int indent)
     fputc('\n', out);
 }
 
+/* The text begins in its column, or below a term that is wider. */
+static void put_text(FILE *out, int column, const char *text)
+{
+    mti_print(out, column < DOC_COLUMN ? "%*s" : "\n%*s",
+              column < DOC_COLUMN ? DOC_COLUMN - column : DOC_COLUMN, "");
+    put_wrapped(out, text, DOC_COLUMN, DOC_COLUMN);
+}
+
 static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
 {
     size_t n = strlen(doc);
@@ -179,9 +190,7 @@ static void put_option(FILE *out, const mti_options *o, const mti_option_row *r,
     if (r->letter) snprintf(letter, sizeof letter, "-%c, ", r->letter);
     int column =
         mti_print(out, "  %s--%s%s%s", letter, r->name, r->arg ? "=" : "", r->arg ? r->arg : "");
-    mti_print(out, column < DOC_COLUMN ? "%*s" : "\n%*s",
-              column < DOC_COLUMN ? DOC_COLUMN - column : DOC_COLUMN, "");
-    put_wrapped(out, doc, DOC_COLUMN, DOC_COLUMN);
+    put_text(out, column, doc);
 }
 
 /* All of them, under their headings, or those that matter most. */
@@ -213,6 +222,44 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
     if (!all) fputs("\nThe options that matter most:\n\n", out);
     put_options(out, &defaults, all);
     if (!all) mti_print(out, "\n%s --help all: all %d options, in groups\n", name, n);
+}
+
+/* A recipe, with no option, or one of its rows. */
+static const struct recipe_entry {
+    mti_recipe_group group;
+    const char *name, *value, *text;
+    mti_option option;
+} recipe_entries[] = {
+#define RECIPE(id, name, group, doc)             {MTI_RECIPES_##group, name, NULL, doc, MTI_OPTION_COUNT},
+#define ROW(recipe, option, value, when, source) {0, NULL, value, source, MTI_O_##option},
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+};
+
+void mti_recipes_help(FILE *out)
+{
+    int group = -1;
+    put_wrapped(out,
+                "Usage: --recipe NAME, or several of different groups, joined by +. A recipe sets "
+                "options as a stack has them, but for those given and those without an effect; "
+                "each is shown with its source. Of several rows of an option the first that holds "
+                "is set; of several recipes the one that is listed later wins.",
+                0, 0);
+    for (size_t i = 0; i < sizeof recipe_entries / sizeof *recipe_entries; i++) {
+        const struct recipe_entry *e = &recipe_entries[i];
+        if (e->name && group != (int)e->group)
+            mti_print(out, "\nAt most one of these, which say %s:\n",
+                      mti_recipe_group_text(e->group));
+        if (e->name) {
+            group = (int)e->group;
+            mti_print(out, "\n%s: %s\n", e->name, e->text);
+        } else
+            put_text(out,
+                     mti_print(out, "  --%s%s%s", mti_option_rows[e->option].name,
+                               e->value ? " " : "", e->value ? e->value : ""),
+                     e->text);
+    }
 }
 
 /* ---- a command ---- */

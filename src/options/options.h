@@ -27,6 +27,7 @@ typedef enum mti_verb {
     MTI_RANKS,
     MTI_FIT,
     MTI_SERVE,
+    MTI_COMPARE,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -57,18 +58,19 @@ enum {
     MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
 };
 
-/* A bundle of options that follows how a known stack spends memory (recipes.c). */
-typedef enum mti_recipe {
-    MTI_RECIPE_NONE,
-    MTI_RECIPE_HF,
-    MTI_RECIPE_LIGER,
-    MTI_RECIPE_DDP,
-    MTI_RECIPE_ZERO1,
-    MTI_RECIPE_ZERO2,
-    MTI_RECIPE_ZERO3,
-    MTI_RECIPE_FSDP2,
-    MTI_RECIPE_MEGATRON,
+/* A bundle of options that follows how a known stack spends memory; a bit each (recipes.def). */
+enum {
+#define RECIPE(id, ...) MTI_RECIPE_AT_##id,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
     MTI_RECIPE_COUNT
+};
+typedef enum mti_recipe {
+#define RECIPE(id, ...) MTI_RECIPE_##id = 1 << MTI_RECIPE_AT_##id,
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
 } mti_recipe;
 
 typedef enum mti_option {
@@ -109,10 +111,10 @@ typedef struct mti_options {
      * checked after a successful parse of a verb that builds a model. */
     mti_workload workload;
     mt_model_config given_config; /* a field counts only if its option was given */
-    mti_recipe recipe;
-    char notes[MT_HF_NOTES]; /* of a config.json that the model comes from */
-    int64_t zero;            /* workload.parallel.zero, once it is checked */
-    int64_t rank;            /* which of them; it sets workload.parallel.stage */
+    unsigned recipe;              /* mti_recipes */
+    char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
+    int64_t zero;                 /* workload.parallel.zero, once it is checked */
+    int64_t rank;                 /* which of them; it sets workload.parallel.stage */
 
     const char *json;
     bool verbose, quiet, help, help_all;
@@ -126,7 +128,7 @@ typedef struct mti_options {
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg, *html;
-    bool timeline, inference; /* profile */
+    bool timeline, inference, outside; /* profile; fit, the last */
     const char *trace, *snapshot;
 
     mti_plan_options plan;
@@ -138,6 +140,7 @@ typedef struct mti_options {
         size_t keep_aside, host_memory;
         bool max_seq, max_batch;
     } fit;
+    mti_words measured;         /* compare: its files */
     mti_weights_choice weights; /* serve */
     int64_t at_once, users;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
@@ -184,6 +187,8 @@ bool mti_files_apart(mti_options *o);
 bool mti_wants_text(const mti_options *o);
 /* The options that matter most, with an example each, or `all`. */
 void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out);
+/* The recipes, with what each sets and the source of it. */
+void mti_recipes_help(FILE *out);
 
 /* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);

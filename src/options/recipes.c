@@ -1,170 +1,216 @@
-/* recipes.c: --recipe NAME, a bundle of plain options.
- *
- * hf: what the eager code of Hugging Face's Transformers 5.23 keeps, beside Transformers itself in
- * tests/parity/transformers_parity.py. The files that the rows follow are named in
- * docs/parity-transformers.md. liger: the same with what Liger-Kernel replaces. The others: what a
- * data-parallel rank of a training stack holds; the sources are in docs/recipes.md. */
+/* recipes.c: --recipe NAME, bundles of plain options; recipes.def has their rows. */
 #include <string.h>
 #include "options/rows.h"
 #include "nn/model.h"
 
-typedef struct recipe_row {
-    unsigned recipes; /* that set the option */
-    mti_option option;
-    const char *value;                      /* NULL: a flag */
-    bool (*fits)(const mt_model_config *c); /* c: resolved; NULL: where the option has an effect */
-} recipe_row;
+/* ---- when a row holds ---- */
 
-static bool is_causal_and_narrow(const mt_model_config *c)
-{
-    return c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) == 2;
-}
-static bool is_uncapped(const mt_model_config *c)
-{
-    return c->kind == MT_MODEL_LLAMA && c->logit_cap == 0;
-}
-static bool has_swiglu(const mt_model_config *c) { return c->mlp == MT_MLP_SWIGLU; }
-static bool has_rope(const mt_model_config *c) { return c->rope_theta > 0; }
-static bool has_tanh(const mt_model_config *c)
-{
-    return c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu;
-}
-static bool is_llama(const mt_model_config *c) { return c->kind == MT_MODEL_LLAMA; }
-static bool has_math(const mt_model_config *c) { return c->attention == MT_ATTENTION_MATH; }
+/* c: the model as it is resolved */
+typedef bool when_fn(const mti_options *o, const mt_model_config *c);
 
-#define R(recipe) (1u << MTI_RECIPE_##recipe)
-#define DEEPSPEED (R(ZERO1) | R(ZERO2) | R(ZERO3))
-#define OF_RANKS  (R(DDP) | DEEPSPEED | R(FSDP2) | R(MEGATRON))
-/* fsdp2 in a pipeline: parameters are gathered for a whole step, and gradients are scattered after
- * its last microbatch, so that nothing but the optimizer's is in shards. */
-#define FSDP2_STAGE (1u << MTI_RECIPE_COUNT)
+#define WHEN(name, test)                                                                           \
+    static bool name(const mti_options *o, const mt_model_config *c)                               \
+    {                                                                                              \
+        (void)o, (void)c;                                                                          \
+        return test;                                                                               \
+    }
+WHEN(always, true)
+WHEN(is_causal_and_narrow, c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) == 2)
+WHEN(is_uncapped, c->kind == MT_MODEL_LLAMA && c->logit_cap == 0)
+WHEN(is_llama, c->kind == MT_MODEL_LLAMA)
+WHEN(has_swiglu, c->mlp == MT_MLP_SWIGLU)
+WHEN(has_rope, c->rope_theta > 0)
+WHEN(has_tanh, c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu)
+WHEN(has_math, c->attention == MT_ATTENTION_MATH)
+WHEN(has_codes, o->workload.memory.qlora)
+WHEN(shares_batch, o->workload.parallel.data > 1 || o->workload.parallel.context > 1)
+/* What is given about shards of parameters asks for them. */
+WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
+                    !o->given[MTI_O_FSDP])
+WHEN(is_unstaged, !is_staged(o, c))
+#undef WHEN
 
-/* In the order in which they are shown. A row's `fits` sees what the rows above it set; of several
- * rows of an option the first that fits is set. */
-static const recipe_row rows[] = {
-    {R(HF), MTI_O_LOSS, "f32", is_causal_and_narrow},
-    {R(HF), MTI_O_SWIGLU, "unfused", has_swiglu},
-    {R(HF), MTI_O_RMS_NORM, "unfused", NULL},
-    {R(HF), MTI_O_GELU_TANH, "unfused", has_tanh},
-    {R(HF), MTI_O_ROPE, "unfused", has_rope},
-    {R(LIGER), MTI_O_LOSS, "fused", is_uncapped},
-    {R(LIGER), MTI_O_SWIGLU, "fused", has_swiglu},
-    {R(LIGER), MTI_O_RMS_NORM, "fused", NULL},
-    {R(LIGER), MTI_O_ROPE, "fused", has_rope},
-    {R(HF) | R(LIGER), MTI_O_SOFTMAX, "f32", is_llama},
-    {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", has_math},
+/* ---- the table ---- */
 
-    {R(DDP), MTI_O_DTYPE, "f32", NULL},
-    {DEEPSPEED | R(FSDP2) | FSDP2_STAGE | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
-    {FSDP2_STAGE | R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, NULL},
-    {OF_RANKS | FSDP2_STAGE, MTI_O_OPTIMIZER, "adamw", NULL},
-    {DEEPSPEED | FSDP2_STAGE | R(MEGATRON), MTI_O_MASTER, NULL, NULL},
-    {R(ZERO1) | FSDP2_STAGE | R(MEGATRON), MTI_O_ZERO, "1", NULL},
-    {R(ZERO2), MTI_O_ZERO, "2", NULL},
-    {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
-    {R(FSDP2), MTI_O_FSDP, "pytorch", NULL},
-    {R(FSDP2), MTI_O_FSDP, "ahead+f32-reduce", NULL}, /* no root is kept with --pp or adapters */
-    {R(FSDP2), MTI_O_FSDP, "ahead+keep-root", NULL},  /* an f32 model */
-    {R(FSDP2), MTI_O_FSDP, "ahead", NULL},
+static const mti_recipe_group groups[] = {
+#define RECIPE(id, name, group, doc) MTI_RECIPES_##group,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
 };
 
-/* The recipe's bit. What is given about shards of parameters asks for them. */
-static unsigned chosen(const mti_options *o)
+typedef struct recipe_row {
+    unsigned recipe; /* its bit */
+    mti_option option;
+    const char *value; /* NULL: a flag */
+    when_fn *when;
+} recipe_row;
+
+static const recipe_row rows[] = {
+#define RECIPE(...)
+#define ROW(recipe, option, value, when, source) {MTI_RECIPE_##recipe, MTI_O_##option, value, when},
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+};
+#define N_ROWS (sizeof rows / sizeof *rows)
+
+const char *mti_recipe_group_text(mti_recipe_group g)
 {
-    bool stage = o->recipe == MTI_RECIPE_FSDP2 && o->verb != MTI_FIT &&
-                 o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
-                 !o->given[MTI_O_FSDP];
-    return stage ? FSDP2_STAGE : 1u << o->recipe;
+    static const char *const texts[MTI_RECIPES_GROUPS] = {
+        [MTI_RECIPES_OPS] = "what the ops of a block are",
+        [MTI_RECIPES_TRAINER] = "how a program trains",
+        [MTI_RECIPES_RANKS] = "what ranks share",
+        [MTI_RECIPES_KERNELS] = "which ops are fused"};
+    return texts[g];
 }
 
+static const char *name_of(unsigned bits, char buf[MTI_VALUE_TEXT])
+{
+    const mti_options o = {.recipe = bits};
+    return mti_option_text(&o, &mti_option_rows[MTI_O_RECIPE], buf);
+}
+
+/* "--dtype bf16" */
+static const char *option_text(const recipe_row *row, char buf[MTI_VALUE_TEXT])
+{
+    snprintf(buf, MTI_VALUE_TEXT, "--%s%s%s", mti_option_rows[row->option].name,
+             row->value ? " " : "", row->value ? row->value : "");
+    return buf;
+}
+
+/* ---- checks ---- */
+
+/* Those chosen that are of the group. */
+static unsigned of_group(const mti_options *o, mti_recipe_group g)
+{
+    unsigned bits = 0;
+    for (int i = 0; i < MTI_RECIPE_COUNT; i++)
+        if (groups[i] == g) bits |= o->recipe & 1u << i;
+    return bits;
+}
+
+/* Recipes of one group set the same options. */
+static bool check_groups(mti_options *o)
+{
+    char name[MTI_VALUE_TEXT], given[MTI_VALUE_TEXT];
+    for (int g = 0; g < MTI_RECIPES_GROUPS; g++) {
+        const unsigned bits = of_group(o, (mti_recipe_group)g);
+        if (bits & (bits - 1))
+            return mti_options_refuse(o, "--recipe %s: of %s each says %s; give one of the two",
+                                      name_of(o->recipe, given), name_of(bits, name),
+                                      mti_recipe_group_text((mti_recipe_group)g));
+    }
+    return true;
+}
+
+/* The verbs that take the row's value; train has no f32 shards of a 16-bit model. */
+static unsigned verbs_of(const recipe_row *row)
+{
+    const mti_option_row *r = &mti_option_rows[row->option];
+    mti_options with = {.recipe = 0};
+    if (r->id == MTI_O_FSDP) mti_option_read(&with, r, row->value);
+    const bool wide = with.workload.parallel.fsdp & MT_FSDP_F32_SHARDS;
+    return r->verbs & ~(wide ? 1u << MTI_TRAIN : 0);
+}
+
+static bool refuse_row(mti_options *o, const recipe_row *row)
+{
+    char name[MTI_VALUE_TEXT], option[MTI_VALUE_TEXT], verbs[MTI_VERBS_TEXT];
+    return mti_options_refuse(o, "--recipe %s: sets %s, which %s does not take; it is for %s",
+                              name_of(o->recipe, name), option_text(row, option),
+                              mti_verb_get(o->verb)->name, mti_verbs_text(verbs_of(row), verbs));
+}
+
+/* Whether the verb takes all that the recipe of ranks may set. */
+static bool check_ranks(mti_options *o, unsigned recipe)
+{
+    const unsigned all = mti_option_rows[MTI_O_ZERO].verbs;
+    char name[MTI_VALUE_TEXT], verbs[MTI_VERBS_TEXT];
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (rows[i].recipe == recipe && !(verbs_of(&rows[i]) >> o->verb & 1) &&
+            rows[i].when(o, &o->workload.config))
+            return refuse_row(o, &rows[i]);
+    if (recipe && !(all >> o->verb & 1))
+        return mti_options_refuse(o,
+                                  "--recipe %s: is of ranks that share a batch, which %s does "
+                                  "not have; it is for %s",
+                                  name_of(recipe, name), mti_verb_get(o->verb)->name,
+                                  mti_verbs_text(all, verbs));
+    return true;
+}
+
+static bool check_recipes(mti_options *o)
+{
+    const mt_model_kind kind = o->workload.config.kind;
+    if ((o->recipe & MTI_RECIPE_LIGER) && kind != MT_MODEL_LLAMA)
+        return mti_options_refuse(o,
+                                  "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
+                                  "kin, and this is a %s; give a llama",
+                                  mt_model_kind_name(kind));
+    return check_groups(o) && check_ranks(o, of_group(o, MTI_RECIPES_RANKS));
+}
+
+/* ---- setting options ---- */
+
 /* Whether the row's option can be set: it was not given, and has an effect beside those given. A
- * value in the model's config is not asked. */
-static bool applies(const recipe_row *row, const mti_options *o, unsigned recipe)
+ * value in the model's config is not asked: one that is refused is not left out in silence. */
+static bool applies(const recipe_row *row, const mti_options *o)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     mt_model_config resolved;
     mti_options with = *o;
-    if (!(row->recipes & recipe) || mti_is_chosen(o, r->id)) return false;
-    if (!mti_option_read(&with, r, row->value)) return false;
+    if (mti_is_chosen(o, r->id) || !mti_option_read(&with, r, row->value)) return false;
     with.given[r->id] = false;
-    if (!mti_has_effect(&with, r)) return false;
-    return !row->fits || (mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
-                          row->fits(&resolved));
-}
-
-static const char *name_of(mti_recipe recipe)
-{
-    return mti_option_rows[MTI_O_RECIPE].choice->names[recipe];
-}
-
-/* The verbs that take a recipe's value of the option. Those of --fsdp have f32 shards. */
-static unsigned verbs_of(const mti_option_row *r)
-{
-    return r->id == MTI_O_FSDP ? r->verbs & ~(1u << MTI_TRAIN) : r->verbs;
-}
-
-/* Whether the verb takes all that the recipe may set. */
-static bool check_verb(mti_options *o)
-{
-    const recipe_row *missing = NULL;
-    unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_rows[MTI_O_ZERO].verbs : ~0u;
-    char verbs[MTI_VERBS_TEXT];
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!(rows[i].recipes & chosen(o))) continue;
-        const unsigned takes = verbs_of(&mti_option_rows[rows[i].option]);
-        if (!missing && !(takes >> o->verb & 1)) missing = &rows[i];
-        all &= takes;
-    }
-    mti_verbs_text(all, verbs);
-    if (!missing && !(all >> o->verb & 1))
-        return mti_options_refuse(o,
-                                  "--recipe %s: is of ranks that share a batch, which %s does "
-                                  "not have; it is for %s",
-                                  name_of(o->recipe), mti_verb_get(o->verb)->name, verbs);
-    return !missing ||
-           mti_options_refuse(o, "--recipe %s: sets --%s%s%s, which %s does not take; it is for %s",
-                              name_of(o->recipe), mti_option_rows[missing->option].name,
-                              missing->value ? " " : "", missing->value ? missing->value : "",
-                              mti_verb_get(o->verb)->name, verbs);
+    return mti_has_effect(&with, r) &&
+           mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
+           row->when(o, &resolved);
 }
 
 static bool set(mti_options *o, const recipe_row *row)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
-    char *text = o->workload.recipe_options;
+    char *text = o->workload.recipe_options, option[MTI_VALUE_TEXT];
     const size_t size = sizeof o->workload.recipe_options, n = strlen(text);
+    if (!(verbs_of(row) >> o->verb & 1)) return refuse_row(o, row);
     if (!mti_option_read(o, r, row->value)) return false;
     o->given[r->id] = false;
     o->by_recipe[r->id] = true;
     mti_options_override(&o->workload.config, o);
-    snprintf(text + n, size - n, "%s--%s%s%s", n ? " " : "", r->name, row->value ? " " : "",
-             row->value ? row->value : "");
+    snprintf(text + n, size - n, "%s%s", n ? " " : "", option_text(row, option));
+    return true;
+}
+
+/* Sets what the recipes say of --dtype, on which other rows depend, or of all else; the last recipe
+ * first. */
+static bool set_rows(mti_options *o, bool dtype)
+{
+    for (int i = MTI_RECIPE_COUNT; i-- > 0;) {
+        const unsigned recipe = o->recipe & 1u << i;
+        for (size_t k = 0; recipe && k < N_ROWS; k++)
+            if (rows[k].recipe == recipe && (rows[k].option == MTI_O_DTYPE) == dtype &&
+                applies(&rows[k], o) && !set(o, &rows[k]))
+                return false;
+    }
     return true;
 }
 
 bool mti_recipe_apply(mti_options *o)
 {
     mti_workload *w = &o->workload;
-    const mt_model_kind kind = w->config.kind;
-    w->recipe = o->recipe ? name_of(o->recipe) : NULL;
+    const unsigned ranks = of_group(o, MTI_RECIPES_RANKS);
+    char name[MTI_VALUE_TEXT];
+    snprintf(w->recipe, sizeof w->recipe, "%s", o->recipe ? name_of(o->recipe, name) : "");
     *w->recipe_options = 0;
     memset(o->by_recipe, 0, sizeof o->by_recipe);
     w->own_ops = w->config.ops;
-    if (!o->recipe || !mti_is_whole(kind)) return true; /* of other models it is refused */
-    if (!check_verb(o)) return false;
-    if (o->recipe == MTI_RECIPE_LIGER && kind != MT_MODEL_LLAMA)
-        return mti_options_refuse(o,
-                                  "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
-                                  "kin, and this is a %s; give a llama",
-                                  mt_model_kind_name(kind));
-    const unsigned recipe = chosen(o); /* not that of what the recipe sets */
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (applies(&rows[i], o, recipe) && !set(o, &rows[i])) return false;
-    return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 || w->parallel.context > 1 ||
-           o->verb == MTI_FIT ||
-           mti_options_refuse(
-               o,
-               "--recipe %s needs --dp or --cp of 2 or more: it shows one of the ranks that "
-               "share a batch",
-               w->recipe);
+    if (!o->recipe || !mti_is_whole(w->config.kind))
+        return true; /* of other models it is refused */
+    if (!check_recipes(o) || !set_rows(o, true) || !set_rows(o, false)) return false;
+    return !ranks || w->parallel.data > 1 || w->parallel.context > 1 || o->verb == MTI_FIT ||
+           mti_options_refuse(o,
+                              "--recipe %s needs --dp or --cp of 2 or more: it shows one of the "
+                              "ranks that share a batch",
+                              name_of(ranks, name));
 }

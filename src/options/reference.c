@@ -256,7 +256,7 @@ static void put_zsh_verb(mti_verb verb)
     for (int i = 0; i < MTI_OPTION_COUNT; i++)
         if (mti_takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
     if (takes_model(verb)) {
-        fputs("        '1:MODEL:{compadd ", stdout);
+        mti_print(stdout, "        '%s:MODEL:{compadd ", verb == MTI_COMPARE ? "*" : "1");
         put_models();
         fputs("; _files}' \\\n", stdout);
     }

@@ -77,6 +77,14 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "and 4 bits, KV caches in 16 and 8, texts of several lengths. Each number of "
                    "sequences was measured to fit, and one more not to.",
                    "memtape serve llama-3.1-8b --gpu h100"},
+    [MTI_COMPARE] =
+        {"compare", "FILE... MODEL", "what was measured elsewhere beside what is predicted",
+         "Profiles MODEL on meta, as `memtape profile` with these options does, and sets beside it "
+         "what the files have: memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), "
+         "logs "
+         "with max_memory_allocated or max_memory_reserved, of torchtitan or Megatron-LM, PEFT's "
+         "and Megatron-LM's JSON, nvidia-smi's table. Says row by row where they differ.",
+         "memtape compare run.log gpt2 --batch 4"},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -91,15 +99,15 @@ mti_verb mti_verb_find(const char *name)
 /* ---- what the columns of the table say ---- */
 
 #define V(verb)  (1u << MTI_##verb)
-#define LOOKS    (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN) | V(FIT))
-#define STEPS    (V(PROFILE) | V(SWEEP))
+#define LOOKS    (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN) | V(FIT) | V(COMPARE))
+#define STEPS    (V(PROFILE) | V(SWEEP) | V(COMPARE))
 #define PLANNED  (STEPS | V(PLAN))
 #define BUILDS   (V(TRAIN) | LOOKS)
 #define RUNS     (V(DEMO) | V(TRAIN))
 #define EVERY    ((1u << MTI_VERB_COUNT) - 1)
 #define SEARCHED (PLANNED | V(FIT))
-#define META     (V(PLAN) | V(RANKS) | V(FIT) | V(SERVE)) /* run on meta only */
-#define SHAPED   (BUILDS | V(SERVE))                      /* what a forward alone depends on */
+#define META     (V(PLAN) | V(RANKS) | V(FIT) | V(SERVE) | V(COMPARE)) /* run on meta only */
+#define SHAPED   (BUILDS | V(SERVE)) /* what a forward alone depends on */
 #define ON_GPUS  (V(FIT) | V(SERVE))
 
 #define M(model) (1u << MT_MODEL_##model)
@@ -122,7 +130,8 @@ static const mti_choice compressions = {"compress",
                                         MTI_NAMES("none", "bf16", "8bit", "bits", "seed", "signs")};
 static const mti_choice fsdp_forms = {"fsdp", MTI_NAMES("module", "ahead", "block", "keep-root",
                                                         "keep-last", "f32-reduce", "f32-shards",
-                                                        "pytorch", "torchtitan")};
+                                                        "group-ends", "reduce-last", "pytorch",
+                                                        "torchtitan", "torchtitan-grouped")};
 static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_AHEAD,
                                      MT_FSDP_BLOCK,
@@ -130,11 +139,21 @@ static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_KEEP_LAST,
                                      MT_FSDP_F32_REDUCE,
                                      MT_FSDP_F32_SHARDS,
+                                     MT_FSDP_GROUP_ENDS,
+                                     MT_FSDP_REDUCE_LAST,
                                      MT_FSDP_PYTORCH,
-                                     MT_FSDP_TORCHTITAN};
+                                     MT_FSDP_TORCHTITAN,
+                                     MT_FSDP_TORCHTITAN_GROUPED};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
-static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
-                                                       "zero2", "zero3", "fsdp2", "megatron")};
+static const char *const recipe_names[] = {
+    "none",
+#define RECIPE(id, name, ...) name,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+};
+static const mti_choice recipes = {"recipe", MTI_RECIPE_COUNT + 1, recipe_names};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 
 /* ---- the table ---- */

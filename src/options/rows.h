@@ -24,6 +24,7 @@ typedef enum mti_form {
     MTI_CHECKPOINT,
     MTI_AMP,
     MTI_LOSS_SCALE,
+    MTI_RESHARD,
     MTI_TARGETS,
     MTI_FORM_COUNT
 } mti_form;
@@ -55,7 +56,7 @@ typedef struct mti_option_row {
     double min, max;     /* inclusive */
     const mti_choice *choice;
     const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
-    uint8_t when[6];      /* mti_conditions; all must hold for it to have an effect */
+    uint8_t when[10];     /* mti_conditions; all must hold for it to have an effect */
     bool of_ranks;        /* asks for one rank of several */
     bool of_all_rows;     /* rows of a sweep cannot differ in it */
     bool of_expressions;  /* explain takes it with --expr, too */
@@ -131,6 +132,16 @@ bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 
 /* ---- complete.c and recipes.c ---- */
+
+/* Recipes of one group set the same options. RANKS are of ranks that share a batch. */
+typedef enum mti_recipe_group {
+    MTI_RECIPES_OPS,
+    MTI_RECIPES_TRAINER,
+    MTI_RECIPES_RANKS,
+    MTI_RECIPES_KERNELS,
+    MTI_RECIPES_GROUPS
+} mti_recipe_group;
+const char *mti_recipe_group_text(mti_recipe_group group);
 
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);

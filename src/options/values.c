@@ -260,6 +260,25 @@ static bool read_loss_scale(mti_options *o, const mti_option_row *r, const char 
     return true;
 }
 
+static bool read_reshard(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int64_t *field = field_of(o, r);
+    char *end;
+    const long long n = strtoll(arg, &end, 10);
+    for (int i = 0; i < r->choice->n; i++)
+        if (!strcmp(arg, r->choice->names[i])) {
+            *field = -i;
+            return true;
+        }
+    if (end == arg || *end || n < 2 || n > 1000000)
+        return mti_options_refuse(o,
+                                  "--%s: unknown \"%.40s\"; choose default, always, never or a "
+                                  "number of ranks from 2 to 1000000",
+                                  r->name, arg);
+    *field = n;
+    return true;
+}
+
 /* ---- words ---- */
 
 static bool is_there(mti_options *o, const mti_option_row *r, const char *arg)
@@ -314,6 +333,7 @@ static const struct {
     [MTI_CHECKPOINT] = {read_checkpoint, sizeof(char *)},
     [MTI_AMP] = {read_amp, sizeof(bool)},
     [MTI_LOSS_SCALE] = {read_loss_scale, sizeof(double)},
+    [MTI_RESHARD] = {read_reshard, sizeof(int64_t)},
     [MTI_TARGETS] = {read_lora_targets, sizeof(mti_lora_targets)},
 };
 
@@ -415,6 +435,7 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
         return m->loss_scale < 0   ? "dynamic"
                : m->loss_scale > 0 ? real_text(m->loss_scale, buf)
                                    : "none";
+    case MTI_RESHARD: return mti_reshard_text(*(const int64_t *)field, buf, MTI_VALUE_TEXT);
     case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
     case MTI_CHECKPOINT: text = "none"; /* fallthrough */
     case MTI_TEXT:

@@ -33,7 +33,7 @@ typedef struct range {
 /* This rank's piece among those with the same share. */
 static range piece_of(const owned *p)
 {
-    const mt_group same = mti_data_group(&p->share->parallel);
+    const mt_group same = mti_shard_group(&p->share->parallel);
     int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
     if (from > p->elements) from = p->elements;
     return (range){from, p->elements - from < length ? p->elements - from : length, 0};
@@ -42,7 +42,7 @@ static range piece_of(const owned *p)
 static bool is_piece(const owned *p, bool state)
 {
     const mt_parallel *h = &p->share->parallel;
-    return mti_data_group(h).ranks > 1 && h->zero >= (state ? 1 : 3);
+    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */
@@ -95,7 +95,7 @@ static bool list_owned(owned_list *all, const mt_stage *s)
         const mt_parallel plain = mti_without_zero(&s->shares[i].parallel);
         mt_model_config config = s->shares[i].whole;
         config.vocab = s->shares[i].vocab;
-        mt_module *m = mti_rank_new(meta, &config, &plain, i, mti_stage_lora(s));
+        mt_module *m = mti_rank_new(meta, &config, &plain, i, mti_stage_lora(s), NULL);
         ok = m && add_part(all, s, i, m);
         mt_module_free(m);
     }
@@ -106,14 +106,15 @@ static bool list_owned(owned_list *all, const mt_stage *s)
 static bool check_optimizer(const mt_optimizer *o)
 {
     char list[MTI_OPTIMIZER_LIST];
-    if (o && o->rule->whole)
+    if (o && (o->rule->whole || o->rule->others))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "stage: %s keeps means of the rows and columns that a rank has; a "
-                             "file has the whole's, so need %s",
-                             o->rule->name, mti_optimizer_list(list, true));
-    return !o || o->moments != MT_MOMENTS_8BIT ||
+                             "stage: %s %s the rows and columns that a rank has; a file has the "
+                             "whole's, so need %s",
+                             o->rule->name, o->rule->whole ? "keeps means of" : "steps by",
+                             mti_optimizer_list(list, true));
+    return !o || mti_moment_codes(o->moments) == MTI_MOMENTS_WIDE ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "stage: moments in 8 bits have scales for blocks of a rank's piece; a "
+                         "stage: moments in codes have scales for blocks of a rank's piece; a "
                          "file has the whole's, so need MT_MOMENTS_WIDE or MT_MOMENTS_NARROW");
 }
 

@@ -23,6 +23,25 @@ static inline mt_group mti_data_group(const mt_parallel *p)
     return (mt_group){p->data * p->context, p->data_rank * p->context + p->context_rank,
                       p->data_comm};
 }
+/* Groups within the last: ranks among which ZeRO cuts, and those with the same shards (HSDP). */
+static inline mt_group mti_shard_group(const mt_parallel *p)
+{
+    mt_group g = mti_data_group(p);
+    if (p->replicas > 1)
+        g = (mt_group){g.ranks / p->replicas, g.rank % (g.ranks / p->replicas), p->shard_comm};
+    return g;
+}
+static inline mt_group mti_replica_group(const mt_parallel *p)
+{
+    const mt_group g = mti_data_group(p);
+    return (mt_group){p->replicas, g.rank / (g.ranks / p->replicas), p->replica_comm};
+}
+/* Ranks of one shard group, among which a block is cut after its forward; one: it is not cut. */
+static inline mt_group mti_reshard_group(const mt_parallel *p)
+{
+    const int64_t n = p->reshard > 1 ? p->reshard : 1;
+    return (mt_group){n, mti_shard_group(p).rank % n, p->reshard_comm};
+}
 static inline mt_group mti_stages(const mt_parallel *p)
 {
     return (mt_group){p->pipeline, p->stage, p->pipeline_comm};
@@ -45,6 +64,7 @@ typedef struct mti_share {
     mt_model_config local; /* this rank's part of a layer: fewer heads, a narrower MLP */
     int64_t from, to;      /* layers */
     bool first, last;      /* with the embedding; with the head */
+    mt_tensor *target; /* while a rank makes the loss itself (mti_rank_forward_loss); borrowed */
 } mti_share;
 
 /* Whether these MT_FSDP_... are asked for. */
@@ -58,8 +78,11 @@ static inline int mti_gather_unit(const mt_parallel *p)
 {
     return mti_fsdp_has(p, MT_FSDP_AHEAD) ? 2 : p->fsdp & MT_FSDP_BLOCK;
 }
-/* Names of mt_reduce_time. */
-extern const mti_choice mti_reduce_times;
+/* default, always, never; and mt_parallel's reshard as text, in buf or elsewhere. */
+extern const mti_choice mti_reshards;
+const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes);
+/* Names of mt_reduce_time, and of mt_buckets. */
+extern const mti_choice mti_reduce_times, mti_bucket_forms;
 
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);
@@ -71,6 +94,8 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
+/* mt_model_forward_loss of a rank with the head, whose loss takes it. */
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
@@ -123,23 +148,30 @@ typedef struct mti_sharder {
     mt_group group;
     bool f32;                   /* MT_FSDP_F32_SHARDS */
     bool by_block;              /* a block is a unit, not each of its modules */
+    bool group_ends;            /* MT_FSDP_GROUP_ENDS */
     MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
     mti_units *units;
-    mti_unit *unit;    /* around m; NULL: each module is its own */
+    mti_unit *unit;    /* around m; NULL: each module is its own, or in `end` */
+    mti_unit *end;     /* of modules before the blocks, or after them; NULL: there is none yet */
     mt_tensor *shared; /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *shard;  /* ... and its shard; NULL at first */
 } mti_sharder;
 bool mti_shard_params(mt_module *m, mti_sharder *sharder);
 
-/* ---- ZeRO 3: what is gathered together (units.c) ---- */
+/* ---- ZeRO 3: what is gathered together (units.c, unit_gather.c, unit_grads.c) ---- */
 
 /* The units of one part; parallel says how. Counted references. */
-mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel);
+mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel);
 void mti_units_release(mti_units *units);
+/* Before the backwards of a step: nothing is left of another's gradients. */
+void mti_units_start_backward(mti_units *units);
+/* As mti_zero_set_last; NULL: nothing. */
+void mti_units_set_last(mti_units *units, bool is_last);
 
 typedef enum mti_unit_kind {
     MTI_UNIT_MODULE, /* each parameter is gathered by itself, whenever it is read */
-    MTI_UNIT_BLOCK,  /* all together, before the forward and the backward */
+    MTI_UNIT_BLOCK,  /* all together, before the forward and the backward; m NULL: of several
+                      * modules, of which the first begins its forward and the last ends it */
     MTI_UNIT_ROOT    /* each before the forward; they stay until backward has their gradients */
 } mti_unit_kind;
 /* Adds unit m, whose parameters are those of mti_unit_add; blocks in the model's order. It lives as
@@ -150,6 +182,12 @@ void mti_unit_release(mti_unit *unit);
 /* is_product: autocast multiplies by it. -> its number; -1 on failure. */
 int mti_unit_add(mti_unit *unit, mt_tensor *shard, const mt_tensor *whole, bool is_product);
 
+/* A module of a unit of several: its first, which begins the unit's forward, and the last. */
+void mti_unit_set_closing(mti_unit *unit, const void *module);
+bool mti_unit_is_closing(const mti_unit *unit, const void *module);
+bool mti_unit_enter(mti_unit *unit);
+/* y: what they made; NULL: they failed. */
+bool mti_unit_leave(mti_unit *unit, const mt_tensor *y);
 /* One forward of a unit: that which runs, or for a module a new one; the caller's to release. */
 typedef struct mti_pass mti_pass;
 mti_pass *mti_unit_pass(mti_unit *unit);
@@ -237,20 +275,21 @@ int64_t mti_schedule_period(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
-/* Sums the gradients of the parameters of `model` that train; tied: all but that of the embedding,
- * which is the head, too. scatter: a rank gets the sum of its shard alone. The device has no links.
- */
+/* Sums the gradients of the parameters of `model` that train; tied: that of the embedding, which is
+ * the head, too, at the end of backward if there are buckets, else not. scatter: a rank gets the
+ * sum of its shard alone. The device has no links. Buckets are parallel's. */
+#define MTI_BUCKET_BYTES ((size_t)25 << 20)
 typedef struct mti_reducer mti_reducer;
 mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scatter,
-                             mt_module *model, bool tied);
+                             mt_module *model, bool tied, const mt_parallel *parallel);
 void mti_reducer_free(mti_reducer *reducer);
 /* Before a step's backwards; fails if gradients are there that have been summed. */
 bool mti_reducer_start(mti_reducer *reducer);
 /* From now on a backward is the last one of the step for what it leads to, or is not. */
 void mti_reducer_set_last(mti_reducer *reducer, bool is_last);
-/* After the backwards, also after a failure: waits until what has begun is summed; fails if such a
- * gradient is no longer there. */
-bool mti_reducer_finish(mti_reducer *reducer);
+/* After the backwards, also after a failure, not ok: waits until what has begun is summed; fails if
+ * such a gradient is no longer there, or if not ok. */
+bool mti_reducer_finish(mti_reducer *reducer, bool ok);
 /* Whether this parameter's gradient is summed since mti_reducer_start. */
 bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
 
@@ -266,7 +305,7 @@ mt_module *mti_zero_stepped(const mti_zero *zero);
  * all, also after a failure. Between them gradients may be summed, in which nothing is read. */
 bool mti_zero_start_backward(mti_zero *zero);
 void mti_zero_set_last(mti_zero *zero, bool is_last);
-bool mti_zero_end_backward(mti_zero *zero);
+bool mti_zero_end_backward(mti_zero *zero, bool ok);
 /* Around the optimizer's step; the second drops the gradients. */
 bool mti_zero_before_step(mti_zero *zero);
 bool mti_zero_after_step(mti_zero *zero);
@@ -315,6 +354,7 @@ typedef struct mt_stage {
     mt_module *model;  /* with all parameters: the only part, or `joined` */
     mt_module *joined;
     mti_zero *zero;
+    mti_units **units; /* [schedule.n_parts]; NULL: it has none */
     int64_t layers;
     uint64_t n_params;    /* before ZeRO cuts them */
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
@@ -346,9 +386,11 @@ mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens);
  * target the loss. */
 mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target);
 
-/* mt_rank_new, with adapters. */
+/* mt_rank_new, with adapters. *units: of its shards, which the caller releases; NULL: it has none.
+ * units may be NULL. */
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
-                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora);
+                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora,
+                        mti_units **units);
 
 /* ---- one training step (step.c) ---- */
 

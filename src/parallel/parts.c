@@ -148,7 +148,7 @@ static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
     return y;
 }
 
-/* Around a weight in 4 bits: its module runs as it is, without its bias. */
+/* Around a weight in 4 bits, and products of 8 or 4: the module runs as it is, without its bias. */
 static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
 {
     mt_tensor *bias = mt_module_param(m, "bias");
@@ -206,20 +206,31 @@ static bool replace(mt_module *parent, const char *name, const char *kind, mt_fo
     return replace_with(parent, name, kind, forward, copy_of(parallel));
 }
 
+/* Whether the module's own forward is to run. */
+static bool sums_itself(const mt_module *m)
+{
+    return mti_is_linear_quantized(m) || mti_is_linear_low(m);
+}
+
+static bool sum_after(mt_module *m, const mt_parallel *parallel)
+{
+    mt_parallel *user = copy_of(parallel);
+    if (user) mti_module_set_around(m, (mti_around){sum_around, user, mti_free});
+    return user != NULL;
+}
+
 static bool sum_base(mt_module *lora, const mt_parallel *parallel)
 {
     mt_module *base = mt_module_child(lora, MTI_LORA_BASE);
-    if (!mti_is_linear_quantized(base))
-        return replace(lora, MTI_LORA_BASE, "linear", row_forward, parallel);
-    mt_parallel *user = copy_of(parallel);
-    if (user) mti_module_set_around(base, (mti_around){sum_around, user, mti_free});
-    return user != NULL;
+    return sums_itself(base) ? sum_after(base, parallel)
+                             : replace(lora, MTI_LORA_BASE, "linear", row_forward, parallel);
 }
 
 bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel)
 {
     mt_module *child = mt_module_child(parent, name);
     if (parallel->tensor == 1) return true;
+    if (sums_itself(child)) return sum_after(child, parallel);
     if (!mti_is_lora(child)) return replace(parent, name, "linear", row_forward, parallel);
     return sum_base(child, parallel) && replace(child, MTI_LORA_A, "linear", row_forward, parallel);
 }

@@ -45,6 +45,26 @@ static bool split_ends(mt_parallel *parallel, const mt_parallel *h, mt_comm *wor
     return made;
 }
 
+/* Ranks of the group `by`, which counts within those with the same share, of which `all` is one. */
+static mt_comm *split_data(mt_comm *world, const mt_group *all, int64_t with_share, int64_t by)
+{
+    return mt_comm_split(world, with_share * all->ranks + by, all->rank);
+}
+
+/* Groups among those with the same share. */
+static bool split_shards(mt_parallel *parallel, const mt_parallel *h, mt_comm *world)
+{
+    const int64_t share = parallel->stage * h->tensor + parallel->tensor_rank;
+    mt_parallel placed = mti_filled_in(parallel);
+    const mt_group all = mti_data_group(&placed), shards = mti_shard_group(&placed);
+    if (h->replicas > 1 &&
+        (!(parallel->shard_comm = split_data(world, &all, share, all.rank / shards.ranks)) ||
+         !(parallel->replica_comm = split_data(world, &all, share, shards.rank))))
+        return false;
+    return h->reshard < 2 ||
+           (parallel->reshard_comm = split_data(world, &all, share, all.rank / h->reshard)) != NULL;
+}
+
 /* The ranks of each group keep their order among all. */
 static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number)
 {
@@ -55,7 +75,8 @@ static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, i
            (parallel->data_comm = mt_comm_split(
                 world, parallel->stage * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number)) &&
-           (h->pipeline == 1 || split_ends(parallel, h, world, number, of_a_stage));
+           (h->pipeline == 1 || split_ends(parallel, h, world, number, of_a_stage)) &&
+           split_shards(parallel, h, world);
 }
 
 mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
@@ -66,6 +87,11 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
     mt_parallel h = mti_filled_in(parallel), placed = *parallel;
     const mt_group group = mt_comm_group(world);
     if (!count_ranks(&h, &of_a_stage, &all)) return mt_last_status();
+    if (h.replicas < 1 || mti_data_group(&h).ranks % h.replicas)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "parallel_place: replicas is %" PRId64 "; need a divisor of data times "
+                        "context, %" PRId64,
+                        h.replicas, mti_data_group(&h).ranks);
     if (group.ranks != all)
         return mti_fail(MT_ERR_ARGUMENT,
                         "parallel_place: there are %" PRId64 " ranks; tensor %" PRId64
@@ -74,6 +100,7 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
                         group.ranks, h.tensor, h.context, h.data, h.pipeline, all);
     placed.tensor_comm = placed.context_comm = placed.data_comm = NULL;
     placed.pipeline_comm = placed.ends_comm = NULL;
+    placed.shard_comm = placed.replica_comm = placed.reshard_comm = NULL;
     if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
     if (split(&placed, &h, world, group.rank)) {
         *parallel = placed;
@@ -91,6 +118,10 @@ void mt_parallel_close(mt_parallel *parallel)
     mt_comm_free(parallel->data_comm);
     mt_comm_free(parallel->pipeline_comm);
     mt_comm_free(parallel->ends_comm);
+    mt_comm_free(parallel->shard_comm);
+    mt_comm_free(parallel->replica_comm);
+    mt_comm_free(parallel->reshard_comm);
     parallel->tensor_comm = parallel->context_comm = parallel->data_comm = NULL;
     parallel->pipeline_comm = parallel->ends_comm = NULL;
+    parallel->shard_comm = parallel->replica_comm = parallel->reshard_comm = NULL;
 }

@@ -53,6 +53,56 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
     return h;
 }
 
+/* ---- the loss ---- */
+
+static mt_tensor *loss_part(const mti_share *s, mt_tensor *logits, mt_tensor *target,
+                            const mti_entropy_options *options)
+{
+    const mt_group group = mti_tensor_group(&s->parallel);
+    return mti_cross_entropy_part(logits, target, MT_IGNORE, s->vocab, &group, options);
+}
+
+mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
+{
+    const mt_model_config *c = &s->whole;
+    const bool unfused = c->ops.loss == MT_LOSS_UNFUSED;
+    const mti_entropy_options options = {.keep_logits = c->ops.loss == MT_LOSS_LSE,
+                                         .apart = unfused};
+    bool wide = (c->ops.loss == MT_LOSS_F32 || unfused) && mt_dtype_size(c->dtype) == 2;
+    if (s->parallel.tensor == 1) return mt_model_loss(c, logits, target);
+    MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
+    return x ? loss_part(s, x, target, &options) : NULL;
+}
+
+static mt_tensor *head_forward(mt_module *self, mt_tensor *h)
+{
+    const mti_share *s = mt_module_user(self);
+    return mti_cap_logits(&s->whole, mt_forward_child(self, product_name(s), h));
+}
+
+static mt_tensor *sum_of_losses(const mt_module *self, mt_tensor *logits, mt_tensor *target)
+{
+    const mti_entropy_options summed = {.keep_logits = true, .sum = true};
+    return loss_part(mt_module_user(self), logits, target, &summed);
+}
+
+static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
+{
+    const mti_share *s = mt_module_user(self);
+    return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
+}
+
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
+{
+    mti_share *s = mt_module_user(rank);
+    s->target = target;
+    mt_tensor *loss = mt_forward(rank, input);
+    s->target = NULL;
+    return loss;
+}
+
+/* ---- forward ---- */
+
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     static const char *const ends[] = {"ln_f", "head"};
@@ -70,19 +120,8 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     }
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
-    mt_module *product = mt_module_child(self, product_name(s));
-    mt_set(&h, mti_run_entered(product, mt_forward, &s->parallel, h));
-    return mti_cap_logits(&s->whole, h);
-}
-
-mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
-{
-    const mt_group group = mti_tensor_group(&s->parallel);
-    const mt_model_config *c = &s->whole;
-    bool wide = c->ops.loss == MT_LOSS_F32 && mt_dtype_size(c->dtype) == 2;
-    if (group.ranks == 1) return mt_model_loss(c, logits, target);
-    MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
-    return x ? mti_cross_entropy_part(x, target, MT_IGNORE, s->vocab, &group) : NULL;
+    mt_set(&h, mti_run_entered(self, s->target ? chunked_loss : head_forward, &s->parallel, h));
+    return h;
 }
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)
@@ -236,11 +275,10 @@ static mt_module *make_in_shards(mti_share *s, const mt_lora_options *lora, mti_
     const bool keeps = h.fsdp & MT_FSDP_KEEP_ROOT;
     mt_module *m = separate ? make(separate, s, lora, &sharder->shared) : NULL;
     if (!separate) mti_free(s);
-    sharder->units = m ? mti_units_new(sharder->device, &sharder->group, &h) : NULL;
+    sharder->units = m ? mti_units_new(sharder->device, &h) : NULL;
     if (sharder->units && keeps) sharder->unit = mti_units_add(sharder->units, MTI_UNIT_ROOT, m);
     m = mti_module_complete(m, sharder->units && (sharder->unit || !keeps) &&
                                    mti_shard_params(m, sharder));
-    mti_units_release(sharder->units);
     if (m) mti_module_mark_shards(m);
     mt_device_release(separate);
     return m;
@@ -254,7 +292,9 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
     if (!mt_device_has_data(device) || !several) return true;
     if ((h->tensor > 1 && !h->tensor_comm) || (h->context > 1 && !h->context_comm) ||
         (data.ranks > 1 && !data.comm) || (h->pipeline > 1 && !h->pipeline_comm) ||
-        (mti_is_end(h) && !h->ends_comm))
+        (mti_is_end(h) && !h->ends_comm) ||
+        (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
+        (h->reshard > 1 && !h->reshard_comm))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -318,15 +358,16 @@ static bool check_shards_fit(bool shards, const mt_parallel *h, const mt_lora_op
 }
 
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
-                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora)
+                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora,
+                        mti_units **units)
 {
     mti_share made;
+    if (units) *units = NULL;
     if (!mti_given(device, "rank_new", "the device")) return NULL;
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
-    bool shards = h->zero == 3 && (replicas > 1 || (h->fsdp & MT_FSDP_F32_SHARDS)),
-         shared = h->tensor > 1 || replicas > 1;
+    bool shards = h->zero == 3 && (replicas > 1 || h->fsdp), shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
         !check_masks(device, &made) || !check_shards_fit(shards, h, lora))
         return NULL;
@@ -335,23 +376,28 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     *s = made;
     mt_tensor *tied;
     mti_sharder sharder = {.device = device,
-                           .group = mti_data_group(h),
+                           .group = mti_shard_group(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
-                           .by_block = h->fsdp & MT_FSDP_BLOCK};
+                           .by_block = h->fsdp & MT_FSDP_BLOCK,
+                           .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
     mt_module *m = shards ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
-    if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
+    if (mt_device_has_data(device) && (shards || shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
             m, m && mti_rank_draw(m, &made, shards ? &sharder : NULL, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
     if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
     mti_free(sharder.wholes.at);
+    if (units && m)
+        *units = sharder.units;
+    else
+        mti_units_release(sharder.units);
     return m;
 }
 
 mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                        const mt_parallel *parallel, int64_t part)
 {
-    return mti_rank_new(device, config, parallel, part, NULL);
+    return mti_rank_new(device, config, parallel, part, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 /* A module whose parameters are shards. */
 typedef struct sharded {
     mti_unit *unit;
+    bool opens; /* the first of a unit of several modules */
     int n;
     const char *names[MOST_PARAMS];
     int in_unit[MOST_PARAMS];
@@ -19,7 +20,8 @@ static mt_tensor *run_sharded(mt_module *m, void *user, mt_tensor *x)
     const sharded *s = user;
     mt_tensor *whole[MOST_PARAMS] = {NULL}, *shard[MOST_PARAMS], *y = NULL;
     mti_regather *hooks[MOST_PARAMS];
-    mti_pass *pass = mti_unit_pass(s->unit);
+    const bool of_several = s->opens || !mti_unit_is_closing(s->unit, NULL);
+    mti_pass *pass = !s->opens || mti_unit_enter(s->unit) ? mti_unit_pass(s->unit) : NULL;
     int n = 0;
     bool ok = pass != NULL;
     for (; ok && n < s->n; n++) {
@@ -37,6 +39,8 @@ static mt_tensor *run_sharded(mt_module *m, void *user, mt_tensor *x)
     }
     for (int i = 0; i < s->n; i++) mt_release(whole[i]);
     mti_pass_release(pass);
+    if (of_several && (!ok || !y || mti_unit_is_closing(s->unit, s)))
+        ok = mti_unit_leave(s->unit, ok ? y : NULL) && ok;
     if (!ok) mt_set(&y, NULL);
     return y;
 }
@@ -87,10 +91,14 @@ static bool shard_module(mt_module *m, mti_sharder *sharder)
 {
     mti_unit *unit = sharder->unit;
     if (!mt_module_param(m, "weight")) return true;
-    if (!unit) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
+    const bool at_end = !unit && sharder->group_ends, opens = at_end && !sharder->end;
+    if (opens) sharder->end = mti_units_add(sharder->units, MTI_UNIT_BLOCK, NULL);
+    if (at_end) unit = sharder->end;
+    if (!unit && !at_end) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
     sharded *s = unit ? mti_malloc(sizeof *s) : NULL;
     if (!s) return false;
-    *s = (sharded){.unit = mti_unit_retain(unit)};
+    *s = (sharded){.unit = mti_unit_retain(unit), .opens = opens};
+    if (at_end) mti_unit_set_closing(unit, s);
     mti_module_set_around(m, (mti_around){run_sharded, s, sharded_free});
     return shard_param(m, sharder, s, "weight") && shard_param(m, sharder, s, "bias");
 }
@@ -101,6 +109,7 @@ bool mti_shard_params(mt_module *m, mti_sharder *sharder)
     mt_module *child;
     bool ok = shard_module(m, sharder);
     if (!strcmp(mt_module_kind(m), "block")) {
+        sharder->end = NULL;
         sharder->unit = sharder->by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
         ok = ok && (sharder->unit || !sharder->by_block);
     }

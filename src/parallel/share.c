@@ -1,9 +1,20 @@
 /* share.c: the share of a model that one rank has. */
 #include <inttypes.h>
+#include <stdio.h>
 #include "parallel/parallel.h"
 
 const mti_choice mti_gather_units = {"gather", MTI_NAMES("module", "block", "ahead")};
+/* Their numbers are those of MT_RESHARD_..., negated. */
+const mti_choice mti_reshards = {"reshard", MTI_NAMES("default", "always", "never")};
+const mti_choice mti_bucket_forms = {"buckets", MTI_NAMES("none", "copied", "views")};
 const mti_choice mti_reduce_times = {"reduce", MTI_NAMES("backward", "after")};
+
+const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes)
+{
+    if (reshard <= 0) return mti_choice_name(&mti_reshards, (int)-reshard);
+    snprintf(buf, n_bytes, "%" PRId64, reshard);
+    return buf;
+}
 
 #define MOST_RANKS ((int64_t)1 << 20)
 
@@ -26,7 +37,8 @@ static bool divides(const char *field, int64_t parts, const char *what, int64_t 
 mt_parallel mti_filled_in(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
-    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.context, &h.data};
+    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave,   &h.context,
+                             &h.data,   &h.replicas, &h.reduce_inputs};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         if (!*ones[i]) *ones[i] = 1;
     if (!h.microbatches) h.microbatches = h.pipeline;
@@ -37,7 +49,12 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     h.zero = 0;
+    h.buckets = MT_BUCKETS_NONE;
+    h.reduce_bucket = 0;
     h.fsdp = 0;
+    h.replicas = h.reduce_inputs = 1;
+    h.reshard = MT_RESHARD_DEFAULT;
+    h.shard_comm = h.replica_comm = h.reshard_comm = NULL;
     return h;
 }
 
@@ -52,7 +69,24 @@ static bool check_ranges(const mt_parallel *h)
            in_range("tensor_rank", h->tensor_rank, 0, h->tensor - 1) &&
            in_range("context_rank", h->context_rank, 0, h->context - 1) &&
            in_range("data_rank", h->data_rank, 0, h->data - 1) &&
-           in_range("microbatches", h->microbatches, 1, MOST_RANKS);
+           in_range("microbatches", h->microbatches, 1, MOST_RANKS) &&
+           in_range("replicas", h->replicas, 1, MOST_RANKS) &&
+           in_range("reduce_inputs", h->reduce_inputs, 1, MOST_RANKS) &&
+           in_range("reshard", h->reshard, MT_RESHARD_NEVER, MOST_RANKS);
+}
+
+/* Among the ranks with other data or positions. */
+static bool check_groups(const mt_parallel *h)
+{
+    const int64_t all = mti_data_group(h).ranks;
+    if (!divides("replicas", h->replicas, "data times context", all)) return false;
+    if (h->replicas > 1 && h->zero != 3)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: %" PRId64 " replicas of shards with ZeRO stage %d, which "
+                             "keeps whole parameters; need stage 3",
+                             h->replicas, h->zero);
+    return h->reshard < 2 ||
+           divides("reshard", h->reshard, "the ranks with other shards", mti_shard_group(h).ranks);
 }
 
 /* Whether a comm, if there is one, is the group's. */
@@ -69,10 +103,13 @@ static bool check_comm(const char *field, const mt_group *group)
 static bool check_comms(const mt_parallel *h)
 {
     const mt_group tensor = mti_tensor_group(h), context = mti_context_group(h),
-                   data = mti_data_group(h), stages = mti_stages(h), ends = mti_ends(h);
+                   data = mti_data_group(h), stages = mti_stages(h), ends = mti_ends(h),
+                   shards = mti_shard_group(h), replicas = mti_replica_group(h),
+                   few = mti_reshard_group(h);
     return check_comm("tensor_comm", &tensor) && check_comm("context_comm", &context) &&
            check_comm("data_comm", &data) && check_comm("pipeline_comm", &stages) &&
-           check_comm("ends_comm", &ends);
+           check_comm("ends_comm", &ends) && check_comm("shard_comm", &shards) &&
+           check_comm("replica_comm", &replicas) && check_comm("reshard_comm", &few);
 }
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
@@ -96,37 +133,56 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (mti_loss_takes_head(c->ops.loss))
+    if (c->ops.loss == MT_LOSS_FUSED)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s; a rank makes its own part of "
-                             "the logits: need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
-    if ((c->ops.loss == MT_LOSS_LSE || c->ops.loss == MT_LOSS_UNFUSED) && h->tensor > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s, and tensor is %" PRId64
-                             "; ranks with a part of the logits need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
+                             "parallel: the config's loss is fused; a rank makes its own part of "
+                             "the logits: need another one");
     if (c->experts && h->tensor > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: the config has %" PRId64 " experts, and tensor is %" PRId64
                              "; experts are not cut: need tensor 1",
                              c->experts, h->tensor);
+    const int64_t parts = h->pipeline * h->interleave;
+    if (parts > layers_of(c))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: pipeline times interleave is %" PRId64
+                             ", and layers, %" PRId64 ", are fewer; need one for each part",
+                             parts, layers_of(c));
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
-           divides("tensor", h->tensor, "ffn", c->ffn) &&
-           divides("pipeline times interleave", h->pipeline * h->interleave, "layers",
-                   layers_of(c));
+           divides("tensor", h->tensor, "ffn", c->ffn);
 }
 
 static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
 {
     const bool root = h->fsdp & MT_FSDP_KEEP_ROOT, last = h->fsdp & MT_FSDP_KEEP_LAST;
-    if (!in_range("fsdp", h->fsdp, 0, MT_FSDP_TORCHTITAN)) return false;
+    if (!in_range("fsdp", h->fsdp, 0, 2 * MT_FSDP_REDUCE_LAST - 1)) return false;
     if (h->fsdp && h->zero != 3)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: fsdp is %u with ZeRO stage %d, which keeps whole "
                              "parameters; need stage 3",
                              h->fsdp, h->zero);
+    if (!(h->fsdp & MT_FSDP_BLOCK) && (h->fsdp & (MT_FSDP_GROUP_ENDS | MT_FSDP_REDUCE_LAST) ||
+                                       h->reshard || h->reduce_inputs > 1))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: fsdp is %u, reshard %" PRId64 ", reduce_inputs %" PRId64
+                             ": which blocks stay, and how they are summed; need blocks that are "
+                             "gathered whole",
+                             h->fsdp, h->reshard, h->reduce_inputs);
+    if ((h->fsdp & MT_FSDP_GROUP_ENDS) &&
+        (root || last || !mti_is_whole(c->kind) || !c->untied || h->pipeline > 1))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: fsdp is %u, which groups embedding, last norm and head, of "
+                             "a%s %s with pipeline %" PRId64 "; need a gpt, bert or llama whose "
+                             "head has a weight of its own, pipeline 1, and neither the root nor "
+                             "the last block kept beside them",
+                             h->fsdp, c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
+                             h->pipeline);
+    if (h->reshard == MT_RESHARD_NEVER && h->pipeline > 1)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: reshard is never, and pipeline %" PRId64
+                             ", whose stages have several forwards in flight; need pipeline 1",
+                             h->pipeline);
     if (last && (!(h->fsdp & MT_FSDP_BLOCK) || h->pipeline > 1))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: fsdp is %u, which keeps the last block, and pipeline "
@@ -144,6 +200,22 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
                          h->fsdp, mt_dtype_name(c->dtype));
 }
 
+static bool check_buckets(const mt_parallel *h)
+{
+    if (h->reduce_bucket && h->zero != 2)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: reduce_bucket is %" PRId64 " with ZeRO stage %d; need "
+                             "stage 2",
+                             h->reduce_bucket, h->zero);
+    return in_range("reduce_bucket", h->reduce_bucket, 0, (int64_t)1 << 40) &&
+           in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
+           (!h->buckets || (!h->zero && h->reduce == MT_REDUCE_IN_BACKWARD) ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "parallel: buckets of gradients with ZeRO stage %d and reduce %s; need "
+                          "stage 0, and sums in backward",
+                          h->zero, mti_choice_name(&mti_reduce_times, (int)h->reduce)));
+}
+
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part)
 {
@@ -151,15 +223,17 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     *s = (mti_share){.parallel = mti_filled_in(parallel ? parallel : &alone)};
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
-        !check_comms(h) || !check_model(h, &s->whole) || !check_fsdp(h, &s->whole) ||
+        !check_groups(h) || !check_comms(h) || !check_model(h, &s->whole) ||
+        !check_fsdp(h, &s->whole) ||
         !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER) ||
-        !in_range("part", part, 0, h->interleave - 1))
+        !check_buckets(h) || !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;
+    int64_t more = layers_of(&s->whole) % parts; /* of the first parts one each */
     s->vocab = s->whole.vocab;
     s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
-    s->from = nth * n, s->to = s->from + n;
+    s->from = nth * n + (nth < more ? nth : more), s->to = s->from + n + (nth < more);
     s->first = nth == 0, s->last = nth == parts - 1;
     s->local = s->whole;
     s->local.heads /= t;

@@ -47,7 +47,7 @@ static bool count_params(mti_stage *s, const mt_model_config *config, int64_t pa
 {
     const mt_parallel plain = mti_without_zero(&s->shares[part].parallel);
     mt_device *separate = mt_device_open("meta");
-    mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora) : NULL;
+    mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora, NULL) : NULL;
     uint64_t n;
     bool ok = m && mt_module_size(m, &n, NULL) == MT_OK;
     if (ok) s->n_params += n;
@@ -65,7 +65,7 @@ static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *c
         if (mt_device_has_data(device)) mt_rng_set(device, seed, offset); /* one process's */
         if (!mti_share_make(&s->shares[i], config, parallel, i) ||
             !count_params(s, config, i, lora) ||
-            !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora)))
+            !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora, &s->units[i])))
             return false;
         s->layers += s->shares[i].to - s->shares[i].from;
     }
@@ -96,7 +96,8 @@ static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
 /* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
 static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
 {
-    const int64_t n = s->whole.layers / (s->parallel.pipeline * s->parallel.interleave);
+    const int64_t parts = s->parallel.pipeline * s->parallel.interleave;
+    const int64_t n = (s->whole.layers + parts - 1) / parts;
     mti_whole whole;
     if (s->parallel.pipeline == 1 || !lora->n_targets) return true;
     bool ok = mti_whole_open(&whole, s, lora), found = false;
@@ -127,7 +128,8 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
     size_t n = (size_t)s->schedule.n_parts;
     s->shares = mti_calloc(n, sizeof *s->shares);
     s->parts = mti_calloc(n, sizeof *s->parts);
-    if (!s->shares || !s->parts || !hold_messages(s, &first.parallel) ||
+    s->units = mti_calloc(n, sizeof *s->units);
+    if (!s->shares || !s->parts || !s->units || !hold_messages(s, &first.parallel) ||
         !make_parts(s, device, config, &first.parallel, lora))
         return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
@@ -159,10 +161,12 @@ void mti_stage_free(mti_stage *s)
     mti_zero_free(s->zero);
     mt_module_free(s->joined);
     for (int64_t i = 0; s->parts && i < s->schedule.n_parts; i++) mt_module_free(s->parts[i]);
+    for (int64_t i = 0; s->units && i < s->schedule.n_parts; i++) mti_units_release(s->units[i]);
     mt_comm_free(s->unconnected);
     mti_free(s->draws.parts);
     mti_free((void *)s->lora.targets);
     mti_free(s->parts);
+    mti_free(s->units);
     mti_free(s->shares);
     *s = (mti_stage){0};
 }

@@ -19,7 +19,8 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_t
 {
     mt_module *m = s->parts[part];
     if (target && mti_loss_takes_head(s->shares[part].whole.ops.loss))
-        return mt_model_forward_loss(m, input, target);
+        return s->is_plain ? mt_model_forward_loss(m, input, target)
+                           : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
     if (!target || !y) return y;
     bool named = mt_scope_push("loss") == MT_OK;
@@ -104,6 +105,7 @@ static bool backward(mti_step *p, int64_t k)
     f->input = f->target = NULL; /* the tape has what it needs of them */
     if (!is_loss) options.gradient = gradient_of(f);
     mti_zero_set_last(s->zero, turn.micro + 1 == s->schedule.run);
+    if (s->units) mti_units_set_last(s->units[turn.part], turn.micro + 1 == s->schedule.run);
     bool ok = (is_loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK;
     mt_release(options.gradient);
     land(f);
@@ -122,6 +124,8 @@ bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
                     /* A backward's forward is in its unit. */
                     .n_places = schedule->ahead + mti_schedule_period(schedule) + 1};
     p->in_flight = mti_calloc((size_t)p->n_places, sizeof *p->in_flight);
+    for (int64_t i = 0; stage->units && i < schedule->n_parts; i++)
+        mti_units_start_backward(stage->units[i]);
     return p->in_flight && mti_zero_start_backward(stage->zero);
 }
 
@@ -148,7 +152,7 @@ bool mti_step_backward(mti_step *p)
         ok = backward(p, k);
         if (ok && p->next < p->n) ok = forward(p, p->next++);
     }
-    ok = mti_zero_end_backward(p->stage->zero) && ok;
+    ok = mti_zero_end_backward(p->stage->zero, ok);
     return ok && mt_comm_settle(p->stage->shares->parallel.pipeline_comm) == MT_OK;
 }
 

@@ -1,80 +1,29 @@
-/* units.c: ZeRO 3's units, of which each has the parameters that are gathered together.
- *
- * A module: each by itself, when the module runs and again when backward asks for it.
- * A block, as PyTorch's fully_shard has it: all with one all-gather, before its forward and before
- * its backward, after which they are let go; if wanted, those of the next block in forward, of the
- * one before it in backward, while this block computes (torch/distributed/fsdp/_fully_shard/
- * _fsdp_param_group.py, unshard, wait_for_unshard and _backward_prefetch).
- * The root, what is in no block: before its forward, and they are let go once backward has the
- * gradient of each (_fsdp_state.py, _lazy_init and _root_post_backward_final_callback). */
-#include <assert.h>
-#include <string.h>
-#include "memtape/autocast.h"
-#include "memtape/autograd.h"
-#include "memtape/ops.h"
-#include "autograd/autograd.h"
-#include "collectives/collectives.h"
-#include "parallel/parallel.h"
+/* units.c: ZeRO 3's units, of which each has the parameters that are gathered together
+ * (unit_gather.c), and whose gradients are summed together (unit_grads.c). */
+#include "parallel/units.h"
 
-typedef struct param {
-    mt_tensor *shard;
-    mt_layout layout; /* of the whole */
-    bool is_product;  /* of a linear: gathered in 16 bits where autocast multiplies in them */
-    mt_tensor *whole; /* what was gathered: flat, of the root as recorded; NULL: it is not there */
-    mt_tensor *grad;  /* of the whole, until the unit's are summed; NULL: it has not come */
-} param;
-
-struct mti_unit {
-    mti_units *all;
-    mti_unit_kind kind;
-    mti_unit *before, *after; /* blocks in the model's order; NULL: none */
-    MTI_VEC(param) params;
-    mti_gathering *coming; /* NULL: not on its way */
-    bool is_gathered;
-    size_t n_kept;          /* saved parameters, of all forwards */
-    size_t n_grads;         /* that have come */
-    mt_dtype sum_type;      /* in which they are summed as one */
-    mt_dtype products;      /* in which those that came, or are coming, were gathered */
-    mti_pass *running;      /* whose forward runs; NULL: none */
-    const mti_pass *holder; /* with the end of which the parameters are let go */
-};
-
-struct mti_units {
-    atomic_int refs;
-    mt_device *device; /* borrowed: it outlives tensors on it */
-    mt_group group;
-    bool ahead, keep_last, f32_reduce; /* as MT_FSDP_... */
-    MTI_VEC(mti_unit *) list;
-    mti_unit *last, *root;            /* block; NULL: none */
-    mti_unit *last_gathered, *coming; /* NULL: none */
-    mt_tensor *gathered;              /* what the last one was copied from; NULL in backward */
-    mt_tensor *summed;                /* what the last gradients were summed from */
-};
-
-/* One forward of a unit, and what the tape keeps of it. */
-struct mti_pass {
-    atomic_int refs;
-    mti_unit *unit;
-    mt_dtype products;
-    size_t n_kept; /* saved parameters */
-};
-
-/* ---- making ---- */
-
-mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel)
+mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel)
 {
     mti_units *all = mti_calloc(1, sizeof *all);
     if (!all) return NULL;
     atomic_init(&all->refs, 1);
     all->device = device;
-    all->group = *group;
+    all->group = mti_shard_group(parallel);
+    all->replicas = mti_replica_group(parallel);
+    all->few = mti_reshard_group(parallel);
+    if (all->few.ranks == all->group.ranks) all->few.ranks = 1; /* they are cut so anyway */
     all->ahead = mti_fsdp_has(parallel, MT_FSDP_AHEAD);
-    all->keep_last = parallel->fsdp & MT_FSDP_KEEP_LAST;
+    all->stay = parallel->reshard == MT_RESHARD_NEVER;
+    all->last_stays = parallel->reshard == MT_RESHARD_DEFAULT &&
+                      parallel->fsdp & (MT_FSDP_KEEP_LAST | MT_FSDP_GROUP_ENDS);
+    all->reduce_last = parallel->fsdp & MT_FSDP_REDUCE_LAST;
+    all->is_last = true;
+    all->most_summed = (size_t)parallel->reduce_inputs;
     all->f32_reduce = mti_fsdp_has(parallel, MT_FSDP_F32_REDUCE);
     return all;
 }
 
-static void let_go(mti_unit *u)
+void mti_unit_let_go(mti_unit *u)
 {
     for (size_t i = 0; i < u->params.n; i++) {
         mt_release(u->params.at[i].whole);
@@ -85,24 +34,7 @@ static void let_go(mti_unit *u)
     if (u->all->last_gathered == u) u->all->last_gathered = NULL;
 }
 
-/* After a backward that failed. */
-static void drop_grads(mti_unit *u)
-{
-    for (size_t i = 0; i < u->params.n; i++) {
-        mt_release(u->params.at[i].grad);
-        u->params.at[i].grad = NULL;
-    }
-    u->n_grads = 0;
-}
-
-static void drop_buffer(mt_tensor **buffer)
-{
-    mt_release(*buffer);
-    *buffer = NULL;
-}
-
-/* What was begun for nothing. */
-static void drop_coming(mti_units *all)
+void mti_units_drop_coming(mti_units *all)
 {
     if (!all->coming) return;
     mti_pieces_drop(all->coming->coming);
@@ -110,16 +42,56 @@ static void drop_coming(mti_units *all)
     all->coming = NULL;
 }
 
+void mti_unit_set_closing(mti_unit *u, const void *module) { u->closing = module; }
+
+bool mti_unit_is_closing(const mti_unit *u, const void *module) { return u->closing == module; }
+
+void mti_unit_drop_grads(mti_unit *u)
+{
+    for (size_t i = 0; i < u->params.n; i++) {
+        mti_drop_tensor(&u->params.at[i].grad);
+        mti_drop_tensor(&u->params.at[i].held);
+    }
+    mti_drop_tensor(&u->reduced);
+    u->n_grads = 0;
+    if (u->all->summing == u) u->all->summing = NULL;
+}
+
+void mti_unit_drop_pieces(mti_unit *u)
+{
+    for (size_t i = 0; i < u->params.n; i++) mti_drop_tensor(&u->params.at[i].piece);
+}
+
+void mti_units_drop_summed(mti_units *all, size_t most)
+{
+    size_t n = all->summed.n > most ? all->summed.n - most : 0;
+    for (size_t i = 0; i < n; i++) mt_release(all->summed.at[i]);
+    all->summed.n -= n;
+    for (size_t i = 0; i < all->summed.n; i++) all->summed.at[i] = all->summed.at[i + n];
+}
+
+void mti_units_start_backward(mti_units *all)
+{
+    for (size_t i = 0; all && i < all->list.n; i++) mti_unit_drop_grads(all->list.at[i]);
+}
+
+void mti_units_set_last(mti_units *all, bool is_last)
+{
+    if (all) all->is_last = is_last;
+}
+
 void mti_units_release(mti_units *all)
 {
     if (!all || atomic_fetch_sub(&all->refs, 1) != 1) return;
-    drop_coming(all);
-    drop_buffer(&all->gathered);
-    drop_buffer(&all->summed);
+    mti_units_drop_coming(all);
+    mti_drop_tensor(&all->gathered);
+    mti_units_drop_summed(all, 0);
+    mti_free(all->summed.at);
     for (size_t i = 0; i < all->list.n; i++) {
         mti_unit *u = all->list.at[i];
-        let_go(u);
-        drop_grads(u);
+        mti_unit_let_go(u);
+        mti_unit_drop_pieces(u);
+        mti_unit_drop_grads(u);
         for (size_t k = 0; k < u->params.n; k++) {
             mt_tensor *shard = u->params.at[k].shard;
             if (shard->leaf) ((mti_leaf *)shard->leaf)->collect = NULL;
@@ -136,345 +108,12 @@ int mti_unit_add(mti_unit *u, mt_tensor *shard, const mt_tensor *whole, bool is_
 {
     for (size_t i = 0; i < u->params.n; i++)
         if (u->params.at[i].shard == shard) return (int)i;
-    if (!MTI_PUSH(&u->params, ((param){shard, mt_layout_of(whole), is_product, NULL, NULL})))
+    if (!MTI_PUSH(&u->params,
+                  ((mti_unit_param){
+                      .shard = shard, .layout = mt_layout_of(whole), .is_product = is_product})))
         return -1;
     mt_retain(shard);
     return (int)u->params.n - 1;
-}
-
-/* ---- one parameter ---- */
-
-/* The type in which it is gathered. */
-static mt_dtype type_of(const param *p, mt_dtype products)
-{
-    return p->is_product && p->layout.dtype == MT_F32 ? products : p->layout.dtype;
-}
-
-/* y, flat, perhaps with padding after it, as the parameter that lies in it. y is taken over. */
-static mt_tensor *shaped(mt_tensor *y, const mt_layout *layout)
-{
-    int64_t n = 1;
-    for (int d = 0; d < layout->rank; d++) n *= layout->shape[d];
-    if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
-    mt_set(&y, mt_reshape(y, layout->rank, layout->shape));
-    return y;
-}
-
-/* shard is taken over. leaf: as in mti_gather_shard. */
-static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_units *all,
-                              mti_leaf *leaf)
-{
-    mt_set(&shard, mt_reshape(shard, MT_SHAPE(-1)));
-    mt_set(&shard,
-           shard ? mti_gather_shard(shard, dtype, all->f32_reduce, leaf, &all->group) : NULL);
-    return shard;
-}
-
-static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result, bool *supplied)
-{
-    *supplied = !strcmp(call->op, "all_gather");
-    if (*supplied) result->outputs[0] = mt_retain(user);
-    return MT_OK;
-}
-
-/* The same as gather_flat of what has been gathered: recorded as if it were done here. */
-static mt_tensor *take_gathered(const param *p, const mti_units *all)
-{
-    static const mt_op_hooks hooks = {.before = supply};
-    if (mt_push_op_hooks(&hooks, p->whole) != MT_OK) return NULL;
-    mt_tensor *y =
-        gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), all, (mti_leaf *)p->shard->leaf);
-    if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
-    return y;
-}
-
-/* Where autocast runs the product in 16 bits, the shard is cast before it is gathered, as FSDP
- * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
-static mt_tensor *gather_alone(const param *p, const mti_units *all, mt_dtype products)
-{
-    const mt_dtype dtype = type_of(p, products);
-    const bool casts = p->layout.dtype != mt_dtype_of(p->shard); /* as it is gathered */
-    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, all, NULL);
-}
-
-/* ---- a block's ---- */
-
-static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
-{
-    const mti_units *all = u->all;
-    mti_piece *pieces = mti_malloc(u->params.n * sizeof *pieces);
-    for (size_t i = 0; pieces && i < u->params.n; i++)
-        pieces[i] = (mti_piece){u->params.at[i].shard, type_of(&u->params.at[i], products)};
-    u->products = products;
-    mti_gathering *g =
-        pieces ? mti_pieces_begin(all->device, (int)u->params.n, pieces, &all->group, behind)
-               : NULL;
-    mti_free(pieces);
-    return g;
-}
-
-/* In forward the buffer stays until the next unit's parameters are there, as in PyTorch. */
-static bool finish(mti_unit *u, mti_gathering *g, bool forward)
-{
-    mti_units *all = u->all;
-    mt_tensor **flats = g ? mti_calloc(u->params.n, sizeof *flats) : NULL;
-    drop_buffer(&all->gathered);
-    if (!flats) {
-        mti_pieces_drop(g);
-        return false;
-    }
-    bool ok = mti_pieces_end(g, flats, forward ? &all->gathered : NULL);
-    for (size_t i = 0; ok && i < u->params.n; i++) u->params.at[i].whole = flats[i];
-    mti_free(flats);
-    return ok;
-}
-
-/* Takes what is on its way to the block. */
-static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
-{
-    mti_gathering *g = u->coming;
-    if (g && u->products != products) drop_coming(u->all);
-    if (!u->coming) return begin(u, products, false);
-    u->coming = NULL;
-    u->all->coming = NULL;
-    return g;
-}
-
-/* Only one block's parameters are there at a time, but for a last block that is kept. */
-static bool gather(mti_unit *u, mt_dtype products, bool forward)
-{
-    mti_units *all = u->all;
-    if (u->is_gathered && u->products == products) return true;
-    if (u->is_gathered) let_go(u);
-    if (all->last_gathered) let_go(all->last_gathered);
-    if (!finish(u, take_coming(u, products), forward)) return false;
-    u->is_gathered = true;
-    all->last_gathered = u;
-    return true;
-}
-
-/* Begins to gather the block that comes next, in forward or in backward. */
-static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
-{
-    if (!all->ahead || all->coming || !next || next->is_gathered) return true;
-    next->coming = begin(next, products, true);
-    if (next->coming) all->coming = next;
-    return next->coming != NULL;
-}
-
-/* A forward without a tape keeps nothing. What is gathered is recorded once, whoever reads it. */
-static bool gather_root(mti_unit *u, mt_dtype products)
-{
-    let_go(u); /* of a forward that had no backward */
-    bool ok = !mt_grad_mode() || finish(u, begin(u, products, false), true);
-    for (size_t i = 0; ok && i < u->params.n && mt_grad_mode(); i++) {
-        param *p = &u->params.at[i];
-        mt_set(&p->whole, shaped(take_gathered(p, u->all), &p->layout));
-        ok = p->whole != NULL;
-    }
-    if (!ok) let_go(u);
-    return ok;
-}
-
-/* ---- gradients ---- */
-
-/* Whether the unit's gradients can be summed as one, and in which type. Where they differ in it, or
- * are kept in another type than they are summed in, each is summed by itself. */
-static bool find_sum_type(mti_unit *u, mt_dtype products)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < u->params.n; i++) {
-        const param *p = &u->params.at[i];
-        if (!mt_requires_grad(p->shard)) continue;
-        mt_dtype own = u->all->f32_reduce ? MT_F32 : type_of(p, products);
-        if ((n++ && own != u->sum_type) || own != mt_grad_dtype(p->shard)) return false;
-        u->sum_type = own;
-    }
-    return n > 0;
-}
-
-/* part: [1,n] of the sum. */
-static bool give(mt_tensor *shard, mt_tensor *part, const mti_call *c)
-{
-    mti_view v = shard->view;
-    mt_tensor *grad = mt_grad(shard);
-    v.data = part->view.data;
-    if (grad) return c->k->binary(c->ctx, MTI_ADD, &grad->view, &v, &grad->view);
-    mt_tensor *g = mti_tensor_view(part, &v);
-    bool ok = g && mt_set_grad(shard, g) == MT_OK;
-    mt_release(g);
-    return ok;
-}
-
-/* After the gradient of the last parameter: the unit's are summed over the ranks, and the buffer of
- * that stays until the next unit's are, or to the end of backward. */
-static bool sum_grads(mti_unit *u, mti_call *c)
-{
-    mti_units *all = u->all;
-    mt_tensor **grads = mti_malloc(u->n_grads * sizeof *grads);
-    if (!grads) return false;
-    if (u->kind == MTI_UNIT_ROOT) let_go(u);
-    drop_buffer(&all->summed);
-    int n = 0;
-    for (size_t i = 0; i < u->params.n; i++) {
-        param *p = &u->params.at[i];
-        if (p->grad) grads[n++] = p->grad;
-        p->grad = NULL;
-    }
-    u->n_grads = 0;
-    bool ok = mti_pieces_sum(c, &all->group, u->sum_type, n, grads, &all->summed);
-    if (u->kind == MTI_UNIT_ROOT || (!u->before && !all->root)) drop_buffer(&all->summed);
-    for (size_t i = 0, k = 0; i < u->params.n; i++) {
-        mt_tensor *shard = u->params.at[i].shard;
-        if (!mt_requires_grad(shard)) continue;
-        ok = ok && give(shard, grads[k], c);
-        mt_release(grads[k++]);
-        ok = ok && mti_run_leaf_hooks((mti_leaf *)shard->leaf);
-    }
-    mti_free(grads);
-    return ok;
-}
-
-static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
-{
-    mti_unit *u = user;
-    size_t i = 0, n = 0;
-    while (u->params.at[i].shard->leaf != &leaf->ref) i++;
-    param *p = &u->params.at[i];
-    assert(!p->grad);
-    p->grad = mt_retain(c->dout[0]);
-    mti_storage_settle(p->grad->storage, MT_GRADIENT);
-    u->n_grads++;
-    for (size_t k = 0; k < u->params.n; k++) n += mt_requires_grad(u->params.at[k].shard);
-    return u->n_grads < n || sum_grads(u, c);
-}
-
-/* Says whether the gradients of this forward are summed as one. */
-static bool set_collector(mti_unit *u, mt_dtype products)
-{
-    bool as_one = find_sum_type(u, products);
-    for (size_t i = 0; i < u->params.n; i++) {
-        mti_leaf *leaf = mti_leaf_of(u->params.at[i].shard);
-        if (!leaf) return false;
-        leaf->collect = as_one ? collect : NULL;
-        leaf->collector = u;
-    }
-    return true;
-}
-
-/* ---- one forward ---- */
-
-static mti_pass *pass_new(mti_unit *u)
-{
-    mti_pass *p = mti_malloc(sizeof *p);
-    if (!p) return NULL;
-    *p = (mti_pass){.unit = mti_unit_retain(u), .products = MT_F32};
-    atomic_init(&p->refs, 1);
-    mt_autocast_active(&p->products);
-    return p;
-}
-
-mti_pass *mti_pass_retain(mti_pass *p)
-{
-    atomic_fetch_add(&p->refs, 1);
-    return p;
-}
-
-void mti_pass_release(mti_pass *p)
-{
-    if (!p || atomic_fetch_sub(&p->refs, 1) != 1) return;
-    mti_unit_release(p->unit);
-    mti_free(p);
-}
-
-mti_pass *mti_unit_pass(mti_unit *u)
-{
-    return u->running ? mti_pass_retain(u->running) : pass_new(u);
-}
-
-mt_tensor *mti_pass_forward(mti_pass *p, int i)
-{
-    const mti_unit *u = p->unit;
-    const param *q = &u->params.at[i];
-    if (q->whole && u->kind == MTI_UNIT_ROOT) return mt_retain(q->whole);
-    return shaped(q->whole ? take_gathered(q, u->all) : gather_alone(q, u->all, p->products),
-                  &q->layout);
-}
-
-mt_tensor *mti_pass_backward(mti_pass *p, int i)
-{
-    mti_unit *u = p->unit;
-    const param *q = &u->params.at[i];
-    if (u->kind == MTI_UNIT_BLOCK) {
-        if (!gather(u, p->products, false) || !go_ahead(u->all, u->before, p->products))
-            return NULL;
-        u->holder = p;
-    }
-    if (q->whole) return shaped(mt_retain(q->whole), &q->layout);
-    const mt_dtype dtype = type_of(q, p->products);
-    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u->all, NULL), &q->layout);
-}
-
-void mti_pass_keeps(mti_pass *p)
-{
-    p->n_kept++;
-    p->unit->n_kept++;
-}
-
-/* The end of the block's backward ends backward where nothing before the block trains, as with
- * adapters beside the last layers. What was begun for the block before, as PyTorch does, then comes
- * for nothing. */
-void mti_pass_drops(mti_pass *p)
-{
-    mti_unit *u = p->unit;
-    const mti_unit *coming = u->all->coming;
-    p->n_kept--;
-    u->n_kept--;
-    if (!p->n_kept && u->holder == p) let_go(u);
-    if (!u->n_kept && coming && coming == u->before && !coming->n_kept) drop_coming(u->all);
-}
-
-/* What a forward that failed left, whose values may be of an earlier step. */
-static void start_over(mti_units *all)
-{
-    drop_coming(all);
-    drop_buffer(&all->summed);
-    for (size_t i = 0; i < all->list.n; i++) drop_grads(all->list.at[i]);
-    if (all->last_gathered) let_go(all->last_gathered);
-}
-
-/* again: backward follows, which lets go. */
-static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x)
-{
-    mti_units *all = u->all;
-    const bool again = mt_recomputing();
-    if (!u->before && !again) start_over(all);
-    bool ok = set_collector(u, p->products) && gather(u, p->products, !again) &&
-              go_ahead(all, again ? u->before : u->after, p->products);
-    mt_tensor *y = ok ? mti_module_run_inner(m, x) : NULL;
-    if (!u->after && !all->root) drop_buffer(&all->gathered);
-    if (!again && all->keep_last && !u->after && y && p->n_kept)
-        u->holder = p;
-    else if (!again)
-        let_go(u);
-    return y;
-}
-
-static mt_tensor *run_unit(mt_module *m, void *user, mt_tensor *x)
-{
-    mti_unit *u = user;
-    mti_pass *p = pass_new(u), *outer = u->running;
-    mt_tensor *y = NULL;
-    if (!p) return NULL;
-    u->running = p;
-    if (u->kind == MTI_UNIT_BLOCK)
-        y = run_block(u, p, m, x);
-    else if (set_collector(u, p->products) && gather_root(u, p->products))
-        y = mti_module_run_inner(m, x);
-    if (u->kind == MTI_UNIT_ROOT) drop_buffer(&u->all->gathered);
-    u->running = outer;
-    mti_pass_release(p);
-    return y;
 }
 
 mti_unit *mti_unit_retain(mti_unit *u)
@@ -484,28 +123,3 @@ mti_unit *mti_unit_retain(mti_unit *u)
 }
 
 void mti_unit_release(mti_unit *u) { mti_units_release(u->all); }
-
-static void release(void *user) { mti_unit_release(user); }
-
-static void append_block(mti_unit *u)
-{
-    u->before = u->all->last;
-    if (u->before) u->before->after = u;
-    u->all->last = u;
-}
-
-mti_unit *mti_units_add(mti_units *all, mti_unit_kind kind, mt_module *m)
-{
-    mti_unit *u = mti_calloc(1, sizeof *u);
-    if (!u) return NULL;
-    *u = (mti_unit){.all = all, .kind = kind};
-    if (!MTI_PUSH(&all->list, u)) {
-        mti_free(u);
-        return NULL;
-    }
-    if (kind == MTI_UNIT_BLOCK) append_block(u);
-    if (kind == MTI_UNIT_ROOT) all->root = u;
-    if (kind != MTI_UNIT_MODULE)
-        mti_module_set_around(m, (mti_around){run_unit, mti_unit_retain(u), release});
-    return u;
-}

@@ -337,7 +337,7 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
                        const mti_share *s, const model_draws *w)
 {
     if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
-    int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_data_group(&s->parallel).rank : 0;
+    int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_shard_group(&s->parallel).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
     if (is_b(path)) return mti_fill_run(t, 0, own, 0);

@@ -300,7 +300,6 @@ static void add_kept_results(builder *b)
 static void add_layers(builder *b)
 {
     int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
-    const mti_rank_dims *rank = b->s->rank;
     bool whole = mti_is_whole(b->c->kind);
     b->times = layers;
     b->letter = whole || layers > 1 ? "L" : "";
@@ -309,8 +308,7 @@ static void add_layers(builder *b)
         return;
     }
     if (group > 1) {
-        b->times = (layers + group - 1) / group;
-        if (rank) b->times = rank->in_flight * ((rank->part_layers + group - 1) / group);
+        b->times = mti_dims_groups(b->s);
         b->letter = "N";
         b->f->n_groups = b->times;
     }
@@ -356,22 +354,31 @@ static void add_chunks(builder *b)
                         b->s->batch * length * mti_statistic_size(b), false);
     }
     if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
+        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
+                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    bool bert = b->c->kind == MT_MODEL_BERT, unfused = b->c->ops.loss == MT_LOSS_UNFUSED;
+    const bool shared = b->s->rank && b->s->rank->tensor > 1;
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
+    bool unfused = apart && !shared; /* ranks that share the logits have one op for the loss */
     if (bert) mti_keep(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    mti_keep(b, BSH, FLOATS, "input of the head");
+    bool early = mti_loss_is_early(b->c->ops.loss);
+    mti_keep(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) mti_keep(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (b->c->ops.loss == MT_LOSS_FUSED)
         mti_keep_beside(b, "fused loss: log-sum-exp of each row",
                         b->s->tokens * mti_statistic_size(b), false);
+    else if (early)
+        mti_keep_beside(b, "gradient of the head's matrix, made in forward",
+                        b->c->vocab * b->c->hidden * (int64_t)mt_dtype_size(b->c->dtype), false);
     else if (b->c->ops.loss == MT_LOSS_CHUNKED)
         add_chunks(b);
     else if (b->c->ops.loss == MT_LOSS_LSE) {
@@ -379,14 +386,16 @@ static void add_head(builder *b)
         mti_keep_beside(b, "cross-entropy: log-sum-exp of each row",
                         b->s->tokens * mti_statistic_size(b), false);
     } else {
-        bool wide = b->c->ops.loss == MT_LOSS_F32 || unfused;
+        bool wide = b->c->ops.loss == MT_LOSS_F32 || apart;
         (wide ? mti_keep_wide : mti_keep)(b, BSV, unfused ? FLOATS : STATISTICS,
                                           "log-probabilities, for the loss");
     }
     if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
         mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
-    mti_keep_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
+    if (!early)
+        mti_keep_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t),
+                        !unfused);
 }
 
 /* ---- the formula as text ---- */

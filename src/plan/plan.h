@@ -34,6 +34,7 @@ typedef struct mti_memory_options {
     bool step_in_backward;
     int64_t lora_rank; /* 0: none */
     mti_lora_targets lora_targets;
+    bool f32_adapters; /* of a 16-bit model */
     bool qlora;        /* the frozen weights that have adapters in NF4 */
     bool qlora_double; /* the scales of those in 8 bits */
 } mti_memory_options;
@@ -47,8 +48,9 @@ typedef struct mti_rank_dims {
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
     int64_t context;     /* c: ranks that share every sequence */
     int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
-    int64_t part_layers; /* layers in each part of the model */
+    int64_t part_layers; /* layers in the rank's first part; others have these or one less */
     int64_t in_flight;   /* forwards through a part of the model */
+    int64_t fewer;       /* of them through one with a layer less */
     int64_t first, last; /* forwards through the part with the embeddings; with the head */
     int64_t thetas;      /* rotary angles of the layers, summed over the forwards */
     bool masks_in_parts; /* a dropout's mask is a shard of one process's, so its seed is not enough
@@ -78,6 +80,8 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
 const char *mti_dims_checkpoint(const mti_dims *s);
 /* Layers in one checkpoint; 1 unless the preset groups them. */
 int64_t mti_dims_group(const mti_dims *s);
+/* Checkpoints of such groups, of all forwards in flight. */
+int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
 /* Pairs of tables of an unfused rope that the forwards in flight keep. */

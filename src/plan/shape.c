@@ -81,6 +81,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
             return false;
         r->first += share.first;
         r->last += share.last;
+        r->fewer += share.to - share.from < r->part_layers;
         r->thetas += thetas_of(config, share.from, share.to);
     }
     s->rank = r;
@@ -91,16 +92,34 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
 
 int64_t mti_dims_layers(const mti_dims *s)
 {
-    if (s->rank) return s->rank->in_flight * s->rank->part_layers;
+    if (s->rank) return s->rank->in_flight * s->rank->part_layers - s->rank->fewer;
     return mti_is_whole(s->config.kind) ? s->config.layers : 1;
 }
 
-int64_t mti_dims_group(const mti_dims *s)
+static int64_t group_of(const mti_dims *s, int64_t layers)
 {
     const char *text = mti_dims_checkpoint(s);
     mti_preset preset;
     if (!text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset)) return 1;
-    return mti_preset_group(&preset, s->rank ? s->rank->part_layers : s->config.layers);
+    return mti_preset_group(&preset, layers);
+}
+
+int64_t mti_dims_group(const mti_dims *s)
+{
+    return group_of(s, s->rank ? s->rank->part_layers : s->config.layers);
+}
+
+static int64_t groups_of(const mti_dims *s, int64_t layers)
+{
+    return layers ? (layers - 1) / group_of(s, layers) + 1 : 0;
+}
+
+int64_t mti_dims_groups(const mti_dims *s)
+{
+    const mti_rank_dims *r = s->rank;
+    if (!r) return groups_of(s, mti_dims_layers(s));
+    return (r->in_flight - r->fewer) * groups_of(s, r->part_layers) +
+           r->fewer * groups_of(s, r->part_layers - 1);
 }
 
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,

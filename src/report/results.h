@@ -3,6 +3,7 @@
 #ifndef MTI_RESULTS_H
 #define MTI_RESULTS_H
 
+#include "compare/compare.h"
 #include "fit/fit.h"
 #include "measure/plan.h"
 #include "measure/rank.h"
@@ -20,6 +21,10 @@
 bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FILE *out);
 /* For a step that ran out of memory at that event of the timeline: who held the memory then. */
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out);
+
+/* The rows of what is outside of the allocator. */
+bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style);
+mti_describe mti_describe_outside;
 
 /* ---- a plan ---- */
 
@@ -52,6 +57,8 @@ typedef struct mti_fit_report {
     const mti_fit_most *most; /* NULL: not asked for */
     const mti_workload *workload;
     const char *command; /* that profiles the first set-up */
+    mti_outside outside; /* what is kept aside for; empty: another figure was asked for */
+    bool rows;           /* these are printed */
     double utilisation;  /* of products */
     bool published;      /* the rates are shown at the shares that published runs reached */
     double price;        /* of a GPU's hour; 0: unknown */
@@ -93,6 +100,11 @@ typedef struct mti_serve_report {
 bool mti_print_serve(const mti_serve_report *s, FILE *out);
 /* Whether anything fits. */
 bool mti_serve_fits(const mti_serve_report *s);
+
+/* ---- a measurement beside the prediction ---- */
+
+/* all: every size of tensors that differs. */
+bool mti_print_compared(const mti_compared *c, bool all, FILE *out);
 
 /* ---- ranks ---- */
 
@@ -140,7 +152,8 @@ typedef struct mti_sweep_object {
 } mti_sweep_object;
 /* For mti_json_of: of these, and of what the others are printed from. */
 mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_describe_sweep,
-    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training;
+    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training,
+    mti_describe_compared;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
 mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
     mti_describe_refusal;

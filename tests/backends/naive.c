@@ -183,7 +183,8 @@ static bool naive_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_
         double sum = 0;
         for (int64_t j = 0; j < k; j++)
             sum += mtt_get(a, row * k + j) * mtt_get(b, (batch * k + j) * n + column);
-        sum = alpha * sum + (beta != 0 ? mtt_get(c, i) : 0) + (bias ? mtt_get(bias, column) : 0);
+        sum = alpha * sum + (beta != 0 ? beta * mtt_get(c, i) : 0) +
+              (bias ? mtt_get(bias, column) : 0);
         mtt_set(c, i, sum);
     }
     return true;

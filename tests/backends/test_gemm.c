@@ -63,6 +63,7 @@ static void check_element(double alpha, const mti_view *a, const double *x, cons
                  (long long)cols(a), (long long)n, (long long)i, (long long)j, got, want, bound);
 }
 
+/* before: what beta c was. */
 static void check_all(double alpha, const mti_view *a, const mti_view *b, const mti_view *before,
                       const mti_view *c, const mti_view *bias)
 {
@@ -89,7 +90,7 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
     mti_view before = values_new(dtype, 2, (int64_t[]){m, n});
     mti_view bias = values_new(dtype, 1, (int64_t[]){n});
     values_random(&a, 1), values_random(&b, 2), values_random(&before, 3), values_random(&bias, 4);
-    for (int with = 0; with < 4; with++) {
+    for (int with = 3; with >= 0; with--) {
         /* other devices than the CPU round separately when they add a bias to a c that is kept and
          * column-major, or where a size is 1 */
         bool apart = (layout & 4) || m == 1 || n == 1 || k == 1;
@@ -100,8 +101,11 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
         if (with & 2)
             copy_values(&before, &c);
         else
-            values_fill(&c, (double)NAN); /* beta 0 must not read it */
-        gemm(2, 0.5, &a, &b, with & 2 ? 1 : 0, &c, added);
+            values_fill(&c, (double)NAN);                  /* beta 0 must not read it */
+        bool any = with == 2 && mt_dtype_size(dtype) == 2; /* a beta that is not 1 */
+        gemm(2, 0.5, &a, &b, any ? -4 : with & 2 ? 1 : 0, &c, added);
+        for (int64_t i = 0; any && i < m * n; i++)
+            values_set(&before, i, -4 * values_get(&before, i));
         check_all(0.5, &a, &b, with & 2 ? &before : NULL, &c, added);
         assert_true(values_surroundings_untouched(&c));
     }

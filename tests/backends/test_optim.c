@@ -213,15 +213,16 @@ static void narrow_moments_are_rounded_after_the_step(void **state)
     mti_ctx *ctx;
     const mti_backend *be = mtt_backend(&ctx);
     mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3};
-    for (int way = 0; way < 4; way++) { /* one launch has wide and narrow moments side by side */
-        mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
+    for (int way = 0; way < 6; way++) { /* one launch has wide and narrow moments side by side */
+        mt_dtype dtype = way > 3 ? MT_F32 : way % 2 ? MT_BF16 : MT_F16;
+        mt_dtype moment = way > 3 ? MT_BF16 : dtype;
         tensors wide, narrow;
         make(&wide, dtype), make(&narrow, dtype);
         mti_view m[N_ITEMS], v[N_ITEMS], master[2][N_ITEMS];
         for (int k = 0; k < N_ITEMS; k++) {
-            bool is_narrow = way < 2 || k % 2;
-            m[k] = mtt_dense(is_narrow ? dtype : MT_F32, item_sizes[k]);
-            v[k] = mtt_dense(is_narrow ? dtype : MT_F32, item_sizes[k]);
+            bool is_narrow = way < 2 || way == 4 || k % 2;
+            m[k] = mtt_dense(is_narrow ? moment : MT_F32, item_sizes[k]);
+            v[k] = mtt_dense(is_narrow ? moment : MT_F32, item_sizes[k]);
             assert_true(be->copy(ctx, &wide.m[k], &m[k]) && be->copy(ctx, &wide.v[k], &v[k]));
             assert_true(be->copy(ctx, &m[k], &wide.m[k]) && be->copy(ctx, &v[k], &wide.v[k]));
             narrow.items[k].m = m[k].data, narrow.items[k].v = v[k].data;
@@ -230,7 +231,7 @@ static void narrow_moments_are_rounded_after_the_step(void **state)
                 master[i][k] = mtt_dense(MT_F32, item_sizes[k]);
                 assert_true(be->copy(ctx, &wide.p[k], &master[i][k]));
             }
-            if (k % 3 == 0)
+            if (k % 3 == 0 && dtype != MT_F32)
                 wide.items[k].master = master[0][k].data,
                 narrow.items[k].master = master[1][k].data;
         }
@@ -299,20 +300,35 @@ static mti_view draw_codes(uint64_t seed, int64_t n)
     return v;
 }
 
+/* e4m3's values, by code; those of NaN as 0, and not drawn. */
+static void e4m3_values(float share[256])
+{
+    for (int code = 0; code < 256; code++) {
+        int exponent = code >> 3 & 15, mantissa = code & 7;
+        double magnitude = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+        share[code] = (float)((code & 127) == 127 ? 0 : code < 128 ? magnitude : -magnitude);
+    }
+}
+
 /* Checks that `codes` are the nearest ones to the values in `wide`, each block by its largest. */
-static void check_codes(bool positive, const mti_view *codes, const mti_view *wide, int64_t n)
+static void check_codes(bool fp8, bool positive, const mti_view *codes, const mti_view *wide,
+                        int64_t n)
 {
     float share[256];
-    assert_int_equal(shares_of(positive, share), positive ? 256 : 129);
+    if (fp8)
+        e4m3_values(share);
+    else
+        assert_int_equal(shares_of(positive, share), positive ? 256 : 129);
     for (int64_t first = 0; first < n; first += 256) {
         float top = 0, scale = scales_of(codes, n)[first / 256];
         const float *x = (const float *)wide->data + first;
         int here = (int)(n - first < 256 ? n - first : 256);
         for (int i = 0; i < here; i++) top = fmaxf(top, fabsf(x[i]));
-        assert_true(scale == top);
+        assert_true(scale == (fp8 ? top / 448 : top));
         for (int i = 0; i < here; i++)
-            assert_true(is_nearest(positive, share, ((const uint8_t *)codes->data)[first + i],
-                                   top > 0 ? x[i] / top : 0));
+            assert_true(is_nearest(fp8 || positive, share,
+                                   ((const uint8_t *)codes->data)[first + i],
+                                   top > 0 ? x[i] / scale : 0));
     }
 }
 
@@ -325,15 +341,14 @@ static void skip_one(mti_opt_item *item)
 }
 
 /* The step is that of the values that the codes stand for; it leaves the nearest codes. */
-static void moments_in_8_bits_are_the_nearest_codes(void **state)
+static void step_codes(bool fp8)
 {
-    (void)state;
     mti_ctx *ctx;
     const mti_backend *be = mtt_backend(&ctx);
     float share[2][256];
     mti_opt_params o = {
         .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3, .grad_scale = 0.5};
-    for (int v = 0; v < 2; v++) shares_of(v, share[v]);
+    for (int v = 0; v < 2; v++) fp8 ? e4m3_values(share[v]) : (void)shares_of(v, share[v]);
     for (int d = 0; d < 4; d++) { /* f64 keeps its wide moments beside the others */
         mt_dtype dtype = mtt_floats[d];
         tensors wide, coded;
@@ -345,13 +360,14 @@ static void moments_in_8_bits_are_the_nearest_codes(void **state)
             float *moment[2] = {wide.m[k].data, wide.v[k].data};
             for (int v = 0; v < 2; v++) {
                 codes[k][v] = draw_codes(50 + (uint64_t)(2 * k + v), n);
-                const uint8_t *code = codes[k][v].data;
+                uint8_t *code = codes[k][v].data;
+                for (int64_t i = 0; i < n && fp8; i++) code[i] &= v ? 0x77 : 0xf7;
                 for (int64_t i = 0; i < n && dtype != MT_F64; i++)
                     moment[v][i] =
-                        value_of(v, share[v], code[i]) * scales_of(&codes[k][v], n)[i / 256];
+                        value_of(fp8 || v, share[v], code[i]) * scales_of(&codes[k][v], n)[i / 256];
             }
             if (dtype == MT_F64) continue;
-            coded.items[k].moments = MTI_MOMENTS_8BIT;
+            coded.items[k].moments = fp8 ? MTI_MOMENTS_FP8 : MTI_MOMENTS_8BIT;
             coded.items[k].m = codes[k][0].data, coded.items[k].v = codes[k][1].data;
         }
         assert_true(be->adamw(ctx, &o, N_ITEMS, wide.items));
@@ -360,13 +376,19 @@ static void moments_in_8_bits_are_the_nearest_codes(void **state)
             mtt_same(&coded.p[k], &wide.p[k], "p");
             for (int v = 0; v < 2; v++) {
                 if (dtype != MT_F64)
-                    check_codes(v, &codes[k][v], v ? &wide.v[k] : &wide.m[k], wide.items[k].n);
+                    check_codes(fp8, v, &codes[k][v], v ? &wide.v[k] : &wide.m[k], wide.items[k].n);
                 mtt_drop(&codes[k][v]);
             }
         }
         drop(&wide), drop(&coded);
     }
     be->close(ctx);
+}
+
+static void moments_in_8_bits_are_the_nearest_codes(void **state)
+{
+    (void)state;
+    step_codes(false), step_codes(true);
 }
 
 /* A gradient in f32 gives the step of the same values in 16 bits, beside any other. */

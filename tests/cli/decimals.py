@@ -59,6 +59,10 @@ with open("gpus.json", "w", encoding="utf-8") as f:
     json.dump({"h100": {"memory": "79.5GiB", "flops": 312.5e12}}, f)
 with open("text", "w", encoding="utf-8") as f:
     f.write("".join(chr(97 + i * i % 23) for i in range(3000)))
+with open("run.log", "w", encoding="utf-8") as f:
+    f.write("step: 1  memory: 42.08GiB(44.27%)\nmax_memory_allocated: 0.5 GB\n")
+with open("run.json", "w", encoding="utf-8") as f:
+    f.write('{"max_memory_reserved": 2097152.0}')
 
 # Nothing in these is measured in seconds.
 SAME = [
@@ -77,7 +81,8 @@ SAME = [
     "plan gpt2 --tokens 1.5e9 --flops-rate 312.5T --utilisation 0.45",
     "fit config.json --gpus 2 --gpu h100 --gpus-file gpus.json",
     "fit config.json --gpus 1 --gpu h100 --price 2.5 --json -",
-    "serve config.json --gpu h100 -s 64", "serve config.json --gpu h100 -s 64 --json -",
+    "serve config.json --gpu h100 -s 64", "serve config.json --gpu h100 -s 64 --json -", "compare run.log config.json -b 2 -s 64",
+    "compare run.log run.json config.json -b 2 -s 64 --json -",
     # Refusals, which quote numbers.
     "profile mlp --dropout 1.5", "profile mlp --dropout 0,5", "train --lr 1.5e9", "profile mlp --capacity 1,5GiB",
     "profile mlp --loss-scale 0.5", "explain --expr x*0,5 --shapes x=4",

@@ -80,6 +80,25 @@ for line in [r"\(x\*2\)@w  on cpu\n", r"\n +x +\[10,100\] +f32 +an input, wants 
              r"\n +w +\[100,10\] +f32 +a weight, there anyway, wants a gradient\n",
              r"\n +#2 +\(x\*2\)@w +matmul +a +in +\[10,100\] +f32 +4,000 +4,000\n", r"\n  matmul  y = a b\n"]:
     check(re.search(line, text), f"no {line} in {text}")
+
+
+def peaks(expression, shapes, *more):
+    """What --verbose adds: bytes of the first forward, of a later step, and of such a step with the graph retained."""
+    p = run("explain", "--expr", expression, "--shapes", shapes, "--verbose", *more)
+    equal(p.returncode, 0, f"status of {expression}: {p.stderr}")
+    return [int(line.split()[-1].replace(",", "")) for line in p.stdout.splitlines()[-3:]]
+
+
+for device in ["cpu", "meta"]:
+    on = ["--device", device]
+    equal(peaks("tanh(x)", "x=1024", *on), [8192, 5 * 4096, 5 * 4096], "x, its gradient, y, dy, dx")
+    equal(peaks("gather(log_softmax(x),i,1)", "x=64x1024,i=64x1", *on)[1], 4 * 262144 + 3 * 512,
+          "x, its gradient, the log-probabilities, and one gradient for both ops; i, y and dy")
+    equal(peaks("gather(log_softmax(x,1),i,1)", "x=64x1024,i=64x1", *on)[1], 5 * 262144 + 3 * 512,
+          "the ops apart: a gradient each")
+equal(peaks("linear(silu(linear(x,w1))*linear(x,w2),w3)", "x=4x1024x4096,w1=11008x4096,w2=11008x4096,w3=4096x11008",
+            "--dtype", "bf16", "--device", "meta"), [1002438656 - 3 * 90177536 - 33554432, 1216348160, 1340080128],
+      "retained, the last is what PyTorch has for Transformers' LlamaMLP on a GPU (docs/published.md)")
 check("nothing is recorded" in run("explain", "--expr", "x*x", "--shapes", "x=3", "--no-grad", "x").stdout,
       "no gradient, no tape")
 for expression, shapes, words, place in [

@@ -197,12 +197,17 @@ equal({s["besides"] for s in fit(*args)["setups"]}, {more}, "beside the bytes of
 check(more in run_once(*args).stdout.split("\n\n")[0], "beside the answer of stages")
 
 # ---- what is kept aside, and what a larger GPU is suggested for ----
-for gpus, aside in ((1, 1024 + 300), (2, 1024 + 300 + 688)):
+for gpus, aside in ((1, 1024 + 300), (2, 1024 + 300 + 544), (4, 1024 + 300 + 688)):
     j = fit(*GPT, "--gpus", gpus, "--gpu", "h100")
+    equal((sum(row["bytes"] for row in j["outside"]["rows"]), j["outside"]["total"]), (aside * MIB, aside * MIB), f"rows on {gpus}")
     equal((j["kept_aside"], j["capacity"]), (aside * MIB, j["gpu"]["memory"] - aside * MIB), f"kept aside on {gpus}")
 for aside in ("0", "5GiB"):
     j = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--keep-aside", aside)
     equal(j["gpu"]["memory"] - j["capacity"], 5 << 30 if aside != "0" else 0, f"--keep-aside {aside}")
+    equal(j["outside"], None, f"no rows make {aside}")
+text = run_once(*GPT, "--gpus", 1, "--gpu", "l40s", "--outside").stdout
+check(re.search(r"CUDA context +426 MiB +published +outside +unslothai/unsloth-zoo pull 1053", text), text)
+check("kept aside for CUDA: " in text, text)
 need = fit("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", "--lora-rank", 16, "--offload", "none", "--checkpoint", "none", status=1)
 equal(need["remedies"][0]["change"], "--gpu h100-pcie", "not a GPU with less than that and what is kept aside")
 with tempfile.TemporaryDirectory() as folder:

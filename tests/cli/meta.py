@@ -58,13 +58,15 @@ def draw_model(draw):
                  "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
     if kind in WHOLE:
         args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256]),
-                 "--recipe", draw.choice(["none", "hf"])]
+                 "--recipe", draw.choice(["none", "hf"])] + ["--untied"] * (kind == "gpt" and draw.random() < 0.5)
+        args += draw.choice([[], ["--context", 70]])
     return args
 
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor", "lion"])
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+                             "adafactor", "muon", "lion"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
@@ -78,6 +80,7 @@ def draw_memory_options(draw, kind):
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--qlora-double"]])
+        args += ["--f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
     if dtype in ("bf16", "f16") and draw.random() < 0.4:
@@ -212,6 +215,9 @@ def nothing_is_invented():
     memory_options = ["--optimizer", "adamw", "--offload", "cpu", "--amp", "bf16", "--checkpoint", "full",
                       "--compress", "bits", "--dropout", 0.1]
     text = ["--data", os.path.abspath(__file__)]
+    measured = tempfile.NamedTemporaryFile("w", suffix=".log")
+    measured.write("max_memory_allocated: 123456789\n")
+    measured.flush()
     verbs = {
         "profile": [["gpt"], ["block", "--timeline"], ["gpt", *memory_options, *scaled],
                     ["gpt", "--budget", "1GB"], ["gpt", "--tp", 2]],
@@ -221,14 +227,14 @@ def nothing_is_invented():
         "train": [[*text, "--steps", 3], [*text, "--steps", 3, "--amp", "f16"]],
         "plan": [["gpt"], ["gpt", "--budget", "1GB"], ["gpt", "--capacity", "1GB"]],
         "ranks": [[]], "fit": [["gpt", "--gpus", 4, "--gpu", "h100"]],
-        "serve": [["gpt", "--capacity", "9MiB"]],
+        "serve": [["gpt", "--capacity", "9MiB"]], "compare": [[measured.name, "gpt"]],
         "demo": [["--steps", 3]], "audit": [[], ["relu"]], "generate": [["--model", "x.safetensors"]]}
     listed = set(re.findall(r"^  (\w+) ", run("help").stdout.split("Verbs")[1].split("For a start")[0], re.M))
     equal(set(verbs), listed, "the verbs of this test are those of the help")
     with tempfile.TemporaryDirectory() as folder:
         for verb, all_args in verbs.items():
             for args in all_args:
-                on = [] if verb in ("plan", "ranks", "fit", "serve") else ["--device", "meta"]
+                on = [] if verb in ("plan", "ranks", "fit", "serve", "compare") else ["--device", "meta"]
                 p = run(verb, *args, *on)
                 if verb in ("demo", "audit", "generate"):  # all that they report comes from values
                     equal((p.returncode, p.stdout), (2, ""), f"{verb} {args}: refused")

@@ -17,7 +17,7 @@ from lib import MEMTAPE, check, done, equal, run
 LONG = os.environ.get("MTT_LONG") == "1"
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]
 
 SLOW = ["demo", "ranks"]  # they take a second: in the short form only what no other verb has
 
@@ -29,20 +29,20 @@ VALUES = {
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
-    "hidden": 24, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
+    "hidden": 24, "context": 40, "untied": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reduce": "after", "device": "meta", "capacity": "1MB",
+    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "f32-adapters": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
+    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
-    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
-    "keep-aside": "5GiB", "host-memory": "1GiB", "max-seq": None, "max-batch": None}
+    "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
+    "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
@@ -54,8 +54,11 @@ ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
-           "fsdp": [*ON_META, "--dp", 4, "--zero", 3],
+           "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
+           "buckets": [*ON_META, "--dp", 4], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
+           **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "lora-targets": ["--lora-rank", 3],
+           "f32-adapters": ["--lora-rank", 3, "--dtype", "bf16"],
            "qlora": ["--lora-rank", 3], "qlora-double": ["--lora-rank", 3, "--qlora"],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
@@ -63,7 +66,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "fsdp"): ["--zero", 3],
+NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
+              ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
@@ -80,7 +84,7 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3],
               ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
               ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
-              ("train", "fsdp"): [], ("train", "reduce"): [],
+              **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED,
@@ -90,9 +94,10 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3],
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reduce", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
-TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"]}
+TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
+            ("profile", "gpu"): ["--outside"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
 EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
@@ -108,22 +113,29 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
         "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
-        "fit": FIT, "serve": SERVE}
+        "fit": FIT, "serve": SERVE, "compare": ["measured.pickle", *GPT]}
 # Another command than BASE's, where that shows what the option does.
+LOOKING = ("profile", "explain", "sweep", "plan", "compare")
+
+
+def of(verb, model):
+    return ["measured.pickle", *model] if verb == "compare" else model
+
+
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
-           **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
-           **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
+           **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")}, ("compare", "gpu"): ["measured.log", *GPT],
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
            ("serve", "keep-aside"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            ("serve", "gpus-file"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
-           **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
-           **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]
-              for verb in ("profile", "sweep", "plan") for option in
+           **{(verb, "causal"): of(verb, ["block", *SMALL]) for verb in LOOKING},
+           **{(verb, option): RANK if verb in ("profile", "sweep") else of(verb, [word for word in RANK if word not in ON_META])
+              for verb in ("profile", "sweep", "plan", "compare") for option in
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
@@ -161,6 +173,9 @@ def prepare():
     Path(FOLDER, "text.txt").write_text(source[:3000])
     Path(FOLDER, "more.txt").write_text(source[3000:5000])
     Path(FOLDER, "gpus.json").write_text('{"h100": {"memory": "40GiB"}}')
+    Path(FOLDER, "measured.log").write_text("12345MiB / 81559MiB\n")
+    p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
+    equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
     make("other.safetensors", "--seed", 5)
     make("half.safetensors", "--steps", 2, "--warmup", 1)
@@ -259,13 +274,15 @@ def base_of(verb, mode, base, option):
     """The command without the option, and the options that the option needs."""
     base = BASE_OF.get((verb, option), base) if not mode else base
     needed = NEEDED_BY.get((verb, option), NEEDED.get(option, []))
+    if verb == "compare":  # runs on meta anyway
+        needed = [word for word in needed if word not in ON_META]
     if needed[:1] == ["--from"] and ("--from" in base or "--resume" in base):
         needed = needed[2:]
     if (verb == "demo" and option != "seconds") or (verb, option) == ("sweep", "steps"):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
-    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "step-in-backward"):
+    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "step-in-backward"):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
     if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
         base = LAST_RANK

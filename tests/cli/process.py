@@ -302,6 +302,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["demo", *text, "--save", "text"],
         ["audit", "relu", "--json", "out", ">out"],
         ["ranks", "--json", "out", ">out"],
+        ["compare", "text", "gpt", "--json", "link-to-text"], ["compare", "base", "text", "gpt", "--json", "text"],
         ["fit", "./config.json", "--gpus", 2, "--gpu", "h100", "--json", "config.json"],
         ["fit", "gpt", "--gpus", 2, "--gpu", "h100", "--gpus-file", "text", "--json", "text"],
     ]
@@ -345,7 +346,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
 
 def every_option_that_names_a_file_is_compared():
     """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
-    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]:
+    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]:
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import termios
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, refused, run
 
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
 
@@ -93,7 +93,8 @@ def any_choice(seed, n):
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
                 "-d", a * draw.choice([1, 2, 5, 8, 33]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor", "lion"])]
+                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+                                             "adafactor", "muon", "lion"])]
         if kind != "linear":
             args += ["--dropout", draw.choice([0, 0.1, 0.9])]
         if kind == "linear":
@@ -346,6 +347,31 @@ def a_screen_of_80_columns():
     check("\u2026" not in run("profile", "gpt2", "-v", "--device", "meta").stdout, "nothing is cut in a pipe")
 
 
+def outside_rows():
+    """What a card holds beside tensors: `reserved` and the rows come to the total, wherever the workspaces are."""
+    MIB = 1 << 20
+    args = ["gpt2", "-b", 1, "-s", 64, "--device", "meta"]
+    for gpu, context, workspace in (("h100", 300 * MIB, 32 * MIB), ("l40s", 426 * MIB, 8519680)):
+        p = profile(*args, "--outside", "--gpu", gpu)
+        plain = profile(*args, "--gemm-workspace", workspace)
+        equal(p["steady"], plain["steady"], f"{gpu}: the steps are those with cuBLAS's workspace")
+        rows = {row["name"]: row for row in p["outside"]["rows"]}
+        equal((rows["CUDA context"]["bytes"], rows["CUDA context"]["side"]), (context, "outside"), gpu)
+        equal((rows["cuBLAS workspaces, 2"]["bytes"], rows["cuBLAS workspaces, 2"]["side"]), (2 * workspace, "in reserved"), gpu)
+        equal(p["outside"]["reserved"], p["steady"]["reserved"], gpu)
+        equal(p["outside"]["total"], p["steady"]["reserved"] + context, f"{gpu}: what nvidia-smi shows")
+        check(all(row["source"] for row in rows.values()), f"{gpu}: every row has a source")
+    equal(profile(*args)["outside"], None, "not asked for")
+    ranks = profile(*args, "--outside", "--tp", 2, "--dp", 4)
+    nccl = [(row["name"], row["bytes"]) for row in ranks["outside"]["rows"] if row["name"].startswith("NCCL")]
+    equal(nccl, [("NCCL, tp's 2 ranks", 544 * MIB), ("NCCL, dp's 4 ranks", 688 * MIB)], "a communicator for each group")
+    cpu = profile("gpt", "--outside", "--device", "cpu")["outside"]
+    equal([row["side"] for row in cpu["rows"]], ["outside", "uncounted", "if captured"], "the CPU has no cuBLAS")
+    equal(cpu["total"], cpu["reserved"] + 300 * MIB + 64 * MIB, "and what is not counted is added")
+    refused(["--gpu needs --outside"], "profile", "gpt2", "--gpu", "h100")
+    refused(["gpu", "h100"], "profile", "gpt2", "--outside", "--gpu", "h1000", status=1)
+
+
 def keys_are_those_documented():
     documented = {key for key in documented_keys("profile-json.md") if not key.startswith("rows")}
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
@@ -355,7 +381,7 @@ def keys_are_those_documented():
     seen |= set(paths(json.loads(refusal.stdout)))
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
-                 ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta"],
+                 ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
                  ["moe-tiny", "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
@@ -389,5 +415,5 @@ def outputs():
 
 
 {"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), logits_in_chunks(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
-                                           keys_are_those_documented(), outputs())}[sys.argv[1]]()
+                                           outside_rows(), keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

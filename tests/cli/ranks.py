@@ -193,6 +193,19 @@ with tempfile.TemporaryDirectory() as folder:
         check("config.json" not in p.stderr, p.stderr)
 refused(["cannot open"], "profile", "no/config.json")
 
+# ---- stages of different lengths: 11 layers in 3 stages, or in 6 parts ----
+for parts, lengths in ((1, (4, 4, 3)), (2, (4, 4, 3))):
+    count = 0
+    for stage in range(3):
+        for checkpoint in ("none", "full", "every=2", "sqrt", "ops"):
+            r = profile("llama", "-l", 11, "--pp", 3, "--interleave", parts, "--microbatches", 6, "--stage", stage,
+                        "--checkpoint", checkpoint, "--device", "meta")
+            equal((r["parallel"]["layers"], r["formula"]["unexplained"], r["growth"]["residual"]), (lengths[stage], 0, 0),
+                  f"stage {stage} of 3 with {parts} parts of 11 layers, {checkpoint}")
+        count += r["params"]["count"]
+    equal(count, profile("llama", "-l", 11, "--device", "meta")["params"]["count"], "every layer is in one stage")
+refused(["pipeline times interleave is 12", "layers, 11"], "profile", "llama", "-l", 11, "--pp", 12, "--device", "meta")
+
 # ---- pieces of sequences ----
 for more in ([], ["--attention", "math"], ["--attention", "math", "--checkpoint", "selective"], ["--amp", "bf16"],
              ["--tp", 2, "--sp", "--checkpoint", "ops"], ["--dp", 2, "--zero", 3, "--checkpoint", "full"],

@@ -155,6 +155,20 @@ def the_root_stays_gathered():
     refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
 
 
+def buffers_of(p):
+    """Of the second step: what was allocated on each stream, on the default one for communication alone, and the most at once."""
+    buffers, now, most = {}, {}, {}
+    for i, e in enumerate(p["timeline"]):
+        stream = e.get("stream", "default") if e["category"] == "communication" or "stream" in e else None
+        if stream and e["kind"] in ("alloc", "free"):
+            now[stream] = now.get(stream, 0) + (1 if e["kind"] == "alloc" else -1) * e["bytes"]
+            if i >= p["steady"]["event"]:
+                most[stream] = max(most.get(stream, 0), now[stream])
+                if e["kind"] == "alloc":
+                    buffers.setdefault(stream, []).append(e["bytes"])
+    return buffers, most
+
+
 def streams_have_what_pytorch_has_there():
     """By formula, from the events: what is gathered into and what sums take, on their streams, and the one buffer for a sum."""
     n, d, f, kv, v = 4, 64, 256, 32, 512
@@ -163,15 +177,7 @@ def streams_have_what_pytorch_has_there():
         p = profile("llama", *META, "--dp", n, "--recipe", "fsdp2", "-l", 3, "-d", d, "-a", 4, "--kv-heads", 2, "--ffn", f, "--vocab", v,
                     "-b", 1, "-s", 8, "--timeline", *more)
         equal(p["params"]["count"], 3 * block + root, f"parameters of {more}")
-        buffers, now, most, steady = {}, {}, {}, p["steady"]["event"]
-        for i, e in enumerate(p["timeline"]):
-            stream = e.get("stream", "default") if e["category"] == "communication" or "stream" in e else None
-            if stream and e["kind"] in ("alloc", "free"):
-                now[stream] = now.get(stream, 0) + (1 if e["kind"] == "alloc" else -1) * e["bytes"]
-                if i >= steady:
-                    most[stream] = max(most.get(stream, 0), now[stream])
-                    if e["kind"] == "alloc":
-                        buffers.setdefault(stream, []).append(e["bytes"])
+        buffers, most = buffers_of(p)
         # The root's buffer, bf16, is there until the first block's shards are cast and gathered.
         equal(most["all_gather_copy_in"], 2 * root + 2 * block // n + 2 * block, f"gathered into: {more}")
         backwards = 3 if "--microbatches" in more else 1
@@ -182,6 +188,153 @@ def streams_have_what_pytorch_has_there():
         sums = sum(b // n for b in once)
         equal(most["reduce_scatter"], sums + (4 * root // n if backwards > 1 else 0), f"sums at once: {more}")
         equal(p["parallel"]["gradients"], sums, f"shards' gradients are views of the sums: {more}")
+
+
+def each_unit_is_gathered_and_summed_as_fully_shard_does():
+    """By formula: embedding, each block, and norm and head are units; what is gathered on which stream, and of how many ranks."""
+    d, f, kv, v = 64, 256, 32, 512
+    block, embedding, head = 2 * d * d + 2 * d * kv + 3 * d * f + 2 * d, v * d, v * d + d
+    forward, back = [embedding, block, block, block, head], [block, block, block, embedding]
+    for more, ranks, n, again in (("--dp 4", 4, 4, back), ("--dp 4 --reshard always", 4, 4, [head, *back]), ("--dp 4 --reshard never", 4, 4, []),
+                                  ("--dp 8 --reshard 2", 8, 2, [head, *back]), ("--dp 4 --rs-buffers 3", 4, 4, back),
+                                  ("--dp 8 --replicas 2", 4, 4, back), ("--dp 1", 1, 1, back)):
+        for reduce in (4, 2):
+            form = "torchtitan-grouped" if reduce == 4 else "ahead+group-ends+f32-shards"
+            p = profile("llama", *META, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "-l", 3, "-d", d, "-a", 4, "--kv-heads", 2,
+                        "--ffn", f, "--vocab", v, "-b", 1, "-s", 8, "--timeline", "--fsdp", form, *more.split())
+            buffers, most = buffers_of(p)
+            gathered = [b for u in forward for b in (2 * u // ranks, 2 * u)] + [b for u in again for b in (2 * u // n, 2 * u)]
+            equal(buffers.get("all_gather_copy_in", []), gathered if ranks > 1 else [], f"gathered: {form} {more}")
+            if ranks > 1:  # the one before is there until this one's are copied out
+                pairs = [2 * a + 2 * b // ranks + 2 * b for a, b in zip(forward, forward[1:])]
+                equal(most["all_gather_copy_in"], max(pairs), f"at once: {form} {more}")
+            summed = [head, block, block, block, embedding]
+            from_ = [reduce * u for u in summed]
+            if ranks == 1:  # what one rank casts, it casts parameter by parameter
+                cast = {embedding: [2 * embedding], head: [2 * d, 2 * v * d], block: [2 * n for n in (d, d * d, d * kv, d * kv, d * d, d, *[d * f] * 3)]}
+                from_ = [b for u in forward for b in cast[u]] + from_[:1] + [b for u in back for b in [*cast[u], reduce * u]]
+            equal(buffers["default"], from_, f"summed from: {form} {more}")
+            at_once = int(more.split("--rs-buffers ")[1]) if "--rs-buffers" in more else 1
+            if ranks > 1:
+                equal(most["default"], max(sum(summed[i:i + at_once]) for i in range(5)) * reduce, f"inputs at once: {form} {more}")
+            sums, casts = [reduce * u // ranks for u in summed], [4 * u // ranks for u in summed]
+            with_casts = [b for pair in zip(sums, casts) for b in pair] if reduce == 2 else sums
+            replicas = "--replicas" in more and reduce == 2
+            equal(buffers["reduce_scatter"], sums if replicas else with_casts, f"sums: {form} {more}")
+            equal(buffers.get("all_reduce", []), casts if replicas else [], f"sums of replicas: {form} {more}")
+            if replicas:  # held to the end of backward
+                equal(most["reduce_scatter"], sum(sums), f"held: {more}")
+            equal(p["parallel"]["gradients"], sum(casts), f"shards' gradients: {form} {more}")
+            stays = [ph for ph in p["steady"]["phases"] if ph["name"] == "forward"][0]["by_category"]["parameter"]
+            kept = {"always": 0, "never": sum(forward), "2": sum(forward) // 2}.get(more.split()[-1], head) if "--reshard" in more else head
+            check(0 <= stays - p["params"]["bytes"] - 2 * kept < 512 * 3 * 30, f"kept gathered: {form} {more}: {stays}, {p['params']['bytes']}, {kept}")
+    refused(["--reshard", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--reshard", "never")
+    refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead", "--reshard", "often")
+    refused(["--reshard never", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", "never")
+    refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--fsdp", "ahead", "--reshard", 3)
+    refused(["--replicas 3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--replicas", 3)
+    refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--replicas", 2)
+    refused(["--rs-buffers", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--rs-buffers", 2)
+    refused(["group-ends", "a weight of its own"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends")
+    refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends+keep-root")
+    refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+reduce-last")
+    refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
+
+
+def buckets_are_those_of_ddp():
+    """In the first step one for all gradients; then, in the order in which these come, as many as reach the limit."""
+    args = ["llama", *META, "-l", 5, "-d", 128, "-a", 4, "--ffn", 512, "--vocab", 1024, "-b", 1, "-s", 8, "--dp", 4, "--dtype", "f32",
+            "--optimizer", "adamw", "--timeline"]
+    plain = profile(*args)
+    whole = 4 * plain["params"]["count"]
+    for limit in (None, "3MiB", "200KiB"):
+        for form in ("copied", "views"):
+            p = profile(*args, "--buckets", form, *(["--bucket-bytes", limit] if limit else []))
+            category = "communication" if form == "copied" else "gradient"
+            steady, events = p["steady"]["event"], p["timeline"]
+            first = [e["bytes"] for e in events if e["kind"] == "recategory" and e["category"] == category and e["phase"] == "init"]
+            equal(first, [whole], f"{form} {limit}: one bucket at first")
+            freed = [e for e in events[steady:] if e["kind"] == "free" and e["bytes"] == whole and e["phase"] == "forward"]
+            equal(len(freed), 1, f"{form} {limit}: it goes before the second forward")
+            got = [e["bytes"] for e in events[steady:] if e["kind"] == "recategory" and e["category"] == category and e["phase"] == "forward"]
+            came = [e["bytes"] for e in plain["timeline"][plain["steady"]["event"]:] if e["category"] == "gradient"
+                    and e["kind"] in ("alloc", "recategory") and e["phase"] == "backward"]
+            equal(sum(came), whole, "each gradient comes once")
+            most = {None: 25 << 20, "3MiB": 3 << 20, "200KiB": 200 << 10}[limit]
+            wanted, now = [], 0
+            for n in came:
+                now += n
+                if now >= (most if wanted else min(most, 1 << 20)):
+                    wanted.append(now)
+                    now = 0
+            equal(got, wanted + [now] * (now > 0), f"{form} {limit}: buckets")
+            equal(p["parallel"]["bucket_bytes"], most, f"{form} {limit}: said")
+            equal(p["parallel"]["gradients"], whole, f"{form} {limit}: gradients")
+            # where backward ends, there are gradients and buckets, or gradients in buckets
+            held = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}["backward"]
+            both = whole * (2 if form == "copied" else 1)
+            check(0 <= held["gradient"] + held["communication"] - both < 512 * 100, f"{form} {limit}: {held}, {both}")
+    refused(["--buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--buckets", "copied")
+    refused(["--buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--buckets", "copied")
+    refused(["--bucket-bytes", "--buckets copied or views"], "profile", "llama", *META, "--dp", 2, "--bucket-bytes", "1MiB")
+
+
+def zero2_has_the_buffer_of_deepspeed():
+    """The buffer is there during each backward. Gradients that fit beside each other are scattered from a copy of all of them,
+    before one that does not; one that is larger than the buffer, by itself."""
+    args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dp", 4, "--zero", 2,
+            "--dtype", "bf16", "--optimizer", "adamw", "--timeline"]
+    plain, whole = profile(*args), profile(*args, "--zero", 0)
+    came = [e["bytes"] // 2 for e in whole["timeline"][whole["steady"]["event"]:] if e["category"] == "gradient"
+            and e["kind"] in ("alloc", "recategory") and e["phase"] == "backward"]
+    equal(sum(came), whole["params"]["count"], "each gradient comes once")
+    for room in (10**6, 50000, 17000, 3000):
+        p = profile(*args, "--reduce-bucket", room)
+        wanted, waiting, used = [], [], 0
+        for n in [*came, None]:
+            if n is None or n > room or used + n > room:
+                wanted += [sum(waiting)] * (len(waiting) > 1)
+                waiting, used = [], 0
+            if n is not None:
+                waiting.append(n)
+                used += min(n, room)
+        got = [e["bytes"] // 2 for e in p["timeline"][p["steady"]["event"]:] if e["kind"] == "recategory" and e["category"] == "communication"]
+        equal(got, [room, *wanted], f"{room}: the buffer, and copies")
+        equal(p["parallel"]["gradients"], plain["parallel"]["gradients"], f"{room}: shards")
+        equal(p["parallel"]["reduce_bucket"], room, f"{room}: said")
+        held = {ph["name"]: ph["by_category"]["communication"] for ph in p["steady"]["phases"]}
+        equal(held["backward"], 0, f"{room}: it goes with the backward")
+    refused(["--reduce-bucket needs --zero 2"], "profile", *GPT, "--dp", 2, "--zero", 1, "--reduce-bucket", "1k")
+
+
+def most_gradients(p):
+    """Bytes of gradients in the second step, when there are most of them."""
+    live, most = {}, 0
+    for i, e in enumerate(p["timeline"]):
+        if e["kind"] in ("alloc", "recategory"):
+            live[e["storage"]] = e["bytes"] if e["category"] == "gradient" else 0
+        elif e["kind"] == "free":
+            live.pop(e["storage"], None)
+        if i >= p["steady"]["event"]:
+            most = max(most, sum(live.values()))
+    return most
+
+
+def gradients_wait_for_the_last_microbatch():
+    """By formula: whole gradients stay, in the type in which they are summed, beside those of one block as they come."""
+    d, f = 64, 256
+    block = 4 * d * d + 3 * d * f + 2 * d
+    for form, wide in (("ahead+keep-root+f32-reduce", 4), ("ahead+keep-root", 2)):
+        args = ["llama", *META, "-l", 3, "-d", d, "-a", 4, "--ffn", f, "--vocab", 64, "-b", 1, "-s", 8, "--dp", 2, "--zero", 3, "--dtype", "bf16",
+                "--optimizer", "sgd", "--microbatches", 3]
+        each, last = (profile(*args, "--timeline", "--fsdp", which) for which in (form, f"{form}+reduce-last"))
+        equal(last["parallel"]["gradients"], each["parallel"]["gradients"], f"shards of {form}")
+        equal([len(buffers_of(p)[0]["default"]) for p in (each, last)], [3 * 4, 4], f"sums of {form}")
+        whole = wide * last["params"]["count"]
+        # in one type a new gradient is added at once; else those of a block wait until backward has left it
+        more = 2 * block if wide == 4 else 2 * d * f
+        equal(most_gradients(last), whole + more, f"added up whole: {form}")
+        check(most_gradients(each) < whole, f"not added up: {form}")
 
 
 def blocks_are_gathered_ahead():
@@ -352,6 +505,69 @@ def what_has_no_effect_is_refused():
     refused(["--loss", "--dtype bf16"], "profile", "llama", "--loss", "f32")
 
 
+# ---- recipes by the names people know ----
+def listed():
+    """What `memtape help recipes` lists: {recipe: [option and value]}."""
+    found = {}
+    for line in run("help", "recipes").stdout.splitlines():
+        if name := re.match(r"(\w+): ", line):
+            rows = found[name[1]] = []
+        elif option := re.match(r"  (--[a-z0-9-]+(?: [\w+,-]+)?)(?:  |$)", line):
+            rows.append(option[1])
+    found.pop("Usage", None)
+    return found
+
+
+def every_row_holds_somewhere():
+    """Each recipe is its options, written out; no row of any is without a use."""
+    llama = ["llama", "--kv-heads", 2, "-l", 4, *META]
+    adapters = ["--lora-rank", 2]
+    used, of = set(), {name: [] for name in listed()}
+    for args in ([*llama], [*llama, "--attention", "math", "--dtype", "bf16"], [*llama, *adapters], [*llama, *adapters, "--qlora"],
+                 ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
+                 [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"]):
+        for name in of:
+            p = run("profile", *args, "--recipe", name, "--json", "-")
+            if p.returncode:
+                of_liger = name == "liger" and ("--recipe liger" in p.stderr or "--loss fused" in p.stderr)
+                check(p.returncode == 2 and ("needs --dp" in p.stderr or of_liger), f"{name} {args}: {p.stderr}")
+                continue
+            p = json.loads(p.stdout)
+            options = p["model"]["recipe_options"]
+            equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
+            used |= {(name, "--" + option.strip()) for option in options.split("--")[1:]}
+    equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
+    equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
+
+
+def torchtitan_is_twelve_options():
+    args = ["llama-3.1-8b", "-b", 2, "-s", 8192, "--dp", 8]
+    p = profile(*args, "--recipe", "torchtitan")
+    plain = profile(*args, *("--zero 3 --dtype bf16 --fsdp torchtitan --optimizer adamw --recipe hf --loss unfused "
+                             "--kv-groups repeated --checkpoint ops --device meta").split())
+    equal(without_name(p), without_name(plain), "torchtitan and its options")
+    given = profile(*args, "--recipe", "torchtitan", "--checkpoint", "full", "--loss", "native")["model"]["recipe_options"]
+    check("--checkpoint" not in given and "--loss" not in given, f"what is given wins: {given}")
+
+
+def recipes_combine():
+    llama = ["llama", "--kv-heads", 2, "--attention", "math", *META]
+    for given, options in (("torchtune+compile", "--dtype bf16 --swiglu fused --rms-norm fused --rope fused --optimizer adamw-16bit "
+                                                 "--checkpoint full --kv-groups repeated --loss chunked"),
+                           ("hf+compile", "--swiglu fused --rms-norm fused --rope fused --loss f32 --softmax f32 --kv-groups repeated")):
+        for name in (given, "+".join(reversed(given.split("+")))):
+            p = profile(*llama, *(["--dtype", "bf16"] if "hf" in given else []), "--recipe", name)
+            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, options), f"{name}: its options")
+    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl")["model"]
+    check(p["recipe_options"].startswith("--dtype bf16 --optimizer adamw --master-weights --zero 2 --checkpoint full "),
+          f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
+    shown = run("profile", *GPT, "--recipe", "trl+compile").stdout
+    check("\nrecipe trl+compile: --dtype f32 " in shown, f"shown: {shown}")
+    refused(["--recipe ddp+zero1", "what ranks share"], "profile", *GPT, "--dp", 2, "--recipe", "ddp+zero1")
+    refused(["--recipe torchtune+trl+zero1", "torchtune+trl each", "how a program trains"], "profile", *GPT, "--recipe", "zero1+trl+torchtune")
+    refused(["--recipe", "did you mean torchtune"], "profile", *GPT, "--recipe", "compile+torchtun")
+
+
 a_recipe_is_its_options()
 an_option_given_wins()
 liger_fuses()
@@ -361,9 +577,16 @@ f32_shards_are_the_only_ones()
 each_form_has_an_effect()
 the_root_stays_gathered()
 streams_have_what_pytorch_has_there()
+each_unit_is_gathered_and_summed_as_fully_shard_does()
+gradients_wait_for_the_last_microbatch()
+buckets_are_those_of_ddp()
+zero2_has_the_buffer_of_deepspeed()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()
 a_rank_needs_others()
+every_row_holds_somewhere()
+torchtitan_is_twelve_options()
+recipes_combine()
 what_has_no_effect_is_refused()
 done()

@@ -64,6 +64,7 @@ def examples_run_as_they_are_printed():
     commands = re.findall(r"^\.TP\n\\fB(.*)\\fR$", text, re.M)
     equal([command.split()[1] for command in commands], list(HELP), "an example of each verb")
     Path(FOLDER, "notes.txt").write_text(Path(__file__).read_text())
+    Path(FOLDER, "run.log").write_text("max_memory_allocated: 3 GB\n")
     path = {**os.environ, "PATH": f"{Path(MEMTAPE).resolve().parent}:{os.environ['PATH']}"}
     for command in commands:
         check(command in run(command.split()[1], "--help").stdout, f"the help has {command}")

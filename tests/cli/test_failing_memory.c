@@ -248,6 +248,24 @@ static void serve_reports_every_refusal(void **state)
                 json_file);
 }
 
+/* A snapshot and a log, which are read before anything is measured. */
+static void compare_reports_every_refusal(void **state)
+{
+    (void)state;
+    mti_options o;
+    char **words = WORDS("mlp", SMALL_MLP, "--device", "meta", "-q", "--snapshot", base_file);
+    assert_true(mti_options_parse(&o, mti_verb_rules_of(MTI_PROFILE), NULL, 13, words));
+    assert_int_equal(run_silently(mti_profile, &o), MTI_EXIT_OK);
+    mti_options_free(&o);
+    FILE *f = fopen(adapter_file, "w");
+    assert_non_null(f);
+    fputs("{\"a\": {\"max_memory_reserved\": 3000000}}", f);
+    fclose(f);
+    refuse_each(MTI_COMPARE, mti_compare_verb,
+                WORDS(base_file, adapter_file, "mlp", SMALL_MLP, "--json", json_file), json_file);
+    unlink(base_file), unlink(adapter_file);
+}
+
 static void audit_reports_every_refusal(void **state)
 {
     (void)state;
@@ -375,6 +393,7 @@ int main(void)
         cmocka_unit_test(rank_reports_every_refusal),
         cmocka_unit_test(fit_reports_every_refusal),
         cmocka_unit_test(serve_reports_every_refusal),
+        cmocka_unit_test(compare_reports_every_refusal),
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),

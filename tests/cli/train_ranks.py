@@ -96,7 +96,7 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
-GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"])
+GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last", "--rs-buffers", 2])
 SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
 BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
           (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),
@@ -284,7 +284,7 @@ def refusals():
     for words, *own in ((["--batch 4", "--dp 3"], "--dp", 3), (["tensor is 3", "heads"], "--tp", 3, "-b", 3)):
         refused(words, together(3, *SMALL, *own), 2, own)
     for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
-                        (["pipeline times interleave is 2", "layers, 3"], "--pp", 2, "-l", 3),
+                        (["pipeline times interleave is 2", "layers, 1"], "--pp", 2, "-l", 1),
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
                         (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2),
                         (["--tp: ", "--seq 33", "--dropout 0.1", "multiple of 4"], "--tp", 2, "-s", 33),

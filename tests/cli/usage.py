@@ -9,7 +9,7 @@ check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
 refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
 p = run("--help")
 equal(p.returncode, 0, "status of --help")
-for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]:
+for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]:
     check(verb in p.stdout, f"--help lists {verb}")
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")
@@ -47,7 +47,8 @@ refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", 
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
                       "--out-act": ["none", "relu", "sigmoid"], "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
-                      "--optimizer": ["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor", "lion"], "--device": ["cpu", "meta"],
+                      "--optimizer": ["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+                                      "adafactor", "muon", "lion"], "--device": ["cpu", "meta"],
                       "--norm-kind": ["layernorm", "rmsnorm"],
                       "--checkpoint": ["none", "full", "selective", "ops", "every=K", "sqrt"],
                       "--offload": ["none", "cpu", "disk"],

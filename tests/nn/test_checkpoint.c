@@ -19,6 +19,7 @@ typedef enum kind {
     SGD_MOMENTUM,
     ADAFACTOR,
     LION,
+    MUON,
     N_KINDS
 } kind;
 static const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_8BIT};
@@ -39,6 +40,7 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
     assert_non_null(r.model);
     r.optimizer =
         k == LION        ? mt_lion_new(r.model, &(mt_lion_options){.lr = 1e-3})
+        : k == MUON      ? mt_muon_new(r.model, &(mt_muon_options){.lr = 1e-3})
         : k == ADAFACTOR ? mt_adafactor_new(r.model, &(mt_adafactor_options){.lr = 1e-2})
         : k <= ADAMW_8BIT
             ? mt_adamw_new(r.model, &(mt_adamw_options){.lr = 1e-2, .moments = moments[k]})

@@ -189,6 +189,53 @@ static void linears_keep_what_their_adapters_need(void **state)
     assert_int_equal(kept(true, "*.fc", 0.1), x + h + u + TOKENS * D);
 }
 
+/* ---- f32 beside 16 bits ---- */
+
+/* The bits of y = f16(f32(base(x)) + B ((alpha / r) A f32(x))), and what is kept for it. */
+static void adapters_in_f32_compute_in_f32_beside_16_bits(void **state)
+{
+    (void)state;
+    const char *const target[] = {"*.fc"};
+    const mt_lora_options options = {
+        .rank = R, .alpha = 2 * R, .n_targets = 1, .targets = target, .f32_adapters = true};
+    for (int nf4 = 0; nf4 < 2; nf4++) {
+        mt_lora_options o = options;
+        o.base = nf4 ? MT_LORA_NF4 : MT_LORA_KEEP;
+        mt_module *m = mlp(MT_BF16);
+        mtt_ok(mt_lora_add(m, &o, NULL));
+        fill_b(m, "fc.lora_B", 3);
+        mt_tensor *a = weight(m, "fc.lora_A"), *b = weight(m, "fc.lora_B");
+        assert_int_equal(mt_dtype_of(a), MT_F32);
+        assert_int_equal(mt_dtype_of(b), MT_F32);
+        MT_AUTO mt_tensor *x = tokens(MT_BF16);
+        MT_AUTO mt_tensor *base = mt_forward(mt_module_find(m, "fc.base_layer"), x);
+        mt_tensor *sum = mt_cast(base, MT_F32), *h = mt_cast(x, MT_F32);
+        mt_set(&h, mt_linear(h, a, NULL));
+        mt_set(&h, mt_mul_scalar(h, 2));
+        mt_set(&h, mt_linear(h, b, NULL));
+        mt_set(&sum, mt_add(sum, h));
+        mt_set(&sum, mt_cast(sum, MT_BF16));
+        mt_ledger *ledger = mt_ledger_new(device);
+        mtt_ok(mt_ledger_begin(ledger));
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(mt_module_find(m, "fc"), x));
+        mtt_ok(mt_ledger_end(ledger));
+        assert_true(mtt_same_bits(y, sum));
+        assert_int_equal(mt_ledger_bytes(ledger), TOKENS * D * 4 + TOKENS * R * 4);
+        mt_ledger_free(ledger);
+        mtt_ok(step(m, x, NULL));
+        assert_int_equal(mt_dtype_of(mtt_made(mt_grad(a))), MT_F32);
+        mtt_ok(mt_lora_merge(m));
+        assert_int_equal(mt_dtype_of(weight(m, "fc")), MT_BF16);
+        mt_release(sum);
+        mt_release(h);
+        mt_module_free(m);
+    }
+    mt_module *m = mlp(MT_F64);
+    mtt_ok(mt_lora_add(m, &options, NULL));
+    assert_int_equal(mt_dtype_of(weight(m, "fc.lora_A")), MT_F64);
+    mt_module_free(m);
+}
+
 /* ---- NF4 ---- */
 
 static void an_nf4_linear_equals_a_linear_of_dequantized_weights(void **state)
@@ -341,6 +388,7 @@ int main(void)
         mtt_test(gradients_agree_with_central_differences),
         mtt_test(targets_select_linears_by_path),
         mtt_test(linears_keep_what_their_adapters_need),
+        mtt_test(adapters_in_f32_compute_in_f32_beside_16_bits),
         mtt_test(an_nf4_linear_equals_a_linear_of_dequantized_weights),
         mtt_test(codes_changed_before_backward_are_an_error),
         mtt_test(autocast_dequantizes_into_its_dtype),

@@ -151,7 +151,7 @@ static void ranks_adapt_the_linears_that_the_whole_model_would(void **state)
     mt_device *meta = mt_device_open("meta");
     for (int64_t stage = 0; stage < 2; stage++) {
         const mt_parallel h = {.tensor = 2, .pipeline = 2, .stage = stage};
-        mt_module *m = mti_rank_new(meta, &c, &h, 0, &o);
+        mt_module *m = mti_rank_new(meta, &c, &h, 0, &o, NULL);
         const mt_named_tensor *list;
         size_t n, n_a = 0, n_trained = 0;
         mtt_ok(mt_module_params(m, &list, &n));

@@ -109,6 +109,65 @@ static void lion_follows_the_reference(void **state)
     mt_module_free(m);
 }
 
+/* Hidden matrices are Muon's; the embeddings, of which one is the head, norms and biases AdamW's,
+ * with its learning rate. State is in the parameters' type, or in f32 beside masters. */
+static void muon_leaves_to_adamw_what_is_no_hidden_matrix(void **state)
+{
+    (void)state;
+    for (int master = 0; master < 2; master++) {
+        mt_model_config c = {.kind = MT_MODEL_LLAMA,
+                             .hidden = 8,
+                             .heads = 2,
+                             .layers = 1,
+                             .vocab = 11,
+                             .context = 4,
+                             .dtype = MT_BF16};
+        mt_module *m = mt_model_new(device, &c);
+        assert_non_null(m);
+        mt_optimizer *o =
+            mt_muon_new(m, &(mt_muon_options){.lr = 0.02, .adamw_lr = 0.01, .master = master});
+        assert_non_null(o);
+        assert_string_equal(mt_optimizer_kind(o), "muon");
+        const mt_named_tensor *list;
+        size_t n, matrices = 0;
+        mtt_ok(mt_module_params(m, &list, &n));
+        for (size_t i = 0; i < n; i++) {
+            mt_tensor *g = mtt_made(
+                mt_full(device, MT_BF16, mt_rank(list[i].tensor), mt_shape(list[i].tensor), 1));
+            mtt_ok(mt_set_grad(list[i].tensor, g));
+            mt_release(g);
+        }
+        mt_tensor *table = mt_module_param(mt_module_child(m, "wte"), "weight");
+        double *before = mtt_doubles(table);
+        mtt_ok(mt_optimizer_step(o));
+        for (size_t i = 0; i < mt_optimizer_state_count(o); i++) {
+            mt_optimizer_entry e;
+            mtt_ok(mt_optimizer_state(o, i, &e));
+            bool hidden = strstr(e.param, "h.0.") == e.param && !strstr(e.param, "ln_");
+            if (strcmp(e.name, "master")) assert_int_equal(hidden, !strcmp(e.name, "momentum"));
+            matrices += !strcmp(e.name, "momentum");
+            assert_int_equal(mt_dtype_of(e.tensor), master ? MT_F32 : MT_BF16);
+            if (!strcmp(e.param, "wte.weight") && !strcmp(e.name, "master")) {
+                double *after = mtt_doubles(e.tensor); /* AdamW's first step is its lr */
+                for (int k = 0; k < 11 * 8; k++)
+                    assert_true(fabs(before[k] - after[k] - 0.01) < 1e-6);
+                free(after);
+            }
+        }
+        assert_true(matrices >= 5);
+        free(before);
+        mt_optimizer_free(o), mt_module_free(m);
+    }
+    assert_null(mt_muon_new(NULL, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "muon: the options are NULL");
+    mt_module *m = two_params(MT_F32, 1);
+    assert_null(mt_muon_new(m, &(mt_muon_options){.adjust = 2}));
+    mtt_failed(MT_ERR_ARGUMENT, "muon: adjust is 2; need an mt_muon_adjust");
+    assert_null(mt_muon_new(m, &(mt_muon_options){.adamw_lr = -1}));
+    mtt_failed(MT_ERR_ARGUMENT, "muon: adamw_lr is -1; need 0 <= adamw_lr");
+    mt_module_free(m);
+}
+
 static double root_mean_square(const double *x, int n)
 {
     double sum = 0;
@@ -279,9 +338,13 @@ static void sgd_follows_the_reference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(adamw_follows_the_reference),         mtt_test(lion_follows_the_reference),
-        mtt_test(adafactor_follows_the_reference),     mtt_test(adafactor_keeps_rows_and_columns),
-        mtt_test(adafactor_refuses_what_it_cannot_do), mtt_test(sgd_follows_the_reference),
+        mtt_test(adamw_follows_the_reference),
+        mtt_test(lion_follows_the_reference),
+        mtt_test(adafactor_follows_the_reference),
+        mtt_test(adafactor_keeps_rows_and_columns),
+        mtt_test(adafactor_refuses_what_it_cannot_do),
+        mtt_test(sgd_follows_the_reference),
+        mtt_test(muon_leaves_to_adamw_what_is_no_hidden_matrix),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

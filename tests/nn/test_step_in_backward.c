@@ -106,6 +106,10 @@ static mt_optimizer *adamw_8bit(mt_module *m)
 {
     return mt_adamw_new(m, &(mt_adamw_options){.lr = 1e-2, .moments = MT_MOMENTS_8BIT});
 }
+static mt_optimizer *adamw_fp8(mt_module *m)
+{
+    return mt_adamw_new(m, &(mt_adamw_options){.lr = 1e-2, .moments = MT_MOMENTS_TORCHAO_FP8});
+}
 static mt_optimizer *adafactor(mt_module *m)
 {
     return mt_adafactor_new(m, &(mt_adafactor_options){.lr = 1e-2, .weight_decay = 0.1});
@@ -113,6 +117,10 @@ static mt_optimizer *adafactor(mt_module *m)
 static mt_optimizer *lion(mt_module *m)
 {
     return mt_lion_new(m, &(mt_lion_options){.lr = 1e-3, .weight_decay = 0.1, .master = true});
+}
+static mt_optimizer *muon(mt_module *m)
+{
+    return mt_muon_new(m, &(mt_muon_options){.lr = 1e-2, .weight_decay = 0.1});
 }
 static mt_optimizer *momentum(mt_module *m)
 {
@@ -125,10 +133,11 @@ static size_t bytes_of(const mt_tensor *t) { return mt_storage_of(t).allocated; 
 static void the_bits_are_those_of_a_step_after_backward(void **state)
 {
     (void)state;
-    mt_optimizer *(*const make[])(mt_module *) = {adamw, adamw_8bit, adafactor, lion, momentum};
+    mt_optimizer *(*const make[])(mt_module *) = {adamw, adamw_8bit, adamw_fp8, adafactor,
+                                                  lion,  muon,       momentum};
     static const char *const checkpoints[] = {NULL, "full"};
     static const mt_dtype dtypes[] = {MT_F32, MT_BF16};
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < 7; k++)
         for (int c = 0; c < 2; c++)
             for (int d = 0; d < 2; d++) {
                 run after = train(dtypes[d], checkpoints[c], make[k], false);

@@ -36,6 +36,7 @@ static const mt_parallel layouts[] = {
     {.data = 4, .zero = 1},
     {.data = 5, .zero = 2},
     {.data = 5, .zero = 3},
+    {.data = 4, .zero = 3, .replicas = 2},
     {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
     {.tensor = 2, .data = 3, .zero = 3},
     {.context = 2, .data = 2, .zero = 1},

@@ -81,13 +81,18 @@ static void ranks_beside_weights_in_4_bits_follow_one_process(void **state)
                 follows_one_process(i, k % 2 ? &in_4_bits : &in_4_bits_twice, &splits[k], "full");
 }
 
-/* A tied weight is frozen: nothing is added in another order, at stage 3 neither. */
+/* A tied weight is frozen: nothing is added in another order, at stage 3 neither. The first model
+ * once more in 16 bits, beside which adapters are f32. */
 static void zero_has_the_bits_of_plain_data_parallelism(void **state)
 {
     (void)state;
-    for (int i = 0; i < MTT_MODELS; i++) {
-        mtt_training plain = {.config = &mtt_models[i],
-                              .lora = &everywhere,
+    static const mt_lora_options in_f32 = {.rank = 4, .alpha = 8, .f32_adapters = true};
+    mt_model_config narrow = mtt_models[0];
+    narrow.dtype = MT_BF16;
+    for (int i = 0; i <= MTT_MODELS; i++) {
+        const bool all = i < MTT_MODELS;
+        mtt_training plain = {.config = all ? &mtt_models[i] : &narrow,
+                              .lora = all ? &everywhere : &in_f32,
                               .parallel.data = 4,
                               .max_norm = MAX_NORM};
         mtt_train(&plain);

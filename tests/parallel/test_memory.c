@@ -81,13 +81,16 @@ static void measure_one_rank(mt_comm *world, void *user)
     MTT_NEED(sent(&counted) ==
              mt_comm_sent(w.parallel.tensor_comm) + mt_comm_sent(w.parallel.context_comm) +
                  mt_comm_sent(w.parallel.data_comm) + mt_comm_sent(w.parallel.pipeline_comm) +
-                 mt_comm_sent(w.parallel.ends_comm));
+                 mt_comm_sent(w.parallel.ends_comm) + mt_comm_sent(w.parallel.shard_comm) +
+                 mt_comm_sent(w.parallel.replica_comm) + mt_comm_sent(w.parallel.reshard_comm));
     mti_measurement_free(&a);
     mti_measurement_free(&b);
     mt_device_release(cpu);
     mt_device_release(meta);
     mt_parallel_close(&w.parallel);
 }
+
+static unsigned only; /* these models; 0: all */
 
 /* Every model under three kinds of checkpoints, in the short form one in turn, with adapters of
  * this rank (0: none). -> ranks */
@@ -96,7 +99,7 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
     static const char *const checkpoints[] = {"none", "full", "selective"};
     int64_t ranks = 0;
     for (int i = 0; i < MTT_MODELS; i++)
-        for (size_t k = 0; k < n_splits; k++)
+        for (size_t k = 0; (!only || only >> i & 1) && k < n_splits; k++)
             for (int c = 0; c < 3; c++) {
                 if (!mtt_long() && (i + (int)k + c) % 3) continue;
                 mti_workload w = {.config = model(i, layers),
@@ -123,21 +126,25 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
 static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
-    static const mt_parallel splits[] = {{.tensor = 2},
-                                         {.tensor = 4, .sequence = true},
-                                         {.tensor = 2, .sequence = true, .microbatches = 2},
-                                         {.tensor = 2, .data = 2, .zero = 1},
-                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
-                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
-                                         {.data = 2},
-                                         {.data = 2, .zero = 1},
-                                         {.data = 2, .zero = 2, .microbatches = 2},
-                                         {.data = 2, .zero = 3},
-                                         {.data = 3, .zero = 1, .microbatches = 2},
-                                         {.data = 3, .zero = 2},
-                                         {.data = 3, .zero = 3},
-                                         {.data = 2, .reduce = MT_REDUCE_AFTER},
-                                         {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.tensor = 4, .sequence = true},
+        {.tensor = 2, .sequence = true, .microbatches = 2},
+        {.tensor = 2, .data = 2, .zero = 1},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
+        {.data = 2},
+        {.data = 2, .zero = 1},
+        {.data = 2, .zero = 2, .microbatches = 2},
+        {.data = 2, .zero = 3},
+        {.data = 3, .zero = 1, .microbatches = 2},
+        {.data = 3, .zero = 2},
+        {.data = 3, .zero = 3},
+        {.data = 2, .reduce = MT_REDUCE_AFTER},
+        {.data = 2, .buckets = MT_BUCKETS_COPIED},
+        {.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000},
+        {.data = 3, .microbatches = 2, .buckets = MT_BUCKETS_VIEWS, .bucket_bytes = 30000},
+        {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2, 0);
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
@@ -171,11 +178,39 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
         {.tensor = 2, .sequence = true, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
         {.context = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD},
-        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD}};
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD, .reshard = MT_RESHARD_NEVER},
+        {.data = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2, .reduce_inputs = 2},
+        {.data = 4, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT, .replicas = 2},
+        {.tensor = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2},
+        {.data = 2,
+         .zero = 3,
+         .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_REDUCE_LAST,
+         .microbatches = 3},
+        {.data = 1, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
                   ranks, (long long)n_equal);
+}
+
+/* Of the models whose head has a weight of its own. */
+static void every_rank_that_groups_the_ends_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const unsigned grouped = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS;
+    const mt_parallel splits[] = {
+        {.data = 2, .zero = 3, .fsdp = grouped},
+        {.data = 4, .zero = 3, .fsdp = grouped, .replicas = 2, .reduce_inputs = 3},
+        {.data = 4, .zero = 3, .fsdp = grouped, .reshard = 2, .microbatches = 2},
+        {.data = 3, .zero = 3, .fsdp = grouped, .reshard = MT_RESHARD_ALWAYS},
+        {.context = 2, .zero = 3, .fsdp = grouped | MT_FSDP_REDUCE_LAST, .microbatches = 3}};
+    n_equal = 0;
+    only = 1u << MTT_GPT_UNTIED | 1u << MTT_LLAMA;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
+    only = 0;
+    print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
+                  (long long)n_equal);
 }
 
 static void every_stage_takes_what_was_predicted_for_it(void **state)
@@ -283,6 +318,7 @@ int main(void)
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_piece_of_sequences_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_that_gathers_blocks_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_rank_that_groups_the_ends_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_stage_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_with_adapters_takes_what_was_predicted_for_it),
         cmocka_unit_test(microbatches_are_as_many_as_change_anything),

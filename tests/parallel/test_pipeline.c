@@ -85,6 +85,24 @@ static void a_pipeline_has_the_bits_of_one_process(void **state)
             }
 }
 
+/* 5 layers in stages of 2, 2 and 1, or in parts of 2, 1, 1 and 1. */
+static void stages_of_different_lengths_have_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {{.pipeline = 3, .microbatches = 1},
+                                         {.pipeline = 2, .interleave = 2, .microbatches = 2},
+                                         {.pipeline = 3, .microbatches = 4}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            if (!mtt_is_taken((size_t)i, k)) continue;
+            mt_model_config c = model(i, 0.2);
+            c.layers = 5;
+            bool in_turns = mtt_is_tied(i) && splits[k].microbatches > 1;
+            follows_one_process(i, &c, &splits[k], k ? "every=2" : NULL, 0,
+                                in_turns ? MTT_ROUNDING : 0);
+        }
+}
+
 /* In f64, in which nothing but a wrong sum is more than this away; the largest seen was 5.4e-16. */
 #define BOUND 1e-12
 
@@ -248,6 +266,7 @@ int main(void)
         cmocka_unit_test(a_refused_request_while_draws_are_counted_is_reported),
         cmocka_unit_test(every_stage_has_the_loss_of_a_batch_that_is_not_learnt_from),
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_process),
+        cmocka_unit_test(stages_of_different_lengths_have_the_bits_of_one_process),
         cmocka_unit_test(a_pipeline_of_divided_layers_and_batches_follows_one_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

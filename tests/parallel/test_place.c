@@ -24,6 +24,30 @@ static void is(const mt_comm *comm, int64_t ranks, int64_t rank)
     MTT_NEED(comm && group.ranks == ranks && group.rank == rank);
 }
 
+/* Neighbours have the other shards, in each of 3 groups. */
+static void check_shards(mt_comm *world, void *user)
+{
+    (void)user;
+    mt_parallel h = {.context = 2, .data = 6, .zero = 3, .replicas = 3, .reshard = 2};
+    const int64_t rank = mt_comm_group(world).rank;
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    is(h.data_comm, 12, rank);
+    is(h.shard_comm, 4, rank % 4);
+    is(h.replica_comm, 3, rank / 4);
+    is(h.reshard_comm, 2, rank % 2);
+    mt_parallel_close(&h);
+    MTT_NEED(!h.shard_comm && !h.replica_comm && !h.reshard_comm);
+    h.replicas = 5;
+    MTT_NEED(mt_parallel_place(&h, world) == MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "replicas is 5", "divisor of data times context, 12");
+}
+
+static void replicas_of_shards_know_both_of_their_groups(void **state)
+{
+    (void)state;
+    mtt_as_ranks(12, check_shards, NULL);
+}
+
 static void check_groups(mt_comm *world, void *user)
 {
     (void)user;
@@ -107,6 +131,7 @@ static void another_number_of_ranks_and_anothers_comm_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replicas_of_shards_know_both_of_their_groups),
         cmocka_unit_test(tensor_ranks_are_neighbours_then_come_context_ranks_data_ranks_stages),
         cmocka_unit_test(each_group_has_the_ranks_that_differ_in_one_way),
         cmocka_unit_test(another_number_of_ranks_and_anothers_comm_are_refused),

@@ -14,7 +14,7 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.tensor = 3}, 0, {"tensor is 3", "heads, 4"}},
         {{.tensor = 8}, 2, {"tensor is 8", "kv_heads, 4"}},
         {{.tensor = -1}, 0, {"tensor is -1", "need 1"}},
-        {{.pipeline = 3}, 0, {"pipeline times interleave is 3", "layers, 4"}},
+        {{.pipeline = 5}, 0, {"pipeline times interleave is 5", "layers, 4"}},
         {{.pipeline = 2, .interleave = 4}, 0, {"pipeline times interleave is 8", "layers, 4"}},
         {{.interleave = 2}, 0, {"interleave is 2", "2 stages or more"}},
         {{.pipeline = 2, .interleave = 2, .microbatches = 3}, 0, {"pipeline is 2", "microbatches"}},
@@ -22,6 +22,17 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.zero = 4}, 0, {"zero is 4", "0 to 3"}},
         {{.data = 1ll << 40}, 0, {"data is", "1048576"}},
         {{.microbatches = -2}, 0, {"microbatches is -2", "need 1"}},
+        {{.data = 4, .zero = 3, .replicas = 3}, 0, {"replicas is 3", "data times context, 4"}},
+        {{.data = 4, .zero = 2, .replicas = 2}, 0, {"2 replicas", "need stage 3"}},
+        {{.data = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 3}, 0, {"reshard is 3", "4"}},
+        {{.data = 4, .zero = 3, .reshard = MT_RESHARD_NEVER}, 0, {"reshard -2", "blocks"}},
+        {{.data = 4, .zero = 3, .fsdp = MT_FSDP_REDUCE_LAST}, 0, {"fsdp is 128", "blocks"}},
+        {{.data = 2, .zero = 3, .fsdp = MT_FSDP_TORCHTITAN_GROUPED & ~48u},
+         0,
+         {"a gpt", "its own"}},
+        {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = MT_RESHARD_NEVER},
+         0,
+         {"reshard is never", "pipeline 1"}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (mt_parallel_check(&bad[i].split, &mtt_small_models[bad[i].model]) == MT_OK)
@@ -74,10 +85,18 @@ static void every_refused_request_for_memory_is_reported(void **state)
         {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .data = 3, .zero = 2},
         {.tensor = 2, .sequence = true, .data = 3, .zero = 3},
-        {.data = 3, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST}};
+        {.data = 3, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.data = 4,
+         .zero = 3,
+         .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS | MT_FSDP_F32_SHARDS,
+         .replicas = 2,
+         .reshard = 2,
+         .reduce_inputs = 2},
+        {.data = 1, .zero = 3, .fsdp = MT_FSDP_PYTORCH | MT_FSDP_REDUCE_LAST, .microbatches = 2}};
     mt_model_config c = mtt_small_models[0];
     c.layers = 4, c.dtype = MT_BF16;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        c.untied = splits[i].fsdp & MT_FSDP_GROUP_ENDS;
         bool done = false;
         for (uint64_t n = 1; !done; n += n < 400 ? 1 : 37) {
             mt_device *meta = mt_device_open("meta");

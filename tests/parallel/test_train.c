@@ -20,9 +20,11 @@ static mt_model_config with_dropout(int model)
 }
 
 /* Of a division, beside one process with as many microbatches. */
-static void follows_one_process(int model, const mt_parallel *split)
+static void loss_follows_one_process(int model, mt_loss_form loss, const mt_parallel *split)
 {
-    mtt_training alone = {.config = &mtt_models[model], .parallel = *split, .max_norm = MAX_NORM};
+    mt_model_config c = mtt_models[model];
+    c.ops.loss = loss;
+    mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
     mtt_training t = alone;
     mtt_train_alone(&alone);
     assert_true(alone.losses[mtt_steps() - 1] <
@@ -30,6 +32,29 @@ static void follows_one_process(int model, const mt_parallel *split)
     mtt_train(&t);
     mtt_show(mtt_model_names[model], split, mtt_difference(&alone, &t), "one process");
     assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+}
+
+static void follows_one_process(int model, const mt_parallel *split)
+{
+    loss_follows_one_process(model, MT_LOSS_NATIVE, split);
+}
+
+static void each_form_of_the_loss_follows_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.data = 2, .zero = 3},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.pipeline = 2, .tensor = 2, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (mt_loss_form loss = MT_LOSS_LSE; loss <= MT_LOSS_UNFUSED; loss++)
+            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+                bool bert = mtt_models[i].kind == MT_MODEL_BERT;
+                if (!mtt_is_taken((size_t)i + k, (size_t)loss)) continue;
+                if (!bert || loss != MT_LOSS_CHUNKED) loss_follows_one_process(i, loss, &splits[k]);
+            }
 }
 
 static void data_parallel_ranks_follow_one_process(void **state)
@@ -113,15 +138,40 @@ static void gathering_ahead_has_the_bits_of_gathering_by_module(void **state)
         }
 }
 
-/* Whatever else is divided, recomputed or scaled: when gradients are summed changes no bit. */
+/* How gradients are summed, with whatever else is divided, recomputed or scaled. */
+typedef struct summing {
+    mt_parallel split;
+    const char *checkpoint;
+    double scale;
+} summing;
+
+/* Summed the other way, the losses have the same bits. */
+static void changes_no_bit(const summing *cases, size_t n, mt_reduce_time other)
+{
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < n; k++) {
+            if (!mtt_is_taken((size_t)i, k)) continue;
+            mt_model_config c = mtt_models[i];
+            c.layers = 4;
+            mtt_training t = {.config = &c,
+                              .parallel = cases[k].split,
+                              .checkpoint = cases[k].checkpoint,
+                              .scale = cases[k].scale,
+                              .max_norm = MAX_NORM};
+            mtt_training after = t;
+            after.parallel.buckets = MT_BUCKETS_NONE;
+            after.parallel.reduce_bucket = 0;
+            after.parallel.reduce = other;
+            mtt_train(&t);
+            mtt_train(&after);
+            assert_memory_equal(t.losses, after.losses, sizeof after.losses);
+        }
+}
+
 static void summing_in_backward_has_the_bits_of_summing_after(void **state)
 {
     (void)state;
-    static const struct {
-        mt_parallel split;
-        const char *checkpoint;
-        double scale;
-    } cases[] = {
+    static const summing cases[] = {
         {{.data = 2}, "full", 0},
         {{.data = 3, .microbatches = 3}, NULL, 64},
         {{.data = 4, .zero = 1}, "selective", 0},
@@ -130,22 +180,36 @@ static void summing_in_backward_has_the_bits_of_summing_after(void **state)
         {{.tensor = 2, .sequence = true, .data = 2}, "ops", 0},
         {{.data = 2, .pipeline = 2, .microbatches = 4}, NULL, 0},
         {{.data = 2, .zero = 1, .pipeline = 2, .interleave = 2, .microbatches = 4}, "full", 64}};
-    for (int i = 0; i < MTT_MODELS; i++)
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-            if (!mtt_is_taken((size_t)i, k)) continue;
-            mt_model_config c = mtt_models[i];
-            c.layers = 4;
-            mtt_training in_backward = {.config = &c,
-                                        .parallel = cases[k].split,
-                                        .checkpoint = cases[k].checkpoint,
-                                        .scale = cases[k].scale,
-                                        .max_norm = MAX_NORM};
-            mtt_training after = in_backward;
-            after.parallel.reduce = MT_REDUCE_AFTER;
-            mtt_train(&in_backward);
-            mtt_train(&after);
-            assert_memory_equal(in_backward.losses, after.losses, sizeof after.losses);
-        }
+    changes_no_bit(cases, sizeof cases / sizeof *cases, MT_REDUCE_AFTER);
+}
+
+/* Elements are summed in the order of the ranks, whatever lies beside them. */
+static void buckets_have_the_bits_of_single_gradients(void **state)
+{
+    (void)state;
+    static const summing cases[] = {
+        {{.data = 2, .buckets = MT_BUCKETS_COPIED, .bucket_bytes = 1}, "full", 0},
+        {{.data = 3, .microbatches = 2, .buckets = MT_BUCKETS_VIEWS, .bucket_bytes = 5000}, 0, 64},
+        {{.context = 2, .data = 2, .buckets = MT_BUCKETS_VIEWS}, NULL, 0},
+        {{.tensor = 2, .data = 2, .buckets = MT_BUCKETS_COPIED, .bucket_bytes = 9000}, "ops", 0},
+        {{.data = 2,
+          .pipeline = 2,
+          .microbatches = 4,
+          .buckets = MT_BUCKETS_VIEWS,
+          .bucket_bytes = 20000},
+         NULL,
+         0},
+        {{.data = 2, .zero = 2, .reduce_bucket = 1 << 20}, "full", 0},
+        {{.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000}, NULL, 64},
+        {{.tensor = 2,
+          .data = 2,
+          .pipeline = 2,
+          .microbatches = 2,
+          .zero = 2,
+          .reduce_bucket = 500},
+         NULL,
+         0}};
+    changes_no_bit(cases, sizeof cases / sizeof *cases, MT_REDUCE_IN_BACKWARD);
 }
 
 static mt_status drop_gradient(void *user, mt_tensor *leaf)
@@ -316,7 +380,9 @@ static void every_refused_request_for_memory_is_reported(void **state)
                             {.zero = 1},
                             {.zero = 2},
                             {.zero = 3},
-                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1}};
+                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1},
+                            {.data = 2, .buckets = MT_BUCKETS_VIEWS},
+                            {.data = 2, .zero = 2, .reduce_bucket = 3000}};
     for (int zero = 0; zero <= 3; zero++)
         splits[zero] = (mt_parallel){
             .tensor = 2, .sequence = true, .context = 2, .data = 3, .zero = zero, .data_rank = 2};
@@ -418,7 +484,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
+        cmocka_unit_test(each_form_of_the_loss_follows_one_process),
         cmocka_unit_test(summing_in_backward_has_the_bits_of_summing_after),
+        cmocka_unit_test(buckets_have_the_bits_of_single_gradients),
         cmocka_unit_test(backward_sums_all_that_it_completes),
         cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
         cmocka_unit_test(ranks_with_pieces_of_sequences_follow_one_process),

@@ -97,6 +97,10 @@ DIFFERENCES = {
         "other", "m e",
         lambda e, m: m * e,
         "To compute the logits again takes both."),
+    "linear cross-entropy, early": Difference(
+        "output product and cross-entropy with gradients made in forward: for each that is wanted, of n elements", "n e",
+        lambda e, n: n * e,
+        "PyTorch's F.linear_cross_entropy in chunks has them, too, but not among its saved tensors."),
     "copied result": Difference(
         "what keeps n elements of a result, which lies in a storage of s, after a `contiguous` or "
         "`reshape` that must copy in PyTorch alone; in memtape alone: with the other sign",
@@ -162,9 +166,16 @@ AUTOCAST = (
     "ones. memtape divides within the optimizer's pass, in f32, whatever the gradients' type.",
     "- AdamW with `MT_MOMENTS_NARROW` keeps m and v in a parameter's 16 bits, as PyTorch does, so bytes are equal. It "
     "computes in f32 and rounds once, after the step; PyTorch rounds after every operation, so values differ.",
+    "- AdamW with `MT_MOMENTS_TORCHAO_8BIT`, `_FP8` and `_4BIT` has torchao's states in bytes, "
+    "its rule of which are in codes, and the room that its compiled step takes "
+    "(`tests/parity/torchao.py`). Codes, scales and table are one tensor, "
+    "where torchao has three; in 8 bits codes are numbered otherwise.",
     "- `mt_adafactor_new` has torch.optim.Adafactor's steps, and state of the same names, shapes, dtypes and bytes "
     "(`tests/parity/adafactor.py`). In 16 bits it, too, computes in f32 and rounds once. With an f32 master the state is "
     "f32, as PyTorch's is of f32 parameters; gradients in f32 beside 16-bit parameters leave it in 16 bits.",
+    "- `mt_muon_new` has torch.optim.Muon's steps, state and temporaries, byte for byte (`tests/parity/muon.py`), "
+    "for matrices, and AdamW's for vectors, embeddings and the head, which PyTorch leaves to an optimizer of the user's. "
+    "Its products in bf16 are as far from those in f64 as PyTorch's are, and not the same bits.",
     "- `mt_lion_new` has the steps of Chen et al. 2023, algorithm 2, with decoupled weight decay. PyTorch has no Lion to "
     "compare with; in 16 bits it, too, computes in f32 and rounds once, and its state is f32.",
 )

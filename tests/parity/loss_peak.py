@@ -4,7 +4,6 @@
 import json
 import subprocess
 import sys
-import weakref
 
 try:
     import torch
@@ -12,34 +11,10 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from lifetimes import Lifetimes
 
 ROWS, CLASSES = 64, 4096
-
-
-class Lifetimes(TorchDispatchMode):
-    """Counts the bytes of all storages that ops return, until they are freed."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen, self.now, self.peak = set(), 0, 0
-
-    def forget(self, key, bytes):
-        self.seen.discard(key)
-        self.now -= bytes
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for t in tree_leaves(out):
-            storage = t.untyped_storage() if isinstance(t, torch.Tensor) else None
-            if storage is None or storage._cdata in self.seen:
-                continue
-            self.seen.add(storage._cdata)
-            self.now += storage.nbytes()
-            weakref.finalize(storage, self.forget, storage._cdata, storage.nbytes())
-        self.peak = max(self.peak, self.now)
-        return out
 
 
 def theirs():

@@ -36,7 +36,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "model_config_from_json": (I, TEXT, P), "model_config_from_hf": (I, TEXT, P, P, SIZE),
     "model_config_to_json": (I, P, P, SIZE),
     "model_new": (P, P, P), "module_free": (None, P),
-    "module_params": (I, P, P, P), "forward": (P, P, P),
+    "module_params": (I, P, P, P), "module_zero_grad": (I, P), "forward": (P, P, P),
     "autocast_begin": (I, I), "autocast_end": (I,),
 }
 

@@ -73,6 +73,7 @@ static json_t *schema_for(const char *verb)
                                 .workload = (const void *)zeros};
     const mti_serve_report serve = {.workload = (const void *)zeros};
     const mti_training training = {.workload = (const void *)zeros, .figures = (const void *)zeros};
+    const mti_compared compared = {.runs = {{.what = ""}}};
     const mti_profile_object profile = {.profile = (const void *)zeros};
     if (!strcmp(verb, "profile"))
         return json_pack("{s:[o,o]}", "anyOf", object_of(mti_describe_profile, &profile),
@@ -86,9 +87,13 @@ static json_t *schema_for(const char *verb)
         const char *verb;
         mti_describe *describe;
         const void *blank;
-    } all[] = {{"plan", mti_describe_plan, &plan},   {"sweep", mti_describe_sweep, zeros},
-               {"fit", mti_describe_fit, &fit},      {"serve", mti_describe_serve, &serve},
-               {"ranks", mti_describe_ranks, zeros}, {"audit", mti_describe_audits, zeros}};
+    } all[] = {{"plan", mti_describe_plan, &plan},
+               {"sweep", mti_describe_sweep, zeros},
+               {"fit", mti_describe_fit, &fit},
+               {"serve", mti_describe_serve, &serve},
+               {"compare", mti_describe_compared, &compared},
+               {"ranks", mti_describe_ranks, zeros},
+               {"audit", mti_describe_audits, zeros}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(verb, all[i].verb)) return object_of(all[i].describe, all[i].blank);
     return NULL;

@@ -24,6 +24,9 @@ SMALL = Path(tempfile.mkdtemp()) / "gpus.json"
 SMALL.write_text('{"h100": {"memory": "2MB"}}')
 GPT = ["gpt", "-l", 2, "-d", 32, "-a", 2, "-b", 2, "-s", 16, "--vocab", 50]
 META = ["--device", "meta"]
+SNAPSHOT, LOG = SMALL.parent / "measured.pickle", SMALL.parent / "measured.log"
+run("profile", *GPT, *META, "-q", "--snapshot", SNAPSHOT)
+LOG.write_text("step: 1 memory: 42.08GiB(44.27%)\nmax_memory_allocated: 3 GB\n")
 # Commands with their exit status.
 RUNS = {
     "profile": [
@@ -33,7 +36,7 @@ RUNS = {
         ([*GPT, "--amp", "f16", "--optimizer", "adamw", "--loss-scale", "dynamic"], 0),
         ([*GPT, *META, "--lora-rank", 3, "--qlora", "--checkpoint", "ops"], 0),
         ([*GPT, *META, "--tp", 2, "--sp", "--pp", 2, "--interleave", 1, "--dp", 3, "--zero", 2], 0),
-        ([*GPT, *META, "--gemm-workspace", "1MiB", "--scratch", "cpu"], 0), ([*GPT, *META, "--recipe", "fsdp2", "--dp", 2, "--timeline"], 0),
+        (["gpt", "-l", 2, *META, "--outside"], 0), ([*GPT, *META, "--gemm-workspace", "1MiB", "--scratch", "cpu"], 0), ([*GPT, *META, "--recipe", "fsdp2", "--dp", 2, "--timeline"], 0),
         (["llama", "-l", 2, "-a", 4, "--kv-heads", 2, "--attention", "math", "--dtype", "bf16", "--recipe", "hf", *META], 0),
         (["llama", "-l", 2, "--loss", "fused", "--checkpoint", "sqrt", *META], 0), (["bert", "-l", 2, *META], 0),
         (["gpt", "-l", 3, "-d", 64, "-a", 2, "-b", 8, "-s", 128, "--capacity", "13MB", "--timeline", *META], 1),
@@ -51,10 +54,11 @@ RUNS = {
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0, "--keep-aside", 0], 1)],
     "serve": [(["gpt", "-l", 2, "--gpu", "h100", "--capacity", "30MiB"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
+    "compare": [([SNAPSHOT, LOG, *GPT], 0), ([SNAPSHOT, "mlp", "--checkpoint", "full"], 0)],
     "ranks": [([], 0)],
     "audit": [([], 0), (["dropout"], 0)],
 }
-PAGES = {"profile": ("profile-json.md", lambda key: not key.startswith("rows")), "plan": ("plan-json.md", None),
+PAGES = {"profile": ("profile-json.md", lambda key: not key.startswith("rows")), "plan": ("plan-json.md", None), "compare": ("compare.md", None),
          "sweep": ("profile-json.md", lambda key: key.startswith("rows"))}
 
 
@@ -71,8 +75,9 @@ def pretty(value, indent=0):
     if len(line) + indent <= 110 or not isinstance(value, (dict, list)):
         return line
     before = " " * (indent + 2)
-    if isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return "\n".join(textwrap.wrap(line, 118, subsequent_indent=before))
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):  # in lines that end between two of them
+        whole = json.dumps([v.replace(" ", "\0") for v in value]).replace("\\u0000", "\0")
+        return "\n".join(textwrap.wrap(whole, 118, subsequent_indent=before, break_on_hyphens=False)).replace("\0", " ")
     parts = [f"{json.dumps(k)}: {pretty(v, indent + 2)}" for k, v in value.items()] if isinstance(value, dict) else \
         [pretty(v, indent + 2) for v in value]
     brackets = "{}" if isinstance(value, dict) else "[]"
@@ -112,6 +117,10 @@ def leaves(schema, whole, path=""):
         yield path
 
 
+if "--write" in sys.argv:
+    for verb in [*RUNS, "train"]:
+        (FOLDER / f"{verb}.schema.json").write_text(made(verb))
+    sys.exit()
 SCHEMAS = {verb: json.loads((FOLDER / f"{verb}.schema.json").read_text()) for verb in [*RUNS, "train"]}
 
 
@@ -171,7 +180,7 @@ def keys_are_those_documented():
     for verb, (page, belongs) in PAGES.items():
         found = set(leaves(SCHEMAS[verb], SCHEMAS[verb]))
         wanted = {key for key in documented_keys(page) if not belongs or belongs(key)}
-        if verb == "plan":  # its model is a profile's
+        if verb in ("plan", "compare"):  # their model is a profile's
             found = {key for key in found if not key.startswith("model.")}
         if verb == "sweep":
             found.discard("schema")
@@ -184,10 +193,6 @@ def pages_name_their_schemas():
         check(re.search(rf"schema/{verb}\.schema\.json", text), f"no page refers to the schema of {verb}")
 
 
-if "--write" in sys.argv:
-    for verb in SCHEMAS:
-        (FOLDER / f"{verb}.schema.json").write_text(made(verb))
-    sys.exit()
 for test in [files_are_those_that_the_program_makes, outputs_are_valid, objects_of_ranks_that_train_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
     test()
 done()

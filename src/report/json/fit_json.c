@@ -120,6 +120,8 @@ void mti_describe_fit(mti_fields *f, const void *report)
     mti_field_int(f, "seq", r->seq);
     mti_field_size(f, "capacity", r->capacity);
     mti_field_size(f, "kept_aside", r->gpu.memory - r->capacity);
+    mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
+                     &p->outside);
     mti_field_size(f, "host_memory", r->host_memory);
     mti_field_text(f, "stack", stack);
     mti_field_object(mti_null_unless(f, p->other && p->other->recipe), "other_stack",

@@ -1,4 +1,5 @@
 /* profile_json.c: the object that docs/profile-json.md describes, key by key. */
+#include <limits.h>
 #include <math.h>
 #include "memtrack/range.h"
 #include "parallel/parallel.h"
@@ -262,6 +263,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_bool(f, "step_in_backward", o->step_in_backward);
     mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
+    mti_field_bool(f, "f32_adapters", o->f32_adapters);
     mti_field_bool(f, "qlora", o->qlora);
     mti_field_bool(f, "qlora_double", o->qlora_double);
 }
@@ -273,12 +275,22 @@ static void describe_parallel(mti_fields *f, const void *profile)
     const mti_profile_result *p = profile;
     const mt_parallel *h = &p->workload.parallel;
     const mti_measurement *m = &p->measured;
+    char reshard[32];
     mti_describe_place(f, &p->workload);
     mti_field_bool(f, "f32_shards", h->fsdp & MT_FSDP_F32_SHARDS);
     mti_field_bool(f, "f32_reduce", mti_fsdp_has(h, MT_FSDP_F32_REDUCE));
     mti_field_bool(f, "keep_root", h->fsdp & MT_FSDP_KEEP_ROOT);
     mti_field_name(f, "gather", &mti_gather_units, mti_gather_unit(h));
     mti_field_bool(f, "keep_last", h->fsdp & MT_FSDP_KEEP_LAST);
+    mti_field_bool(f, "group_ends", h->fsdp & MT_FSDP_GROUP_ENDS);
+    mti_field_bool(f, "reduce_last", h->fsdp & MT_FSDP_REDUCE_LAST);
+    mti_field_text(f, "reshard", mti_reshard_text(h->reshard, reshard, sizeof reshard));
+    mti_field_range(f, "replicas", h->replicas ? h->replicas : 1, 1, INT_MAX);
+    mti_field_range(f, "rs_buffers", h->reduce_inputs ? h->reduce_inputs : 1, 1, INT_MAX);
+    mti_field_name(f, "buckets", &mti_bucket_forms, (int)h->buckets);
+    mti_field_size(mti_null_unless(f, h->buckets), "bucket_bytes",
+                   h->bucket_bytes ? h->bucket_bytes : MTI_BUCKET_BYTES);
+    mti_field_int(mti_null_unless(f, h->reduce_bucket), "reduce_bucket", h->reduce_bucket);
     mti_field_int(f, "layers", m->layers);
     mti_field_int(f, "in_flight", m->in_flight);
     mti_field_size(f, "gradients", m->grad_bytes);
@@ -328,6 +340,8 @@ void mti_describe_profile(mti_fields *f, const void *at)
     put_left(f, &p->left);
     mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
     mti_field_object(f, "peak", mti_describe_peak, m);
+    mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
+                     &p->outside);
     mti_field_formula(f, &p->formula);
     mti_field_flops(f, &m->flops);
     mti_field_null(f, "out_of_memory");

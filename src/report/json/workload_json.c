@@ -23,6 +23,7 @@ static void describe_ops(mti_fields *f, const void *config)
     mti_field_name(mti_null_unless(f, grouped), "kv_groups", &mti_kv_groupings,
                    (int)ops->kv_groups);
     mti_field_name(mti_null_unless(f, whole), "loss", &mti_loss_forms, (int)ops->loss);
+    mti_field_name(f, "linear", &mti_linear_forms, (int)ops->linear);
 }
 
 /* What few models have: no key without it. */
@@ -76,8 +77,8 @@ void mti_describe_model(mti_fields *f, const void *workload)
     mti_field_bool(mti_null_unless(f, attends), "causal", c.causal);
     mti_field_text(f, "dtype", mt_dtype_name(c.dtype));
     mti_field_object(f, "ops", describe_ops, &c);
-    mti_field_text(mti_null_unless(f, w->recipe), "recipe", w->recipe);
-    mti_field_text(mti_null_unless(f, w->recipe), "recipe_options", w->recipe_options);
+    mti_field_text(mti_null_unless(f, *w->recipe), "recipe", w->recipe);
+    mti_field_text(mti_null_unless(f, *w->recipe), "recipe_options", w->recipe_options);
     mti_field_name(f, "optimizer", &mti_optimizers, (int)w->optimizer);
     mti_field_size(f, "seed", w->seed);
 }

@@ -4,7 +4,7 @@
  * after the last event. Python's dictionaries have no order, so readers do not care. */
 #include <stdlib.h>
 #include <string.h>
-#include "memtrack/fit.h"
+#include "compare/history.h"
 #include "report/pickle.h"
 #include "report/pictures.h"
 
@@ -19,22 +19,6 @@ typedef struct context {
     uint32_t frames; /* number of the list in the memo */
 } context;
 
-/* A block that is allocated, or a segment: of an expandable one, a part without gaps. */
-typedef struct stretch {
-    uint64_t place;
-    size_t size, requested;
-    size_t context; /* its number */
-    bool large, expandable;
-    int stream;
-} stretch;
-
-/* By place; those that are gone leave their slots to new ones. */
-typedef struct stretches {
-    mti_hashmap at;
-    MTI_VEC(stretch) slots;
-    MTI_VEC(size_t) spare;
-} stretches;
-
 struct mti_snapshot {
     mti_pickle pickle;
     bool clocked;
@@ -45,7 +29,7 @@ struct mti_snapshot {
     bool pool_known;
     mti_hashmap context_at; /* a hash of addresses -> number of a context */
     MTI_VEC(context) contexts;
-    stretches blocks, segments;
+    mti_areas blocks, segments;
     bool expands; /* some segment did */
 };
 
@@ -141,109 +125,6 @@ static void put_no_frames(mti_snapshot *s)
     mti_pickle_list(&s->pickle);
 }
 
-/* ---- what is there ---- */
-
-static bool insert(stretches *all, const stretch *one)
-{
-    if (all->spare.n) {
-        size_t slot = all->spare.at[all->spare.n - 1];
-        if (!mti_hashmap_add(&all->at, one->place, slot)) return false;
-        all->spare.n--;
-        all->slots.at[slot] = *one;
-        return true;
-    }
-    return MTI_RESERVE(&all->slots) && mti_hashmap_add(&all->at, one->place, all->slots.n) &&
-           MTI_PUSH(&all->slots, *one);
-}
-
-/* What was there before the first event is not known. */
-static bool erase(stretches *all, uint64_t place)
-{
-    size_t slot = mti_hashmap_find(&all->at, place);
-    if (slot == MTI_NO_PLACE) return true;
-    if (!MTI_PUSH(&all->spare, slot)) return false;
-    mti_hashmap_remove(&all->at, place, slot);
-    return true;
-}
-
-static bool is_there(const stretches *all, size_t slot)
-{
-    return mti_hashmap_find(&all->at, all->slots.at[slot].place) == slot;
-}
-
-/* Addresses got memory: they join the part before them and the part behind them. */
-static bool map(stretches *segments, stretch one)
-{
-    for (size_t i = 0; i < segments->slots.n; i++) {
-        const stretch other = segments->slots.at[i];
-        if (!is_there(segments, i) || !other.expandable) continue;
-        bool before = other.place + other.size == one.place;
-        if (!before && one.place + one.size != other.place) continue;
-        if (!erase(segments, other.place)) return false;
-        one.size += other.size;
-        if (before) one.place = other.place, one.context = other.context;
-    }
-    return insert(segments, &one);
-}
-
-/* They have none any more: of the part that they were in, what is before and behind them stays. */
-static bool unmap(stretches *segments, const stretch *gone)
-{
-    uint64_t end = gone->place + gone->size;
-    for (size_t i = 0; i < segments->slots.n; i++) {
-        const stretch whole = segments->slots.at[i];
-        uint64_t whole_end = whole.place + whole.size;
-        if (!is_there(segments, i) || whole.place > gone->place || whole_end < end) continue;
-        stretch before = whole, behind = whole;
-        before.size = (size_t)(gone->place - whole.place);
-        behind.place = end, behind.size = (size_t)(whole_end - end);
-        return erase(segments, whole.place) && (!before.size || insert(segments, &before)) &&
-               (!behind.size || insert(segments, &behind));
-    }
-    return true; /* as with erase */
-}
-
-static bool follow(mti_snapshot *s, const mt_mem_event *e, size_t number)
-{
-    bool expands = e->kind == MT_MEM_SEGMENT_MAP || e->kind == MT_MEM_SEGMENT_UNMAP;
-    const stretch one = {e->place, e->allocated, e->requested, number,
-                         e->large, expands,      e->stream};
-    s->expands |= expands;
-    switch (e->kind) {
-    case MT_MEM_ALLOC: return insert(&s->blocks, &one);
-    case MT_MEM_FREE: return erase(&s->blocks, e->place);
-    case MT_MEM_SEGMENT_ALLOC: return insert(&s->segments, &one);
-    case MT_MEM_SEGMENT_FREE: return erase(&s->segments, e->place);
-    case MT_MEM_SEGMENT_MAP: return map(&s->segments, one);
-    case MT_MEM_SEGMENT_UNMAP: return unmap(&s->segments, &one);
-    default: return true;
-    }
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const stretch *x = a, *y = b;
-    return x->place < y->place ? -1 : x->place > y->place;
-}
-
-/* Moves the stretches that are there to the front of the slots, by their places; returns how many.
- */
-static size_t put_in_order(stretches *all)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < all->slots.n; i++)
-        if (is_there(all, i)) all->slots.at[n++] = all->slots.at[i];
-    if (n) qsort(all->slots.at, n, sizeof *all->slots.at, by_place);
-    return n;
-}
-
-static void free_stretches(stretches *all)
-{
-    mti_hashmap_free(&all->at);
-    mti_free(all->slots.at);
-    mti_free(all->spare.at);
-}
-
 /* ---- entries of the trace ---- */
 
 static void open_batch(mti_snapshot *s)
@@ -261,14 +142,14 @@ static void next_in_batch(mti_snapshot *s)
 
 static int64_t address(uint64_t place) { return FIRST_ADDRESS + (int64_t)place; }
 
-static void put_entry(mti_snapshot *s, const char *action, const mt_mem_event *e, size_t number,
+static void put_entry(mti_snapshot *s, mti_action action, const mt_mem_event *e, size_t number,
                       int64_t time_us)
 {
     mti_pickle *p = &s->pickle;
     bool oom = e->kind == MT_MEM_OOM;
     mti_pickle_dict(p);
     put_key(s, "action");
-    put_key(s, action);
+    put_key(s, mti_choice_name(&mti_actions, (int)action));
     if (oom)
         put_int(s, "device_free", e->room == SIZE_MAX ? 0 : (int64_t)e->room);
     else
@@ -291,23 +172,18 @@ bool mti_snapshot_add(mti_snapshot *s, const mt_mem_event *e, double seconds)
     s->n++;
     if (e->kind == MT_MEM_RECATEGORY) return true; /* PyTorch has no categories */
     size_t number = context_of(s, e);
-    if (number == MTI_NO_PLACE || !follow(s, e, number)) return s->pickle.ok = false;
-    static const char *const actions[] = {[MT_MEM_ALLOC] = "alloc",
-                                          [MT_MEM_FREE] = "free_requested",
-                                          [MT_MEM_OOM] = "oom",
-                                          [MT_MEM_SEGMENT_ALLOC] = "segment_alloc",
-                                          [MT_MEM_SEGMENT_FREE] = "segment_free",
-                                          [MT_MEM_SEGMENT_MAP] = "segment_map",
-                                          [MT_MEM_SEGMENT_UNMAP] = "segment_unmap"};
-    put_entry(s, actions[e->kind], e, number, time_us);
+    s->expands |= e->kind == MT_MEM_SEGMENT_MAP;
+    if (number == MTI_NO_PLACE || !mti_areas_follow(&s->blocks, &s->segments, e, number))
+        return s->pickle.ok = false;
+    put_entry(s, mti_action_of(e->kind), e, number, time_us);
     /* A block can be used again as soon as it is freed. */
-    if (e->kind == MT_MEM_FREE) put_entry(s, "free_completed", e, number, time_us);
+    if (e->kind == MT_MEM_FREE) put_entry(s, MTI_ACT_FREE_COMPLETED, e, number, time_us);
     return s->pickle.ok;
 }
 
 /* ---- segments ---- */
 
-static void put_block(mti_snapshot *s, uint64_t place, size_t size, const stretch *block)
+static void put_block(mti_snapshot *s, uint64_t place, size_t size, const mti_area *block)
 {
     mti_pickle *p = &s->pickle;
     mti_pickle_dict(p);
@@ -325,7 +201,7 @@ static void put_block(mti_snapshot *s, uint64_t place, size_t size, const stretc
 }
 
 /* blocks[n]: in the segment, in order; what is between them is free. */
-static void put_blocks(mti_snapshot *s, const stretch *segment, const stretch *blocks, size_t n)
+static void put_blocks(mti_snapshot *s, const mti_area *segment, const mti_area *blocks, size_t n)
 {
     uint64_t at = segment->place, end = at + segment->size;
     put_key(s, "blocks");
@@ -340,7 +216,7 @@ static void put_blocks(mti_snapshot *s, const stretch *segment, const stretch *b
     mti_pickle_append(&s->pickle);
 }
 
-static void put_segment(mti_snapshot *s, const stretch *segment, const stretch *blocks, size_t n)
+static void put_segment(mti_snapshot *s, const mti_area *segment, const mti_area *blocks, size_t n)
 {
     mti_pickle *p = &s->pickle;
     int64_t active = 0, requested = 0;
@@ -370,12 +246,12 @@ static void put_segment(mti_snapshot *s, const stretch *segment, const stretch *
 static void put_segments(mti_snapshot *s)
 {
     mti_pickle *p = &s->pickle;
-    size_t n_blocks = put_in_order(&s->blocks), n = put_in_order(&s->segments), first = 0;
-    const stretch *blocks = s->blocks.slots.at;
+    size_t n_blocks = mti_areas_sort(&s->blocks), n = mti_areas_sort(&s->segments), first = 0;
+    const mti_area *blocks = s->blocks.slots.at;
     put_key(s, "segments");
     mti_pickle_list(p);
     for (size_t i = 0; i < n; i++) {
-        const stretch *segment = &s->segments.slots.at[i];
+        const mti_area *segment = &s->segments.slots.at[i];
         size_t end = first;
         while (end < n_blocks && blocks[end].place < segment->place + segment->size) end++;
         mti_pickle_mark(p);
@@ -448,8 +324,8 @@ static void free_all(mti_snapshot *s)
 {
     mti_hashmap_free(&s->context_at);
     mti_free(s->contexts.at);
-    free_stretches(&s->blocks);
-    free_stretches(&s->segments);
+    mti_areas_free(&s->blocks);
+    mti_areas_free(&s->segments);
     mti_pickle_free(&s->pickle);
     mti_free(s);
 }

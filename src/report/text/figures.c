@@ -29,7 +29,9 @@ static const char *const losses[] = {"",
                                      ", fused loss",
                                      ", loss that keeps logits",
                                      ", chunked loss",
-                                     ", unfused loss"};
+                                     ", unfused loss",
+                                     ", PyTorch's linear cross-entropy",
+                                     ", Liger's linear cross-entropy"};
 
 /* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)
@@ -41,6 +43,7 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
     add(l, "%s", losses[ops->loss]);
+    if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
 }
 
 void mti_stack_text(char *buf, size_t n, const mti_workload *w)
@@ -60,6 +63,8 @@ void mti_stack_text(char *buf, size_t n, const mti_workload *w)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (ops[i].there) add(&l, ", %sfused %s", ops[i].form ? "un" : "", ops[i].name);
     add(&l, "%s", c.ops.loss ? losses[c.ops.loss] : ", loss on whole logits");
+    if (c.ops.linear)
+        add(&l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)c.ops.linear));
     snprintf(buf, n, "%s", l.text);
 }
 
@@ -126,7 +131,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
             : c->norm_kind == MT_NORM_RMS ? " (RMS)"
                                           : " (RMS, 1 + w)");
     if (c->dropout > 0) add(&l, ", dropout %g", c->dropout);
-    add_choices(&l, w->recipe ? &w->own_ops : &c->ops);
+    add_choices(&l, *w->recipe ? &w->own_ops : &c->ops);
     add_rare(&rare, c);
     if (rare.n) { /* on a line of its own, which the rest goes on */
         mti_print_line(out, style, "%s", l.text);
@@ -139,7 +144,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
         add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
             mti_optimizer_name(w->optimizer));
     mti_print_line(out, style, "%s", l.text);
-    if (!w->recipe) return;
+    if (!*w->recipe) return;
     line recipe = {.n = 0};
     add(&recipe, "recipe %s: %s", w->recipe,
         *w->recipe_options ? w->recipe_options : "no option differs");
@@ -166,6 +171,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
+    if (h.replicas > 1)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
+                 (long long)h.replicas);
     mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
 }
 

@@ -3,9 +3,10 @@
 #include <string.h>
 #include "report/results.h"
 
-#define GIB  1073741824.0
-#define MOST 4 /* set-ups shown, one less if the answer takes two lines; if none fits, ... */
-#define NEAR 2 /* ... and beside them what would */
+#define GIB 1073741824.0
+#define MOST                                                                                       \
+    MTI_FIT_FASTEST /* one less is shown if the answer takes two lines; if none fits, ... */
+#define NEAR 2      /* ... and beside them what would */
 #define DAY  86400.0
 
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s)
@@ -57,12 +58,15 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
     const mt_fit_result *r = f->result;
     char aside[MTI_NUMBER], stack[200], text[400];
     mti_stack_text(stack, sizeof stack, w);
-    mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside: %s",
+    mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside%s: %s",
                (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
                (w->parallel.fsdp & MT_FSDP_F32_SHARDS) ? " from f32 shards" : "",
                w->memory.amp ? ", amp " : "",
                w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
                mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "", stack,
+               !f->outside.n ? ""
+               : r->gpus > 1 ? " for CUDA and NCCL"
+                             : " for CUDA",
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
     mti_print_wrapped(out, 0, style->width, text);
 }
@@ -109,14 +113,8 @@ static void print_host(const mti_fit_report *f, FILE *out)
 /* Whether a faster one with the same divisions is shown. */
 static bool is_shown(const mt_fit_result *r, const size_t *shown, int n, const mt_fit_setup *s)
 {
-    for (int i = 0; i < n; i++) {
-        const mt_fit_setup *t = &r->setups[shown[i]];
-        if (t->parallel.tensor == s->parallel.tensor &&
-            t->parallel.pipeline == s->parallel.pipeline &&
-            t->parallel.context == s->parallel.context && !strcmp(t->checkpoint, s->checkpoint) &&
-            !strcmp(t->offload, s->offload))
-            return true;
-    }
+    for (int i = 0; i < n; i++)
+        if (mti_fit_alike(&r->setups[shown[i]], s)) return true;
     return false;
 }
 
@@ -347,6 +345,7 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     if (f->result->n_fitting) print_time(f, out, &style);
     if (f->result->n_fitting) print_cost(f, out);
     print_count(f, out, &style);
+    if (f->rows && !mti_print_outside(&f->outside, out, &style)) return false;
     print_command(f->command, out);
     return true;
 }

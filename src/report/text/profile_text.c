@@ -289,6 +289,15 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
 }
 
+static bool print_outside(const mti_profile_result *p, FILE *out, const mti_style *style)
+{
+    const mti_outside *o = &p->outside;
+    if (!o->n) return true;
+    mti_heading(out, style, "On the card, %s, nvidia-smi shows %s", o->gpu,
+                MTI_BYTES(mti_outside_total(o)));
+    return mti_print_outside(o, out, style);
+}
+
 static bool print_streams(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     return mti_print_streams(&p->measured, out, style);
@@ -309,11 +318,9 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
     static const struct {
         bool (*print)(const mti_profile_result *p, FILE *out, const mti_style *style);
         bool needed;
-    } sections[] = {{print_answer, true},
-                    {mti_print_warnings, true},
-                    {print_streams, false},
-                    {mti_print_memory_stats, false},
-                    {print_saved, false}};
+    } sections[] = {
+        {print_answer, true},   {print_outside, true},           {mti_print_warnings, true},
+        {print_streams, false}, {mti_print_memory_stats, false}, {print_saved, false}};
     mti_screen s;
     mti_screen_begin(&s, out, &style, verbose);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {

@@ -55,12 +55,18 @@ static void *element(const mti_opt_item *item, const void *base, int64_t at)
     return (char *)(uintptr_t)base + at * (int64_t)mti_dtype_size(item->dtype);
 }
 
-/* A 16-bit parameter in f32: its master copy, or p converted into p32. */
+/* A parameter in f32: itself, its master copy, or p of 16 bits converted into p32. */
 static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_t run)
 {
+    if (item->dtype == MT_F32) return (float *)item->p + at;
     if (item->master) return (float *)item->master + at;
     mti_cpu_load_f32(item->dtype, element(item, item->p, at), p32, run);
     return p32;
+}
+
+static mt_dtype narrow_of(const mti_opt_item *item)
+{
+    return item->dtype == MT_F32 ? MT_BF16 : item->dtype;
 }
 
 /* m or v in f32: what the item has, or its 16 bits converted into `buffer`; NULL: it has none. */
@@ -69,14 +75,14 @@ static float *load_moment(const mti_opt_item *item, void *moment, int64_t at, fl
 {
     if (!moment) return NULL;
     if (item->moments == MTI_MOMENTS_WIDE) return (float *)moment + at;
-    mti_cpu_load_f32(item->dtype, element(item, moment, at), buffer, run);
+    mti_cpu_load_f32(narrow_of(item), (uint16_t *)moment + at, buffer, run);
     return buffer;
 }
 
 /* g in f32: what the item has, or its 16 bits converted into `buffer`. */
 static const float *load_grad(const mti_opt_item *item, int64_t at, float *buffer, int64_t run)
 {
-    if (item->wide_grad) return (const float *)item->g + at;
+    if (item->wide_grad || item->dtype == MT_F32) return (const float *)item->g + at;
     mti_cpu_load_f32(item->dtype, element(item, item->g, at), buffer, run);
     return buffer;
 }
@@ -85,7 +91,7 @@ static void store_moment(const mti_opt_item *item, void *moment, int64_t at, con
                          int64_t run)
 {
     if (!moment || item->moments == MTI_MOMENTS_WIDE) return;
-    mti_cpu_store_f32(item->dtype, x, element(item, moment, at), run);
+    mti_cpu_store_f32(narrow_of(item), x, (uint16_t *)moment + at, run);
 }
 
 /* ---- one rule for all elements ---- */
@@ -102,7 +108,7 @@ typedef struct rule {
 static void rule_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
 {
     const rule *r = op;
-    if (item->moments == MTI_MOMENTS_8BIT) return;
+    if (item->moments >= MTI_MOMENTS_8BIT) return;
     double decay = item->weight_decay;
     void *p = element(item, item->p, at);
     const void *g = element(item, item->g, at);
@@ -112,7 +118,7 @@ static void rule_span(const void *op, const mti_opt_item *item, int64_t at, int6
         r->f64(r->op, decay, p, g, m, v, n);
         return;
     }
-    if (item->dtype == MT_F32) {
+    if (item->dtype == MT_F32 && item->moments == MTI_MOMENTS_WIDE) {
         r->f32(r->op, decay, p, g, load_moment(item, item->m, at, NULL, n),
                load_moment(item, item->v, at, NULL, n), n);
         return;
@@ -124,7 +130,7 @@ static void rule_span(const void *op, const mti_opt_item *item, int64_t at, int6
         float *m = load_moment(item, item->m, at + i, m32, run);
         float *v = load_moment(item, item->v, at + i, v32, run);
         r->f32(r->op, decay, wide, load_grad(item, at + i, g32, run), m, v, run);
-        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
+        if (item->dtype != MT_F32) mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
         store_moment(item, item->m, at + i, m, run);
         store_moment(item, item->v, at + i, v, run);
     }
@@ -175,12 +181,13 @@ static double grad_scale_of(const mti_opt_params *p)
 DEFINE_ADAMW(adamw_f32, float, sqrtf)
 DEFINE_ADAMW(adamw_f64, double, sqrt)
 
-/* ---- AdamW with moments in 8 bits: block by block ---- */
+/* ---- AdamW with moments in codes: block by block ---- */
 
-typedef struct adamw_8bit {
+typedef struct adamw_codes {
     adamw_step step;
+    mti_moments moments;
     float share[2][MTI_MOMENT_CODES]; /* of codes of m and v */
-} adamw_8bit;
+} adamw_codes;
 
 static MTI_MULTIVERSION void decode(const float *share, const uint8_t *codes, float scale, float *x,
                                     int n)
@@ -189,7 +196,24 @@ static MTI_MULTIVERSION void decode(const float *share, const uint8_t *codes, fl
     for (int i = 0; i < n; i++) x[i] = share[codes[i]] * scale;
 }
 
-static MTI_MULTIVERSION float encode(bool positive, const float *x, uint8_t *codes, int n)
+/* Two codes to a byte; n is even. */
+static void decode_4bit(const float *share, const uint8_t *codes, float scale, float *x, int n)
+{
+    for (int i = 0; i < n; i += 2, codes++) {
+        x[i] = share[*codes >> 4] * scale;
+        x[i + 1] = share[*codes & 15] * scale;
+    }
+}
+
+static void encode_4bit(bool positive, const float *x, float inverse, uint8_t *codes, int n)
+{
+    for (int i = 0; i < n; i += 2)
+        *codes++ = (uint8_t)(mti_moment_encode_4bit(positive, x[i] * inverse) << 4 |
+                             mti_moment_encode_4bit(positive, x[i + 1] * inverse));
+}
+
+static MTI_MULTIVERSION float encode(mti_moments moments, bool positive, const float *x,
+                                     uint8_t *codes, int n)
 {
     uint32_t largest = 0;
     MTI_SIMD_MAX(largest)
@@ -197,33 +221,40 @@ static MTI_MULTIVERSION float encode(bool positive, const float *x, uint8_t *cod
         uint32_t u = mti_magnitude_bits(x[i]);
         largest = u > largest ? u : largest;
     }
-    float scale = mti_block_scale(true, largest), inverse = mti_moment_inverse(scale);
-    MTI_SIMD
-    for (int i = 0; i < n; i++) codes[i] = mti_moment_encode(positive, x[i] * inverse);
+    float scale = mti_moment_scale(moments, largest), inverse = mti_moment_inverse(scale);
+    if (moments == MTI_MOMENTS_4BIT) {
+        encode_4bit(positive, x, inverse, codes, n);
+    } else if (moments == MTI_MOMENTS_FP8) {
+        MTI_SIMD
+        for (int i = 0; i < n; i++) codes[i] = mti_e4m3_from_f32(x[i] * inverse);
+    } else {
+        MTI_SIMD
+        for (int i = 0; i < n; i++) codes[i] = mti_moment_encode(positive, x[i] * inverse);
+    }
     return scale;
 }
 
-static void step_block(const adamw_8bit *a, const mti_opt_item *item, int64_t block)
+static void step_block(const adamw_codes *a, const mti_opt_item *item, int64_t block)
 {
-    int64_t at = block * MTI_MOMENT_BLOCK;
-    int n = (int)(item->n - at < MTI_MOMENT_BLOCK ? item->n - at : MTI_MOMENT_BLOCK);
+    bool halves = a->moments == MTI_MOMENTS_4BIT;
+    int64_t most = mti_moment_block(a->moments), at = block * most, code = halves ? at / 2 : at;
+    int n = (int)(item->n - at < most ? item->n - at : most);
     float p32[MTI_MOMENT_BLOCK], g32[MTI_MOMENT_BLOCK], moment[2][MTI_MOMENT_BLOCK];
     uint8_t *codes[2] = {item->m, item->v};
     float *scale[2];
     for (int k = 0; k < 2; k++) {
-        scale[k] = (float *)(void *)(codes[k] + mti_moment_scales_at(item->n)) + block;
-        decode(a->share[k], codes[k] + at, *scale[k], moment[k], n);
+        scale[k] = (float *)(void *)(codes[k] + mti_moment_scales_at(a->moments, item->n)) + block;
+        (halves ? decode_4bit : decode)(a->share[k], codes[k] + code, *scale[k], moment[k], n);
     }
-    bool wide = item->dtype == MT_F32;
-    float *p = wide ? (float *)item->p + at : load_wide(item, at, p32, n);
-    const float *g = wide ? (const float *)item->g + at : load_grad(item, at, g32, n);
+    float *p = load_wide(item, at, p32, n);
+    const float *g = load_grad(item, at, g32, n);
     adamw_f32(&a->step, item->weight_decay, p, g, moment[0], moment[1], n);
-    if (!wide) mti_cpu_store_f32(item->dtype, p, element(item, item->p, at), n);
-    for (int k = 0; k < 2; k++) *scale[k] = encode(k, moment[k], codes[k] + at, n);
+    if (item->dtype != MT_F32) mti_cpu_store_f32(item->dtype, p, element(item, item->p, at), n);
+    for (int k = 0; k < 2; k++) *scale[k] = encode(a->moments, k, moment[k], codes[k] + code, n);
 }
 
 typedef struct blocks_job {
-    const adamw_8bit *a;
+    const adamw_codes *a;
     const mti_opt_item *item;
 } blocks_job;
 
@@ -233,17 +264,17 @@ static void some_blocks(const void *arg, int64_t begin, int64_t end)
     for (int64_t block = begin; block < end; block++) step_block(job->a, job->item, block);
 }
 
-static void adamw_8bit_items(mti_ctx *ctx, const adamw_step *s, int n_items,
+static void adamw_code_items(mti_ctx *ctx, const adamw_step *s, int n_items,
                              const mti_opt_item *items)
 {
-    adamw_8bit a = {.step = *s};
-    bool ready = false;
+    adamw_codes a = {.step = *s, .moments = MTI_MOMENTS_WIDE};
     for (int k = 0; k < n_items; k++) {
-        if (items[k].moments != MTI_MOMENTS_8BIT) continue;
-        for (int code = 0; !ready && code < MTI_MOMENT_CODES; code++)
-            for (int v = 0; v < 2; v++) a.share[v][code] = mti_moment_share(v, code);
-        ready = true;
-        int64_t blocks = (items[k].n + MTI_MOMENT_BLOCK - 1) / MTI_MOMENT_BLOCK;
+        mti_moments moments = items[k].moments;
+        if (moments < MTI_MOMENTS_8BIT) continue;
+        for (int code = 0; moments != a.moments && code < MTI_MOMENT_CODES; code++)
+            for (int v = 0; v < 2; v++) a.share[v][code] = mti_moment_value(moments, v, code);
+        a.moments = moments;
+        int64_t most = mti_moment_block(moments), blocks = (items[k].n + most - 1) / most;
         blocks_job job = {&a, &items[k]};
         mti_cpu_parallel(ctx, blocks, mti_cpu_chunk(blocks, 8 * MTI_MOMENT_BLOCK), some_blocks,
                          &job);
@@ -275,7 +306,7 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
         for_items_alone(n_items, items, 4, rule_span, &adamw);
     else
         for_items(ctx, n_items, items, 4, rule_span, &adamw);
-    adamw_8bit_items(ctx, &s, n_items, items);
+    adamw_code_items(ctx, &s, n_items, items);
     return true;
 }
 

@@ -372,8 +372,8 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     mti_gemm g;
     if (mti_view_count(c) == 0) return true;
     read_views(&g, a, b, c);
-    assert(beta == 0 || beta == 1);
-    g.alpha = alpha, g.accumulate = beta != 0;
+    assert(beta == 0 || beta == 1 || g.size == 2);
+    g.alpha = alpha, g.accumulate = beta != 0, g.beta = (float)beta;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
     atomic_int failure = 0; /* dnnl_success */

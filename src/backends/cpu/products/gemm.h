@@ -17,7 +17,8 @@ typedef struct mti_gemm {
     mt_dtype dtype, c_dtype;
     size_t size, c_size; /* of an element */
     double alpha;
-    bool accumulate; /* beta = 1 */
+    bool accumulate; /* beta is not 0 */
+    float beta;      /* 1 but for 16 bits */
     int64_t m, n, k;
     int batch_rank;
     int64_t batch_shape[MT_MAX_RANK], n_batch;

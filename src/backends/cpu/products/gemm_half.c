@@ -45,7 +45,7 @@ static char *row_of_c(const mti_gemm *g, const mti_gemm_tile *t, int64_t i)
     return t->c + ((t->i + i) * g->c.ld + t->j) * (int64_t)g->c_size;
 }
 
-/* The addend of row i of the tile: bias, c, their sum or zeros. */
+/* The addend of row i of the tile: bias, beta c, their sum or zeros. */
 static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
                          float *row)
 {
@@ -53,6 +53,7 @@ static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, c
         mti_cpu_load_f32(g->c_dtype, row_of_c(g, t, i), row, t->n);
     else
         for (int64_t j = 0; j < t->n; j++) row[j] = 0;
+    for (int64_t j = 0; g->accumulate && g->beta != 1 && j < t->n; j++) row[j] *= g->beta;
     if (g->bias != NULL)
         for (int64_t j = 0; j < t->n; j++) row[j] += bias[g->bias_per_row ? i : j];
 }

@@ -266,9 +266,9 @@ static bool adamw(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_i
     return step_all(ctx, dtype, n_items, items, step);
 }
 
-/* ---- AdamW with moments in 8 bits: a warp steps one block at a time ---- */
+/* ---- AdamW with moments in 8 bits, or FP8: a warp steps one block at a time ---- */
 
-template <int V> struct mti_moment_lane {
+template <mti_moments M, int V> struct mti_moment_lane {
     enum { rounds = MTI_MOMENT_BLOCK / (32 * V) };
     float x[rounds][V];
 
@@ -294,14 +294,16 @@ template <int V> struct mti_moment_lane {
             for (int j = 0; j < V; j++)
                 largest = max(largest, r * 32 * V < here ? mti_magnitude_bits(x[r][j]) : 0u);
         }
-        float scale = mti_block_scale(true, mti_lanes_max(largest, 32));
+        float scale = mti_moment_scale(M, mti_lanes_max(largest, 32));
         float inverse = mti_moment_inverse(scale);
         MTI_UNROLL
         for (int r = 0; r < rounds; r++) {
             if (r * 32 * V >= here) continue;
             mti_vec<uint8_t, V> code;
             MTI_UNROLL
-            for (int j = 0; j < V; j++) code.v[j] = mti_moment_encode(positive, x[r][j] * inverse);
+            for (int j = 0; j < V; j++)
+                code.v[j] = M == MTI_MOMENTS_FP8 ? mti_e4m3_from_f32(x[r][j] * inverse)
+                                                 : mti_moment_encode(positive, x[r][j] * inverse);
             mti_store(codes + r * 32 * V, code);
         }
         return scale;
@@ -309,7 +311,7 @@ template <int V> struct mti_moment_lane {
 };
 
 /* The block of e that begins at element `first`; all of it is there if V is not 1. */
-template <int V, class G, class T>
+template <mti_moments M, int V, class G, class T>
 __device__ __forceinline__ void step_moment_block(const mti_opt_entry<T> &e,
                                                   const mti_adamw_rule<float> &rule,
                                                   const float *share, int64_t first)
@@ -318,14 +320,14 @@ __device__ __forceinline__ void step_moment_block(const mti_opt_entry<T> &e,
     int64_t at = first + lane * V, here = e.n - at, block = first / MTI_MOMENT_BLOCK;
     uint8_t *codes[2] = {static_cast<uint8_t *>(e.m), static_cast<uint8_t *>(e.v)};
     float keep = rule.keep(e.weight_decay), *scale[2];
-    mti_moment_lane<V> moment[2];
+    mti_moment_lane<M, V> moment[2];
     MTI_UNROLL
     for (int k = 0; k < 2; k++) {
-        scale[k] = reinterpret_cast<float *>(codes[k] + mti_moment_scales_at(e.n)) + block;
+        scale[k] = reinterpret_cast<float *>(codes[k] + mti_moment_scales_at(M, e.n)) + block;
         moment[k].load(share + k * MTI_MOMENT_CODES, codes[k] + at, *scale[k], here);
     }
     MTI_UNROLL
-    for (int r = 0; r < mti_moment_lane<V>::rounds; r++) {
+    for (int r = 0; r < mti_moment_lane<M, V>::rounds; r++) {
         int64_t i = at + r * 32 * V;
         if (i >= e.n) continue;
         mti_vec<float, V> p = load_param<V>(e, i);
@@ -342,13 +344,13 @@ __device__ __forceinline__ void step_moment_block(const mti_opt_entry<T> &e,
     }
 }
 
-template <class T, class G>
+template <mti_moments M, class T, class G>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     mti_adamw_8bit_kernel(const mti_opt_table<T> table, const mti_adamw_rule<float> rule)
 {
     MTI_SHARED(float, share[2 * MTI_MOMENT_CODES]);
     for (int c = (int)threadIdx.x; c < 2 * MTI_MOMENT_CODES; c += MTI_BLOCK_THREADS)
-        share[c] = mti_moment_share(c >= MTI_MOMENT_CODES, c % MTI_MOMENT_CODES);
+        share[c] = mti_moment_value(M, c >= MTI_MOMENT_CODES, c % MTI_MOMENT_CODES);
     __syncthreads();
     const mti_opt_entry<T> &e = table.at[entry_of(table, blockIdx.x)];
     int64_t begin = (int64_t)(blockIdx.x - e.first) * CHUNK;
@@ -356,28 +358,40 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     for (int64_t first = begin + (int)threadIdx.x / 32 * MTI_MOMENT_BLOCK; first < end;
          first += MTI_BLOCK_THREADS / 32 * MTI_MOMENT_BLOCK) {
         if (e.aligned && e.n - first >= MTI_MOMENT_BLOCK)
-            step_moment_block<4, G>(e, rule, share, first);
+            step_moment_block<M, 4, G>(e, rule, share, first);
         else
-            step_moment_block<1, G>(e, rule, share, first);
+            step_moment_block<M, 1, G>(e, rule, share, first);
     }
+}
+
+template <mti_moments M, class T, class G>
+static bool adamw_of_codes(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
+                           const mti_opt_item *items)
+{
+    static_assert(CHUNK % MTI_MOMENT_BLOCK == 0, "a block of codes lies in one chunk");
+    mti_adamw_rule<float> rule = adamw_rule<float>(p);
+    mti_opt_kind kind = {dtype, M, sizeof(G) > sizeof(T)};
+    return for_tables<T>(kind, 4, n_items, items, [&](const mti_opt_table<T> &table) {
+        auto adamw_8bit_step = mti_adamw_8bit_kernel<M, T, G>;
+        return MTI_LAUNCH(ctx, adamw_8bit_step, table.chunks, MTI_BLOCK_THREADS, 0, table, rule);
+    });
 }
 
 template <class T, class G>
 static bool adamw_8bit(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
                        const mti_opt_item *items)
 {
-    static_assert(CHUNK % MTI_MOMENT_BLOCK == 0, "a block of codes lies in one chunk");
-    mti_adamw_rule<float> rule = adamw_rule<float>(p);
-    mti_opt_kind kind = {dtype, MTI_MOMENTS_8BIT, sizeof(G) > sizeof(T)};
-    return for_tables<T>(kind, 4, n_items, items, [&](const mti_opt_table<T> &table) {
-        auto adamw_8bit_step = mti_adamw_8bit_kernel<T, G>;
-        return MTI_LAUNCH(ctx, adamw_8bit_step, table.chunks, MTI_BLOCK_THREADS, 0, table, rule);
-    });
+    return adamw_of_codes<MTI_MOMENTS_8BIT, T, G>(ctx, p, dtype, n_items, items) &&
+           adamw_of_codes<MTI_MOMENTS_FP8, T, G>(ctx, p, dtype, n_items, items);
 }
 
 extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                                const mti_opt_item *items)
 {
+    for (int k = 0; k < n_items; k++)
+        if (items[k].moments == MTI_MOMENTS_4BIT)
+            return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                 "adamw: cuda has no moments in 4 bits; need 8 bits or FP8");
     return for_types([&](auto type, mt_dtype dtype) {
         typedef decltype(type) T;
         typedef mti_wide<T> A;
@@ -385,7 +399,8 @@ extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_item
         if constexpr (sizeof(T) == 8)
             return true;
         else if constexpr (sizeof(T) == 4)
-            return adamw_8bit<T, T>(ctx, p, dtype, n_items, items);
+            return adamw<T, __nv_bfloat16, T>(ctx, p, dtype, n_items, items) &&
+                   adamw_8bit<T, T>(ctx, p, dtype, n_items, items);
         else
             return adamw<T, A, A>(ctx, p, dtype, n_items, items) &&
                    adamw<T, T, T>(ctx, p, dtype, n_items, items) &&

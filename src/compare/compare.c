@@ -1,0 +1,212 @@
+/* compare.c: measured beside predicted. */
+#include <stdlib.h>
+#include <string.h>
+#include "compare/compare.h"
+#include "files/files.h"
+
+#define LONGEST_FILE ((size_t)8 << 30)
+
+/* ---- files ---- */
+
+static bool read_file(mti_compared_file *f, mti_readings *figures)
+{
+    size_t n;
+    char *bytes = mti_file_read(f->path, LONGEST_FILE, &n);
+    bool ok = bytes != NULL;
+    if (ok && (unsigned char)*bytes == 0x80) {
+        f->snapshot = mti_calloc(1, sizeof *f->snapshot);
+        ok = f->snapshot && mti_history_read(&f->snapshot->history, f->path, bytes, n);
+    } else if (ok) {
+        ok = mti_readings_read(figures, f->path, bytes, n);
+    }
+    for (size_t i = 0; ok && i < figures->n; i++)
+        ok = MTI_PUSH(&f->figures, ((mti_compared_reading){.measured = figures->at[i]}));
+    mti_free(bytes);
+    return ok;
+}
+
+static bool read_files(mti_compared *c, const char *const *paths, size_t n)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++) {
+        mti_readings figures = {0};
+        ok = MTI_PUSH(&c->files, ((mti_compared_file){.path = paths[i]})) &&
+             read_file(&c->files.at[i], &figures);
+        mti_free(figures.at);
+    }
+    return ok;
+}
+
+/* ---- predictions ---- */
+
+static void raise_to(size_t *most, size_t n)
+{
+    if (n > *most) *most = n;
+}
+
+/* Takes the figures of both steps of a run. Nothing waits for another stream, so what is active is
+ * allocated. */
+static void predict(mti_alternative *a, const char *what, const mti_measurement *m)
+{
+    mti_predicted *f = a->figures;
+    *a = (mti_alternative){.what = what};
+    for (int i = 0; i < m->phases.n; i++) {
+        const mti_phase *p = &m->phases.at[i];
+        raise_to(&f[MTI_READ_PEAK_ALLOCATED].first, p->peak);
+        raise_to(&f[MTI_READ_PEAK_REQUESTED].first, p->requested_peak);
+        raise_to(&f[MTI_READ_PEAK_RESERVED].first, p->reserved_peak);
+        f[MTI_READ_ALLOCATED].first = p->allocated, f[MTI_READ_RESERVED].first = p->reserved;
+    }
+    for (int k = 0; k < MTI_READ_COUNT; k++) f[k].any = f[k].first;
+    const mti_steady *s = &m->steady;
+    raise_to(&f[MTI_READ_PEAK_ALLOCATED].any, s->peak);
+    raise_to(&f[MTI_READ_PEAK_REQUESTED].any, s->requested);
+    raise_to(&f[MTI_READ_PEAK_RESERVED].any, s->reserved);
+    if (s->phases.n) {
+        f[MTI_READ_ALLOCATED].any = s->phases.at[s->phases.n - 1].allocated;
+        f[MTI_READ_RESERVED].any = s->phases.at[s->phases.n - 1].reserved;
+    }
+    f[MTI_READ_PEAK_ACTIVE] = f[MTI_READ_PEAK_ALLOCATED];
+    f[MTI_READ_DEVICE] = f[MTI_READ_RESERVED];
+}
+
+/* The same run with another choice; a run that a capacity refuses is none. */
+static bool run_other(mti_compared *c, const char *what, const mti_workload *w)
+{
+    mti_measurement m;
+    mti_requirement need;
+    bool refused = false;
+    bool ok = mti_measure_requirement(&need, &m, w, NULL, &refused);
+    if (ok) predict(&c->runs[c->n_runs++], what, &m);
+    if (!ok && refused) mt_clear_error();
+    mti_measurement_free(&m);
+    return ok || refused;
+}
+
+/* Other choices that the measured run may have made, of those that show only in its figures. */
+static bool run_others(mti_compared *c, const mt_gpu *gpu)
+{
+    mti_workload w = c->profile.workload;
+    w.device.expandable = !w.device.expandable;
+    w.device.granule = 0, w.device.reclaim = false;
+    if (!run_other(
+            c, w.device.expandable ? "with --expandable-segments" : "without --expandable-segments",
+            &w))
+        return false;
+    w = c->profile.workload;
+    if (w.device.gemm_workspace) return true;
+    const size_t n = w.device.gemm_workspace = mti_outside_workspace(gpu);
+    const bool whole = n % ((size_t)1 << 20) == 0;
+    snprintf(c->workspaces, sizeof c->workspaces, "with --gemm-workspace %zu%s (cuBLAS on an %s)",
+             whole ? n >> 20 : n, whole ? "MiB" : "", gpu->name);
+    return run_other(c, c->workspaces, &w);
+}
+
+/* ---- figures ---- */
+
+/* From the nearest byte that the figure may stand for; 0: it may stand for this one. */
+static int64_t distance(const mti_reading *f, uint64_t predicted)
+{
+    if (predicted < f->low) return (int64_t)(f->low - predicted);
+    return predicted > f->high ? -(int64_t)(predicted - f->high) : 0;
+}
+
+static void explain(mti_compared_reading *f, const char *what, uint64_t predicted,
+                    int64_t difference)
+{
+    int i = f->n;
+    if (predicted == f->predicted && difference == f->difference) return;
+    if (i == MTI_MOST_EXPLANATIONS) return;
+    f->n++;
+    for (; i > 0 && llabs(f->other[i - 1].difference) > llabs(difference); i--)
+        f->other[i] = f->other[i - 1];
+    f->other[i] = (mti_explanation){what, predicted, difference};
+}
+
+static void compare_figure(mti_compared_reading *f, const mti_compared *c)
+{
+    const mti_reading *m = &f->measured;
+    const mti_predicted *asked = &c->runs[0].figures[m->kind];
+    f->first = m->step == 0 || m->step == 1;
+    f->predicted = f->first ? asked->first : asked->any;
+    f->difference = distance(m, f->predicted);
+    if (!f->difference) return;
+    explain(f, f->first ? "in the steady state" : "in the first step",
+            f->first ? asked->any : asked->first,
+            distance(m, f->first ? asked->any : asked->first));
+    for (int i = 1; i < c->n_runs; i++) {
+        const mti_predicted *p = &c->runs[i].figures[m->kind];
+        const size_t n = f->first ? p->first : p->any;
+        explain(f, c->runs[i].what, n, distance(m, n));
+    }
+    if (m->kind == MTI_READ_DEVICE) {
+        const size_t n = c->runs[c->n_runs - 1].figures[m->kind].any + c->n_beyond;
+        explain(f, c->beyond, n, distance(m, n));
+    }
+    if (m->otherwise) {
+        const uint64_t half = (m->high - m->low) / 2;
+        const mti_reading other = {.low = m->otherwise - half, .high = m->otherwise + half};
+        explain(f, "if its unit is a power of 1024", f->predicted, distance(&other, f->predicted));
+    }
+}
+
+/* What nvidia-smi sees of the card beside the allocator. */
+static void find_beyond(mti_compared *c, const mt_gpu *gpu)
+{
+    mti_outside o;
+    mti_outside_begin(&o, gpu, &c->profile.workload.parallel);
+    c->n_beyond = mti_outside_sum(&o, MTI_SIDE_BEYOND);
+    snprintf(c->beyond, sizeof c->beyond, "with what --outside adds on an %s", gpu->name);
+}
+
+/* ---- snapshots ---- */
+
+static bool compare_snapshot(mti_compared_history *s, const mti_compared *c)
+{
+    s->peak = mti_history_peak(&s->history, &s->n_events);
+    s->end = mti_history_end(&s->history);
+    s->predicted_peak = mti_history_peak(&c->predicted, &s->n_predicted);
+    s->predicted_end = mti_history_end(&c->predicted);
+    s->use = mti_history_use(&s->history, -1);
+    s->predicted_use = mti_history_use(&c->predicted, -1);
+    return mti_segments_match(&s->segments, &s->history, &c->predicted) &&
+           mti_blocks_match(&s->blocks, &s->history, s->n_events, &c->predicted, s->n_predicted);
+}
+
+bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
+                       const mt_gpu *gpu, const char *advice)
+{
+    *c = (mti_compared){0};
+    if (!read_files(c, paths, n) || !mti_profile_make(&c->profile, w, advice, false) ||
+        !mti_history_of(&c->predicted, &c->profile.measured.timeline))
+        return false;
+    predict(&c->runs[c->n_runs++], "as asked for", &c->profile.measured);
+    bool figures = false, ok = true;
+    for (size_t i = 0; i < c->files.n; i++) figures = figures || c->files.at[i].figures.n;
+    find_beyond(c, gpu);
+    if (figures) ok = run_others(c, gpu);
+    for (size_t i = 0; ok && i < c->files.n; i++) {
+        mti_compared_file *f = &c->files.at[i];
+        for (size_t k = 0; k < f->figures.n; k++) compare_figure(&f->figures.at[k], c);
+        ok = !f->snapshot || compare_snapshot(f->snapshot, c);
+    }
+    return ok;
+}
+
+void mti_compared_free(mti_compared *c)
+{
+    for (size_t i = 0; i < c->files.n; i++) {
+        mti_compared_file *f = &c->files.at[i];
+        if (f->snapshot) {
+            mti_history_free(&f->snapshot->history);
+            mti_block_match_free(&f->snapshot->blocks);
+            mti_free(f->snapshot->segments.at);
+        }
+        mti_free(f->snapshot);
+        mti_free(f->figures.at);
+    }
+    mti_free(c->files.at);
+    mti_history_free(&c->predicted);
+    mti_profile_free(&c->profile);
+    *c = (mti_compared){0};
+}

@@ -1,0 +1,288 @@
+/* reading.c: a figure in a line of text, by the name that a program gives it. */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+#include "compare/readings.h"
+
+const mti_choice mti_reading_kinds = {
+    "figure", MTI_NAMES("peak allocated", "peak active", "peak requested", "peak reserved",
+                        "allocated", "reserved", "used of the device")};
+
+#define KIB 1024.0
+#define MIB (KIB * KIB)
+#define GIB (KIB * MIB)
+
+/* When a name counts. */
+typedef enum naming {
+    ALWAYS,
+    WITH_UNIT,   /* the number has to have one: the name is a common word */
+    WITH_SHARE,  /* and a share of the device behind it, as torchtitan's has: "42.08GiB(44.27%)" */
+    MEMORY_LINE, /* the line says "memory (MB)", as Megatron-LM's does: MB are MiB there */
+} naming;
+
+/* In small letters; _ stands for any of "_- ./". unit: of a number without one. */
+static const struct {
+    const char *name;
+    mti_reading_kind kind;
+    double unit;
+    naming rule;
+} names[] = {
+    /* torch.cuda.memory and torch.cuda.memory_stats() */
+    {"max_memory_allocated", MTI_READ_PEAK_ALLOCATED, 1, ALWAYS},
+    {"max_memory_reserved", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    {"max_memory_cached", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    {"memory_allocated", MTI_READ_ALLOCATED, 1, ALWAYS},
+    {"memory_reserved", MTI_READ_RESERVED, 1, ALWAYS},
+    {"allocated_bytes.all.peak", MTI_READ_PEAK_ALLOCATED, 1, ALWAYS},
+    {"active_bytes.all.peak", MTI_READ_PEAK_ACTIVE, 1, ALWAYS},
+    {"requested_bytes.all.peak", MTI_READ_PEAK_REQUESTED, 1, ALWAYS},
+    {"reserved_bytes.all.peak", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    {"allocated_bytes.all.current", MTI_READ_ALLOCATED, 1, ALWAYS},
+    {"reserved_bytes.all.current", MTI_READ_RESERVED, 1, ALWAYS},
+    /* Megatron-LM: golden values, and report_memory */
+    {"mem_max_allocated_bytes", MTI_READ_PEAK_ALLOCATED, 1, ALWAYS},
+    {"mem_allocated_bytes", MTI_READ_ALLOCATED, 1, ALWAYS},
+    {"mem_reserved_bytes", MTI_READ_RESERVED, 1, ALWAYS},
+    {"max_allocated", MTI_READ_PEAK_ALLOCATED, MIB, MEMORY_LINE},
+    {"max_reserved", MTI_READ_PEAK_RESERVED, MIB, MEMORY_LINE},
+    {"allocated", MTI_READ_ALLOCATED, MIB, MEMORY_LINE},
+    {"reserved", MTI_READ_RESERVED, MIB, MEMORY_LINE},
+    /* torchtitan: its line, and its metrics "memory/max_reserved(GiB)" */
+    {"memory", MTI_READ_PEAK_RESERVED, 1, WITH_SHARE},
+    {"max_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
+    {"max_active", MTI_READ_PEAK_ACTIVE, 1, WITH_UNIT},
+    /* PEFT's method comparison */
+    {"accelerator_memory_max", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    {"cuda_memory_max", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    {"peak_reserved", MTI_READ_PEAK_RESERVED, 1, ALWAYS},
+    /* torchtune, axolotl, LitGPT */
+    {"peak_memory_alloc", MTI_READ_PEAK_ALLOCATED, GIB, ALWAYS},
+    {"peak_memory_active", MTI_READ_PEAK_ACTIVE, GIB, ALWAYS},
+    {"peak_memory_reserved", MTI_READ_PEAK_RESERVED, GIB, ALWAYS},
+    {"max_mem_allocated", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"max_mem_active", MTI_READ_PEAK_ACTIVE, 1, WITH_UNIT},
+    {"max_mem_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
+    {"memory_used", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+};
+#define N_NAMES (sizeof names / sizeof *names)
+
+/* ---- names ---- */
+
+static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The bytes of the text that the name takes at its beginning; 0: it is not there. */
+static size_t match(const char *name, const char *text)
+{
+    size_t i = 0;
+    for (; name[i]; i++) {
+        const char c = (char)tolower((unsigned char)text[i]);
+        const bool gap = name[i] == '_' && c && strchr("_- ./", c);
+        if (!gap && c != name[i]) return 0;
+    }
+    return is_word(text[i]) || text[i] == '-' ? 0 : i;
+}
+
+bool mti_reading_find(const char *name, mti_reading_kind *kind)
+{
+    for (size_t i = 0; i < N_NAMES; i++) {
+        if (names[i].rule != ALWAYS || names[i].unit > 1) continue;
+        const size_t n = match(names[i].name, name);
+        *kind = names[i].kind;
+        if (n && !name[n]) return true;
+    }
+    return false;
+}
+
+/* ---- numbers and units ---- */
+
+static const struct {
+    const char *text;
+    double factor, otherwise; /* otherwise: what programs mean by it that do not mean this */
+} units[] = {{"bytes", 1, 0},        {"kib", KIB, 0},  {"mib", MIB, 0},  {"gib", GIB, 0},
+             {"tib", KIB *GIB, 0},   {"kb", 1e3, KIB}, {"mb", 1e6, MIB}, {"gb", 1e9, GIB},
+             {"tb", 1e12, KIB *GIB}, {"b", 1, 0}};
+#define N_UNITS (sizeof units / sizeof *units)
+
+/* The unit at the beginning of the text; N_UNITS: there is none. */
+static size_t find_unit(const char *text, size_t *length)
+{
+    for (size_t i = 0; i < N_UNITS; i++) {
+        *length = match(units[i].text, text);
+        if (*length) return i;
+    }
+    return N_UNITS;
+}
+
+/* A number in digits at the beginning of the text, and how many are behind its point. Thousands may
+ * be separated by commas. */
+static bool take_number(const char *text, size_t *length, double *value, int *decimals)
+{
+    char copy[64];
+    size_t n = 0, k = 0;
+    *decimals = -1;
+    for (; k + 1 < sizeof copy; n++) {
+        const bool point = text[n] == '.' && *decimals < 0 && isdigit((unsigned char)text[n + 1]);
+        const bool comma =
+            text[n] == ',' && n && *decimals < 0 && strspn(text + n + 1, "0123456789") == 3;
+        if (comma) continue;
+        if (!point && !isdigit((unsigned char)text[n])) break;
+        if (point || *decimals >= 0) ++*decimals;
+        copy[k++] = text[n];
+    }
+    copy[k] = 0;
+    if (*decimals < 0) *decimals = 0;
+    if (!k || copy[0] == '.' || isdigit((unsigned char)text[n])) return false;
+    if (text[n] == 'e' || text[n] == 'E') return false; /* none of these programs writes it so */
+    *value = mti_strtod(copy, NULL);
+    *length = n;
+    return true;
+}
+
+/* Whole bytes that are written so: half of the last digit up and down. */
+static bool set_bytes(mti_reading *f, double value, int decimals, double unit)
+{
+    const double half = unit == 1 && !decimals ? 0 : 0.5 * pow(10, -decimals) * unit;
+    const double bytes = value * unit;
+    if (!(bytes + half < 0x1p60)) return false;
+    f->low = (uint64_t)(bytes > half ? ceil(bytes - half) : 0);
+    f->high = (uint64_t)floor(bytes + half);
+    if (f->low > f->high) f->low = f->high = (uint64_t)llround(bytes);
+    return true;
+}
+
+/* ---- lines ---- */
+
+static const char *find(const char *line, const char *text)
+{
+    for (; *line; line++) {
+        size_t i = 0;
+        while (text[i] && tolower((unsigned char)line[i]) == text[i]) i++;
+        if (!text[i]) return line + i;
+    }
+    return NULL;
+}
+
+/* "step: 10", "(after 10 iterations)", "iteration 10/ 500"; -1: none. */
+static int64_t step_of(const char *line)
+{
+    static const char *const before[] = {"step", "after ", "iteration"};
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        const char *at = find(line, before[i]);
+        if (!at) continue;
+        at += strspn(at, " :=\"'");
+        const size_t digits = strspn(at, "0123456789");
+        int64_t step = 0;
+        for (size_t k = 0; k < digits && k < 18; k++) step = 10 * step + (at[k] - '0');
+        if (digits && digits <= 18) return step;
+    }
+    return -1;
+}
+
+/* The unit of a line like Megatron-LM's, "memory (MB) | allocated: ..."; 0: it is none. */
+static double unit_of_line(const char *line)
+{
+    const char *at = find(line, "memory (");
+    size_t length, unit = at ? find_unit(at, &length) : N_UNITS;
+    if (unit == N_UNITS) return 0;
+    return units[unit].otherwise > 0 ? units[unit].otherwise : units[unit].factor;
+}
+
+/* What follows a name, up to its number: "(GiB): 42.08", "\": 123", " = 42.08 GiB". */
+static bool read_value(mti_reading *f, const char *at, double unit, naming rule, double of_line)
+{
+    size_t length, named = N_UNITS, written;
+    double value;
+    int decimals;
+    at += strspn(at, " \t");
+    if (*at == '(' && (named = find_unit(at + 1, &length)) < N_UNITS) at += 1 + length;
+    at += strspn(at, " \t\"'`)(:=|");
+    const char *begin = at;
+    if (!take_number(at, &length, &value, &decimals)) return false;
+    at += length;
+    const size_t gap = strspn(at, " ");
+    written = find_unit(at + gap, &length);
+    if (written < N_UNITS) at += gap + length, named = written;
+    if ((rule == WITH_UNIT || rule == WITH_SHARE) && named == N_UNITS) return false;
+    if (rule == WITH_SHARE && (at[0] != '(' || !isdigit((unsigned char)at[1]))) return false;
+    if (named < N_UNITS) unit = units[named].factor;
+    if (rule == MEMORY_LINE && written == N_UNITS) unit = of_line;
+    snprintf(f->text, sizeof f->text, "%.*s", (int)(at - begin < 40 ? at - begin : 40), begin);
+    if (named < N_UNITS && written == N_UNITS)
+        snprintf(f->text + strlen(f->text), sizeof f->text - strlen(f->text), " %s",
+                 units[named].text);
+    if (rule == MEMORY_LINE && named == N_UNITS) strcat(f->text, " MB");
+    if (named < N_UNITS && units[named].otherwise > 0)
+        f->otherwise = (uint64_t)llround(fmin(value * units[named].otherwise, 0x1p60));
+    return set_bytes(f, value, decimals, unit);
+}
+
+/* The longest name at the beginning of the text, with its figure. */
+static size_t read_name(mti_reading *f, const char *text, double of_line)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < N_NAMES; i++) {
+        const size_t n = match(names[i].name, text);
+        mti_reading one = {.kind = names[i].kind, .line = f->line, .step = f->step};
+        if (n <= longest || (names[i].rule == MEMORY_LINE && of_line == 0)) continue;
+        if (!read_value(&one, text + n, names[i].unit, names[i].rule, of_line)) continue;
+        snprintf(one.name, sizeof one.name, "%.*s", (int)n, text);
+        *f = one;
+        longest = n;
+    }
+    return longest;
+}
+
+/* "12345MiB / 81559MiB" of nvidia-smi's table, or "12345 MiB" alone of its --query-gpu. */
+static bool read_smi(mti_reading *f, const char *line)
+{
+    for (const char *at = line; *at; at++) {
+        size_t length, gap;
+        double value;
+        int decimals;
+        if (!isdigit((unsigned char)*at) || (at > line && (is_word(at[-1]) || at[-1] == '.')))
+            continue;
+        if (!take_number(at, &length, &value, &decimals)) continue;
+        gap = strspn(at + length, " ");
+        if (!match("mib", at + length + gap)) continue;
+        const char *end = at + length + gap + 3, *rest = end + strspn(end, " ");
+        const bool table = *rest == '/' && find(rest, "mib");
+        const bool alone = at == line + strspn(line, " ") && !rest[strspn(rest, " \r")];
+        if (!table && !alone) continue;
+        f->kind = MTI_READ_DEVICE;
+        snprintf(f->name, sizeof f->name, "nvidia-smi");
+        snprintf(f->text, sizeof f->text, "%.*s", (int)(end - at < 40 ? end - at : 40), at);
+        return set_bytes(f, value, decimals, MIB);
+    }
+    return false;
+}
+
+bool mti_readings_of_line(mti_readings *out, const char *path, const char *line, int64_t number)
+{
+    const double of_line = unit_of_line(line);
+    mti_reading f = {.line = number, .step = step_of(line)};
+    if (read_smi(&f, line)) return mti_reading_add(out, path, &f);
+    for (const char *at = line; *at;) {
+        const bool begins = at == line || !is_word(at[-1]);
+        const size_t n = begins ? read_name(&f, at, of_line) : 0;
+        if (n && !mti_reading_add(out, path, &f)) return false;
+        at += n ? n : 1;
+    }
+    return true;
+}
+
+bool mti_reading_add(mti_readings *out, const char *path, const mti_reading *figure)
+{
+    mti_reading *same[2] = {NULL, NULL};
+    int n = 0;
+    for (size_t i = 0; i < out->n && n < 2; i++)
+        if (!strcmp(out->at[i].name, figure->name)) same[n++] = &out->at[i];
+    if (n == 2) {
+        if (figure->high > same[1]->high) *same[1] = *figure;
+        return true;
+    }
+    if (out->n == MTI_MOST_READINGS)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: it has figures of more than %d names; give a part of it", path,
+                             MTI_MOST_READINGS);
+    return MTI_PUSH(out, *figure);
+}

@@ -1,0 +1,46 @@
+/* readings.h: what logs say of memory: lines of training programs, JSON of benchmarks, nvidia-smi.
+ */
+#ifndef MTI_COMPARE_READINGS_H
+#define MTI_COMPARE_READINGS_H
+
+#include "base/base.h"
+
+typedef enum mti_reading_kind {
+    MTI_READ_PEAK_ALLOCATED,
+    MTI_READ_PEAK_ACTIVE,
+    MTI_READ_PEAK_REQUESTED,
+    MTI_READ_PEAK_RESERVED,
+    MTI_READ_ALLOCATED, /* at the end of a step */
+    MTI_READ_RESERVED,
+    MTI_READ_DEVICE, /* all that is used of a device: with what no allocator has */
+    MTI_READ_COUNT
+} mti_reading_kind;
+extern const mti_choice mti_reading_kinds; /* "peak allocated", ... */
+
+/* A figure that was rounded stands for all numbers that are rounded to it: low to high. */
+typedef struct mti_reading {
+    mti_reading_kind kind;
+    char name[96], text[48]; /* as written: "memory", "42.08GiB" */
+    int64_t line;            /* from 1 on; 0: of a JSON object */
+    int64_t step;            /* -1: unknown */
+    uint64_t low, high;      /* bytes */
+    uint64_t otherwise;      /* bytes, if its GB are powers of 1024; 0: it has none */
+} mti_reading;
+
+#define MTI_MOST_READINGS 256
+/* Where several figures have one name, the first is kept and the highest of the others: of a log of
+ * many steps, the first step and the peak. */
+typedef MTI_VEC(mti_reading) mti_readings;
+
+/* All figures in a text, which is changed on the way. False if there is none, with an error that
+ * says what is read. */
+bool mti_readings_read(mti_readings *out, const char *path, char *text, size_t n);
+/* ---- for what reads them ---- */
+
+bool mti_reading_add(mti_readings *out, const char *path, const mti_reading *reading);
+/* The kind of a name whose figures are a number of bytes ("max_memory_allocated"). */
+bool mti_reading_find(const char *name, mti_reading_kind *kind);
+bool mti_readings_of_line(mti_readings *out, const char *path, const char *line, int64_t number);
+bool mti_readings_of_json(mti_readings *out, const char *path, const char *text, size_t n);
+
+#endif
