@@ -168,7 +168,7 @@ AUTOCAST = (
     "computes in f32 and rounds once, after the step; PyTorch rounds after every operation, so values differ.",
     "- AdamW with `MT_MOMENTS_TORCHAO_8BIT`, `_FP8` and `_4BIT` has torchao's states in bytes, "
     "its rule of which are in codes, and the room that its compiled step takes "
-    "(`tests/parity/torchao.py`). Codes, scales and table are one tensor, "
+    "(`tests/parity/torchao_states.py`). Codes, scales and table are one tensor, "
     "where torchao has three; in 8 bits codes are numbered otherwise.",
     "- `mt_adafactor_new` has torch.optim.Adafactor's steps, and state of the same names, shapes, dtypes and bytes "
     "(`tests/parity/adafactor.py`). In 16 bits it, too, computes in f32 and rounds once. With an f32 master the state is "
