@@ -140,7 +140,9 @@ static void compare_figure(mti_compared_reading *f, const mti_compared *c)
         explain(f, c->runs[i].what, n, distance(m, n));
     }
     if (m->kind == MTI_READ_DEVICE) {
-        const size_t n = c->runs[c->n_runs - 1].figures[m->kind].any + c->n_beyond;
+        const mti_alternative *last = &c->runs[c->n_runs - 1]; /* with workspaces, if any */
+        const mti_alternative *run = last->what == c->workspaces ? last : c->runs;
+        const size_t n = run->figures[m->kind].any + c->n_beyond;
         explain(f, c->beyond, n, distance(m, n));
     }
     if (m->otherwise) {

@@ -208,7 +208,7 @@ LOG = """[titan] - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.27  \x1b[36mmemory:
 [titan] - INFO - step: 20  loss: 10.11  memory: 49.55GiB(52.1%)  tps: 3,100
 [Rank 0] (after 1 iterations) memory (MB) | allocated: 18244.640625 | max allocated: 41299.50146484375 | reserved: 46764.0 | max reserved: 46766.0
 max_memory_allocated: 3,456,789,012 bytes
-print(torch.cuda.max_memory_reserved()) 123456
+all steps, step=7: print(torch.cuda.max_memory_reserved()) 123456
 {"allocated_bytes.all.peak": 77, "step": 3}
 | N/A   42C    P0    70W / 300W |  12345MiB / 81559MiB |      0%      Default |
 Memory used: 13.98 GB
@@ -219,7 +219,7 @@ WANTED = [("memory", 1, 1, "peak reserved", 42.075 * GIB, 42.085 * GIB), ("memor
           ("max allocated", 5, 1, "peak allocated", 41299.50146484375 * MIB, 41299.50146484375 * MIB),
           ("reserved", 5, 1, "reserved", 46763.95 * MIB, 46764.05 * MIB), ("max reserved", 5, 1, "peak reserved", 46765.95 * MIB, 46766.05 * MIB),
           ("max_memory_allocated", 6, None, "peak allocated", 3456789012, 3456789012),
-          ("max_memory_reserved", 7, None, "peak reserved", 123456, 123456), ("allocated_bytes.all.peak", 8, 3, "peak allocated", 77, 77),
+          ("max_memory_reserved", 7, 7, "peak reserved", 123456, 123456), ("allocated_bytes.all.peak", 8, 3, "peak allocated", 77, 77),
           ("nvidia-smi", 9, None, "used of the device", 12344.5 * MIB, 12345.5 * MIB),
           ("Memory used", 10, None, "peak allocated", 13.975e9, 13.985e9), ("max_active", 11, None, "peak active", 33.45 * GIB, 33.55 * GIB)]
 
@@ -267,6 +267,8 @@ def differences_are_explained():
     wanted = p["workspace"]["steady"]["phases"][-1]["reserved"] + context
     f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2")
     equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "nvidia-smi's figure")
+    f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2", "--gemm-workspace", "32MiB")
+    equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "with workspaces that are asked for")
     f, = figures_of("max_memory_reserved: 5", "gpt2", "--gpu", "a100-80")
     check(any(e["what"] == "with --gemm-workspace 8519680 (cuBLAS on an a100-80)" for e in f["otherwise"]), f"another card: {f}")
     refused(["gpu", "h1000"], "compare", FOLDER / "x.log", "gpt2", "--gpu", "h1000", status=1)
