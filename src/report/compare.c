@@ -69,7 +69,8 @@ static void print_row(mti_table *t, const mti_block_row *r)
     mti_table_bytes(t, (int64_t)r->measured);
     mti_table_bytes(t, (int64_t)r->predicted);
     mti_table_bytes(t, mti_block_row_difference(r));
-    mti_table_cell(t, "%s%s%s%s", *c->op || *c->where ? c->op : "outside of all modules",
+    mti_table_cell(t, "%s%s%s%s%s%s", r->known ? r->known : "", r->known ? "; " : "",
+                   *c->op || *c->where ? c->op : "outside of all modules",
                    *c->op && *c->where ? " in " : "", c->where, more);
 }
 
@@ -313,6 +314,7 @@ static void describe_row(mti_fields *f, const void *row)
     mti_field_text(f, "op", r->context.op);
     mti_field_text(f, "where", r->context.where);
     mti_field_size(f, "places", r->n_contexts);
+    mti_field_text(mti_null_unless(f, r->known), "known", r->known);
 }
 
 static void describe_segment(mti_fields *f, const void *row)
