@@ -34,7 +34,7 @@ VALUES = {
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "f32-adapters": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "device": "meta", "capacity": "1MB",
+    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
@@ -55,7 +55,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"],
+           "buckets": [*ON_META, "--dp", 4], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "lora-targets": ["--lora-rank", 3],
            "f32-adapters": ["--lora-rank", 3, "--dtype", "bf16"],
@@ -84,7 +84,7 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"):
               ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
               ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
-              **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes")},
+              **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED,
@@ -94,7 +94,7 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"):
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -282,7 +282,7 @@ def base_of(verb, mode, base, option):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
-    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "step-in-backward"):
+    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "step-in-backward"):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
     if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
         base = LAST_RANK
