@@ -78,7 +78,29 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
 
 bool mti_loss_takes_head(mt_loss_form form)
 {
-    return form == MT_LOSS_FUSED || form == MT_LOSS_CHUNKED;
+    return mti_loss_is_fused(form) || form == MT_LOSS_CHUNKED;
+}
+
+bool mti_loss_is_fused(mt_loss_form form)
+{
+    return form == MT_LOSS_FUSED || mti_loss_is_early(form);
+}
+
+bool mti_loss_is_early(mt_loss_form form) { return form == MT_LOSS_TORCH || form == MT_LOSS_LIGER; }
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a - 1) / b + 1; }
+
+mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target)
+{
+    mt_linear_cross_entropy_options o = {.early = mti_loss_is_early(form),
+                                         .f32_logits = form == MT_LOSS_TORCH};
+    int64_t n = x ? mt_numel(target) : 0, width = x ? mt_shape(w)[1] : 1;
+    if (o.early && n > 0) { /* as many bytes of logits as x has, about */
+        int64_t rows = divide_up(n, divide_up(mt_shape(w)[0], width));
+        for (o.chunk = 1; o.chunk < rows;) o.chunk *= 2;
+        if (form == MT_LOSS_TORCH && o.chunk > 1) o.chunk /= 2;
+    }
+    return mt_linear_cross_entropy_with(x, w, target, MT_IGNORE, &o);
 }
 
 /* The nth of MTI_LOSS_CHUNKS parts of x's dimension 1: the first ones are longer by one where they

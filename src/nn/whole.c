@@ -131,15 +131,17 @@ mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
 /* The loss of what the head would make of h, which is taken over. */
 static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
 {
+    const mti_model *model = mt_module_user(m);
     const mt_module *head = mt_module_child(m, "lm_head");
     mt_tensor *w = mt_module_param(head ? head : mt_module_child(m, "wte"), "weight");
     if (head && strcmp(mt_module_kind(head), "linear") != 0)
         mt_set(&h,
-               mti_fail_null(MT_ERR_UNSUPPORTED, "loss fused: lm_head is a %s; need a plain linear",
+               mti_fail_null(MT_ERR_UNSUPPORTED, "loss %s: lm_head is a %s; need a plain linear",
+                             mti_choice_name(&mti_loss_forms, (int)model->config.ops.loss),
                              mt_module_kind(head)));
     if (!h) return NULL;
     bool named = mt_scope_push("lm_head") == MT_OK;
-    mt_set(&h, named ? mt_linear_cross_entropy(h, w, target, MT_IGNORE, 0) : NULL);
+    mt_set(&h, named ? mti_fused_loss(model->config.ops.loss, h, w, target) : NULL);
     if (named) mt_scope_pop();
     return h;
 }

@@ -506,11 +506,15 @@ static void add_head(builder *b)
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    add(b, BSH, FLOATS, "input of the head");
+    bool early = mti_loss_is_early(b->c->ops.loss);
+    add(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (b->c->ops.loss == MT_LOSS_FUSED)
         add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
+    else if (early)
+        add_beside(b, "gradient of the head's matrix, made in forward",
+                   b->c->vocab * b->c->hidden * (int64_t)mt_dtype_size(b->c->dtype), false);
     else if (b->c->ops.loss == MT_LOSS_CHUNKED)
         add_chunks(b);
     else if (b->c->ops.loss == MT_LOSS_LSE) {
@@ -525,7 +529,8 @@ static void add_head(builder *b)
     if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
         add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
-    add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
+    if (!early)
+        add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
 }
 
 /* ---- the formula as text ---- */

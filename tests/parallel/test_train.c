@@ -160,6 +160,7 @@ static void changes_no_bit(const summing *cases, size_t n, mt_reduce_time other)
                               .max_norm = MAX_NORM};
             mtt_training after = t;
             after.parallel.buckets = MT_BUCKETS_NONE;
+            after.parallel.reduce_bucket = 0;
             after.parallel.reduce = other;
             mtt_train(&t);
             mtt_train(&after);
@@ -196,6 +197,16 @@ static void buckets_have_the_bits_of_single_gradients(void **state)
           .microbatches = 4,
           .buckets = MT_BUCKETS_VIEWS,
           .bucket_bytes = 20000},
+         NULL,
+         0},
+        {{.data = 2, .zero = 2, .reduce_bucket = 1 << 20}, "full", 0},
+        {{.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000}, NULL, 64},
+        {{.tensor = 2,
+          .data = 2,
+          .pipeline = 2,
+          .microbatches = 2,
+          .zero = 2,
+          .reduce_bucket = 500},
          NULL,
          0}};
     changes_no_bit(cases, sizeof cases / sizeof *cases, MT_REDUCE_IN_BACKWARD);
@@ -369,7 +380,9 @@ static void every_refused_request_for_memory_is_reported(void **state)
                             {.zero = 1},
                             {.zero = 2},
                             {.zero = 3},
-                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1}};
+                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1},
+                            {.data = 2, .buckets = MT_BUCKETS_VIEWS},
+                            {.data = 2, .zero = 2, .reduce_bucket = 3000}};
     for (int zero = 0; zero <= 3; zero++)
         splits[zero] = (mt_parallel){
             .tensor = 2, .sequence = true, .context = 2, .data = 3, .zero = zero, .data_rank = 2};
