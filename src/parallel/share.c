@@ -135,8 +135,8 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
         return false;
     if (mti_loss_is_fused(c->ops.loss))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s; a rank makes its own part of "
-                             "the logits: need native, f32, lse, chunked or unfused",
+                             "parallel: the config's loss is %s; a rank makes its own part of the "
+                             "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
