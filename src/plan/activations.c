@@ -482,12 +482,10 @@ static void add_chunks(builder *b)
 {
     const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
     int64_t sum = 0, bytes;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t length = s / n + (i < s % n);
-        kept_as(b, FLOATS, b->value[BSV] / s * length, &bytes);
-        sum += bytes;
-        add_beside(b, "cross-entropy: log-sum-exp of each row",
-                   b->s->batch * length * statistic_size(b), false);
+    for (int64_t i = 0; i < n; i++, sum += bytes) {
+        const int64_t rows = b->s->batch * (s / n + (i < s % n));
+        kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
+        add_beside(b, "cross-entropy: log-sum-exp of each row", rows * statistic_size(b), false);
     }
     if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
     if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
@@ -498,9 +496,9 @@ static void add_chunks(builder *b)
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    const bool shared = b->s->rank && b->s->rank->tensor > 1;
     bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
-    bool unfused = apart && !shared; /* ranks that share the logits have one op for the loss */
+    /* ranks that share the logits have one op for the loss */
+    bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
@@ -558,7 +556,7 @@ static void set_values(builder *b)
     const mti_dims *s = b->s;
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
-    int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
+    const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -581,9 +579,9 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     const mti_rank_dims *rank = s->rank;
+    const int64_t e = (int64_t)mt_dtype_size(c->dtype);
+    builder b = {.f = f, .s = s, .c = c, .memory = s->memory, .e = e};
     *f = (mti_formula){.known = true};
-    builder b = {
-        .f = f, .s = s, .c = c, .memory = s->memory, .e = (int64_t)mt_dtype_size(c->dtype)};
     set_values(&b);
     add_layers(&b);
     f->n_layer_terms = f->n_terms;

@@ -443,7 +443,8 @@ def other_verbs_take_ranks():
     over = ",".join(OF_RANKS)
     rows = measured("sweep", *GPT, "--dp", 4, "--over", f"recipe={over}")["rows"]
     plain = measured("sweep", *GPT, "--dp", 4, *(w for n, (o, _) in OF_RANKS.items() for w in ("--row", f"recipe={n}: {o}")))
-    equal(rows, plain["rows"], "sweep: recipes and options")
+    nameless = [{k: v for k, v in row.items() if k not in ("recipe", "recipe_options")} for row in rows]
+    equal([{**row, "recipe": None, "recipe_options": None} for row in nameless], plain["rows"], "sweep: recipes and options")
     equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
     for name, (options, _) in OF_RANKS.items():
         if name == "fsdp2":
@@ -563,6 +564,13 @@ def recipes_combine():
           f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
     shown = run("profile", *GPT, "--recipe", "trl+compile").stdout
     check("\nrecipe trl+compile: --dtype f32 " in shown, f"shown: {shown}")
+    of_gpt = "--dtype f32 --amp bf16 --optimizer adamw --checkpoint full"
+    row = json.loads(run("sweep", *GPT, "--over", "recipe=none,trl", "--json", "-").stdout)["rows"]
+    equal([(r["recipe"], r["recipe_options"]) for r in row], [(None, None), ("trl", of_gpt)], "a sweep's rows name their recipes")
+    args = ["gpt", "-b", 2, "--gpus", 1, "--gpu", "h100", "--recipe", "trl"]
+    p = json.loads(run("fit", *args, "--json", "-").stdout)
+    equal((p["recipe"], p["recipe_options"], {s["checkpoint"] for s in p["setups"]}), ("trl", of_gpt, {"full"}), "a fit's recipe")
+    check(f"\nrecipe trl: {of_gpt}\n" in run("fit", *args).stdout, "a fit's text")
     refused(["--recipe ddp+zero1", "what ranks share"], "profile", *GPT, "--dp", 2, "--recipe", "ddp+zero1")
     refused(["--recipe torchtune+trl+zero1", "torchtune+trl each", "how a program trains"], "profile", *GPT, "--recipe", "zero1+trl+torchtune")
     refused(["--recipe", "did you mean torchtune"], "profile", *GPT, "--recipe", "compile+torchtun")
