@@ -148,8 +148,14 @@ def the_root_stays_gathered():
             ends = [{ph["name"]: ph["by_category"] for ph in x["steady"]["phases"]} for x in (p, kept)]
             equal(ends[1]["forward"]["parameter"] - ends[0]["forward"]["parameter"], kept["growth"]["gathered"], "they stay")
             same_but_for_rounding(ends[1]["backward"], ends[0]["backward"], kept, "and go by the end of backward")
-    for more in (["--pp", 2], ["--lora-rank", 2]):
-        refused(["--fsdp keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", *more)
+    for form in ("keep-root", "ahead+keep-root"):  # adapters' base is frozen: it goes with the backward
+        args_of = ["llama", *META, "-l", 3, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "--lora-rank", 2]
+        p, kept = profile(*args_of), profile(*args_of, "--fsdp", form)
+        root = 2 * (2 * kept["model"]["vocab"] * kept["model"]["hidden"] + kept["model"]["hidden"])
+        check(0 <= kept["growth"]["gathered"] - root < 8 * 512, f"{form} with adapters: {kept['growth']['gathered']}, {root}")
+        ends = [phases_of(x)["backward"]["by_category"]["parameter"] for x in (p, kept)]
+        equal(ends[0], ends[1], f"{form} with adapters: it goes by the end of backward")
+    refused(["--fsdp keep-root", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", "--pp", 2)
     refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "keep-root")
     refused(["--fsdp keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--fsdp", "keep-root")
     refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
@@ -461,8 +467,8 @@ def an_option_given_wins_over_a_rank():
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
             ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --fsdp pytorch"),
             ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
-            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp ahead+f32-reduce"),
-            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp pytorch"),
+            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
             ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --fsdp ahead+f32-reduce"),
             ("fsdp2", "--pp 2 --fsdp block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),

@@ -254,6 +254,7 @@ static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **stat
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3},
         {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
         {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD}};
     n_equal = 0;
