@@ -236,7 +236,7 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
             check(0 <= stays - p["params"]["bytes"] - 2 * kept < 512 * 3 * 30, f"kept gathered: {form} {more}: {stays}, {p['params']['bytes']}, {kept}")
     refused(["--reshard", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--reshard", "never")
     refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead", "--reshard", "often")
-    refused(["--reshard never", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", "never")
+    refused(["--reshard 2", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", 2)
     refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--fsdp", "ahead", "--reshard", 3)
     refused(["--replicas 3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--replicas", 3)
     refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--replicas", 2)
@@ -245,6 +245,23 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends+keep-root")
     refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+reduce-last")
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
+
+
+def a_stage_keeps_its_blocks_for_a_step():
+    """As in PyTorch's pipelines: each block is gathered once, gradients are added up whole, and summed when the last backward ends."""
+    d, f = 64, 256
+    block = 4 * d * d + 3 * d * f + 2 * d
+    args = ["llama", *META, "-l", 4, "-d", d, "-a", 4, "--ffn", f, "--vocab", 64, "-b", 1, "-s", 8, "--dp", 2, "--pp", 2, "--stage", 1, "--zero", 3,
+            "--dtype", "bf16", "--optimizer", "sgd", "--microbatches", 3]
+    p = profile(*args, "--timeline", "--fsdp", "ahead+f32-reduce+reduce-last", "--reshard", "never")
+    buffers, most = buffers_of(p)
+    equal(buffers["all_gather_copy_in"], [block, 2 * block] * 2, "each block is gathered once")
+    equal(buffers["default"], [4 * block] * 2, "and summed once")
+    equal(most["default"], 4 * block, "one after the other")
+    summed = [i for i, e in enumerate(p["timeline"]) if e["kind"] == "alloc" and e["category"] == "communication" and e["bytes"] == 4 * block]
+    last = max(i for i, e in enumerate(p["timeline"]) if e["phase"] == "backward" and e["kind"] == "free" and e["category"] == "activation")
+    check(summed[-2] > last, f"after the last backward: {summed}, {last}")
+    check(most_gradients(p) >= 2 * 4 * block, f"whole gradients in f32: {most_gradients(p)}")
 
 
 def buckets_are_those_of_ddp():
@@ -586,6 +603,7 @@ the_root_stays_gathered()
 streams_have_what_pytorch_has_there()
 each_unit_is_gathered_and_summed_as_fully_shard_does()
 gradients_wait_for_the_last_microbatch()
+a_stage_keeps_its_blocks_for_a_step()
 buckets_are_those_of_ddp()
 zero2_has_the_buffer_of_deepspeed()
 blocks_are_gathered_ahead()
