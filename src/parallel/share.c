@@ -174,11 +174,11 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
                              "the last block kept beside them",
                              h->fsdp, c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
                              h->pipeline);
-    if (h->reshard == MT_RESHARD_NEVER && h->pipeline > 1)
+    if (h->reshard > 1 && h->pipeline > 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: reshard is never, and pipeline %" PRId64
+                             "parallel: reshard is %" PRId64 ", and pipeline %" PRId64
                              ", whose stages have several forwards in flight; need pipeline 1",
-                             h->pipeline);
+                             h->reshard, h->pipeline);
     if (last && (!(h->fsdp & MT_FSDP_BLOCK) || h->pipeline > 1))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: fsdp is %u, which keeps the last block, and pipeline "

@@ -190,7 +190,13 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
          .zero = 3,
          .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_REDUCE_LAST,
          .microbatches = 3},
-        {.data = 1, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}};
+        {.data = 1, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
+        {.pipeline = 2,
+         .data = 2,
+         .zero = 3,
+         .microbatches = 5,
+         .fsdp = MT_FSDP_AHEAD | MT_FSDP_REDUCE_LAST,
+         .reshard = MT_RESHARD_NEVER}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
@@ -276,6 +282,7 @@ static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **stat
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3},
         {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
         {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD}};
     n_equal = 0;
