@@ -35,6 +35,7 @@ static const form forms[] = {
     {"cross_entropy", "ignore", 0, 1, 1, {MT_IGNORE}},
     {"cross_entropy_lse", "ignore", 0, 1, 1, {MT_IGNORE}},
     {"linear_cross_entropy", "ignore, chunk", 0, 2, 2, {MT_IGNORE, 0}},
+    {"linear_cross_entropy_early", "ignore, chunk, f32_logits", 0, 3, 3, {MT_IGNORE, 0, 0}},
     {"sum", "keep, dims...", 0, MANY, 1, {0}},
     {"mean", "keep, dims...", 0, MANY, 1, {0}},
     {"max", "keep, dims...", 0, MANY, 1, {0}},
@@ -171,7 +172,7 @@ mt_tensor *mti_call_run(const mti_term *call, mt_tensor **in)
     mti_case c;
     if (is_compare(op)) return run_compare(op, in);
     if (!strcmp(op, "contiguous")) return mt_contiguous(in[0]);
-    if (!strcmp(op, "log_softmax") && call->numbers[0]) return mti_log_softmax_apart(in[0]);
+    if (!strcmp(op, "log_softmax") && call->numbers[0] != 0) return mti_log_softmax_apart(in[0]);
     if (!strcmp(op, "relu_inplace"))
         return mt_relu_inplace(in[0]) == MT_OK ? mt_retain(in[0]) : NULL;
     if (!strcmp(op, "leaky_relu_inplace"))
