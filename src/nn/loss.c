@@ -121,9 +121,9 @@ static mt_tensor *plus(mt_tensor *sum, mt_tensor *part)
     return sum;
 }
 
-mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head)
+mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head,
+                            mti_sum_of_losses_fn *loss)
 {
-    const mt_cross_entropy_options summed = {.keep_logits = true, .sum = true};
     mt_tensor *logits[MTI_LOSS_CHUNKS] = {NULL}, *sum = NULL;
     int64_t s = mt_shape(h)[1], n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
     bool ok = true, named;
@@ -134,7 +134,7 @@ mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_fo
     ok = (named = ok && mt_scope_push("loss") == MT_OK);
     for (int64_t i = 0; ok && i < n; i++) {
         MT_AUTO mt_tensor *t = chunk(target, i);
-        mt_tensor *part = t ? mt_cross_entropy_with(logits[i], t, MT_IGNORE, &summed) : NULL;
+        mt_tensor *part = t ? loss(m, logits[i], t) : NULL;
         mt_release(logits[i]);
         logits[i] = NULL;
         ok = part && (sum = plus(sum, part));

@@ -155,6 +155,13 @@ static mt_tensor *head_forward(mt_module *m, mt_tensor *h)
     return mti_cap_logits(&model->config, y);
 }
 
+static mt_tensor *sum_of_losses(const mt_module *m, mt_tensor *logits, mt_tensor *target)
+{
+    const mt_cross_entropy_options summed = {.keep_logits = true, .sum = true};
+    (void)m;
+    return mt_cross_entropy_with(logits, target, MT_IGNORE, &summed);
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
@@ -163,7 +170,7 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
     if (model->target && !chunked) return fused_loss(m, h, model->target);
     mt_set(&h, !h              ? NULL
-               : model->target ? mti_chunked_loss(m, h, model->target, head_forward)
+               : model->target ? mti_chunked_loss(m, h, model->target, head_forward, sum_of_losses)
                                : head_forward(m, h));
     return h;
 }

@@ -490,12 +490,17 @@ static void add_chunks(builder *b)
                    b->s->batch * length * statistic_size(b), false);
     }
     if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
+        add_beside(b, "chunked loss: the head's input on other ranks",
+                   (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    bool bert = b->c->kind == MT_MODEL_BERT, unfused = b->c->ops.loss == MT_LOSS_UNFUSED;
+    const bool shared = b->s->rank && b->s->rank->tensor > 1;
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
+    bool unfused = apart && !shared; /* ranks that share the logits have one op for the loss */
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
@@ -517,7 +522,7 @@ static void add_head(builder *b)
         add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
     } else {
-        bool wide = b->c->ops.loss == MT_LOSS_F32 || unfused;
+        bool wide = b->c->ops.loss == MT_LOSS_F32 || apart;
         (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
                                 "log-probabilities, for the loss");
     }

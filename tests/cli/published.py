@@ -100,11 +100,14 @@ def computed(cells, commands, formulas):
     return [f"{bytes:,}", named, f"{total:,}" if named else "", ratio], (None if same else off)
 
 
+def near(offs, limit):
+    return sum(off is None or abs(off) <= limit for off in offs)
+
+
 def summary(offs, impossible):
-    within = {limit: sum(off is None or abs(off) <= limit for off in offs) for limit in (0.01, 0.02, 0.05)}
-    return (f"**{len(offs) + impossible} measurements: {within[0.01]} within 1 %, {within[0.02]} within 2 %, "
-            f"{within[0.05]} within 5 %, {len(offs) - within[0.05]} not; {offs.count(None)} of them are equal to the byte, "
-            f"and {impossible} are impossible.**")
+    return (f"**{len(offs) + impossible} measurements: {near(offs, 0.01)} within 1 %, {near(offs, 0.02)} within 2 %, "
+            f"{near(offs, 0.05)} within 5 %, {len(offs) - near(offs, 0.05)} not; {offs.count(None)} of them are equal to the "
+            f"byte, and {impossible} are impossible.**")
 
 
 def follow(cells, bytes, published, name):
@@ -152,6 +155,8 @@ def check_page(page, write):
     check_constants(page["Constants"][1:], measured(commands["51"])["params"]["count"])
     line = summary(offs, len(impossible))
     print(line)
+    for limit, least in ((0.01, 60), (0.02, 75), (math.inf, 90)):
+        check(near(offs, limit) >= least, f"{near(offs, limit)} runs within {limit:.0%}, wanted {least}")
     if write:
         text = [line if each.startswith("**") and "measurements:" in each else each for each in text]
         PAGE.write_text("\n".join(text) + "\n")
