@@ -496,7 +496,9 @@ static void add_chunks(builder *b)
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
+    const mt_loss_form loss = b->c->ops.loss;
+    const int64_t rows = b->s->tokens * statistic_size(b);
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = loss == MT_LOSS_UNFUSED;
     /* ranks that share the logits have one op for the loss */
     bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
@@ -504,31 +506,27 @@ static void add_head(builder *b)
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    bool early = mti_loss_is_early(b->c->ops.loss);
+    bool early = mti_loss_is_early(loss);
     add(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
-    if (b->c->ops.loss == MT_LOSS_FUSED)
-        add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
-                   false);
+    if (loss == MT_LOSS_FUSED)
+        add_beside(b, "fused loss: log-sum-exp of each row", rows, false);
     else if (early)
-        add_beside(b, "gradient of the head's matrix, made in forward",
-                   b->c->vocab * b->c->hidden * (int64_t)mt_dtype_size(b->c->dtype), false);
-    else if (b->c->ops.loss == MT_LOSS_CHUNKED)
+        add_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e, false);
+    else if (loss == MT_LOSS_CHUNKED)
         add_chunks(b);
-    else if (b->c->ops.loss == MT_LOSS_LSE) {
+    else if (loss == MT_LOSS_LSE) {
         add(b, BSV, FLOATS, "logits, for the loss");
-        add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
-                   false);
+        add_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
     } else {
-        bool wide = b->c->ops.loss == MT_LOSS_F32 || apart;
+        bool wide = loss == MT_LOSS_F32 || apart;
         (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
                                 "log-probabilities, for the loss");
     }
     if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
-    if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
+    if (unfused || loss == MT_LOSS_CHUNKED)
         add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
-    if (!early)
-        add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
+    if (!early) add_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
 }
 
 /* ---- the formula as text ---- */
