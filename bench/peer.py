@@ -176,6 +176,8 @@ WITH_PARAMETERS = {
         x.view(-1, x.shape[-1]), t.view(-1), ignore_index=ignore),
     "linear_cross_entropy": lambda ignore, chunk: lambda x, w, t: F.cross_entropy(
         F.linear(x, w), t, ignore_index=ignore),
+    "linear_cross_entropy_early": lambda ignore, chunk, wide: lambda x, w, t: F.linear_cross_entropy(
+        x, w, t, ignore_index=ignore, options=torch.nn.LinearCrossEntropyOptions()),
     "sum": lambda keep: torch.sum, "mean": lambda keep: torch.mean,
     "max": lambda keep, dim: lambda x: x.max(dim)[0],
     "gather": lambda dim: lambda x, index: x.gather(dim, index),

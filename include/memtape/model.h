@@ -80,6 +80,12 @@ typedef enum mt_loss_form {
     MT_LOSS_LSE,     /* keeps the logits, not log-probabilities (mt_cross_entropy_options) */
     MT_LOSS_CHUNKED, /* as LSE, of 8 parts of the sequence: one gradient of all logits is there */
     MT_LOSS_UNFUSED, /* of the logits in f32 by log_softmax, gather and a mean, as PyTorch does */
+    /* mt_linear_cross_entropy_with's early form. With v classes, width h and N rows, TORCH takes
+     * next_pow2(ceil(N / ceil(v / h))) / 2 of them at a time, with logits in f32, as PyTorch 2.13's
+     * F.linear_cross_entropy with LinearCrossEntropyOptions() does on CUDA; LIGER twice as many,
+     * with logits in the model's type. */
+    MT_LOSS_TORCH,
+    MT_LOSS_LIGER,
     MT_LOSS_FORM_COUNT
 } mt_loss_form;
 /* In what the layers' linears multiply, and what of their inputs is kept: docs/low-precision.md. */
@@ -105,8 +111,9 @@ typedef struct mt_op_choices {
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
     mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads; joint_products */
-    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; fused not of
-                                a bert, whose logits have biases, nor with logit_cap */
+    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; those that
+                                are one op not of a bert, whose logits have biases, nor with
+                                logit_cap */
     mt_linear_form linear;   /* of layers, not of heads */
 } mt_op_choices;
 

@@ -138,6 +138,21 @@ MT_API mt_tensor *mt_cross_entropy_with(mt_tensor *logits, mt_tensor *target, in
  * bytes an element of x during backward if x has 16 bits. Rows of logits are padded to 16 bytes. */
 MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
                                           int64_t ignore, int64_t chunk);
+/* Variants of linear_cross_entropy. */
+typedef struct mt_linear_cross_entropy_options {
+    int64_t chunk; /* as above */
+    /* Forward makes both gradients with the logits, as PyTorch 2.13's F.linear_cross_entropy and
+     * Liger's do, and keeps them instead of x, w and the target: as many bytes as x and w, of which
+     * w's are more. No product more than the plain form's 3, all in forward. dw is rounded after
+     * each chunk. Backward scales them in place (copies, if the graph is retained), by dloss
+     * rounded to x's dtype. */
+    bool early;
+    /* With early: logits of a chunk in f32, with a copy in x's 16 bits for the products. */
+    bool f32_logits;
+} mt_linear_cross_entropy_options;
+MT_API mt_tensor *mt_linear_cross_entropy_with(mt_tensor *x, mt_tensor *w, mt_tensor *target,
+                                               int64_t ignore,
+                                               const mt_linear_cross_entropy_options *options);
 MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar */
 
 /* ---- reductions: over the dimensions in dims (negative counts from the end), n_dims 0: all.

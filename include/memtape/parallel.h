@@ -95,7 +95,10 @@ typedef struct mt_parallel {
     int64_t reshard, replicas, reduce_inputs;
     mt_reduce_time reduce;
     mt_buckets buckets;
-    size_t bucket_bytes;                          /* 0: 25 MiB */
+    size_t bucket_bytes; /* 0: 25 MiB */
+    /* ZeRO 2: gradients are copied to a buffer of so many elements, and scattered when it is full
+     * (DeepSpeed's reduce_bucket_size). 0: each as soon as it is there. */
+    int64_t reduce_bucket;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding;

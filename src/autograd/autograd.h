@@ -104,8 +104,9 @@ typedef union mti_params {
     } dropout;
     struct {
         int64_t ignore;
-        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
+        int64_t chunk; /* rows of logits at a time; linear_cross_entropy and _early only */
         bool sum;      /* over the rows, not their mean; cross_entropy_lse only */
+        bool wide;     /* logits in f32, whatever x; linear_cross_entropy_early only */
     } loss;
     struct {
         int64_t first, rows; /* w has those from first on of so many; rows 0: w has all */
@@ -183,9 +184,10 @@ struct mti_call {
     mti_draw draw;                /* where they begin; the shape rule sets p */
     mt_tensor *aux[MTI_MAX_AUX];
     /* backward */
-    const mti_view *saved[MTI_SLOT_BITS]; /* by slot bit; NULL: not kept */
-    unsigned loaded;                      /* the bits of those that are not NULL */
-    mt_tensor **dout;                     /* NULL entry: no gradient reached that output */
+    mt_tensor *saved[MTI_SLOT_BITS]; /* by slot bit; NULL: not kept */
+    unsigned loaded;                 /* the bits of those that are not NULL */
+    bool last;                       /* what is saved goes after this call */
+    mt_tensor **dout;                /* NULL entry: no gradient reached that output */
     mt_tensor **din;
     /* both */
     int n_scratch, n_temps;
@@ -229,6 +231,8 @@ const mti_view *mti_din(mti_call *c, int i);
 /* The same, in dout's memory if dout has no other reference: for element-wise backwards, which can
  * run in place. */
 const mti_view *mti_din_reuse(mti_call *c, int i);
+/* The same, filled with what is saved in `slot`, and in its memory if nobody else needs it. */
+const mti_view *mti_din_of_saved(mti_call *c, int i, unsigned slot);
 /* Sets the gradient of input i to t, a view of dout for example. Takes t over; NULL fails. */
 bool mti_give_din(mti_call *c, int i, mt_tensor *t);
 /* Sets din i to grad, summed over the dimensions along which input i was broadcast. */

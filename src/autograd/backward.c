@@ -190,7 +190,7 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
         if (s->n_packed && s->bit >= MTI_OUT_BIT && !(n->op->flags & MTI_INPLACE))
             held[i] = mti_tensor_with_strides(held[i], &s->packed[0].spec, MT_TEMPORARY);
         if (!held[i]) return false;
-        c->saved[s->bit] = &held[i]->view;
+        c->saved[s->bit] = held[i];
         c->loaded |= 1u << s->bit;
     }
     return true;
@@ -243,7 +243,7 @@ static bool call_backward(mti_tape_walk *w, mti_node *n, mt_tensor **din)
     c.device = n->device, c.k = n->device->backend, c.ctx = n->device->ctx;
     c.n_in = n->n_in, c.in_spec = n->in_spec;
     c.n_out = n->n_out, c.out_spec = n->out_spec;
-    c.backward = true;
+    c.backward = true, c.last = !w->retain_graph;
     c.dout = n->grads, c.din = din;
     memcpy(c.absent, n->absent, sizeof c.absent);
     for (int i = 0; i < n->n_in; i++)

@@ -7,9 +7,9 @@
 
 const mti_view *mti_saved(const mti_call *c, unsigned slot)
 {
-    const mti_view *v = c->saved[__builtin_ctz(slot)];
-    assert(v && "backward reads a slot that its row of ops.def does not keep");
-    return v;
+    const mt_tensor *t = c->saved[__builtin_ctz(slot)];
+    assert(t && "backward reads a slot that its row of ops.def does not keep");
+    return &t->view;
 }
 
 static mt_tensor *new_temporary(mti_call *c, const mti_view *spec)
@@ -37,6 +37,21 @@ const mti_view *mti_din_reuse(mti_call *c, int i)
         mti_view_same_shape(&g->view, spec) && mti_view_is_contiguous(&g->view))
         c->din[i] = mt_retain(g);
     return mti_din(c, i);
+}
+
+const mti_view *mti_din_of_saved(mti_call *c, int i, unsigned slot)
+{
+    mt_tensor *t = c->saved[__builtin_ctz(slot)];
+    mti_storage *s = t->storage;
+    int slots = atomic_load(&s->saved); /* without hooks, the one that is let go after this call */
+    if (c->last && slots < 2 && atomic_load(&t->refs) == slots + 1 && atomic_load(&s->refs) == 1) {
+        mti_storage_settle(s, MT_TEMPORARY);
+        atomic_fetch_add(&s->version, 1);
+        c->din[i] = mt_retain(t);
+        return mti_din(c, i);
+    }
+    const mti_view *din = mti_din(c, i);
+    return din && c->k->copy(c->ctx, &t->view, din) ? din : NULL;
 }
 
 bool mti_give_din(mti_call *c, int i, mt_tensor *t)
@@ -152,7 +167,7 @@ static uint64_t moved_backward(const mti_call *c)
     if (!written) return 0;
     for (int i = 0; i < c->n_out; i++) read += c->dout[i] ? mti_view_bytes(&c->dout[i]->view) : 0;
     for (unsigned bits = c->loaded; bits; bits &= bits - 1)
-        read += mti_view_bytes(c->saved[__builtin_ctz(bits)]);
+        read += mti_view_bytes(&c->saved[__builtin_ctz(bits)]->view);
     return read + written;
 }
 

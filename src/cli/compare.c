@@ -21,9 +21,12 @@ static bool write_reports(const mti_compared *c, const mti_options *o)
 
 int mti_compare_verb(const mti_options *o)
 {
-    mti_compared c;
-    bool ok = mti_compared_make(&c, o->measured.at, o->measured.n, &o->workload, MTI_ON_META) &&
-              write_reports(&c, o);
+    mti_compared c = {0};
+    mt_gpu gpu;
+    bool ok =
+        mti_find_gpu(o, &gpu) &&
+        mti_compared_make(&c, o->measured.at, o->measured.n, &o->workload, &gpu, MTI_ON_META) &&
+        write_reports(&c, o);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_compared_free(&c);
     return status;

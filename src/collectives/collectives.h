@@ -27,12 +27,17 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
                             const mt_group *group);
 
-/* mt_cross_entropy where each rank of the group has columns of the logits, [..,v]: rank r those
- * from r v on. There are `classes` in all; columns beyond are padding, and have no part in it.
- * Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
+typedef struct mti_entropy_options {
+    bool keep_logits, sum; /* as of mt_cross_entropy_options */
+    bool apart;            /* backward makes two more [..,v] */
+} mti_entropy_options;
+/* mt_cross_entropy_with where each rank of the group has columns of the logits, [..,v]: rank r
+ * those from r v on. There are `classes` in all; columns beyond are padding, and have no part in
+ * it. Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
  * each other two numbers a row. */
 mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                  int64_t classes, const mt_group *group);
+                                  int64_t classes, const mt_group *group,
+                                  const mti_entropy_options *options);
 
 /* ---- within a call (exchange.c); without a comm nothing moves, but scratch and copies are the
  * same ---- */

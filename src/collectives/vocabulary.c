@@ -4,7 +4,8 @@
  * Each rank finds log sum exp of its columns, and the target's logit if it has it; ranks send each
  * other these two numbers of each row, in f32 (f64 for f64), and each adds up the same in the order
  * of the ranks. What is kept is what cross_entropy keeps, of this rank's columns: the
- * log-probabilities and the targets. */
+ * log-probabilities and the targets; or what cross_entropy_lse does: the logits, and log sum exp of
+ * all columns. */
 #include <math.h>
 #include <string.h>
 #include "collectives/links.h"
@@ -12,6 +13,7 @@
 typedef struct arguments {
     int64_t ignore, classes; /* of all ranks together */
     mt_group group;
+    mti_entropy_options options;
 } arguments;
 
 static arguments arguments_of(const mti_call *c)
@@ -100,9 +102,9 @@ static bool tell_others(const share *s, const mti_view *own, const mti_view *all
     return mti_comm_exchange(s->comm);
 }
 
-/* Rows of x: their losses are added to the sum. */
+/* Rows of x: their losses are added to the sum. kept: rows of log-probabilities, or log sum exp. */
 static bool some_rows(const share *s, const mti_view *x, const mti_view *target, int64_t i,
-                      const mti_view *logp)
+                      const mti_view *kept)
 {
     const mti_backend *k = s->c->k;
     int64_t n = x->shape[0];
@@ -113,10 +115,11 @@ static bool some_rows(const share *s, const mti_view *x, const mti_view *target,
     mti_view all = vector((char *)lse.data + 2 * (size_t)n * s->size, s->stats, 2 * n * s->ranks);
     return find_own(s, x, &own, &lse) && tell_others(s, &told, &all) &&
            k->join_entropy(s->c->ctx, s->of.ignore, s->width, &all_targets, &all, &lse, &sum) &&
-           k->log_probabilities(s->c->ctx, x, &lse, logp);
+           (s->of.options.keep_logits ? k->copy(s->c->ctx, &lse, kept)
+                                      : k->log_probabilities(s->c->ctx, x, &lse, kept));
 }
 
-static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, const mti_view *logp)
+static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, const mti_view *kept)
 {
     share s;
     int64_t n = x->shape[0];
@@ -128,30 +131,64 @@ static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, cons
     if (!c->k->fill(c->ctx, &sum, 0)) return false;
     for (int64_t i = 0, m; i < n; i += m) {
         m = n - i < s.most ? n - i : s.most;
-        mti_view x_rows = mti_range(x, 0, i, m), logp_rows = mti_range(logp, 0, i, m);
-        if (!some_rows(&s, &x_rows, target, i, &logp_rows)) return false;
+        mti_view x_rows = mti_range(x, 0, i, m), kept_rows = mti_range(kept, 0, i, m);
+        if (!some_rows(&s, &x_rows, target, i, &kept_rows)) return false;
     }
-    return c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, &sum, mti_out(c, 0));
+    /* the mean is made for a sum, too, because it checks the targets */
+    return c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, &sum, mti_out(c, 0)) &&
+           (!s.of.options.sum || c->k->copy(c->ctx, &sum, mti_out(c, 0)));
 }
 
-static bool entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,
-                             const mti_view *dx)
+/* dx of rows from the ith on as PyTorch's loss_parallel makes it: from exp(logp) in one tensor and
+ * minus the onehot in another. */
+static bool rows_apart(const share *s, const mti_view *logp, const mti_view *target,
+                       const mti_view *scale, mt_tensor *const apart[2], int64_t i,
+                       const mti_view *dx)
+{
+    const mti_backend *k = s->c->k;
+    share nothing = *s;
+    mti_view own, rows[2];
+    nothing.columns = 0; /* no target is among them */
+    for (int t = 0; t < 2; t++) {
+        rows[t] = mti_range(&apart[t]->view, 0, i, dx->shape[0]);
+        rows[t] = mti_range(&rows[t], 1, 0, dx->shape[1]);
+    }
+    return own_targets(&nothing, target, i, dx->shape[0], &own) &&
+           k->entropy_rows_backward(s->c->ctx, MTI_IGNORED, 0, logp, &own, NULL, scale, &rows[0]) &&
+           own_targets(s, target, i, dx->shape[0], &own) &&
+           k->fill(s->c->ctx, &rows[1], -INFINITY) &&
+           k->entropy_rows_backward(s->c->ctx, MTI_IGNORED, 0, &rows[1], &own, NULL, scale,
+                                    &rows[1]) &&
+           k->binary(s->c->ctx, MTI_ADD, &rows[0], &rows[1], dx);
+}
+
+/* kept: what forward kept. lse: NULL if these are log-probabilities. */
+static bool entropy_backward(mti_call *c, const mti_view *kept, const mti_view *lse,
+                             const mti_view *target, const mti_view *dx)
 {
     share s;
     int64_t n = dx->shape[0];
+    mt_tensor *apart[2] = {NULL};
     if (!open_share(&s, c, dx)) return false;
+    for (int i = 0; i < 2 && s.of.options.apart; i++)
+        if (!(apart[i] = mti_temp(c, dx->dtype, dx->rank, dx->shape))) return false;
     if (!s.comm) return true;
     const mti_view scale = one_number(&s, s.stats);
-    if (!c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, mti_dout(c), &scale))
+    if (!(s.of.options.sum
+              ? c->k->copy(c->ctx, mti_dout(c), &scale)
+              : c->k->counted_mean(c->ctx, s.of.ignore, s.of.classes, target, mti_dout(c), &scale)))
         return false;
     mti_view padding = mti_range(dx, 1, s.columns, s.width - s.columns);
     if (padding.shape[1] && !c->k->fill(c->ctx, &padding, 0)) return false;
     for (int64_t i = 0, m; s.columns && i < n; i += m) {
         m = n - i < s.most ? n - i : s.most;
-        mti_view own, from = mti_range(logp, 0, i, m), to = mti_range(dx, 0, i, m);
+        mti_view own, some = lse ? mti_range(lse, 0, i, m) : scale;
+        mti_view from = mti_range(kept, 0, i, m), to = mti_range(dx, 0, i, m);
         from = mti_range(&from, 1, 0, s.columns), to = mti_range(&to, 1, 0, s.columns);
-        if (!own_targets(&s, target, i, m, &own) ||
-            !c->k->entropy_rows_backward(c->ctx, MTI_IGNORED, 0, &from, &own, NULL, &scale, &to))
+        if (*apart ? !rows_apart(&s, &from, target, &scale, apart, i, &to)
+                   : !own_targets(&s, target, i, m, &own) ||
+                         !c->k->entropy_rows_backward(c->ctx, MTI_IGNORED, 0, &from, &own,
+                                                      lse ? &some : NULL, &scale, &to))
             return false;
     }
     return true;
@@ -162,15 +199,21 @@ static bool entropy_backward(mti_call *c, const mti_view *logp, const mti_view *
 static bool shape(mti_call *c)
 {
     const arguments a = arguments_of(c);
-    return mti_code_cross_entropy.shape(c) && mti_check_ranks(c, &a.group);
+    const mti_view *x = mti_in(c, 0);
+    const mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
+    return mti_code_cross_entropy.shape(c) && mti_check_ranks(c, &a.group) &&
+           (!a.options.keep_logits || mti_aux_set(c, 0, stats, x->rank - 1, x->shape)) &&
+           (!a.options.sum || mti_out_set(c, 0, stats, 0, x->shape));
 }
 
 static bool forward(mti_call *c)
 {
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
-    mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
-    return entropy(c, &x2, &t1, &logp);
+    const mti_view *aux = mti_aux(c, 0);
+    mti_view x2 = mti_rows(x), t1 = mti_flat(t);
+    mti_view kept = arguments_of(c).options.keep_logits ? mti_flat(aux) : mti_rows(aux);
+    return entropy(c, &x2, &t1, &kept);
 }
 
 static bool backward(mti_call *c)
@@ -178,24 +221,46 @@ static bool backward(mti_call *c)
     const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
     if (!t || !dx) return false;
     mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
-    return entropy_backward(c, &logp, &t1, &dx2);
+    return entropy_backward(c, &logp, NULL, &t1, &dx2);
 }
 
-/* Not a row of a table: it is cross_entropy, with other code. */
+static bool backward_of_logits(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_saved(c, MTI_IN0)), *dx = mti_din(c, 0),
+                   *t = mti_dense(c, mti_saved(c, MTI_IN1));
+    if (!x || !t || !dx) return false;
+    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0)), x2 = mti_rows(x), t1 = mti_flat(t),
+             dx2 = mti_rows(dx);
+    return entropy_backward(c, &x2, &lse, &t1, &dx2);
+}
+
+/* Not rows of a table: they are cross_entropy and cross_entropy_lse, with other code. */
 static const mti_op_code code = {shape, forward, backward};
-static const mti_op among_ranks = {.name = "cross_entropy",
-                                   .n_in = 2,
-                                   .n_aux = 1,
-                                   .keep = {MTI_IN1 | MTI_AUX0},
-                                   .flags = MTI_FULL,
-                                   .in = {"logits", "target"},
-                                   .out = {"loss"},
-                                   .aux = {"logp"},
-                                   .code = &code};
+static const mti_op_code code_of_logits = {shape, forward, backward_of_logits};
+static const mti_op among_ranks[] = {{.name = "cross_entropy",
+                                      .n_in = 2,
+                                      .n_aux = 1,
+                                      .keep = {MTI_IN1 | MTI_AUX0},
+                                      .flags = MTI_FULL,
+                                      .in = {"logits", "target"},
+                                      .out = {"loss"},
+                                      .aux = {"logp"},
+                                      .code = &code},
+                                     {.name = "cross_entropy_lse",
+                                      .n_in = 2,
+                                      .n_aux = 1,
+                                      .keep = {MTI_IN0 | MTI_IN1 | MTI_AUX0},
+                                      .flags = MTI_FULL,
+                                      .in = {"logits", "target"},
+                                      .out = {"loss"},
+                                      .aux = {"lse"},
+                                      .code = &code_of_logits}};
 
 mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                  int64_t classes, const mt_group *group)
+                                  int64_t classes, const mt_group *group,
+                                  const mti_entropy_options *options)
 {
+    const mti_entropy_options o = options ? *options : (mti_entropy_options){0};
     if (!mti_given(logits, "cross_entropy_part", "the logits") ||
         !mti_given(target, "cross_entropy_part", "the target") ||
         !mti_check_group("cross_entropy_part", group))
@@ -206,9 +271,10 @@ mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t 
                              "cross_entropy_part: %lld classes among %lld ranks of %lld; need 1 or "
                              "more, and no more than there are columns",
                              (long long)classes, (long long)group->ranks, (long long)v);
-    if (group->ranks == 1) return mt_cross_entropy(logits, target, ignore);
-    const arguments a = {ignore, classes, *group};
+    const mt_cross_entropy_options alone = {.keep_logits = o.keep_logits, .sum = o.sum};
+    if (group->ranks == 1) return mt_cross_entropy_with(logits, target, ignore, &alone);
+    const arguments a = {ignore, classes, *group, o};
     mti_params params = {0};
     memcpy(params.other, &a, sizeof a);
-    return mti_op2(&among_ranks, &params, logits, target);
+    return mti_op2(&among_ranks[o.keep_logits], &params, logits, target);
 }

@@ -5,7 +5,6 @@
 #include "files/files.h"
 
 #define LONGEST_FILE ((size_t)8 << 30)
-#define WORKSPACE    ((size_t)32 << 20) /* of cuBLAS on Hopper */
 
 /* ---- files ---- */
 
@@ -85,7 +84,7 @@ static bool run_other(mti_compared *c, const char *what, const mti_workload *w)
 }
 
 /* Other choices that the measured run may have made, of those that show only in its figures. */
-static bool run_others(mti_compared *c)
+static bool run_others(mti_compared *c, const mt_gpu *gpu)
 {
     mti_workload w = c->profile.workload;
     w.device.expandable = !w.device.expandable;
@@ -96,8 +95,11 @@ static bool run_others(mti_compared *c)
         return false;
     w = c->profile.workload;
     if (w.device.gemm_workspace) return true;
-    w.device.gemm_workspace = WORKSPACE;
-    return run_other(c, "with --gemm-workspace 32MiB (cuBLAS on Hopper)", &w);
+    const size_t n = w.device.gemm_workspace = mti_outside_workspace(gpu);
+    const bool whole = n % ((size_t)1 << 20) == 0;
+    snprintf(c->workspaces, sizeof c->workspaces, "with --gemm-workspace %zu%s (cuBLAS on an %s)",
+             whole ? n >> 20 : n, whole ? "MiB" : "", gpu->name);
+    return run_other(c, c->workspaces, &w);
 }
 
 /* ---- figures ---- */
@@ -137,11 +139,24 @@ static void compare_figure(mti_compared_reading *f, const mti_compared *c)
         const size_t n = f->first ? p->first : p->any;
         explain(f, c->runs[i].what, n, distance(m, n));
     }
+    if (m->kind == MTI_READ_DEVICE) {
+        const size_t n = c->runs[c->n_runs - 1].figures[m->kind].any + c->n_beyond;
+        explain(f, c->beyond, n, distance(m, n));
+    }
     if (m->otherwise) {
         const uint64_t half = (m->high - m->low) / 2;
         const mti_reading other = {.low = m->otherwise - half, .high = m->otherwise + half};
         explain(f, "if its unit is a power of 1024", f->predicted, distance(&other, f->predicted));
     }
+}
+
+/* What nvidia-smi sees of the card beside the allocator. */
+static void find_beyond(mti_compared *c, const mt_gpu *gpu)
+{
+    mti_outside o;
+    mti_outside_begin(&o, gpu, &c->profile.workload.parallel);
+    c->n_beyond = mti_outside_sum(&o, MTI_SIDE_BEYOND);
+    snprintf(c->beyond, sizeof c->beyond, "with what --outside adds on an %s", gpu->name);
 }
 
 /* ---- snapshots ---- */
@@ -159,7 +174,7 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c)
 }
 
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
-                       const char *advice)
+                       const mt_gpu *gpu, const char *advice)
 {
     *c = (mti_compared){0};
     if (!read_files(c, paths, n) || !mti_profile_make(&c->profile, w, advice, false) ||
@@ -168,7 +183,8 @@ bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, cons
     predict(&c->runs[c->n_runs++], "as asked for", &c->profile.measured);
     bool figures = false, ok = true;
     for (size_t i = 0; i < c->files.n; i++) figures = figures || c->files.at[i].figures.n;
-    if (figures) ok = run_others(c);
+    find_beyond(c, gpu);
+    if (figures) ok = run_others(c, gpu);
     for (size_t i = 0; ok && i < c->files.n; i++) {
         mti_compared_file *f = &c->files.at[i];
         for (size_t k = 0; k < f->figures.n; k++) compare_figure(&f->figures.at[k], c);

@@ -5,6 +5,7 @@
 
 #include "compare/blocks.h"
 #include "compare/readings.h"
+#include "fit/fit.h"
 #include "measure/profile.h"
 
 /* A figure as a prediction has it. */
@@ -55,15 +56,18 @@ typedef struct mti_compared_file {
 typedef struct mti_compared {
     mti_profile_result profile;
     mti_history predicted;
+    char workspaces[80], beyond[80]; /* what an alternative and an explanation are */
+    size_t n_beyond;                 /* bytes that no allocator has, on the card */
     mti_alternative runs[MTI_MOST_ALTERNATIVES];
     int n_runs;
     MTI_VEC(mti_compared_file) files;
 } mti_compared;
 
 /* Reads the files, profiles the workload, and compares. The files come first: what cannot be read
- * is refused before anything runs. Free in any case. */
+ * is refused before anything runs. gpu: the card, for what the allocator does not show. Free in any
+ * case. */
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
-                       const char *advice);
+                       const mt_gpu *gpu, const char *advice);
 void mti_compared_free(mti_compared *c);
 
 #endif

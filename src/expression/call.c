@@ -35,6 +35,7 @@ static const form forms[] = {
     {"cross_entropy", "ignore", 0, 1, 1, {MT_IGNORE}},
     {"cross_entropy_lse", "ignore", 0, 1, 1, {MT_IGNORE}},
     {"linear_cross_entropy", "ignore, chunk", 0, 2, 2, {MT_IGNORE, 0}},
+    {"linear_cross_entropy_early", "ignore, chunk, f32_logits", 0, 3, 3, {MT_IGNORE, 0, 0}},
     {"sum", "keep, dims...", 0, MANY, 1, {0}},
     {"mean", "keep, dims...", 0, MANY, 1, {0}},
     {"max", "keep, dims...", 0, MANY, 1, {0}},

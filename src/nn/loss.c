@@ -78,7 +78,29 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
 
 bool mti_loss_takes_head(mt_loss_form form)
 {
-    return form == MT_LOSS_FUSED || form == MT_LOSS_CHUNKED;
+    return mti_loss_is_fused(form) || form == MT_LOSS_CHUNKED;
+}
+
+bool mti_loss_is_fused(mt_loss_form form)
+{
+    return form == MT_LOSS_FUSED || mti_loss_is_early(form);
+}
+
+bool mti_loss_is_early(mt_loss_form form) { return form == MT_LOSS_TORCH || form == MT_LOSS_LIGER; }
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a - 1) / b + 1; }
+
+mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target)
+{
+    mt_linear_cross_entropy_options o = {.early = mti_loss_is_early(form),
+                                         .f32_logits = form == MT_LOSS_TORCH};
+    int64_t n = x ? mt_numel(target) : 0, width = x ? mt_shape(w)[1] : 1;
+    if (o.early && n > 0) { /* as many bytes of logits as x has, about */
+        int64_t rows = divide_up(n, divide_up(mt_shape(w)[0], width));
+        for (o.chunk = 1; o.chunk < rows;) o.chunk *= 2;
+        if (form == MT_LOSS_TORCH && o.chunk > 1) o.chunk /= 2;
+    }
+    return mt_linear_cross_entropy_with(x, w, target, MT_IGNORE, &o);
 }
 
 /* The nth of MTI_LOSS_CHUNKS parts of x's dimension 1: the first ones are longer by one where they
@@ -99,9 +121,9 @@ static mt_tensor *plus(mt_tensor *sum, mt_tensor *part)
     return sum;
 }
 
-mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head)
+mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head,
+                            mti_sum_of_losses_fn *loss)
 {
-    const mt_cross_entropy_options summed = {.keep_logits = true, .sum = true};
     mt_tensor *logits[MTI_LOSS_CHUNKS] = {NULL}, *sum = NULL;
     int64_t s = mt_shape(h)[1], n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
     bool ok = true, named;
@@ -112,7 +134,7 @@ mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_fo
     ok = (named = ok && mt_scope_push("loss") == MT_OK);
     for (int64_t i = 0; ok && i < n; i++) {
         MT_AUTO mt_tensor *t = chunk(target, i);
-        mt_tensor *part = t ? mt_cross_entropy_with(logits[i], t, MT_IGNORE, &summed) : NULL;
+        mt_tensor *part = t ? loss(m, logits[i], t) : NULL;
         mt_release(logits[i]);
         logits[i] = NULL;
         ok = part && (sum = plus(sum, part));

@@ -112,10 +112,18 @@ double mti_residual_std(const mt_model_config *c);
 
 /* Whether mt_model_forward_loss makes the loss of what comes before the head. */
 bool mti_loss_takes_head(mt_loss_form form);
+/* Whether head and loss are one op, and whether that makes its gradients in forward. */
+bool mti_loss_is_fused(mt_loss_form form);
+bool mti_loss_is_early(mt_loss_form form);
+/* The loss of the rows x [b,s,d] and the head's matrix w, in such a form. */
+mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target);
 /* The loss of what head(m, x) makes of h [b,s,d], MTI_LOSS_CHUNKS parts of the sequence by
- * themselves: the logits of all are made first, then their losses. h and target are borrowed. */
+ * themselves: the logits of all are made first, then their losses, summed over rows by loss(). h
+ * and target are borrowed. */
 #define MTI_LOSS_CHUNKS 8 /* torchtune's num_output_chunks */
-mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head);
+typedef mt_tensor *mti_sum_of_losses_fn(const mt_module *m, mt_tensor *logits, mt_tensor *target);
+mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head,
+                            mti_sum_of_losses_fn *loss);
 
 /* ---- unfused.c: compositions that keep more than the op of the same values ---- */
 

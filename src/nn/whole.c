@@ -131,15 +131,17 @@ mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
 /* The loss of what the head would make of h, which is taken over. */
 static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
 {
+    const mti_model *model = mt_module_user(m);
     const mt_module *head = mt_module_child(m, "lm_head");
     mt_tensor *w = mt_module_param(head ? head : mt_module_child(m, "wte"), "weight");
     if (head && strcmp(mt_module_kind(head), "linear") != 0)
         mt_set(&h,
-               mti_fail_null(MT_ERR_UNSUPPORTED, "loss fused: lm_head is a %s; need a plain linear",
+               mti_fail_null(MT_ERR_UNSUPPORTED, "loss %s: lm_head is a %s; need a plain linear",
+                             mti_choice_name(&mti_loss_forms, (int)model->config.ops.loss),
                              mt_module_kind(head)));
     if (!h) return NULL;
     bool named = mt_scope_push("lm_head") == MT_OK;
-    mt_set(&h, named ? mt_linear_cross_entropy(h, w, target, MT_IGNORE, 0) : NULL);
+    mt_set(&h, named ? mti_fused_loss(model->config.ops.loss, h, w, target) : NULL);
     if (named) mt_scope_pop();
     return h;
 }
@@ -153,6 +155,13 @@ static mt_tensor *head_forward(mt_module *m, mt_tensor *h)
     return mti_cap_logits(&model->config, y);
 }
 
+static mt_tensor *sum_of_losses(const mt_module *m, mt_tensor *logits, mt_tensor *target)
+{
+    const mt_cross_entropy_options summed = {.keep_logits = true, .sum = true};
+    (void)m;
+    return mt_cross_entropy_with(logits, target, MT_IGNORE, &summed);
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
@@ -161,7 +170,7 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
     if (model->target && !chunked) return fused_loss(m, h, model->target);
     mt_set(&h, !h              ? NULL
-               : model->target ? mti_chunked_loss(m, h, model->target, head_forward)
+               : model->target ? mti_chunked_loss(m, h, model->target, head_forward, sum_of_losses)
                                : head_forward(m, h));
     return h;
 }

@@ -14,33 +14,38 @@
  *
  * Kept: x, w, target and lse, 4n bytes more than linear alone. The other way, gradients made in
  * forward, saves the product that makes the logits again and keeps dx and dw instead: v d elements
- * more, in vain where no backward follows, and once only. */
+ * more, and in vain where no backward follows. It is below, as PyTorch 2.13 and Liger have it. */
 #include "ops/ops.h"
 
 #define PIECE_BYTES 16
 /* Bytes of logits in a chunk where the device names none: on meta, which stands for a GPU. */
 #define CHUNK_BYTES ((size_t)256 << 20)
 
-static bool linear_cross_entropy_shape(mti_call *c)
+static bool loss_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0), *w = mti_in(c, 1), *t = mti_in(c, 2);
     char tx[MTI_SHAPE_TEXT], tw[MTI_SHAPE_TEXT], tt[MTI_SHAPE_TEXT];
     if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1)) return false;
     if (t->dtype != MT_I64)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "linear_cross_entropy: target is %s; need i64",
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: target is %s; need i64", c->op->name,
                              mt_dtype_name(t->dtype));
     bool fits = x->rank >= 1 && w->rank == 2 && x->rank == t->rank + 1 &&
                 x->shape[x->rank - 1] == w->shape[1];
     for (int d = 0; fits && d < t->rank; d++) fits = x->shape[d] == t->shape[d];
     if (!fits)
         return mti_fail_bool(
-            MT_ERR_ARGUMENT,
-            "linear_cross_entropy: x is %s, w is %s, target is %s; need [..,d], [v,d] and [..]",
-            mti_shape_text(tx, x->rank, x->shape), mti_shape_text(tw, w->rank, w->shape),
-            mti_shape_text(tt, t->rank, t->shape));
+            MT_ERR_ARGUMENT, "%s: x is %s, w is %s, target is %s; need [..,d], [v,d] and [..]",
+            c->op->name, mti_shape_text(tx, x->rank, x->shape),
+            mti_shape_text(tw, w->rank, w->shape), mti_shape_text(tt, t->rank, t->shape));
+    return mti_out_set(c, 0, x->dtype == MT_F64 ? MT_F64 : MT_F32, 0, x->shape);
+}
+
+static bool linear_cross_entropy_shape(mti_call *c)
+{
+    if (!loss_shape(c)) return false;
+    const mti_view *x = mti_in(c, 0), *t = mti_in(c, 2);
     c->aux_always[0] = true; /* forward computes the loss with it */
-    mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
-    return mti_out_set(c, 0, stats, 0, x->shape) && mti_aux_set(c, 0, stats, t->rank, t->shape);
+    return mti_aux_set(c, 0, x->dtype == MT_F64 ? MT_F64 : MT_F32, t->rank, t->shape);
 }
 
 /* The operands of forward and backward, all row-major. */
@@ -65,11 +70,11 @@ static int64_t part_of(int64_t count, size_t bytes_each, size_t bytes)
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Room for m rows of n logits. */
-static bool make_room(mti_call *c, pieces *p, int64_t m, int64_t n)
+static bool make_room(mti_call *c, mt_dtype dtype, int64_t m, int64_t n, mti_view *logits)
 {
-    int64_t pitch = round_up(n, PIECE_BYTES / (int64_t)mt_dtype_size(p->x.dtype));
-    mt_tensor *room = mti_temp(c, p->x.dtype, 2, (const int64_t[]){m, pitch});
-    if (room) p->logits = mti_range(&room->view, 1, 0, n);
+    int64_t pitch = round_up(n, PIECE_BYTES / (int64_t)mt_dtype_size(dtype));
+    mt_tensor *room = mti_temp(c, dtype, 2, (const int64_t[]){m, pitch});
+    if (room) *logits = mti_range(&room->view, 1, 0, n);
     return room != NULL;
 }
 
@@ -89,12 +94,13 @@ static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const m
     if (!bytes) bytes = CHUNK_BYTES;
     if (!c->backward) {
         p->part = chunk ? (chunk < p->n ? chunk : p->n) : part_of(p->n, (size_t)p->v * size, bytes);
-        return make_room(c, p, p->part, p->v);
+        bool wide = c->params->loss.wide;
+        return make_room(c, wide ? p->stats : x->dtype, p->part, p->v, &p->logits);
     }
     /* as many elements as in forward */
     if (chunk) bytes = (size_t)(chunk < p->n ? chunk : p->n) * (size_t)p->v * size;
     p->part = part_of(p->v, (size_t)p->n * size, bytes);
-    return make_room(c, p, p->n, p->part);
+    return make_room(c, x->dtype, p->n, p->part, &p->logits);
 }
 
 /* out = the logits of rows x and classes w */
@@ -170,13 +176,107 @@ static bool linear_cross_entropy_backward(mti_call *c)
 const mti_op_code mti_code_linear_cross_entropy = {
     linear_cross_entropy_shape, linear_cross_entropy_forward, linear_cross_entropy_backward};
 
+/* ---- with both gradients made in forward ---- */
+
+static bool linear_cross_entropy_early_shape(mti_call *c)
+{
+    if (!loss_shape(c)) return false;
+    const mti_view *x = mti_in(c, 0), *w = mti_in(c, 1);
+    return mti_aux_set(c, 0, x->dtype, x->rank, x->shape) &&
+           mti_aux_set(c, 1, w->dtype, w->rank, w->shape);
+}
+
+/* What some rows from `i` on give: d, of dlogits, is in x's dtype. dw is rounded after each part.
+ */
+static bool add_gradients(mti_call *c, const pieces *p, int64_t i, const mti_view *d)
+{
+    mti_view x = mti_range(&p->x, 0, i, d->shape[0]), turned = mti_transposed(d);
+    const mti_view *dx = mti_aux(c, 0), *dw = mti_aux(c, 1);
+    mti_view all = dx ? mti_rows(dx) : p->x, rows = mti_range(&all, 0, i, d->shape[0]);
+    return (!dx || mti_gemm_part(c, d, &p->w, 0, &rows)) &&
+           (!dw || mti_gemm_part(c, &turned, &x, i > 0, dw));
+}
+
+/* *scale = 1 / number of targets that count */
+static bool weight_of_row(mti_call *c, const pieces *p, mt_tensor **scale)
+{
+    mt_tensor *one = mti_temp(c, p->stats, 0, &p->n);
+    *scale = mti_temp(c, p->stats, 0, &p->n);
+    return one && *scale && c->k->fill(c->ctx, &one->view, 1) &&
+           c->k->counted_mean(c->ctx, c->params->loss.ignore, p->v, &p->target, &one->view,
+                              &(*scale)->view);
+}
+
+static bool linear_cross_entropy_early_forward(mti_call *c)
+{
+    pieces p;
+    if (!pieces_of(c, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2), &p)) return false;
+    const mti_view *dw = mti_aux(c, 1);
+    bool gradients = (mti_aux(c, 0) || dw) && p.n && p.v && p.x.shape[1];
+    mt_tensor *loss = mti_temp(c, p.stats, 1, &p.n), *lse = mti_temp(c, p.stats, 1, &p.part);
+    mt_tensor *scale = NULL;
+    mti_view narrow = p.logits;
+    if (!loss || !lse || (gradients && !weight_of_row(c, &p, &scale)) ||
+        (gradients && p.logits.dtype != p.x.dtype &&
+         !make_room(c, p.x.dtype, p.part, p.v, &narrow)) ||
+        (dw && !gradients && !c->k->fill(c->ctx, dw, 0)))
+        return false;
+    for (int64_t i = 0, m; i < p.n; i += m) {
+        m = p.n - i < p.part ? p.n - i : p.part;
+        mti_view x = mti_range(&p.x, 0, i, m), logits = mti_range(&p.logits, 0, 0, m),
+                 d = mti_range(&narrow, 0, 0, m), t = mti_range(&p.target, 0, i, m),
+                 l = mti_range(&lse->view, 0, 0, m), part = mti_range(&loss->view, 0, i, m);
+        if (!make_logits(c, &x, &p.w, &logits) ||
+            !c->k->entropy_rows(c->ctx, c->params->loss.ignore, &logits, &t, &l, &part))
+            return false;
+        if (!gradients) continue;
+        if (!c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, 0, &logits, &t, &l,
+                                         &scale->view, &logits) ||
+            (d.dtype != logits.dtype && !c->k->copy(c->ctx, &logits, &d)) ||
+            !add_gradients(c, &p, i, &d))
+            return false;
+    }
+    return c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, &loss->view,
+                              mti_out(c, 0));
+}
+
+static bool linear_cross_entropy_early_backward(mti_call *c)
+{
+    const unsigned slots[] = {MTI_AUX0, MTI_AUX1};
+    mt_tensor *by = mti_temp(c, c->in_spec[0].dtype, 0, NULL);
+    if (!by || !c->k->copy(c->ctx, mti_dout(c), &by->view)) return false;
+    for (int i = 0; i < 2; i++) {
+        const mti_view *d = mti_wants(c, i) ? mti_din_of_saved(c, i, slots[i]) : NULL;
+        mti_view factor = mti_broadcast_view(&by->view, c->in_spec[i].rank, c->in_spec[i].shape);
+        if (mti_wants(c, i) && (!d || !c->k->binary(c->ctx, MTI_MUL, d, &factor, d))) return false;
+    }
+    return true;
+}
+
+const mti_op_code mti_code_linear_cross_entropy_early = {linear_cross_entropy_early_shape,
+                                                         linear_cross_entropy_early_forward,
+                                                         linear_cross_entropy_early_backward};
+
 mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target, int64_t ignore,
                                    int64_t chunk)
 {
-    if (chunk < 0)
+    return mt_linear_cross_entropy_with(x, w, target, ignore,
+                                        &(mt_linear_cross_entropy_options){.chunk = chunk});
+}
+
+mt_tensor *mt_linear_cross_entropy_with(mt_tensor *x, mt_tensor *w, mt_tensor *target,
+                                        int64_t ignore,
+                                        const mt_linear_cross_entropy_options *options)
+{
+    const mt_linear_cross_entropy_options o =
+        options ? *options : (mt_linear_cross_entropy_options){0};
+    if (o.chunk < 0)
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "linear_cross_entropy: chunk is %lld rows; need 0 or more",
-                             (long long)chunk);
-    mti_params p = {.loss = {.ignore = ignore, .chunk = chunk}};
-    return mti_op3(&mti_op_linear_cross_entropy, &p, x, w, target);
+                             (long long)o.chunk);
+    if (o.f32_logits && !o.early)
+        return mti_fail_null(MT_ERR_ARGUMENT, "linear_cross_entropy: f32_logits needs early");
+    mti_params p = {.loss = {.ignore = ignore, .chunk = o.chunk, .wide = o.f32_logits}};
+    return mti_op3(o.early ? &mti_op_linear_cross_entropy_early : &mti_op_linear_cross_entropy, &p,
+                   x, w, target);
 }

@@ -64,6 +64,7 @@ typedef struct mti_share {
     mt_model_config local; /* this rank's part of a layer: fewer heads, a narrower MLP */
     int64_t from, to;      /* layers */
     bool first, last;      /* with the embedding; with the head */
+    mt_tensor *target; /* while a rank makes the loss itself (mti_rank_forward_loss); borrowed */
 } mti_share;
 
 /* Whether these MT_FSDP_... are asked for. */
@@ -93,6 +94,8 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
+/* mt_model_forward_loss of a rank with the head, whose loss takes it. */
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */

@@ -53,6 +53,56 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
     return h;
 }
 
+/* ---- the loss ---- */
+
+static mt_tensor *loss_part(const mti_share *s, mt_tensor *logits, mt_tensor *target,
+                            const mti_entropy_options *options)
+{
+    const mt_group group = mti_tensor_group(&s->parallel);
+    return mti_cross_entropy_part(logits, target, MT_IGNORE, s->vocab, &group, options);
+}
+
+mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
+{
+    const mt_model_config *c = &s->whole;
+    const bool unfused = c->ops.loss == MT_LOSS_UNFUSED;
+    const mti_entropy_options options = {.keep_logits = c->ops.loss == MT_LOSS_LSE,
+                                         .apart = unfused};
+    bool wide = (c->ops.loss == MT_LOSS_F32 || unfused) && mt_dtype_size(c->dtype) == 2;
+    if (s->parallel.tensor == 1) return mt_model_loss(c, logits, target);
+    MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
+    return x ? loss_part(s, x, target, &options) : NULL;
+}
+
+static mt_tensor *head_forward(mt_module *self, mt_tensor *h)
+{
+    const mti_share *s = mt_module_user(self);
+    return mti_cap_logits(&s->whole, mt_forward_child(self, product_name(s), h));
+}
+
+static mt_tensor *sum_of_losses(const mt_module *self, mt_tensor *logits, mt_tensor *target)
+{
+    const mti_entropy_options summed = {.keep_logits = true, .sum = true};
+    return loss_part(mt_module_user(self), logits, target, &summed);
+}
+
+static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
+{
+    const mti_share *s = mt_module_user(self);
+    return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
+}
+
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
+{
+    mti_share *s = mt_module_user(rank);
+    s->target = target;
+    mt_tensor *loss = mt_forward(rank, input);
+    s->target = NULL;
+    return loss;
+}
+
+/* ---- forward ---- */
+
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     static const char *const ends[] = {"ln_f", "head"};
@@ -70,19 +120,8 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     }
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
-    mt_module *product = mt_module_child(self, product_name(s));
-    mt_set(&h, mti_run_entered(product, mt_forward, &s->parallel, h));
-    return mti_cap_logits(&s->whole, h);
-}
-
-mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
-{
-    const mt_group group = mti_tensor_group(&s->parallel);
-    const mt_model_config *c = &s->whole;
-    bool wide = c->ops.loss == MT_LOSS_F32 && mt_dtype_size(c->dtype) == 2;
-    if (group.ranks == 1) return mt_model_loss(c, logits, target);
-    MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
-    return x ? mti_cross_entropy_part(x, target, MT_IGNORE, s->vocab, &group) : NULL;
+    mt_set(&h, mti_run_entered(self, s->target ? chunked_loss : head_forward, &s->parallel, h));
+    return h;
 }
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)

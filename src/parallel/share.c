@@ -50,6 +50,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
     mt_parallel h = *parallel;
     h.zero = 0;
     h.buckets = MT_BUCKETS_NONE;
+    h.reduce_bucket = 0;
     h.fsdp = 0;
     h.replicas = h.reduce_inputs = 1;
     h.reshard = MT_RESHARD_DEFAULT;
@@ -132,16 +133,10 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (mti_loss_takes_head(c->ops.loss))
+    if (c->ops.loss == MT_LOSS_FUSED)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s; a rank makes its own part of "
-                             "the logits: need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
-    if ((c->ops.loss == MT_LOSS_LSE || c->ops.loss == MT_LOSS_UNFUSED) && h->tensor > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s, and tensor is %" PRId64
-                             "; ranks with a part of the logits need native or f32",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
+                             "parallel: the config's loss is fused; a rank makes its own part of "
+                             "the logits: need another one");
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -202,7 +197,13 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
 
 static bool check_buckets(const mt_parallel *h)
 {
-    return in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
+    if (h->reduce_bucket && h->zero != 2)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: reduce_bucket is %" PRId64 " with ZeRO stage %d; need "
+                             "stage 2",
+                             h->reduce_bucket, h->zero);
+    return in_range("reduce_bucket", h->reduce_bucket, 0, (int64_t)1 << 40) &&
+           in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
            (!h->buckets || (!h->zero && h->reduce == MT_REDUCE_IN_BACKWARD) ||
             mti_fail_bool(MT_ERR_ARGUMENT,
                           "parallel: buckets of gradients with ZeRO stage %d and reduce %s; need "

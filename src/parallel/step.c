@@ -19,7 +19,8 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_t
 {
     mt_module *m = s->parts[part];
     if (target && mti_loss_takes_head(s->shares[part].whole.ops.loss))
-        return mt_model_forward_loss(m, input, target);
+        return s->is_plain ? mt_model_forward_loss(m, input, target)
+                           : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
     if (!target || !y) return y;
     bool named = mt_scope_push("loss") == MT_OK;

@@ -2,17 +2,27 @@
  * leaves it with (Rajbhandari et al. 2020). */
 #include <string.h>
 #include "memtape/ops.h"
+#include "autograd/autograd.h"
 #include "collectives/collectives.h"
 #include "optim/optimizers.h"
 #include "parallel/parallel.h"
 
 typedef struct shard {
+    mti_zero *all;
     mt_tensor *whole, *shard; /* borrowed from model and shards */
     mt_group group;
     int hook; /* on whole; 0: none */
 } shard;
 
+/* A gradient in the buffer, from `offset` on, or itself where it does not fit. */
+typedef struct waiting {
+    shard *of;
+    int64_t offset;
+    mt_tensor *grad; /* NULL: in the buffer */
+} waiting;
+
 struct mti_zero {
+    mti_ending ending; /* the first member; of backward, with stage 2's buffer */
     int stage;
     mt_module *model;  /* borrowed */
     mt_device *device; /* borrowed */
@@ -23,6 +33,9 @@ struct mti_zero {
     mt_module *shards;    /* of stages 1 and 2: views of the parameters that train; else NULL */
     mti_reducer *reducer; /* NULL: gradients are summed when a step has all of them */
     MTI_VEC(shard) all;
+    mt_tensor *buffer; /* [parallel.reduce_bucket] of stage 2's gradients; NULL: none is there */
+    int64_t n_used;    /* elements of it */
+    MTI_VEC(waiting) waiting;
 };
 
 /* ---- shards ---- */
@@ -48,12 +61,11 @@ static mt_tensor *without_padding(mt_tensor *g, int64_t n)
     return part ? mt_clone(part) : NULL;
 }
 
-/* Stage 2: as soon as a gradient is complete, keeps only this rank's shard of the sum. */
-static mt_status scatter_grad(void *user, mt_tensor *leaf)
+/* Keeps of a gradient, flat and taken over, only this rank's shard of the sum. */
+static bool scatter(const shard *p, mt_tensor *g)
 {
-    const shard *p = user;
-    mt_tensor *g = flat(mt_grad(leaf));
-    int64_t padding = mti_shard_count(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
+    int64_t padding =
+        mti_shard_count(p->whole, p->group.ranks) * p->group.ranks - mt_numel(p->whole);
     if (g && padding) {
         MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
@@ -62,9 +74,85 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
     if (g && mt_numel(g) > mt_numel(p->shard)) mt_set(&g, without_padding(g, mt_numel(p->shard)));
     if (g) mt_set(&g, mt_reshape(g, mt_rank(p->shard), mt_shape(p->shard)));
     if (g && mt_grad(p->shard)) mt_set(&g, mt_add(mt_grad(p->shard), g));
-    mt_status status = g ? mt_set_grad(p->shard, g) : mt_last_status();
+    bool ok = g && mt_set_grad(p->shard, g) == MT_OK;
     mt_release(g);
-    return status == MT_OK ? mt_set_grad(leaf, NULL) : status;
+    return ok;
+}
+
+static void drop_waiting(mti_zero *z)
+{
+    for (size_t i = 0; i < z->waiting.n; i++) mt_release(z->waiting.at[i].grad);
+    z->waiting.n = 0;
+    z->n_used = 0;
+}
+
+/* Several are scattered from a copy that lies side by side, one from where it is (allreduce_bucket,
+ * whose flatten copies more than one). */
+static bool scatter_waiting(mti_zero *z)
+{
+    const bool several = z->waiting.n > 1;
+    MT_AUTO mt_tensor *used = several ? mt_slice(z->buffer, 0, 0, z->n_used) : NULL;
+    MT_AUTO mt_tensor *copy = used ? mt_clone(used) : NULL;
+    bool ok = !several || (copy && mt_set_category(copy, MT_COMMUNICATION) == MT_OK);
+    for (size_t i = 0; ok && i < z->waiting.n; i++) {
+        waiting *w = &z->waiting.at[i];
+        mt_tensor *g = w->grad;
+        w->grad = NULL;
+        if (!g) g = mt_slice(several ? copy : z->buffer, 0, w->offset, mt_numel(w->of->whole));
+        ok = g && scatter(w->of, g);
+    }
+    drop_waiting(z);
+    return ok;
+}
+
+/* What is left in the buffer, which goes with the backward. */
+static bool end_backward(mti_ending *ending, bool ok)
+{
+    mti_zero *z = (mti_zero *)ending;
+    if (ok) ok = scatter_waiting(z);
+    drop_waiting(z);
+    mt_release(z->buffer);
+    z->buffer = NULL;
+    return ok;
+}
+
+static bool make_buffer(mti_zero *z, mt_dtype dtype)
+{
+    if (z->buffer) return true;
+    z->ending.run = end_backward;
+    mti_await_end(&z->ending);
+    z->buffer = mt_empty(z->device, dtype, MT_SHAPE(z->parallel.reduce_bucket));
+    return z->buffer && mt_set_category(z->buffer, MT_COMMUNICATION) == MT_OK;
+}
+
+/* Those that wait are scattered before one that does not fit beside them. */
+static bool put_in_buffer(shard *p, mt_tensor *grad)
+{
+    mti_zero *z = p->all;
+    const int64_t n = mt_numel(grad), most = z->parallel.reduce_bucket;
+    if (!make_buffer(z, mt_dtype_of(grad))) return false;
+    const bool fits = n <= most && mt_dtype_of(grad) == mt_dtype_of(z->buffer);
+    if ((!fits || z->n_used + n > most) && !scatter_waiting(z)) return false;
+    waiting w = {.of = p, .offset = z->n_used};
+    MT_AUTO mt_tensor *from = flat(grad);
+    MT_AUTO mt_tensor *place = from && fits ? mt_slice(z->buffer, 0, w.offset, n) : NULL;
+    if (!from || (fits && !place)) return false;
+    if (fits && !z->device->backend->copy(z->device->ctx, &from->view, &place->view)) return false;
+    if (!fits) w.grad = mt_retain(from);
+    z->n_used += fits ? n : most; /* nothing fits beside one that does not */
+    if (MTI_PUSH(&z->waiting, w)) return true;
+    mt_release(w.grad);
+    return false;
+}
+
+/* Stage 2: as soon as a gradient is complete. */
+static mt_status scatter_grad(void *user, mt_tensor *leaf)
+{
+    shard *p = user;
+    mt_tensor *g = mt_grad(leaf);
+    bool ok = p->all->parallel.reduce_bucket ? put_in_buffer(p, g)
+                                             : (g = flat(g)) != NULL && scatter(p, g);
+    return ok ? mt_set_grad(leaf, NULL) : mt_last_status();
 }
 
 static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
@@ -86,7 +174,7 @@ static bool make_shards(mti_zero *z)
         if (!mt_requires_grad(whole)) continue;
         mt_tensor *v = mt_module_add_param(z->shards, list[i].name, own_shard(whole, &z->data));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
-            !MTI_PUSH(&z->all, ((shard){whole, v, z->data, 0})))
+            !MTI_PUSH(&z->all, ((shard){z, whole, v, z->data, 0})))
             return false;
     }
     for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
@@ -134,6 +222,9 @@ void mti_zero_free(mti_zero *z)
     mti_reducer_free(z->reducer);
     for (size_t i = 0; i < z->all.n; i++)
         if (z->all.at[i].hook) mt_remove_hook(z->all.at[i].whole, z->all.at[i].hook);
+    drop_waiting(z);
+    mt_release(z->buffer);
+    mti_free(z->waiting.at);
     mti_free(z->all.at);
     mt_module_free(z->shards);
     mti_free(z);

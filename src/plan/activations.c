@@ -490,22 +490,31 @@ static void add_chunks(builder *b)
                    b->s->batch * length * statistic_size(b), false);
     }
     if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
+        add_beside(b, "chunked loss: the head's input on other ranks",
+                   (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    bool bert = b->c->kind == MT_MODEL_BERT, unfused = b->c->ops.loss == MT_LOSS_UNFUSED;
+    const bool shared = b->s->rank && b->s->rank->tensor > 1;
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
+    bool unfused = apart && !shared; /* ranks that share the logits have one op for the loss */
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    add(b, BSH, FLOATS, "input of the head");
+    bool early = mti_loss_is_early(b->c->ops.loss);
+    add(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (b->c->ops.loss == MT_LOSS_FUSED)
         add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
+    else if (early)
+        add_beside(b, "gradient of the head's matrix, made in forward",
+                   b->c->vocab * b->c->hidden * (int64_t)mt_dtype_size(b->c->dtype), false);
     else if (b->c->ops.loss == MT_LOSS_CHUNKED)
         add_chunks(b);
     else if (b->c->ops.loss == MT_LOSS_LSE) {
@@ -513,14 +522,15 @@ static void add_head(builder *b)
         add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
     } else {
-        bool wide = b->c->ops.loss == MT_LOSS_F32 || unfused;
+        bool wide = b->c->ops.loss == MT_LOSS_F32 || apart;
         (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
                                 "log-probabilities, for the loss");
     }
     if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
         add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
-    add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
+    if (!early)
+        add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
 }
 
 /* ---- the formula as text ---- */

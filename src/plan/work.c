@@ -149,8 +149,12 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
     components c = components_of(&s);
     for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
     if (parts) *n = c.n;
+    int64_t head = whole && mti_loss_is_early(s.config.ops.loss)
+                       ? 4 * s.tokens * s.config.hidden * s.config.vocab
+                       : 0;
     bool ok = mti_derive_formula(out, &s, forward_flops) &&
-              mti_add_row(out, dense_of(&s), "the head's dense layer, 2bsh^2");
+              mti_add_row(out, dense_of(&s), "the head's dense layer, 2bsh^2") &&
+              mti_add_row(out, head, "the head's gradients, made in forward, 4bshv");
     return ok ? MT_OK : mt_last_status();
 }
 

@@ -193,6 +193,15 @@ static const char *place_of(char buf[64], const mti_reading *m)
     return buf;
 }
 
+/* Which instant is predicted. */
+static const char *when(const mti_compared_reading *f)
+{
+    const mti_reading_kind kind = f->measured.kind;
+    if (kind == MTI_READ_ALLOCATED || kind == MTI_READ_RESERVED || kind == MTI_READ_DEVICE)
+        return f->first ? "at the end of the first step" : "at the end of the second step";
+    return f->first ? "in the first step" : "the highest of both steps";
+}
+
 static void print_figure(mti_table *t, const mti_compared_reading *f)
 {
     char place[64];
@@ -208,7 +217,7 @@ static void print_figure(mti_table *t, const mti_compared_reading *f)
                    m->kind == MTI_READ_DEVICE
                        ? ", with CUDA's context, its libraries and NCCL, which no allocator has"
                        : "",
-                   f->first ? "in the first step" : "the highest of both steps");
+                   when(f));
     if (m->low < m->high)
         mti_table_note(t, 1, "rounded: stands for %s to %s bytes", MTI_THOUSANDS(m->low),
                        MTI_THOUSANDS(m->high));

@@ -255,13 +255,21 @@ def differences_are_explained():
     f, = figures_of(f"max_memory_allocated: {steady['peak']}", "gpt2")
     equal((f["predicted"], f["difference"], f["otherwise"]), (steady["peak"], 0, []), "the steady step")
     for wanted, what in (p["expandable"]["steady"]["reserved"], "with --expandable-segments"), \
-            (p["workspace"]["steady"]["reserved"], "with --gemm-workspace 32MiB (cuBLAS on Hopper)"), \
+            (p["workspace"]["steady"]["reserved"], "with --gemm-workspace 32MiB (cuBLAS on an h100)"), \
             (max(f["reserved"] for f in p["plain"]["phases"]), "in the first step"):
         f, = figures_of(f"max_memory_reserved: {wanted}", "gpt2")
         equal(f["difference"], wanted - steady["reserved"], f"difference, {what}")
         equal(f["otherwise"][0], {"what": what, "predicted": wanted, "difference": 0}, f"explanation: {what}")
     f, = figures_of(f"max_memory_reserved: {p['plain']['steady']['reserved']}", "gpt2", "--expandable-segments")
     equal(f["otherwise"][0]["what"], "without --expandable-segments", "the other way round")
+    outside = json.loads(run("profile", "gpt2", "--outside", "--json", "-").stdout)["outside"]
+    context = sum(r["bytes"] for r in outside["rows"] if r["name"] == "CUDA context")
+    wanted = p["workspace"]["steady"]["phases"][-1]["reserved"] + context
+    f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2")
+    equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "nvidia-smi's figure")
+    f, = figures_of("max_memory_reserved: 5", "gpt2", "--gpu", "a100-80")
+    check(any(e["what"] == "with --gemm-workspace 8519680 (cuBLAS on an a100-80)" for e in f["otherwise"]), f"another card: {f}")
+    refused(["gpu", "h1000"], "compare", FOLDER / "x.log", "gpt2", "--gpu", "h1000", status=1)
     gib = steady["peak"] / GIB
     f, = figures_of(f"max_memory_allocated: {gib:.3f} GiB", "gpt2")
     check(f["difference"] == 0 and f["low"] < steady["peak"] < f["high"], f"within the rounding: {f}")

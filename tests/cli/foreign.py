@@ -17,7 +17,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 VERBS = "demo train generate profile explain audit sweep plan ranks fit serve compare".split()
 SMALL = {"profile": "linear -b 2 --ffn 8 -d 8", "explain": "linear -b 2 --ffn 8 -d 8", "audit": "relu", "plan": "tiny",
          "sweep": "linear -b 2 --ffn 8 -d 8 --over act=relu", "fit": "tiny --gpus 1 --gpu h100",
-         "serve": "tiny --gpu h100"}
+         "serve": "tiny --gpu h100", "compare": "run.log tiny"}
 LONG = os.environ.get("MTT_LONG") == "1"
 folder = tempfile.TemporaryDirectory()
 os.chdir(os.fsencode(folder.name))
@@ -101,6 +101,23 @@ def models():
             check(False, f"{verb} {more} {option}: {e}")
 
 
+def measurements():
+    """Files of that name, with such names and lines in them."""
+    frame = {"filename": HOSTILE.decode("utf-8", "replace") + ".py", "line": 3, "name": HOSTILE.decode("latin-1")}
+    block = {"size": 2 << 20, "requested_size": 5, "state": "active_allocated", "frames": [frame]}
+    snapshot = {"segments": [{"address": 4096, "total_size": 2 << 20, "stream": 0, "segment_type": "small", "blocks": [block]}]}
+    for content, figures in (pickle.dumps(snapshot), 0), (HOSTILE + b" max_memory_allocated: 5 " + HOSTILE + b"MiB\n", 1), \
+            (json.dumps({HOSTILE.decode("latin-1"): {"max_memory_allocated": 5}}).encode(), 1), \
+            (pickle.dumps({HOSTILE: 1, "segments": os.system}), None), (HOSTILE, None):
+        with open(HOSTILE + b".log", "wb") as f:
+            f.write(content)
+        status, _, err = program("compare", HOSTILE + b".log", "gpt", "-v")
+        equal(status, 0 if figures is not None else 1, f"compare with {content[:40]}: {err}")
+        if figures is not None:
+            found = json.loads(program("compare", HOSTILE + b".log", "gpt", "--json", "-")[1])["files"][0]
+            equal(len(found["figures"]), figures, f"figures of {content[:40]}")
+
+
 def texts():
     """Text that is learnt and written. A pipe gets it as it is; a terminal does not."""
     learnt = ("".join(chr(97 + i * i % 23) for i in range(600)).encode() + HOSTILE) * 8
@@ -126,10 +143,13 @@ def texts():
         check("\u00e9\u20ac\U0001f600" in own, f"letters of several bytes: {own[:200]!r}")
 
 
+with open("run.log", "w") as log:
+    log.write("max_memory_allocated: 5000000\n")
 with ThreadPoolExecutor(2) as threads:
     any_word(threads)
 os.mkdir("named")
 os.chdir("named")
 models()
+measurements()
 texts()
 done()

@@ -34,7 +34,7 @@ VALUES = {
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "device": "meta", "capacity": "1MB",
+    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
@@ -55,7 +55,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"],
+           "buckets": [*ON_META, "--dp", 4], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
@@ -67,8 +67,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "fsdp"): ["--dp", 4, "--zero", 3],
-              ("compare", "expandable-segments"): WIDE, ("compare", "gemm-workspace"): [], ("compare", "scratch"): ["--dtype", "bf16"],
+NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
+              ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
@@ -85,7 +85,7 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "fsdp"): ["--dp", 4, "-
               ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
               ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
-              **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes")},
+              **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED,
@@ -95,7 +95,7 @@ NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "fsdp"): ["--dp", 4, "-
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -127,7 +127,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
-           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")},
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")}, ("compare", "gpu"): ["measured.log", *GPT],
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -174,6 +174,7 @@ def prepare():
     Path(FOLDER, "text.txt").write_text(source[:3000])
     Path(FOLDER, "more.txt").write_text(source[3000:5000])
     Path(FOLDER, "gpus.json").write_text('{"h100": {"memory": "40GiB"}}')
+    Path(FOLDER, "measured.log").write_text("12345MiB / 81559MiB\n")
     p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
     equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
@@ -274,13 +275,15 @@ def base_of(verb, mode, base, option):
     """The command without the option, and the options that the option needs."""
     base = BASE_OF.get((verb, option), base) if not mode else base
     needed = NEEDED_BY.get((verb, option), NEEDED.get(option, []))
+    if verb == "compare":  # runs on meta anyway
+        needed = [word for word in needed if word not in ON_META]
     if needed[:1] == ["--from"] and ("--from" in base or "--resume" in base):
         needed = needed[2:]
     if (verb == "demo" and option != "seconds") or (verb, option) == ("sweep", "steps"):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
-    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "step-in-backward"):
+    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "step-in-backward"):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
     if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
         base = LAST_RANK

@@ -279,6 +279,34 @@ def buckets_are_those_of_ddp():
     refused(["--bucket-bytes", "--buckets copied or views"], "profile", "llama", *META, "--dp", 2, "--bucket-bytes", "1MiB")
 
 
+def zero2_has_the_buffer_of_deepspeed():
+    """The buffer is there during each backward. Gradients that fit beside each other are scattered from a copy of all of them,
+    before one that does not; one that is larger than the buffer, by itself."""
+    args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dp", 4, "--zero", 2,
+            "--dtype", "bf16", "--optimizer", "adamw", "--timeline"]
+    plain, whole = profile(*args), profile(*args, "--zero", 0)
+    came = [e["bytes"] // 2 for e in whole["timeline"][whole["steady"]["event"]:] if e["category"] == "gradient"
+            and e["kind"] in ("alloc", "recategory") and e["phase"] == "backward"]
+    equal(sum(came), whole["params"]["count"], "each gradient comes once")
+    for room in (10**6, 50000, 17000, 3000):
+        p = profile(*args, "--reduce-bucket", room)
+        wanted, waiting, used = [], [], 0
+        for n in [*came, None]:
+            if n is None or n > room or used + n > room:
+                wanted += [sum(waiting)] * (len(waiting) > 1)
+                waiting, used = [], 0
+            if n is not None:
+                waiting.append(n)
+                used += min(n, room)
+        got = [e["bytes"] // 2 for e in p["timeline"][p["steady"]["event"]:] if e["kind"] == "recategory" and e["category"] == "communication"]
+        equal(got, [room, *wanted], f"{room}: the buffer, and copies")
+        equal(p["parallel"]["gradients"], plain["parallel"]["gradients"], f"{room}: shards")
+        equal(p["parallel"]["reduce_bucket"], room, f"{room}: said")
+        held = {ph["name"]: ph["by_category"]["communication"] for ph in p["steady"]["phases"]}
+        equal(held["backward"], 0, f"{room}: it goes with the backward")
+    refused(["--reduce-bucket needs --zero 2"], "profile", *GPT, "--dp", 2, "--zero", 1, "--reduce-bucket", "1k")
+
+
 def most_gradients(p):
     """Bytes of gradients in the second step, when there are most of them."""
     live, most = {}, 0
@@ -499,17 +527,14 @@ def every_row_holds_somewhere():
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"]):
         for name in of:
-            more = args
-            p = run("profile", *more, "--recipe", name, "--json", "-")
-            if "--loss" in p.stderr:  # not of ranks
-                more = [*args, "--loss", "native"]
-                p = run("profile", *more, "--recipe", name, "--json", "-")
+            p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
-                check(p.returncode == 2 and ("needs --dp" in p.stderr or "--recipe liger" in p.stderr), f"{name} {more}: {p.stderr}")
+                of_liger = name == "liger" and ("--recipe liger" in p.stderr or "--loss fused" in p.stderr)
+                check(p.returncode == 2 and ("needs --dp" in p.stderr or of_liger), f"{name} {args}: {p.stderr}")
                 continue
             p = json.loads(p.stdout)
             options = p["model"]["recipe_options"]
-            equal(without_name(p), without_name(profile(*more, *options.split())), f"{name} and its options, {more}: {options}")
+            equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
             used |= {(name, "--" + option.strip()) for option in options.split("--")[1:]}
     equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
     equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
@@ -533,7 +558,7 @@ def recipes_combine():
         for name in (given, "+".join(reversed(given.split("+")))):
             p = profile(*llama, *(["--dtype", "bf16"] if "hf" in given else []), "--recipe", name)
             equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, options), f"{name}: its options")
-    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl", "--loss", "native")["model"]
+    p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl")["model"]
     check(p["recipe_options"].startswith("--dtype bf16 --optimizer adamw --master-weights --zero 2 --checkpoint full "),
           f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
     shown = run("profile", *GPT, "--recipe", "trl+compile").stdout
@@ -555,6 +580,7 @@ streams_have_what_pytorch_has_there()
 each_unit_is_gathered_and_summed_as_fully_shard_does()
 gradients_wait_for_the_last_microbatch()
 buckets_are_those_of_ddp()
+zero2_has_the_buffer_of_deepspeed()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()

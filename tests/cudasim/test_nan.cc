@@ -47,6 +47,7 @@ static inline gpu_float operator/(gpu_float a, gpu_float b)
 static inline gpu_float operator-(gpu_float a) { return gpu_float(-a.value); }
 static inline bool operator>(gpu_float a, gpu_float b) { return a.value > b.value; }
 static inline bool operator<=(gpu_float a, gpu_float b) { return a.value <= b.value; }
+static inline bool operator>=(gpu_float a, gpu_float b) { return a.value >= b.value; }
 static inline bool operator<(gpu_float a, gpu_float b) { return a.value < b.value; }
 
 /* In place of backends/scalar.h, whose functions for graphs of ops promise no bits. */

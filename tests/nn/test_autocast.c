@@ -99,7 +99,8 @@ static void each_op_runs_in_the_dtype_of_its_class(void **state)
 static void the_classes_are_those_of_torch_autocast(void **state)
 {
     (void)state;
-    const char *low[] = {"matmul", "linear", "flash_attention", "linear_cross_entropy"};
+    const char *low[] = {"matmul", "linear", "flash_attention", "linear_cross_entropy",
+                         "linear_cross_entropy_early"};
     const char *full[] = {"exp",           "softplus",          "log",       "pow", "softmax",
                           "log_softmax",   "layer_norm",        "rms_norm",  "sum", "mse",
                           "cross_entropy", "cross_entropy_lse", "reciprocal"};

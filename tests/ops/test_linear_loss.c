@@ -41,6 +41,13 @@ static mt_tensor *fused(const problem *p, int64_t chunk)
     return mt_linear_cross_entropy(p->x, p->w, p->target, MT_IGNORE, chunk);
 }
 
+static mt_tensor *early(const problem *p, int64_t chunk, bool f32_logits)
+{
+    const mt_linear_cross_entropy_options o = {
+        .chunk = chunk, .early = true, .f32_logits = f32_logits};
+    return mt_linear_cross_entropy_with(p->x, p->w, p->target, MT_IGNORE, &o);
+}
+
 static void assert_near(mt_tensor *got, mt_tensor *want, double tolerance, const char *what)
 {
     double *a = mtt_doubles(got), *b = mtt_doubles(want), top = 0, off = 0;
@@ -64,12 +71,16 @@ static void compare(mt_dtype dtype, problem p, int64_t chunk)
     MT_AUTO mt_tensor *dw = mt_retain(mt_grad(p.w));
     mtt_ok(mt_set_grad(p.x, NULL));
     mtt_ok(mt_set_grad(p.w, NULL));
-    MT_AUTO mt_tensor *other = mtt_made(fused(&p, chunk));
-    assert_int_equal(mt_dtype_of(other), dtype == MT_F64 ? MT_F64 : MT_F32);
-    mtt_ok(mt_backward(other));
-    assert_near(other, loss, tolerance, "loss");
-    assert_near(mt_grad(p.x), dx, tolerance, "dx");
-    assert_near(mt_grad(p.w), dw, tolerance, "dw");
+    for (int way = 0; way < 3; way++) {
+        MT_AUTO mt_tensor *other = mtt_made(way ? early(&p, chunk, way > 1) : fused(&p, chunk));
+        assert_int_equal(mt_dtype_of(other), dtype == MT_F64 ? MT_F64 : MT_F32);
+        mtt_ok(mt_backward(other));
+        assert_near(other, loss, tolerance, "loss");
+        assert_near(mt_grad(p.x), dx, tolerance, "dx");
+        assert_near(mt_grad(p.w), dw, tolerance, "dw");
+        mtt_ok(mt_set_grad(p.x, NULL));
+        mtt_ok(mt_set_grad(p.w, NULL));
+    }
     drop(&p);
 }
 
@@ -223,6 +234,32 @@ static void default_parts_have_equal_size_and_suit_the_device(void **state)
     check_parts("cpu", 323, 1680);    /* 32 MiB: 31 parts of rows, 30 of 1676 classes */
 }
 
+/* Gradients that forward has made become the inputs' own, but not while the graph is retained. */
+static void early_gradients_are_taken_over_with_the_last_backward(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 12, 64, 37, 3);
+    MT_AUTO mt_tensor *loss = mtt_made(early(&p, 4, true));
+    const mt_backward_options retain = {.retain_graph = true};
+    mtt_ok(mt_backward_with(loss, &retain));
+    MT_AUTO mt_tensor *once = mtt_made(mt_clone(mt_grad(p.w)));
+    mtt_ok(mt_set_grad(p.x, NULL));
+    mtt_ok(mt_set_grad(p.w, NULL));
+    mt_mem_stats before, after;
+    mt_mem_reset_peak(device);
+    mt_mem_get_stats(device, &before);
+    mtt_ok(mt_backward(loss));
+    mt_mem_get_stats(device, &after);
+    assert_true(mtt_same_bits(mt_grad(p.w), once));
+    assert_int_equal(after.allocated.current, before.allocated.current);
+    assert_true(after.allocated.peak <= before.allocated.current + 1024); /* two scalars */
+    assert_true(after.by_category[MT_GRADIENT] - before.by_category[MT_GRADIENT] ==
+                round_up(12 * 64 * 4) + round_up(37 * 64 * 4));
+    assert_int_not_equal(mt_backward(loss), MT_OK);
+    mtt_failed(MT_ERR_STATE, "linear_cross_entropy_early", "retain_graph");
+    drop(&p);
+}
+
 /* Beside the logits, which are there: a log-sum-exp and, until the mean is taken, a loss per row.
  */
 static void a_loss_that_keeps_logits_writes_a_number_per_row(void **state)
@@ -259,6 +296,9 @@ static void arguments_that_do_not_fit_are_refused_by_name(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "i64");
     assert_null(mt_linear_cross_entropy(p.x, p.w, p.target, MT_IGNORE, -1));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "-1");
+    const mt_linear_cross_entropy_options wide = {.f32_logits = true};
+    assert_null(mt_linear_cross_entropy_with(p.x, p.w, p.target, MT_IGNORE, &wide));
+    mtt_failed(MT_ERR_ARGUMENT, "f32_logits needs early");
     assert_null(mt_linear_cross_entropy(NULL, p.w, p.target, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "NULL");
     drop(&p);
@@ -310,6 +350,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(loss_and_gradients_are_those_of_the_plain_form_for_any_chunk),
+        mtt_test(early_gradients_are_taken_over_with_the_last_backward),
         mtt_test(rows_may_lie_in_any_layout),
         mtt_test(a_loss_of_no_rows_is_not_a_number_and_has_no_gradient),
         mtt_test(a_retained_graph_gives_the_same_bits_again),

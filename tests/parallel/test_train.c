@@ -20,9 +20,11 @@ static mt_model_config with_dropout(int model)
 }
 
 /* Of a division, beside one process with as many microbatches. */
-static void follows_one_process(int model, const mt_parallel *split)
+static void loss_follows_one_process(int model, mt_loss_form loss, const mt_parallel *split)
 {
-    mtt_training alone = {.config = &mtt_models[model], .parallel = *split, .max_norm = MAX_NORM};
+    mt_model_config c = mtt_models[model];
+    c.ops.loss = loss;
+    mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
     mtt_training t = alone;
     mtt_train_alone(&alone);
     assert_true(alone.losses[mtt_steps() - 1] <
@@ -30,6 +32,29 @@ static void follows_one_process(int model, const mt_parallel *split)
     mtt_train(&t);
     mtt_show(mtt_model_names[model], split, mtt_difference(&alone, &t), "one process");
     assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+}
+
+static void follows_one_process(int model, const mt_parallel *split)
+{
+    loss_follows_one_process(model, MT_LOSS_NATIVE, split);
+}
+
+static void each_form_of_the_loss_follows_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.data = 2, .zero = 3},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.pipeline = 2, .tensor = 2, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (mt_loss_form loss = MT_LOSS_LSE; loss <= MT_LOSS_UNFUSED; loss++)
+            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+                bool bert = mtt_models[i].kind == MT_MODEL_BERT;
+                if (!mtt_is_taken((size_t)i + k, (size_t)loss)) continue;
+                if (!bert || loss != MT_LOSS_CHUNKED) loss_follows_one_process(i, loss, &splits[k]);
+            }
 }
 
 static void data_parallel_ranks_follow_one_process(void **state)
@@ -135,6 +160,7 @@ static void changes_no_bit(const summing *cases, size_t n, mt_reduce_time other)
                               .max_norm = MAX_NORM};
             mtt_training after = t;
             after.parallel.buckets = MT_BUCKETS_NONE;
+            after.parallel.reduce_bucket = 0;
             after.parallel.reduce = other;
             mtt_train(&t);
             mtt_train(&after);
@@ -171,6 +197,16 @@ static void buckets_have_the_bits_of_single_gradients(void **state)
           .microbatches = 4,
           .buckets = MT_BUCKETS_VIEWS,
           .bucket_bytes = 20000},
+         NULL,
+         0},
+        {{.data = 2, .zero = 2, .reduce_bucket = 1 << 20}, "full", 0},
+        {{.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000}, NULL, 64},
+        {{.tensor = 2,
+          .data = 2,
+          .pipeline = 2,
+          .microbatches = 2,
+          .zero = 2,
+          .reduce_bucket = 500},
          NULL,
          0}};
     changes_no_bit(cases, sizeof cases / sizeof *cases, MT_REDUCE_IN_BACKWARD);
@@ -344,7 +380,9 @@ static void every_refused_request_for_memory_is_reported(void **state)
                             {.zero = 1},
                             {.zero = 2},
                             {.zero = 3},
-                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1}};
+                            {.pipeline = 2, .stage = 1, .data = 2, .zero = 1},
+                            {.data = 2, .buckets = MT_BUCKETS_VIEWS},
+                            {.data = 2, .zero = 2, .reduce_bucket = 3000}};
     for (int zero = 0; zero <= 3; zero++)
         splits[zero] = (mt_parallel){
             .tensor = 2, .sequence = true, .context = 2, .data = 3, .zero = zero, .data_rank = 2};
@@ -446,6 +484,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
+        cmocka_unit_test(each_form_of_the_loss_follows_one_process),
         cmocka_unit_test(summing_in_backward_has_the_bits_of_summing_after),
         cmocka_unit_test(buckets_have_the_bits_of_single_gradients),
         cmocka_unit_test(backward_sums_all_that_it_completes),

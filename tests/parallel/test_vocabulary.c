@@ -34,8 +34,11 @@ static void near(mt_tensor *a, mt_tensor *b, int dim, int64_t from, double bound
     free(y);
 }
 
-static void check_loss(mt_device *device, const mt_group *group, mt_dtype dtype, double bound)
+static void check_loss(mt_device *device, const mt_group *group, const mti_entropy_options *options,
+                       mt_dtype dtype, double bound)
 {
+    const mt_cross_entropy_options of_whole = {.keep_logits = options->keep_logits,
+                                               .sum = options->sum};
     int64_t own = (CLASSES + group->ranks - 1) / group->ranks;
     MT_AUTO mt_tensor *all =
         mtt_random(device, dtype, 2, (const int64_t[]){ROWS, CLASSES}, 3, -4, 4);
@@ -46,10 +49,10 @@ static void check_loss(mt_device *device, const mt_group *group, mt_dtype dtype,
         mt_from_data(device, MT_I64, MT_SHAPE(ROWS), targets, sizeof targets);
     MT_AUTO mt_tensor *x = take(padded, 1, group->rank * own, own);
     MTT_NEED(mt_set_requires_grad(all, true) == MT_OK);
-    MT_AUTO mt_tensor *whole = mt_cross_entropy(all, target, MT_IGNORE);
+    MT_AUTO mt_tensor *whole = mt_cross_entropy_with(all, target, MT_IGNORE, &of_whole);
     mt_traffic before = mt_traffic_get(device);
     uint64_t sent = mt_comm_sent(group->comm);
-    MT_AUTO mt_tensor *y = mti_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group);
+    MT_AUTO mt_tensor *y = mti_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group, options);
     MTT_NEED(y && whole && fabs(mt_item(y) - mt_item(whole)) <= bound);
     uint64_t numbers = 2 * ROWS * (uint64_t)(group->ranks - 1);
     MTT_NEED(mt_comm_sent(group->comm) - sent == numbers * (dtype == MT_F64 ? 8 : 4));
@@ -99,15 +102,15 @@ static void check_refusals(mt_device *device, const mt_group *group)
     MT_AUTO mt_tensor *x = mt_zeros(device, MT_F32, MT_SHAPE(1, 7));
     MTT_NEED(!mti_embedding_part(ids, w, 7, CLASSES, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "index[0] is 13", "rows 0 to 12");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "target[0] is 13", "0 to 12");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, 1000, group));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, 1000, group, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "1000 classes");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, NULL));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, NULL, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "the group is NULL");
     mt_group alone = *group;
     alone.comm = NULL;
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, &alone));
+    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, &alone, NULL));
     mtt_failed(MT_ERR_UNSUPPORTED, "without a comm");
 }
 
@@ -117,10 +120,17 @@ static void check(mt_comm *world, void *user)
     mt_device *device = mtt_device();
     (void)user;
     MTT_NEED(device && mt_set_balance_check(device, true) == MT_OK);
-    check_loss(device, &group, MT_F64, 1e-14);
-    check_loss(device, &group, MT_F32, 1e-6);
-    check_loss(device, &group, MT_BF16, 2e-2);
-    check_loss(device, &group, MT_F16, 2e-3);
+    static const mti_entropy_options forms[] = {{.keep_logits = false},
+                                                {.apart = true},
+                                                {.keep_logits = true},
+                                                {.keep_logits = true, .sum = true}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        check_loss(device, &group, &forms[i], MT_F64, 1e-13);
+        check_loss(device, &group, &forms[i], MT_F32, 5e-6);
+        if (forms[i].apart) continue; /* of logits that were cast to f32 */
+        check_loss(device, &group, &forms[i], MT_BF16, forms[i].sum ? 1e-1 : 2e-2);
+        check_loss(device, &group, &forms[i], MT_F16, forms[i].sum ? 1e-2 : 2e-3);
+    }
     check_embedding(device, &group, MT_F64, -1);
     check_embedding(device, &group, MT_F32, 12);
     check_embedding(device, &group, MT_F32, 3);

@@ -20,7 +20,8 @@ from harness import SavedTensors, far
 
 # Ops with another name in PyTorch. A loss that is two ops in PyTorch has the class of the last one.
 TORCH_NAME = {"flash_attention": "scaled_dot_product_attention", "mse": "mse_loss",
-              "cross_entropy": "nll_loss", "cross_entropy_lse": "nll_loss", "linear_cross_entropy": "linear"}
+              "cross_entropy": "nll_loss", "cross_entropy_lse": "nll_loss", "linear_cross_entropy": "linear",
+              "linear_cross_entropy_early": "linear"}
 LISTS = {"LOWER_PRECISION_FP": "low", "FP32": "f32", "FP32_SET_OPT_DTYPE": "f32"}
 
 

@@ -97,6 +97,10 @@ DIFFERENCES = {
         "other", "m e",
         lambda e, m: m * e,
         "To compute the logits again takes both."),
+    "linear cross-entropy, early": Difference(
+        "output product and cross-entropy with gradients made in forward: for each that is wanted, of n elements", "n e",
+        lambda e, n: n * e,
+        "PyTorch's F.linear_cross_entropy in chunks has them, too, but not among its saved tensors."),
     "copied result": Difference(
         "what keeps n elements of a result, which lies in a storage of s, after a `contiguous` or "
         "`reshape` that must copy in PyTorch alone; in memtape alone: with the other sign",

@@ -262,6 +262,30 @@ class LinearCrossEntropy(Op):
 
 # ---- attention ----
 
+class LinearCrossEntropyEarly(LinearCrossEntropy):
+    """PyTorch's own, in chunks: its gradients are made in forward, too, and lie beside its saved tensors."""
+
+    def draw(self, g):
+        operands, parameters = super().draw(g)
+        return operands, parameters | {"wide": g.choice((0, 1))}
+
+    def text(self, x, w, target, chunk, wide):
+        options = f"torch.nn.LinearCrossEntropyOptions(batch_chunk_size={chunk or None}, allow_retain_graph=True)"
+        return (mt("linear_cross_entropy_early", x, w, target, -100, chunk, wide),
+                f"at_least_f32(F.linear_cross_entropy({x}, {w}, {target}, options={options}))")
+
+    def dtype(self, operands, chunk, wide):
+        return super().dtype(operands, chunk)
+
+    def suits(self, t, room, chunk, wide):
+        return super().suits(t, room, chunk)
+
+    def differences(self, call):
+        x, w, target = call.operands
+        elements = [v.numel() for v in (x, w)]
+        return [Applied("linear cross-entropy, early", {"n": elements[i]}) for i in (0, 1) if call.wanted[i]]
+
+
 class FlashAttention(Op):
     row_major, weight = False, 3
 

@@ -66,6 +66,13 @@ def linear_cross_entropy(x, w, target, ignore, chunk):
     return cross_entropy(logits.to(torch.promote_types(x.dtype, torch.float32)), target, ignore)
 
 
+def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
+    """PyTorch's own, in chunks; its loss is of x's dtype."""
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk or None, allow_retain_graph=True)
+    loss = F.linear_cross_entropy(x.reshape(-1, x.shape[-1]), w, target.reshape(-1), ignore_index=ignore, options=options)
+    return loss.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def flash_attention(q, k, v, scale, causal, p):
     return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=bool(causal),
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
@@ -86,6 +93,7 @@ THEIRS = {
     "dropout": F.dropout, "cross_entropy": cross_entropy,
     "cross_entropy_lse": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
+    "linear_cross_entropy_early": linear_cross_entropy_early,
     "sum": lambda x, keep, *dims: torch.sum(x, every(x, dims), bool(keep)),
     "mean": lambda x, keep, *dims: torch.mean(x, every(x, dims), bool(keep)),
     "max": lambda x, keep, *dims: their_max(x, every(x, dims), keep),

@@ -75,8 +75,9 @@ def pretty(value, indent=0):
     if len(line) + indent <= 110 or not isinstance(value, (dict, list)):
         return line
     before = " " * (indent + 2)
-    if isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return "\n".join(textwrap.wrap(line, 118, subsequent_indent=before))
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):  # in lines that end between two of them
+        whole = json.dumps([v.replace(" ", "\0") for v in value]).replace("\\u0000", "\0")
+        return "\n".join(textwrap.wrap(whole, 118, subsequent_indent=before, break_on_hyphens=False)).replace("\0", " ")
     parts = [f"{json.dumps(k)}: {pretty(v, indent + 2)}" for k, v in value.items()] if isinstance(value, dict) else \
         [pretty(v, indent + 2) for v in value]
     brackets = "{}" if isinstance(value, dict) else "[]"
@@ -116,6 +117,10 @@ def leaves(schema, whole, path=""):
         yield path
 
 
+if "--write" in sys.argv:
+    for verb in [*RUNS, "train"]:
+        (FOLDER / f"{verb}.schema.json").write_text(made(verb))
+    sys.exit()
 SCHEMAS = {verb: json.loads((FOLDER / f"{verb}.schema.json").read_text()) for verb in [*RUNS, "train"]}
 
 
@@ -188,10 +193,6 @@ def pages_name_their_schemas():
         check(re.search(rf"schema/{verb}\.schema\.json", text), f"no page refers to the schema of {verb}")
 
 
-if "--write" in sys.argv:
-    for verb in SCHEMAS:
-        (FOLDER / f"{verb}.schema.json").write_text(made(verb))
-    sys.exit()
 for test in [files_are_those_that_the_program_makes, outputs_are_valid, objects_of_ranks_that_train_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
     test()
 done()

@@ -29,7 +29,9 @@ static const char *const losses[] = {"",
                                      ", fused loss",
                                      ", loss that keeps logits",
                                      ", chunked loss",
-                                     ", unfused loss"};
+                                     ", unfused loss",
+                                     ", PyTorch's linear cross-entropy",
+                                     ", Liger's linear cross-entropy"};
 
 /* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)
