@@ -100,9 +100,9 @@ void mti_train_ranks_introduce(const mti_workload *w)
         printf(", %lld have %lld of the %lld bytes of each", (long long)h.context,
                (long long)(w->seq / h.context), (long long)w->seq);
     if (h.pipeline > 1)
-        printf(", %lld have %lld%s of the %lld layers each", (long long)h.pipeline,
-               (long long)(w->config.layers / h.pipeline),
-               w->config.layers % h.pipeline ? " or more" : "", (long long)w->config.layers);
+        mti_print(stdout, ", %lld have %lld%s of the %lld layers each", (long long)h.pipeline,
+                  (long long)(w->config.layers / h.pipeline),
+                  w->config.layers % h.pipeline ? " or more" : "", (long long)w->config.layers);
     if (h.interleave > 1) printf(" in %lld parts", (long long)h.interleave);
     if (h.zero) printf("; ZeRO %d", h.zero);
     printf("\n");

@@ -133,10 +133,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (c->ops.loss == MT_LOSS_FUSED)
+    if (mti_loss_is_fused(c->ops.loss))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is fused; a rank makes its own part of "
-                             "the logits: need another one");
+                             "parallel: the config's loss is %s; a rank makes its own part of the "
+                             "logits: need native, f32, lse, chunked or unfused",
+                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,

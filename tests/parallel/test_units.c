@@ -40,7 +40,7 @@ static void find_gradients(mt_comm *world, void *user)
     gradients *g = user;
     mt_parallel h = g->parallel;
     const mt_named_tensor *list;
-    size_t n;
+    size_t n = 0;
     MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
     mt_device *device = mt_device_open("cpu");
     MTT_NEED(device && mt_device_set_threads(device, 1) == MT_OK);
