@@ -80,6 +80,7 @@ def draw_memory_options(draw, kind):
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--qlora-double"]])
+        args += ["--lora-dropout", 0.5] * (draw.random() < 0.5)
         args += ["--f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]

@@ -536,7 +536,7 @@ def listed():
     for line in run("help", "recipes").stdout.splitlines():
         if name := re.match(r"(\w+): ", line):
             rows = found[name[1]] = []
-        elif option := re.match(r"  (--[a-z0-9-]+(?: [\w+,-]+)?)(?:  |$)", line):
+        elif option := re.match(r"  (--[a-z0-9-]+(?: [\w+,.-]+)?)(?:  |$)", line):
             rows.append(option[1])
     found.pop("Usage", None)
     return found
