@@ -28,6 +28,7 @@ mt_lora_options mti_adapters_of(const mti_memory_options *options)
     return (mt_lora_options){.rank = options->lora_rank,
                              .n_targets = options->lora_targets.n,
                              .targets = options->lora_targets.patterns,
+                             .dropout = options->lora_dropout,
                              .f32_adapters = options->f32_adapters,
                              .base = !options->qlora         ? MT_LORA_KEEP
                                      : options->qlora_double ? MT_LORA_NF4_DOUBLE

@@ -22,6 +22,7 @@ WHEN(has_swiglu, c->mlp == MT_MLP_SWIGLU)
 WHEN(has_rope, c->rope_theta > 0)
 WHEN(has_tanh, c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu)
 WHEN(has_math, c->attention == MT_ATTENTION_MATH)
+WHEN(has_groups, c->kv_heads && c->kv_heads != c->heads)
 WHEN(has_codes, o->workload.memory.qlora)
 WHEN(shares_batch, o->workload.parallel.data > 1 || o->workload.parallel.context > 1)
 /* What is given about shards of parameters asks for them. */

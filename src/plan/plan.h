@@ -34,9 +34,10 @@ typedef struct mti_memory_options {
     bool step_in_backward;
     int64_t lora_rank; /* 0: none */
     mti_lora_targets lora_targets;
-    bool f32_adapters; /* of a 16-bit model */
-    bool qlora;        /* the frozen weights that have adapters in NF4 */
-    bool qlora_double; /* the scales of those in 8 bits */
+    double lora_dropout; /* of what adapters get */
+    bool f32_adapters;   /* of a 16-bit model */
+    bool qlora;          /* the frozen weights that have adapters in NF4 */
+    bool qlora_double;   /* the scales of those in 8 bits */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */

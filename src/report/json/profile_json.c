@@ -263,6 +263,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_bool(f, "step_in_backward", o->step_in_backward);
     mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
+    mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
     mti_field_bool(f, "f32_adapters", o->f32_adapters);
     mti_field_bool(f, "qlora", o->qlora);
     mti_field_bool(f, "qlora_double", o->qlora_double);
@@ -331,6 +332,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     const mti_measurement *m = &p->measured;
     describe_head(f, o);
     mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
+    mti_field_size(f, "optimizer_host", m->optimizer_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
     mti_field_object(f, "memory_options", describe_memory, p);
