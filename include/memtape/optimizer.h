@@ -57,7 +57,13 @@ typedef struct mt_adamw_options {
     bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
     bool master;              /* as for sgd */
     mt_moments moments;
+    /* As bitsandbytes' paged optimizers: moments of parameters of at least MT_PAGED_LEAST elements
+     * lie in host memory, which CUDA would page in for the step; of moments in 8 bits their scales
+     * stay on the device, as tensors "m_scales" and "v_scales". Refused on CUDA at the first step.
+     */
+    bool paged;
 } mt_adamw_options;
+#define MT_PAGED_LEAST 100000
 
 /* torch.optim.Adafactor (Shazeer and Stern 2018): of a matrix [.., r, c] the second moment is kept
  * as the means of its rows and of its columns, [.., r, 1] and [.., 1, c]; of a vector as a whole.

@@ -73,7 +73,7 @@ typedef enum mt_buckets {
 enum {
     MT_RESHARD_DEFAULT = 0, /* let go, but for what keep-last and group-ends keep */
     MT_RESHARD_ALWAYS = -1,
-    MT_RESHARD_NEVER = -2
+    MT_RESHARD_NEVER = -2 /* among stages they stay for a whole step */
 };
 
 /* Which rank, among how many. Zero is the usual choice everywhere: one rank. */

@@ -96,6 +96,7 @@ typedef struct mti_opt_item {
     bool wide_grad;        /* adamw, sgd, adafactor: g is f32 beside p of 16 bits */
     void *m, *v;           /* NULL where the optimizer has none */
     mti_moments moments;   /* adamw, adafactor: how m and v are stored */
+    float *scales[2];      /* of m and v in codes; NULL: behind the codes (always on cuda) */
     int64_t rows, columns; /* adafactor: of each matrix; a vector is one row */
     void *master;          /* the f32 copy that is updated; p is its rounding; NULL: p is */
     double weight_decay;

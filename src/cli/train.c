@@ -272,6 +272,7 @@ static void introduce(const run *r)
               memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
               (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
               mt_dtype_name(c->dtype));
+    if (*w->recipe) mti_print(stdout, "recipe %s: %s\n", w->recipe, w->recipe_options);
     if (memory->lora_rank)
         mti_print(stdout, "adapt  rank %lld beside %s; %s bytes are frozen%s\n",
                   (long long)memory->lora_rank,

@@ -11,6 +11,7 @@ typedef struct mti_block_row {
     size_t measured, predicted; /* how many there are */
     mti_context context;        /* of the first that the other side lacks ... */
     size_t n_contexts;          /* ... of so many different ones */
+    const char *known;          /* what has this size; NULL: nothing that is known */
 } mti_block_row;
 
 /* Those that both sides have, and the rows of the others, most bytes first: the peaks differ by the

@@ -140,7 +140,9 @@ static void compare_figure(mti_compared_reading *f, const mti_compared *c)
         explain(f, c->runs[i].what, n, distance(m, n));
     }
     if (m->kind == MTI_READ_DEVICE) {
-        const size_t n = c->runs[c->n_runs - 1].figures[m->kind].any + c->n_beyond;
+        const mti_alternative *last = &c->runs[c->n_runs - 1]; /* with workspaces, if any */
+        const mti_alternative *run = last->what == c->workspaces ? last : c->runs;
+        const size_t n = run->figures[m->kind].any + c->n_beyond;
         explain(f, c->beyond, n, distance(m, n));
     }
     if (m->otherwise) {
@@ -161,7 +163,19 @@ static void find_beyond(mti_compared *c, const mt_gpu *gpu)
 
 /* ---- snapshots ---- */
 
-static bool compare_snapshot(mti_compared_history *s, const mti_compared *c)
+/* Libraries' workspaces, which PyTorch's allocator has and a profile only if told so. */
+static void name_known(mti_block_match *m, const mt_gpu *gpu)
+{
+    for (size_t i = 0; i < m->rows.n; i++) {
+        mti_block_row *r = &m->rows.at[i];
+        if (r->measured <= r->predicted) continue;
+        if (r->size == mti_outside_workspace(gpu))
+            r->known = "cuBLAS's workspace: --gemm-workspace";
+        if (r->size == mti_outside_te_workspace(gpu)) r->known = "Transformer Engine's workspace";
+    }
+}
+
+static bool compare_snapshot(mti_compared_history *s, const mti_compared *c, const mt_gpu *gpu)
 {
     s->peak = mti_history_peak(&s->history, &s->n_events);
     s->end = mti_history_end(&s->history);
@@ -169,8 +183,10 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c)
     s->predicted_end = mti_history_end(&c->predicted);
     s->use = mti_history_use(&s->history, -1);
     s->predicted_use = mti_history_use(&c->predicted, -1);
-    return mti_segments_match(&s->segments, &s->history, &c->predicted) &&
-           mti_blocks_match(&s->blocks, &s->history, s->n_events, &c->predicted, s->n_predicted);
+    bool ok = mti_segments_match(&s->segments, &s->history, &c->predicted) &&
+              mti_blocks_match(&s->blocks, &s->history, s->n_events, &c->predicted, s->n_predicted);
+    name_known(&s->blocks, gpu);
+    return ok;
 }
 
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
@@ -188,7 +204,7 @@ bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, cons
     for (size_t i = 0; ok && i < c->files.n; i++) {
         mti_compared_file *f = &c->files.at[i];
         for (size_t k = 0; k < f->figures.n; k++) compare_figure(&f->figures.at[k], c);
-        ok = !f->snapshot || compare_snapshot(f->snapshot, c);
+        ok = !f->snapshot || compare_snapshot(f->snapshot, c, gpu);
     }
     return ok;
 }

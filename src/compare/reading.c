@@ -167,13 +167,13 @@ static int64_t step_of(const char *line)
 {
     static const char *const before[] = {"step", "after ", "iteration"};
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        const char *at = find(line, before[i]);
-        if (!at) continue;
-        at += strspn(at, " :=\"'");
-        const size_t digits = strspn(at, "0123456789");
-        int64_t step = 0;
-        for (size_t k = 0; k < digits && k < 18; k++) step = 10 * step + (at[k] - '0');
-        if (digits && digits <= 18) return step;
+        for (const char *at = line; (at = find(at, before[i]));) {
+            const char *digits = at + strspn(at, " :=\"'");
+            const size_t n = strspn(digits, "0123456789");
+            int64_t step = 0;
+            for (size_t k = 0; k < n && k < 18; k++) step = 10 * step + (digits[k] - '0');
+            if (n && n <= 18) return step;
+        }
     }
     return -1;
 }

@@ -1,6 +1,7 @@
 /* layouts.c: the ways to divide a model among GPUs, and what to do with saved tensors. */
 #include <string.h>
 #include "fit/fit.h"
+#include "nn/model.h"
 
 #define MOST_PARTS 8 /* of a stage, unless the options say how many */
 
@@ -28,7 +29,9 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool whole = zero < 3 && given->fsdp; /* there are no shards */
-        if (codes || factors || whole || (o->zero_stages && !(o->zero_stages >> zero & 1)))
+        bool history = zero == 3 && task->workload->config.ops.linear == MT_LINEAR_TE_DELAYED;
+        if (codes || factors || whole || history ||
+            (o->zero_stages && !(o->zero_stages >> zero & 1)))
             continue;
         if (!MTI_PUSH(all, h)) return false;
     }
@@ -56,7 +59,8 @@ bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t
     if (n % c || task->batch % (n / c) || task->seq % c || !allowed(task->options->context, c))
         return false;
     *out = *layout;
-    out->sequence = t > 1 && task->seq / c % t == 0;
+    out->sequence = t > 1 && task->seq / c % t == 0 &&
+                    !mti_linear_keeps_codes(task->workload->config.ops.linear);
     out->context = c;
     out->context_rank = c - 1;
     out->data = n / c;
@@ -110,10 +114,12 @@ static int preset_of(const char *checkpoint)
     return i;
 }
 
-/* An activation in place changes what "ops" keeps. */
+/* An activation in place changes what "ops" keeps; linears of other forms have no result to keep.
+ */
 static bool applies(const mt_model_config *c, const char *name)
 {
-    return strcmp(name, "ops") != 0 || !c->inplace || c->mlp != MT_MLP_PLAIN;
+    bool kept = !c->ops.linear && (!c->inplace || c->mlp != MT_MLP_PLAIN);
+    return strcmp(name, "ops") != 0 || kept;
 }
 
 void mti_policies_make(mti_fit_task *task)

@@ -58,6 +58,8 @@ static void low_free(void *user)
     mti_free(l);
 }
 
+int64_t mti_linear_block(mt_linear_form f) { return f ? forms[f].block : 1; }
+
 bool mti_linear_keeps_codes(mt_linear_form f)
 {
     return (unsigned)f < MT_LINEAR_FORM_COUNT && forms[f].keeps_codes;
@@ -249,12 +251,14 @@ static mt_tensor *lower_gradient(void *user, mt_tensor *dy)
 
 /* ---- the module ---- */
 
-/* Blocks must cover x, w and dy, in both directions. */
+/* Blocks must cover x and w, and where there will be gradients, both and dy in the other direction,
+ * too. */
 static bool covers(const low_form *f, const mt_tensor *x, const mt_tensor *w)
 {
     int64_t in = mt_shape(w)[1], out = mt_shape(w)[0], rows = in ? mt_numel(x) / in : 0;
-    if (rows % f->block == 0 && in % f->block == 0 && out % f->block == 0 &&
-        (f->values != MTI_VALUES_E2M1 || rows % 2 == 0))
+    bool back = mt_grad_mode() && (mt_requires_grad(x) || mt_requires_grad(w));
+    if (in % f->block == 0 && (!f->square || out % f->block == 0) &&
+        (!back || (rows % f->block == 0 && out % f->block == 0)))
         return true;
     return mti_fail_bool(
         MT_ERR_ARGUMENT,

@@ -52,6 +52,7 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
     *o = (mt_optimizer){.rule = like->rule,
                         .n_state = like->n_state,
                         .moments = like->moments,
+                        .paged = like->paged,
                         .params = like->params,
                         .master = like->master,
                         .weight_decay = like->weight_decay,
@@ -179,9 +180,20 @@ bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param)
     return o->rule->whole && param->rank > 1;
 }
 
+static bool has_scales_apart(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->paged && mti_optimizer_moments(o, &s->param->view) >= MTI_MOMENTS_8BIT;
+}
+
+bool mti_optimizer_pages(const mt_optimizer *o, const mti_opt_slot *s, int k)
+{
+    return o->paged && k < o->n_state && mti_view_count(&s->param->view) >= MT_PAGED_LEAST;
+}
+
 int mti_optimizer_n_moments(const mt_optimizer *o, const mti_opt_slot *s)
 {
     if (s->rule != o->rule) return s->rule->n_state;
+    if (has_scales_apart(o, s)) return 2 * o->n_state;
     return o->rule->whole && !mti_optimizer_factors(o, &s->param->view) ? 1 : o->n_state;
 }
 
@@ -215,8 +227,11 @@ mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_opt_slot *s, int k)
         mti_view_pack(&spec, &n_bytes);    /* smaller than the parameter */
     }
     if (moments >= MTI_MOMENTS_8BIT) {
-        int64_t n_bytes = bytes_of_codes(o->moments, mti_view_count(&spec));
+        int64_t n = mti_view_count(&spec), n_bytes = bytes_of_codes(o->moments, n);
+        int64_t codes = mti_moment_scales_at(moments, n);
+        if (has_scales_apart(o, s)) n_bytes = k < o->n_state ? codes : (n_bytes - codes) / 4;
         spec = (mti_view){.dtype = MT_U8, .rank = 1, .shape = {n_bytes}, .stride = {1}};
+        if (k >= o->n_state) spec.dtype = MT_F32;
     } else if (moments == MTI_MOMENTS_WIDE && spec.dtype != MT_F64) {
         spec.dtype = MT_F32;
     } else if (moments == MTI_MOMENTS_NARROW && spec.dtype == MT_F32) {
@@ -245,9 +260,25 @@ static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
     return whole ? o->rule->whole : s->rule->state[k];
 }
 
+static void no_memory(void *owner) { (void)owner; }
+
+static mt_tensor *new_in_host(const mt_optimizer *o, mti_view *spec)
+{
+    static const char nothing; /* an address for a device without data */
+    bool data = !(o->device->backend->traits & MTI_NO_DATA);
+    size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
+    spec->data = data ? mti_malloc(n_bytes) : (void *)(uintptr_t)&nothing;
+    if (!spec->data) return NULL;
+    mt_tensor *t =
+        mti_tensor_adopt(o->device, spec, n_bytes, data ? mti_free : no_memory, spec->data);
+    if (!t && data) mti_free(spec->data);
+    return t;
+}
+
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     mti_view spec = mti_optimizer_spec(o, s, k);
+    if (mti_optimizer_pages(o, s, k)) return new_in_host(o, &spec);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
@@ -272,6 +303,10 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
 {
+    /* A GPU's kernels look for scales behind the codes. */
+    if (o->paged && o->device->backend->capture_begin)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "%s: %s keeps no paged state; need cpu or meta",
+                             o->rule->name, o->device->backend->kind);
     mti_where *now = mti_where_now(), previous = *now;
     now->op = o->rule->name;
     now->module = s->module;
@@ -315,16 +350,20 @@ mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry
                     mt_optimizer_state_count(o));
 }
 
-size_t mti_optimizer_state_bytes(const mt_optimizer *o)
+static size_t bytes_in(const mt_optimizer *o, bool host)
 {
     size_t bytes = 0;
     for (size_t i = 0; o && i < o->n_slots; i++)
         for (size_t k = 0; k < n_visible(o, &o->slots[i]); k++) {
             const mt_tensor *t = *state_at(o, &o->slots[i], (int)k);
-            bytes += (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t));
+            if (mti_optimizer_pages(o, &o->slots[i], (int)k) == host)
+                bytes += (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t));
         }
     return bytes;
 }
+
+size_t mti_optimizer_state_bytes(const mt_optimizer *o) { return bytes_in(o, false); }
+size_t mti_optimizer_host_bytes(const mt_optimizer *o) { return bytes_in(o, true); }
 
 mti_opt_slot *mti_optimizer_slot(mt_optimizer *o, const char *path)
 {

@@ -38,6 +38,7 @@ struct mt_optimizer {
     int n_state; /* tensors per parameter, without the master */
     bool master;
     mt_moments moments;
+    bool paged;
     mti_opt_params params;
     double weight_decay;
     bool decay_matrices_only;
@@ -66,6 +67,8 @@ bool mti_optimizer_factors(const mt_optimizer *o, const mti_view *param);
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_view *param);
 int mti_optimizer_n_moments(const mt_optimizer *o, const mti_opt_slot *s);
 mti_view mti_optimizer_spec(const mt_optimizer *o, const mti_opt_slot *s, int k);
+/* Whether it lies in host memory. */
+bool mti_optimizer_pages(const mt_optimizer *o, const mti_opt_slot *s, int k);
 /* Whether 0 <= value < below; else the error names it. */
 bool mti_optimizer_in_range(const char *caller, const char *field, double value, double below);
 

@@ -72,6 +72,8 @@ static mti_opt_item item_of(const mt_optimizer *o, const mti_opt_slot *s)
                           .m = m ? m->view.data : NULL,
                           .v = v ? v->view.data : NULL,
                           .moments = mti_optimizer_moments(o, p),
+                          .scales = {s->state[2] ? s->state[2]->view.data : NULL,
+                                     s->state[3] ? s->state[3]->view.data : NULL},
                           .rows = matrix ? p->shape[p->rank - 2] : 1,
                           .columns = matrix ? p->shape[p->rank - 1] : mti_view_count(p),
                           .master = s->master ? s->master->view.data : NULL,

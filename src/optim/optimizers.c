@@ -57,7 +57,8 @@ static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_op
 }
 
 static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, .step = sgd_step};
-static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, .step = adamw_step, .n_state = 2};
+static const mti_opt_rule adamw_rule = {
+    "adamw", {"m", "v", "m_scales", "v_scales"}, .step = adamw_step, .n_state = 2};
 static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = torchao_step};
 static const mti_opt_rule adafactor_rule = {
     "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
@@ -99,6 +100,7 @@ static mt_optimizer described(mti_optimizer_choice choice, bool master)
                           .moments = !as_param ? row->moments
                                      : master  ? MT_MOMENTS_WIDE
                                                : MT_MOMENTS_NARROW,
+                          .paged = row->paged,
                           .params = row->params,
                           .master = master,
                           .decay_matrices_only = row->decay_matrices_only};
@@ -150,6 +152,7 @@ int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
     for (int k = 0; k < n; k++) {
         const mti_view spec = mti_optimizer_spec(&o, &s, k);
         bytes[k] = mti_view_count(&spec) * (int64_t)mt_dtype_size(spec.dtype);
+        if (mti_optimizer_pages(&o, &s, k)) bytes[k] = 0;
     }
     return n;
 }
@@ -223,7 +226,10 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
                              (int)options->moments);
     mt_optimizer as = described(MTI_OPT_ADAMW, options->master);
     if (mti_moments_torchao(options->moments)) as.rule = &torchao_rule;
+    if (options->paged && mti_moments_torchao(options->moments))
+        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: paged goes with no moments of torchao's");
     as.moments = options->moments;
+    as.paged = options->paged;
     as.params = (mti_opt_params){.lr = options->lr,
                                  .beta1 = or_else(options->beta1, 0.9),
                                  .beta2 = or_else(options->beta2, 0.999),

@@ -25,6 +25,7 @@ typedef struct mti_optimizer_row {
     mt_moments moments;              /* how they are stored */
     bool decay_matrices_only;
     mti_opt_params params; /* of a run that is not told otherwise */
+    bool paged;            /* mt_adamw_options */
     bool saves_memory;     /* proposed in the default's place where memory is short */
     const char *beside;    /* the state that mti_optimizer_element_bytes leaves out; NULL: none */
 } mti_optimizer_row;
@@ -45,16 +46,17 @@ const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise);
 
 /* Bytes of state for each element of a parameter, without a master. */
 int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype);
-/* bytes[k]: of each state tensor but the master of a parameter of m, of which there are as many as
- * it returns. */
-#define MTI_MAX_STATE 2
+/* bytes[k]: on the device, of each state tensor but the master of a parameter of m, of which there
+ * are as many as it returns. */
+#define MTI_MAX_STATE 4
 int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
                         const mt_named_tensor *param, bool master, int64_t bytes[MTI_MAX_STATE]);
 
 /* ---- one that is made ---- */
 
-/* Requested bytes of all state; 0 for NULL. */
+/* Requested bytes of all state on the device, and of that in host memory; 0 for NULL. */
 size_t mti_optimizer_state_bytes(const mt_optimizer *optimizer);
+size_t mti_optimizer_host_bytes(const mt_optimizer *optimizer);
 /* Whether it steps parameters in backward. */
 bool mti_optimizer_is_in_backward(const mt_optimizer *optimizer);
 /* Whether some optimizer steps this parameter in backward. */

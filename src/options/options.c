@@ -143,7 +143,7 @@ void mti_options_free(mti_options *o)
 
 /* ---- help ---- */
 
-#define LONGEST_DOC 480
+#define LONGEST_DOC 800
 #define DOC_COLUMN  29 /* where the text of an option begins */
 #define WIDTH       79
 #define FEW         20 /* options that are listed in any case */

@@ -344,13 +344,8 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
                          mt_device_kind(device));
 }
 
-static bool check_shards_fit(bool shards, const mt_parallel *h, const mt_lora_options *lora)
+static bool check_shards_fit(bool shards, const mt_lora_options *lora)
 {
-    if ((h->fsdp & MT_FSDP_KEEP_ROOT) && lora)
-        return mti_fail_bool(
-            MT_ERR_UNSUPPORTED,
-            "rank: fsdp keeps the root, with adapters: what is frozen gets no gradient, "
-            "after which it could be let go; need one of the two");
     return !shards || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
@@ -369,7 +364,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     const int64_t replicas = mti_data_group(h).ranks;
     bool shards = h->zero == 3 && (replicas > 1 || h->fsdp), shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
-        !check_masks(device, &made) || !check_shards_fit(shards, h, lora))
+        !check_masks(device, &made) || !check_shards_fit(shards, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;

@@ -114,6 +114,23 @@ static bool check_comms(const mt_parallel *h)
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
 
+/* Whether the ranks' linears can be of that form. */
+static bool check_linear(const mt_parallel *h, const mt_model_config *c)
+{
+    const int64_t block = mti_linear_block(c->ops.linear), t = h->tensor;
+    const int64_t attention = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
+    const char *need = NULL;
+    if (h->sequence && mti_linear_keeps_codes(c->ops.linear))
+        need = "a form that keeps no codes where ranks split the sequence";
+    else if (h->zero >= 3 && h->data * h->context > 1 && c->ops.linear == MT_LINEAR_TE_DELAYED)
+        need = "te-current where parameters are shards";
+    else if (attention % (t * block) || narrow % (t * block) || c->ffn % (t * block))
+        need = "a form whose blocks cover the ranks' parts";
+    return !need ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED, "parallel: the config's linear is %s; need %s",
+                         mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
+}
+
 static bool check_model(const mt_parallel *h, const mt_model_config *c)
 {
     if (!mti_is_whole(c->kind) && c->kind != MT_MODEL_BLOCK)
@@ -138,6 +155,7 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: the config's loss is %s; a rank makes its own part of the "
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
+    if (c->ops.linear && !check_linear(h, c)) return false;
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -174,11 +192,11 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
                              "the last block kept beside them",
                              h->fsdp, c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
                              h->pipeline);
-    if (h->reshard == MT_RESHARD_NEVER && h->pipeline > 1)
+    if (h->reshard > 1 && h->pipeline > 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: reshard is never, and pipeline %" PRId64
+                             "parallel: reshard is %" PRId64 ", and pipeline %" PRId64
                              ", whose stages have several forwards in flight; need pipeline 1",
-                             h->pipeline);
+                             h->reshard, h->pipeline);
     if (last && (!(h->fsdp & MT_FSDP_BLOCK) || h->pipeline > 1))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: fsdp is %u, which keeps the last block, and pipeline "

@@ -117,15 +117,24 @@ static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
     return g;
 }
 
+static uint64_t versions_of(const mti_unit *u)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < u->params.n; i++) sum += u->params.at[i].shard->storage->version;
+    return sum;
+}
+
 /* Only one block's parameters are there at a time, but for those that stay. */
 static bool gather(mti_unit *u, mt_dtype products, bool forward)
 {
     mti_units *all = u->all;
-    if (u->is_gathered && u->products == products) return true;
+    const uint64_t versions = versions_of(u);
+    if (u->is_gathered && u->products == products && u->versions == versions) return true;
     if (u->is_gathered) mti_unit_let_go(u);
     if (all->last_gathered) mti_unit_let_go(all->last_gathered);
     if (!finish(u, take_coming(u, products), forward)) return false;
     u->is_gathered = true;
+    u->versions = versions;
     all->last_gathered = u;
     return true;
 }
@@ -241,7 +250,10 @@ void mti_pass_drops(mti_pass *p)
     const mti_unit *coming = u->all->coming;
     p->n_kept--;
     u->n_kept--;
-    if (!p->n_kept && u->holder == p) mti_unit_let_go(u);
+    if (!p->n_kept && u->holder == p) {
+        u->holder = NULL;
+        if (!mti_units_keep(u->all)) mti_unit_let_go(u);
+    }
     if (!u->n_kept && coming && coming == u->before && !coming->n_kept && !coming->is_awaited)
         mti_units_drop_coming(u->all);
 }
@@ -263,7 +275,7 @@ static bool enter_block(mti_unit *u, const mti_pass *p)
 {
     mti_units *all = u->all;
     const bool again = mt_recomputing();
-    if (!u->before && !again) start_over(all);
+    if (!u->before && !again && !(all->of_stage && all->stay)) start_over(all);
     return mti_unit_set_collector(u, p->products) && gather(u, p->products, !again) &&
            go_ahead(all, again ? u->before : u->after, p->products);
 }
@@ -290,7 +302,7 @@ static bool leave_block(mti_unit *u, const mti_pass *p, const mt_tensor *y)
         mti_unit_let_go(u);
         return ok;
     }
-    u->holder = p;
+    u->holder = p->n_kept ? p : NULL;
     if (all->last_gathered == u) all->last_gathered = NULL;
     return true;
 }

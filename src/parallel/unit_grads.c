@@ -121,13 +121,14 @@ static bool hold(mti_unit_param *p, mt_dtype dtype, const mti_call *c)
 /* Backward has left the unit (post_backward). */
 static bool leave(mti_unit *u, mti_call *c)
 {
-    const bool waits = u->all->reduce_last && !u->all->is_last;
+    const mti_units *all = u->all;
+    const bool waits = all->reduce_last && (!all->is_last || all->of_stage);
     bool ok = true;
     for (size_t i = 0; ok && i < u->params.n; i++) {
         mti_unit_param *p = &u->params.at[i];
         if (p->held && p->grad) ok = add_to(&p->held, &p->grad, c);
     }
-    mti_unit_let_go(u);
+    if (!mti_units_keep(all)) mti_unit_let_go(u);
     u->is_awaited = u->stays = false;
     for (size_t i = 0; ok && waits && i < u->params.n; i++)
         if (u->params.at[i].grad) ok = hold(&u->params.at[i], u->sum_type, c);
@@ -150,8 +151,10 @@ static bool end_backward(mti_ending *ending, bool ok)
         mti_unit *u = all->list.at[i];
         mti_call c = {.device = all->device, .k = all->device->backend, .ctx = all->device->ctx};
         if (ok && u->n_grads) ok = leave(u, &c);
+        if (!mti_units_keep(all)) mti_unit_let_go(u);
+        /* a stage's that waited: all of them, once its last backward has ended */
+        if (ok && all->reduce_last && all->is_last && all->of_stage) ok = sum_grads(u, &c);
         end_call(&c);
-        mti_unit_let_go(u);
         u->is_awaited = u->stays = false;
         if (!ok || all->is_last || !all->reduce_last) mti_unit_drop_grads(u);
     }

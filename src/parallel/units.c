@@ -18,6 +18,7 @@ mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel)
                       parallel->fsdp & (MT_FSDP_KEEP_LAST | MT_FSDP_GROUP_ENDS);
     all->reduce_last = parallel->fsdp & MT_FSDP_REDUCE_LAST;
     all->is_last = true;
+    all->of_stage = parallel->pipeline > 1;
     all->most_summed = (size_t)parallel->reduce_inputs;
     all->f32_reduce = mti_fsdp_has(parallel, MT_FSDP_F32_REDUCE);
     return all;

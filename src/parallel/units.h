@@ -32,6 +32,7 @@ struct mti_unit {
     mt_dtype grad_type;     /* ... to which the sum is cast */
     mt_tensor *reduced;     /* what replicas summed last; NULL: nothing */
     mt_dtype products;      /* in which those that came, or are coming, were gathered */
+    uint64_t versions;      /* sum of the shards' then */
     mti_pass *running;      /* whose forward runs; NULL: none */
     const mti_pass *holder; /* with the end of which the parameters are let go */
 };
@@ -45,6 +46,7 @@ struct mti_units {
     bool ahead, f32_reduce, reduce_last; /* as MT_FSDP_... */
     bool stay, last_stays;               /* blocks; the last one */
     bool is_last;                        /* the backward to come, or that runs, is a step's last */
+    bool of_stage;                       /* of a pipeline: several forwards are in flight */
     MTI_VEC(mti_unit *) list;
     mti_unit *last, *root;            /* block; NULL: none */
     mti_unit *last_gathered, *coming; /* NULL: none */
@@ -67,6 +69,12 @@ struct mti_pass {
 static inline mt_dtype mti_unit_type(const mti_unit_param *p, mt_dtype products)
 {
     return p->is_product && p->layout.dtype == MT_F32 ? products : p->layout.dtype;
+}
+
+/* Stages whose blocks stay keep them for a whole step (set_reshard_after_backward(False)). */
+static inline bool mti_units_keep(const mti_units *all)
+{
+    return all->of_stage && all->stay && !all->is_last;
 }
 
 static inline void mti_drop_tensor(mt_tensor **t)

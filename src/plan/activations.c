@@ -482,12 +482,10 @@ static void add_chunks(builder *b)
 {
     const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
     int64_t sum = 0, bytes;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t length = s / n + (i < s % n);
-        kept_as(b, FLOATS, b->value[BSV] / s * length, &bytes);
-        sum += bytes;
-        add_beside(b, "cross-entropy: log-sum-exp of each row",
-                   b->s->batch * length * statistic_size(b), false);
+    for (int64_t i = 0; i < n; i++, sum += bytes) {
+        const int64_t rows = b->s->batch * (s / n + (i < s % n));
+        kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
+        add_beside(b, "cross-entropy: log-sum-exp of each row", rows * statistic_size(b), false);
     }
     if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
     if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
@@ -498,39 +496,37 @@ static void add_chunks(builder *b)
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    const bool shared = b->s->rank && b->s->rank->tensor > 1;
-    bool bert = b->c->kind == MT_MODEL_BERT, apart = b->c->ops.loss == MT_LOSS_UNFUSED;
-    bool unfused = apart && !shared; /* ranks that share the logits have one op for the loss */
+    const mt_loss_form loss = b->c->ops.loss;
+    const int64_t rows = b->s->tokens * statistic_size(b);
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = loss == MT_LOSS_UNFUSED;
+    /* ranks that share the logits have one op for the loss */
+    bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    bool early = mti_loss_is_early(b->c->ops.loss);
+    bool early = mti_loss_is_early(loss);
     add(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
-    if (b->c->ops.loss == MT_LOSS_FUSED)
-        add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
-                   false);
+    if (loss == MT_LOSS_FUSED)
+        add_beside(b, "fused loss: log-sum-exp of each row", rows, false);
     else if (early)
-        add_beside(b, "gradient of the head's matrix, made in forward",
-                   b->c->vocab * b->c->hidden * (int64_t)mt_dtype_size(b->c->dtype), false);
-    else if (b->c->ops.loss == MT_LOSS_CHUNKED)
+        add_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e, false);
+    else if (loss == MT_LOSS_CHUNKED)
         add_chunks(b);
-    else if (b->c->ops.loss == MT_LOSS_LSE) {
+    else if (loss == MT_LOSS_LSE) {
         add(b, BSV, FLOATS, "logits, for the loss");
-        add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
-                   false);
+        add_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
     } else {
-        bool wide = b->c->ops.loss == MT_LOSS_F32 || apart;
+        bool wide = loss == MT_LOSS_F32 || apart;
         (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
                                 "log-probabilities, for the loss");
     }
     if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
-    if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
+    if (unfused || loss == MT_LOSS_CHUNKED)
         add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
-    if (!early)
-        add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
+    if (!early) add_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
 }
 
 /* ---- the formula as text ---- */
@@ -558,7 +554,7 @@ static void set_values(builder *b)
     const mti_dims *s = b->s;
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
-    int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
+    const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -581,9 +577,9 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     const mti_rank_dims *rank = s->rank;
+    const int64_t e = (int64_t)mt_dtype_size(c->dtype);
+    builder b = {.f = f, .s = s, .c = c, .memory = s->memory, .e = e};
     *f = (mti_formula){.known = true};
-    builder b = {
-        .f = f, .s = s, .c = c, .memory = s->memory, .e = (int64_t)mt_dtype_size(c->dtype)};
     set_values(&b);
     add_layers(&b);
     f->n_layer_terms = f->n_terms;

@@ -64,12 +64,15 @@ static void print_row(mti_table *t, const mti_block_row *r)
 {
     char more[48] = "";
     const mti_context *c = &r->context;
-    if (r->n_contexts > 1) snprintf(more, sizeof more, ", and %zu others", r->n_contexts - 1);
+    if (r->n_contexts > 1)
+        snprintf(more, sizeof more, ", and %zu other%s", r->n_contexts - 1,
+                 r->n_contexts == 2 ? "" : "s");
     mti_table_bytes(t, (int64_t)r->size);
     mti_table_bytes(t, (int64_t)r->measured);
     mti_table_bytes(t, (int64_t)r->predicted);
     mti_table_bytes(t, mti_block_row_difference(r));
-    mti_table_cell(t, "%s%s%s%s", *c->op || *c->where ? c->op : "outside of all modules",
+    mti_table_cell(t, "%s%s%s%s%s%s", r->known ? r->known : "", r->known ? "; " : "",
+                   *c->op || *c->where ? c->op : "outside of all modules",
                    *c->op && *c->where ? " in " : "", c->where, more);
 }
 
@@ -84,7 +87,9 @@ static bool print_blocks(const mti_block_match *m, bool all, FILE *out, const mt
             mti_table_new("rrrre", (const char *[]){"bytes each", "measured", "predicted",
                                                     "bytes more", "such as"});
         for (size_t i = 0; i < shown; i++) print_row(t, &m->rows.at[i]);
-        for (size_t i = shown; i < m->rows.n; i++) rest += mti_block_row_difference(&m->rows.at[i]);
+        for (size_t i = shown; i < m->rows.n; i++)
+            if (__builtin_add_overflow(rest, mti_block_row_difference(&m->rows.at[i]), &rest))
+                rest = INT64_MAX;
         if (shown < m->rows.n)
             mti_table_note(t, 0, "%s bytes more in %zu other size%s, which -v lists",
                            MTI_THOUSANDS(rest), m->rows.n - shown,
@@ -313,6 +318,7 @@ static void describe_row(mti_fields *f, const void *row)
     mti_field_text(f, "op", r->context.op);
     mti_field_text(f, "where", r->context.where);
     mti_field_size(f, "places", r->n_contexts);
+    mti_field_text(mti_null_unless(f, r->known), "known", r->known);
 }
 
 static void describe_segment(mti_fields *f, const void *row)

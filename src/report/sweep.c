@@ -212,7 +212,11 @@ static void describe_gradients(mti_fields *f, const void *difference)
 static void describe_result(mti_fields *f, const void *result)
 {
     const mti_sweep_result *r = result;
+    const char *recipe = r->entry ? r->entry->workload.recipe : "";
     mti_field_text(f, "row", r->entry ? r->entry->label : NULL);
+    mti_field_text(mti_null_unless(f, *recipe), "recipe", recipe);
+    mti_field_text(mti_null_unless(f, *recipe), "recipe_options",
+                   *recipe ? r->entry->workload.recipe_options : NULL);
     mti_field_bool(f, "out_of_memory", r->refused);
     if (!mti_fields_go_on(f, !r->refused)) return;
     mti_field_size(f, "saved", r->saved);

@@ -15,6 +15,7 @@ from lib import check, documented_keys, done, equal, paths, refused, run  # noqa
 from recorded import recorded  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp())
+GIB, MIB = 1 << 30, 1 << 20
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compare.md"
 GPT = ["gpt", "-l", 3, "-d", 32, "-a", 2, "-b", 2, "-s", 16, "--vocab", 50]
 MLP = ["mlp", "-b", 8, "-s", 64, "-d", 128, "--act", "gelu"]
@@ -60,6 +61,14 @@ def own_snapshot_differs_in_nothing():
         text = run("compare", path, *args).stdout
         differences = re.findall(r"(?m)^  (?:peak|requested|allocated|active|reserved|by |waits|free|segments).* (-?[\d,]+)$", text)
         check(len(differences) == 15 and set(differences) == {"0"} and "\n  none\n" in text, f"{args}: differences in the text: {text}")
+
+
+def workspace_is_known():
+    path = FOLDER / "workspace.pickle"
+    for gpu, n in ("h100", 32 * MIB), ("a100-80", 8519680):
+        run("profile", *GPT, "--device", "meta", "-q", "--gemm-workspace", n, "--snapshot", path)
+        row, = compare(path, *GPT, "--gpu", gpu)["files"][0]["snapshot"]["rows"]
+        equal((row["bytes"], row["measured"], row["predicted"], row["known"]), (n, 2, 0, "cuBLAS's workspace: --gemm-workspace"), f"{gpu}'s, of two handles")
 
 
 # ---- snapshots as PyTorch has them ----
@@ -166,7 +175,7 @@ def bad_files_are_refused():
                 dumped("harmful.pickle", {"segments": [Harmful()]}, protocol), *GPT, status=1)
     check(not (FOLDER / "harm").exists(), "nothing was run")
     huge = {"text of 4 GiB": b"\x80\x04X\xff\xff\xff\xffab.", "text of 2^63 bytes": b"\x80\x04\x8d" + b"\xff" * 8 + b"ab.",
-            "frame": b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "integer": b"\x80\x04\x8b\xff\xff\xff\xffa.", "empty": b"\x80", "memo": b"\x80\x02}r\xff\xff\xff\xff.",
+            "frame": b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "integer": b"\x80\x04\x8b\xff\xff\xff\xffa.", "empty": b"\x80", "memo": b"\x80\x02}r\xff\xff\xff\xff.", "next of the memo": b"\x80\x02}q\x01.",
             "recall": b"\x80\x02h\x05.", "stack": b"\x80\x02a.", "mark": b"\x80\x02}u.", "list": b"\x80\x02K\x01K\x02a.", "key": b"\x80\x02}(K\x01u.",
             "protocol": b"\x80\x63}.", "big integer": b"\x80\x02\x8a\x0a" + b"\x7f" * 10 + b".", "tuple": b"\x80\x02\x87.", "opcode": b"\x80\x02\x01."}
     for name, content in huge.items():
@@ -201,14 +210,13 @@ def bad_files_are_refused():
 
 # ---- logs ----
 
-GIB, MIB = 1 << 30, 1 << 20
 LOG = """[titan] - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.27  \x1b[36mmemory: 42.08GiB(44.27%)  \x1b[34mtps: 3,000\x1b[39m
 [titan] - INFO - CUDA memory usage for model: 3.77GiB(3.97%)
 [titan] - INFO - step: 10  loss: 10.12  memory: 49.59GiB(52.18%)  tps: 3,100
 [titan] - INFO - step: 20  loss: 10.11  memory: 49.55GiB(52.1%)  tps: 3,100
 [Rank 0] (after 1 iterations) memory (MB) | allocated: 18244.640625 | max allocated: 41299.50146484375 | reserved: 46764.0 | max reserved: 46766.0
 max_memory_allocated: 3,456,789,012 bytes
-print(torch.cuda.max_memory_reserved()) 123456
+all steps, step=7: print(torch.cuda.max_memory_reserved()) 123456
 {"allocated_bytes.all.peak": 77, "step": 3}
 | N/A   42C    P0    70W / 300W |  12345MiB / 81559MiB |      0%      Default |
 Memory used: 13.98 GB
@@ -219,7 +227,7 @@ WANTED = [("memory", 1, 1, "peak reserved", 42.075 * GIB, 42.085 * GIB), ("memor
           ("max allocated", 5, 1, "peak allocated", 41299.50146484375 * MIB, 41299.50146484375 * MIB),
           ("reserved", 5, 1, "reserved", 46763.95 * MIB, 46764.05 * MIB), ("max reserved", 5, 1, "peak reserved", 46765.95 * MIB, 46766.05 * MIB),
           ("max_memory_allocated", 6, None, "peak allocated", 3456789012, 3456789012),
-          ("max_memory_reserved", 7, None, "peak reserved", 123456, 123456), ("allocated_bytes.all.peak", 8, 3, "peak allocated", 77, 77),
+          ("max_memory_reserved", 7, 7, "peak reserved", 123456, 123456), ("allocated_bytes.all.peak", 8, 3, "peak allocated", 77, 77),
           ("nvidia-smi", 9, None, "used of the device", 12344.5 * MIB, 12345.5 * MIB),
           ("Memory used", 10, None, "peak allocated", 13.975e9, 13.985e9), ("max_active", 11, None, "peak active", 33.45 * GIB, 33.55 * GIB)]
 
@@ -267,6 +275,8 @@ def differences_are_explained():
     wanted = p["workspace"]["steady"]["phases"][-1]["reserved"] + context
     f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2")
     equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "nvidia-smi's figure")
+    f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2", "--gemm-workspace", "32MiB")
+    equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "with workspaces that are asked for")
     f, = figures_of("max_memory_reserved: 5", "gpt2", "--gpu", "a100-80")
     check(any(e["what"] == "with --gemm-workspace 8519680 (cuBLAS on an a100-80)" for e in f["otherwise"]), f"another card: {f}")
     refused(["gpu", "h1000"], "compare", FOLDER / "x.log", "gpt2", "--gpu", "h1000", status=1)
@@ -307,7 +317,7 @@ def page_shows_what_is_printed():
                 check(" ".join(line.split()) in output, f"the page's line: {line}")
 
 
-for test in [own_snapshot_differs_in_nothing, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
+for test in [own_snapshot_differs_in_nothing, workspace_is_known, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
              logs_are_read_as_written, differences_are_explained, page_lists_the_keys, page_shows_what_is_printed]:
     test()
 done()

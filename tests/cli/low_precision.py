@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--linear: what linears of 8 and 4 bits keep, the same on meta and on the CPU, and what they do not combine with."""
-from lib import check, done, equal, profile, refused
+import json
+from lib import check, done, equal, profile, refused, run
 
 B, S, H, F = 2, 128, 128, 256
 FORMS = ("torchao-float8", "torchao-mxfp8", "torchao-nvfp4", "te-delayed", "te-current", "te-mxfp8", "te-blockwise",
@@ -62,6 +63,14 @@ for args in (["--tp", 2], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 2], ["
         check(profile(*bf16, "--linear", form, *args), f"{form} with {args}")
 check(profile(*llama, "--linear", "te-mxfp8", "--recipe", "fsdp2", "--dp", 2), "te-mxfp8 among shards")
 check(profile(*llama, "--linear", "te-mxfp8", "--amp", "bf16"), "te-mxfp8 under autocast")
+
+for form, zero in (("te-mxfp8", 3), ("te-delayed", 2)):  # a search leaves out what does not go together
+    fit = json.loads(run("fit", *llama[:-2], "--dtype", "bf16", "--gpus", 4, "--gpu", "h100", "--batch", 4, "--linear", form,
+                         "--json", "-").stdout)
+    equal((fit["fitting"] > 0, {s["sp"] for s in fit["setups"]}), (True, {False}), f"{form}: set-ups that fit")
+    equal(max(s["zero"] for s in fit["setups"]), zero, f"{form}: stages of ZeRO")
+    check("ops" not in {s["checkpoint"] for s in fit["setups"]}, f"{form}: no results of products are kept")
+refused(["te-mxfp8", "blocks cover the ranks' parts"], "profile", *bf16, "--linear", "te-mxfp8", "--tp", 4, "--ffn", 64)
 
 for words, args in ((["--checkpoint ops", "full"], ["--checkpoint", "ops"]), (["--budget"], ["--budget", "1GiB"]),
                     (["--qlora"], ["--qlora", "--lora-rank", 2]), (["--sp", "torchao-float8"], ["--tp", 2, "--sp"]),

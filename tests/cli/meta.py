@@ -65,7 +65,7 @@ def draw_model(draw):
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao", "adamw-paged", "adamw-8bit-paged",
                              "adafactor", "muon", "lion"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)

@@ -41,7 +41,7 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
-    "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
+    "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
@@ -127,8 +127,8 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
-           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope")}, ("compare", "gpu"): ["measured.log", *GPT],
-           **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")}, ("compare", "gpu"): ["measured.log", *GPT],
+           **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
            ("serve", "keep-aside"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],

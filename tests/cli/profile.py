@@ -93,7 +93,7 @@ def any_choice(seed, n):
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
                 "-d", a * draw.choice([1, 2, 5, 8, 33]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao",
+                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao", "adamw-paged", "adamw-8bit-paged",
                                              "adafactor", "muon", "lion"])]
         if kind != "linear":
             args += ["--dropout", draw.choice([0, 0.1, 0.9])]

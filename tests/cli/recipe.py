@@ -148,8 +148,14 @@ def the_root_stays_gathered():
             ends = [{ph["name"]: ph["by_category"] for ph in x["steady"]["phases"]} for x in (p, kept)]
             equal(ends[1]["forward"]["parameter"] - ends[0]["forward"]["parameter"], kept["growth"]["gathered"], "they stay")
             same_but_for_rounding(ends[1]["backward"], ends[0]["backward"], kept, "and go by the end of backward")
-    for more in (["--pp", 2], ["--lora-rank", 2]):
-        refused(["--fsdp keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", *more)
+    for form in ("keep-root", "ahead+keep-root"):  # adapters' base is frozen: it goes with the backward
+        args_of = ["llama", *META, "-l", 3, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "--lora-rank", 2]
+        p, kept = profile(*args_of), profile(*args_of, "--fsdp", form)
+        root = 2 * (2 * kept["model"]["vocab"] * kept["model"]["hidden"] + kept["model"]["hidden"])
+        check(0 <= kept["growth"]["gathered"] - root < 8 * 512, f"{form} with adapters: {kept['growth']['gathered']}, {root}")
+        ends = [phases_of(x)["backward"]["by_category"]["parameter"] for x in (p, kept)]
+        equal(ends[0], ends[1], f"{form} with adapters: it goes by the end of backward")
+    refused(["--fsdp keep-root", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", "--pp", 2)
     refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "keep-root")
     refused(["--fsdp keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--fsdp", "keep-root")
     refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
@@ -230,7 +236,7 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
             check(0 <= stays - p["params"]["bytes"] - 2 * kept < 512 * 3 * 30, f"kept gathered: {form} {more}: {stays}, {p['params']['bytes']}, {kept}")
     refused(["--reshard", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--reshard", "never")
     refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead", "--reshard", "often")
-    refused(["--reshard never", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", "never")
+    refused(["--reshard 2", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", 2)
     refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--fsdp", "ahead", "--reshard", 3)
     refused(["--replicas 3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--replicas", 3)
     refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--replicas", 2)
@@ -239,6 +245,23 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends+keep-root")
     refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+reduce-last")
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
+
+
+def a_stage_keeps_its_blocks_for_a_step():
+    """As in PyTorch's pipelines: each block is gathered once, gradients are added up whole, and summed when the last backward ends."""
+    d, f = 64, 256
+    block = 4 * d * d + 3 * d * f + 2 * d
+    args = ["llama", *META, "-l", 4, "-d", d, "-a", 4, "--ffn", f, "--vocab", 64, "-b", 1, "-s", 8, "--dp", 2, "--pp", 2, "--stage", 1, "--zero", 3,
+            "--dtype", "bf16", "--optimizer", "sgd", "--microbatches", 3]
+    p = profile(*args, "--timeline", "--fsdp", "ahead+f32-reduce+reduce-last", "--reshard", "never")
+    buffers, most = buffers_of(p)
+    equal(buffers["all_gather_copy_in"], [block, 2 * block] * 2, "each block is gathered once")
+    equal(buffers["default"], [4 * block] * 2, "and summed once")
+    equal(most["default"], 4 * block, "one after the other")
+    summed = [i for i, e in enumerate(p["timeline"]) if e["kind"] == "alloc" and e["category"] == "communication" and e["bytes"] == 4 * block]
+    last = max(i for i, e in enumerate(p["timeline"]) if e["phase"] == "backward" and e["kind"] == "free" and e["category"] == "activation")
+    check(summed[-2] > last, f"after the last backward: {summed}, {last}")
+    check(most_gradients(p) >= 2 * 4 * block, f"whole gradients in f32: {most_gradients(p)}")
 
 
 def buckets_are_those_of_ddp():
@@ -443,7 +466,8 @@ def other_verbs_take_ranks():
     over = ",".join(OF_RANKS)
     rows = measured("sweep", *GPT, "--dp", 4, "--over", f"recipe={over}")["rows"]
     plain = measured("sweep", *GPT, "--dp", 4, *(w for n, (o, _) in OF_RANKS.items() for w in ("--row", f"recipe={n}: {o}")))
-    equal(rows, plain["rows"], "sweep: recipes and options")
+    nameless = [{k: v for k, v in row.items() if k not in ("recipe", "recipe_options")} for row in rows]
+    equal([{**row, "recipe": None, "recipe_options": None} for row in nameless], plain["rows"], "sweep: recipes and options")
     equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
     for name, (options, _) in OF_RANKS.items():
         if name == "fsdp2":
@@ -461,8 +485,8 @@ def an_option_given_wins_over_a_rank():
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
             ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --fsdp pytorch"),
             ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
-            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp ahead+f32-reduce"),
-            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp pytorch"),
+            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
             ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --fsdp ahead+f32-reduce"),
             ("fsdp2", "--pp 2 --fsdp block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),
@@ -525,7 +549,8 @@ def every_row_holds_somewhere():
     used, of = set(), {name: [] for name in listed()}
     for args in ([*llama], [*llama, "--attention", "math", "--dtype", "bf16"], [*llama, *adapters], [*llama, *adapters, "--qlora"],
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
-                 [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"]):
+                 [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"],
+                 [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"]):
         for name in of:
             p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
@@ -563,6 +588,13 @@ def recipes_combine():
           f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
     shown = run("profile", *GPT, "--recipe", "trl+compile").stdout
     check("\nrecipe trl+compile: --dtype f32 " in shown, f"shown: {shown}")
+    of_gpt = "--dtype f32 --amp bf16 --optimizer adamw --checkpoint full"
+    row = json.loads(run("sweep", *GPT, "--over", "recipe=none,trl", "--json", "-").stdout)["rows"]
+    equal([(r["recipe"], r["recipe_options"]) for r in row], [(None, None), ("trl", of_gpt)], "a sweep's rows name their recipes")
+    args = ["gpt", "-b", 2, "--gpus", 1, "--gpu", "h100", "--recipe", "trl"]
+    p = json.loads(run("fit", *args, "--json", "-").stdout)
+    equal((p["recipe"], p["recipe_options"], {s["checkpoint"] for s in p["setups"]}), ("trl", of_gpt, {"full"}), "a fit's recipe")
+    check(f"\nrecipe trl: {of_gpt}\n" in run("fit", *args).stdout, "a fit's text")
     refused(["--recipe ddp+zero1", "what ranks share"], "profile", *GPT, "--dp", 2, "--recipe", "ddp+zero1")
     refused(["--recipe torchtune+trl+zero1", "torchtune+trl each", "how a program trains"], "profile", *GPT, "--recipe", "zero1+trl+torchtune")
     refused(["--recipe", "did you mean torchtune"], "profile", *GPT, "--recipe", "compile+torchtun")
@@ -579,6 +611,7 @@ the_root_stays_gathered()
 streams_have_what_pytorch_has_there()
 each_unit_is_gathered_and_summed_as_fully_shard_does()
 gradients_wait_for_the_last_microbatch()
+a_stage_keeps_its_blocks_for_a_step()
 buckets_are_those_of_ddp()
 zero2_has_the_buffer_of_deepspeed()
 blocks_are_gathered_ahead()

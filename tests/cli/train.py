@@ -93,7 +93,8 @@ def exact_memory_options_change_no_loss():
                     ["--dtype", "bf16", "--f32-gradients", "--accumulate", "2"],
                     ["--optimizer", "adafactor"], ["--optimizer", "sgd-momentum", "--lr", "0.1"],
                     ["--optimizer", "adafactor", "--dtype", "bf16", "--master-weights"], ["--optimizer", "lion"],
-                    ["--optimizer", "adamw-bf16"], ["--optimizer", "adamw-4bit-torchao"], ["--optimizer", "muon"], ["--optimizer", "muon", "--dtype", "bf16", "--master-weights"],
+                    ["--optimizer", "adamw-bf16"], ["--optimizer", "adamw-4bit-torchao"], ["--optimizer", "adamw-8bit-paged", "-d", 192],
+                    ["--optimizer", "muon"], ["--optimizer", "muon", "--dtype", "bf16", "--master-weights"],
                     ["--optimizer", "lion", "--dtype", "bf16", "--master-weights"]]:
         name = path("inexact.safetensors")
         whole = losses(run("train", *SMALL, *inexact).stdout)

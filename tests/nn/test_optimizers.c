@@ -100,6 +100,57 @@ static void moments_in_8_bits_take_a_byte_each(void **state)
         }
 }
 
+/* The same steps; codes are in host memory and no bytes of the device, their scales are there. */
+static void paged_moments_lie_in_host_memory(void **state)
+{
+    (void)state;
+    enum { LARGE = MT_PAGED_LEAST, SMALL = MT_PAGED_LEAST - 1 };
+    static const int64_t sizes[] = {LARGE, SMALL};
+    for (int k = 0; k < 4; k++) {
+        int64_t n = sizes[k / 2], blocks = (n + 255) / 256;
+        bool codes = k % 2, host = n == LARGE;
+        mt_module *m[2];
+        mt_optimizer *o[2];
+        mt_tensor *p[2];
+        bool stepped = true;
+        for (int paged = 0; paged < 2; paged++) {
+            mt_seed(device, 5);
+            m[paged] = mt_module_new("m", mtt_pass, NULL, NULL);
+            p[paged] = mt_module_add_param(m[paged], "p",
+                                           mtt_made(mt_normal(device, MT_F32, MT_SHAPE(n), 0, 1)));
+            MT_AUTO mt_tensor *g = mtt_made(mt_normal(device, MT_F32, MT_SHAPE(n), 0, 1));
+            mtt_ok(mt_set_grad(p[paged], g));
+            o[paged] = mt_adamw_new(
+                m[paged], &(mt_adamw_options){.lr = 1e-2,
+                                              .moments = codes ? MT_MOMENTS_8BIT : MT_MOMENTS_WIDE,
+                                              .paged = paged});
+            for (int step = 0; stepped && step < 3; step++)
+                stepped = mt_optimizer_step(o[paged]) == MT_OK;
+        }
+        if (!stepped) { /* no paging on a GPU */
+            mtt_failed(MT_ERR_UNSUPPORTED, "paged state; need cpu or meta");
+            assert_int_not_equal(strcmp(mt_device_kind(device), "cpu"), 0);
+        } else {
+            assert_true(mtt_same_bits(p[0], p[1]));
+            assert_int_equal(mt_optimizer_state_count(o[1]), codes ? 4 : 2);
+            for (size_t i = 0; i < mt_optimizer_state_count(o[1]); i++) {
+                mt_optimizer_entry e;
+                mtt_ok(mt_optimizer_state(o[1], i, &e));
+                size_t bytes = mt_storage_of(e.tensor).bytes;
+                assert_int_equal(bytes, i > 1 ? 4 * blocks : codes ? (n + 3) / 4 * 4 : 4 * n);
+                assert_int_equal(mt_storage_of(e.tensor).allocated > 0, i > 1 || !host);
+            }
+        }
+        for (int paged = 0; paged < 2; paged++)
+            mt_optimizer_free(o[paged]), mt_module_free(m[paged]);
+    }
+    mt_module *m = two_params(MT_F32, 3);
+    assert_null(
+        mt_adamw_new(m, &(mt_adamw_options){.paged = true, .moments = MT_MOMENTS_TORCHAO_FP8}));
+    mtt_failed(MT_ERR_ARGUMENT, "paged goes with no moments of torchao's");
+    mt_module_free(m);
+}
+
 /* Beside zero gradients v is multiplied by 0.999, which half a unit in bf16's last place hides. */
 static void v_cannot_shrink_in_bf16(void **state)
 {
@@ -415,6 +466,7 @@ int main(void)
         mtt_test(narrow_state_has_the_dtype_of_16_bit_parameters),
         mtt_test(gradients_may_be_f32_beside_16_bits),
         mtt_test(moments_in_8_bits_take_a_byte_each),
+        mtt_test(paged_moments_lie_in_host_memory),
         mtt_test(v_cannot_shrink_in_bf16),
         mtt_test(state_is_made_in_f32_at_the_first_step),
         mtt_test(a_late_parameter_starts_at_its_own_first_step),

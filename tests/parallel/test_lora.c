@@ -58,6 +58,8 @@ static void ranks_with_adapters_follow_one_process(void **state)
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3, .microbatches = 3},
         {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
+        {.data = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK | MT_FSDP_KEEP_ROOT, .replicas = 2},
     };
     static const mt_lora_options *const adapters[] = {&everywhere, &in_attention, &in_layers};
     for (int i = 0; i < MTT_MODELS; i++)
@@ -133,8 +135,9 @@ static void what_comes_for_a_layer_without_a_backward_goes_with_the_backward_bef
     (void)state;
     static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
     for (size_t i = 0; i < N(checkpoints); i++)
-        assert_int_equal(kept_after_backward(MT_FSDP_AHEAD, checkpoints[i]),
-                         kept_after_backward(0, checkpoints[i]));
+        for (unsigned root = 0; root <= MT_FSDP_KEEP_ROOT; root += MT_FSDP_KEEP_ROOT)
+            assert_int_equal(kept_after_backward(MT_FSDP_AHEAD | root, checkpoints[i]),
+                             kept_after_backward(0, checkpoints[i]));
 }
 
 /* ---- files ---- */

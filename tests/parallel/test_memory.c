@@ -90,7 +90,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     mt_parallel_close(&w.parallel);
 }
 
-static unsigned only; /* these models; 0: all */
+static unsigned only;          /* these models; 0: all */
+static mt_loss_form with_loss; /* but of a bert no chunks */
 
 /* Every model under three kinds of checkpoints, in the short form one in turn, with adapters of
  * this rank (0: none). -> ranks */
@@ -111,7 +112,9 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
                                   .ranked = true,
                                   .parallel = splits[k]};
                 if (splits[k].context > 1) w.config.dropout = 0; /* masks are refused */
+                if (i != MTT_BERT || with_loss != MT_LOSS_CHUNKED) w.config.ops.loss = with_loss;
                 w.memory.lora_rank = rank;
+                w.memory.f32_adapters = rank && k % 2 == 0; /* of models in bf16 */
                 if (rank && c != 1)
                     MTT_NEED(
                         mti_lora_targets_parse(&w.memory.lora_targets, c ? "mlp.*" : "attn.*"));
@@ -187,7 +190,13 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
          .zero = 3,
          .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT | MT_FSDP_REDUCE_LAST,
          .microbatches = 3},
-        {.data = 1, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}};
+        {.data = 1, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
+        {.pipeline = 2,
+         .data = 2,
+         .zero = 3,
+         .microbatches = 5,
+         .fsdp = MT_FSDP_AHEAD | MT_FSDP_REDUCE_LAST,
+         .reshard = MT_RESHARD_NEVER}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
@@ -209,6 +218,25 @@ static void every_rank_that_groups_the_ends_takes_what_was_predicted_for_it(void
     only = 1u << MTT_GPT_UNTIED | 1u << MTT_LLAMA;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     only = 0;
+    print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
+                  (long long)n_equal);
+}
+
+/* Of 5 layers, so that stages have 2, 2 and 1. */
+static void every_form_of_the_loss_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
+        {.tensor = 4, .microbatches = 2},
+        {.tensor = 2, .context = 2, .zero = 1},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
+        {.tensor = 2, .pipeline = 3, .microbatches = 3}};
+    n_equal = 0;
+    long long ranks = 0;
+    for (with_loss = MT_LOSS_LSE; with_loss <= MT_LOSS_UNFUSED; with_loss++)
+        ranks += (long long)measure_all(splits, sizeof splits / sizeof *splits, 5, 0);
+    with_loss = MT_LOSS_NATIVE;
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
                   (long long)n_equal);
 }
@@ -254,6 +282,7 @@ static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **stat
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3},
         {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_LAST},
+        {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
         {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .fsdp = MT_FSDP_AHEAD}};
     n_equal = 0;
@@ -319,6 +348,7 @@ int main(void)
         cmocka_unit_test(every_piece_of_sequences_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_that_gathers_blocks_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_that_groups_the_ends_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_form_of_the_loss_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_stage_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_with_adapters_takes_what_was_predicted_for_it),
         cmocka_unit_test(microbatches_are_as_many_as_change_anything),

@@ -19,6 +19,7 @@ static const mt_parallel splits[] = {
     {.tensor = 2},
     {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
     {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2, .fsdp = MT_FSDP_BLOCK},
+    {.data = 4, .zero = 3, .fsdp = MT_FSDP_AHEAD, .replicas = 2, .reshard = 2},
 };
 enum { SPLITS = sizeof splits / sizeof *splits };
 

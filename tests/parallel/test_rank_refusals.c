@@ -30,9 +30,9 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.data = 2, .zero = 3, .fsdp = MT_FSDP_TORCHTITAN_GROUPED & ~48u},
          0,
          {"a gpt", "its own"}},
-        {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = MT_RESHARD_NEVER},
+        {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2},
          0,
-         {"reshard is never", "pipeline 1"}},
+         {"reshard is 2", "pipeline 1"}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (mt_parallel_check(&bad[i].split, &mtt_small_models[bad[i].model]) == MT_OK)

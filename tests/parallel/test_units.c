@@ -133,6 +133,23 @@ static const form forms[] = {
      "selective",
      false},
     {{.data = 1, .zero = 3, .fsdp = GROUPED, .microbatches = 2}, "ops", true},
+    {{.data = 2,
+      .zero = 3,
+      .pipeline = 2,
+      .microbatches = 4,
+      .fsdp = MT_FSDP_AHEAD | MT_FSDP_REDUCE_LAST,
+      .reshard = MT_RESHARD_NEVER},
+     NULL,
+     false},
+    {{.data = 2,
+      .zero = 3,
+      .pipeline = 2,
+      .interleave = 2,
+      .microbatches = 4,
+      .fsdp = MT_FSDP_BLOCK | MT_FSDP_REDUCE_LAST,
+      .reshard = MT_RESHARD_NEVER},
+     "full",
+     false},
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 static const int untied[] = {MTT_GPT_UNTIED, MTT_LLAMA};
@@ -152,6 +169,8 @@ static void every_form_trains_as_plain_ranks_do(void **state)
             mtt_training plain = t;
             plain.parallel = (mt_parallel){.tensor = t.parallel.tensor,
                                            .data = t.parallel.data,
+                                           .pipeline = t.parallel.pipeline,
+                                           .interleave = t.parallel.interleave,
                                            .microbatches = t.parallel.microbatches};
             mtt_train(&plain);
             mtt_train(&t);

@@ -170,6 +170,9 @@ AUTOCAST = (
     "its rule of which are in codes, and the room that its compiled step takes "
     "(`tests/parity/torchao.py`). Codes, scales and table are one tensor, "
     "where torchao has three; in 8 bits codes are numbered otherwise.",
+    "- Paged AdamW (`adamw-paged`, `adamw-8bit-paged`) has in host memory what bitsandbytes' paged optimizers have in "
+    "managed memory: moments, or codes without scales, of parameters of at least 100,000 elements. "
+    "bitsandbytes is not here to compare with.",
     "- `mt_adafactor_new` has torch.optim.Adafactor's steps, and state of the same names, shapes, dtypes and bytes "
     "(`tests/parity/adafactor.py`). In 16 bits it, too, computes in f32 and rounds once. With an f32 master the state is "
     "f32, as PyTorch's is of f32 parameters; gradients in f32 beside 16-bit parameters leave it in 16 bits.",

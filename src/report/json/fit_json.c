@@ -124,6 +124,9 @@ void mti_describe_fit(mti_fields *f, const void *report)
                      &p->outside);
     mti_field_size(f, "host_memory", r->host_memory);
     mti_field_text(f, "stack", stack);
+    mti_field_text(mti_null_unless(f, *p->workload->recipe), "recipe", p->workload->recipe);
+    mti_field_text(mti_null_unless(f, *p->workload->recipe), "recipe_options",
+                   p->workload->recipe_options);
     mti_field_object(mti_null_unless(f, p->other && p->other->recipe), "other_stack",
                      describe_other, p->other ? p->other : &none);
     mti_field_object(mti_null_unless(f, p->most), "largest", describe_most,

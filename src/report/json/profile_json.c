@@ -332,6 +332,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     const mti_measurement *m = &p->measured;
     describe_head(f, o);
     mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
+    mti_field_size(f, "optimizer_host", m->optimizer_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
     mti_field_object(f, "memory_options", describe_memory, p);

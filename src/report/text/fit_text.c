@@ -56,7 +56,7 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
 {
     const mti_workload *w = f->workload;
     const mt_fit_result *r = f->result;
-    char aside[MTI_NUMBER], stack[200], text[400];
+    char aside[MTI_NUMBER], stack[200], text[600];
     mti_stack_text(stack, sizeof stack, w);
     mti_format(text, sizeof text, "%lld x %lld tokens a step, %s%s%s%s, %s%s; %s; kept aside%s: %s",
                (long long)r->batch, (long long)r->seq, mt_dtype_name(w->config.dtype),
@@ -68,6 +68,9 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
                : r->gpus > 1 ? " for CUDA and NCCL"
                              : " for CUDA",
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
+    mti_print_wrapped(out, 0, style->width, text);
+    if (!*w->recipe) return;
+    snprintf(text, sizeof text, "recipe %s: %s", w->recipe, w->recipe_options);
     mti_print_wrapped(out, 0, style->width, text);
 }
 

@@ -274,6 +274,7 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
                     .capacity = p->workload.device.capacity,
                     .fits = true}; /* or the steps would have been refused */
     mti_answer_add(&a, "saved for backward", mt_ledger_bytes(m->ledger));
+    if (m->optimizer_host) mti_answer_add(&a, "optimizer, in host memory", m->optimizer_host);
     if (p->infers) {
         mti_answer_add(&a, "inference: allocated",
                        most_of(&p->inference.phases, offsetof(mti_phase, peak)));

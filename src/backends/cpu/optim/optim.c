@@ -243,7 +243,8 @@ static void step_block(const adamw_codes *a, const mti_opt_item *item, int64_t b
     uint8_t *codes[2] = {item->m, item->v};
     float *scale[2];
     for (int k = 0; k < 2; k++) {
-        scale[k] = (float *)(void *)(codes[k] + mti_moment_scales_at(a->moments, item->n)) + block;
+        float *behind = (float *)(void *)(codes[k] + mti_moment_scales_at(a->moments, item->n));
+        scale[k] = (item->scales[k] ? item->scales[k] : behind) + block;
         (halves ? decode_4bit : decode)(a->share[k], codes[k] + code, *scale[k], moment[k], n);
     }
     float *p = load_wide(item, at, p32, n);
