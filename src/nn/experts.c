@@ -12,6 +12,24 @@ typedef struct experts {
     mt_op_form swiglu;
 } experts;
 
+/* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
+ * ---- */
+
+static mt_tensor *router_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_linear(x, mt_module_param(self, "weight"), NULL);
+}
+
+static bool add_router(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_module *child = mt_module_new("router", router_forward, NULL, NULL);
+    mt_tensor *w =
+        child ? mt_normal(device, c->dtype, MT_SHAPE(c->experts, c->hidden), 0, MTI_INIT_STD)
+              : NULL;
+    return mt_module_add_child(m, "router",
+                               mti_module_complete(child, mt_module_add_param(child, "weight", w)));
+}
+
 /* ---- a product for all experts: rows sorted by expert [n,in] -> [n,out] ---- */
 
 /* The module's user data: how many rows each has, set while the experts run; borrowed. */
@@ -130,7 +148,7 @@ mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
     *user = (experts){n, c->experts_per_token, c->norm_topk, c->ops.swiglu};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
-        m, m && mti_add_linear(m, "router", device, c, d, n, MTI_INIT_STD) &&
+        m, m && add_router(m, device, c) &&
                add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
                add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
                mti_add_dropout(m, c));
