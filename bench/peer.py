@@ -181,6 +181,7 @@ WITH_PARAMETERS = {
     "sum": lambda keep: torch.sum, "mean": lambda keep: torch.mean,
     "max": lambda keep, dim: lambda x: x.max(dim)[0],
     "gather": lambda dim: lambda x, index: x.gather(dim, index),
+    "dispatch": lambda groups: lambda x, index: x[index.flatten().sort(stable=True)[1] // index.shape[-1]],
     "topk": lambda k: lambda x: x.topk(k)[0],
     "cast": lambda dtype: lambda x: x.to(DTYPES[dtype]),
     "permute": lambda *order: lambda x: x.permute(order),

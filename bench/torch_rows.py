@@ -21,6 +21,7 @@ PLAIN = {
     "swiglu": lambda gate, up: F.silu(gate) * up,
     "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
     "matmul": torch.matmul, "linear": F.linear,
+    "grouped_linear": lambda x, w, index: F.grouped_mm(x, w.transpose(-2, -1), offs=index.bincount(minlength=len(w)).cumsum(0).int()),
     "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,
     "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
     **{name: counted(name) for name in COMPARISONS},

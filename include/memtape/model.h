@@ -144,6 +144,10 @@ typedef struct mt_model_config {
     int64_t context;  /* longest sequence; whole models need it */
     int64_t ffn;      /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
                          rounded up to a multiple of 256, as LLaMA's */
+    /* llama: so many MLPs of that width in each MLP's place, and a router that chooses so many of
+     * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
+    int64_t experts, experts_per_token;
+    bool norm_topk;
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */
@@ -198,6 +202,8 @@ MT_API mt_status mt_model_preset(const char *name, mt_model_config *out);
 MT_API const char *mt_model_preset_name(size_t i); /* NULL past the last */
 /* Elements of the parameters that the model would have, without making it. */
 MT_API mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n_elements);
+/* The same of those that one token meets: of a layer's experts those that it is sent to. */
+MT_API mt_status mt_model_config_active_params(const mt_model_config *config, uint64_t *n_elements);
 /* One JSON object with every field, for metadata; n_bytes MT_MODEL_CONFIG_TEXT always suffice. */
 #define MT_MODEL_CONFIG_TEXT 2048
 MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *buf, size_t n_bytes);

@@ -72,6 +72,22 @@ MT_API mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype);
 MT_API mt_tensor *mt_matmul(mt_tensor *a, mt_tensor *b);
 /* x [..,in] w [out,in] b [out] or NULL -> x w^T + b: [..,out]   (torch.nn.functional.linear) */
 MT_API mt_tensor *mt_linear(mt_tensor *x, mt_tensor *w, mt_tensor *b);
+/* The rows of x [..,h], each once for each of its groups, index i64 [..,k], sorted by group, those
+ * of one group in their order: [n,h], n = the elements of index. Groups are numbers in [0, groups).
+ * The gradient of a row is the sum over where it went; keeps an i64 for each of n.
+ * mt_embedding(inverse, y) puts rows back (x[perm // k], perm from torch.sort with stable=True) */
+typedef struct mt_groups {
+    mt_tensor *order;   /* i64 [n]: of the jth row its place in index */
+    mt_tensor *inverse; /* i64 [n]: inverse[order[j]] = j */
+    mt_tensor *counts;  /* i32 [groups]: how many rows each has */
+} mt_groups;
+MT_API mt_tensor *mt_dispatch(mt_tensor *x, mt_tensor *index, int64_t groups, mt_groups *out);
+MT_API void mt_groups_release(mt_groups *groups);
+/* x [n,in], its rows sorted by group (mt_dispatch); w [groups,out,in]; counts i32 [groups], how
+ * many rows each group has -> [n,out], each row through its group's matrix. The host reads counts,
+ * so a GPU is waited for, and a step with it cannot be captured (torch.nn.functional.grouped_mm of
+ * w's transpose) */
+MT_API mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts);
 
 /* ---- rows: over the last dimension ---- */
 /* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */

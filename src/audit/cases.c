@@ -59,6 +59,28 @@ static mt_tensor *largest(mt_tensor *x, int64_t k)
     return values;
 }
 
+static mt_tensor *dispatched(mt_tensor **in, int64_t groups)
+{
+    mt_groups g;
+    mt_tensor *y = mt_dispatch(in[0], in[1], groups, &g);
+    mt_groups_release(&g);
+    return y;
+}
+
+/* in[2]: the group of each row, of which only their number counts: rows are sorted already. */
+static mt_tensor *grouped(mt_tensor **in)
+{
+    mt_groups g = {0};
+    const int64_t groups = in[1] && mt_rank(in[1]) ? mt_shape(in[1])[0] : 0;
+    MT_AUTO mt_tensor *index = in[2] ? mt_reshape(in[2], MT_SHAPE(-1, 1)) : NULL;
+    MT_AUTO mt_tensor *x =
+        index ? mt_zeros(mt_device_of(index), MT_F32, mt_rank(index), mt_shape(index)) : NULL;
+    MT_AUTO mt_tensor *order = mt_dispatch(x, index, groups, &g);
+    mt_tensor *y = order ? mt_grouped_linear(in[0], in[1], g.counts) : NULL;
+    mt_groups_release(&g);
+    return y;
+}
+
 static mt_tensor *turned(mt_tensor *x)
 {
     MT_AUTO mt_tensor *t = mt_transpose(x, 0, 1);

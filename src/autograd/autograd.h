@@ -59,7 +59,7 @@ typedef struct mti_op {
     int n_aux;
     uint64_t keep[MTI_MAX_KEEP]; /* slots the gradient of input i needs, with marks */
     unsigned flags;
-    const char *in[MTI_MAX_KEEP], *out[2], *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
+    const char *in[MTI_MAX_KEEP], *out[4], *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
     const char *formula, *why;
     const mti_op_code *code;
 } mti_op;
@@ -67,7 +67,7 @@ typedef struct mti_op {
 /* An output without a letter of its own has the first one's. */
 static inline const char *mti_out_letter(const mti_op *op, int i)
 {
-    return i < 2 && op->out[i] ? op->out[i] : op->out[0];
+    return i < 4 && op->out[i] ? op->out[i] : op->out[0];
 }
 
 /* What an op draws is for a part of a whole tensor: along dimension 0 the row-th of so many equal
@@ -143,6 +143,9 @@ typedef union mti_params {
     struct {
         int64_t k;
     } topk;
+    struct {
+        int64_t n;
+    } groups;
     struct {
         mt_dtype dtype;
     } cast;
@@ -252,6 +255,8 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
 /* out = a b, and sums [m] = the sum of each row of a; matrices, otherwise as mti_gemm. */
 bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
                    const mti_view *sums);
+/* v as BLAS can read its matrices: itself, or a dense temporary copy. */
+bool mti_readable(mti_call *c, const mti_view *v, mti_view *out);
 /* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices that BLAS can
  * read. Frees its scratch at once. */
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,

@@ -209,8 +209,7 @@ static mti_view with_leading_strides(const mti_view *v)
     return r;
 }
 
-/* v as BLAS can read it, copied if it cannot. */
-static bool readable(mti_call *c, const mti_view *v, mti_view *out)
+bool mti_readable(mti_call *c, const mti_view *v, mti_view *out)
 {
     *out = with_leading_strides(v);
     if (is_matrix(out)) return true;
@@ -228,7 +227,7 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
               const mti_view *bias)
 {
     mti_view va, vb, vo = with_leading_strides(out);
-    if (!readable(c, a, &va) || !readable(c, b, &vb)) return false;
+    if (!mti_readable(c, a, &va) || !mti_readable(c, b, &vb)) return false;
     count_product(c, a, out);
     void *scratch;
     size_t n_scratch = c->k->gemm_scratch(c->ctx, &va, &vb, &vo);
@@ -241,7 +240,7 @@ bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_
                    const mti_view *sums)
 {
     mti_view va, vb, vo = with_leading_strides(out);
-    if (!readable(c, a, &va) || !readable(c, b, &vb)) return false;
+    if (!mti_readable(c, a, &va) || !mti_readable(c, b, &vb)) return false;
     count_product(c, a, out);
     void *scratch;
     size_t n_scratch = c->k->gemm_sums_scratch(c->ctx, &va, &vb, &vo);

@@ -44,12 +44,13 @@ void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_vie
 #define MTI_IGNORED   (INT64_MIN / 2)
 #define MTI_ELSEWHERE (INT64_MAX / 2)
 
-/* A number of an embedding's index, a gather's index or a loss's target that is out of range. */
+/* A number out of range: of an embedding's or a gather's index, a loss's target, a row's group. */
 typedef enum mti_fault_kind {
     MTI_FAULT_NONE,
     MTI_FAULT_INDEX,
     MTI_FAULT_TARGET,
-    MTI_FAULT_GATHER
+    MTI_FAULT_GATHER,
+    MTI_FAULT_GROUP
 } mti_fault_kind;
 typedef struct mti_fault {
     int64_t kind;            /* mti_fault_kind */

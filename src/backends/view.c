@@ -46,6 +46,10 @@ bool mti_fault_report(const mti_fault *f)
                              "gather: index[%" PRId64 "] is %" PRId64
                              "; x has elements 0 to %" PRId64 " in dimension %" PRId64,
                              f->position, f->value, f->limit - 1, f->ignore);
+    if (f->kind == MTI_FAULT_GROUP)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "dispatch: index[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64,
+                             f->position, f->value, f->limit - 1);
     return mti_fail_bool(MT_ERR_ARGUMENT,
                          "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
                          ", or %" PRId64 " to ignore the row",

@@ -197,6 +197,13 @@ static bool read_dtype(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_flag(reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    *(bool *)field(r) = json_is_true(value);
+    return true;
+}
+
 static bool read_tied(reader *r, const json_t *value)
 {
     if (!json_is_boolean(value)) return refuse(r, value, "true or false");
@@ -397,21 +404,6 @@ static bool read_keys(reader *r, json_t *root)
 
 /* ---- the whole ---- */
 
-/* Refuses, by name, what is no dense language model of text alone. */
-static bool check_sort(const json_t *root)
-{
-    static const char *const experts[] = {
-        "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
-        "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
-    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
-        const json_t *n = json_object_get(root, experts[i]);
-        if (json_number_value(n) > 0)
-            return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
-                             ": a mixture of experts, which is not modelled; need a dense model");
-    }
-    return true;
-}
-
 /* The text model of a model of more than text, whose file it may leave the head's weight to. */
 static json_t *text_of(json_t *root, reader *r)
 {
@@ -423,18 +415,28 @@ static json_t *text_of(json_t *root, reader *r)
     return text;
 }
 
-/* By "model_type", or else by the name of the first architecture. */
-static const struct hf_family *find_family(const json_t *root)
+/* By "model_type", or else by the name of the first architecture. NULL: another one. */
+static const struct hf_family *known_family(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    char list[320] = "";
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        const struct hf_family *f = &families[i];
-        if (type ? !strcmp(type, f->type) : made && !strcmp(made, f->class)) return f;
-        put(list, sizeof list, "%s%s", i ? ", " : "", made && !type ? f->class : f->type);
-    }
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (type ? !strcmp(type, families[i].type) : made && !strcmp(made, families[i].class))
+            return &families[i];
+    return NULL;
+}
+
+static const struct hf_family *find_family(const json_t *root)
+{
+    const struct hf_family *found = known_family(root);
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
     const char *name = type ? type : made;
+    char list[400] = "";
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        put(list, sizeof list, "%s%s", i ? ", " : "",
+            made && !type ? families[i].class : families[i].type);
+    if (found) return found;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
                  ANY_FILE "the architecture \"%.60s\" is unknown; need one of %s. Of any "
@@ -446,6 +448,24 @@ static const struct hf_family *find_family(const json_t *root)
                           "what it is; need one of %s",
                  list);
     return NULL;
+}
+
+/* Refuses, by name, a mixture of experts that no family here is. */
+static bool check_sort(const json_t *root)
+{
+    static const char *const experts[] = {
+        "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
+        "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
+    const struct hf_family *family = known_family(root);
+    const bool known = family && family->bit & EXPERTS;
+    for (size_t i = 0; !known && i < sizeof experts / sizeof *experts; i++) {
+        const json_t *n = json_object_get(root, experts[i]);
+        if (json_number_value(n) > 0)
+            return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
+                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe or "
+                             "olmoe");
+    }
+    return true;
 }
 
 /* Whether the window that the file names holds in some layer. */

@@ -13,7 +13,11 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
         if (!joint) products[n++] = MTI_PRODUCT_KV;
         products[n++] = MTI_PRODUCT_PROJ;
     }
-    if (mti_feeds(c->kind)) {
+    if (mti_feeds(c->kind) && c->experts) {
+        products[n++] = MTI_PRODUCT_ROUTER;
+        products[n++] = MTI_PRODUCT_EXPERT_GATE_UP;
+        products[n++] = MTI_PRODUCT_EXPERT_DOWN;
+    } else if (mti_feeds(c->kind)) {
         bool gated = c->mlp != MT_MLP_PLAIN;
         products[n++] = gated && c->joint_products ? MTI_PRODUCT_GATE_UP : MTI_PRODUCT_WIDEN;
         if (gated && !c->joint_products) products[n++] = MTI_PRODUCT_WIDEN;
@@ -22,11 +26,22 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
     return n;
 }
 
+bool mti_product_is_kept(const mti_product *products, int i)
+{
+    return i % 2 == 0 && products[i] < MTI_PRODUCT_EXPERT_GATE_UP;
+}
+
+int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken)
+{
+    const bool experts = product >= MTI_PRODUCT_EXPERT_GATE_UP;
+    *taken = experts ? c->experts_per_token : 1;
+    return experts ? c->experts : 1;
+}
+
 static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
 {
-    return (uint64_t)(product == MTI_PRODUCT_PROJ   ? q
-                      : product == MTI_PRODUCT_DOWN ? c->ffn
-                                                    : c->hidden);
+    const bool down = product == MTI_PRODUCT_DOWN || product == MTI_PRODUCT_EXPERT_DOWN;
+    return (uint64_t)(product == MTI_PRODUCT_PROJ ? q : down ? c->ffn : c->hidden);
 }
 
 static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_product product)
@@ -36,7 +51,9 @@ static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_prod
     case MTI_PRODUCT_Q: return (uint64_t)q;
     case MTI_PRODUCT_KV: return (uint64_t)k;
     case MTI_PRODUCT_WIDEN: return (uint64_t)c->ffn;
-    case MTI_PRODUCT_GATE_UP: return 2 * (uint64_t)c->ffn;
+    case MTI_PRODUCT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_GATE_UP: return 2 * (uint64_t)c->ffn;
+    case MTI_PRODUCT_ROUTER: return (uint64_t)c->experts;
     default: return (uint64_t)c->hidden;
     }
 }
@@ -57,7 +74,8 @@ uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
     uint64_t size = 0;
     for (int i = mti_layer_products(c, products); i--;) {
         bool bias = !c->no_bias || (c->qkv_bias && products[i] <= MTI_PRODUCT_KV);
-        size += mti_product_size(c, q, k, products[i]);
+        int64_t taken, copies = mti_product_copies(c, products[i], &taken);
+        size += (uint64_t)copies * mti_product_size(c, q, k, products[i]);
         if (bias) size += outputs(c, q, k, products[i]);
     }
     if (mti_attends(c->kind) && c->qk_norm)
@@ -101,5 +119,18 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
          mti_layer_size(&c, c.heads * c.head_dim, c.kv_heads * c.head_dim);
     mti_end_sizes(ends, &c, true, true);
     for (int i = 0; i < MTI_ENDS; i++) *n += ends[i].n;
+    return MT_OK;
+}
+
+mt_status mt_model_config_active_params(const mt_model_config *config, uint64_t *n)
+{
+    mt_model_config c;
+    mt_status status = mt_model_config_params(config, n);
+    if (status == MT_OK) status = mt_model_config_resolve(config, &c);
+    if (status != MT_OK || !c.experts) return status;
+    const uint64_t idle = (uint64_t)(c.experts - c.experts_per_token);
+    *n -= (uint64_t)(mti_is_whole(c.kind) ? c.layers : 1) * idle *
+          (mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
+           mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_DOWN));
     return MT_OK;
 }

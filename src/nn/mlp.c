@@ -81,6 +81,7 @@ mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
+    if (c.experts) return mti_experts_new(device, &c);
     if (c.mlp != MT_MLP_PLAIN) return gated_new(device, &c);
     mt_module *m = mt_module_new("mlp", plain_forward, NULL, NULL);
     return mti_module_complete(

@@ -40,15 +40,22 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
 typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
-    MTI_PRODUCT_KV,      /* keys, or values */
-    MTI_PRODUCT_PROJ,    /* heads -> d */
-    MTI_PRODUCT_WIDEN,   /* d -> f */
-    MTI_PRODUCT_GATE_UP, /* d -> 2 f */
-    MTI_PRODUCT_DOWN     /* f -> d */
+    MTI_PRODUCT_KV,             /* keys, or values */
+    MTI_PRODUCT_PROJ,           /* heads -> d */
+    MTI_PRODUCT_WIDEN,          /* d -> f */
+    MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
+    MTI_PRODUCT_DOWN,           /* f -> d */
+    MTI_PRODUCT_ROUTER,         /* d -> experts */
+    MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
+    MTI_PRODUCT_EXPERT_DOWN
 } mti_product;
 #define MTI_PRODUCTS 7
 /* Returns how many. */
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
+/* Whether `ops` keeps the ith: those of experts are made again. */
+bool mti_product_is_kept(const mti_product *products, int i);
+/* How many matrices it has of which a token takes so many: *taken. */
+int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
 uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
 /* Elements of the parameters of one layer, or of a part of a model. */
@@ -107,6 +114,8 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
+/* experts.c: in the place of an MLP. */
+mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

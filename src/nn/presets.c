@@ -13,6 +13,7 @@
 #define QWEN3(l, a, d, f)                                                                          \
     LLAMA(l, a, d, 151936, 40960), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,  \
                                    .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD
+#define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
 #define GEMMA3(l, a, d, v, s)                                                                      \
     LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
                           .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
@@ -30,6 +31,8 @@ static const struct {
     {"medium", {GPT(6, 6, 384, 256, 256), .act = MT_ACT_GELU}},
     {"bert-tiny", {BERT(2, 4, 64, 257, 64), .mask_token = 256}},
     {"llama-tiny", {LLAMA(2, 4, 64, 256, 64), .kv_heads = 2}},
+    {"moe-tiny",
+     {LLAMA(2, 4, 64, 256, 64), .kv_heads = 2, .ffn = 64, EXPERTS(8, 2), .norm_topk = true}},
     /* Radford et al. 2019 */
     {"gpt2", {GPT(12, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-medium", {GPT(24, 16, 1024, 50257, 1024), .act = MT_ACT_GELU_TANH}},
@@ -71,6 +74,16 @@ static const struct {
     {"qwen3-8b", {QWEN3(36, 32, 4096, 12288)}},
     {"qwen3-14b", {QWEN3(40, 40, 5120, 17408)}},
     {"qwen3-32b", {QWEN3(64, 64, 5120, 25600)}},
+    {"mixtral-8x7b",
+     {LLAMA(32, 32, 4096, 32000, 32768), .kv_heads = 8, .ffn = 14336, .rope_theta = 1e6,
+      .norm_eps = 1e-5, EXPERTS(8, 2), .norm_topk = true}},
+    {"qwen3-30b-a3b",
+     {LLAMA(48, 32, 2048, 151936, 40960), .kv_heads = 4, .head_dim = 128, .ffn = 768,
+      .rope_theta = 1e6, .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD, EXPERTS(128, 8),
+      .norm_topk = true}},
+    {"olmoe-1b-7b",
+     {LLAMA(16, 16, 2048, 50304, 4096), .ffn = 1024, .norm_eps = 1e-5, .qk_norm = MT_QK_NORM_WIDTH,
+      EXPERTS(64, 8), .padded = true, .pad_token = 1}},
     {"phi-4",
      {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
       .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},

@@ -71,11 +71,10 @@ static bool add_part(owned_list *all, const mt_stage *s, int64_t nth, mt_module 
         return false;
     for (size_t i = 0; i < n; i++) {
         const mt_tensor *shape = shapes[i].tensor;
-        int64_t cols = mt_rank(shape) > 1 ? mt_shape(shape)[1] : 1;
         owned p = {.share = &s->shares[nth],
                    .path = list[i].name,
                    .t = list[i].tensor,
-                   .own = {.rows = mt_shape(shape)[0], .cols = cols},
+                   .own = mti_matrix_of(shape),
                    .elements = mt_numel(shape)};
         if (s->schedule.n_parts > 1)
             snprintf(p.stepped, sizeof p.stepped, "%lld.%.200s", (long long)nth, p.path);

@@ -131,11 +131,13 @@ bool mti_share_draws(mt_module *m, const mt_parallel *parallel);
 typedef struct mti_units mti_units;
 typedef struct mti_unit mti_unit;
 
-/* The matrix of which a rank has a shard; a vector has one column. */
+/* The matrix of which a rank has a shard; a vector has one column, and experts' matrices stand one
+ * below the other. */
 typedef struct mti_matrix {
     const mt_tensor *shard;
     int64_t rows, cols;
 } mti_matrix;
+mti_matrix mti_matrix_of(const mt_tensor *whole);
 
 /* Elements of each of n shards of `whole`, of which the last may be padded. */
 int64_t mti_shard_count(const mt_tensor *whole, int64_t n);

@@ -59,11 +59,11 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole)
 {
     if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
     int64_t n = mti_shard_count(whole, sharder->group.ranks);
-    int64_t cols = mt_rank(whole) > 1 ? mt_shape(whole)[mt_rank(whole) - 1] : 1;
     mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
     mt_tensor *shard = mt_zeros(sharder->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                 (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
-    const mti_matrix matrix = {shard, mt_numel(whole) / (cols ? cols : 1), cols};
+    mti_matrix matrix = mti_matrix_of(whole);
+    matrix.shard = shard;
     if (shard && (mt_set_category(shard, MT_PARAMETER) != MT_OK ||
                   mt_set_requires_grad(shard, mt_requires_grad(whole)) != MT_OK ||
                   !MTI_PUSH(&sharder->wholes, matrix)))

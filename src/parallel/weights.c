@@ -139,11 +139,18 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
     }
 }
 
+mti_matrix mti_matrix_of(const mt_tensor *whole)
+{
+    int rank = mt_rank(whole);
+    int64_t cols = rank > 1 ? mt_shape(whole)[rank - 1] : 1;
+    return (mti_matrix){whole, cols ? mt_numel(whole) / cols : 0, cols};
+}
+
 static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t cols,
                     const mt_tensor *whole)
 {
-    int64_t whole_cols = mt_rank(whole) > 1 ? mt_shape(whole)[1] : 1;
-    part p = {.cols = cols, .whole_rows = mt_shape(whole)[0], .whole_cols = whole_cols};
+    const mti_matrix all = mti_matrix_of(whole);
+    part p = {.cols = cols, .whole_rows = all.rows, .whole_cols = all.cols};
     p.first_col = cols == p.whole_cols ? 0 : s->parallel.tensor_rank * cols;
     add_bands(&p, s, path, rows);
     return p;
@@ -274,8 +281,8 @@ static uint64_t counters_of_adapters(const mti_whole *w, const mt_named_tensor *
 
 static double std_of(const mti_share *s, const char *path)
 {
-    bool last = is_called(path, "proj") || is_called(path, "down");
-    return last ? mti_residual_std(&s->whole) : MTI_INIT_STD;
+    static const char *const last[] = {"proj", "down", "experts_down", NULL};
+    return is_one_of(path, last) ? mti_residual_std(&s->whole) : MTI_INIT_STD;
 }
 
 /* A vector's first values: norms begin with 1, biases with 0. */
@@ -362,10 +369,8 @@ static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *t = list[i].tensor;
-        const mti_matrix *cut = shape_of(sharder, t);
-        int64_t rows = cut ? cut->rows : mt_shape(t)[0];
-        int64_t cols = cut ? cut->cols : mt_rank(t) > 1 ? mt_shape(t)[1] : 1;
-        ok = draw_param(t, list[i].name, rows, cols, s, w);
+        const mti_matrix *cut = shape_of(sharder, t), own = cut ? *cut : mti_matrix_of(t);
+        ok = draw_param(t, list[i].name, own.rows, own.cols, s, w);
     }
     uint64_t end = w->offset + counters_before(&w->plain, NULL);
     if (w->lora) end += counters_of_adapters(&w->adapted, NULL);

@@ -3,150 +3,7 @@
 #include <string.h>
 #include "memtape/ops.h"
 #include "nn/model.h"
-#include "plan/plan.h"
-
-/* The products of dimensions in the formulas. BSH_T: what is as wide as h, but cut among ranks that
- * do not cut the sequence. */
-typedef enum letters { BSH, BSH_T, BSQ, BSK, BSF, ABSS, BSV, N_LETTERS } letters;
-
-typedef struct builder {
-    mti_formula *f;
-    const mti_dims *s;
-    const mt_model_config *c;
-    const mti_memory_options *memory;
-    int64_t e;                /* bytes of an element */
-    int64_t value[N_LETTERS]; /* of each product */
-    double sum[N_LETTERS];    /* weights so far */
-    int64_t times;            /* how often each added term is kept */
-    const char *letter;       /* stands for `times` */
-} builder;
-
-/* "bsh"; "bsh/t" for what t ranks share. */
-static const char *spelling(const builder *b, letters product)
-{
-    static const char *const alone[] = {"bsh", "bsh", "bsq", "bsk", "bsf", "abs^2", "bsv"};
-    static const char *const shared[] = {"bsh/t", "bsh/t",   "bsq/t", "bsk/t",
-                                         "bsf/t", "abs^2/t", "bsv/t"};
-    const mti_rank_dims *rank = b->s->rank;
-    bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
-    if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
-    return cut ? shared[product] : alone[product];
-}
-
-/* Writes "12bsh", or "bsh" for weight 1. */
-static void write_term(const builder *b, char *to, size_t size, const char *before, double weight,
-                       const char *layers, letters product)
-{
-    if (weight == 1)
-        snprintf(to, size, "%s%s%s", before, layers, spelling(b, product));
-    else
-        mti_format(to, size, "%s%g%s%s", before, weight, layers, spelling(b, product));
-}
-
-/* ---- one storage that is kept ---- */
-
-typedef enum nature { FLOATS, INPUT, STATISTICS, MASK, SIGNED } nature;
-
-#define SMALL 4096 /* bytes under which neither offload nor compression takes a storage */
-
-/* *bytes: what is kept of `elements` after offload and compression; returns the weight of an
- * element. */
-static double kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes)
-{
-    int64_t size = of == MASK ? 1 : b->e;
-    unsigned rules = b->memory ? b->memory->compress : 0;
-    bool offload = b->memory && b->memory->offload;
-    *bytes = elements * size;
-    if (*bytes < SMALL) return (double)size;
-    if (offload && of != INPUT) return *bytes = 0, 0;
-    if (of == STATISTICS) return (double)size;
-    if (of == MASK) {
-        bool in_parts = b->s->rank && b->s->rank->masks_in_parts;
-        if (rules & 1u << MT_COMPRESS_MASK_SEED && !in_parts) return *bytes = 0, 0;
-        if (!(rules & 1u << MT_COMPRESS_MASK_BITS)) return 1;
-        *bytes = (elements + 7) / 8;
-        return 0.125;
-    }
-    if (of == SIGNED && rules & 1u << MT_COMPRESS_SIGNS) {
-        *bytes = (elements + 7) / 8;
-        return 0.125;
-    }
-    if (rules & 1u << MT_COMPRESS_INT8 && b->e <= 4) {
-        *bytes = (int64_t)mt_quantized_bytes(&(mt_quant){.format = MT_QUANT_INT8}, elements);
-        return 1 + 4.0 / 128;
-    }
-    if (rules & 1u << MT_COMPRESS_BF16 && b->e == 4) {
-        *bytes = elements * 2;
-        return 2;
-    }
-    return (double)size;
-}
-
-/* In the usual model q, k and f are multiples of h; then the formula is written in h. */
-static letters in_terms_of_h(const builder *b, letters product, double *weight)
-{
-    letters h = b->s->rank && b->s->rank->sequence < b->s->rank->tensor ? BSH_T : BSH;
-    int64_t times = b->value[h] ? b->value[product] / b->value[h] : 0;
-    bool plain = (product == BSQ || product == BSK) && times == 1;
-    bool fourfold = product == BSF && times == 4;
-    if (!(plain || fourfold) || times * b->value[h] != b->value[product]) return product;
-    *weight *= (double)times;
-    return h;
-}
-
-static mti_formula_term *add_term(builder *b, int64_t bytes, const char *what)
-{
-    mti_formula_term *term = &b->f->terms[b->f->n_terms++];
-    *term = (mti_formula_term){.what = what, .bytes = bytes * b->times};
-    b->f->bytes += term->bytes;
-    return term;
-}
-
-/* So many bytes: weight times the product. */
-static void add_sum(builder *b, int64_t bytes, double weight, letters product, const char *what)
-{
-    mti_formula_term *term = add_term(b, bytes, what);
-    product = in_terms_of_h(b, product, &weight);
-    b->sum[product] += weight;
-    write_term(b, term->text, sizeof term->text, "", weight, b->letter, product);
-}
-
-/* A storage of n times the product's elements. */
-static void add_several(builder *b, int64_t n, letters product, nature of, const char *what)
-{
-    int64_t bytes;
-    double weight = kept_as(b, of, n * b->value[product], &bytes) * (double)n;
-    if (bytes) add_sum(b, bytes, weight, product, what);
-}
-
-/* A storage of the product's elements. */
-static void add(builder *b, letters product, nature of, const char *what)
-{
-    add_several(b, 1, product, of, what);
-}
-
-/* The same for a tensor that is f32 where the model has 2-byte floats. */
-static void add_wide(builder *b, letters product, nature of, const char *what)
-{
-    int64_t e = b->e;
-    if (e == 2) b->e = 4;
-    add(b, product, of, what);
-    b->e = e;
-}
-
-/* Adds a small storage that the formula leaves out; `held` by the caller, so offload leaves it. */
-static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
-{
-    mti_formula *f = b->f;
-    int i = 0;
-    if (b->memory && b->memory->offload && !held && bytes >= SMALL) return;
-    while (i < f->n_residual && strcmp(f->residual[i].text, text)) i++;
-    if (i == f->n_residual) f->residual[f->n_residual++] = (mti_residual){.text = text};
-    f->residual[i].bytes += bytes * b->times;
-}
-
-/* Statistics are in f32, those of f64 in f64. */
-static int64_t statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
+#include "plan/builder.h"
 
 static bool unfused_norms(const builder *b)
 {
@@ -157,28 +14,23 @@ static bool unfused_norms(const builder *b)
 static void add_quotient(builder *b, letters product)
 {
     const char *what = "normalised rows, for the norm's product with its weight";
-    (b->c->norm_kind == MT_NORM_RMS_ONE ? add_wide : add)(b, product, FLOATS, what);
+    (b->c->norm_kind == MT_NORM_RMS_ONE ? mti_keep_wide : mti_keep)(b, product, FLOATS, what);
 }
 
 /* The input of a norm, and what an unfused one keeps besides. */
 static void add_norm(builder *b, letters product, nature input, const char *what)
 {
     if (!unfused_norms(b)) {
-        add(b, product, input, what);
+        mti_keep(b, product, input, what);
         return;
     }
-    add_wide(b, product, b->e == 2 ? FLOATS : input, what);
+    mti_keep_wide(b, product, b->e == 2 ? FLOATS : input, what);
     add_quotient(b, product);
 }
 
-/* An unfused norm's roots are no auxiliaries: compression takes them, too. */
 static void add_roots(builder *b, int64_t rows)
 {
-    int64_t bytes, e = b->e;
-    b->e = statistic_size(b);
-    kept_as(b, FLOATS, rows, &bytes);
-    b->e = e;
-    if (bytes) add_beside(b, "RMS norms: root mean square of each row", bytes, false);
+    mti_keep_floats(b, "RMS norms: root mean square of each row", rows, mti_statistic_size(b));
 }
 
 /* 1 + w of n, which is no parameter; an unfused norm makes it in f32. */
@@ -186,24 +38,24 @@ static void add_weight(builder *b, int64_t n)
 {
     int64_t bytes, e = b->e;
     if (b->c->norm_kind != MT_NORM_RMS_ONE) return;
-    if (unfused_norms(b)) b->e = statistic_size(b);
-    kept_as(b, FLOATS, n, &bytes);
+    if (unfused_norms(b)) b->e = mti_statistic_size(b);
+    mti_kept_as(b, FLOATS, n, &bytes);
     b->e = e;
-    if (bytes) add_beside(b, "RMS norms: 1 + weight", bytes, true);
+    if (bytes) mti_keep_beside(b, "RMS norms: 1 + weight", bytes, true);
 }
 
 /* Adds what one norm over rows of n keeps besides its input. */
 static void add_statistics_of(builder *b, int64_t rows, int64_t n)
 {
-    int64_t bytes = rows * statistic_size(b);
+    int64_t bytes = rows * mti_statistic_size(b);
     add_weight(b, n);
     if (unfused_norms(b)) {
         add_roots(b, rows);
     } else if (b->c->norm_kind != MT_NORM_LAYER) {
-        add_beside(b, "RMS norms: rstd of each row", bytes, false);
+        mti_keep_beside(b, "RMS norms: rstd of each row", bytes, false);
     } else {
-        add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
-        add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
+        mti_keep_beside(b, "layer norms: mean and rstd of each row", bytes, false);
+        mti_keep_beside(b, "layer norms: mean and rstd of each row", bytes, false);
     }
 }
 
@@ -216,26 +68,28 @@ static void add_norm_statistics(builder *b)
 static void add_flash_statistics(builder *b)
 {
     int64_t rows = b->s->tokens * b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
-    add_beside(b, "flash attention: log-sum-exp of each row", rows * statistic_size(b), false);
-    add_beside(b, "flash attention: RNG state (seed, offset)", 2 * (int64_t)sizeof(int64_t), false);
+    mti_keep_beside(b, "flash attention: log-sum-exp of each row", rows * mti_statistic_size(b),
+                    false);
+    mti_keep_beside(b, "flash attention: RNG state (seed, offset)", 2 * (int64_t)sizeof(int64_t),
+                    false);
 }
 
 /* Queries, keys and values side by side in one storage. */
 static void add_qkv(builder *b, const char *what)
 {
     int64_t bytes;
-    double each = kept_as(b, FLOATS, b->value[BSQ] + 2 * b->value[BSK], &bytes);
+    double each = mti_kept_as(b, FLOATS, b->value[BSQ] + 2 * b->value[BSK], &bytes);
     if (bytes == 0) return;
-    mti_formula_term *term = add_term(b, bytes, what);
+    mti_formula_term *term = mti_add_term(b, bytes, what);
     double q = each, k = 2 * each;
-    letters of_q = in_terms_of_h(b, BSQ, &q), of_k = in_terms_of_h(b, BSK, &k);
+    letters of_q = mti_in_terms_of_h(b, BSQ, &q), of_k = mti_in_terms_of_h(b, BSK, &k);
     b->sum[of_q] += q;
     b->sum[of_k] += k;
     if (of_q == of_k)
-        write_term(b, term->text, sizeof term->text, "", q + k, b->letter, of_q);
+        mti_write_term(b, term->text, sizeof term->text, "", q + k, b->letter, of_q);
     else
         mti_format(term->text, sizeof term->text, "%g%s(%s + 2%s)", each, b->letter,
-                   spelling(b, of_q), spelling(b, of_k));
+                   mti_spelling(b, of_q), mti_spelling(b, of_k));
 }
 
 /* ---- what is kept, term by term ---- */
@@ -260,12 +114,13 @@ static void add_qk_norms(builder *b)
 static void add_weights(builder *b, bool drop)
 {
     bool cast = b->e == 2 && b->c->ops.softmax == MT_PRECISION_F32;
-    (cast ? add_wide : add)(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
-    if (drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
+    (cast ? mti_keep_wide : mti_keep)(b, ABSS, FLOATS,
+                                      "attention weights: softmax keeps its output");
+    if (drop) mti_keep(b, ABSS, MASK, "mask of the attention weights' dropout");
     if (drop)
-        add(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
+        mti_keep(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
     else if (cast)
-        add(b, ABSS, FLOATS, "the same in 2-byte floats, for the product with v");
+        mti_keep(b, ABSS, FLOATS, "the same in 2-byte floats, for the product with v");
 }
 
 static void add_attention(builder *b, nature input)
@@ -276,26 +131,27 @@ static void add_attention(builder *b, nature input)
     const int64_t width = b->c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
     bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED &&
                     mti_copies_heads(b->s->batch, b->s->k / width, b->s->q / width);
-    add(b, BSH, input, apart ? "input of the q, k and v products" : "input of the qkv product");
+    mti_keep(b, BSH, input,
+             apart ? "input of the q, k and v products" : "input of the qkv product");
     if (!apart && !(rope && repeated))
         add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
     if (b->c->qk_norm) add_qk_norms(b);
     if (apart || (rope && core))
-        add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
+        mti_keep(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
     if (!repeated && (apart || (rope && core)))
-        add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
-    if (!repeated && apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
+        mti_keep(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
+    if (!repeated && apart) mti_keep(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
     int64_t seen = b->s->rank ? b->s->rank->seen : 1;
-    if (repeated) add_several(b, seen, BSQ, FLOATS, "k, repeated for each head");
-    if (repeated) add_several(b, seen, BSQ, FLOATS, "v, repeated for each head");
+    if (repeated) mti_keep_several(b, seen, BSQ, FLOATS, "k, repeated for each head");
+    if (repeated) mti_keep_several(b, seen, BSQ, FLOATS, "v, repeated for each head");
     if (!math && core) add_flash_statistics(b);
     if (math && core && b->c->attention_cap > 0)
-        add(b, ABSS, FLOATS, "tanh of the scores: soft capping");
+        mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
     if (math && core) add_weights(b, drop);
-    add(b, BSQ, FLOATS,
-        math || !core ? "merged heads: input of the projection"
-                      : "merged heads: flash keeps its output, the projection its input");
-    if (drop) add(b, BSH, MASK, "mask of the dropout after the projection");
+    mti_keep(b, BSQ, FLOATS,
+             math || !core ? "merged heads: input of the projection"
+                           : "merged heads: flash keeps its output, the projection its input");
+    if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
 /* An activation whose slope follows from its output keeps that, which the next product keeps too.
@@ -313,9 +169,9 @@ static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_L
 static void add_gelu_parts(builder *b, letters product)
 {
     if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
-    add(b, product, FLOATS, "tanh of the activation");
-    add(b, product, FLOATS, "1 + tanh, for its product with x/2");
-    add(b, product, FLOATS, "x/2, for its product with 1 + tanh");
+    mti_keep(b, product, FLOATS, "tanh of the activation");
+    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
+    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
 }
 
 /* An activation before an op that keeps the activation's output. */
@@ -326,42 +182,42 @@ static void add_activation(builder *b, letters product, bool inplace, const char
     bool kinked = is_kinked(b->c->act);
     add_gelu_parts(b, product);
     if (!keeps_output(b->c->act, inplace))
-        add(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked && b->value[product] * b->e >= SMALL)
-        add(b, product, SIGNED, "signs of an activation's output, for nothing");
-    add(b, product, FLOATS, output);
+        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
+    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
+        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
+    mti_keep(b, product, FLOATS, output);
 }
 
 /* An activation whose output nothing keeps besides. */
 static void add_lone_activation(builder *b, mt_act act, const char *input, const char *output)
 {
-    add(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
+    mti_keep(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
 }
 
 static void add_mlp(builder *b, nature input)
 {
     bool shared = keeps_output(b->c->act, b->c->inplace);
-    add(b, BSH, input, "input of the MLP's first product");
+    mti_keep(b, BSH, input, "input of the MLP's first product");
     if (b->c->mlp == MT_MLP_SWIGLU) {
         if (b->c->joint_products) {
-            add_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+            mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
         } else {
-            add(b, BSF, FLOATS, "gate");
-            add(b, BSF, FLOATS, "up");
+            mti_keep(b, BSF, FLOATS, "gate");
+            mti_keep(b, BSF, FLOATS, "up");
         }
         if (b->c->ops.swiglu == MT_OP_UNFUSED)
-            add(b, BSF, FLOATS, "silu(gate), for its product with up");
-        add(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
+            mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
+        mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else if (b->c->mlp == MT_MLP_GATED) {
         add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
-        add(b, BSF, FLOATS, "up");
-        add(b, BSF, FLOATS, "their product: input of the MLP's last product");
+        mti_keep(b, BSF, FLOATS, "up");
+        mti_keep(b, BSF, FLOATS, "their product: input of the MLP's last product");
     } else {
         add_activation(b, BSF, b->c->inplace, "input of the activation",
                        shared ? "output of the activation: input of the second product, too"
                               : "input of the MLP's second product");
     }
-    if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout after the MLP");
+    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the MLP");
     if (b->c->has_out_act)
         add_lone_activation(b, b->c->out_act, "input of the last activation",
                             "output of the last activation");
@@ -372,9 +228,9 @@ static void add_tables(builder *b)
 {
     int64_t bytes;
     if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
-    kept_as(b, FLOATS, b->s->seq * b->c->head_dim, &bytes);
+    mti_kept_as(b, FLOATS, b->s->seq * b->c->head_dim, &bytes);
     bytes *= 2 * mti_dims_thetas(b->s);
-    if (bytes) add_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
+    if (bytes) mti_keep_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
 }
 
 static void add_layer(builder *b)
@@ -390,28 +246,35 @@ static void add_layer(builder *b)
     if (block && around) add_norm(b, BSH, FLOATS, "attention's output: input of its norm");
     if (block && around) add_norm(b, BSH, FLOATS, "the MLP's output: input of its norm");
     if (block && around) add_norm_statistics(b), add_norm_statistics(b);
-    if (kind == MT_MODEL_LINEAR) add(b, BSH, first, "input of the product");
+    if (kind == MT_MODEL_LINEAR) mti_keep(b, BSH, first, "input of the product");
     if (mti_attends(kind)) add_attention(b, block && pre ? FLOATS : first);
-    if (mti_feeds(kind)) add_mlp(b, block ? FLOATS : first);
+    if (mti_feeds(kind)) (b->c->experts ? mti_keep_experts : add_mlp)(b, block ? FLOATS : first);
 }
 
 /* The output of a product on a rank that has some rows of its weight: whole, to be summed. */
 static void add_partial_sum(builder *b)
 {
     int64_t sequence = b->s->rank ? b->s->rank->sequence : 1;
-    add_several(b, sequence, BSH, FLOATS, "output of the MLP's last product");
+    mti_keep_several(b, sequence, BSH, FLOATS, "output of the MLP's last product");
 }
 
 static void add_result(builder *b, mti_product product)
 {
     switch (product) {
     case MTI_PRODUCT_QKV: add_qkv(b, "q, k and v, before they are turned"); break;
-    case MTI_PRODUCT_Q: add(b, BSQ, FLOATS, "q, before it is turned"); break;
-    case MTI_PRODUCT_KV: add(b, BSK, FLOATS, "v"); break;
-    case MTI_PRODUCT_PROJ: add(b, BSH, FLOATS, "output of attention's projection"); break;
-    case MTI_PRODUCT_WIDEN: add(b, BSF, FLOATS, "output of the MLP's first product"); break;
-    case MTI_PRODUCT_GATE_UP: add_several(b, 2, BSF, FLOATS, "gate and up, side by side"); break;
+    case MTI_PRODUCT_Q: mti_keep(b, BSQ, FLOATS, "q, before it is turned"); break;
+    case MTI_PRODUCT_KV: mti_keep(b, BSK, FLOATS, "v"); break;
+    case MTI_PRODUCT_PROJ: mti_keep(b, BSH, FLOATS, "output of attention's projection"); break;
+    case MTI_PRODUCT_WIDEN: mti_keep(b, BSF, FLOATS, "output of the MLP's first product"); break;
+    case MTI_PRODUCT_GATE_UP:
+        mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+        break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
+    case MTI_PRODUCT_ROUTER:
+        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts, b->e);
+        break;
+    case MTI_PRODUCT_EXPERT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_DOWN: break;
     }
 }
 
@@ -421,15 +284,16 @@ static void add_kept_results(builder *b)
     mti_product products[MTI_PRODUCTS];
     const mti_rank_dims *rank = b->s->rank;
     int n = mti_layer_products(b->c, products);
-    for (int i = 0; i < n; i += 2) add_result(b, products[i]);
+    for (int i = 0; i < n; i++)
+        if (mti_product_is_kept(products, i)) add_result(b, products[i]);
     if (mti_attends(b->c->kind)) {
-        add(b, BSQ, FLOATS, "attention's output");
+        mti_keep(b, BSQ, FLOATS, "attention's output");
         if (b->c->attention == MT_ATTENTION_FLASH) add_flash_statistics(b);
     }
     if (rank && rank->sequence > 1)
         for (int i = 0; i < n; i++)
             if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN)
-                add(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
+                mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
 }
 
 /* All layers, or the inputs of their checkpoints. */
@@ -448,8 +312,8 @@ static void add_layers(builder *b)
         b->letter = "N";
         b->f->n_groups = b->times;
     }
-    add(b, BSH, whole ? FLOATS : INPUT,
-        group > 1 ? "input of each group of blocks" : "input of each checkpoint");
+    mti_keep(b, BSH, whole ? FLOATS : INPUT,
+             group > 1 ? "input of each group of blocks" : "input of each checkpoint");
     if (preset_is(b, "ops")) add_kept_results(b);
 }
 
@@ -471,10 +335,10 @@ static void add_head_activation(builder *b)
 static void add_embeddings(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
-    add_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), true);
+    mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), true);
     if (bert) add_norm(b, BSH, FLOATS, "input of the embeddings' norm");
     if (bert) add_norm_statistics(b);
-    if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
+    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
 }
 
 /* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
@@ -484,49 +348,51 @@ static void add_chunks(builder *b)
     int64_t sum = 0, bytes;
     for (int64_t i = 0; i < n; i++, sum += bytes) {
         const int64_t rows = b->s->batch * (s / n + (i < s % n));
-        kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
-        add_beside(b, "cross-entropy: log-sum-exp of each row", rows * statistic_size(b), false);
+        mti_kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
+        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows * mti_statistic_size(b),
+                        false);
     }
-    if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
     if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
-        add_beside(b, "chunked loss: the head's input on other ranks",
-                   (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
+        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
+                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
 static void add_head(builder *b)
 {
     const mt_loss_form loss = b->c->ops.loss;
-    const int64_t rows = b->s->tokens * statistic_size(b);
+    const int64_t rows = b->s->tokens * mti_statistic_size(b);
     bool bert = b->c->kind == MT_MODEL_BERT, apart = loss == MT_LOSS_UNFUSED;
     /* ranks that share the logits have one op for the loss */
     bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
-    if (bert) add(b, BSH, FLOATS, "input of the head's first product");
+    if (bert) mti_keep(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     bool early = mti_loss_is_early(loss);
-    add(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
-    if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
+    mti_keep(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
+    if (b->c->logit_cap > 0) mti_keep(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (loss == MT_LOSS_FUSED)
-        add_beside(b, "fused loss: log-sum-exp of each row", rows, false);
+        mti_keep_beside(b, "fused loss: log-sum-exp of each row", rows, false);
     else if (early)
-        add_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e, false);
+        mti_keep_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e,
+                        false);
     else if (loss == MT_LOSS_CHUNKED)
         add_chunks(b);
     else if (loss == MT_LOSS_LSE) {
-        add(b, BSV, FLOATS, "logits, for the loss");
-        add_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
+        mti_keep(b, BSV, FLOATS, "logits, for the loss");
+        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
     } else {
         bool wide = loss == MT_LOSS_F32 || apart;
-        (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
-                                "log-probabilities, for the loss");
+        (wide ? mti_keep_wide : mti_keep)(b, BSV, unfused ? FLOATS : STATISTICS,
+                                          "log-probabilities, for the loss");
     }
-    if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
+    if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || loss == MT_LOSS_CHUNKED)
-        add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
-    if (!early) add_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
+        mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
+    if (!early) mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
 }
 
 /* ---- the formula as text ---- */
@@ -538,7 +404,7 @@ static void write_sums(builder *b, const char *layers)
     for (int p = 0; p < N_LETTERS; p++) {
         size_t n = strlen(sums);
         if (b->sum[p] > 0)
-            write_term(b, sums + n, sizeof sums - n, n ? " + " : "", b->sum[p], "", (letters)p);
+            mti_write_term(b, sums + n, sizeof sums - n, n ? " + " : "", b->sum[p], "", (letters)p);
         b->sum[p] = 0;
     }
     size_t n = strlen(text);
@@ -555,13 +421,15 @@ static void set_values(builder *b)
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
+    const int64_t rows = s->tokens * (c->experts ? c->experts_per_token : 1);
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
                                        [BSK] = s->tokens * s->k / t,
-                                       [BSF] = s->tokens * c->ffn / t,
+                                       [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
-                                       [BSV] = s->tokens * ((c->vocab + t - 1) / t)};
+                                       [BSV] = s->tokens * ((c->vocab + t - 1) / t),
+                                       [BSNH] = rows * c->hidden};
     memcpy(b->value, values, sizeof values);
 }
 

@@ -10,8 +10,11 @@ int64_t mti_block_matrices(const mti_dims *s)
 {
     mti_product products[MTI_PRODUCTS];
     int64_t sum = 0;
-    for (int i = mti_layer_products(&s->config, products); i--;)
-        sum += (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
+    for (int i = mti_layer_products(&s->config, products); i--;) {
+        int64_t taken;
+        mti_product_copies(&s->config, products[i], &taken);
+        sum += taken * (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
+    }
     return sum;
 }
 

@@ -123,7 +123,7 @@ typedef struct mti_residual {
 } mti_residual;
 
 #define MTI_MAX_TERMS     40
-#define MTI_MAX_RESIDUALS 10
+#define MTI_MAX_RESIDUALS 16
 
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */

@@ -153,6 +153,8 @@ static mti_dims textbook(const mti_dims *s)
     t.q = t.k = c->hidden;
     if (c->kind != MT_MODEL_LINEAR) c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
+    c->experts = c->experts_per_token = 0;
+    c->norm_topk = false;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
     c->has_out_act = false;
@@ -178,6 +180,12 @@ static void take_swiglu(mti_dims *at, const mti_dims *to)
 {
     at->config.mlp = to->config.mlp == MT_MLP_PLAIN ? MT_MLP_PLAIN : MT_MLP_SWIGLU;
 }
+static void take_experts(mti_dims *at, const mti_dims *to)
+{
+    at->config.experts = to->config.experts;
+    at->config.experts_per_token = to->config.experts_per_token;
+    at->config.norm_topk = to->config.norm_topk;
+}
 static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
@@ -193,6 +201,7 @@ static const struct choice {
     {"grouped-query attention: fewer heads of keys and values", {NULL}, take_k},
     {"an MLP that is not 4h wide", {"ffn"}},
     {"swiglu: a gate beside the MLP's first product", {NULL}, take_swiglu},
+    {"experts: MLPs of which each token takes some, and a router", {NULL}, take_experts},
     {"an activation other than GELU: one that knows its slope by its output shares it",
      {"act", "inplace"}},
     {"a gate whose activation and product are an op each", {"mlp"}},

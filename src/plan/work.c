@@ -32,8 +32,12 @@ static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
     const char *preset = mti_dims_checkpoint(s);
     if (!preset || strcmp(preset, "ops") != 0) return true;
     int n = mti_layer_products(&s->config, products);
-    for (int i = 1; i < n; i += 2)
-        again += (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
+    for (int i = 0; i < n; i++) {
+        int64_t taken;
+        mti_product_copies(&s->config, products[i], &taken);
+        if (!mti_product_is_kept(products, i))
+            again += taken * (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
+    }
     bool math = s->config.attention == MT_ATTENTION_MATH;
     return mti_add_row(out, 2 * s->tokens * mti_dims_layers(s) * again,
                        "every second product, recomputed") &&
@@ -95,7 +99,11 @@ static components components_of(const mti_dims *s)
         add_component(&c, "attention's projection", usual, "2bsh^2", "2bsqh", layers,
                       2 * t * s->q * h);
     }
-    if (mti_feeds(m->kind))
+    if (mti_feeds(m->kind) && m->experts) {
+        add_component(&c, "the router", true, "2bshE", "", layers, 2 * t * h * m->experts);
+        add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers,
+                      6 * t * m->experts_per_token * h * f);
+    } else if (mti_feeds(m->kind))
         add_component(&c, "the MLP", f == 4 * h && !gated, "16bsh^2", gated ? "6bshf" : "4bshf",
                       layers, (gated ? 6 : 4) * t * h * f);
     if (m->kind == MT_MODEL_LINEAR)
@@ -146,12 +154,14 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
     bool whole = mti_is_whole(s.config.kind);
     snprintf(out->text, sizeof out->text, "%s",
              whole ? "L(24bsh^2 + 4bs^2h) + 2bshv" : texts[s.config.kind]);
-    components c = components_of(&s);
-    for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
-    if (parts) *n = c.n;
     int64_t head = whole && mti_loss_is_early(s.config.ops.loss)
                        ? 4 * s.tokens * s.config.hidden * s.config.vocab
                        : 0;
+    components c = components_of(&s);
+    if (head)
+        add_component(&c, "the head's gradients, made in forward", true, "4bshv", "", 1, head);
+    for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
+    if (parts) *n = c.n;
     bool ok = mti_derive_formula(out, &s, forward_flops) &&
               mti_add_row(out, dense_of(&s), "the head's dense layer, 2bsh^2") &&
               mti_add_row(out, head, "the head's gradients, made in forward, 4bshv");

@@ -1,4 +1,4 @@
-/* gather and its sums, and topk, on the device, against the CPU. */
+/* gather and its sums, topk and sort_groups, on the device, against the CPU. */
 #include "twins.h"
 
 static void check_gather(const mtt_pair *p, mt_dtype dtype, const mtt_shape *of, int dim, int64_t n,
@@ -71,11 +71,35 @@ static void topk_finds_the_same_elements_as_the_cpu(void **state)
             }
 }
 
+static void groups_are_sorted_as_on_the_cpu(void **state)
+{
+    const mtt_pair *p = *state;
+    static const int64_t sizes[][2] = {{5000, 7}, {1, 3}, {700, 1}, {0, 2}, {300, 900}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        mtt_twin t[5]; /* index, rows, order, inverse, counts */
+        for (int i = 0; i < 5; i++)
+            t[i] = mtt_twin_make(p, i < 4 ? MT_I64 : MT_I32, 1, &sizes[k][i / 4], MTT_PLACED_DENSE,
+                                 0, 0, 1);
+        for (int64_t i = 0; i < sizes[k][0]; i++)
+            mtt_set(&t[0].host, i, (double)(i * 7919 % 104729 % sizes[k][1]));
+        mtt_twin_push(p, &t[0]);
+        mtt_ok(p->cpu->sort_groups(p->cpu_ctx, 2, &t[0].host, &t[1].host, &t[2].host, &t[3].host,
+                                   &t[4].host),
+               "sort_groups");
+        mtt_ok(p->dev->sort_groups(p->dev_ctx, 2, &t[0].dev, &t[1].dev, &t[2].dev, &t[3].dev,
+                                   &t[4].dev),
+               "sort_groups");
+        static const char *const names[] = {"index", "rows", "order", "inverse", "counts"};
+        for (int i = 0; i < 5; i++) mtt_twin_check(p, &t[i], 0, names[i]), mtt_twin_drop(p, &t[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gather_and_its_sums_match_the_cpu_to_the_bit),
         cmocka_unit_test(topk_finds_the_same_elements_as_the_cpu),
+        cmocka_unit_test(groups_are_sorted_as_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

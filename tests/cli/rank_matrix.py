@@ -38,8 +38,25 @@ def alone(*more):
 
 losses = {dropout: alone("--dropout", dropout) for dropout in (0, 0.1)}
 check(losses[0] != losses[0.1], f"masks matter: {losses}")
-figures = runs = 0
 name = os.path.join(folder.name, "ranks.json")
+
+
+def as_predicted(what, loss, n, *words):
+    """How many figures of n ranks are."""
+    p = together(n, *words, "--json", name, "-q", seconds=LONGEST)
+    if not equal((p.returncode, p.err), (0, ""), what):
+        return 0
+    with open(name) as f:
+        ranks = json.load(f)["ranks"]
+    equal(len(ranks), n, f"{what}: ranks")
+    for r in ranks:
+        equal({key: r[key] for key in r["predicted"]}, r["predicted"], f"{what}: books of rank {r['parallel']['rank']}")
+        check(abs(r["loss"] - loss) <= ROUNDING, f"{what}: {r['loss']} and {loss}")
+    os.remove(name)
+    return sum(r[key] == value for r in ranks for key, value in r["predicted"].items())
+
+
+figures = runs = 0
 for n in SIZES:
     for tp, cp, dp, pp, zero in ways(n):
         dropout = 0 if cp > 1 else 0.1  # pieces of sequences draw none
@@ -49,17 +66,14 @@ for n in SIZES:
         division += ["--sp"] if tp > 1 and runs % 2 else []
         division += ["--interleave", 2] if pp in (2, 4) and runs % 3 else []
         what = f"{n} ranks: {' '.join(map(str, division + SPENT[runs % 5]))}"
-        p = together(n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5], "--json", name, "-q", seconds=LONGEST)
+        figures += as_predicted(what, losses[dropout], n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5])
         runs += 1
-        if not equal((p.returncode, p.err), (0, ""), what):
-            continue
-        with open(name) as f:
-            ranks = json.load(f)["ranks"]
-        equal(len(ranks), n, f"{what}: ranks")
-        for r in ranks:
-            equal({key: r[key] for key in r["predicted"]}, r["predicted"], f"{what}: books of rank {r['parallel']['rank']}")
-            check(abs(r["loss"] - losses[dropout]) <= ROUNDING, f"{what}: {r['loss']} and {losses[dropout]}")
-            figures += sum(r[key] == value for key, value in r["predicted"].items())
-        os.remove(name)
+EXPERTS = ["train", "--data", TEXT, "--preset", "moe-tiny", "--steps", 4, "-b", 8, "-s", 16, "--val-fraction", 0, "--accumulate", 2]
+p = run(*EXPERTS)
+equal(p.returncode, 0, f"experts in one process: {p.stderr}")
+for division in (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1]):
+    loss = float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
+    figures += as_predicted(f"experts, {division}", loss, 2, *EXPERTS, *division)
+    runs += 1
 print(f"{runs} ways to divide training: {figures} figures of ranks are as predicted")
 done()

@@ -173,8 +173,8 @@ for name, ranks in [("qwen3-8b", 4), ("olmo-2-7b", 1), ("phi-4", 5), ("gemma-2-9
 refused(["tensor is 2", "norms of q and k"], "profile", CONFIGS / "olmo-2-7b.json", "--tp", 2, "--device", "meta")
 with tempfile.TemporaryDirectory() as folder:
     bad = os.path.join(folder, "my-model.json")
-    Path(bad).write_text('{"model_type":"mixtral"}')
-    refused(["mixtral", "gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"], "profile", bad)
+    Path(bad).write_text('{"model_type":"jamba"}')
+    refused(["jamba", "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
     llama_2 = (CONFIGS / "llama-2-7b.json").read_text()

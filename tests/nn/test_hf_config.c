@@ -34,7 +34,9 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"phi-3-mini-4k", 3821079552}, {"phi-4", 14659507200},
                  {"roberta-base", 124697433},   {"roberta-large", 355412057},
                  {"gemma-2-2b", 2614341888},    {"gemma-2-9b", 9241705984},
-                 {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824}};
+                 {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824},
+                 {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624},
+                 {"olmoe-1b-7b", 6919161856}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -48,6 +50,39 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                      (unsigned long long)cases[i].n);
         mt_module_free(m);
         mt_device_release(meta);
+    }
+}
+
+/* Their tables of parameters: Jiang et al. 2024; Qwen3's report; Muennighoff et al. 2024. The file
+ * and the preset of the name are one model. */
+static void a_token_meets_the_published_number_of_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t n;
+    } cases[] = {{"mixtral-8x7b", 12879925248},
+                 {"qwen3-30b-a3b", 3353032704},
+                 {"olmoe-1b-7b", 1282017280},
+                 {"llama-2-7b", 6738415616}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mt_model_config c = read_file(cases[i].name), preset;
+        uint64_t active, all;
+        mtt_ok(mt_model_config_active_params(&c, &active));
+        assert_int_equal(active, cases[i].n);
+        if (!c.experts) continue;
+        mtt_ok(mt_model_preset(cases[i].name, &preset));
+        preset.dtype = c.dtype, c.window = 0;
+        preset.causal = c.causal; /* which a llama is anyway */
+        char text[2][MT_MODEL_CONFIG_TEXT];
+        mt_model_config resolved[2];
+        mtt_ok(mt_model_config_resolve(&c, &resolved[0]));
+        mtt_ok(mt_model_config_resolve(&preset, &resolved[1]));
+        for (int k = 0; k < 2; k++)
+            mtt_ok(mt_model_config_to_json(&resolved[k], text[k], sizeof text[k]));
+        assert_string_equal(text[0], text[1]);
+        mtt_ok(mt_model_config_params(&preset, &all));
+        assert_true(all > active);
     }
 }
 
@@ -121,6 +156,12 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     "2,"                                                                                           \
     "\"max_position_embeddings\":32"
 
+#define QWEN3_MOE                                                                                  \
+    "\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"moe_intermediate_size\":96,"                \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":"  \
+    "9,"                                                                                           \
+    "\"max_position_embeddings\":32"
+
 static const struct bad {
     const char *json, *words[2];
     mt_status status;
@@ -149,6 +190,26 @@ static const struct bad {
      MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"num_local_experts\":8}",
      {"\"num_local_experts\" is 8", "a mixture of experts"},
+     MT_ERR_UNSUPPORTED},
+    {"{" QWEN3_MOE ",\"num_experts\":4,\"num_experts_per_tok\":5}",
+     {"experts_per_token is 5", "need 1 to the number of experts, 4"},
+     MT_ERR_ARGUMENT},
+    {"{" QWEN3_MOE ",\"num_experts_per_tok\":2}",
+     {"experts_per_token is 2", "need 1 to the number of experts, 0"},
+     MT_ERR_ARGUMENT},
+    {"{" QWEN3_MOE ",\"num_experts\":4}", {"\"num_experts_per_tok\" is missing"}, MT_ERR_FORMAT},
+    {"{" QWEN3_MOE ",\"num_experts\":4,\"num_experts_per_tok\":2,\"mlp_only_layers\":[0]}",
+     {"\"mlp_only_layers\" is [0]", "all layers have experts"},
+     MT_ERR_FORMAT},
+    {"{" QWEN3_MOE ",\"num_experts\":4,\"num_experts_per_tok\":2,\"decoder_sparse_step\":2}",
+     {"\"decoder_sparse_step\" is 2", "all layers have experts"},
+     MT_ERR_FORMAT},
+    {"{" QWEN3_MOE
+     ",\"num_experts\":4,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
+     {"\"shared_expert_intermediate_size\" is 8", "need a known key"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"deepseek_v3\",\"n_routed_experts\":256}",
+     {"\"n_routed_experts\" is 256", "need a dense model, a mixtral, qwen3_moe or olmoe"},
      MT_ERR_UNSUPPORTED},
     {"{\"model_type\":\"llava\",\"text_config\":{\"vocab_size\":9}}",
      {"neither \"model_type\"", "need one of"},
@@ -189,8 +250,8 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown",
-      "gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
+     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
+                              "olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},
@@ -466,6 +527,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_files_have_the_published_numbers_of_parameters),
+        cmocka_unit_test(a_token_meets_the_published_number_of_parameters),
         cmocka_unit_test(the_files_values_are_in_the_configuration),
         cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),

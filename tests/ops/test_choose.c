@@ -282,6 +282,58 @@ static void whole_numbers_and_masks_can_be_gathered(void **state)
     }
 }
 
+/* Rows 0 to 2 of x go to groups 2 and 0, 0 and 2, 2 and 2 of four. */
+static void rows_are_sorted_by_group_and_keep_their_order_within(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 4; t++) {
+        MT_AUTO mt_tensor *x = row(floats[t], 3, (double[]){1, 2, 3});
+        MT_AUTO mt_tensor *index = row(MT_I64, 6, (double[]){2, 0, 0, 2, 2, 2});
+        mtt_ok(mt_set(&x, mt_reshape(x, MT_SHAPE(3, 1))));
+        mtt_ok(mt_set(&index, mt_reshape(index, MT_SHAPE(3, 2))));
+        mt_groups g;
+        MT_AUTO mt_tensor *y = mtt_made(mt_dispatch(x, index, 4, &g));
+        assert_holds(y, floats[t], 6, (double[]){1, 2, 1, 2, 3, 3});
+        assert_holds(g.order, MT_I64, 6, (double[]){1, 2, 0, 3, 4, 5});
+        assert_holds(g.inverse, MT_I64, 6, (double[]){2, 0, 1, 3, 4, 5});
+        assert_holds(g.counts, MT_I32, 4, (double[]){2, 0, 4, 0});
+        MT_AUTO mt_tensor *w = row(floats[t], 4, (double[]){10, 100, 0.5, 1000});
+        mtt_ok(mt_set(&w, mt_reshape(w, MT_SHAPE(4, 1, 1))));
+        MT_AUTO mt_tensor *z = mtt_made(mt_grouped_linear(y, w, g.counts));
+        assert_holds(z, floats[t], 6, (double[]){10, 20, 0.5, 1, 1.5, 1.5});
+        MT_AUTO mt_tensor *back = mtt_made(mt_embedding(g.inverse, z, NULL));
+        assert_holds(back, floats[t], 6, (double[]){0.5, 10, 20, 1, 1.5, 1.5});
+        mt_groups_release(&g);
+    }
+}
+
+static void invalid_groups_are_refused(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 3)));
+    MT_AUTO mt_tensor *w = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 5, 3)));
+    MT_AUTO mt_tensor *index = row(MT_I64, 4, (double[]){0, 1, 2, 0});
+    mtt_ok(mt_set(&index, mt_reshape(index, MT_SHAPE(2, 2))));
+    mt_groups g;
+    assert_null(mt_dispatch(x, index, 0, &g));
+    mtt_failed(MT_ERR_ARGUMENT, "dispatch: 4 rows to 0 groups", "at least one group");
+    assert_null(mt_dispatch(x, x, 2, &g));
+    mtt_failed(MT_ERR_ARGUMENT, "dispatch: index is f32; need i64");
+    MT_AUTO mt_tensor *y = mt_dispatch(x, index, 2, &g); /* a GPU finds out later */
+    assert_true(!y || mt_device_sync(device) != MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "dispatch: index[2] is 2; need 0 to 1");
+    mt_groups_release(&g);
+    static const double wrong[][2] = {{1, 2}, {3, -1}};
+    for (int i = 0; i < 2; i++) {
+        MT_AUTO mt_tensor *counts = row(MT_I32, 2, wrong[i]);
+        assert_null(mt_grouped_linear(x, w, counts));
+        mtt_failed(MT_ERR_ARGUMENT, "grouped_linear: counts", "x has 2 rows");
+    }
+    MT_AUTO mt_tensor *three = row(MT_I32, 3, (double[]){1, 1, 0});
+    assert_null(mt_grouped_linear(x, w, three));
+    mtt_failed(MT_ERR_ARGUMENT, "counts is i32 [3]; need [n,in], [groups,out,in] and i32 [groups]");
+}
+
 static void invalid_choices_are_refused(void **state)
 {
     (void)state;
@@ -327,6 +379,8 @@ int main(void)
         mtt_test(sums_of_16_bit_values_are_rounded_once),
         mtt_test(any_number_of_threads_gives_the_same_bits),
         mtt_test(whole_numbers_and_masks_can_be_gathered),
+        mtt_test(rows_are_sorted_by_group_and_keep_their_order_within),
+        mtt_test(invalid_groups_are_refused),
         mtt_test(invalid_choices_are_refused),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

@@ -57,6 +57,19 @@ static mt_tensor *packed_swiglu(mt_tensor **in)
     return y;
 }
 
+/* The 48 rows of in[0], two experts each, through the 4 matrices of in[1] as [4,12,8]. */
+static mt_tensor *experts(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *x = mt_reshape(in[0], MT_SHAPE(48, 8));
+    MT_AUTO mt_tensor *w = mt_reshape(in[1], MT_SHAPE(4, 12, 8));
+    MT_AUTO mt_tensor *index = mt_zeros(mt_device_of(in[0]), MT_I64, MT_SHAPE(48, 2));
+    mt_groups groups;
+    MT_AUTO mt_tensor *sorted = mt_dispatch(x, index, 4, &groups);
+    mt_tensor *y = mt_grouped_linear(sorted, w, groups.counts);
+    mt_groups_release(&groups);
+    return y;
+}
+
 static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
 {
     (void)state;
@@ -76,6 +89,8 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
         {best, N / 8 * 3 * 8},
         {gathered, 3 * 8}, /* one row of indices for all rows */
         {where, N},
+        /* rows, sorted rows, w, counts */
+        {experts, 96 * 8 + 2 * N * E + N * E + 4 * 4},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         mt_tensor *in[2] = {leaf(MT_BF16, MT_SHAPE(2, 4, 6, 8), 1),
@@ -327,9 +342,9 @@ static bool fail_nth(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
-    mt_tensor *(*const all[])(mt_tensor **) = {rope,    swiglu,   packed_swiglu, rms_norm,
-                                               cube,    max_last, max_all,       where,
-                                               grouped, filled,   best,          gathered};
+    mt_tensor *(*const all[])(mt_tensor **) = {rope,     swiglu,   packed_swiglu, rms_norm, cube,
+                                               max_last, max_all,  where,         grouped,  filled,
+                                               best,     gathered, experts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         uint64_t n = 1;
         while (fail_nth(all[i], n)) n++;

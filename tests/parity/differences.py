@@ -168,7 +168,7 @@ AUTOCAST = (
     "computes in f32 and rounds once, after the step; PyTorch rounds after every operation, so values differ.",
     "- AdamW with `MT_MOMENTS_TORCHAO_8BIT`, `_FP8` and `_4BIT` has torchao's states in bytes, "
     "its rule of which are in codes, and the room that its compiled step takes "
-    "(`tests/parity/torchao.py`). Codes, scales and table are one tensor, "
+    "(`tests/parity/torchao_states.py`). Codes, scales and table are one tensor, "
     "where torchao has three; in 8 bits codes are numbered otherwise.",
     "- Paged AdamW (`adamw-paged`, `adamw-8bit-paged`) has in host memory what bitsandbytes' paged optimizers have in "
     "managed memory: moments, or codes without scales, of parameters of at least 100,000 elements. "

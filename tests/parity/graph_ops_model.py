@@ -59,6 +59,17 @@ class Linear(Op):
         return copies(call)
 
 
+class GroupedLinear(Op):
+    def draw(self, g):
+        x, groups = g.value(rank=2), g.extent()
+        x = x if x.rank == 2 else g.operand(x.shape[-2:], x.dtype)
+        w = g.operand((groups, g.extent(), x.shape[-1]), x.dtype)
+        return [x, w, g.index(x.shape[:1], groups)], {}
+
+    def text(self, x, w, index):
+        return mt("grouped_linear", x, w, index), f'THEIRS["grouped_linear"]({x}, {w}, {index})'
+
+
 # ---- rows ----
 
 class Softmax(Op):

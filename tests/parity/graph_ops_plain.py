@@ -213,6 +213,16 @@ class Gather(Op):
         return [Applied("gather", {"m": call.stored(0)}, drops=(0,))]
 
 
+class Dispatch(Op):
+    def draw(self, g):
+        x, groups = g.value(rank=2), g.extent()
+        return [x, g.index((*x.shape[:-1], g.extent()), groups)], {"groups": groups}
+
+    def text(self, x, index, groups):
+        return (mt("dispatch", x, index, groups),
+                f'THEIRS["dispatch"]({x}, {index}, {groups})')
+
+
 class MaskedFill(Op):
     def draw(self, g):
         x = g.value()

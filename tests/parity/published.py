@@ -39,6 +39,9 @@ CASES = [
     ("qwen2", ROTARY),
     ("qwen3", ROTARY),
     ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
+    ("mixtral", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2)),
+    ("qwen3_moe", ROTARY | dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=False)),
+    ("olmoe", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
@@ -63,6 +66,8 @@ LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_he
          "attn.q_norm": "model.layers.N.self_attn.q_norm", "attn.k_norm": "model.layers.N.self_attn.k_norm",
          "mlp.gate": "model.layers.N.mlp.gate_proj", "mlp.up": "model.layers.N.mlp.up_proj",
          "mlp.down": "model.layers.N.mlp.down_proj"}
+EXPERTS = LLAMA | {"mlp.router": "model.layers.N.mlp.gate", "mlp.experts_gate_up.weight": "model.layers.N.mlp.experts.gate_up_proj",
+                   "mlp.experts_down.weight": "model.layers.N.mlp.experts.down_proj"}
 OLMO2 = LLAMA | {"ln_1": "model.layers.N.post_attention_layernorm",
                  "ln_2": "model.layers.N.post_feedforward_layernorm"}
 BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
@@ -84,7 +89,7 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
 def theirs_for(kind, name, tensors):

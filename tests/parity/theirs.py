@@ -78,6 +78,32 @@ def flash_attention(q, k, v, scale, causal, p):
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
 
 
+class GroupedLinear(torch.autograd.Function):
+    """F.grouped_mm, which knows neither f64 nor all layouts; it keeps the same."""
+
+    @staticmethod
+    def forward(ctx, x, w, ends):
+        wants_x, wants_w, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if wants_w else None, w if wants_x else None, ends)
+        return torch.cat([F.linear(*pair) for pair in zip(GroupedLinear.parts(x, ends), w)])
+
+    @staticmethod
+    def parts(x, ends):
+        return x.split(torch.diff(ends, prepend=ends.new_zeros(1)).tolist())
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w, ends = ctx.saved_tensors
+        dy = GroupedLinear.parts(dy, ends)
+        dx = None if w is None else torch.cat([d @ m for d, m in zip(dy, w)])
+        dw = None if x is None else torch.stack([d.t() @ p for d, p in zip(dy, GroupedLinear.parts(x, ends))])
+        return dx, dw, None
+
+
+def grouped_linear(x, w, index):
+    return GroupedLinear.apply(x, w, index.bincount(minlength=len(w)).cumsum(0).int())
+
+
 def every(x, dims):
     return dims or tuple(range(x.dim()))
 
@@ -98,6 +124,8 @@ THEIRS = {
     "mean": lambda x, keep, *dims: torch.mean(x, every(x, dims), bool(keep)),
     "max": lambda x, keep, *dims: their_max(x, every(x, dims), keep),
     "gather": lambda x, index, dim: x.gather(dim, index),
+    "dispatch": lambda x, index, groups: x.flatten(0, -2)[index.flatten().sort(stable=True)[1] // index.shape[-1]],
+    "grouped_linear": grouped_linear,
     "topk": lambda x, k: x.topk(k)[0],
     # With one rank, where all collectives are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),

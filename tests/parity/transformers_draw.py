@@ -4,6 +4,7 @@ position, heads that share keys or do not, tied or not, activations, windows, ca
 import random
 
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
+EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
 MASKED = ("bert", "roberta", "xlm-roberta")
 FAMILIES = ("gpt2", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
@@ -15,14 +16,20 @@ ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rop
 
 def sizes(rng, family):
     heads = rng.choice((1, 2, 3, 4, 6, 8, 12))
-    kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if family in ROTARY else heads
-    width = rng.choice((2, 4, 6, 8, 16, 64) if family in ROTARY else (1, 3, 4, 7, 16, 64))
-    if family in ROTARY and rng.random() < 0.03:
+    rotary = family in (*ROTARY, *EXPERTS)
+    kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if rotary else heads
+    width = rng.choice((2, 4, 6, 8, 16, 64) if rotary else (1, 3, 4, 7, 16, 64))
+    if rotary and rng.random() < 0.03:
         width = 258
     free = family in ROTARY and family not in ("olmo2", "phi3") and rng.random() < 0.6
-    return {"layers": rng.choice((1, 1, 2, 3, 5)), "heads": heads, "kv": kv, "width": width,
-            "d": heads * (rng.choice((1, 3, 8)) if free else width), "head_dim": free,
-            "f": rng.choice((1, 7, 16, 48, 80, 200)), "v": rng.choice((7, 31, 64, 131))}
+    drawn = {"layers": rng.choice((1, 1, 2, 3, 5)), "heads": heads, "kv": kv, "width": width,
+             "d": heads * (rng.choice((1, 3, 8)) if free else width), "head_dim": free,
+             "f": rng.choice((1, 7, 16, 48, 80, 200)), "v": rng.choice((7, 31, 64, 131))}
+    if family in EXPERTS:  # grouped_mm wants rows of 16 bytes
+        drawn |= {"experts": rng.choice((1, 2, 5, 8, 16)), "d": 8 * heads * rng.choice((1, 3)), "head_dim": False,
+                  "f": rng.choice((8, 16, 48, 80, 200))}
+        drawn |= {"k": rng.randint(1, drawn["experts"]), "width": drawn["d"] // heads}
+    return drawn
 
 
 def window(rng, family, s):
@@ -43,12 +50,12 @@ def of_family(rng, family, s, layers, width):
         more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6}
         if rng.random() < 0.2:
             more["n_inner"] = None
-    elif family in ROTARY:
+    elif family in (*ROTARY, *EXPERTS):
         more |= {"hidden_act": rng.choice(("silu", "swish")), "tie_word_embeddings": rng.random() < 0.5,
                  "pad_token_id": rng.choice((None, 0, 3))}
         if rng.random() < 0.3 and family not in ("gemma3_text", "phi3"):
             more["rope_parameters"] = {"rope_theta": 500.0} | rng.choice(ROPES)
-            if width == 2 and more["rope_parameters"]["rope_type"] == "dynamic":  # Transformers divides by 0
+            if (width == 2 or family == "mixtral") and more["rope_parameters"]["rope_type"] == "dynamic":  # Transformers fails
                 more["rope_parameters"] = ROPES[1] | {"rope_theta": 500.0}
     if family == "bert":
         more |= {"hidden_act": rng.choice(ACTS), "pad_token_id": rng.choice((None, 0, 3))}
@@ -65,10 +72,10 @@ def of_family(rng, family, s, layers, width):
     return more
 
 
-def draw(seed):
+def draw(seed, families=FAMILIES):
     """Arguments for a Case."""
     rng = random.Random(seed)
-    family = FAMILIES[seed % len(FAMILIES)]
+    family = families[seed % len(families)]
     b, s = rng.choice((1, 1, 2, 3, 4)), rng.choice((1, 1, 2, 3, 5, 8, 17, 33, 70))
     sizes_ = sizes(rng, family)
     more = of_family(rng, family, s, sizes_["layers"], sizes_["width"])
@@ -76,7 +83,7 @@ def draw(seed):
     attention = "eager" if family == "gemma2" else rng.choice(("sdpa", "eager"))
     dtype = rng.choice(("f32", "f32", "bf16", "f16"))
     # gpt2, bert and an unfused gelu call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
-    amp = family in ROTARY and dtype == "f32" and rng.random() < 0.3 and \
+    amp = family in (*ROTARY, *EXPERTS) and dtype == "f32" and rng.random() < 0.3 and \
         more.get("hidden_activation") not in ("gelu_new", "gelu_fast")
     return {"family": family, "attention": attention, "dtype": dtype, "b": b, "s": s, "sizes": sizes_,
             "more": more, "amp": amp, "checkpoint": rng.random() < 0.15, "seed": seed,

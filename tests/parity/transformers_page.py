@@ -45,9 +45,11 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
     ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
      "holds. Here softmax knows which columns are masked from their numbers."),
-    ("mixed factors", "norms of queries and keys under autocast (qwen3)", "2 L b s (q + k)",
+    ("mixed factors", "norms of queries and keys under autocast (qwen3, qwen3_moe, olmoe), and the weights of n experts a token", "2 L b s (q + k + n)",
      "A product of 16-bit rows and an f32 weight keeps the rows as they are there; here autocast casts them to f32 first, "
      "and the copy is kept."),
+    ("wide weights of experts", "mixtral in 2-byte floats, n experts a token", "-2 L b s n", "Mixtral leaves the experts' weights in "
+     "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
     ("wide norms", "olmo2 in 2-byte floats", "-2 for each element of normalised rows and tables", "OLMo 2 multiplies with the norm's weight "
      "before it casts back, and leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
     ("padded labels", "gpt, llama: one sequence", "-8", "Labels are padded by one and shifted; of one sequence alone that is a view "
@@ -106,7 +108,7 @@ def document(figures, version):
     for _, where, formula, why in DIFFERENCES:
         lines.append(f"| {where} | {formula} | {why} |\n")
     lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Two layers, b = 2, s = 64, "
-                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256.\n\n"
+                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256; of mixtures 8 experts of f = 48, 2 for a token.\n\n"
                  "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:

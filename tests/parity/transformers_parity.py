@@ -28,7 +28,7 @@ except ImportError as error:
 import memtape
 from harness import MODEL_TOLERANCE, SavedTensors, Tally, far
 from published import theirs_for
-from transformers_draw import MASKED, ROTARY, draw
+from transformers_draw import EXPERTS, MASKED, ROTARY, draw
 from transformers_page import DIFFERENCES, document
 
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -70,6 +70,7 @@ class Case:
         return self.family not in MASKED
 
 
+EIGHT = {"d": 64, "layers": 2, "heads": 4, "kv": 2, "f": 48, "v": 256, "experts": 8, "k": 2}
 ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
 DOCUMENTED = ("gpt2", *ROTARY, "bert")
 
@@ -85,6 +86,12 @@ def cases():
             if family not in ("gpt2", "bert"):
                 yield Case(family, attention, "f32", amp=True)
             yield Case(family, attention, "f32", 3, 17, ODD)
+    for family in EXPERTS:
+        yield Case(family, "sdpa", "f32", sizes=EIGHT, checkpoint=True)
+        yield Case(family, "sdpa", "bf16", sizes=EIGHT)
+        yield Case(family, "sdpa", "f32", sizes=EIGHT, amp=True)
+        yield Case(family, "sdpa", "f32", 1, 9, ODD | {"experts": 1, "k": 1})
+        yield Case(family, "eager", "f32", 3, 17, ODD | {"experts": 5, "k": 3})
     for attention in ("sdpa", "eager"):
         yield Case("llama", attention, "bf16", 1, 33, ODD | {"kv": 6})
         yield Case("llama", attention, "f32", 2, 9, ODD, {"tie_word_embeddings": True})
@@ -99,7 +106,8 @@ CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralCon
            "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
            "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
            "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
-           "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
+           "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
+           "olmoe": transformers.OlmoeConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
            "xlm-roberta": transformers.XLMRobertaConfig}
 
 
@@ -119,6 +127,10 @@ def their_config(case):
         c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
     if case.family in ("qwen3", "gemma2", "gemma3_text") or z.get("head_dim"):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
+    if case.family in EXPERTS:
+        c |= {"num_experts_per_tok": z["k"], "num_local_experts": z["experts"]}
+    if case.family == "qwen3_moe":
+        c |= {"moe_intermediate_size": z["f"], "norm_topk_prob": True}
     if case.family == "gemma3_text":
         c["_sliding_window_pattern"] = 2  # every second layer turns by other angles
     return CLASSES[case.family](**c | case.more)
@@ -267,8 +279,12 @@ def of_attention(case):
             yield "repeated by sdpa", n * [k * e, values * e], 2 * n * [q * e]
         elif case.amp:
             yield "repeated by sdpa", n * [k * e], n * [q * e]
-    if case.family == "qwen3" and case.amp:
+    if case.family in ("qwen3", "qwen3_moe", "olmoe") and case.amp:
         yield "mixed factors", layers * [4 * q, 4 * k], layers * [2 * q, 2 * k]
+    if case.family in ("qwen3_moe", "olmoe") and case.amp:
+        yield "mixed factors", layers * [4 * tokens * z["k"]], layers * [2 * tokens * z["k"]]
+    if case.family == "mixtral" and case.dtype != "f32":
+        yield "wide weights of experts", layers * [2 * tokens * z["k"]], layers * [4 * tokens * z["k"]]
 
 
 def differences(case):
@@ -397,7 +413,8 @@ def run_drawn(program, case):
 
 def compare(library, program, tally, figures):
     used = set()
-    for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS))]:
+    for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS)),
+                 *(Case(**draw(seed, EXPERTS)) for seed in range(300 if LONG else 15))]:
         try:
             faults = list(run_drawn(program, case) if case.seed is not None
                           else run_case(library, program, case, figures))

@@ -71,13 +71,13 @@ for name in base.c kernel.cu kernel.cuh; do
     finds length "$name: more than 600 lines"
 done
 fresh
-yes ';' | head -n 5750 >"$tree/src/base/words.txt"
-yes ';' | head -n 5749 >"$tree/src/ops/words.txt"
+yes ';' | head -n 5841 >"$tree/src/base/words.txt"
+yes ';' | head -n 5840 >"$tree/src/ops/words.txt"
 : >"$tree/src/ops/ops.h"
 yes ';' | head -n 1 >"$tree/src/base/base.c"
 accepts length
 echo ';' >>"$tree/src/base/base.c"
-finds length 'src/{base,memtrack,tensor,autograd,ops}: 11501 lines; at most 11500'
+finds length 'src/{base,memtrack,tensor,autograd,ops}: 11683 lines; at most 11682'
 
 fresh
 accepts headers

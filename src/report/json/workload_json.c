@@ -37,6 +37,12 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     if (mti_field_there(f, c->position_offset))
         mti_field_int(f, "position_offset", c->position_offset);
     if (mti_field_there(f, c->window)) mti_field_int(f, "window", c->window);
+    if (mti_field_there(f, c->experts)) mti_field_int(f, "experts", c->experts);
+    if (mti_field_there(f, c->experts)) mti_field_int(f, "experts_per_token", c->experts_per_token);
+    uint64_t active = 0;
+    if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
+    if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
+    if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
 }
 
 /* The model's dimensions; null for those that its kind does not have. */

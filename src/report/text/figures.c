@@ -97,6 +97,9 @@ static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *o
             c->layers == 1 ? "" : "s", (long long)c->vocab);
     if (c->kind != MT_MODEL_ATTENTION)
         add(&l, ", %s f=%lld", c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
+    if (c->experts)
+        add(&l, ", %lld experts, %lld for each token", (long long)c->experts,
+            (long long)c->experts_per_token);
     mti_print_headed(out, style, MTI_BOLD, l.text, strlen(name));
 }
 

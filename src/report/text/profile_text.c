@@ -262,8 +262,12 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
     char where[512];
     mti_print_model(&p->workload, p->device, out, style);
     mti_print_rank(&p->workload, m, out, style);
-    mti_print(out, "%s parameters in %s bytes\n", MTI_THOUSANDS(m->n_params),
+    uint64_t active = 0; /* the config is checked */
+    if (p->workload.config.experts) mt_model_config_active_params(&p->workload.config, &active);
+    mti_print(out, "%s parameters in %s bytes", MTI_THOUSANDS(m->n_params),
               MTI_THOUSANDS(m->param_bytes));
+    if (active) mti_print(out, "; a token meets %s", MTI_THOUSANDS(active));
+    mti_print(out, "\n");
     where_text(m, where, sizeof where);
     mti_answer a = {.where = where,
                     .peak = m->steady.peak,

@@ -1,5 +1,6 @@
-/* topk.c: the k largest of each row. The row of the index serves as a heap of the best k so far,
- * with the worst at its root; removing the root repeatedly leaves them sorted. */
+/* topk.c: the k largest of each row, and numbers sorted. The row of the index serves as a heap of
+ * the best k so far, with the worst at its root; removing the root repeatedly leaves them sorted.
+ */
 #include "backends/cpu/cpu.h"
 
 typedef struct topk_job {
@@ -105,5 +106,27 @@ bool mti_cpu_topk(mti_ctx *ctx, const mti_view *x, const mti_view *values, const
     topk_job job = {x, values, index};
     int64_t rows = mti_cpu_row_count(x), n = x->shape[x->rank - 1];
     mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, 4 * n), topk_chunk, &job);
+    return true;
+}
+
+bool mti_cpu_sort_groups(mti_ctx *ctx, int64_t each, const mti_view *index, const mti_view *rows,
+                         const mti_view *order, const mti_view *inverse, const mti_view *counts)
+{
+    const int64_t n = index->shape[0], groups = counts->shape[0], *group = index->data;
+    int64_t *row = rows->data, *place = order->data, *back = inverse->data;
+    int32_t *count = counts->data, end = 0;
+    mti_cpu_fill(ctx, counts, 0);
+    for (int64_t i = 0; i < n; i++) {
+        if (group[i] < 0 || group[i] >= groups)
+            return mti_fault_report(&(mti_fault){MTI_FAULT_GROUP, i, group[i], groups, 0});
+        count[group[i]]++;
+    }
+    for (int64_t g = 0; g < groups; g++) end = count[g] += end; /* for now, where each ends */
+    for (int64_t i = n; i-- > 0;) {
+        int32_t j = --count[group[i]];
+        place[j] = i, row[j] = i / each, back[i] = j;
+    }
+    for (int64_t g = 0; g < groups; g++) /* now, where each begins */
+        count[g] = (g + 1 < groups ? count[g + 1] : (int32_t)n) - count[g];
     return true;
 }

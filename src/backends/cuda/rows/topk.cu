@@ -1,10 +1,11 @@
-/* topk.cu: the k largest of each row.
+/* topk.cu: the k largest of each row, and numbers sorted.
  *
- * A block finds the k-th largest of a row digit by digit, from the highest: among the elements that
- * match the digits so far, it counts those with each next digit. Then it lists all larger elements
- * and the first of the equal ones, in row order. Last, each listed element finds its rank by
- * counting the elements that precede it. */
+ * topk: a block finds the k-th largest of a row digit by digit, from the highest: among the
+ * elements that match the digits so far, it counts those with each next digit. Then it lists all
+ * larger elements and the first of the equal ones, in row order. Last, each listed element finds
+ * its rank by counting the elements that precede it. */
 #include "backends/cuda/rows/dims.cuh"
+#include "backends/cuda/device/fault.h"
 #include "backends/cuda/kernels.h"
 
 #define WARP       32
@@ -160,4 +161,55 @@ extern "C" bool mti_cuda_topk(mti_ctx *ctx, const mti_view *x, const mti_view *v
         return MTI_LAUNCH(ctx, topk_choose, mti_blocks(job.rows.count), threads, 0, job) &&
                MTI_LAUNCH(ctx, topk_sort, grid, SORT_BLOCK, 0, job);
     });
+}
+
+/* ---- sort_groups: a block for each group counts the elements of groups before it, then places its
+ * own, in order. */
+
+struct groups_job {
+    const int64_t *index;
+    int64_t *rows, *order, *inverse;
+    int32_t *counts;
+    int64_t n, each, groups;
+    mti_fault *fault;
+};
+
+__global__ void __launch_bounds__(SORT_BLOCK) place_groups(const groups_job job)
+{
+    MTI_SHARED(unsigned, of_warp[MOST / WARP]);
+    int64_t mine = blockIdx.x, first = 0, count = 0;
+    unsigned all;
+    for (int64_t base = 0; base < job.n; base += SORT_BLOCK) {
+        int64_t i = base + threadIdx.x, group = i < job.n ? job.index[i] : 0;
+        bool good = group >= 0 && group < job.groups;
+        if (!good && mine == 0)
+            mti_note_bad(job.fault, MTI_FAULT_GROUP, job.index, i, job.groups, 0);
+        count_before(i < job.n && good && group < mine, false, of_warp, &all);
+        first += all & 0xffffu;
+    }
+    for (int64_t base = 0; base < job.n; base += SORT_BLOCK) {
+        int64_t i = base + threadIdx.x;
+        bool is_mine = i < job.n && job.index[i] == mine;
+        int64_t place = first + count + count_before(is_mine, false, of_warp, &all) % 0x10000u;
+        if (is_mine) job.order[place] = i, job.rows[place] = i / job.each, job.inverse[i] = place;
+        count += all & 0xffffu;
+    }
+    if (threadIdx.x == 0) job.counts[mine] = (int32_t)count;
+}
+
+extern "C" bool mti_cuda_sort_groups(mti_ctx *ctx, int64_t each, const mti_view *index,
+                                     const mti_view *rows, const mti_view *order,
+                                     const mti_view *inverse, const mti_view *counts)
+{
+    groups_job job = {};
+    job.index = static_cast<const int64_t *>(index->data);
+    job.rows = static_cast<int64_t *>(rows->data);
+    job.order = static_cast<int64_t *>(order->data);
+    job.inverse = static_cast<int64_t *>(inverse->data);
+    job.counts = static_cast<int32_t *>(counts->data);
+    job.n = index->shape[0];
+    job.each = each;
+    job.groups = counts->shape[0];
+    job.fault = ctx->fault;
+    return MTI_LAUNCH(ctx, place_groups, mti_blocks(job.groups), SORT_BLOCK, 0, job);
 }

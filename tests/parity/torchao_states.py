@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""torchao.py LIBMEMTAPE_CASES: AdamW with torchao's states in 8 bits, FP8 and 4 bits beside their definition, written down in
+"""torchao_states.py LIBMEMTAPE_CASES: AdamW with torchao's states in 8 bits, FP8 and 4 bits beside their definition, written down in
 PyTorch: values over five steps, bytes of the states, and the most bytes that a step requests. Exit status 77 without
 PyTorch."""
 

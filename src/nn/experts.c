@@ -1,0 +1,137 @@
+/* experts.c: a mixture of experts in an MLP's place: [..,d] -> [..,d]. Of n gated MLPs d -> f -> d
+ * each token goes through the k that a router gives most weight, and their outputs are summed,
+ * weighted (Shazeer et al. 2017). No token is dropped. The order of ops is that of Transformers'
+ * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
+ * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+typedef struct experts {
+    int64_t n, k;
+    bool norm; /* a token's weights add up to 1 */
+    mt_op_form swiglu;
+} experts;
+
+/* ---- a product for all experts: rows sorted by expert [n,in] -> [n,out] ---- */
+
+/* The module's user data: how many rows each has, set while the experts run; borrowed. */
+typedef struct product {
+    mt_tensor *counts;
+} product;
+
+static mt_tensor *product_forward(mt_module *self, mt_tensor *x)
+{
+    const product *p = mt_module_user(self);
+    return mt_grouped_linear(x, mt_module_param(self, "weight"), p->counts);
+}
+
+static bool add_product(mt_module *m, const char *name, mt_device *device, const mt_model_config *c,
+                        int64_t in, int64_t out, double std)
+{
+    product *user = mti_calloc(1, sizeof *user);
+    if (!user) return false;
+    mt_module *child = mt_module_new("grouped_linear", product_forward, user, mti_free);
+    return mt_module_add_child(
+        m, name,
+        mti_module_complete(
+            child, child && mt_module_add_param(child, "weight",
+                                                mt_normal(device, c->dtype,
+                                                          MT_SHAPE(c->experts, out, in), 0, std))));
+}
+
+static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x, mt_tensor *counts)
+{
+    product *p = mt_module_user(mt_module_child(self, name));
+    p->counts = counts;
+    mt_tensor *y = mt_forward_child(self, name, x);
+    p->counts = NULL;
+    return y;
+}
+
+/* ---- the mixture ---- */
+
+/* *x divided by its rows' sums */
+static bool divide_by_sum(mt_tensor **x)
+{
+    mt_tensor *sum = mt_sum(*x, 1, (const int[]){-1}, true);
+    mt_set(x, sum ? mt_div(*x, sum) : NULL);
+    mt_release(sum);
+    return *x != NULL;
+}
+
+/* x [t,d] -> *weights [t,k], in x's dtype, and *index [t,k], i64. The softmax is made in f32. */
+static bool route(mt_module *self, mt_tensor *x, mt_tensor **weights, mt_tensor **index)
+{
+    const experts *e = mt_module_user(self);
+    mt_tensor *p = mt_forward_child(self, "router", x);
+    const mt_dtype dtype = p ? mt_dtype_of(p) : MT_F32;
+    *weights = *index = NULL;
+    if (p && mt_dtype_size(dtype) == 2) mt_set(&p, mt_cast(p, MT_F32));
+    mt_set(&p, mt_softmax(p, 1, false));
+    bool ok = p && mt_topk(p, e->k, weights, index) == MT_OK;
+    mt_release(p);
+    return ok && (!e->norm || divide_by_sum(weights)) &&
+           mt_set(weights, mt_cast(*weights, dtype)) == MT_OK;
+}
+
+/* Rows h [n,d], taken over, sorted by expert, through their experts. */
+static mt_tensor *run_experts(mt_module *self, mt_tensor *h, mt_tensor *counts)
+{
+    const experts *e = mt_module_user(self);
+    mt_tensor *half[2] = {NULL, NULL};
+    mt_set(&h, run_product(self, "experts_gate_up", h, counts));
+    const int64_t f = h ? mt_shape(h)[1] / 2 : 0;
+    bool ok = h && mt_split(h, 1, 2, (const int64_t[]){f, f}, half) == MT_OK;
+    mt_set(&h, !ok                          ? NULL
+               : e->swiglu == MT_OP_UNFUSED ? mti_swiglu_unfused(half[0], half[1])
+                                            : mt_swiglu(half[0], half[1]));
+    mt_release(half[0]), mt_release(half[1]);
+    mt_set(&h, run_product(self, "experts_down", h, counts));
+    return h;
+}
+
+/* y [n,d], taken over, as sorted, times its weights [t,k] -> [t,d], the sum over each token's */
+static mt_tensor *combine(mt_tensor *y, mt_tensor *weights, const mt_groups *g)
+{
+    const int64_t k = mt_shape(weights)[1];
+    mt_tensor *w = mt_reshape(weights, MT_SHAPE(-1));
+    mt_set(&w, mt_gather(w, 0, g->order));
+    mt_set(&w, w ? mt_reshape(w, MT_SHAPE(-1, 1)) : NULL);
+    mt_set(&y, mt_mul(y, w));
+    mt_release(w);
+    mt_set(&y, mt_embedding(g->inverse, y, NULL));
+    mt_set(&y, y ? mt_reshape(y, MT_SHAPE(-1, k, mt_shape(y)[1])) : NULL);
+    mt_set(&y, mt_sum(y, 1, (const int[]){1}, false));
+    return y;
+}
+
+static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
+{
+    const experts *e = mt_module_user(self);
+    mt_tensor *weights = NULL, *index = NULL, *y = NULL;
+    mt_groups groups = {0};
+    mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
+    if (rows && route(self, rows, &weights, &index)) y = mt_dispatch(rows, index, e->n, &groups);
+    mt_release(rows), mt_release(index);
+    if (y) y = run_experts(self, y, groups.counts);
+    if (y) y = combine(y, weights, &groups);
+    mt_release(weights);
+    mt_groups_release(&groups);
+    mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
+    mt_set(&y, mt_forward_child(self, "drop", y));
+    return y;
+}
+
+mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
+{
+    const int64_t n = c->experts, d = c->hidden, f = c->ffn;
+    experts *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = (experts){n, c->experts_per_token, c->norm_topk, c->ops.swiglu};
+    mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
+    return mti_module_complete(
+        m, m && mti_add_linear(m, "router", device, c, d, n, MTI_INIT_STD) &&
+               add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
+               add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
+}

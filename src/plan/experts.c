@@ -1,0 +1,24 @@
+/* experts.c: what a mixture of experts keeps, by a formula: nn/experts.c, op by op. */
+#include "plan/builder.h"
+
+void mti_keep_experts(builder *b, nature input)
+{
+    const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
+    mti_keep(b, BSH, input, "input of the router's product");
+    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
+    if (b->c->norm_topk) {
+        mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
+        mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
+    }
+    for (int i = 0; i < 4; i++) /* chosen experts, rows, order, inverse */
+        mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
+    mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t), false);
+    mti_keep_floats(b, "experts: weights of their rows", n, b->e);
+    mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
+    mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+    if (b->c->ops.swiglu == MT_OP_UNFUSED)
+        mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
+    mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
+    mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
+    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the experts");
+}

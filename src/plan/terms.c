@@ -1,0 +1,124 @@
+/* terms.c: the terms of the formula of what is kept. */
+#include <stdio.h>
+#include <string.h>
+#include "plan/builder.h"
+
+const char *mti_spelling(const builder *b, letters product)
+{
+    static const char *const alone[] = {"bsh", "bsh", "bsq", "bsk", "bsf", "abs^2", "bsv", "bsnh"};
+    static const char *const shared[] = {"bsh/t", "bsh/t",   "bsq/t", "bsk/t",
+                                         "bsf/t", "abs^2/t", "bsv/t", "bsnh/t"};
+    const mti_rank_dims *rank = b->s->rank;
+    bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
+    if (product == BSF && b->c->experts) return "bsnf";
+    if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
+    return cut ? shared[product] : alone[product];
+}
+
+void mti_write_term(const builder *b, char *to, size_t size, const char *before, double weight,
+                    const char *layers, letters product)
+{
+    if (weight == 1)
+        snprintf(to, size, "%s%s%s", before, layers, mti_spelling(b, product));
+    else
+        mti_format(to, size, "%s%g%s%s", before, weight, layers, mti_spelling(b, product));
+}
+
+double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes)
+{
+    int64_t size = of == MASK ? 1 : b->e;
+    unsigned rules = b->memory ? b->memory->compress : 0;
+    bool offload = b->memory && b->memory->offload;
+    *bytes = elements * size;
+    if (*bytes < MTI_SMALL) return (double)size;
+    if (offload && of != INPUT) return *bytes = 0, 0;
+    if (of == STATISTICS) return (double)size;
+    if (of == MASK) {
+        bool in_parts = b->s->rank && b->s->rank->masks_in_parts;
+        if (rules & 1u << MT_COMPRESS_MASK_SEED && !in_parts) return *bytes = 0, 0;
+        if (!(rules & 1u << MT_COMPRESS_MASK_BITS)) return 1;
+        *bytes = (elements + 7) / 8;
+        return 0.125;
+    }
+    if (of == SIGNED && rules & 1u << MT_COMPRESS_SIGNS) {
+        *bytes = (elements + 7) / 8;
+        return 0.125;
+    }
+    if (rules & 1u << MT_COMPRESS_INT8 && b->e <= 4) {
+        *bytes = (int64_t)mt_quantized_bytes(&(mt_quant){.format = MT_QUANT_INT8}, elements);
+        return 1 + 4.0 / 128;
+    }
+    if (rules & 1u << MT_COMPRESS_BF16 && b->e == 4) {
+        *bytes = elements * 2;
+        return 2;
+    }
+    return (double)size;
+}
+
+letters mti_in_terms_of_h(const builder *b, letters product, double *weight)
+{
+    letters h = b->s->rank && b->s->rank->sequence < b->s->rank->tensor ? BSH_T : BSH;
+    int64_t times = b->value[h] ? b->value[product] / b->value[h] : 0;
+    bool plain = (product == BSQ || product == BSK) && times == 1;
+    bool fourfold = product == BSF && times == 4 && !b->c->experts;
+    if (!(plain || fourfold) || times * b->value[h] != b->value[product]) return product;
+    *weight *= (double)times;
+    return h;
+}
+
+mti_formula_term *mti_add_term(builder *b, int64_t bytes, const char *what)
+{
+    mti_formula_term *term = &b->f->terms[b->f->n_terms++];
+    *term = (mti_formula_term){.what = what, .bytes = bytes * b->times};
+    b->f->bytes += term->bytes;
+    return term;
+}
+
+void mti_add_sum(builder *b, int64_t bytes, double weight, letters product, const char *what)
+{
+    mti_formula_term *term = mti_add_term(b, bytes, what);
+    product = mti_in_terms_of_h(b, product, &weight);
+    b->sum[product] += weight;
+    mti_write_term(b, term->text, sizeof term->text, "", weight, b->letter, product);
+}
+
+void mti_keep_several(builder *b, int64_t n, letters product, nature of, const char *what)
+{
+    int64_t bytes;
+    double weight = mti_kept_as(b, of, n * b->value[product], &bytes) * (double)n;
+    if (bytes) mti_add_sum(b, bytes, weight, product, what);
+}
+
+void mti_keep(builder *b, letters product, nature of, const char *what)
+{
+    mti_keep_several(b, 1, product, of, what);
+}
+
+void mti_keep_wide(builder *b, letters product, nature of, const char *what)
+{
+    int64_t e = b->e;
+    if (e == 2) b->e = 4;
+    mti_keep(b, product, of, what);
+    b->e = e;
+}
+
+void mti_keep_beside(builder *b, const char *text, int64_t bytes, bool held)
+{
+    mti_formula *f = b->f;
+    int i = 0;
+    if (b->memory && b->memory->offload && !held && bytes >= MTI_SMALL) return;
+    while (i < f->n_residual && strcmp(f->residual[i].text, text)) i++;
+    if (i == f->n_residual) f->residual[f->n_residual++] = (mti_residual){.text = text};
+    f->residual[i].bytes += bytes * b->times;
+}
+
+int64_t mti_statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
+
+void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size)
+{
+    int64_t bytes, e = b->e;
+    b->e = size;
+    mti_kept_as(b, FLOATS, n, &bytes);
+    b->e = e;
+    if (bytes) mti_keep_beside(b, text, bytes, false);
+}
