@@ -115,6 +115,8 @@ static const mt_model_config variants[] = {
      .attention_cap = 5, .logit_cap = 3, .scaled_embedding = true, .local_theta = 50,
      .local_period = 2},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .joint_products = true},
+    {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 5, .experts_per_token = 2,
+     .norm_topk = true},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
