@@ -381,6 +381,8 @@ def blocks_are_gathered_ahead():
                 gathered = phases["backward"]["at_peak"]["parameter"] - module["steady"]["phases"][0]["by_category"]["parameter"]
                 check(0 <= gathered <= 2 * (of_block + 16 * 512), f"{name}: two blocks, {of_block} each, are the most: {gathered}")
             check(0 <= last["growth"]["gathered"] - of_block < 16 * 512, f"the last block, {of_block}: {last['growth']['gathered']}")
+            stays = phases_of(last)["forward"]["by_category"]["parameter"] - phases_of(ahead)["forward"]["by_category"]["parameter"]
+            check(0 <= stays - of_block < 16 * 512, f"it stays, recomputed or not: {of_block}, {stays}, {more}")
             equal((block["growth"]["gathered"], ahead["growth"]["gathered"]), (0, 0), "no other stays")
             equal([p["parallel"]["gather"] for p in (module, block, ahead, last)], ["module", "block", "ahead", "ahead"], "gather")
     few = profile(*args_of, "-l", 2, "--fsdp", "ahead")["steady"]["phases"]
