@@ -32,7 +32,7 @@ MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", 
               "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
               "recipe_options", "optimizer", "seed")
 OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "memory_options", "budget",
-              "phases", "steady", "left", "inference", "peak", "timeline", "formula", "flops", "out_of_memory")
+              "phases", "steady", "left", "inference", "peak", "outside", "timeline", "formula", "flops", "out_of_memory")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -352,6 +352,7 @@ class Ledger:
             "device": self._device(),
             "params": {"count": sum(p.numel() for p in parameters),
                        "bytes": sum(dict(map(_storage, parameters)).values())},
+            "optimizer_host": 0,
             "saved": {"bytes": sum(e["bytes"] for e in entries), "rounded": sum(e["rounded"] for e in entries),
                       "allocated": None, "storages": len(entries), "tensors": entries},
             **dict.fromkeys(OTHER_KEYS)}

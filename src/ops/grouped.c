@@ -64,6 +64,7 @@ mt_tensor *mt_dispatch(mt_tensor *x, mt_tensor *index, int64_t groups, mt_groups
 
 void mt_groups_release(mt_groups *g)
 {
+    if (!g) return;
     mt_release(g->order), mt_release(g->inverse), mt_release(g->counts);
     *g = (mt_groups){0};
 }

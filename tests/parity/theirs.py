@@ -67,8 +67,8 @@ def linear_cross_entropy(x, w, target, ignore, chunk):
 
 
 def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
-    """PyTorch's own, in chunks; its loss is of x's dtype."""
-    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk or None, allow_retain_graph=True)
+    """PyTorch's own, in chunks; its loss is of x's dtype. Its own rule divides by 0 if there are no classes."""
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk or max(target.numel(), 1), allow_retain_graph=True)
     loss = F.linear_cross_entropy(x.reshape(-1, x.shape[-1]), w, target.reshape(-1), ignore_index=ignore, options=options)
     return loss.to(torch.promote_types(x.dtype, torch.float32))
 
