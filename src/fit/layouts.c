@@ -26,6 +26,8 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
     if (h.pipeline > 1) h.fsdp &= ~(unsigned)(MT_FSDP_KEEP_LAST | MT_FSDP_KEEP_ROOT);
     for (int zero = 0; zero <= (h.data * h.context > 1 ? 3 : 0); zero++) {
         h.zero = zero;
+        h.buckets = zero || h.data * h.context == 1 ? MT_BUCKETS_NONE : given->buckets;
+        h.bucket_bytes = h.buckets ? given->bucket_bytes : 0;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool whole = zero < 3 && given->fsdp; /* there are no shards */

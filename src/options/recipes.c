@@ -24,6 +24,8 @@ WHEN(has_tanh, c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fuse
 WHEN(has_math, c->attention == MT_ATTENTION_MATH)
 WHEN(has_groups, c->kv_heads && c->kv_heads != c->heads)
 WHEN(has_codes, o->workload.memory.qlora)
+/* On CUDA ranks that train sum gradients after backward. */
+WHEN(sums_in_buckets, o->verb != MTI_TRAIN || !strcmp(o->workload.device.kind, "cpu"))
 WHEN(shares_batch, o->workload.parallel.data > 1 || o->workload.parallel.context > 1)
 /* What is given about shards of parameters asks for them. */
 WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&

@@ -67,7 +67,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
+NEEDED_BY = {("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
+             ("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
               ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
@@ -275,7 +276,7 @@ def base_of(verb, mode, base, option):
     """The command without the option, and the options that the option needs."""
     base = BASE_OF.get((verb, option), base) if not mode else base
     needed = NEEDED_BY.get((verb, option), NEEDED.get(option, []))
-    if verb == "compare":  # runs on meta anyway
+    if verb in ("compare", "plan"):  # run on meta anyway
         needed = [word for word in needed if word not in ON_META]
     if needed[:1] == ["--from"] and ("--from" in base or "--resume" in base):
         needed = needed[2:]

@@ -493,7 +493,8 @@ def an_option_given_wins_over_a_rank():
             ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --fsdp ahead+f32-reduce"),
             ("fsdp2", "--pp 2 --fsdp block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),
             ("fsdp2", "--pp 2 --dtype f32", "--optimizer adamw --zero 1"),
-            ("ddp", "--dtype bf16", "--optimizer adamw"),
+            ("ddp", "--dtype bf16", "--optimizer adamw --buckets copied"),
+            ("ddp", "--zero 1", "--dtype f32 --optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
         args = [*GPT, "--dp", 2, *given.split()]
         p = profile(*args, "--recipe", name)
