@@ -69,11 +69,12 @@ static mt_tensor *head_forward(mt_module *self, mt_tensor *x)
 mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c)
 {
     mt_module *m = mt_module_new("head", head_forward, NULL, NULL);
-    mt_module *dense =
-        mt_linear_new(device, c->dtype, c->hidden, c->hidden, !c->no_bias, MTI_INIT_STD);
-    return mti_module_complete(m, m && mt_module_add_child(m, "dense", dense) &&
-                                      mti_add_activation(m, "act", c, false) &&
-                                      mti_add_norm(m, "ln", device, c));
+    return mti_module_complete(
+        m, m &&
+               mt_module_add_child(m, "dense",
+                                   mt_linear_new(device, c->dtype, c->hidden, c->hidden,
+                                                 !c->no_bias, MTI_INIT_STD)) &&
+               mti_add_activation(m, "act", c, false) && mti_add_norm(m, "ln", device, c));
 }
 
 static mt_module *head_new(mt_device *device, const mt_model_config *c)

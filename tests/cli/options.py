@@ -89,7 +89,8 @@ NEEDED_BY = {("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "cop
               **{("train", option): [] for option in ("fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
-              ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED,
+              ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED, ("train", "lora-dropout"): ADAPTED,
+              ("train", "f32-adapters"): ["--from", "narrow.safetensors", "--lora-rank", 3],
               ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # There are launches to capture only on a GPU, or on its simulator.
@@ -134,7 +135,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
            ("serve", "keep-aside"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            ("serve", "gpus-file"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
-           **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
+           **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope", "joint-products")},
            **{(verb, "causal"): of(verb, ["block", *SMALL]) for verb in LOOKING},
            **{(verb, option): RANK if verb in ("profile", "sweep") else of(verb, [word for word in RANK if word not in ON_META])
               for verb in ("profile", "sweep", "plan", "compare") for option in
@@ -179,6 +180,7 @@ def prepare():
     p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
     equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
+    make("narrow.safetensors", "--dtype", "bf16")
     make("other.safetensors", "--seed", 5)
     make("half.safetensors", "--steps", 2, "--warmup", 1)
     make("half2.safetensors", "--steps", 2, "--warmup", 1, "--seed", 5)
@@ -288,6 +290,8 @@ def base_of(verb, mode, base, option):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
     if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
         base = LAST_RANK
+    if (verb, mode, option) == ("sweep", "one rank of several", "untied"):  # of stages the last has a head's weight anyway
+        base = base[:base.index("--pp")] + base[base.index("--pp") + 2:]
     if verb == "sweep" and option in FIRST_ROW:
         return [*base, "--row", "a:"], needed
     return base, needed

@@ -380,7 +380,7 @@ def keys_are_those_documented():
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--device", "meta", "--json", "-")
     seen |= set(paths(json.loads(refusal.stdout)))
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
-                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
+                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference", "--untied"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
                  ["moe-tiny", "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],

@@ -136,7 +136,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     const mt_parallel *h = &w.parallel;
     need_equal(mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
                    mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) +
-                   mt_comm_sent(h->ends_comm),
+                   mt_comm_sent(h->ends_comm) + mt_comm_sent(h->shard_comm) +
+                   mt_comm_sent(h->replica_comm) + mt_comm_sent(h->reshard_comm),
                sent(&counted));
     mti_measurement_free(&a);
     mti_measurement_free(&b);

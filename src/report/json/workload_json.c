@@ -31,6 +31,7 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
 {
     if (mti_field_there(f, c->qk_norm)) mti_field_text(f, "qk_norm", mt_qk_norm_name(c->qk_norm));
     if (mti_field_there(f, c->joint_products)) mti_field_bool(f, "joint_products", true);
+    if (mti_field_there(f, c->kind == MT_MODEL_GPT && c->untied)) mti_field_bool(f, "untied", true);
     if (mti_field_there(f, c->attention_cap > 0))
         mti_field_real(f, "attention_cap", c->attention_cap);
     if (mti_field_there(f, c->logit_cap > 0)) mti_field_real(f, "logit_cap", c->logit_cap);

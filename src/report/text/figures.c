@@ -74,6 +74,7 @@ static void add_rare(line *l, const mt_model_config *c)
     const char *before = "  with ";
     if (c->qk_norm) add(l, "%snorms of q and k", before), before = ", ";
     if (c->joint_products) add(l, "%sjoint products", before), before = ", ";
+    if (c->kind == MT_MODEL_GPT && c->untied) add(l, "%san untied head", before), before = ", ";
     if (c->attention_cap > 0)
         add(l, "%sscores capped at %g", before, c->attention_cap), before = ", ";
     if (c->logit_cap > 0) add(l, "%slogits capped at %g", before, c->logit_cap);
