@@ -85,7 +85,7 @@ bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad)
 mt_tensor *mti_temp(mti_call *c, mt_dtype dtype, int rank, const int64_t *shape)
 {
     mti_view spec = {.dtype = dtype, .rank = rank};
-    memcpy(spec.shape, shape, (size_t)rank * sizeof *shape);
+    if (rank) memcpy(spec.shape, shape, (size_t)rank * sizeof *shape);
     assert(c->n_temps < (int)(sizeof c->temps / sizeof *c->temps));
     mt_tensor *t = new_temporary(c, &spec);
     if (t) c->temps[c->n_temps++] = t;

@@ -224,7 +224,7 @@ static const mti_case_sizes sizes = {[MTI_SIZE_M] = 3, [MTI_SIZE_N] = 5, [MTI_SI
 
 int grad_cases(const grad_case **list)
 {
-    enum { MOST = 256, COMPOSITIONS = sizeof compositions / sizeof *compositions };
+    enum { MOST = 320, COMPOSITIONS = sizeof compositions / sizeof *compositions };
     static grad_case all[MOST];
     static int n = 0;
     *list = all;

@@ -55,7 +55,8 @@ def of_family(rng, family, s, layers, width):
                  "pad_token_id": rng.choice((None, 0, 3))}
         if rng.random() < 0.3 and family not in ("gemma3_text", "phi3"):
             more["rope_parameters"] = {"rope_theta": 500.0} | rng.choice(ROPES)
-            if (width == 2 or family == "mixtral") and more["rope_parameters"]["rope_type"] == "dynamic":  # Transformers fails
+            kind = more["rope_parameters"]["rope_type"]  # Transformers fails
+            if (width == 2 and kind == "dynamic") or (family == "mixtral" and kind in ("dynamic", "yarn")):
                 more["rope_parameters"] = ROPES[1] | {"rope_theta": 500.0}
     if family == "bert":
         more |= {"hidden_act": rng.choice(ACTS), "pad_token_id": rng.choice((None, 0, 3))}

@@ -414,7 +414,7 @@ def run_drawn(program, case):
 def compare(library, program, tally, figures):
     used = set()
     for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS)),
-                 *(Case(**draw(seed, EXPERTS)) for seed in range(300 if LONG else 15))]:
+                 *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15))]:
         try:
             faults = list(run_drawn(program, case) if case.seed is not None
                           else run_case(library, program, case, figures))
