@@ -203,7 +203,7 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
                   ranks, (long long)n_equal);
 }
 
-/* Of the models whose head has a weight of its own. */
+/* Models whose head has a weight of its own. */
 static void every_rank_that_groups_the_ends_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void every_rank_that_groups_the_ends_takes_what_was_predicted_for_it(void
                   (long long)n_equal);
 }
 
-/* Of 5 layers, so that stages have 2, 2 and 1. */
+/* There are 5 layers, so that stages have 2, 2 and 1. */
 static void every_form_of_the_loss_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
