@@ -78,6 +78,7 @@ static mt_tensor *hidden_experts(const routing *r, mt_tensor *scores)
     mt_set(&y, y ? mt_reshape(y, MT_SHAPE(-1, r->groups, 1)) : NULL);
     mt_set(&y, y ? mt_expand(y, MT_SHAPE(mt_shape(y)[0], r->groups, size)) : NULL);
     mt_set(&y, y ? mt_reshape(y, MT_SHAPE(-1, r->n)) : NULL);
+    mt_set(&y, y ? mt_contiguous(y) : NULL); /* of one group it is a view */
     return y;
 }
 

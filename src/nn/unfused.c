@@ -189,7 +189,8 @@ mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n)
     if (!x) return NULL;
     int64_t b = mt_shape(x)[0], k = mt_shape(x)[1], s = mt_shape(x)[2], h = mt_shape(x)[3];
     bool copied = mti_copies_heads(b, k, n);
-    if (k == n) return copied ? mt_contiguous(x) : mt_retain(x);
+    const int64_t *stride = x->view.stride; /* batch and heads may be one dimension already */
+    if (k == n) return copied && stride[0] != k * stride[1] ? mt_contiguous(x) : mt_retain(x);
     mt_dtype low; /* a cast of repeated views is a copy of each */
     copied = copied || (mt_autocast_active(&low) && mt_dtype_of(x) != low);
     mt_tensor *y = mt_reshape(x, MT_SHAPE(b, k, 1, s, h));

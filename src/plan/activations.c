@@ -147,7 +147,7 @@ static void add_latents(builder *b, nature input)
 static void add_latent_attention(builder *b, nature input)
 {
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
-    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED &&
+    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
                           mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
     add_latents(b, input);
     if (preset_is(b, "selective")) {
