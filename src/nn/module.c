@@ -147,11 +147,7 @@ mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *valu
                : NULL;
 }
 
-/* A buffer is in the list, as files hold it, too, and is no parameter. */
-static bool is_parameter(const mt_tensor *t)
-{
-    return mt_storage_of(t).category == MT_PARAMETER;
-}
+bool mti_is_buffer(const mt_tensor *t) { return mt_storage_of(t).category == MT_CACHE; }
 
 /* Whether m can take new_child over; if not, it is freed unless it has a parent. */
 static bool can_adopt(mt_module *m, mt_module *new_child)
@@ -436,7 +432,7 @@ mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)
     if (status != MT_OK) return status;
     uint64_t elements = 0, bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        uint64_t count = is_parameter(list[i].tensor) ? (uint64_t)mt_numel(list[i].tensor) : 0;
+        uint64_t count = mti_is_buffer(list[i].tensor) ? 0 : (uint64_t)mt_numel(list[i].tensor);
         elements += count;
         bytes += count * mt_dtype_size(mt_dtype_of(list[i].tensor));
     }
@@ -472,7 +468,7 @@ mt_status mt_module_freeze(mt_module *m, bool frozen)
     mt_status status = mt_module_params(m, &list, &n);
     for (size_t i = 0; status == MT_OK && i < n; i++) {
         mt_tensor *p = list[i].tensor;
-        if (!mt_dtype_is_float(mt_dtype_of(p)) || !is_parameter(p)) continue;
+        if (!mt_dtype_is_float(mt_dtype_of(p)) || mti_is_buffer(p)) continue;
         if (frozen) status = mt_set_grad(p, NULL);
         if (status == MT_OK) status = mt_set_requires_grad(p, !frozen);
     }
