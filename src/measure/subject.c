@@ -91,7 +91,8 @@ static bool route(mti_subject *s)
     const mti_workload *w = s->workload;
     if (!w->config.experts || !w->routing) return true;
     for (int64_t i = 0; i < s->stage.schedule.n_parts; i++) {
-        int64_t layer = s->stage.is_plain ? 0 : s->stage.shares[i].from;
+        const int64_t from = s->stage.is_plain ? 0 : s->stage.shares[i].from;
+        int64_t layer = from > w->config.dense_layers ? from - w->config.dense_layers : 0;
         mti_set_routing(s->stage.parts[i], &s->routing, &layer, NULL);
     }
     return mti_routing_make(&s->routing, w->routing, w->seed);
