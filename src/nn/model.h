@@ -172,6 +172,12 @@ mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
+typedef MTI_VEC(mt_tensor *) mti_router_logits;
+/* All routers in m collect from now on; NULL: none does. */
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
+void mti_router_logits_free(mti_router_logits *l);
+mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

@@ -161,6 +161,10 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: the config has %" PRId64 " experts, and tensor is %" PRId64
                              "; experts are not cut: need tensor 1",
                              c->experts, h->tensor);
+    if (c->balance_loss > 0)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config has balance_loss, which is of all tokens of a "
+                             "step and of all layers; a rank has some: need 0");
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,
