@@ -468,29 +468,6 @@ static bool check_sort(const json_t *root)
     return true;
 }
 
-/* Whether the window that the file names holds in some layer. */
-static bool window_holds(const reader *r, const json_t *root)
-{
-    const json_t *types = json_object_get(root, "layer_types");
-    const json_t *first = json_object_get(root, "max_window_layers");
-    bool holds = !json_is_array(types);
-    for (size_t i = 0; !holds && i < json_array_size(types); i++)
-        holds = is_word(json_array_get(types, i), "sliding_attention");
-    if (find_key(r, "use_sliding_window")) /* then it has to be switched on */
-        holds = holds && json_is_true(json_object_get(root, "use_sliding_window")) &&
-                !(json_is_integer(first) && json_integer_value(first) >= r->c.layers);
-    return holds && r->c.window < r->c.context;
-}
-
-static void finish_window(reader *r, const json_t *root)
-{
-    r->key = find_key(r, "sliding_window");
-    if (!r->c.window || !window_holds(r, root))
-        r->c.window = 0;
-    else
-        note(r);
-}
-
 /* Rows of the table of positions that are no position's are no part of the context. */
 static bool finish_positions(reader *r)
 {
@@ -504,20 +481,55 @@ static bool finish_positions(reader *r)
                          (long long)rows, (long long)r->c.position_offset);
 }
 
-/* Layers without a window stand at every local_period-th place. */
+/* ---- which layers are local ---- */
+
+/* Layer i, by "layer_types", or by where the local ones begin. */
+static bool is_local(const json_t *types, int64_t from, int64_t i)
+{
+    return types ? is_word(json_array_get(types, (size_t)i), "sliding_attention") : i >= from;
+}
+
+static bool repeats(const json_t *types, int64_t from, int64_t layers, int64_t period)
+{
+    for (int64_t i = period; i < layers; i++)
+        if (is_local(types, from, i) != is_local(types, from, i - period)) return false;
+    return true;
+}
+
+static bool read_pattern(reader *r, const json_t *types, int64_t from)
+{
+    mt_model_config *c = &r->c;
+    int64_t period = 1, local = 0;
+    while (period < 62 && !repeats(types, from, c->layers, period)) period++;
+    if (!repeats(types, from, c->layers, period))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             ANY_FILE "which of %lld layers have a window does not repeat itself "
+                                      "after at most 62; need a pattern that does",
+                             (long long)c->layers);
+    for (int64_t i = 0; i < period; i++) local |= (int64_t)is_local(types, from, i) << i;
+    const bool all = local == ((int64_t)1 << period) - 1;
+    const bool usual = local == ((int64_t)1 << (period - 1)) - 1; /* all but the last */
+    if (!local) c->window = 0;
+    c->local_period = all && c->local_theta == 0 ? 0 : period;
+    c->local_layers = usual || !c->local_period ? 0 : local;
+    return true;
+}
+
+/* A window longer than the context is none. */
 static bool finish_local(reader *r, const json_t *root)
 {
     const json_t *types = json_object_get(root, "layer_types");
-    size_t n = json_array_size(types), period = 0;
-    if (!(r->c.local_theta > 0) || !n) return true;
-    while (period < n && !is_word(json_array_get(types, period), "full_attention")) period++;
-    period++;
-    for (size_t i = 0; i < n; i++)
-        if (is_word(json_array_get(types, i), "full_attention") != ((i + 1) % period == 0))
-            return refuse_as(MT_ERR_FORMAT, "layer_types", types,
-                             "; need full_attention at every n-th place");
-    r->c.local_period = (int64_t)period;
-    return true;
+    const json_t *first = json_object_get(root, "max_window_layers");
+    const bool from_some = find_key(r, "max_window_layers"), listed = json_array_size(types) > 0;
+    if (r->c.window > r->c.context ||
+        (from_some && !json_is_true(json_object_get(root, "use_sliding_window"))))
+        r->c.window = 0;
+    bool ok = true;
+    if ((r->c.window || r->c.local_theta > 0) && (listed || from_some))
+        ok = read_pattern(r, listed ? types : NULL,
+                          json_is_integer(first) ? (int64_t)json_integer_value(first) : 28);
+    if (!r->c.window && r->c.local_theta == 0) r->c.local_period = r->c.local_layers = 0;
+    return ok;
 }
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
@@ -530,7 +542,6 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
-    finish_window(&r, root);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;

@@ -24,6 +24,7 @@ const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated"
 const mti_choice mti_linear_forms = {
     "linear", MTI_NAMES("native", "torchao-float8", "torchao-mxfp8", "torchao-nvfp4", "te-delayed",
                         "te-current", "te-mxfp8", "te-blockwise", "te-nvfp4")};
+const mti_choice mti_window_masks = {"window_mask", MTI_NAMES("none", "kept")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 

@@ -42,6 +42,7 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->rope) add(l, ", unfused rope");
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
+    if (ops->window_mask) add(l, ", masks of windows kept");
     add(l, "%s", losses[ops->loss]);
     if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
 }
