@@ -117,10 +117,10 @@ typedef struct mt_op_choices {
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
     mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads; joint_products */
-    mt_loss_form loss;     /* whole models: the head's product and the cross-entropy; those that
-                              are one op not of a bert, whose logits have biases, nor with
-                              logit_cap */
-    mt_linear_form linear; /* of layers, not of heads */
+    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; those that
+                                are one op not of a bert, whose logits have biases, nor with
+                                logit_cap */
+    mt_linear_form linear;   /* of layers, not of heads */
     mt_window_mask window_mask; /* llama with flash attention and a window */
 } mt_op_choices;
 
