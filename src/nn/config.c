@@ -27,6 +27,8 @@ const mti_choice mti_linear_forms = {
 const mti_choice mti_window_masks = {"window_mask", MTI_NAMES("none", "kept")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
+const mti_choice mti_rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
+const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid")};
 
 #define NAMED(type, name_of, choice)                                                               \
     const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }
@@ -68,7 +70,7 @@ bool mti_feeds(mt_model_kind kind)
 
 bool mti_repeats_heads(const mt_model_config *c)
 {
-    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products;
+    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products || c->kv_rank;
 }
 
 /* ---- fields ---- */
