@@ -208,8 +208,8 @@ static const struct bad {
      ",\"num_experts\":4,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
      {"\"shared_expert_intermediate_size\" is 8", "need a known key"},
      MT_ERR_FORMAT},
-    {"{\"model_type\":\"deepseek_v3\",\"n_routed_experts\":256}",
-     {"\"n_routed_experts\" is 256", "need a dense model, a mixtral, qwen3_moe or olmoe"},
+    {"{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":64}",
+     {"\"moe_num_experts\" is 64", "need a dense model, a mixtral, "},
      MT_ERR_UNSUPPORTED},
     {"{\"model_type\":\"llava\",\"text_config\":{\"vocab_size\":9}}",
      {"neither \"model_type\"", "need one of"},
@@ -250,8 +250,9 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
-                              "olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
+     {"\"mamba\" is unknown",
+      "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
+      "deepseek_v2, deepseek_v3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},
