@@ -180,7 +180,7 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    mt_qk_norm qk_norm;     /* only with rotary positions */
+    mt_qk_norm qk_norm; /* only with rotary positions */
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
      * all heads share them. Queries are products of a latent of q_rank; 0: of x. kv_rank 0: none of

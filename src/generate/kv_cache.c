@@ -75,9 +75,9 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
 
 static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t width)
 {
-    mt_tensor *t = mt_empty(device, dtype,
-                            MT_SHAPE(cache->batch, widths_of(&cache->config).heads,
-                                     cache->capacity, width));
+    mt_tensor *t =
+        mt_empty(device, dtype,
+                 MT_SHAPE(cache->batch, widths_of(&cache->config).heads, cache->capacity, width));
     if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
     return t;
 }

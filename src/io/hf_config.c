@@ -59,8 +59,6 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     mti_make_printable(text + n); /* notes quote the file, too */
 }
 
-#define ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
-
 #define VALUE_TEXT 64
 /* The value as JSON, cut to its first 60 bytes. */
 static const char *value_text(char text[VALUE_TEXT], const json_t *value)
@@ -363,24 +361,8 @@ static const hf_key keys[] = {
 
 /* No effect on a training step; strings and empty values need no row. */
 static const char *const idle[] = {
-    "n_ctx", "initializer_range", "use_cache", "pretraining_tp", "gradient_checkpointing",
-    "original_max_position_embeddings", "is_llama_config",
-    /* tokens with a meaning */
-    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
-    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
-    "begin_suppress_tokens", "bad_words_ids",
-    /* other tasks' heads */
-    "task_specific_params", "id2label", "label2id", "num_labels", "classifier_dropout",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_use_proj", "pooler_fc_size",
-    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
-    /* how text is generated */
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
-    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "num_return_sequences",
-    /* what a forward returns, and with which code */
-    "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
-    "output_scores", "torchscript", "use_bfloat16", "remove_invalid_values", "auto_map"};
+#include "io/hf_idle.def"
+};
 
 /* Keys of tools that leave their mark in a file, and private ones, begin so. */
 static const char *const idle_beginnings[] = {"_", "unsloth_", "transformers.", "transformers_"};
@@ -568,6 +550,7 @@ static bool finish_local(reader *r, const json_t *root)
 static void finish_latent(reader *r)
 {
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
+    if (r->c.expert_scale == 1) r->c.expert_scale = 0;
     if (r->c.kv_rank && r->c.attention_scale > 0)
         r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }
@@ -609,38 +592,4 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);
     return status;
-}
-
-/* Replaces "config.json" in the error by the file's path. */
-static mt_status name_the_file(const char *path, mt_status status)
-{
-    char text[1024];
-    snprintf(text, sizeof text, "%s", mt_last_error());
-    size_t n = strlen(ANY_FILE);
-    mt_clear_error();
-    return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
-}
-
-#define LARGEST_FILE ((size_t)16 << 20)
-
-mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
-                                       size_t n_bytes)
-{
-    size_t n;
-    if (!path || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
-                        !path  ? "path"
-                        : !out ? "result"
-                               : "buffer for notes");
-    char *file = mti_config_path(path);
-    if (!file) return mt_last_status();
-    char *text = mti_file_read(file, LARGEST_FILE, &n);
-    mti_free(file);
-    if (!text) return mt_last_status();
-    bool is_text = strlen(text) == n;
-    mt_status status = is_text ? mt_model_config_from_hf(text, out, notes, n_bytes)
-                               : mti_fail(MT_ERR_FORMAT, "%.200s: has zero bytes; need JSON", path);
-    mti_free(text);
-    return status == MT_OK || !is_text || status == MT_ERR_MEMORY ? status
-                                                                  : name_the_file(path, status);
 }

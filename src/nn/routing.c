@@ -147,8 +147,8 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     *weights = *index = NULL;
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
-    bool ok = p && (bias ? choose_biased(r, p, bias, weights, index)
-                         : choose(r, p, weights, index));
+    bool ok =
+        p && (bias ? choose_biased(r, p, bias, weights, index) : choose(r, p, weights, index));
     mt_release(p);
     if (ok && r->norm) ok = divide_by_sum(weights);
     if (ok && r->scale > 0) ok = mt_set(weights, mt_affine(*weights, r->scale, 0)) == MT_OK;

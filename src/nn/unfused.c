@@ -104,8 +104,7 @@ static mt_tensor *turn_ones(mt_device *device, mt_dtype type, int64_t start, dou
 static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
                         int64_t start, double theta, int64_t s, int64_t h)
 {
-    mt_tensor *turned =
-        turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
+    mt_tensor *turned = turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
     *cosine = turned ? table_of(turned, 0, dtype) : NULL;
     *sine = *cosine ? table_of(turned, 1, dtype) : NULL;
     mt_release(turned);

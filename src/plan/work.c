@@ -59,8 +59,7 @@ static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
     bool math = s->config.attention == MT_ATTENTION_MATH;
     return mti_add_row(out, 2 * s->tokens * mti_sum_layers(s, made_again),
                        "every second product, recomputed") &&
-           mti_add_row(out, math ? scores_of(s) : 0,
-                       "attention's scores, recomputed, 2Lbqs^2");
+           mti_add_row(out, math ? scores_of(s) : 0, "attention's scores, recomputed, 2Lbqs^2");
 }
 
 static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int64_t counted)
@@ -112,8 +111,7 @@ static components components_of(const mti_dims *s)
     const int64_t dense = mti_dims_dense(s), o = values_of(s);
     if (mti_attends(m->kind) && m->kv_rank) {
         const int64_t of_q = m->q_rank ? m->q_rank * (h + s->q) : h * s->q;
-        const int64_t of_kv =
-            h * (m->kv_rank + m->rope_dim) + m->kv_rank * mti_latent_width(m);
+        const int64_t of_kv = h * (m->kv_rank + m->rope_dim) + m->kv_rank * mti_latent_width(m);
         add_component(&c, "q, k and v by latents", true, "2bs(hc + cq + h(r + p) + rw)", "", layers,
                       2 * t * (of_q + of_kv));
         add_component(&c, "attention's scores and weighted sums", true, "2bs^2(q + o)", "", layers,
@@ -128,8 +126,7 @@ static components components_of(const mti_dims *s)
                       2 * t * s->q * h);
     }
     if (mti_feeds(m->kind) && m->experts) {
-        add_component(&c, "the router", true, "2bshE", "", layers - dense,
-                      2 * t * h * m->experts);
+        add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
         add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers - dense,
                       6 * t * m->experts_per_token * h * f);
         if (m->shared_experts)

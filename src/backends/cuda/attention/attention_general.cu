@@ -327,7 +327,7 @@ template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)
 template <typename T, int W> bool backward(mti_ctx *ctx, const mti_attn_args &x)
 {
     return launch<T, W, attention_dk_dv_general<T, W>>(ctx, x, x.t, x.b * x.a_kv,
-                                                        x.d > x.e ? x.d : x.e) &&
+                                                       x.d > x.e ? x.d : x.e) &&
            launch<T, W, attention_dq_general<T, W>>(ctx, x, x.s, x.b * x.a, x.d);
 }
 
