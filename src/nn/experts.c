@@ -4,6 +4,7 @@
  * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
+#include "nn/quantized.h"
 #include "memtape/ops.h"
 
 typedef struct experts {
@@ -24,26 +25,37 @@ static mt_tensor *product_forward(mt_module *self, mt_tensor *x)
     return mt_grouped_linear(x, mt_module_param(self, "weight"), p->counts);
 }
 
+mt_module *mti_grouped_linear_of(mt_tensor *weight)
+{
+    product *user = weight ? mti_calloc(1, sizeof *user) : NULL;
+    mt_module *m = user ? mt_module_new("grouped_linear", product_forward, user, mti_free) : NULL;
+    if (!m) mt_release(weight);
+    return mti_module_complete(m, m && mt_module_add_param(m, "weight", weight));
+}
+
 static bool add_product(mt_module *m, const char *name, mt_device *device, const mt_model_config *c,
                         int64_t in, int64_t out, double std)
 {
-    product *user = mti_calloc(1, sizeof *user);
-    if (!user) return false;
-    mt_module *child = mt_module_new("grouped_linear", product_forward, user, mti_free);
     return mt_module_add_child(
         m, name,
-        mti_module_complete(
-            child, child && mt_module_add_param(child, "weight",
-                                                mt_normal(device, c->dtype,
-                                                          MT_SHAPE(c->experts, out, in), 0, std))));
+        mti_grouped_linear_of(mt_normal(device, c->dtype, MT_SHAPE(c->experts, out, in), 0, std)));
+}
+
+/* For m, a product or an adapter in its place, and those below it. */
+static void set_counts(mt_module *m, mt_tensor *counts)
+{
+    mt_module *child;
+    if (mti_module_runs(m, product_forward)) ((product *)mt_module_user(m))->counts = counts;
+    if (mti_is_linear_quantized(m)) mti_linear_quantized_set_counts(m, counts);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) set_counts(child, counts);
 }
 
 static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x, mt_tensor *counts)
 {
-    product *p = mt_module_user(mt_module_child(self, name));
-    p->counts = counts;
+    mt_module *m = mt_module_child(self, name);
+    set_counts(m, counts);
     mt_tensor *y = mt_forward_child(self, name, x);
-    p->counts = NULL;
+    set_counts(m, NULL);
     return y;
 }
 

@@ -16,6 +16,9 @@ bool mti_module_owns(const mt_module *m, void (*destroy)(void *user));
 
 /* A linear without bias over weight [out,in], which is taken over. NULL in, NULL out. */
 mt_module *mti_linear_of(mt_tensor *weight);
+/* The same of experts, weight [experts,out,in]: kind "grouped_linear". It runs inside of a mixture,
+ * which tells it, and what is put in its place, how many rows each expert has. */
+mt_module *mti_grouped_linear_of(mt_tensor *weight);
 
 /* ---- a function around a module's forward, inside its scope and its checkpoint ---- */
 

@@ -346,6 +346,10 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
 
 static bool check_shards_fit(bool shards, const mt_lora_options *lora)
 {
+    if (shards && lora && lora->on_weights)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: adapters on weights, of which zero 3 leaves a rank shards; "
+                             "need adapters on products, or zero 0 to 2");
     return !shards || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "

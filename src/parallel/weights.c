@@ -303,7 +303,7 @@ static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s
     if (!all) return mti_fail_null(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
     if (d->uniform) {
         d->offset += counters_before(&w->plain, NULL) + counters_of_adapters(&w->adapted, all);
-        d->width = 1 / sqrt((double)mt_shape(all->tensor)[1]);
+        d->width = 1 / sqrt((double)mt_shape(all->tensor)[mt_rank(all->tensor) - 1]);
     } else {
         d->offset += counters_before(&w->plain, all);
         d->width = std_of(s, path);

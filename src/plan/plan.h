@@ -34,10 +34,11 @@ typedef struct mti_memory_options {
     bool step_in_backward;
     int64_t lora_rank; /* 0: none */
     mti_lora_targets lora_targets;
-    double lora_dropout; /* of what adapters get */
-    bool f32_adapters;   /* of a 16-bit model */
-    bool qlora;          /* the frozen weights that have adapters in NF4 */
-    bool qlora_double;   /* the scales of those in 8 bits */
+    double lora_dropout;  /* of what adapters get */
+    bool f32_adapters;    /* of a 16-bit model */
+    bool lora_on_weights; /* adapters of experts, as mt_lora_options has them */
+    bool qlora;           /* the frozen weights that have adapters in NF4 */
+    bool qlora_double;    /* the scales of those in 8 bits */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */

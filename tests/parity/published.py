@@ -3,9 +3,11 @@
 
 For every family that a config.json may name, a small model is made by Transformers; memtape reads its
 configuration as Transformers writes it, gets its weights by the names that docs/models.md maps, and must then give
-the same logits and the same gradient of every parameter. Exit status 77 if PyTorch or Transformers is not
+the same logits and the same gradient of every parameter. Mixtures of experts then train, each side by itself, and have
+the same losses. Exit status 77 if PyTorch or Transformers is not
 installed."""
 
+import ctypes
 import re
 import sys
 
@@ -18,6 +20,7 @@ except ImportError as error:
     sys.exit(77)
 
 import memtape
+from memtape import BOOL, I, P, REAL
 from harness import MODEL_TOLERANCE, far
 
 TOKENS = (2, 9)
@@ -150,6 +153,35 @@ def make(kind, config, dtype):
     return model
 
 
+class AdamW(ctypes.Structure):
+    """mt_adamw_options"""
+    _fields_ = [*((name, REAL) for name in ("lr", "beta1", "beta2", "eps", "weight_decay")), ("decay_matrices_only", BOOL),
+                ("master", BOOL), ("moments", I), ("paged", BOOL)]
+
+
+def training_faults(library, model, ours, steps=12):
+    """Both train with AdamW on the same tokens, and go their own ways."""
+    dll, theirs = library.dll, torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    for name, result, arguments in (("adamw_new", P, (P, P)), ("optimizer_step", I, (P,)), ("optimizer_free", None, (P,)),
+                                    ("module_zero_grad", None, (P,))):
+        getattr(dll, f"mt_{name}").restype, getattr(dll, f"mt_{name}").argtypes = result, arguments
+    optimizer = dll.mt_adamw_new(ours.pointer, ctypes.byref(AdamW(lr=3e-3, weight_decay=0.1)))
+    generator, losses = torch.Generator().manual_seed(37), []
+    for step in range(steps):
+        x, target = (torch.randint(0, 31, TOKENS, generator=generator) for _ in range(2))
+        dll.mt_module_zero_grad(ours.pointer), theirs.zero_grad()
+        there = F.cross_entropy(model(input_ids=x).logits.view(-1, 31), target.view(-1))
+        there.backward()
+        here = library.call("cross_entropy", ours(library.tensor(x)), library.tensor(target), -100)
+        here.backward(library.tensor(torch.ones(())))
+        losses.append((here.torch().item(), there.item()))
+        library.check(dll.mt_optimizer_step(optimizer)), theirs.step()
+    dll.mt_optimizer_free(optimizer)
+    apart = max(abs(here - there) for here, there in losses)
+    if apart > 2e-5 or losses[-1][0] == losses[0][0]:
+        yield f"losses of {steps} steps are {apart} apart: {losses}"
+
+
 def faults(library, kind, config, dtype):
     model = make(kind, config, dtype)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
@@ -187,6 +219,8 @@ def faults(library, kind, config, dtype):
         fault = far(p.grad and p.grad.torch(), theirs_for(kind, name, grads), tolerance)
         if fault:
             yield f"gradient of {name}: {fault}"
+    if NAMES.get(kind) is EXPERTS:
+        yield from training_faults(library, model, ours)
 
 
 # ---- the other classes of a family ----
