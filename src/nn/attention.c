@@ -267,28 +267,24 @@ static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c
     return mt_module_new("attention", forward, head, mti_free);
 }
 
-mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
 {
-    mt_model_config c;
-    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
-    if (c.kv_rank) return mti_latent_new(device, &c);
-    bool separate = c.rope_theta > 0 && !c.joint_products;
-    int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c; /* for the q, k and v products */
-    in.no_bias = c.no_bias && !c.qkv_bias;
-    mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
+    bool separate = c->rope_theta > 0 && !c->joint_products;
+    int64_t d = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    mt_model_config in = *c; /* for the q, k and v products */
+    in.no_bias = c->no_bias && !c->qkv_bias;
+    mt_module *m = attention_new(separate ? separate_forward : fused_forward, c);
     bool ok = m != NULL;
     if (separate)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&
-             add_qk_norms(m, device, &c);
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) && add_qk_norms(m, device, c);
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && mt_module_add_child(m, "heads", mti_heads_new(&c)) &&
-               mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
-               mti_add_dropout(m, &c));
+        m, ok && mt_module_add_child(m, "heads", mti_heads_new(c)) &&
+               mti_add_linear(m, "proj", device, c, q, d, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
 }
 
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)

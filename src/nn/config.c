@@ -266,3 +266,11 @@ mt_status mt_model_config_resolve(const mt_model_config *config, mt_model_config
     *out = c;
     return MT_OK;
 }
+
+void mti_make_dense(mt_model_config *c)
+{
+    c->ffn = c->dense_ffn;
+    c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
+    c->expert_groups = c->expert_topk_groups = 0;
+    c->norm_topk = false;
+}

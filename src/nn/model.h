@@ -122,8 +122,8 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
-/* experts.c: in the place of an MLP. */
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
+/* An MLP without experts; c is resolved. */
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
 /* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
@@ -281,7 +281,7 @@ mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
 /* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
 mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
-/* latent.c: an attention whose keys and values come from a latent; c is resolved. */
-mt_module *mti_latent_new(mt_device *device, const mt_model_config *c);
+/* Without latents; c is resolved. */
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c);
 
 #endif

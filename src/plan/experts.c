@@ -5,6 +5,9 @@ void mti_keep_experts(builder *b, nature input)
 {
     const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
     const bool wide = b->c->wide_router && b->e == 2;
+    /* sigmoids are in the logits' type */
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
         mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
@@ -13,12 +16,12 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
+    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
         mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
-        mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
-        mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
+        mti_keep_floats(b, "router: the chosen probabilities", n, size);
+        mti_keep_floats(b, "router: their sums", tokens, size);
     }
     for (int i = 0; i < 4; i++) /* chosen experts, rows, order, inverse */
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);

@@ -51,6 +51,18 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"shared_experts", c->shared_experts},
+                 {"dense_layers", c->dense_layers},
+                 {"dense_ffn", c->dense_ffn},
+                 {"kv_rank", c->kv_rank},
+                 {"q_rank", c->q_rank},
+                 {"rope_dim", c->rope_dim},
+                 {"value_dim", c->value_dim}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (mti_field_there(f, sizes[i].value)) mti_field_int(f, sizes[i].name, sizes[i].value);
 }
 
 /* The model's dimensions; null for those that its kind does not have. */
