@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""hub.py LIBMEMTAPE_CASES: checkpoints as Transformers saves them, with experts one by one and in several files, and as it has
+"""hub.py LIBMEMTAPE_CASES MEMTAPE: checkpoints as Transformers saves them, with experts one by one and in several files, and as it has
 them in memory, with experts stacked, are loaded (mt_hf_load), and give its logits; what mt_hf_save writes Transformers loads, bit for
-bit. What does not fit is refused. Exit status 77 if PyTorch or Transformers is not installed."""
+bit. What does not fit is refused. A mixture over bytes in a folder writes and learns in the program, too. Exit status 77 if PyTorch or Transformers is not installed."""
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -77,6 +78,31 @@ def faults(library, meta, folder, kind, config, dtype):
     yield from refused(library, model, whole, last, "; need")
 
 
+def program_faults(program, folder):
+    """The program writes what Transformers writes, and begins to train where it is."""
+    def ran(*args):
+        return subprocess.run([program, *args], capture_output=True, check=True).stdout
+
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(
+        "qwen3_moe", vocab_size=256, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=64, tie_word_embeddings=False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        norm_topk_prob=True, dtype="float32", bos_token_id=None, eos_token_id=None)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(folder)
+    prompt = torch.tensor([list(b"The ")])
+    theirs = bytes(model.generate(prompt, max_new_tokens=12, do_sample=False, pad_token_id=0)[0].tolist())[4:]
+    ours = ran("generate", "--model", folder, "--prompt", "The ", "-n", "12", "-t", "0", "-q")
+    if ours != theirs + b"\n":
+        yield f"writes {ours}, Transformers {theirs}"
+    text, run = os.path.join(folder, "text"), os.path.join(folder, "run.safetensors")
+    with open(text, "wb") as f:
+        f.write(b"The quick brown fox. " * 100)
+    ran("train", "--data", text, "--from", folder, "--steps", "1", "--lr", "1e-30", "-s", "16", "-q", "--save", run)
+    if ran("generate", "--model", run, "--prompt", "The ", "-n", "12", "-t", "0", "-q") != ours:
+        yield "a run from the folder begins elsewhere"
+
+
 def main():
     library, meta = memtape.Library(sys.argv[1]), memtape.Library(sys.argv[1])
     meta.device = meta.mt_device_open(b"meta")
@@ -92,6 +118,10 @@ def main():
         for fault in found:
             print(f"FAILED: {kind}: {fault}")
         failed += bool(found)
+    with tempfile.TemporaryDirectory() as folder:
+        for fault in program_faults(sys.argv[2], folder):
+            print(f"FAILED: {fault}")
+            failed += 1
     print(f"{len(seen)} checkpoints, {failed} failed")
     return failed > 0 or len(seen) != len(FAMILIES)
 
