@@ -77,6 +77,7 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
     const char *kind = mt_module_kind(m);
     bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
     mt_tensor *whole = mt_module_param(m, name);
+    if (whole && mti_is_buffer(whole)) return true;
     mt_tensor *shard = whole ? shard_of(sharder, whole) : NULL;
     if (!shard) return !whole;
     int i = mti_unit_add(s->unit, shard, whole, is_product);

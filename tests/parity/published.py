@@ -28,6 +28,9 @@ SMALL = dict(vocab_size=31, hidden_size=24, intermediate_size=40, num_hidden_lay
              max_position_embeddings=16, pad_token_id=0)
 ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_word_embeddings=False)
 
+LATENT = SMALL | dict(num_key_value_heads=4, rope_theta=500.0, kv_lora_rank=12, q_lora_rank=14, qk_nope_head_dim=6,
+                      qk_rope_head_dim=4, v_head_dim=8, moe_intermediate_size=16, n_routed_experts=5,
+                      num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1)
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 
 # ---- the models: type, what differs from the family's usual choices ----
@@ -45,6 +48,12 @@ CASES = [
     ("mixtral", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2)),
     ("qwen3_moe", ROTARY | dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=False)),
     ("olmoe", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)),
+    ("deepseek_v2", LATENT),
+    ("deepseek_v2", LATENT | dict(q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                  n_routed_experts=8, v_head_dim=10)),
+    ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5)),
+    ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
+                                  n_shared_experts=2, first_k_dense_replace=2)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
@@ -71,6 +80,15 @@ LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_he
          "mlp.down": "model.layers.N.mlp.down_proj"}
 EXPERTS = LLAMA | {"mlp.router": "model.layers.N.mlp.gate", "mlp.experts_gate_up.weight": "model.layers.N.mlp.experts.gate_up_proj",
                    "mlp.experts_down.weight": "model.layers.N.mlp.experts.down_proj"}
+DEEPSEEK = EXPERTS | {"attn.q_a": "model.layers.N.self_attn.q_a_proj", "attn.q_b": "model.layers.N.self_attn.q_b_proj",
+                      "attn.q_a_norm": "model.layers.N.self_attn.q_a_layernorm",
+                      "attn.kv_a": "model.layers.N.self_attn.kv_a_proj_with_mqa",
+                      "attn.kv_a_norm": "model.layers.N.self_attn.kv_a_layernorm",
+                      "attn.kv_b": "model.layers.N.self_attn.kv_b_proj",
+                      "mlp.router.bias": "model.layers.N.mlp.gate.e_score_correction_bias",
+                      "mlp.shared.gate": "model.layers.N.mlp.shared_experts.gate_proj",
+                      "mlp.shared.up": "model.layers.N.mlp.shared_experts.up_proj",
+                      "mlp.shared.down": "model.layers.N.mlp.shared_experts.down_proj"}
 OLMO2 = LLAMA | {"ln_1": "model.layers.N.post_attention_layernorm",
                  "ln_2": "model.layers.N.post_feedforward_layernorm"}
 BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
@@ -92,7 +110,11 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+
+
+def is_buffer(name):
+    return name.endswith("router.bias")
 
 
 def theirs_for(kind, name, tensors):
@@ -125,6 +147,9 @@ def make(kind, config, dtype):
         for name, p in model.named_parameters():
             t = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             p.copy_(t * p.shape[1] ** -0.5 if p.dim() == 2 else p + 0.1 * t)
+        for name, p in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # zeros would hide mistakes
+                p.copy_(0.1 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
     return model
 
 
@@ -159,15 +184,16 @@ def training_faults(library, model, ours, steps=12):
 
 def faults(library, kind, config, dtype):
     model = make(kind, config, dtype)
-    parameters = dict(model.named_parameters())
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     tells = model.config.to_dict() | {"dtype": str(dtype).removeprefix("torch.")}
     ours = memtape.Model(library, hf=tells)
     library.mt_set_grad_mode(False)
     for name, p in ours.parameters.items():
-        data = theirs_for(kind, name, parameters).detach().contiguous().view(torch.uint8).numpy()
+        data = theirs_for(kind, name, parameters | buffers).detach().contiguous().view(torch.uint8).numpy()
         library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
     library.mt_set_grad_mode(True)
-    if sum(p.numel() for p in parameters.values()) != sum(p.torch().numel() for p in ours.parameters.values()):
+    if sum(p.numel() for p in parameters.values()) != sum(
+            p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name)):
         yield "another number of parameters"
     generator = torch.Generator().manual_seed(31)
     # A token of padding among the others, of whose row the embedding gives no gradient.
@@ -188,6 +214,8 @@ def faults(library, kind, config, dtype):
         yield f"logits: {fault}"
     grads = {name: p.grad for name, p in parameters.items()}
     for name, p in ours.parameters.items():
+        if is_buffer(name):
+            continue
         fault = far(p.grad and p.grad.torch(), theirs_for(kind, name, grads), tolerance)
         if fault:
             yield f"gradient of {name}: {fault}"
@@ -220,7 +248,7 @@ def class_faults(library, kind, config):
             continue
         taken.append(name)
         theirs = sum(p.numel() for p in class_(configuration).parameters())
-        here = sum(p.torch().numel() for p in ours.parameters.values())
+        here = sum(p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name))
         if here != theirs:
             yield f"{name}: {here} parameters, Transformers {theirs}"
     if len(taken) != 1:
