@@ -216,6 +216,16 @@ MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts,
  * Dao et al. 2022; torch scaled_dot_product_attention. scale 0: 1/sqrt(d). */
 MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                      bool causal, double dropout);
+/* The same with more to choose; NULL: all zero. */
+typedef struct mt_attention_options {
+    double scale, dropout;
+    bool causal;
+    /* With causal: a query sees the last so many keys up to its own (Beltagy et al. 2020), and the
+     * work is s window, not s t; 0: all. */
+    int64_t window;
+} mt_attention_options;
+MT_API mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
+                                          const mt_attention_options *options);
 /* The same values as a composition of matmul, softmax, dropout and matmul, so that every
  * intermediate is visible; not a row of the table. With a > a_kv, k and v are repeated with stride
  * 0, not copied. */

@@ -241,14 +241,11 @@ static bool resume(run *r)
 static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
-    mt_safetensors *file = mt_safetensors_open(o->train.from);
     o->train.reader = &mti_run_weights;
-    bool ok = file && mti_run_read_config(file, &config);
+    bool ok = mti_run_read_config(o->train.from, &config);
     if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
-    ok = ok && mti_run_holds(file, &o->workload.config);
-    mt_safetensors_free(file);
-    return ok;
+    return ok && mti_run_holds(o->train.from, &o->workload.config);
 }
 
 static bool start(run *r)

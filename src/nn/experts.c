@@ -156,10 +156,10 @@ static bool add_shared(mt_module *m, mt_device *device, const mt_model_config *c
     own.dense_ffn = c->shared_experts * c->ffn;
     mti_make_dense(&own);
     own.dropout = 0; /* their sum has it */
-    return mt_module_add_child(m, "shared", mt_mlp_new(device, &own)) != NULL;
+    return mt_module_add_child(m, "shared", mti_mlp_new(device, &own)) != NULL;
 }
 
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
+static mt_module *experts_new(mt_device *device, const mt_model_config *c)
 {
     const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
@@ -173,4 +173,11 @@ mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
                add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
                add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
                (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
+}
+
+mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
+    return c.experts ? experts_new(device, &c) : mti_mlp_new(device, &c);
 }

@@ -18,7 +18,7 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms, mti_rope_orders, mti_routers, mti_expert_forms;
+    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks, mti_expert_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -122,8 +122,8 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
-/* experts.c: in the place of an MLP. */
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
+/* An MLP without experts; c is resolved. */
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
 /* The rows that the experts run: sorted by expert, counts of each; or all of one. */
 typedef struct mti_expert_rows {
     mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
@@ -224,8 +224,13 @@ bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_t
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
- * PyTorch, which wants b n in one dimension, makes one, and else a view. */
-mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
+ * PyTorch, which wants b n in one dimension, makes one, or, not `batched`, a reshape; else a view.
+ */
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched);
+/* What is added to scores [s,t] or [b,1,s,t]: 0 where a query sees a key within the window up to
+ * its own, the last query's being the last; else -infinity. */
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window);
 bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 
 /* ---- whole models ---- */
@@ -259,10 +264,13 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                          const mti_each_layer *each);
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
+/* Whether layer i is local; of layers from .. to - 1, how many are. */
+bool mti_is_local(const mt_model_config *c, int64_t i);
+int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
 /* The configuration of a layer without experts. */
 void mti_make_dense(mt_model_config *c);
-/* The configuration of layer i: layers differ in their angles, and the first may have no experts.
- */
+/* The configuration of layer i: layers differ in their angles and windows, and the first may have
+ * no experts. */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
@@ -288,10 +296,6 @@ mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
 /* The position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
 
-/* Whether attention gives the right values for s tokens in a row, or there are none. */
-bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
-                      const mt_device *device);
-
 /* ---- attention with a KV cache ---- */
 
 struct mti_kv_layer;
@@ -301,6 +305,8 @@ typedef struct mti_heads {
     mt_attention_form form;
     bool causal;
     double rope_theta, dropout, scale, cap;
+    int64_t window;
+    mt_window_mask window_mask;
     mt_op_precision softmax;
     mt_kv_groups kv_groups;
     mt_op_form rope;
@@ -325,7 +331,7 @@ mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
 /* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
 mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
-/* latent.c: an attention whose keys and values come from a latent; c is resolved. */
-mt_module *mti_latent_new(mt_device *device, const mt_model_config *c);
+/* Without latents; c is resolved. */
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c);
 
 #endif

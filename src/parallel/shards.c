@@ -72,12 +72,25 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole)
     return shard;
 }
 
+/* Every rank has all of a buffer. */
+static bool keep_buffer(mt_module *m, mti_sharder *sharder, const char *name, mt_tensor *buffer)
+{
+    mt_tensor *own =
+        mt_zeros(sharder->device, mt_dtype_of(buffer), mt_rank(buffer), mt_shape(buffer));
+    if (!own || mt_set_category(own, MT_CACHE) != MT_OK) {
+        mt_release(own);
+        return false;
+    }
+    mt_release(mti_module_swap_param(m, name, own));
+    return true;
+}
+
 static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const char *name)
 {
     const char *kind = mt_module_kind(m);
     bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
     mt_tensor *whole = mt_module_param(m, name);
-    if (whole && mti_is_buffer(whole)) return true;
+    if (whole && mti_is_buffer(whole)) return keep_buffer(m, sharder, name, whole);
     mt_tensor *shard = whole ? shard_of(sharder, whole) : NULL;
     if (!shard) return !whole;
     int i = mti_unit_add(s->unit, shard, whole, is_product);

@@ -7,6 +7,9 @@ void mti_keep_experts(builder *b, nature input)
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
     const bool wide = b->c->wide_router && b->e == 2;
+    /* sigmoids are in the logits' type */
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
         mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
@@ -15,12 +18,12 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
+    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
         mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
-        mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
-        mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
+        mti_keep_floats(b, "router: the chosen probabilities", n, size);
+        mti_keep_floats(b, "router: their sums", tokens, size);
     }
     /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order */
     for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3); i++)

@@ -5,8 +5,8 @@
 
 const char *mti_spelling(const builder *b, letters product)
 {
-    static const char *const alone[] = {"bsh", "bsh", "bsq", "bsk", "bsf", "abs^2", "bsv", "bsnh",
-                                        "bso", "bsc",  "bsr", "bs(r + p)", "bsw",  "bsx"};
+    static const char *const alone[] = {"bsh",  "bsh", "bsq", "bsk", "bsf",       "abs^2", "bsv",
+                                        "bsnh", "bso", "bsc", "bsr", "bs(r + p)", "bsw",   "bsx"};
     static const char *const shared[] = {"bsh/t", "bsh/t",   "bsq/t", "bsk/t",
                                          "bsf/t", "abs^2/t", "bsv/t", "bsnh/t"};
     const mti_rank_dims *rank = b->s->rank;

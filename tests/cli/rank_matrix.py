@@ -68,12 +68,14 @@ for n in SIZES:
         what = f"{n} ranks: {' '.join(map(str, division + SPENT[runs % 5]))}"
         figures += as_predicted(what, losses[dropout], n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5])
         runs += 1
-EXPERTS = ["train", "--data", TEXT, "--preset", "moe-tiny", "--steps", 4, "-b", 8, "-s", 16, "--val-fraction", 0, "--accumulate", 2]
-p = run(*EXPERTS)
-equal(p.returncode, 0, f"experts in one process: {p.stderr}")
-for division in (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1]):
-    loss = float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
-    figures += as_predicted(f"experts, {division}", loss, 2, *EXPERTS, *division)
-    runs += 1
+for preset, divisions in (("moe-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1])),
+                          ("deepseek-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2]))):
+    EXPERTS = ["train", "--data", TEXT, "--preset", preset, "--steps", 4, "-b", 8, "-s", 16, "--val-fraction", 0, "--accumulate", 2]
+    p = run(*EXPERTS)
+    equal(p.returncode, 0, f"experts in one process: {p.stderr}")
+    for division in divisions:
+        loss = float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
+        figures += as_predicted(f"{preset}, {division}", loss, 2, *EXPERTS, *division)
+        runs += 1
 print(f"{runs} ways to divide training: {figures} figures of ranks are as predicted")
 done()

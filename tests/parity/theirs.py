@@ -73,8 +73,9 @@ def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
     return loss.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def flash_attention(q, k, v, scale, causal, p):
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=bool(causal),
+def flash_attention(q, k, v, scale, causal, p, window=0):
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril().triu(1 - window) if window else None
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=bool(causal and not window),
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
 
 

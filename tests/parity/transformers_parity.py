@@ -110,6 +110,7 @@ def cases():
         yield Case(family, "sdpa", "bf16", sizes=EIGHT, more=balanced, checkpoint=family == "olmoe")
         if family != "mixtral":  # its weights are f32, the outputs too then
             yield Case(family, "sdpa", "bf16", sizes=EIGHT, loop=True)
+    yield Case("llama", "sdpa", "f32", 2, 9, ODD | {"heads": 4, "kv": 2, "width": 258, "head_dim": True})
     for family in LATENT:
         even = DEEP | {"value": 24}
         yield Case(family, "sdpa", "f32", sizes=even, checkpoint=True)
@@ -123,6 +124,10 @@ def cases():
         yield Case("llama", attention, "f32", 2, 9, ODD, {"tie_word_embeddings": True})
         yield Case("llama", attention, "f32", 1, 9, ODD | {"kv": 1})
         yield Case("phi3", attention, "f32", 2, 9, ODD | {"kv": 6})
+        yield Case("phi3", attention, "bf16", 2, 17, ODD, {"sliding_window": 5})
+        yield Case("mistral", attention, "f32", 2, 17, ODD, {"sliding_window": 5})
+        yield Case("qwen3", attention, "f32", 2, 17, ODD, {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1})
+        yield Case("gemma3_text", attention, "f32", 2, 17, ODD, {"sliding_window": 17})
         yield Case("gpt2", attention, "f32", 2, 9, ODD, {"activation_function": "gelu_pytorch_tanh"})
         yield Case("bert", attention, "f32", 2, 9, ODD, {"hidden_act": "gelu_fast"})
         yield Case("roberta", attention, "f32", 2, 9, ODD, {"pad_token_id": 0})
@@ -330,12 +335,9 @@ def of_attention(case):
     e = 2 if case.amp else e
     if case.family in ("phi3", *LATENT) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
         yield "merged by a copy", [], layers * [q * e]
-    windows = window_layers(case)
-    if windows:
-        yield "masks of windows", [], windows * [case.b * case.s**2 * e]
-    if case.attention == "sdpa" and z["kv"] < z["heads"] and case.s > 1:
+    if case.attention == "sdpa" and z["kv"] < z["heads"] and case.s > 1 and width > 256:
         # Of one head that is a view, whose cast is a copy; under autocast values are cast already.
-        n = layers if width > 256 else windows
+        n = layers - window_layers(case)
         values = q + 2 * k if case.family == "phi3" else k
         if z["kv"] > 1:
             yield "repeated by sdpa", n * [k * e, values * e], 2 * n * [q * e]
@@ -471,10 +473,12 @@ def planted_faults(program, case, model, theirs, profile):
     """Each option of the recipe, taken back, must be noticed; so must a tensor more in Transformers."""
     # A checkpoint hides what its layer would keep.
     words = [] if case.checkpoint else profile["model"]["recipe_options"].split()
-    defaults = {"unfused": "fused", "f32": "native", "repeated": "shared"}
+    defaults = {"unfused": "fused", "f32": "native", "repeated": "shared", "kept": "none"}
     for option, value in zip(words[::2], words[1::2]):
         if option == "--kv-groups" and case.b == case.sizes["kv"] == 1:
             continue  # a view
+        if option == "--window-mask" and not window_layers(case):
+            continue  # no mask: all see all
         other = our_profile(program, case, model, *case.options, option, defaults[value])
         if not list(bytes_faults(case, our_storages(other), theirs)):
             yield f"without {option} {value} it keeps the same storages"
@@ -495,14 +499,17 @@ def print_list(program, case):
         print(f"difference: {row}: memtape {sum(mine):,}, Transformers {sum(others):,}")
 
 
-def run_drawn(program, case):
-    """Only bytes: other positions and windows give other values."""
+def run_drawn(library, program, case):
+    """Values, too, unless angles are scaled, which memtape does not model."""
     model = their_model(case)
-    theirs, _ = their_run(case, model)
+    theirs, loss = their_run(case, model)
     profile = our_profile(program, case, model, *case.options)
     yield from bytes_faults(case, our_storages(profile), theirs)
     if (profile["formula"] or {}).get("unexplained"):
         yield f"formula: {profile['formula']['unexplained']} bytes unexplained"
+    scaled = case.more.get("rope_parameters", {}).get("rope_type", "default") != "default"
+    if case.floats == "f32" and not case.checkpoint and not scaled and case.s > 1:  # one token has no target
+        yield from value_faults(library, case, model, loss, profile)
 
 
 def compare(library, program, tally, figures):
@@ -511,7 +518,7 @@ def compare(library, program, tally, figures):
                  *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15)),
                  *(Case(**draw(seed, LATENT)) for seed in range(100 if LONG else 10))]:
         try:
-            faults = list(run_drawn(program, case) if case.seed is not None
+            faults = list(run_drawn(library, program, case) if case.seed is not None
                           else run_case(library, program, case, figures))
         except Refused as refusal:
             print(f"skipped: {case.name}: {refusal}")
