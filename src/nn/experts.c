@@ -4,13 +4,10 @@
  * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
-typedef struct experts {
-    int64_t n, k;
-    bool norm; /* a token's weights add up to 1 */
-    mt_op_form swiglu;
-} experts;
+typedef mti_experts experts;
 
 /* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
  * ---- */
@@ -54,7 +51,8 @@ static bool add_product(mt_module *m, const char *name, mt_device *device, const
         mti_module_complete(
             child, child && mt_module_add_param(child, "weight",
                                                 mt_normal(device, c->dtype,
-                                                          MT_SHAPE(c->experts, out, in), 0, std))));
+                                                          MT_SHAPE(mti_experts_here(c), out, in), 0,
+                                                          std))));
 }
 
 static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x, mt_tensor *counts)
@@ -123,6 +121,28 @@ static mt_tensor *combine(mt_tensor *y, mt_tensor *weights, const mt_groups *g)
     return y;
 }
 
+/* Rows y [n,d], taken over, sorted by expert, through experts of other ranks and of this one. */
+static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *y, mt_tensor *counts)
+{
+    const experts *e = mt_module_user(self);
+    mt_routes routes = {0};
+    if (e->ranks.ranks < 2) return run_experts(self, y, counts);
+    bool ok = mt_routes_make(counts, mt_shape(y)[0], &e->ranks, &routes) == MT_OK;
+    mt_set(&y, ok ? mt_all_to_all(y, &routes, false, &e->ranks) : NULL);
+    if (y) y = run_experts(self, y, routes.counts);
+    mt_set(&y, y ? mt_all_to_all(y, &routes, true, &e->ranks) : NULL);
+    mt_routes_release(&routes);
+    return y;
+}
+
+/* y [..,d], taken over, of which each rank that shares the layer has a part of every sum. */
+static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
+{
+    if (e->sharing.ranks < 2) return y;
+    mt_set(&y, e->sequence ? mt_reduce_scatter(y, 1, &e->sharing) : mt_all_reduce(y, &e->sharing));
+    return y;
+}
+
 static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
 {
     const experts *e = mt_module_user(self);
@@ -131,21 +151,28 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
     if (rows && route(self, rows, &weights, &index)) y = mt_dispatch(rows, index, e->n, &groups);
     mt_release(rows), mt_release(index);
-    if (y) y = run_experts(self, y, groups.counts);
+    if (y) y = run_among_ranks(self, y, groups.counts);
     if (y) y = combine(y, weights, &groups);
     mt_release(weights);
     mt_groups_release(&groups);
     mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
+    if (y) y = sum_parts(e, y);
     mt_set(&y, mt_forward_child(self, "drop", y));
     return y;
 }
 
+mti_experts *mti_experts_of(const mt_module *m)
+{
+    return mti_module_runs(m, experts_forward) ? mt_module_user(m) : NULL;
+}
+
 mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
 {
-    const int64_t n = c->experts, d = c->hidden, f = c->ffn;
+    const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (experts){n, c->experts_per_token, c->norm_topk, c->ops.swiglu};
+    *user = (experts){
+        .n = c->experts, .k = c->experts_per_token, .norm = c->norm_topk, .swiglu = c->ops.swiglu};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
         m, m && add_router(m, device, c) &&

@@ -54,7 +54,7 @@ typedef enum mti_product {
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 /* Whether `ops` keeps the ith: those of experts are made again. */
 bool mti_product_is_kept(const mti_product *products, int i);
-/* How many matrices it has of which a token takes so many: *taken. */
+/* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
 uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
@@ -116,6 +116,19 @@ mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_con
                               bool inplace);
 /* experts.c: in the place of an MLP. */
 mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
+/* User data of such a mixture; NULL if m is none. */
+typedef struct mti_experts {
+    int64_t n, k; /* of all ranks; of which each token goes through k */
+    bool norm;    /* a token's weights add up to 1 */
+    mt_op_form swiglu;
+    /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
+     * one. */
+    mt_group ranks, sharing;
+    bool sequence; /* the latter split the sequence, too */
+} mti_experts;
+mti_experts *mti_experts_of(const mt_module *m);
+/* How many this rank has. */
+int64_t mti_experts_here(const mt_model_config *c);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

@@ -33,7 +33,7 @@ typedef struct range {
 /* This rank's piece among those with the same share. */
 static range piece_of(const owned *p)
 {
-    const mt_group same = mti_shard_group(&p->share->parallel);
+    const mt_group same = mti_param_group(&p->share->parallel, p->path);
     int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
     if (from > p->elements) from = p->elements;
     return (range){from, p->elements - from < length ? p->elements - from : length, 0};

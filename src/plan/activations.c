@@ -292,7 +292,8 @@ static void add_kept_results(builder *b)
     }
     if (rank && rank->sequence > 1)
         for (int i = 0; i < n; i++)
-            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN)
+            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN ||
+                products[i] == MTI_PRODUCT_EXPERT_DOWN)
                 mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
 }
 

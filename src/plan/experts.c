@@ -12,7 +12,13 @@ void mti_keep_experts(builder *b, nature input)
     }
     for (int i = 0; i < 4; i++) /* chosen experts, rows, order, inverse */
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
-    mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t), false);
+    const int64_t ranks = b->s->rank ? b->s->rank->expert : 1, counts = ranks > 1 ? 2 : 1;
+    for (int64_t i = 0; i < counts; i++) /* sent; received */
+        mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t),
+                        false);
+    if (ranks > 1)
+        mti_keep_beside(b, "experts: rows of each, from all ranks",
+                        b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
     mti_keep_floats(b, "experts: weights of their rows", n, b->e);
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
