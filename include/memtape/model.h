@@ -29,6 +29,19 @@ typedef enum mt_attention_form {
     MT_ATTENTION_MATH,
     MT_ATTENTION_FORM_COUNT
 } mt_attention_form;
+/* Which of a head's elements are turned together, and from which tables. */
+typedef enum mt_rope_order {
+    MT_ROPE_HALVES,  /* i and h/2 + i; Llama */
+    MT_ROPE_PAIRS,   /* 2 i and 2 i + 1, which come out as halves; DeepSeek V3 */
+    MT_ROPE_COMPLEX, /* the same, with an unfused rope's table in f32, one number a pair; V2 */
+    MT_ROPE_ORDER_COUNT
+} mt_rope_order;
+/* What makes a router's logits the experts' scores. */
+typedef enum mt_router {
+    MT_ROUTER_SOFTMAX,
+    MT_ROUTER_SIGMOID, /* chosen by score + bias, weighted by score; DeepSeek V3 */
+    MT_ROUTER_COUNT
+} mt_router;
 /* What is built: a whole model, or a part of one. */
 typedef enum mt_model_kind {
     MT_MODEL_GPT,
@@ -148,6 +161,15 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    int64_t shared_experts; /* of the same width, which every token meets besides */
+    /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
+    int64_t dense_layers, dense_ffn;
+    /* Experts in so many groups, one after the other, of which a token meets those of the best
+     * expert_topk_groups alone; 0: they are one group. */
+    int64_t expert_groups, expert_topk_groups;
+    mt_router router;
+    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
+    double expert_scale;  /* of the experts' weights; 0: 1 */
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
@@ -159,7 +181,13 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    mt_qk_norm qk_norm;     /* only with rotary positions */
+    mt_qk_norm qk_norm; /* only with rotary positions */
+    /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
+     * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
+     * all heads share them. Queries are products of a latent of q_rank; 0: of x. kv_rank 0: none of
+     * it. */
+    int64_t kv_rank, q_rank, rope_dim, value_dim;
+    mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
     double attention_cap;   /* scores become cap tanh(scores / cap); math attention only; 0: none */
     double logit_cap;       /* gpt and llama: the same of the logits */

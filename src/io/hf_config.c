@@ -29,6 +29,7 @@ typedef struct reader {
     const struct hf_key *key; /* that is being read */
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
+    bool grouped;            /* experts are chosen by groups */
     char *notes;             /* cut to the buffer */
     size_t n_notes;
     char ignored[1024];
@@ -119,6 +120,22 @@ static bool read_size(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_count(reader *r, const json_t *value)
+{
+    const bool none = json_is_integer(value) && json_integer_value(value) == 0;
+    if (none) *(int64_t *)field(r) = 0;
+    return none || read_size(r, value);
+}
+
+/* Heads have a part that is turned, and one that is not. */
+static bool read_head_part(reader *r, const json_t *value)
+{
+    const int64_t other = r->c.head_dim;
+    if (!read_size(r, value)) return false;
+    r->c.head_dim = other + *(int64_t *)field(r);
+    return true;
+}
+
 static bool read_window(reader *r, const json_t *value)
 {
     return is_empty(value) || read_size(r, value);
@@ -204,6 +221,20 @@ static bool read_flag(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_pairs(reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    r->c.rope_order = json_is_true(value) ? MT_ROPE_PAIRS : MT_ROPE_HALVES;
+    return true;
+}
+
+static bool read_groups(reader *r, const json_t *value)
+{
+    r->grouped = is_word(value, "group_limited_greedy");
+    return r->grouped || is_word(value, "greedy") ||
+           refuse(r, value, "greedy or group_limited_greedy");
+}
+
 static bool read_tied(reader *r, const json_t *value)
 {
     if (!json_is_boolean(value)) return refuse(r, value, "true or false");
@@ -261,6 +292,15 @@ static bool read_ropes(reader *r, const json_t *value)
            refuse(r, value, "one rope_theta for all layers");
 }
 
+/* YaRN's factor of the softmax's scale; finish_latent multiplies by the usual one. */
+static void read_mscale(reader *r, const json_t *value)
+{
+    const double all = json_number_value(json_object_get(value, "mscale_all_dim"));
+    const double factor = json_number_value(json_object_get(value, "factor"));
+    const double m = all != 0 && factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
+    if (m != 1) r->c.attention_scale = m * m;
+}
+
 static bool read_rope(reader *r, const json_t *value)
 {
     const json_t *theta = json_object_get(value, "rope_theta");
@@ -273,6 +313,7 @@ static bool read_rope(reader *r, const json_t *value)
         return refuse_as(MT_ERR_FORMAT, "partial_rotary_factor", part,
                          "; need 1: whole heads are turned here");
     r->c.rope_theta = json_number_value(theta);
+    if (r->c.rope_order) read_mscale(r, value);
     return !type || is_word(type, "default") || note(r);
 }
 
@@ -285,7 +326,11 @@ static bool read_layers(reader *r, const json_t *value)
     return true;
 }
 
-static bool read_noted(reader *r, const json_t *value) { return is_empty(value) || note(r); }
+static bool read_noted(reader *r, const json_t *value)
+{
+    if (r->c.rope_order) read_mscale(r, value);
+    return is_empty(value) || note(r);
+}
 
 /* The row's text begins with the one value that is taken; false stands for anything empty. */
 static bool read_only(reader *r, const json_t *value)
@@ -457,13 +502,13 @@ static bool check_sort(const json_t *root)
         "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
         "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
     const struct hf_family *family = known_family(root);
-    const bool known = family && family->bit & EXPERTS;
+    const bool known = family && family->bit & (EXPERTS | DEEPSEEK);
     for (size_t i = 0; !known && i < sizeof experts / sizeof *experts; i++) {
         const json_t *n = json_object_get(root, experts[i]);
         if (json_number_value(n) > 0)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
-                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe or "
-                             "olmoe");
+                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
+                             "olmoe, deepseek_v2 or deepseek_v3");
     }
     return true;
 }
@@ -520,6 +565,13 @@ static bool finish_local(reader *r, const json_t *root)
     return true;
 }
 
+static void finish_latent(reader *r)
+{
+    if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
+    if (r->c.kv_rank && r->c.attention_scale > 0)
+        r->c.attention_scale /= sqrt((double)r->c.head_dim);
+}
+
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
@@ -531,6 +583,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
     finish_window(&r, root);
+    finish_latent(&r);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;

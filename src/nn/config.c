@@ -26,6 +26,8 @@ const mti_choice mti_linear_forms = {
                         "te-current", "te-mxfp8", "te-blockwise", "te-nvfp4")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
+const mti_choice mti_rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
+const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid")};
 
 #define NAMED(type, name_of, choice)                                                               \
     const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }
@@ -67,7 +69,7 @@ bool mti_feeds(mt_model_kind kind)
 
 bool mti_repeats_heads(const mt_model_config *c)
 {
-    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products;
+    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products || c->kv_rank;
 }
 
 /* ---- fields ---- */

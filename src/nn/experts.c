@@ -4,28 +4,11 @@
  * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
+#include "nn/quantized.h"
 #include "memtape/collectives.h"
 #include "memtape/ops.h"
 
 typedef mti_experts experts;
-
-/* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
- * ---- */
-
-static mt_tensor *router_forward(mt_module *self, mt_tensor *x)
-{
-    return mt_linear(x, mt_module_param(self, "weight"), NULL);
-}
-
-static bool add_router(mt_module *m, mt_device *device, const mt_model_config *c)
-{
-    mt_module *child = mt_module_new("router", router_forward, NULL, NULL);
-    mt_tensor *w =
-        child ? mt_normal(device, c->dtype, MT_SHAPE(c->experts, c->hidden), 0, MTI_INIT_STD)
-              : NULL;
-    return mt_module_add_child(m, "router",
-                               mti_module_complete(child, mt_module_add_param(child, "weight", w)));
-}
 
 /* ---- a product for all experts: rows sorted by expert [n,in] -> [n,out] ---- */
 
@@ -40,55 +23,42 @@ static mt_tensor *product_forward(mt_module *self, mt_tensor *x)
     return mt_grouped_linear(x, mt_module_param(self, "weight"), p->counts);
 }
 
+mt_module *mti_grouped_linear_of(mt_tensor *weight)
+{
+    product *user = weight ? mti_calloc(1, sizeof *user) : NULL;
+    mt_module *m = user ? mt_module_new("grouped_linear", product_forward, user, mti_free) : NULL;
+    if (!m) mt_release(weight);
+    return mti_module_complete(m, m && mt_module_add_param(m, "weight", weight));
+}
+
 static bool add_product(mt_module *m, const char *name, mt_device *device, const mt_model_config *c,
                         int64_t in, int64_t out, double std)
 {
-    product *user = mti_calloc(1, sizeof *user);
-    if (!user) return false;
-    mt_module *child = mt_module_new("grouped_linear", product_forward, user, mti_free);
     return mt_module_add_child(
         m, name,
-        mti_module_complete(
-            child, child && mt_module_add_param(child, "weight",
-                                                mt_normal(device, c->dtype,
-                                                          MT_SHAPE(mti_experts_here(c), out, in), 0,
-                                                          std))));
+        mti_grouped_linear_of(
+            mt_normal(device, c->dtype, MT_SHAPE(mti_experts_here(c), out, in), 0, std)));
+}
+
+/* For m, a product or an adapter in its place, and those below it. */
+static void set_counts(mt_module *m, mt_tensor *counts)
+{
+    mt_module *child;
+    if (mti_module_runs(m, product_forward)) ((product *)mt_module_user(m))->counts = counts;
+    if (mti_is_linear_quantized(m)) mti_linear_quantized_set_counts(m, counts);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) set_counts(child, counts);
 }
 
 static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x, mt_tensor *counts)
 {
-    product *p = mt_module_user(mt_module_child(self, name));
-    p->counts = counts;
+    mt_module *m = mt_module_child(self, name);
+    set_counts(m, counts);
     mt_tensor *y = mt_forward_child(self, name, x);
-    p->counts = NULL;
+    set_counts(m, NULL);
     return y;
 }
 
 /* ---- the mixture ---- */
-
-/* *x divided by its rows' sums */
-static bool divide_by_sum(mt_tensor **x)
-{
-    mt_tensor *sum = mt_sum(*x, 1, (const int[]){-1}, true);
-    mt_set(x, sum ? mt_div(*x, sum) : NULL);
-    mt_release(sum);
-    return *x != NULL;
-}
-
-/* x [t,d] -> *weights [t,k], in x's dtype, and *index [t,k], i64. The softmax is made in f32. */
-static bool route(mt_module *self, mt_tensor *x, mt_tensor **weights, mt_tensor **index)
-{
-    const experts *e = mt_module_user(self);
-    mt_tensor *p = mt_forward_child(self, "router", x);
-    const mt_dtype dtype = p ? mt_dtype_of(p) : MT_F32;
-    *weights = *index = NULL;
-    if (p && mt_dtype_size(dtype) == 2) mt_set(&p, mt_cast(p, MT_F32));
-    mt_set(&p, mt_softmax(p, 1, false));
-    bool ok = p && mt_topk(p, e->k, weights, index) == MT_OK;
-    mt_release(p);
-    return ok && (!e->norm || divide_by_sum(weights)) &&
-           mt_set(weights, mt_cast(*weights, dtype)) == MT_OK;
-}
 
 /* Rows h [n,d], taken over, sorted by expert, through their experts. */
 static mt_tensor *run_experts(mt_module *self, mt_tensor *h, mt_tensor *counts)
@@ -149,7 +119,8 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
     mt_groups groups = {0};
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
-    if (rows && route(self, rows, &weights, &index)) y = mt_dispatch(rows, index, e->n, &groups);
+    if (rows && mti_choose_experts(self, rows, &weights, &index))
+        y = mt_dispatch(rows, index, e->n, &groups);
     mt_release(rows), mt_release(index);
     if (y) y = run_among_ranks(self, y, groups.counts);
     if (y) y = combine(y, weights, &groups);
@@ -157,6 +128,10 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
     mt_groups_release(&groups);
     mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
     if (y) y = sum_parts(e, y);
+    if (y && mt_module_child(self, "shared")) {
+        MT_AUTO mt_tensor *shared = mt_forward_child(self, "shared", x);
+        mt_set(&y, shared ? mt_add(y, shared) : NULL);
+    }
     mt_set(&y, mt_forward_child(self, "drop", y));
     return y;
 }
@@ -166,17 +141,26 @@ mti_experts *mti_experts_of(const mt_module *m)
     return mti_module_runs(m, experts_forward) ? mt_module_user(m) : NULL;
 }
 
+/* The experts that every token meets are one MLP, as wide as all of them. */
+static bool add_shared(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_model_config own = *c;
+    own.dense_ffn = c->shared_experts * c->ffn;
+    mti_make_dense(&own);
+    own.dropout = 0; /* their sum has it */
+    return mt_module_add_child(m, "shared", mt_mlp_new(device, &own)) != NULL;
+}
+
 mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
 {
     const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (experts){
-        .n = c->experts, .k = c->experts_per_token, .norm = c->norm_topk, .swiglu = c->ops.swiglu};
+    *user = (experts){.n = c->experts, .swiglu = c->ops.swiglu};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
-        m, m && add_router(m, device, c) &&
+        m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
                add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
                add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
-               mti_add_dropout(m, c));
+               (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
 }

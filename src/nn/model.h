@@ -18,7 +18,7 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms;
+    mti_linear_forms, mti_rope_orders, mti_routers;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -41,21 +41,29 @@ typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
     MTI_PRODUCT_KV,             /* keys, or values */
+    MTI_PRODUCT_Q_A,            /* d -> q_rank */
+    MTI_PRODUCT_Q_B,            /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,           /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,           /* kv_rank -> keys, without their turned part, and values */
     MTI_PRODUCT_PROJ,           /* heads -> d */
     MTI_PRODUCT_WIDEN,          /* d -> f */
     MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
     MTI_PRODUCT_DOWN,           /* f -> d */
     MTI_PRODUCT_ROUTER,         /* d -> experts */
     MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
-    MTI_PRODUCT_EXPERT_DOWN
+    MTI_PRODUCT_EXPERT_DOWN,
+    MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
+    MTI_PRODUCT_SHARED_DOWN
 } mti_product;
-#define MTI_PRODUCTS 7
+#define MTI_PRODUCTS 12
 /* Returns how many. */
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 /* Whether `ops` keeps the ith: those of experts are made again. */
 bool mti_product_is_kept(const mti_product *products, int i);
 /* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* What KV_B makes for a token. */
+int64_t mti_latent_width(const mt_model_config *c);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
 uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
 /* Elements of the parameters of one layer, or of a part of a model. */
@@ -118,8 +126,7 @@ mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_con
 mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
-    int64_t n, k; /* of all ranks; of which each token goes through k */
-    bool norm;    /* a token's weights add up to 1 */
+    int64_t n; /* of all ranks */
     mt_op_form swiglu;
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
@@ -129,6 +136,10 @@ typedef struct mti_experts {
 mti_experts *mti_experts_of(const mt_module *m);
 /* How many this rank has. */
 int64_t mti_experts_here(const mt_model_config *c);
+/* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
+ * each row meets, and *weights [t,k]. Scores are made in f32. */
+mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
+bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
@@ -169,6 +180,9 @@ void mti_rope_tables_free(mti_rope_tables *tables);
 /* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
 bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
                       mt_tensor **x);
+/* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
+ * cosines and sines in f32, [1,1,s,h]. */
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
@@ -207,7 +221,10 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                          const mti_each_layer *each);
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
-/* The configuration of layer i: layers differ in their angles. */
+/* The configuration of a layer without experts. */
+void mti_make_dense(mt_model_config *c);
+/* The configuration of layer i: layers differ in their angles, and the first may have no experts.
+ */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
@@ -249,6 +266,8 @@ typedef struct mti_heads {
     mt_op_precision softmax;
     mt_kv_groups kv_groups;
     mt_op_form rope;
+    mt_rope_order rope_order;
+    int64_t kv_rank, rope_dim, value_dim; /* latent.c */
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
@@ -261,5 +280,14 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+mt_module *mti_heads_new(const mt_model_config *c);
+/* [b,s,n h] -> [b,n,s,h], a view */
+mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
+/* *x [b,n,s,h] turned by its positions. */
+bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
+/* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
+mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
+/* latent.c: an attention whose keys and values come from a latent; c is resolved. */
+mt_module *mti_latent_new(mt_device *device, const mt_model_config *c);
 
 #endif

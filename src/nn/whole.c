@@ -17,10 +17,19 @@ static const char *layer_name(char name[LAYER_NAME], int64_t i)
     return name;
 }
 
+void mti_make_dense(mt_model_config *c)
+{
+    c->ffn = c->dense_ffn;
+    c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
+    c->expert_groups = c->expert_topk_groups = 0;
+    c->norm_topk = false;
+}
+
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
 {
     mt_model_config own = *c;
     if (c->local_theta > 0 && (i + 1) % c->local_period) own.rope_theta = c->local_theta;
+    if (i < c->dense_layers) mti_make_dense(&own);
     return own;
 }
 

@@ -1,6 +1,6 @@
 /* attention.c: softmax(scale q k^T) v, by blocks (flash) or as a composition of ops (math).
  *
- * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
+ * flash: q [b,a,s,d], k [b,a_kv,t,d], v [b,a_kv,t,e] -> out [b,a,s,e], laid out as [b,s,a,e].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
  * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
 #include <limits.h>
@@ -10,12 +10,14 @@
 static bool check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v)
 {
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
-    bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
+    mti_view like_v = *k; /* but for the width */
+    like_v.shape[3] = v->rank == 4 ? v->shape[3] : 0;
+    bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(&like_v, v) &&
                 q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] &&
                 (k->shape[1] ? q->shape[1] % k->shape[1] : mti_view_count(q)) == 0;
     return fits || mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d] "
-                                 "twice, a a multiple of a_kv",
+                                 "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d], "
+                                 "[b,a_kv,t,e], a a multiple of a_kv",
                                  caller, mti_shape_text(tq, q->rank, q->shape),
                                  mti_shape_text(tk, k->rank, k->shape),
                                  mti_shape_text(tv, v->rank, v->shape));
@@ -50,7 +52,8 @@ static bool flash_shape(mti_call *c)
     c->aux_always[1] = c->aux_always[2] = draws;
     const mti_view weights = weights_of(q, k);
     if (draws) c->n_draws = mti_draws_of(&c->params->attention.part, &weights);
-    if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
+    const int64_t out[4] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
+    if (!mti_out_set(c, 0, q->dtype, 4, out) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
     c->out_spec[0] = mti_heads_inside(&c->out_spec[0]);
@@ -86,11 +89,12 @@ static bool attention_of(mti_call *c, mti_attention *a, inputs *in, const mti_vi
     return fit_rows(c, q, &in->q) && fit_rows(c, k, &in->k) && fit_rows(c, v, &in->v);
 }
 
-/* Counts matrix products of 2 s t d FLOPs per head and batch, masked blocks included. */
-static void count_products(mti_call *c, const mti_attention *a, uint64_t products)
+/* Counts matrix products of 2 s t d FLOPs per head and batch, and of 2 s t e, masked blocks
+ * included. */
+static void count_products(mti_call *c, const mti_attention *a, uint64_t of_k, uint64_t of_v)
 {
-    uint64_t n = (uint64_t)mti_view_count(a->q) * (uint64_t)a->k->shape[2];
-    mti_count_flops(c, 2 * n * products);
+    uint64_t n = (uint64_t)mti_view_count(a->q) * of_k + (uint64_t)mti_view_count(a->o) * of_v;
+    mti_count_flops(c, 2 * n * (uint64_t)a->k->shape[2]);
 }
 
 /* ---- runs of the batch whose random numbers lie side by side; one, unless this is a part ---- */
@@ -174,7 +178,7 @@ static bool flash_forward(mti_call *c)
     if (!attention_of(c, &a, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
     a.o = mti_out(c, 0), a.lse = mti_aux(c, 0);
     a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2);
-    count_products(c, &a, 2);
+    count_products(c, &a, 1, 1);
     if (a.k->shape[1] == 0) return true; /* no heads: nothing to write */
     void *scratch;
     size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
@@ -204,7 +208,7 @@ static bool flash_backward(mti_call *c)
     const mti_view *d[3];
     for (int i = 0; i < 3; i++)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
-    count_products(c, &a, 5); /* the weights again, dp, dq, dk, dv */
+    count_products(c, &a, 3, 2); /* the weights again, dq, dk; dp, dv */
     if (a.k->shape[1] == 0) return true;
     void *scratch;
     size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
@@ -277,7 +281,7 @@ static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v,
     mt_tensor *gq = in_groups(q, groups), *gk = in_groups(k, groups), *gv = in_groups(v, groups);
     mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, o) : NULL;
     mt_release(gq), mt_release(gk), mt_release(gv);
-    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], s[3])));
+    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], v->view.shape[3])));
     return y;
 }
 

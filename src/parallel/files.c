@@ -42,7 +42,7 @@ static range piece_of(const owned *p)
 static bool is_piece(const owned *p, bool state)
 {
     const mt_parallel *h = &p->share->parallel;
-    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3);
+    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3) && !mti_is_buffer(p->t);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */

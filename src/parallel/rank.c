@@ -163,7 +163,9 @@ static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
     if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
     e->ranks = mti_expert_group(parallel), e->sharing = mti_tensor_group(parallel);
     e->sequence = parallel->sequence;
-    return mti_enter_ranks(mlp, parallel);
+    mt_module *shared = mt_module_child(mlp, "shared");
+    return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
+           mti_enter_ranks(mlp, parallel);
 }
 
 /* path: of the block in the model; "": it is the model. */
@@ -323,12 +325,13 @@ static bool check_adapters(mt_device *device, const mt_parallel *h, const mt_lor
                              "rank: adapters with dropout %g among several ranks on %s: their "
                              "masks would not be those of one process; need dropout 0, or meta",
                              lora->dropout, mt_device_kind(device));
-    return lora->base == MT_LORA_KEEP || h->tensor == 1 ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "rank: weights in 4 bits among %lld tensor ranks on %s: a part of a "
-                         "matrix has other blocks than the whole, and so other codes; need tensor "
-                         "1, weights that are not quantised, or meta",
-                         (long long)h->tensor, mt_device_kind(device));
+    return lora->base == MT_LORA_KEEP || (h->tensor == 1 && h->expert == 1) ||
+           mti_fail_bool(
+               MT_ERR_UNSUPPORTED,
+               "rank: weights in 4 bits among %lld tensor ranks, %lld expert ranks on %s: a "
+               "part of a matrix has other blocks than the whole, and so other codes; "
+               "need tensor 1, expert 1, weights that are not quantised, or meta",
+               (long long)h->tensor, (long long)h->expert, mt_device_kind(device));
 }
 
 /* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
@@ -356,6 +359,10 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
 
 static bool check_shards_fit(bool shards, const mt_lora_options *lora)
 {
+    if (shards && lora && lora->on_weights)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: adapters on weights, of which zero 3 leaves a rank shards; "
+                             "need adapters on products, or zero 0 to 2");
     return !shards || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "

@@ -166,6 +166,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
+    if (c->kv_rank && h->tensor > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: tensor is %" PRId64 ", and the config's attention has "
+                             "latents, which all heads read; need tensor 1",
+                             h->tensor);
     if (h->expert > 1 && !c->experts)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: expert is %" PRId64 ", and the config has no experts; need "
@@ -180,7 +185,8 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              parts, layers_of(c));
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
-           divides("tensor", h->tensor, "ffn", c->ffn);
+           divides("tensor", h->tensor, "ffn", c->ffn) &&
+           divides("tensor", h->tensor, "dense_ffn", c->dense_ffn);
 }
 
 static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
@@ -269,6 +275,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     s->local.heads /= t;
     s->local.kv_heads /= t;
     s->local.ffn /= t;
+    s->local.dense_ffn /= t;
     s->local.vocab /= t;
     if (h->expert > 1) s->local.expert_ranks = h->expert;
     return true;

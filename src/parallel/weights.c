@@ -92,9 +92,10 @@ static const char *const by_rows[] = {"qkv", "q",       "k",       "v",
                                       NULL};
 static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 
-/* Norms of queries and keys see this rank's heads, a router what this rank adds to each weight;
- * what lies between a layer's products sees, with sequence parallelism, this rank's piece of the
- * sequence. So does B beside columns. A beside rows has its gradient through this rank's rows of B.
+/* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
+ * weighs, and so does B beside the columns of experts; what lies between a layer's products sees,
+ * with sequence parallelism, this rank's piece of the sequence. So does B beside columns. A beside
+ * rows has its gradient through this rank's rows of B.
  */
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
@@ -103,6 +104,7 @@ bool mti_is_partial(const mt_parallel *h, const char *path)
                                           "ln_f", "wpe",  "tte",  "dense",    NULL};
     if (h->tensor == 1) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
+    if (is_b(path) && is_called(path, "experts_down")) return true;
     bool after_sum = (is_bias(path) || is_b(path)) && is_one_of(path, by_columns);
     return is_one_of(path, heads) || (h->sequence && (is_one_of(path, between) || after_sum));
 }
@@ -328,7 +330,7 @@ static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s
     if (!all) return mti_fail_null(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
     if (d->uniform) {
         d->offset += counters_before(&w->plain, NULL) + counters_of_adapters(&w->adapted, all);
-        d->width = 1 / sqrt((double)mt_shape(all->tensor)[1]);
+        d->width = 1 / sqrt((double)mt_shape(all->tensor)[mt_rank(all->tensor) - 1]);
     } else {
         d->offset += counters_before(&w->plain, all);
         d->width = std_of(s, path);

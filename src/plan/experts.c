@@ -4,8 +4,18 @@
 void mti_keep_experts(builder *b, nature input)
 {
     const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
-    mti_keep(b, BSH, input, "input of the router's product");
+    const bool wide = b->c->wide_router && b->e == 2;
+    if (wide) {
+        mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
+        mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
+                        mti_statistic_size(b));
+    }
+    if (!wide || b->c->shared_experts)
+        mti_keep(b, BSH, input,
+                 wide ? "input of the shared experts" : "input of the router's product");
     mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
+    if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
+        mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
         mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
         mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
@@ -26,5 +36,11 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
     mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
     mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
+    if (b->c->shared_experts) {
+        mti_keep_several(b, 2, BSX, FLOATS, "shared experts: gate, and up");
+        if (b->c->ops.swiglu == MT_OP_UNFUSED)
+            mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");
+        mti_keep(b, BSX, FLOATS, "shared experts: silu(gate) up, for their last product");
+    }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the experts");
 }

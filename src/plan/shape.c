@@ -56,6 +56,26 @@ static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
     return (others > 0) + (others < to - from);
 }
 
+/* How many of layers from .. to - 1 have no experts, of a whole model whose others do. */
+static int64_t dense_of(const mt_model_config *c, int64_t from, int64_t to)
+{
+    const int64_t end = c->dense_layers < to ? c->dense_layers : to;
+    return mti_is_whole(c->kind) && end > from ? end - from : 0;
+}
+
+int64_t mti_dims_dense(const mti_dims *s)
+{
+    return s->rank ? s->rank->dense : dense_of(&s->config, 0, s->config.layers);
+}
+
+int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
+{
+    const int64_t dense = mti_dims_dense(s);
+    mti_dims without = *s;
+    mti_make_dense(&without.config);
+    return (mti_dims_layers(s) - dense) * fn(s) + (dense ? dense * fn(&without) : 0);
+}
+
 int64_t mti_dims_thetas(const mti_dims *s)
 {
     return s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers);
@@ -84,6 +104,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
         r->last += share.last;
         r->fewer += share.to - share.from < r->part_layers;
         r->thetas += thetas_of(config, share.from, share.to);
+        r->dense += dense_of(config, share.from, share.to);
     }
     s->rank = r;
     s->seq /= r->context;
@@ -156,6 +177,8 @@ static mti_dims textbook(const mti_dims *s)
     c->mlp = MT_MLP_PLAIN;
     c->experts = c->experts_per_token = 0;
     c->norm_topk = false;
+    c->dense_layers = c->shared_experts = 0;
+    c->kv_rank = 0;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
     c->has_out_act = false;
@@ -187,6 +210,11 @@ static void take_experts(mti_dims *at, const mti_dims *to)
     at->config.experts_per_token = to->config.experts_per_token;
     at->config.norm_topk = to->config.norm_topk;
 }
+static void take_latent(mti_dims *at, const mti_dims *to)
+{
+    at->config.kv_rank = to->config.kv_rank;
+    at->config.ops.kv_groups = MT_KV_SHARED;
+}
 static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
@@ -203,6 +231,8 @@ static const struct choice {
     {"an MLP that is not 4h wide", {"ffn"}},
     {"swiglu: a gate beside the MLP's first product", {NULL}, take_swiglu},
     {"experts: MLPs of which each token takes some, and a router", {NULL}, take_experts},
+    {"shared experts, which every token meets", {"shared_experts"}},
+    {"first layers without experts", {"dense_layers"}},
     {"an activation other than GELU: one that knows its slope by its output shares it",
      {"act", "inplace"}},
     {"a gate whose activation and product are an op each", {"mlp"}},
@@ -214,6 +244,7 @@ static const struct choice {
     {"rotary positions: q, k and v apart", {"rope_theta"}},
     {"one product for q, k and v, of which only v is used again", {"joint_products"}},
     {"norms of q and k", {"qk_norm"}},
+    {"latent attention: products of latents, which are kept, and their norms", {NULL}, take_latent},
     {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
     {"soft capping of the scores: their tanh", {"attention_cap"}},
     {"no dropout: no masks, and no weights that it changed", {"dropout"}},

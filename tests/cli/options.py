@@ -33,7 +33,7 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
+    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
     "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
@@ -60,6 +60,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "ep": [*ON_META, "--dp", 4], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
            "f32-adapters": ["--lora-rank", 3, "--dtype", "bf16"],
+           "lora-on-weights": ["--lora-rank", 3],
            "qlora": ["--lora-rank", 3], "qlora-double": ["--lora-rank", 3, "--qlora"],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
@@ -91,6 +92,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED, ("train", "lora-dropout"): ADAPTED,
               ("train", "f32-adapters"): ["--from", "narrow.safetensors", "--lora-rank", 3],
+              ("train", "lora-on-weights"): ["--from", "mixture.safetensors", "--lora-rank", 3],
               ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # There are launches to capture only on a GPU, or on its simulator.
@@ -106,6 +108,7 @@ EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
 GPT = ["gpt", *SMALL, "-l", 4]
 LLAMA = ["llama", *SMALL, "-l", 2]
+MIXTURE = ["moe-tiny", *SMALL, "-l", 2]
 GPUS = ["--gpus", 4, "--gpu", "h100"]
 FIT = ["gpt", "-b", 4, "-s", 16, "-d", 16, "-a", 4, "-l", 4, *GPUS]
 SERVE = ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 4, "--gpu", "h100", "--capacity", "9MiB"]
@@ -130,6 +133,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")}, ("compare", "gpu"): ["measured.log", *GPT],
+           **{(verb, "lora-on-weights"): of(verb, MIXTURE) for verb in LOOKING}, ("fit", "lora-on-weights"): [*MIXTURE, *GPUS],
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -182,6 +186,7 @@ def prepare():
     equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
     make("model.safetensors")
     make("narrow.safetensors", "--dtype", "bf16")
+    make("mixture.safetensors", "--preset", "moe-tiny")
     make("other.safetensors", "--seed", 5)
     make("half.safetensors", "--steps", 2, "--warmup", 1)
     make("half2.safetensors", "--steps", 2, "--warmup", 1, "--seed", 5)

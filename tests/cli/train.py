@@ -109,6 +109,27 @@ def exact_memory_options_change_no_loss():
         equal(losses(first.stdout), losses(other.stdout), f"losses with {inexact} and --checkpoint given later")
 
 
+def mixtures_train_with_every_option():
+    """A mixture of experts: exact options change no loss, runs resume bit for bit whatever is spent less on."""
+    mixture = ["--data", TEXT, "--preset", "moe-tiny", "--steps", 20, "-b", 4, "-s", 16, "-d", 32, "-a", 2, "--ffn", 16,
+               "--seed", 7, "--accumulate", 2, "--clip", 0.5, "--lr", 0.01, "--min-lr", 0.01, "--warmup", 1]
+    plain, name = losses(run("train", *mixture).stdout), path("mixture.safetensors")
+    equal(len(plain), 20, "a line for each step")
+    check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")
+    exact = [["--checkpoint", "full", "--offload", "cpu"], ["--checkpoint", "ops"], ["--checkpoint", "selective"],
+             ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"]]
+    inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
+               ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
+               ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"]]
+    for options in [*exact, *inexact]:
+        whole = run("train", *mixture, *options)
+        equal(losses(whole.stdout) == plain, options in exact, f"losses with {options}: {whole.stderr}")
+        run("train", *mixture, *options, "--steps", 10, "--save", name)
+        second = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
+        equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
+              f"losses with {options} after resuming: {second.stderr}")
+
+
 def loss_scale_is_resumed():
     name = path("scaled.safetensors")
     scaled = [*SMALL, "--dtype", "f16", "--master-weights", "--loss-scale"]
@@ -358,6 +379,7 @@ def llama_learns_and_writes():
 make_text()
 resumed_run_continues_bit_for_bit()
 exact_memory_options_change_no_loss()
+mixtures_train_with_every_option()
 loss_scale_is_resumed()
 adapters_are_trained_saved_resumed_and_used()
 learns_something()

@@ -95,6 +95,28 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
     }
 }
 
+static void adapters_of_divided_experts_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_lora_options ways[] = {{.rank = 3}, {.rank = 3, .on_weights = true}};
+    static const mt_parallel splits[] = {{.data = 2, .expert = 2},
+                                         {.data = 4, .expert = 2, .zero = 2},
+                                         {.tensor = 2},
+                                         {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
+                                         {.tensor = 2, .data = 4, .expert = 2, .zero = 3}};
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(splits); i++)
+        for (size_t k = 0; k < N(ways); k++) {
+            mtt_training alone = {
+                .config = &mixture, .lora = &ways[k], .parallel = splits[i], .max_norm = MAX_NORM};
+            mtt_training t = alone;
+            if (ways[k].on_weights && splits[i].zero == 3) continue; /* refused */
+            mtt_train_alone(&alone);
+            mtt_train(&t);
+            mtt_show("adapters", &splits[i], mtt_difference(&alone, &t), "one process");
+            assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        }
+}
+
 /* ---- weights ---- */
 
 static const double *values_of(const mt_named_tensor *list, size_t n, const char *name,
@@ -356,6 +378,7 @@ int main(void)
         cmocka_unit_test(rows_go_to_their_experts_and_back),
         cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
         cmocka_unit_test(divided_experts_follow_one_process),
+        cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
         cmocka_unit_test(indivisible_experts_are_refused_by_name),

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +27,9 @@ except ImportError as error:
     sys.exit(77)
 
 import memtape
-from harness import MODEL_TOLERANCE, SavedTensors, Tally, far
-from published import theirs_for
-from transformers_draw import EXPERTS, MASKED, ROTARY, draw
+from harness import MODEL_TOLERANCE, SavedTensors, Tally, address, far
+from published import is_buffer, theirs_for
+from transformers_draw import EXPERTS, LATENT, MASKED, ROTARY, draw
 from transformers_page import DIFFERENCES, document
 
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -71,6 +72,8 @@ class Case:
 
 
 EIGHT = {"d": 64, "layers": 2, "heads": 4, "kv": 2, "f": 48, "v": 256, "experts": 8, "k": 2}
+DEEP = EIGHT | {"kv": 4, "width": 24, "value": 16, "rope": 8, "rank": 32, "q_rank": 40, "shared": 1, "groups": 4, "met": 2,
+                "dense": 1, "dense_f": 112}
 ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
 DOCUMENTED = ("gpt2", *ROTARY, "bert")
 
@@ -92,6 +95,14 @@ def cases():
         yield Case(family, "sdpa", "f32", sizes=EIGHT, amp=True)
         yield Case(family, "sdpa", "f32", 1, 9, ODD | {"experts": 1, "k": 1})
         yield Case(family, "eager", "f32", 3, 17, ODD | {"experts": 5, "k": 3})
+    for family in LATENT:
+        even = DEEP | {"value": 24}
+        yield Case(family, "sdpa", "f32", sizes=even, checkpoint=True)
+        yield Case(family, "sdpa", "bf16", sizes=even)
+        yield Case(family, "sdpa", "f32", sizes=even, amp=True)
+        yield Case(family, "sdpa", "f32", 1, 9, ODD | DEEP | {"experts": 4, "groups": 1, "met": 1, "k": 2, "value": 24})
+        yield Case(family, "eager", "f32", 3, 17, DEEP | {"q_rank": None, "shared": 2, "layers": 3})
+        yield Case(family, "eager", "bf16", sizes=DEEP)
     for attention in ("sdpa", "eager"):
         yield Case("llama", attention, "bf16", 1, 33, ODD | {"kv": 6})
         yield Case("llama", attention, "f32", 2, 9, ODD, {"tie_word_embeddings": True})
@@ -107,7 +118,8 @@ CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralCon
            "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
            "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
            "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
-           "olmoe": transformers.OlmoeConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
+           "olmoe": transformers.OlmoeConfig, "deepseek_v2": transformers.DeepseekV2Config,
+           "deepseek_v3": transformers.DeepseekV3Config, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
            "xlm-roberta": transformers.XLMRobertaConfig}
 
 
@@ -129,6 +141,12 @@ def their_config(case):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
     if case.family in EXPERTS:
         c |= {"num_experts_per_tok": z["k"], "num_local_experts": z["experts"]}
+    if case.family in LATENT:
+        c |= {"num_experts_per_tok": z["k"], "n_routed_experts": z["experts"], "n_shared_experts": z["shared"],
+              "moe_intermediate_size": z["f"], "intermediate_size": z["dense_f"], "first_k_dense_replace": z["dense"],
+              "n_group": z["groups"], "topk_group": z["met"], "kv_lora_rank": z["rank"], "q_lora_rank": z["q_rank"],
+              "qk_nope_head_dim": z["width"] - z["rope"], "qk_rope_head_dim": z["rope"], "v_head_dim": z["value"],
+              "topk_method": "group_limited_greedy" if case.family == "deepseek_v2" else "noaux_tc"}
     if case.family == "qwen3_moe":
         c |= {"moe_intermediate_size": z["f"], "norm_topk_prob": True}
     if case.family == "gemma3_text":
@@ -159,12 +177,20 @@ class Storage:
     saver: str  # Transformers: the node that made the tensor; memtape: the op that keeps it, and as what
 
 
+class Held:
+    """A tensor as a node has it: gone with the node, as of a choice for whose gradient nothing asks."""
+
+    def __init__(self, t):
+        self.t = t
+
+
 class TheirStorages(SavedTensors):
-    """Also describes each storage, by its first saver. Buffers are left out, as parameters are."""
+    """Also describes each storage that is kept in the end, by its first saver. Buffers are left out, as parameters are."""
 
     def __init__(self, model):
         super().__init__([*model.parameters(), *model.buffers()])
-        self.list, self.path, self.handles = [], [], []
+        self.list, self.path, self.handles, self.holders = [], [], [], {}
+        self.unpack_hook = lambda held: held.t
         for name, module in model.named_modules():
             self.handles.append(module.register_forward_pre_hook(
                 lambda m, args, name=name: self.path.append(name)))
@@ -181,11 +207,15 @@ class TheirStorages(SavedTensors):
                                      str(t.dtype).removeprefix("torch."),
                                      self.path[-1] if self.path else "loss",
                                      type(t.grad_fn).__name__ if t.grad_fn is not None else "-"))
-        return t
+        held = Held(t)
+        self.holders.setdefault(address(t), []).append(weakref.ref(held))
+        return held
 
     def __exit__(self, *error):
         for handle in self.handles:
             handle.remove()
+        alive = [any(held() for held in self.holders[a]) for a in self.kept]
+        self.list = [s for s, is_alive in zip(self.list, alive) if is_alive]
         return super().__exit__(*error)
 
 
@@ -266,7 +296,7 @@ def of_attention(case):
     if not case.causal or case.family == "gpt2" and case.attention == "eager" and copied:
         yield "apart", layers * [3 * q * e], 3 * layers * [q * e]
     e = 2 if case.amp else e
-    if case.family == "phi3" and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
+    if case.family in ("phi3", *LATENT) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
         yield "merged by a copy", [], layers * [q * e]
     windows = window_layers(case)
     if windows:
@@ -283,6 +313,16 @@ def of_attention(case):
         yield "mixed factors", layers * [4 * q, 4 * k], layers * [2 * q, 2 * k]
     if case.family in ("qwen3_moe", "olmoe") and case.amp:
         yield "mixed factors", layers * [4 * tokens * z["k"]], layers * [2 * tokens * z["k"]]
+    with_experts = layers - min(layers, z.get("dense", 0))
+    if case.family in LATENT and case.amp:
+        rows = [tokens * n for n in (z["q_rank"] or 0, z["rank"]) if n]
+        yield "mixed factors", layers * [4 * n for n in rows], layers * [2 * n for n in rows]
+    if case.family == "deepseek_v3" and case.amp and with_experts:
+        rows = [tokens * z["k"]] * (1 + case.more.get("norm_topk_prob", True))
+        rows += [tokens] * case.more.get("norm_topk_prob", True)
+        yield "mixed factors", with_experts * [4 * n for n in rows], with_experts * [2 * n for n in rows]
+    if case.family in LATENT and case.dtype != "f32" and with_experts:
+        yield "wide weights of experts", with_experts * [2 * tokens * z["k"]], with_experts * [4 * tokens * z["k"]]
     if case.family == "mixtral" and case.dtype != "f32":
         yield "wide weights of experts", layers * [2 * tokens * z["k"]], layers * [4 * tokens * z["k"]]
 
@@ -337,7 +377,7 @@ def value_faults(library, case, model, loss, profile):
                          attention=profile["model"]["attention"], **ops)
     parameters = dict(model.named_parameters())
     for name, p in mine.parameters.items():
-        data = theirs_for(case.family, name, parameters).detach().contiguous().view(torch.uint8).numpy()
+        data = theirs_for(case.family, name, parameters | dict(model.named_buffers())).detach().contiguous().view(torch.uint8).numpy()
         library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
     ids, labels = draw_tokens(case)
     if case.causal:  # Transformers shifts the labels within the loss
@@ -350,6 +390,8 @@ def value_faults(library, case, model, loss, profile):
     ours.backward(library.tensor(torch.ones(())))
     gradients = {name: p.grad for name, p in parameters.items()}
     for name, p in mine.parameters.items():
+        if is_buffer(name):
+            continue
         fault = far(p.grad and p.grad.torch(), theirs_for(case.family, name, gradients), tolerance)
         if fault:
             yield f"gradient of {name}: {fault}"
@@ -414,7 +456,8 @@ def run_drawn(program, case):
 def compare(library, program, tally, figures):
     used = set()
     for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS)),
-                 *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15))]:
+                 *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15)),
+                 *(Case(**draw(seed, LATENT)) for seed in range(100 if LONG else 10))]:
         try:
             faults = list(run_drawn(program, case) if case.seed is not None
                           else run_case(library, program, case, figures))

@@ -265,6 +265,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
     mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
     mti_field_bool(f, "f32_adapters", o->f32_adapters);
+    mti_field_bool(f, "lora_on_weights", o->lora_on_weights);
     mti_field_bool(f, "qlora", o->qlora);
     mti_field_bool(f, "qlora_double", o->qlora_double);
 }

@@ -13,7 +13,7 @@ typedef struct mti_attn {
     const mti_attention *call;
     const mti_view *d_o, *dq, *dk, *dv; /* backward only */
     mt_dtype dtype;
-    int64_t b, a, a_kv, s, t, d;
+    int64_t b, a, a_kv, s, t, d, e; /* e: the width of v */
     int64_t block_q, block_k; /* functions of the shapes alone */
     int64_t q_blocks;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */

@@ -23,7 +23,7 @@ struct mti_attn_args {
     void *delta;                               /* [b,a,s], the dtype of lse: rowsum(do * o) */
     float *dq_sums;                            /* attention_backward.cu */
     unsigned *turns;
-    int64_t b, a, a_kv, s, t, d;
+    int64_t b, a, a_kv, s, t, d, e; /* e: the width of v */
     double scale;
     bool causal;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
