@@ -120,6 +120,16 @@ typedef enum mt_linear_form {
     MT_LINEAR_TE_NVFP4,       /* of 16, in 4 bits */
     MT_LINEAR_FORM_COUNT
 } mt_linear_form;
+/* In which order the experts of a mixture run, and so what is kept: docs/recipes.md. */
+typedef enum mt_expert_form {
+    MT_EXPERTS_GROUPED,           /* rows sorted by expert, as Transformers' grouped_mm does */
+    MT_EXPERTS_LOOP,              /* an expert after the other, as its "eager" does */
+    MT_EXPERTS_TORCHTITAN,        /* sorted rows, their outputs weighted in f32 */
+    MT_EXPERTS_TORCHTITAN_BEFORE, /* sorted rows, weighted in f32 before the experts: another
+                                     function, that of torchtitan's score_before_experts */
+    MT_EXPERTS_MEGATRON,          /* sorted rows, weighted in the activation */
+    MT_EXPERTS_FORM_COUNT
+} mt_expert_form;
 /* These choices, for a model. */
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
@@ -135,6 +145,7 @@ typedef struct mt_op_choices {
                                 logit_cap */
     mt_linear_form linear;   /* of layers, not of heads */
     mt_window_mask window_mask; /* llama with flash attention and a window */
+    mt_expert_form expert_form;
 } mt_op_choices;
 
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a

@@ -54,14 +54,6 @@ int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_
     return experts ? c->experts : 1;
 }
 
-void mti_make_dense(mt_model_config *c)
-{
-    c->ffn = c->dense_ffn;
-    c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
-    c->expert_groups = c->expert_topk_groups = 0;
-    c->norm_topk = false;
-}
-
 static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
 {
     const bool down = product == MTI_PRODUCT_DOWN || product == MTI_PRODUCT_EXPERT_DOWN;

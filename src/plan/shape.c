@@ -264,6 +264,7 @@ static const struct choice {
     {"unfused RMS norms: their input in f32, and the normalised rows", {"rms_norm"}},
     {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
     {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
+    {"experts in another order of ops", {"expert_form"}},
     {"keys and values repeated for each head", {"kv_groups"}},
     {"masks of windows, and what they have repeated", {"window_mask"}},
     {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},

@@ -127,6 +127,7 @@ THEIRS = {
     "gather": lambda x, index, dim: x.gather(dim, index),
     "dispatch": lambda x, index, groups: x.flatten(0, -2)[index.flatten().sort(stable=True)[1] // index.shape[-1]],
     "grouped_linear": grouped_linear,
+    "combine": lambda x, index, rows: x.new_zeros(rows, x.shape[1]).scatter_add(0, index[:, None].expand_as(x), x),
     "topk": lambda x, k: x.topk(k)[0],
     # With one rank, where all collectives are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),

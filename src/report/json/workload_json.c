@@ -50,6 +50,8 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     uint64_t active = 0;
     if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
+    if (mti_field_there(f, c->experts))
+        mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
     const struct {
         const char *name;

@@ -44,6 +44,8 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->kv_groups) add(l, ", keys and values repeated");
     if (ops->window_mask) add(l, ", masks of windows kept");
     add(l, "%s", losses[ops->loss]);
+    if (ops->expert_form)
+        add(l, ", experts as %s", mti_choice_name(&mti_expert_forms, (int)ops->expert_form));
     if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
 }
 
