@@ -5,13 +5,10 @@
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
 #include "nn/quantized.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
-typedef struct experts {
-    int64_t n;
-    mt_op_form swiglu;
-    mti_expert_call call;
-} experts;
+typedef mti_experts experts;
 
 /* ---- a product for all experts: rows sorted by expert [n,in] -> [n,out] ---- */
 
@@ -45,7 +42,8 @@ static bool add_product(mt_module *m, const char *name, mt_device *device, const
 {
     return mt_module_add_child(
         m, name,
-        mti_grouped_linear_of(mt_normal(device, c->dtype, MT_SHAPE(c->experts, out, in), 0, std)));
+        mti_grouped_linear_of(
+            mt_normal(device, c->dtype, MT_SHAPE(mti_experts_here(c), out, in), 0, std)));
 }
 
 /* For m, a product or an adapter in its place, and those below it. */
@@ -106,13 +104,44 @@ static mt_tensor *combine(mt_tensor *y, mt_tensor *weights, const mt_groups *g)
     return y;
 }
 
+/* Rows h [n,d], taken over, through experts of other ranks and of this one. */
+static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
+{
+    const experts *e = mt_module_user(self);
+    mt_routes routes = {0};
+    mti_expert_rows own = {0};
+    if (e->ranks.ranks < 2) return run_experts(self, h, rows);
+    bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
+    own.counts = routes.counts;
+    mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
+    if (h && rows->weights) { /* as columns of one */
+        own.weights = mt_reshape(rows->weights, MT_SHAPE(-1, 1));
+        mt_set(&own.weights, mt_all_to_all(own.weights, &routes, false, &e->ranks));
+        mt_set(&own.weights, own.weights ? mt_reshape(own.weights, MT_SHAPE(-1)) : NULL);
+        if (!own.weights) mt_set(&h, NULL);
+    }
+    if (h) h = run_experts(self, h, &own);
+    mt_release(own.weights);
+    mt_set(&h, h ? mt_all_to_all(h, &routes, true, &e->ranks) : NULL);
+    mt_routes_release(&routes);
+    return h;
+}
+
+/* y [..,d], taken over, of which each rank that shares the layer has a part of every sum. */
+static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
+{
+    if (e->sharing.ranks < 2) return y;
+    mt_set(&y, e->sequence ? mt_reduce_scatter(y, 1, &e->sharing) : mt_all_reduce(y, &e->sharing));
+    return y;
+}
+
 /* The order of Transformers' grouped_mm; other orders: expert_forms.c. */
 static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_tensor *index)
 {
     const experts *e = mt_module_user(self);
     mt_groups groups = {0};
     mt_tensor *y = mt_dispatch(x, index, e->n, &groups);
-    if (y) y = run_experts(self, y, &(mti_expert_rows){.counts = groups.counts});
+    if (y) y = run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
     if (y) y = combine(y, weights, &groups);
     mt_groups_release(&groups);
     return y;
@@ -128,6 +157,7 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
                          : grouped(self, rows, weights, index);
     mt_release(rows), mt_release(index), mt_release(weights);
     mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
+    if (y) y = sum_parts(e, y);
     if (y && mt_module_child(self, "shared")) {
         MT_AUTO mt_tensor *shared = mt_forward_child(self, "shared", x);
         mt_set(&y, shared ? mt_add(y, shared) : NULL);
@@ -136,11 +166,17 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
     return y;
 }
 
+mti_experts *mti_experts_of(const mt_module *m)
+{
+    return mti_module_runs(m, experts_forward) ? mt_module_user(m) : NULL;
+}
+
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record)
 {
     mt_module *child;
-    if (mti_module_runs(m, experts_forward)) {
-        mti_expert_call *call = &((experts *)mt_module_user(m))->call;
+    experts *e = mti_experts_of(m);
+    if (e) {
+        mti_expert_call *call = &e->call;
         call->routing = routing, call->layer = *layer;
         call->record = record ? record + *layer * call->experts : NULL;
         ++*layer;
@@ -164,9 +200,10 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
     const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (experts){c->experts,
-                      c->ops.swiglu,
-                      {.form = c->ops.expert_form, .experts = c->experts, .run = run_experts}};
+    *user = (experts){
+        .n = c->experts,
+        .swiglu = c->ops.swiglu,
+        .call = {.form = c->ops.expert_form, .experts = c->experts, .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
         m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&

@@ -60,7 +60,7 @@ typedef enum mti_product {
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 /* Whether `ops` keeps the ith: those of experts are made again. */
 bool mti_product_is_kept(const mti_product *products, int i);
-/* How many matrices it has of which a token takes so many: *taken. */
+/* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
 /* What KV_B makes for a token. */
 int64_t mti_latent_width(const mt_model_config *c);
@@ -168,6 +168,19 @@ bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
 mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* User data of such a mixture; NULL if m is none. */
+typedef struct mti_experts {
+    int64_t n; /* of all ranks */
+    mt_op_form swiglu;
+    mti_expert_call call;
+    /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
+     * one. */
+    mt_group ranks, sharing;
+    bool sequence; /* the latter split the sequence, too */
+} mti_experts;
+mti_experts *mti_experts_of(const mt_module *m);
+/* How many this rank has. */
+int64_t mti_experts_here(const mt_model_config *c);
 /* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);

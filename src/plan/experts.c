@@ -28,9 +28,14 @@ void mti_keep_experts(builder *b, nature input)
     /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order */
     for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3); i++)
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
-    if (form != MT_EXPERTS_LOOP)
+    const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
+    const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
+    for (int64_t i = 0; i < counts; i++)
         mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t),
                         false);
+    if (ranks > 1)
+        mti_keep_beside(b, "experts: rows of each, from all ranks",
+                        b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
     mti_keep_floats(b, "experts: weights of their rows", n, scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
