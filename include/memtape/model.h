@@ -272,10 +272,10 @@ MT_API mt_status mt_model_config_from_hf_file(const char *path, mt_model_config 
  * normal(0, 0.02), the projections into the residual stream by a further 1/sqrt(2 layers),
  * biases 0. docs/models.md gives the parameters' names beside Hugging Face's. */
 MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config);
-/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers keep
- * theirs as mt_quantize makes them, and widen them for each use. Embedding, positions, norms and
- * head stay in the model's dtype. All of it is frozen. A layer's weights are quantised as soon as
- * it is made: at no time is more than one layer there as it was. */
+/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers, and
+ * experts' products, keep theirs as mt_quantize makes them, and widen them for each use. Embedding,
+ * positions, norms and head stay in the model's dtype. All of it is frozen. A layer's weights are
+ * quantised as soon as it is made: at no time is more than one layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:
