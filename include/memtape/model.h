@@ -179,6 +179,9 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+    double balance_loss;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;
