@@ -270,9 +270,6 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
     if (mt_numel(tokens) == 0)
         return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");
     if (cache && (!same_size(cache, &m->config) || !has_room(cache, tokens))) return NULL;
-    if (!mti_check_window("next_logits", &m->config,
-                          mt_kv_cache_length(cache) + mt_shape(tokens)[1], mt_device_of(tokens)))
-        return NULL;
     bool grad = mt_set_grad_mode(false);
     m->last = true;
     mt_tensor *y = !cache || bind(model, &m->config, cache) ? mt_forward(model, tokens) : NULL;

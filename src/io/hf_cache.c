@@ -93,9 +93,9 @@ static mt_status name_the_file(const char *path, mt_status status)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", mt_last_error());
-    size_t n = strlen(ANY_FILE);
+    size_t n = strlen(MTI_ANY_FILE);
     mt_clear_error();
-    return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
+    return mti_fail(status, "%.200s: %s", path, strncmp(text, MTI_ANY_FILE, n) ? text : text + n);
 }
 
 #define LARGEST_FILE ((size_t)16 << 20)
@@ -105,7 +105,7 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
 {
     size_t n;
     if (!path || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+        return mti_fail(MT_ERR_ARGUMENT, MTI_ANY_FILE "the %s is NULL",
                         !path  ? "path"
                         : !out ? "result"
                                : "buffer for notes");

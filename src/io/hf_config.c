@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "files/files.h"
 #include "io/hf_config.h"
 #include "io/json_text.h"
 #include "nn/model.h"
@@ -71,7 +70,8 @@ static const char *value_text(char text[VALUE_TEXT], const json_t *value)
 static bool refuse_as(mt_status status, const char *key, const json_t *value, const char *why)
 {
     char text[VALUE_TEXT];
-    return mti_fail_bool(status, ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value), why);
+    return mti_fail_bool(status, MTI_ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value),
+                         why);
 }
 
 /* Fails with "config.json: "n_embd" is 0; need ...". */
@@ -170,8 +170,8 @@ static bool read_dropout(reader *r, const json_t *value)
         return refuse(r, value, "a number from 0 to below 1");
     if (r->dropout_key && p != r->c.dropout)
         return mti_fail_bool(MT_ERR_FORMAT,
-                             ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
-                                      "all dropouts",
+                             MTI_ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
+                                          "all dropouts",
                              r->dropout_key, r->c.dropout, r->key->name, p);
     r->dropout_key = r->key->name;
     r->c.dropout = p;
@@ -272,7 +272,7 @@ static bool read_head(reader *r, const json_t *value)
     if (!n) return refuse(r, value, why);
     for (size_t i = 0; i < n; i++)
         if (!is_word(json_array_get(value, i), r->family->class))
-            return mti_fail_bool(MT_ERR_UNSUPPORTED, ANY_FILE "\"%s\" names \"%.60s\"; need %s",
+            return mti_fail_bool(MT_ERR_UNSUPPORTED, MTI_ANY_FILE "\"%s\" names \"%.60s\"; need %s",
                                  r->key->name, json_string_value(json_array_get(value, i)), why);
     return true;
 }
@@ -417,10 +417,10 @@ static bool check_unknown(const reader *r)
     if (!r->n_unknown) return true;
     if (r->n_unknown > r->n_listed)
         snprintf(more, sizeof more, " and %d more", r->n_unknown - r->n_listed);
-    return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "%s%s; need %s if %s neither shapes nor values",
-                         r->unknown, more,
-                         r->n_unknown == 1 ? "a known key; remove it" : "known keys; remove them",
-                         r->n_unknown == 1 ? "it changes" : "they change");
+    return mti_fail_bool(
+        MT_ERR_FORMAT, MTI_ANY_FILE "%s%s; need %s if %s neither shapes nor values", r->unknown,
+        more, r->n_unknown == 1 ? "a known key; remove it" : "known keys; remove them",
+        r->n_unknown == 1 ? "it changes" : "they change");
 }
 
 static bool read_keys(reader *r, json_t *root)
@@ -431,7 +431,7 @@ static bool read_keys(reader *r, json_t *root)
     for (size_t i = 0; i < N_KEYS; i++)
         if (keys[i].families & keys[i].needed & r->family->bit &&
             !json_object_get(root, keys[i].name))
-            return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "\"%s\" is missing; a %s needs it",
+            return mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" is missing; a %s needs it",
                                  keys[i].name, r->family->type);
     return check_unknown(r);
 }
@@ -473,13 +473,14 @@ static const struct hf_family *find_family(const json_t *root)
     if (found) return found;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
-                 ANY_FILE "the architecture \"%.60s\" is unknown; need one of %s. Of any "
-                          "PyTorch module, memtape.torch.profile(model, batch) counts the bytes",
+                 MTI_ANY_FILE
+                 "the architecture \"%.60s\" is unknown; need one of %s. Of any "
+                 "PyTorch module, memtape.torch.profile(model, batch) counts the bytes",
                  name, list);
     else
         mti_fail(MT_ERR_FORMAT,
-                 ANY_FILE "neither \"model_type\" nor \"architectures\" says "
-                          "what it is; need one of %s",
+                 MTI_ANY_FILE "neither \"model_type\" nor \"architectures\" says "
+                              "what it is; need one of %s",
                  list);
     return NULL;
 }
@@ -502,29 +503,6 @@ static bool check_sort(const json_t *root)
     return true;
 }
 
-/* Whether the window that the file names holds in some layer. */
-static bool window_holds(const reader *r, const json_t *root)
-{
-    const json_t *types = json_object_get(root, "layer_types");
-    const json_t *first = json_object_get(root, "max_window_layers");
-    bool holds = !json_is_array(types);
-    for (size_t i = 0; !holds && i < json_array_size(types); i++)
-        holds = is_word(json_array_get(types, i), "sliding_attention");
-    if (find_key(r, "use_sliding_window")) /* then it has to be switched on */
-        holds = holds && json_is_true(json_object_get(root, "use_sliding_window")) &&
-                !(json_is_integer(first) && json_integer_value(first) >= r->c.layers);
-    return holds && r->c.window < r->c.context;
-}
-
-static void finish_window(reader *r, const json_t *root)
-{
-    r->key = find_key(r, "sliding_window");
-    if (!r->c.window || !window_holds(r, root))
-        r->c.window = 0;
-    else
-        note(r);
-}
-
 /* Rows of the table of positions that are no position's are no part of the context. */
 static bool finish_positions(reader *r)
 {
@@ -533,25 +511,23 @@ static bool finish_positions(reader *r)
     r->c.context -= r->c.position_offset;
     return r->c.context > 0 ||
            mti_fail_bool(MT_ERR_FORMAT,
-                         ANY_FILE "\"max_position_embeddings\" is %lld; need more than the %lld "
-                                  "of padding",
+                         MTI_ANY_FILE
+                         "\"max_position_embeddings\" is %lld; need more than the %lld "
+                         "of padding",
                          (long long)rows, (long long)r->c.position_offset);
 }
 
-/* Layers without a window stand at every local_period-th place. */
+/* Layers are local, and some not, by a list or by where the local ones begin. */
 static bool finish_local(reader *r, const json_t *root)
 {
-    const json_t *types = json_object_get(root, "layer_types");
-    size_t n = json_array_size(types), period = 0;
-    if (!(r->c.local_theta > 0) || !n) return true;
-    while (period < n && !is_word(json_array_get(types, period), "full_attention")) period++;
-    period++;
-    for (size_t i = 0; i < n; i++)
-        if (is_word(json_array_get(types, i), "full_attention") != ((i + 1) % period == 0))
-            return refuse_as(MT_ERR_FORMAT, "layer_types", types,
-                             "; need full_attention at every n-th place");
-    r->c.local_period = (int64_t)period;
-    return true;
+    mt_model_config *c = &r->c;
+    const bool from_some = find_key(r, "max_window_layers");
+    if (c->window > c->context ||
+        (from_some && !json_is_true(json_object_get(root, "use_sliding_window"))))
+        c->window = 0;
+    bool ok = !(c->window || c->local_theta > 0) || mti_hf_local_layers(c, root, from_some);
+    if (!c->window && c->local_theta == 0) c->local_period = c->local_layers = 0;
+    return ok;
 }
 
 static void finish_latent(reader *r)
@@ -563,7 +539,7 @@ static void finish_latent(reader *r)
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
-    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
+    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, MTI_ANY_FILE "is not a JSON object");
     if (n_bytes) notes[0] = 0;
     reader r = {.notes = notes, .n_notes = n_bytes};
     root = text_of(root, &r);
@@ -571,7 +547,6 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
-    finish_window(&r, root);
     finish_latent(&r);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
@@ -585,7 +560,7 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                                   size_t n_bytes)
 {
     if (!json || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+        return mti_fail(MT_ERR_ARGUMENT, MTI_ANY_FILE "the %s is NULL",
                         !json  ? "text"
                         : !out ? "result"
                                : "buffer for notes");
@@ -593,7 +568,7 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
     json_t *root = mti_json_read(json, strlen(json), &error);
     if (!root)
-        return mti_fail_around(failures, MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s",
+        return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "line %d, column %d: %s",
                                error.line, error.column, error.text);
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);

@@ -109,7 +109,7 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_non_null(strstr(notes, "rope_scaling: other angles"));
     c = read_file("gemma-2-9b");
     assert_true(c.attention_cap == 50 && c.logit_cap == 30 && c.attention_scale == 1.0 / 16);
-    assert_true(c.window == 4096 && c.local_theta == 0 && c.tied);
+    assert_true(c.window == 4096 && c.local_theta == 0 && c.tied && c.local_period == 2);
     c = read_file("gemma-3-1b");
     assert_true(c.attention_cap == 0 && c.logit_cap == 0 && c.attention == MT_ATTENTION_FLASH);
     assert_true(c.window == 512 && c.rope_theta == 1e6 && c.local_theta == 1e4);
@@ -133,8 +133,8 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     assert_non_null(strstr(notes, "ignored: "));
     assert_non_null(strstr(notes, "use_cache"));
     mt_model_config windowed = read_file("mistral-7b");
-    assert_non_null(strstr(notes, "sliding_window: attention sees all positions"));
-    assert_int_equal(windowed.window, 4096);
+    assert_null(strstr(notes, "sliding_window")); /* it is modelled */
+    assert_true(windowed.window == 4096 && windowed.local_period == 0);
     windowed = read_file("qwen2-7b"); /* switched off there */
     assert_null(strstr(notes, "sliding_window: "));
     assert_int_equal(windowed.window, 0);
@@ -216,6 +216,9 @@ static const struct bad {
      ",\"num_experts\":4,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
      {"\"shared_expert_intermediate_size\" is 8", "need a known key"},
      MT_ERR_FORMAT},
+    {"{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":64}",
+     {"\"moe_num_experts\" is 64", "need a dense model, a mixtral, "},
+     MT_ERR_UNSUPPORTED},
     {"{\"model_type\":\"glm4_moe\",\"n_routed_experts\":256}",
      {"\"n_routed_experts\" is 256", "olmoe, deepseek_v2 or deepseek_v3"},
      MT_ERR_UNSUPPORTED},

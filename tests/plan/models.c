@@ -36,6 +36,7 @@ static void draw_ops(uint64_t *seed, mt_op_choices *ops)
     ops->rope = (mt_op_form)mtt_pick(seed, 0, 1);
     ops->softmax = (mt_op_precision)mtt_pick(seed, 0, 1);
     ops->kv_groups = (mt_kv_groups)mtt_pick(seed, 0, 1);
+    ops->window_mask = (mt_window_mask)mtt_pick(seed, 0, 1);
     ops->loss = (mt_loss_form)mtt_pick(seed, 0, MT_LOSS_FORM_COUNT - 1);
 }
 
@@ -94,6 +95,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.joint_products = c.mlp != MT_MLP_GATED && mtt_toss(seed);
     if (llama && mtt_toss(seed)) c.scaled_embedding = true, c.logit_cap = 30;
     if (llama && mtt_toss(seed)) c.local_theta = 10, c.local_period = 2;
+    if (llama && mtt_toss(seed)) c.window = mtt_pick(seed, 1, 40);
     if (!c.joint_products && (llama || c.rope_theta > 0))
         c.qk_norm = (mt_qk_norm)mtt_pick(seed, 0, MT_QK_NORM_COUNT - 1);
     c.dropout = mtt_toss(seed) ? 0.25 : 0;

@@ -42,7 +42,10 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->rope) add(l, ", unfused rope");
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
+    if (ops->window_mask) add(l, ", masks of windows kept");
     add(l, "%s", losses[ops->loss]);
+    if (ops->expert_form)
+        add(l, ", experts as %s", mti_choice_name(&mti_expert_forms, (int)ops->expert_form));
     if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
 }
 
@@ -178,6 +181,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
+    if (h.expert > 1)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", 1 of %lld that divide experts",
+                 (long long)h.expert);
     if (h.replicas > 1)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
                  (long long)h.replicas);

@@ -38,6 +38,17 @@ static inline int64_t mti_attn_visible(const mti_attn *x, int64_t i)
     return n < 0 ? 0 : n > x->t ? x->t : n;
 }
 
+/* It sees none before this one, nor one before the block of keys that begins there. */
+static inline int64_t mti_attn_first(const mti_attn *x, int64_t i)
+{
+    int64_t n = x->call->window ? i + (x->t - x->s) + 1 - x->call->window : 0;
+    return n < 0 ? 0 : n;
+}
+static inline int64_t mti_attn_first_block(const mti_attn *x, int64_t i)
+{
+    return mti_attn_first(x, i) / x->block_k * x->block_k;
+}
+
 /* Bytes of scratch per worker. */
 size_t mti_attn_forward_scratch_f32(const mti_attn *x);
 size_t mti_attn_forward_scratch_f64(const mti_attn *x);
