@@ -202,6 +202,11 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
+    /* YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1) in a context of
+     * yarn_context turn yarn_factor times slower, those that turn more than yarn_fast times (0: 32)
+     * as ever; 0: all do. */
+    double yarn_factor, yarn_fast, yarn_slow;
+    int64_t yarn_context;
     mt_qk_norm qk_norm; /* only with rotary positions */
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
