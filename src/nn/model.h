@@ -230,12 +230,13 @@ typedef struct mti_rope_tables {
     } of[MTI_ROPE_THETAS];
 } mti_rope_tables;
 void mti_rope_tables_free(mti_rope_tables *tables);
-/* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
-bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
-                      mt_tensor **x);
+/* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                      const mt_rope_options *angles, mt_tensor **x);
 /* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
  * cosines and sines in f32, [1,1,s,h]. */
-bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x);
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
+                      mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
@@ -319,7 +320,8 @@ typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
     bool causal;
-    double rope_theta, dropout, scale, cap;
+    double dropout, scale, cap;
+    mt_rope_options angles; /* theta 0: none */
     int64_t window;
     mt_window_mask window_mask;
     mt_op_precision softmax;

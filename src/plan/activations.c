@@ -350,7 +350,8 @@ static void add_result(builder *b, mti_product product)
         break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
     case MTI_PRODUCT_ROUTER:
-        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts, b->e);
+        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts,
+                        b->c->wide_router ? mti_statistic_size(b) : b->e);
         break;
     case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
     case MTI_PRODUCT_Q_B: mti_keep(b, BSQ, FLOATS, "q, before it is turned"); break;

@@ -167,7 +167,8 @@ MODES = [
     ("sweep", "meta", [*GPT, *ON_META]), ("sweep", "one rank of several", RANK),
     ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
     ("plan", "capacity", [*GPT, "--capacity", "10MB"]),
-    ("fit", "too large", [*FIT, "--capacity", "10kB"]),
+    # where nothing fits everything is searched: of few GPUs and layers
+    ("fit", "too large", ["gpt", "-b", 4, "-s", 16, "-d", 16, "-a", 4, "-l", 2, "--gpus", 2, "--gpu", "h100", "--capacity", "10kB"]),
     ("plan", "budget", [*GPT, "--budget", "1GB"]),
     ("plan", "an mlp", MLP), ("profile", "a linear", ["linear", "-b", 2, "-d", 16]),
     ("train", "from", [*TEXT, "-b", 2, "--from", "model.safetensors"]),
