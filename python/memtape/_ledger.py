@@ -32,8 +32,7 @@ MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", 
               "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
               "recipe_options", "optimizer", "seed")
 OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "routing", "memory_options",
-              "budget",
-              "phases", "steady", "left", "inference", "peak", "outside", "timeline", "formula", "flops", "out_of_memory")
+              "budget", "phases", "steady", "left", "inference", "peak", "outside", "timeline", "formula", "flops", "out_of_memory")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
