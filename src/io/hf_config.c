@@ -312,7 +312,22 @@ static bool read_rope(reader *r, const json_t *value)
                          "; need 1: whole heads are turned here");
     r->c.rope_theta = json_number_value(theta);
     if (r->c.rope_order) read_mscale(r, value);
-    return !type || is_word(type, "default") || note(r);
+    return !type || is_word(type, "default") || r->c.yarn_factor > 0 || note(r);
+}
+
+static bool read_yarn(reader *r, const json_t *value)
+{
+    const json_t *theta = json_object_get(value, "rope_theta");
+    if (theta && !read_rope(r, value)) return false;
+    return mti_hf_yarn(&r->c, r->key->name, value);
+}
+
+/* Of the products before attention's core and of that after it. */
+static bool read_biases(reader *r, const json_t *value)
+{
+    if (!read_flag(r, value)) return false;
+    r->c.qkv_bias = r->c.proj_bias;
+    return true;
 }
 
 static bool read_layers(reader *r, const json_t *value)
@@ -491,7 +506,7 @@ static bool check_sort(const json_t *root)
         if (json_number_value(n) > 0)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
                              ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
-                             "olmoe, deepseek_v2 or deepseek_v3");
+                             "olmoe, gpt_oss, deepseek_v2 or deepseek_v3");
     }
     return true;
 }

@@ -48,6 +48,8 @@ bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor *
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
     mt_dtype low;
+    if (heads->yarn.factor > 0 || (heads->sinks && heads->rope == MT_OP_UNFUSED))
+        return mti_rope_narrow(tables, heads->dtype, &heads->yarn, start, heads->rope_theta, x);
     if (heads->rope == MT_OP_UNFUSED && heads->rope_order == MT_ROPE_COMPLEX)
         return mti_rope_complex(tables, start, heads->rope_theta, x);
     if (heads->rope_order && !apart(x)) return false;
@@ -130,7 +132,9 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
     if (part[1] && part[2])
-        y = flash ? attend_by_flash(heads, part, masked, p) : attend_by_math(heads, part, p);
+        y = heads->sinks ? mti_sink_attention(heads, part, mt_module_child(self, "sinks"), p)
+            : flash      ? attend_by_flash(heads, part, masked, p)
+                         : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
@@ -178,6 +182,9 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .causal = c->causal,
                         .window = c->window,
                         .window_mask = c->ops.window_mask,
+                        .sinks = c->sinks,
+                        .yarn = {c->yarn_factor, c->yarn_fast, c->yarn_slow, c->yarn_scale,
+                                 c->yarn_context, c->yarn_exact},
                         .rope_theta = c->rope_theta,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
@@ -267,6 +274,12 @@ static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c
     return mt_module_new("attention", forward, head, mti_free);
 }
 
+static bool add_heads(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_module *heads = mt_module_add_child(m, "heads", mti_heads_new(c));
+    return heads && (!c->sinks || mt_module_add_child(heads, "sinks", mti_sinks_new(device, c)));
+}
+
 mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
@@ -274,8 +287,10 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
     if (c.kv_rank) return mti_latent_new(device, &c);
     bool separate = c.rope_theta > 0 && !c.joint_products;
     int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c; /* for the q, k and v products */
+    mt_model_config in = c;  /* for the q, k and v products */
+    mt_model_config out = c; /* for that of what they give */
     in.no_bias = c.no_bias && !c.qkv_bias;
+    out.no_bias = c.no_bias && !c.proj_bias;
     mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
     bool ok = m != NULL;
     if (separate)
@@ -286,8 +301,8 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && mt_module_add_child(m, "heads", mti_heads_new(&c)) &&
-               mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
+        m, ok && add_heads(m, device, &c) &&
+               mti_add_linear(m, "proj", device, &out, q, d, mti_residual_std(&c)) &&
                mti_add_dropout(m, &c));
 }
 

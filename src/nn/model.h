@@ -164,6 +164,18 @@ typedef struct mti_rope_tables {
         mt_tensor *cosine, *sine;
     } of[MTI_ROPE_THETAS];
 } mti_rope_tables;
+/* How far angles are scaled (the fields yarn_ of mt_model_config); factor 0: not. */
+typedef struct mti_yarn {
+    double factor, fast, slow, scale;
+    int64_t context;
+    bool exact;
+} mti_yarn;
+/* Cosines, or sines, of pairs at positions start .. start + s - 1: [s,h/2] */
+mt_tensor *mti_yarn_table(mt_device *device, mt_dtype dtype, const mti_yarn *yarn, double theta,
+                          int64_t start, int64_t s, int64_t h, bool sine);
+/* The same as mti_rope_unfused, from such tables. */
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, const mti_yarn *yarn, int64_t start,
+                     double theta, mt_tensor **x);
 void mti_rope_tables_free(mti_rope_tables *tables);
 /* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
 bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
@@ -262,6 +274,8 @@ typedef struct mti_heads {
     mt_op_form rope;
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    bool sinks;                           /* its child "sinks" has them */
+    mti_yarn yarn;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
@@ -274,6 +288,12 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
+ * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
+mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
+mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
+                              double p);
+mt_tensor *mti_clamped_gate(mt_tensor *h);
 mt_module *mti_heads_new(const mt_model_config *c);
 /* [b,s,n h] -> [b,n,s,h], a view */
 mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);

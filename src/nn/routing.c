@@ -18,6 +18,7 @@ static mt_tensor *router_forward(mt_module *self, mt_tensor *x)
 {
     const routing *r = mt_module_user(self);
     mt_tensor *w = mt_module_param(self, "weight");
+    if (r->scores == MT_ROUTER_CHOSEN) return mt_linear(x, w, mt_module_param(self, "bias"));
     if (!r->wide || mt_dtype_size(mt_dtype_of(x)) > 2) return mt_linear(x, w, NULL);
     MT_AUTO mt_tensor *x32 = mt_cast(x, MT_F32);
     MT_AUTO mt_tensor *w32 = x32 ? mt_cast(w, MT_F32) : NULL;
@@ -41,9 +42,13 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
         m ? mt_normal(device, c->dtype, MT_SHAPE(c->experts, c->hidden), 0, MTI_INIT_STD) : NULL;
     const mt_dtype dtype = c->dtype == MT_F64 ? MT_F64 : MT_F32;
     return mti_module_complete(
-        m, mt_module_add_param(m, "weight", w) &&
-               (c->router != MT_ROUTER_SIGMOID ||
-                mti_module_add_buffer(m, "bias", mt_zeros(device, dtype, MT_SHAPE(c->experts)))));
+        m,
+        mt_module_add_param(m, "weight", w) &&
+            (c->router != MT_ROUTER_CHOSEN ||
+             mt_module_add_param(
+                 m, "bias", mt_normal(device, c->dtype, MT_SHAPE(c->experts), 0, MTI_INIT_STD))) &&
+            (c->router != MT_ROUTER_SIGMOID ||
+             mti_module_add_buffer(m, "bias", mt_zeros(device, dtype, MT_SHAPE(c->experts)))));
 }
 
 /* ---- the choice ---- */
@@ -145,6 +150,12 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     const mt_dtype own = mt_dtype_of(x), of_p = p ? mt_dtype_of(p) : MT_F32;
     const mt_dtype dtype = r->wide && mt_dtype_size(own) == 2 ? own : of_p;
     *weights = *index = NULL;
+    if (r->scores == MT_ROUTER_CHOSEN) {
+        bool chosen = p && mt_topk(p, r->k, weights, index) == MT_OK;
+        mt_release(p);
+        return chosen && mt_set(weights, mt_softmax(*weights, 1, false)) == MT_OK &&
+               mt_set(weights, mt_cast(*weights, of_p)) == MT_OK;
+    }
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
     bool ok =

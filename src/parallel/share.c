@@ -156,6 +156,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
+    if (c->sinks && h->tensor > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config has sinks, and tensor is %" PRId64
+                             "; they are not cut: need tensor 1",
+                             h->tensor);
     if (c->experts && h->tensor > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: the config has %" PRId64 " experts, and tensor is %" PRId64

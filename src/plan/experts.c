@@ -13,22 +13,31 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
+    const bool chosen = b->c->router == MT_ROUTER_CHOSEN, clamped = b->c->mlp == MT_MLP_CLAMPED;
+    if (chosen)
+        mti_keep_floats(b, "router: weights of the chosen", n, b->e);
+    else
+        mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
         mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
         mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
         mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
     }
-    for (int i = 0; i < 4; i++) /* chosen experts, rows, order, inverse */
+    for (int i = 0; i < 4 + clamped; i++) /* chosen experts, rows, order, inverse; of biases */
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
     mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t), false);
     mti_keep_floats(b, "experts: weights of their rows", n, b->e);
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
-    if (b->c->ops.swiglu == MT_OP_UNFUSED)
+    if (clamped) {
+        mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
+        mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
+    } else if (b->c->ops.swiglu == MT_OP_UNFUSED)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
-    mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
+    mti_keep(b, BSF, FLOATS,
+             clamped ? "the gated rows: input of the experts' last product"
+                     : "silu(gate) up: input of the experts' last product");
     mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (b->c->shared_experts) {
         mti_keep_several(b, 2, BSX, FLOATS, "shared experts: gate, and up");

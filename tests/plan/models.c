@@ -70,6 +70,13 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dropout = mtt_toss(seed) ? 0.25 : 0;
     c.attention = mtt_toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     if (c.attention == MT_ATTENTION_MATH && mtt_toss(seed)) c.attention_cap = 50;
+    if (llama && c.attention == MT_ATTENTION_MATH && !c.attention_cap && mtt_toss(seed)) {
+        c.sinks = true;
+        if (mtt_toss(seed))
+            c.yarn_factor = 2, c.yarn_context = 8, c.yarn_fast = 4, c.yarn_slow = 1,
+            c.yarn_scale = 1;
+    }
+    c.proj_bias = mtt_toss(seed);
     c.causal = part && mtt_toss(seed);
     c.untied = c.kind == MT_MODEL_GPT && mtt_toss(seed);
     c.tied = llama && mtt_toss(seed);
@@ -77,6 +84,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.qkv_bias = mtt_toss(seed);
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
+    if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
     if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
     return c;
