@@ -39,8 +39,8 @@ typedef enum mt_rope_order {
 /* What makes a router's logits the experts' scores. */
 typedef enum mt_router {
     MT_ROUTER_SOFTMAX,
-    MT_ROUTER_CHOSEN,  /* softmax of the chosen logits, which have biases; gpt-oss */
     MT_ROUTER_SIGMOID, /* chosen by score + bias, weighted by score; DeepSeek V3 */
+    MT_ROUTER_CHOSEN,  /* softmax of the chosen logits, which have biases; gpt-oss */
     MT_ROUTER_COUNT
 } mt_router;
 /* What is built: a whole model, or a part of one. */
@@ -123,6 +123,16 @@ typedef enum mt_linear_form {
     MT_LINEAR_TE_NVFP4,       /* of 16, in 4 bits */
     MT_LINEAR_FORM_COUNT
 } mt_linear_form;
+/* In which order the experts of a mixture run, and so what is kept: docs/recipes.md. */
+typedef enum mt_expert_form {
+    MT_EXPERTS_GROUPED,           /* rows sorted by expert, as Transformers' grouped_mm does */
+    MT_EXPERTS_LOOP,              /* an expert after the other, as its "eager" does */
+    MT_EXPERTS_TORCHTITAN,        /* sorted rows, their outputs weighted in f32 */
+    MT_EXPERTS_TORCHTITAN_BEFORE, /* sorted rows, weighted in f32 before the experts: another
+                                     function, that of torchtitan's score_before_experts */
+    MT_EXPERTS_MEGATRON,          /* sorted rows, weighted in the activation */
+    MT_EXPERTS_FORM_COUNT
+} mt_expert_form;
 /* These choices, for a model. */
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
@@ -138,6 +148,7 @@ typedef struct mt_op_choices {
                                 logit_cap */
     mt_linear_form linear;   /* of layers, not of heads */
     mt_window_mask window_mask; /* llama with flash attention and a window */
+    mt_expert_form expert_form;
 } mt_op_choices;
 
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a
@@ -178,8 +189,9 @@ typedef struct mt_model_config {
      * expert_topk_groups alone; 0: they are one group. */
     int64_t expert_groups, expert_topk_groups;
     mt_router router;
-    bool wide_router;    /* the router's product is made in f32, and its weights stay so */
-    double expert_scale; /* of the experts' weights; 0: 1 */
+    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
+    double expert_scale;  /* of the experts' weights; 0: 1 */
+    int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */

@@ -88,6 +88,9 @@ MT_API void mt_groups_release(mt_groups *groups);
  * so a GPU is waited for, and a step with it cannot be captured (torch.nn.functional.grouped_mm of
  * w's transpose) */
 MT_API mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts);
+/* x [n,h], index i64 [n] in [0, rows) -> [rows,h]: row r is the sum of the rows of x whose index is
+ * r, 0 if there are none (torch.zeros(rows, h).scatter_add(0, index[:, None].expand_as(x), x)) */
+MT_API mt_tensor *mt_combine(mt_tensor *x, mt_tensor *index, int64_t rows);
 
 /* ---- rows: over the last dimension ---- */
 /* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */

@@ -146,6 +146,7 @@ typedef union mti_params {
     } topk;
     struct {
         int64_t n;
+        bool keeps_x; /* combine only */
     } groups;
     struct {
         mt_dtype dtype;

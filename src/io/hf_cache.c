@@ -1,11 +1,14 @@
-/* hf_cache.c: where a config.json lies: a file, in a folder, or in Hugging Face's local cache. */
+/* hf_cache.c: where a config.json lies: a file, in a folder, or in Hugging Face's local cache; and
+ * reading it from there. */
 #include <dirent.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
 #include "io/hf_config.h"
+#include "memtape/model.h"
 
 #define LONGEST 4096
 

@@ -541,6 +541,7 @@ static bool finish_local(reader *r, const json_t *root)
 static void finish_latent(reader *r)
 {
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
+    if (r->c.expert_scale == 1) r->c.expert_scale = 0;
     if (r->c.kv_rank && r->c.attention_scale > 0)
         r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }

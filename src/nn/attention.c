@@ -280,30 +280,25 @@ static bool add_heads(mt_module *m, mt_device *device, const mt_model_config *c)
     return heads && (!c->sinks || mt_module_add_child(heads, "sinks", mti_sinks_new(device, c)));
 }
 
-mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
 {
-    mt_model_config c;
-    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
-    if (c.kv_rank) return mti_latent_new(device, &c);
-    bool separate = c.rope_theta > 0 && !c.joint_products;
-    int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c;  /* for the q, k and v products */
-    mt_model_config out = c; /* for that of what they give */
-    in.no_bias = c.no_bias && !c.qkv_bias;
-    out.no_bias = c.no_bias && !c.proj_bias;
-    mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
+    bool separate = c->rope_theta > 0 && !c->joint_products;
+    int64_t d = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    mt_model_config in = *c, out = *c; /* for the q, k and v products; for that after the heads */
+    in.no_bias = c->no_bias && !c->qkv_bias;
+    out.no_bias = c->no_bias && !c->proj_bias;
+    mt_module *m = attention_new(separate ? separate_forward : fused_forward, c);
     bool ok = m != NULL;
     if (separate)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&
-             add_qk_norms(m, device, &c);
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) && add_qk_norms(m, device, c);
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && add_heads(m, device, &c) &&
-               mti_add_linear(m, "proj", device, &out, q, d, mti_residual_std(&c)) &&
-               mti_add_dropout(m, &c));
+        m, ok && add_heads(m, device, c) &&
+               mti_add_linear(m, "proj", device, &out, q, d, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
 }
 
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)

@@ -47,19 +47,16 @@ bool mti_product_is_kept(const mti_product *products, int i)
     return before % 2 == 0 && !is_of_experts(products[i]);
 }
 
+int64_t mti_experts_here(const mt_model_config *c)
+{
+    return c->expert_ranks ? c->experts / c->expert_ranks : c->experts;
+}
+
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken)
 {
     const bool experts = is_of_experts(product);
     *taken = experts ? c->experts_per_token : 1;
-    return experts ? c->experts : 1;
-}
-
-void mti_make_dense(mt_model_config *c)
-{
-    c->ffn = c->dense_ffn;
-    c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
-    c->expert_groups = c->expert_topk_groups = 0;
-    c->norm_topk = false;
+    return experts ? mti_experts_here(c) : 1;
 }
 
 static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)

@@ -115,7 +115,7 @@ static bool add_queries(mt_module *m, mt_device *device, const mt_model_config *
            mti_add_linear(m, "q_b", device, c, c->q_rank, q, MTI_INIT_STD);
 }
 
-mt_module *mti_latent_new(mt_device *device, const mt_model_config *c)
+static mt_module *latent_new(mt_device *device, const mt_model_config *c)
 {
     const int64_t joint = c->heads * (c->head_dim - c->rope_dim + c->value_dim);
     mt_module *m = mt_module_new("attention", latent_forward, NULL, NULL);
@@ -129,4 +129,11 @@ mt_module *mti_latent_new(mt_device *device, const mt_model_config *c)
                mti_add_linear(m, "proj", device, c, c->heads * c->value_dim, c->hidden,
                               mti_residual_std(c)) &&
                mti_add_dropout(m, c));
+}
+
+mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
+    return c.kv_rank ? latent_new(device, &c) : mti_attention_new(device, &c);
 }

@@ -18,7 +18,7 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks;
+    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks, mti_expert_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -60,7 +60,7 @@ typedef enum mti_product {
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 /* Whether `ops` keeps the ith: those of experts are made again. */
 bool mti_product_is_kept(const mti_product *products, int i);
-/* How many matrices it has of which a token takes so many: *taken. */
+/* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
 /* What KV_B makes for a token. */
 int64_t mti_latent_width(const mt_model_config *c);
@@ -122,8 +122,66 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
-/* experts.c: in the place of an MLP. */
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
+/* An MLP without experts; c is resolved. */
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
+/* The rows that the experts run: sorted by expert, counts of each; or all of one. */
+typedef struct mti_expert_rows {
+    mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
+    int64_t expert;
+    bool alone;
+} mti_expert_rows;
+/* Rows h [n,d], taken over, through their experts. */
+typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
+
+/* ---- expert_forms.c: orders of ops of other stacks, and which experts the tokens take ---- */
+
+typedef enum mti_routing_kind {
+    MTI_ROUTING_BALANCED,
+    MTI_ROUTING_WORST,  /* all tokens take the same experts */
+    MTI_ROUTING_RANDOM, /* each takes any */
+    MTI_ROUTING_RECORDED,
+    MTI_ROUTING_COUNT
+} mti_routing_kind;
+/* Where there is no data: how many rows each expert of each layer has. */
+typedef struct mti_routing {
+    mti_routing_kind kind;
+    uint64_t seed;           /* of RANDOM */
+    int64_t layers, experts; /* of RECORDED: */
+    int64_t *rows;           /* [layers,experts] */
+} mti_routing;
+/* counts [n] of a layer in which each of t tokens takes k of n experts; r NULL: balanced. */
+bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
+                        int64_t *counts);
+typedef struct mti_expert_call {
+    mt_expert_form form;
+    int64_t experts, layer;
+    const mti_routing *routing; /* borrowed; NULL: balanced */
+    int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
+    mti_run_experts_fn *run;
+} mti_expert_call;
+/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
+ * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
+void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* Counts in call->record the rows that index [t,k] gives each expert. */
+bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
+/* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
+mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
+                              mt_tensor *weights, mt_tensor *index);
+mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* User data of such a mixture; NULL if m is none. */
+typedef struct mti_experts {
+    int64_t n; /* of all ranks */
+    mt_op_form swiglu;
+    bool clamped; /* their gate; then they have biases */
+    mti_expert_call call;
+    /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
+     * one. */
+    mt_group ranks, sharing;
+    bool sequence; /* the latter split the sequence, too */
+} mti_experts;
+mti_experts *mti_experts_of(const mt_module *m);
+/* How many this rank has. */
+int64_t mti_experts_here(const mt_model_config *c);
 /* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
@@ -301,7 +359,7 @@ mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
 /* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
 mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
-/* latent.c: an attention whose keys and values come from a latent; c is resolved. */
-mt_module *mti_latent_new(mt_device *device, const mt_model_config *c);
+/* Without latents; c is resolved. */
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c);
 
 #endif

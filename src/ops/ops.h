@@ -43,6 +43,9 @@ bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
 /* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */
 mt_tensor *mti_log_softmax_apart(mt_tensor *x);
 
+/* mt_combine that also keeps x, as PyTorch's index_add does, for its shape alone. */
+mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows);
+
 /* mt_math_attention, with more to choose. */
 typedef struct mti_math_options {
     double scale, cap, dropout; /* cap 0: none */

@@ -207,6 +207,8 @@ static void add_latent_attention(builder *b, nature input)
         else
             mti_keep(b, BSW, FLOATS, "v, beside k without its turned part");
         if (!math) add_flash_statistics(b);
+        if (math && b->c->attention_cap > 0)
+            mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
         if (math) add_weights(b, drop);
     }
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
@@ -401,7 +403,8 @@ static void add_kept_results(builder *b)
     }
     if (rank && rank->sequence > 1)
         for (int i = 0; i < n; i++)
-            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN)
+            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN ||
+                products[i] == MTI_PRODUCT_EXPERT_DOWN || products[i] == MTI_PRODUCT_SHARED_DOWN)
                 mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
 }
 
@@ -567,7 +570,7 @@ static void set_values(builder *b)
                                        [BSR] = s->tokens * c->kv_rank,
                                        [BSRP] = s->tokens * (c->kv_rank + c->rope_dim),
                                        [BSW] = s->tokens * mti_latent_width(c),
-                                       [BSX] = s->tokens * c->shared_experts * c->ffn};
+                                       [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);
 }
 

@@ -24,34 +24,21 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
     static const struct {
         const char *name;
         uint64_t n;
-    } cases[] = {{"gpt2", 124439808},
-                 {"llama-2-7b", 6738415616},
-                 {"llama-2-70b", 68976648192},
-                 {"llama-3.1-8b", 8030261248},
-                 {"mistral-7b", 7241732096},
-                 {"qwen2-7b", 7615616512},
-                 {"qwen2-0.5b", 494032768},
-                 {"bert-base-uncased", 109514298},
-                 {"qwen3-0.6b", 596049920},
-                 {"qwen3-8b", 8190735360},
-                 {"qwen3-32b", 32762123264},
-                 {"olmo-2-1b", 1484916736},
-                 {"olmo-2-7b", 7298617344},
-                 {"olmo-3-7b", 7298011136},
-                 {"smollm2-135m", 134515008},
-                 {"smollm2-1.7b", 1711376384},
-                 {"phi-3-mini-4k", 3821079552},
-                 {"phi-4", 14659507200},
-                 {"roberta-base", 124697433},
-                 {"roberta-large", 355412057},
-                 {"gemma-2-2b", 2614341888},
-                 {"gemma-2-9b", 9241705984},
-                 {"gemma-3-1b", 999885952},
-                 {"llama-3.2-3b", 3212749824},
-                 {"mixtral-8x7b", 46702792704},
-                 {"gpt-oss-20b", 20914757184},
-                 {"qwen3-30b-a3b", 30532122624},
-                 {"olmoe-1b-7b", 6919161856}};
+    } cases[] = {{"gpt2", 124439808},           {"llama-2-7b", 6738415616},
+                 {"llama-2-70b", 68976648192},  {"llama-3.1-8b", 8030261248},
+                 {"mistral-7b", 7241732096},    {"qwen2-7b", 7615616512},
+                 {"qwen2-0.5b", 494032768},     {"bert-base-uncased", 109514298},
+                 {"qwen3-0.6b", 596049920},     {"qwen3-8b", 8190735360},
+                 {"qwen3-32b", 32762123264},    {"olmo-2-1b", 1484916736},
+                 {"olmo-2-7b", 7298617344},     {"olmo-3-7b", 7298011136},
+                 {"smollm2-135m", 134515008},   {"smollm2-1.7b", 1711376384},
+                 {"phi-3-mini-4k", 3821079552}, {"phi-4", 14659507200},
+                 {"roberta-base", 124697433},   {"roberta-large", 355412057},
+                 {"gemma-2-2b", 2614341888},    {"gemma-2-9b", 9241705984},
+                 {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824},
+                 {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624},
+                 {"olmoe-1b-7b", 6919161856},   {"deepseek-v2-lite", 15706484224},
+                 {"gpt-oss-20b", 20914757184},  {"deepseek-v3", 671026404352}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -76,11 +63,10 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
     static const struct {
         const char *name;
         uint64_t n;
-    } cases[] = {{"mixtral-8x7b", 12879925248},
-                 {"qwen3-30b-a3b", 3353032704},
+    } cases[] = {{"mixtral-8x7b", 12879925248}, {"qwen3-30b-a3b", 3353032704},
+                 {"olmoe-1b-7b", 1282017280},   {"deepseek-v2-lite", 2661150208},
                  {"gpt-oss-20b", 4187440704}, /* 3.6 billion besides the embedding */
-                 {"olmoe-1b-7b", 1282017280},
-                 {"llama-2-7b", 6738415616}};
+                 {"deepseek-v3", 37552282624},  {"llama-2-7b", 6738415616}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name), preset;
         uint64_t active, all;
@@ -177,6 +163,14 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     "2,"                                                                                           \
     "\"max_position_embeddings\":32"
 
+#define DEEPSEEK(version, groups, met, rope)                                                       \
+    "{\"model_type\":\"deepseek_v" version                                                         \
+    "\",\"hidden_size\":16,\"moe_intermediate_size\":8,\"intermediate_size\":8,"                   \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"vocab_size\":9,"                          \
+    "\"max_position_embeddings\":8,\"n_routed_experts\":4,\"num_experts_per_tok\":2,"              \
+    "\"n_shared_experts\":1,\"kv_lora_rank\":4,\"qk_nope_head_dim\":4,\"v_head_dim\":4,"           \
+    "\"qk_rope_head_dim\":" rope ",\"n_group\":" groups ",\"topk_group\":" met                     \
+    ",\"routed_scaling_factor\":2.5"
 #define QWEN3_MOE                                                                                  \
     "\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"moe_intermediate_size\":96,"                \
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":"  \
@@ -232,6 +226,25 @@ static const struct bad {
     {"{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":64}",
      {"\"moe_num_experts\" is 64", "need a dense model, a mixtral, "},
      MT_ERR_UNSUPPORTED},
+    {"{\"model_type\":\"glm4_moe\",\"n_routed_experts\":256}",
+     {"\"n_routed_experts\" is 256", "olmoe, gpt_oss, deepseek_v2 or deepseek_v3"},
+     MT_ERR_UNSUPPORTED},
+    {DEEPSEEK("2", "1", "2", "4") ",\"topk_method\":\"noaux_tc\"}",
+     {"\"topk_method\" is \"noaux_tc\"", "need greedy or group_limited_greedy"},
+     MT_ERR_FORMAT},
+    {DEEPSEEK("2", "1", "2", "4") ",\"norm_topk_prob\":true}",
+     {"\"norm_topk_prob\" is true", "Transformers ignores it"},
+     MT_ERR_FORMAT},
+    {DEEPSEEK("3", "3", "2", "4") "}",
+     {"expert_groups is 3", "a divisor of the number of experts, 4"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "4", "2", "4") "}",
+     {"router is sigmoid", "groups of at least 2"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "2", "3", "4") "}",
+     {"expert_topk_groups is 3", "1 to the number of groups, 2"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "2", "2", "3") "}", {"rope_dim is 3", "an even number from 2"}, MT_ERR_ARGUMENT},
     {"{\"model_type\":\"llava\",\"text_config\":{\"vocab_size\":9}}",
      {"neither \"model_type\"", "need one of"},
      MT_ERR_FORMAT},

@@ -70,6 +70,17 @@ class GroupedLinear(Op):
         return mt("grouped_linear", x, w, index), f'THEIRS["grouped_linear"]({x}, {w}, {index})'
 
 
+class AllToAll(Op):
+    def draw(self, g):
+        x = g.value(rank=2)
+        x = x if x.rank == 2 else g.operand(x.shape[-2:], x.dtype)
+        index = g.index(x.shape[:1], 4)
+        return [x, index, index], {}
+
+    def text(self, x, sent, received):
+        return mt("all_to_all", x, sent, received), f'THEIRS["all_to_all"]({x}, {sent}, {received})'
+
+
 # ---- rows ----
 
 class Softmax(Op):

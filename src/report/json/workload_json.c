@@ -52,7 +52,21 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
     if (mti_field_there(f, c->sinks)) mti_field_bool(f, "sinks", true);
     if (mti_field_there(f, c->yarn_factor > 0)) mti_field_real(f, "yarn_factor", c->yarn_factor);
+    if (mti_field_there(f, c->experts))
+        mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"shared_experts", c->shared_experts},
+                 {"dense_layers", c->dense_layers},
+                 {"dense_ffn", c->dense_ffn},
+                 {"kv_rank", c->kv_rank},
+                 {"q_rank", c->q_rank},
+                 {"rope_dim", c->rope_dim},
+                 {"value_dim", c->value_dim}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (mti_field_there(f, sizes[i].value)) mti_field_int(f, sizes[i].name, sizes[i].value);
 }
 
 /* The model's dimensions; null for those that its kind does not have. */
@@ -107,6 +121,7 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_range(f, "microbatches", h.microbatches, 1, INT_MAX);
     mti_field_range(f, "cp", h.context, 1, INT_MAX);
     mti_field_range(f, "dp", h.data, 1, INT_MAX);
+    mti_field_range(f, "ep", h.expert, 1, INT_MAX);
     mti_field_range(f, "zero", h.zero, 0, 3);
 }
 
