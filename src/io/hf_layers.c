@@ -56,8 +56,11 @@ bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value)
     const json_t *whole = json_object_get(value, "truncate");
     const char *type = json_string_value(json_object_get(value, "rope_type"));
     if (!type) type = json_string_value(json_object_get(value, "type"));
-    if (type && !strcmp(type, "default")) c->yarn_factor = 0;
-    if (type && !strcmp(type, "default")) return true;
+    if (type && !strcmp(type, "default")) {
+        c->yarn_factor = c->yarn_scale = c->yarn_fast = c->yarn_slow = 0;
+        c->yarn_context = 0, c->yarn_exact = false;
+        return true;
+    }
     if (!type || strcmp(type, "yarn") != 0 || json_object_get(value, "mscale"))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              MTI_ANY_FILE "\"%s\" is not of type \"yarn\", without mscale, or "

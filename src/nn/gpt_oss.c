@@ -1,6 +1,5 @@
-/* gpt_oss.c: what gpt-oss has and other models do not: sinks in attention, a clamped gate, and
- * positions scaled by YaRN; compositions of ops, in the order of Transformers' modeling_gpt_oss.py.
- */
+/* gpt_oss.c: what gpt-oss has and other models do not: sinks in attention, and a clamped gate;
+ * compositions of ops, in the order of Transformers' modeling_gpt_oss.py. */
 #include <math.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -89,49 +88,4 @@ mt_tensor *mti_clamped_gate(mt_tensor *h)
     mt_set(&up, mt_affine(up, 1, 1));
     mt_set(&y, mt_mul(up, y));
     return y;
-}
-
-/* ---- YaRN (Peng et al. 2023): pairs that turn seldom within the context that was trained turn
- * slower by `factor`, those that turn often as before, and those between in between ---- */
-
-/* The pair, as a real number, that turns so often within the context. */
-static double pair_of(const mti_yarn *y, double turns, double theta, int64_t h)
-{
-    return (double)h * log((double)y->context / (turns * 2 * 3.14159265358979323846)) /
-           (2 * log(theta));
-}
-
-static double speed(const mti_yarn *y, double theta, int64_t h, int64_t i)
-{
-    const double own = pow(theta, -2.0 * (double)i / (double)h);
-    if (!(y->factor > 0)) return own;
-    double low = pair_of(y, y->fast, theta, h), high = pair_of(y, y->slow, theta, h);
-    if (!y->exact) low = floor(low), high = ceil(high);
-    low = low > 0 ? low : 0;
-    high = high < (double)(h - 1) ? high : (double)(h - 1);
-    if (low == high) high += 0.001;
-    double slow = ((double)i - low) / (high - low);
-    slow = slow < 0 ? 0 : slow > 1 ? 1 : slow;
-    return own / y->factor * slow + own * (1 - slow);
-}
-
-mt_tensor *mti_yarn_table(mt_device *device, mt_dtype dtype, const mti_yarn *y, double theta,
-                          int64_t start, int64_t s, int64_t h, bool sine)
-{
-    const size_t n = (size_t)(s * h / 2) * sizeof(float);
-    float *at = mt_device_has_data(device) ? mti_malloc(n ? n : 1) : NULL;
-    if (!at && mt_device_has_data(device)) return NULL;
-    for (int64_t i = 0; at && i < h / 2; i++) {
-        const float turn = (float)speed(y, theta, h, i);
-        for (int64_t p = 0; p < s; p++) {
-            const float angle = (float)(start + p) * turn;
-            at[p * (h / 2) + i] = (float)((y->factor > 0 ? y->scale : 1) *
-                                          (double)(sine ? sinf(angle) : cosf(angle)));
-        }
-    }
-    mt_tensor *table = at ? mt_from_data(device, MT_F32, MT_SHAPE(s, h / 2), at, n)
-                          : mt_zeros(device, MT_F32, MT_SHAPE(s, h / 2));
-    mti_free(at);
-    mt_set(&table, mt_cast(table, dtype));
-    return table;
 }

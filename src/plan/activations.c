@@ -325,14 +325,11 @@ static void add_mlp(builder *b, nature input)
 static void add_tables(builder *b)
 {
     int64_t bytes;
-    const bool yarn = b->c->yarn_factor > 0, narrow = yarn || b->c->sinks;
-    if (b->c->rope_theta == 0 || (b->c->ops.rope == MT_OP_FUSED && !yarn) ||
-        mti_dims_checkpoint(b->s))
-        return;
+    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
     const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
     if (joint) b->e = mti_statistic_size(b);
-    mti_kept_as(b, FLOATS, b->s->seq * width / (narrow ? 2 : 1), &bytes);
+    mti_kept_as(b, FLOATS, b->s->seq * width / (b->c->sinks ? 2 : 1), &bytes);
     b->e = e;
     bytes *= (joint ? 1 : 2) * mti_dims_thetas(b->s);
     if (bytes) mti_keep_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
@@ -376,7 +373,8 @@ static void add_result(builder *b, mti_product product)
         break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
     case MTI_PRODUCT_ROUTER:
-        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts, b->e);
+        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts,
+                        b->c->wide_router ? mti_statistic_size(b) : b->e);
         break;
     case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
     case MTI_PRODUCT_Q_B: mti_keep(b, BSQ, FLOATS, "q, before it is turned"); break;
@@ -528,6 +526,11 @@ static void add_head(builder *b)
     if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || loss == MT_LOSS_CHUNKED)
         mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
+    if (b->c->balance_loss > 0) {
+        mti_keep_floats(b, "balance of experts: probabilities of all layers",
+                        (b->c->layers - b->c->dense_layers) * b->s->tokens * b->c->experts, b->e);
+        mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
+    }
     if (!early) mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
 }
 
