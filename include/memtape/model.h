@@ -179,6 +179,9 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+    double balance_loss;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;
@@ -280,10 +283,10 @@ MT_API mt_status mt_model_config_from_hf_file(const char *path, mt_model_config 
  * normal(0, 0.02), the projections into the residual stream by a further 1/sqrt(2 layers),
  * biases 0. docs/models.md gives the parameters' names beside Hugging Face's. */
 MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config);
-/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers keep
- * theirs as mt_quantize makes them, and widen them for each use. Embedding, positions, norms and
- * head stay in the model's dtype. All of it is frozen. A layer's weights are quantised as soon as
- * it is made: at no time is more than one layer there as it was. */
+/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers, and
+ * experts' products, keep theirs as mt_quantize makes them, and widen them for each use. Embedding,
+ * positions, norms and head stay in the model's dtype. All of it is frozen. A layer's weights are
+ * quantised as soon as it is made: at no time is more than one layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:

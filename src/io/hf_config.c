@@ -147,6 +147,19 @@ static bool read_real(reader *r, const json_t *value)
     return true;
 }
 
+/* Whether it holds is seen in the end. */
+static bool read_share(reader *r, const json_t *value)
+{
+    *(double *)field(r) = json_number_value(value);
+    return json_number_value(value) == 0 || read_real(r, value);
+}
+
+/* Of router_aux_loss_coef. */
+static bool read_switch(reader *r, const json_t *value)
+{
+    return json_is_boolean(value) || refuse(r, value, "true or false");
+}
+
 /* null: none */
 static bool read_cap(reader *r, const json_t *value)
 {
@@ -548,6 +561,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
     finish_latent(&r);
+    if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;

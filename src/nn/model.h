@@ -154,7 +154,7 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                         int64_t *counts);
 typedef struct mti_expert_call {
     mt_expert_form form;
-    int64_t experts, layer;
+    int64_t experts, layer, k;  /* k: of a token */
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
@@ -162,6 +162,8 @@ typedef struct mti_expert_call {
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* *rows: how many of the rows that `group` sends, n each, come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
 bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
@@ -189,6 +191,12 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
  * those of other ranks to `loads`. */
 typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
 bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
+/* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
+typedef MTI_VEC(mt_tensor *) mti_router_logits;
+/* All routers in m collect from now on; NULL: none does. */
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
+void mti_router_logits_free(mti_router_logits *l);
+mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

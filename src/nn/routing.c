@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "nn/model.h"
+#include "memtape/hooks.h"
 #include "memtape/ops.h"
 
 typedef struct routing {
@@ -10,8 +11,9 @@ typedef struct routing {
     bool norm;            /* a token's weights add up to 1, before they are scaled */
     bool wide, as_scored; /* the weights keep the scores' type */
     double scale;
-    double rate;  /* of the bias's steps; 0: none */
-    float *loads; /* [n]: rows of each expert since the last one; NULL: no steps */
+    double rate;               /* of the bias's steps; 0: none */
+    float *loads;              /* [n]: rows of each expert since the last one; NULL: no steps */
+    mti_router_logits *logits; /* borrowed; NULL: they are not collected */
 } routing;
 
 static void free_routing(void *user)
@@ -159,7 +161,7 @@ static bool divide_by_sum(mt_tensor **x)
 static bool count_loads(const routing *r, mt_tensor *index)
 {
     const size_t n = (size_t)mt_numel(index);
-    if (!r->loads || !mt_device_has_data(mt_device_of(index))) return true;
+    if (!r->loads || mt_recomputing() || !mt_device_has_data(mt_device_of(index))) return true;
     int64_t *at = mti_malloc(n * sizeof *at);
     bool ok = at && mt_to_host(index, at, n * sizeof *at) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) r->loads[at[i]]++;
@@ -204,6 +206,22 @@ bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user)
     return ok;
 }
 
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits)
+{
+    mt_module *child;
+    if (mti_module_runs(m, router_forward)) ((routing *)mt_module_user(m))->logits = logits;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        mti_share_router_logits(child, logits);
+}
+
+/* A checkpoint that runs again has collected before. */
+static bool collect(const routing *r, mt_tensor *logits)
+{
+    if (!logits || !r->logits || mt_recomputing()) return logits != NULL;
+    if (!MTI_RESERVE(r->logits)) return false;
+    return MTI_PUSH(r->logits, mt_retain(logits));
+}
+
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index)
 {
     mt_module *router = mt_module_child(experts, "router");
@@ -212,6 +230,7 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     const mt_dtype own = mt_dtype_of(x), of_p = p ? mt_dtype_of(p) : MT_F32;
     const mt_dtype dtype = r->wide && mt_dtype_size(own) == 2 ? own : of_p;
     *weights = *index = NULL;
+    if (!collect(r, p)) mt_set(&p, NULL);
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
     bool ok =
