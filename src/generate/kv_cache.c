@@ -75,9 +75,9 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
 
 static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t width)
 {
-    mt_tensor *t = mt_empty(device, dtype,
-                            MT_SHAPE(cache->batch, widths_of(&cache->config).heads,
-                                     cache->capacity, width));
+    mt_tensor *t =
+        mt_empty(device, dtype,
+                 MT_SHAPE(cache->batch, widths_of(&cache->config).heads, cache->capacity, width));
     if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
     return t;
 }
@@ -270,9 +270,6 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
     if (mt_numel(tokens) == 0)
         return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");
     if (cache && (!same_size(cache, &m->config) || !has_room(cache, tokens))) return NULL;
-    if (!mti_check_window("next_logits", &m->config,
-                          mt_kv_cache_length(cache) + mt_shape(tokens)[1], mt_device_of(tokens)))
-        return NULL;
     bool grad = mt_set_grad_mode(false);
     m->last = true;
     mt_tensor *y = !cache || bind(model, &m->config, cache) ? mt_forward(model, tokens) : NULL;

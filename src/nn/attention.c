@@ -61,12 +61,37 @@ bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor *
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
 static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3], double p)
 {
+    const mt_tensor *q = part[0];
+    const int64_t s = q->view.shape[2], t = mt_shape(part[1])[2];
+    mt_tensor *mask = NULL;
+    if (heads->window && heads->window < t &&
+        !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 2, (int64_t[]){s, t},
+                                 heads->window)))
+        return NULL;
     const mti_math_options options = {.scale = heads->scale,
                                       .cap = heads->cap,
                                       .dropout = p,
                                       .causal = heads->causal,
-                                      .wide = heads->softmax == MT_PRECISION_F32};
-    return mti_math_attention(part[0], part[1], part[2], &options);
+                                      .wide = heads->softmax == MT_PRECISION_F32,
+                                      .mask = mask};
+    mt_tensor *y = mti_math_attention(part[0], part[1], part[2], &options);
+    mt_release(mask);
+    return y;
+}
+
+static mt_tensor *attend_by_flash(const mti_heads *heads, mt_tensor *const part[3], bool masked,
+                                  double p)
+{
+    const mt_tensor *q = part[0];
+    const int64_t *shape = mt_shape(q), t = mt_shape(part[1])[2];
+    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window};
+    mt_tensor *mask = NULL;
+    if (masked && !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 4,
+                                           (int64_t[]){shape[0], 1, shape[2], t}, heads->window)))
+        return NULL;
+    mt_tensor *y = mti_flash_attention(part[0], part[1], part[2], mask, &options);
+    mt_release(mask);
+    return y;
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
@@ -74,7 +99,8 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
     mti_rope_tables own = {0}, *tables = heads->tables ? heads->tables : &own;
-    for (int i = 0; i < 3; i++) mt_set(&part[i], mti_split_heads(part[i], i ? heads->n_kv : heads->n));
+    for (int i = 0; i < 3; i++)
+        mt_set(&part[i], mti_split_heads(part[i], i ? heads->n_kv : heads->n));
     if (!part[0] || !part[1] || !part[2] || !mti_turn_heads(heads, tables, &part[0]) ||
         !mti_turn_heads(heads, tables, &part[1]))
         goto out;
@@ -95,14 +121,16 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;
-    for (int i = 1; i < 3 && heads->kv_groups == MT_KV_REPEATED; i++)
-        mt_set(&part[i], mti_repeat_heads(part[i], heads->n));
+    bool flash = heads->form == MT_ATTENTION_FLASH, repeated = heads->kv_groups == MT_KV_REPEATED;
+    bool masked = flash && heads->window_mask == MT_WINDOW_MASK_KEPT && heads->window &&
+                  heads->window <= mt_shape(part[1])[2];
+    for (int i = 1; i < 3 && (repeated || masked); i++)
+        mt_set(&part[i], mti_repeat_heads(part[i], heads->n, repeated));
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
-    y = heads->form == MT_ATTENTION_FLASH
-            ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
-            : attend_by_math(heads, part, p);
+    if (part[1] && part[2])
+        y = flash ? attend_by_flash(heads, part, masked, p) : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
@@ -148,6 +176,8 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .dim = c->head_dim,
                         .form = c->attention,
                         .causal = c->causal,
+                        .window = c->window,
+                        .window_mask = c->ops.window_mask,
                         .rope_theta = c->rope_theta,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
@@ -237,28 +267,24 @@ static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c
     return mt_module_new("attention", forward, head, mti_free);
 }
 
-mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
 {
-    mt_model_config c;
-    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
-    if (c.kv_rank) return mti_latent_new(device, &c);
-    bool separate = c.rope_theta > 0 && !c.joint_products;
-    int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c; /* for the q, k and v products */
-    in.no_bias = c.no_bias && !c.qkv_bias;
-    mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
+    bool separate = c->rope_theta > 0 && !c->joint_products;
+    int64_t d = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    mt_model_config in = *c; /* for the q, k and v products */
+    in.no_bias = c->no_bias && !c->qkv_bias;
+    mt_module *m = attention_new(separate ? separate_forward : fused_forward, c);
     bool ok = m != NULL;
     if (separate)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&
-             add_qk_norms(m, device, &c);
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) && add_qk_norms(m, device, c);
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && mt_module_add_child(m, "heads", mti_heads_new(&c)) &&
-               mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
-               mti_add_dropout(m, &c));
+        m, ok && mt_module_add_child(m, "heads", mti_heads_new(c)) &&
+               mti_add_linear(m, "proj", device, c, q, d, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
 }
 
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)

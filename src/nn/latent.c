@@ -1,10 +1,10 @@
-/* latent.c: attention whose keys and values are products of a latent (DeepSeek-AI 2024, "DeepSeek-V2",
- * 2.1): [b,s,d] -> [b,s,d].
+/* latent.c: attention whose keys and values are products of a latent (DeepSeek-AI 2024,
+ * "DeepSeek-V2", 2.1): [b,s,d] -> [b,s,d].
  *
  *   latent [b,s,r], key part [b,s,p] = kv_a(x); latent = norm(latent)
  *   q = q(x), or q_b(norm(q_a(x))); of each head the last p elements are turned
- *   keys and values = kv_b(latent): of a head h - p elements of its key, then its value, v wide; the
- *   last p elements of a key are the key part, turned, the same for all heads
+ *   keys and values = kv_b(latent): of a head h - p elements of its key, then its value, v wide;
+ * the last p elements of a key are the key part, turned, the same for all heads
  *
  * The tape keeps what the products want, and what any attention does: q and k, put together, and v
  * within the output of kv_b. A KV cache holds the latent and the turned key part, r + p elements a
@@ -22,8 +22,9 @@ static mt_tensor *join(mt_tensor *a, mt_tensor *b)
 static bool turn_end(const mti_heads *l, mti_rope_tables *tables, mt_tensor **x)
 {
     mt_tensor *part[2] = {NULL, NULL};
-    bool ok = mt_split(*x, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->rope_dim}, part) == MT_OK &&
-              mti_turn_heads(l, tables, &part[1]);
+    bool ok =
+        mt_split(*x, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->rope_dim}, part) == MT_OK &&
+        mti_turn_heads(l, tables, &part[1]);
     mt_set(x, ok ? join(part[0], part[1]) : NULL);
     mt_release(part[0]), mt_release(part[1]);
     return *x != NULL;
@@ -37,12 +38,14 @@ static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
     mt_tensor *part[3] = {mti_split_heads(in[0], l->n), NULL, NULL};
     mt_tensor *kv = mti_split_heads(in[1], l->n);
     bool ok = part[0] && kv && turn_end(l, l->tables ? l->tables : &own, &part[0]);
-    ok = ok && mt_split(kv, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->value_dim}, part + 1) == MT_OK;
+    ok = ok && mt_split(kv, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->value_dim},
+                        part + 1) == MT_OK;
     mti_rope_tables_free(&own);
     mt_release(kv);
     if (ok) {
         const int64_t *shape = mt_shape(part[1]);
-        MT_AUTO mt_tensor *all = mt_expand(in[2], MT_SHAPE(shape[0], shape[1], shape[2], l->rope_dim));
+        MT_AUTO mt_tensor *all =
+            mt_expand(in[2], MT_SHAPE(shape[0], shape[1], shape[2], l->rope_dim));
         mt_set(&part[1], join(part[1], all));
     }
     if (ok && part[1]) return mti_attend(self, part);
@@ -78,8 +81,8 @@ static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p
     if (ok && l->cached) {
         mt_set(&part[0], mti_split_heads(part[0], 1));
         ok = part[0] && l->append(l->kv, &part[0], &part[1]) &&
-             mt_set(&part[0], mt_reshape(part[0], MT_SHAPE(mt_shape(part[0])[0], -1, l->kv_rank))) ==
-                 MT_OK;
+             mt_set(&part[0],
+                    mt_reshape(part[0], MT_SHAPE(mt_shape(part[0])[0], -1, l->kv_rank))) == MT_OK;
     }
     *c = part[0], *p = part[1];
     return ok;
@@ -112,7 +115,7 @@ static bool add_queries(mt_module *m, mt_device *device, const mt_model_config *
            mti_add_linear(m, "q_b", device, c, c->q_rank, q, MTI_INIT_STD);
 }
 
-mt_module *mti_latent_new(mt_device *device, const mt_model_config *c)
+static mt_module *latent_new(mt_device *device, const mt_model_config *c)
 {
     const int64_t joint = c->heads * (c->head_dim - c->rope_dim + c->value_dim);
     mt_module *m = mt_module_new("attention", latent_forward, NULL, NULL);
@@ -126,4 +129,11 @@ mt_module *mti_latent_new(mt_device *device, const mt_model_config *c)
                mti_add_linear(m, "proj", device, c, c->heads * c->value_dim, c->hidden,
                               mti_residual_std(c)) &&
                mti_add_dropout(m, c));
+}
+
+mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
+    return c.kv_rank ? latent_new(device, &c) : mti_attention_new(device, &c);
 }

@@ -36,8 +36,8 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
 /* The same for good: later lists have `other`. */
 mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other);
 
-/* A tensor of the module that is saved and loaded as parameters are, and is none: it has no gradient
- * and no optimizer, and is not counted. Takes value over. */
+/* A tensor of the module that is saved and loaded as parameters are, and is none: it has no
+ * gradient and no optimizer, and is not counted. Takes value over. */
 mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value);
 bool mti_is_buffer(const mt_tensor *t); /* of those in the list of parameters */
 

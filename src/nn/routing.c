@@ -6,8 +6,8 @@
 typedef struct routing {
     int64_t n, k, groups, topk_groups; /* groups 0: one of all */
     mt_router scores;
-    bool norm; /* a token's weights add up to 1, before they are scaled */
-    bool wide;
+    bool norm;            /* a token's weights add up to 1, before they are scaled */
+    bool wide, as_scored; /* the weights keep the scores' type */
     double scale;
 } routing;
 
@@ -35,6 +35,7 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
                    .scores = c->router,
                    .norm = c->norm_topk,
                    .wide = c->wide_router,
+                   .as_scored = c->ops.expert_form > MT_EXPERTS_LOOP,
                    .scale = c->expert_scale};
     mt_module *m = mt_module_new("router", router_forward, r, mti_free);
     mt_tensor *w =
@@ -147,10 +148,10 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     *weights = *index = NULL;
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
-    bool ok = p && (bias ? choose_biased(r, p, bias, weights, index)
-                         : choose(r, p, weights, index));
+    bool ok =
+        p && (bias ? choose_biased(r, p, bias, weights, index) : choose(r, p, weights, index));
     mt_release(p);
     if (ok && r->norm) ok = divide_by_sum(weights);
     if (ok && r->scale > 0) ok = mt_set(weights, mt_affine(*weights, r->scale, 0)) == MT_OK;
-    return ok && mt_set(weights, mt_cast(*weights, dtype)) == MT_OK;
+    return ok && (r->as_scored || mt_set(weights, mt_cast(*weights, dtype)) == MT_OK);
 }

@@ -4,6 +4,7 @@
 #include "nn/model.h"
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
+#include "ops/ops.h"
 
 /* f32 for 2-byte floats, else the type itself. */
 static mt_dtype wide(const mt_tensor *x)
@@ -104,8 +105,7 @@ static mt_tensor *turn_ones(mt_device *device, mt_dtype type, int64_t start, dou
 static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
                         int64_t start, double theta, int64_t s, int64_t h)
 {
-    mt_tensor *turned =
-        turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
+    mt_tensor *turned = turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
     *cosine = turned ? table_of(turned, 0, dtype) : NULL;
     *sine = *cosine ? table_of(turned, 1, dtype) : NULL;
     mt_release(turned);
@@ -184,11 +184,37 @@ bool mti_copies_heads(int64_t b, int64_t k, int64_t n)
     return k == n ? b > 1 && k > 1 : b > 1 || k > 1;
 }
 
-mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n)
+/* Shows n columns of each row from `from` on, the first row's from `column` on, the next one's from
+ * one column further. */
+static bool show(mt_tensor *mask, int64_t from, int64_t rows, int64_t column, int64_t n)
+{
+    const int last = mask->view.rank - 1;
+    mti_view lines = mti_range(&mask->view, last - 1, from, rows);
+    mti_view band = mti_range(&lines, last, column, n);
+    band.stride[last - 1]++;
+    mt_device *d = mt_device_of(mask);
+    return rows < 1 || n < 1 || d->backend->fill(d->ctx, &band, 0);
+}
+
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window)
+{
+    mt_tensor *mask = mt_full(device, dtype, rank, shape, -(double)INFINITY);
+    const int64_t s = shape[rank - 2], t = shape[rank - 1], ahead = t - s;
+    if (!mask || !mt_device_has_data(device)) return mask;
+    int64_t i = ahead < 0 ? -ahead : 0; /* the first query that sees a key */
+    bool ok = true;
+    for (; ok && i < s && i + ahead + 1 < window; i++) ok = show(mask, i, 1, 0, i + ahead + 1);
+    ok = ok && (i >= s || show(mask, i, s - i, i + ahead + 1 - window, window));
+    if (!ok) mt_set(&mask, NULL);
+    return mask;
+}
+
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched)
 {
     if (!x) return NULL;
     int64_t b = mt_shape(x)[0], k = mt_shape(x)[1], s = mt_shape(x)[2], h = mt_shape(x)[3];
-    bool copied = mti_copies_heads(b, k, n);
+    bool copied = batched ? mti_copies_heads(b, k, n) : k != n && k > 1;
     const int64_t *stride = x->view.stride; /* batch and heads may be one dimension already */
     if (k == n) return copied && stride[0] != k * stride[1] ? mt_contiguous(x) : mt_retain(x);
     mt_dtype low; /* a cast of repeated views is a copy of each */

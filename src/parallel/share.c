@@ -176,6 +176,12 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: expert is %" PRId64 ", and the config has no experts; need "
                              "1",
                              h->expert);
+    if (h->expert > 1 && c->ops.expert_form == MT_EXPERTS_LOOP)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: expert is %" PRId64 ", and the config's experts run in a "
+                             "loop; ranks send each other rows sorted by expert: need another "
+                             "expert_form",
+                             h->expert);
     if (!divides("expert", h->expert, "experts", c->experts)) return false;
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))

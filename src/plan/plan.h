@@ -56,6 +56,7 @@ typedef struct mti_rank_dims {
     int64_t fewer;       /* of them through one with a layer less */
     int64_t dense;       /* layers without experts, summed over the forwards */
     int64_t first, last; /* forwards through the part with the embeddings; with the head */
+    int64_t local;       /* layers with a window, summed over the forwards */
     int64_t thetas;      /* rotary angles of the layers, summed over the forwards */
     bool masks_in_parts; /* a dropout's mask is a shard of one process's, so its seed is not enough
                           */
@@ -88,6 +89,8 @@ int64_t mti_dims_group(const mti_dims *s);
 int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
+/* Layers of these with a window. */
+int64_t mti_dims_windows(const mti_dims *s);
 /* How many of them have no experts, of a model whose others do. */
 int64_t mti_dims_dense(const mti_dims *s);
 /* The sum of fn over the layers. */

@@ -52,8 +52,17 @@ static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
 {
     bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
     if (!local) return 1;
-    int64_t others = to / c->local_period - from / c->local_period;
-    return (others > 0) + (others < to - from);
+    int64_t locals = mti_local_layers(c, from, to);
+    return (locals > 0) + (locals < to - from);
+}
+
+int64_t mti_dims_windows(const mti_dims *s)
+{
+    const mt_model_config *c = &s->config;
+    if (!c->window) return 0;
+    return s->rank                 ? s->rank->local
+           : mti_is_whole(c->kind) ? mti_local_layers(c, 0, c->layers)
+                                   : mti_dims_layers(s);
 }
 
 /* How many of layers from .. to - 1 have no experts, of a whole model whose others do. */
@@ -104,6 +113,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
         r->last += share.last;
         r->fewer += share.to - share.from < r->part_layers;
         r->thetas += thetas_of(config, share.from, share.to);
+        r->local += mti_local_layers(config, share.from, share.to);
         r->dense += dense_of(config, share.from, share.to);
     }
     s->rank = r;
@@ -188,6 +198,7 @@ static mti_dims textbook(const mti_dims *s)
     c->qk_norm = MT_QK_NORM_NONE;
     c->attention = MT_ATTENTION_MATH;
     c->attention_cap = 0;
+    c->window = 0;
     c->dropout = 0.1;
     c->dtype = MT_BF16;
     c->ops = (mt_op_choices){0};
@@ -246,6 +257,7 @@ static const struct choice {
     {"norms of q and k", {"qk_norm"}},
     {"latent attention: products of latents, which are kept, and their norms", {NULL}, take_latent},
     {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
+    {"sliding windows: queries see fewer keys", {"window"}},
     {"soft capping of the scores: their tanh", {"attention_cap"}},
     {"no dropout: no masks, and no weights that it changed", {"dropout"}},
     {"floats of another size than 2 bytes", {"dtype"}},
@@ -253,7 +265,9 @@ static const struct choice {
     {"unfused RMS norms: their input in f32, and the normalised rows", {"rms_norm"}},
     {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
     {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
+    {"experts in another order of ops", {"expert_form"}},
     {"keys and values repeated for each head", {"kv_groups"}},
+    {"masks of windows, and what they have repeated", {"window_mask"}},
     {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},
 };
 

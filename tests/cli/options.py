@@ -40,7 +40,8 @@ VALUES = {
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
-    "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
+    "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated", "window-mask": "kept",
+    "expert-form": "loop", "routing": "worst", "record-routing": "rows.json",
     "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
@@ -66,7 +67,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--kv-heads", 2],
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
-           "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
+           "routing": [*ON_META, "--expert-form", "loop"], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
              ("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
@@ -108,6 +109,7 @@ EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
 GPT = ["gpt", *SMALL, "-l", 4]
 LLAMA = ["llama", *SMALL, "-l", 2]
+WINDOWED = ["gemma-3-1b", "-b", 1, "-s", 1024, "-l", 6, "--vocab", 99]
 MIXTURE = ["moe-tiny", *SMALL, "-l", 2]
 GPUS = ["--gpus", 4, "--gpu", "h100"]
 FIT = ["gpt", "-b", 4, "-s", 16, "-d", 16, "-a", 4, "-l", 4, *GPUS]
@@ -132,8 +134,12 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
-           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")}, ("compare", "gpu"): ["measured.log", *GPT],
-           **{(verb, "lora-on-weights"): of(verb, MIXTURE) for verb in LOOKING}, ("fit", "lora-on-weights"): [*MIXTURE, *GPUS],
+           **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
+           **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
+           ("compare", "gpu"): ["measured.log", *GPT],
+           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("expert-form", "routing", "lora-on-weights")},
+           **{("fit", option): [*MIXTURE, *GPUS] for option in ("expert-form", "lora-on-weights")},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("expert-form", "record-routing")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -147,7 +153,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
-             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "loss"}
+             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "expert-form", "routing"}
 
 # ---- modes of the verbs: every option is tried in each ----
 MODES = [

@@ -128,6 +128,24 @@ def mixtures_train_with_every_option():
         second = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
         equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
               f"losses with {options} after resuming: {second.stderr}")
+    run("train", *mixture, "--save", name)
+    adapted = ["--data", TEXT, "--from", name, "--lora-rank", 2, "--lr", 0.05, "--min-lr", 0.05, "--warmup", 1, "-b", 4]
+    experts = ["--lora-targets", "experts_gate_up+experts_down"]
+    tuned, half, adapter = path("tuned.safetensors"), path("tuned-half.safetensors"), path("adapter.safetensors")
+    for options in ([], experts, [*experts, "--lora-on-weights"], ["--qlora"], [*experts, "--lora-on-weights", "--qlora"]):
+        whole = run("train", *adapted, *options, "--steps", 20, "--save", tuned, "--save-adapter", adapter)
+        run("train", *adapted, *options, "--steps", 10, "--save", half)
+        second = run("train", "--data", TEXT, "--resume", half, "--steps", 20)
+        equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
+              f"losses of adapters {options} after resuming: {whole.stderr}{second.stderr}")
+        shapes = {k: len(v) // 4 for k, v in contents("adapter.safetensors")[0].items()}
+        # 8 experts of 32 -> 2 * 16
+        equal(shapes["base_model.model.h.1.mlp.experts_gate_up.lora_B.weight"], 8 * 32 * 2, f"an adapter's file, {options}")
+        text = run("generate", "--model", tuned, "-n", 20, "-q")
+        equal(text.returncode, 0, f"generating with {options}: {text.stderr}")
+        if "--qlora" not in options:
+            other = run("generate", "--model", name, "--adapter", adapter, "-n", 20, "-q")
+            equal(other.stdout, text.stdout, f"text of the base and its adapters, {options}")
 
 
 def loss_scale_is_resumed():

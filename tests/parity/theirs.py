@@ -73,8 +73,9 @@ def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
     return loss.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def flash_attention(q, k, v, scale, causal, p):
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=bool(causal),
+def flash_attention(q, k, v, scale, causal, p, window=0):
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril().triu(1 - window) if window else None
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=bool(causal and not window),
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
 
 
@@ -145,6 +146,7 @@ THEIRS = {
     "gather": lambda x, index, dim: x.gather(dim, index),
     "dispatch": lambda x, index, groups: x.flatten(0, -2)[index.flatten().sort(stable=True)[1] // index.shape[-1]],
     "grouped_linear": grouped_linear,
+    "combine": lambda x, index, rows: x.new_zeros(rows, x.shape[1]).scatter_add(0, index[:, None].expand_as(x), x),
     "topk": lambda x, k: x.topk(k)[0],
     # With one rank, where all collectives are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),

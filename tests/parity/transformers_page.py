@@ -14,11 +14,18 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
     ("`--softmax f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
+    ("`--window-mask kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
+     "scaled_dot_product_attention widens to the input's type in each layer, and `repeat_kv`, as it groups no heads beside a mask",
+     "`masking_utils.py`, `integrations/sdpa_attention.py`", "for each such layer the mask, b s^2 e, and of several grouped "
+     "heads keys and values as wide as queries: 2 b s (q - k) e (of phi3, whose values are a view of one product: b s (q - 3 k) e)"),
     ("`--kv-groups repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
      "batched product copies", "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: "
      "2 L b s (q - k) e, but 0 of one head of one sequence, whose repetition is a view (under autocast a cast copies its "
      "keys: L s (q - k) e). Of phi3, whose values are a view of one product: a copy of them instead of all of it, "
      "if there are several heads and sequences"),
+    ("`--expert-form loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
+     "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
+     "L n (h e - 8)"),
 ]
 
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
@@ -36,10 +43,8 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "scattered."),
     ("fast gelu", "gelu_fast", "-3 L b s f e; bert: its head's -3 b s h e", "FastGELUActivation multiplies by x twice instead of "
      "cubing it: three more factors. `--gelu-tanh unfused` is NewGELUActivation's."),
-    ("masks of windows", "flash attention of l layers with a window of at most s", "-l b s^2 e", "Transformers gives a mask to "
-     "attention, which keeps it. Here attention sees all positions."),
-    ("repeated by sdpa", "flash attention of grouped heads, s > 1: of such layers, or of all if heads are wider than 256",
-     "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only without a mask, and up "
+    ("repeated by sdpa", "flash attention of grouped heads wider than 256, s > 1, of l layers without a window of at most s",
+     "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only up "
      "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
     ("merged by a copy", "phi3, deepseek_v2 and deepseek_v3 with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
@@ -115,7 +120,7 @@ def document(figures, version):
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:
         if case.s == 64 and not case.checkpoint:
-            lines.append(f"| {case.family} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
+            lines.append(f"| {case.family}{', loop' * case.loop} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
                          f"{f'`{options}`' if options else 'none'} |\n")
     lines.append(NOT_COVERED)
     return "".join(lines)

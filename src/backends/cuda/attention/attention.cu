@@ -28,6 +28,7 @@ mti_attn_args describe(const mti_attention *call)
     x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
     x.a_kv = k->shape[1], x.t = k->shape[2], x.e = call->v->shape[3];
     x.scale = call->scale, x.causal = call->causal, x.keep_scale = 1;
+    x.window = call->window;
     if (call->p > 0) {
         x.threshold = mti_drop_threshold(call->p);
         x.keep_scale = call->p < 1 ? 1 / (1 - call->p) : 0;

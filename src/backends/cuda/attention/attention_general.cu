@@ -172,18 +172,19 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     mti_attn_drop drop = mti_attn_read_drop(x);
     R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS] = {}, scale = R(x.scale);
     for (int r = 0; r < ROWS; r++) max[r] = -R(INFINITY);
-    for (int64_t j = 0; j < n; j += TILE) {
+    for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i),
-                    first = (p.head * x.s + i) * x.t;
+                    hidden = mti_attn_first(x, i), first = (p.head * x.s + i) * x.t;
             R new_max = max[r], total = 0;
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
+                int64_t key = j + col + c * SIDE;
                 score[r][c] =
-                    j + col + c * SIDE < seen ? score_of(score[r][c], scale) : -R(INFINITY);
+                    key >= hidden && key < seen ? score_of(score[r][c], scale) : -R(INFINITY);
                 new_max = score[r][c] > new_max ? score[r][c] : new_max;
             }
             new_max = row_max(new_max);
@@ -225,7 +226,7 @@ template <typename R>
 __device__ __forceinline__ void weights_of_pair(const mti_attn_args &x, const mti_attn_drop &drop,
                                                 int64_t head, int64_t i, int64_t j, R *p, R *ds)
 {
-    if (i >= x.s || j >= mti_attn_seen(x, i)) {
+    if (i >= x.s || j >= mti_attn_seen(x, i) || j < mti_attn_first(x, i)) {
         *p = *ds = 0;
         return;
     }
@@ -247,11 +248,12 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
     int64_t group = x.a / x.a_kv, b = p.head / x.a_kv, h_kv = p.head % x.a_kv;
     int64_t first = x.causal ? p.first - (x.t - x.s) : 0; /* the first query that sees a key */
     first = first < 0 ? 0 : first / TILE * TILE;
+    int64_t past = mti_attn_past(x, p.first + TILE);
     span<T> k = span_of<T>(x.k, b, h_kv, p.first, x.t), v = span_of<T>(x.v, b, h_kv, p.first, x.t);
     mti_attn_drop drop = mti_attn_read_drop(x);
     R dk[ROWS][W / SIDE] = {}, dv[ROWS][W / SIDE] = {};
     for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
-        for (int64_t i = first; i < x.s; i += TILE) {
+        for (int64_t i = first; i < past; i += TILE) {
             span<T> q = span_of<T>(x.q, b, h, i, x.s), d_o = span_of<T>(x.d_o, b, h, i, x.s);
             R weight[ROWS][ROWS], ds[ROWS][ROWS];
             dot(m, k, q, x.d, weight);
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
     span<T> q = span_of<T>(x.q, b, h, p.first, x.s), d_o = span_of<T>(x.d_o, b, h, p.first, x.s);
     mti_attn_drop drop = mti_attn_read_drop(x);
     R dq[ROWS][W / SIDE] = {};
-    for (int64_t j = 0; j < n; j += TILE) {
+    for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         span<T> k = span_of<T>(x.k, b, h_kv, j, n), v = span_of<T>(x.v, b, h_kv, j, n);
         R weight[ROWS][ROWS], ds[ROWS][ROWS];
         dot(m, q, k, x.d, weight);
@@ -327,7 +329,7 @@ template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)
 template <typename T, int W> bool backward(mti_ctx *ctx, const mti_attn_args &x)
 {
     return launch<T, W, attention_dk_dv_general<T, W>>(ctx, x, x.t, x.b * x.a_kv,
-                                                        x.d > x.e ? x.d : x.e) &&
+                                                       x.d > x.e ? x.d : x.e) &&
            launch<T, W, attention_dq_general<T, W>>(ctx, x, x.s, x.b * x.a, x.d);
 }
 
