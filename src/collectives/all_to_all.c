@@ -9,6 +9,8 @@
 #include <string.h>
 #include "collectives/links.h"
 
+int64_t mti_rows_received(int64_t n_sent) { return n_sent; }
+
 /* ---- which rows go where ---- */
 
 void mt_routes_release(mt_routes *r)
@@ -80,29 +82,24 @@ static bool check_routes(mt_tensor *counts, const mt_group *group)
     return mti_check_ranks(&c, group);
 }
 
-bool mti_routes_make(mt_tensor *counts, int64_t rows, int64_t received, const mt_group *group,
-                     mt_routes *out)
+mt_status mt_routes_make(mt_tensor *counts, int64_t rows, const mt_group *group, mt_routes *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "routes: the result is NULL");
     *out = (mt_routes){0};
-    if (!check_routes(counts, group)) return false;
+    if (!check_routes(counts, group)) return mt_last_status();
     mt_device *d = mt_device_of(counts);
     const int64_t n = mt_numel(counts), own = n / group->ranks;
     int32_t *lists = mti_calloc((size_t)(2 * n + own), sizeof *lists);
-    *out = (mt_routes){.sent = mt_retain(counts), .n_sent = rows, .n_received = received};
+    *out = (mt_routes){
+        .sent = mt_retain(counts), .n_sent = rows, .n_received = mti_rows_received(rows)};
     count_lists(d, n, group);
     bool ok = lists && (!mt_device_has_data(d) || find_counts(counts, group, lists, out));
     if (ok) out->received = list_of(d, MT_SHAPE(group->ranks, own), lists + n);
     if (ok) out->counts = list_of(d, MT_SHAPE(own), lists + 2 * n);
     mti_free(lists);
-    if (out->received && out->counts) return true;
+    if (out->received && out->counts) return MT_OK;
     mt_routes_release(out);
-    return false;
-}
-
-mt_status mt_routes_make(mt_tensor *counts, int64_t rows, const mt_group *group, mt_routes *out)
-{
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "routes: the result is NULL");
-    return mti_routes_make(counts, rows, rows, group, out) ? MT_OK : mt_last_status();
+    return mt_last_status();
 }
 
 /* ---- the op ---- */
@@ -224,8 +221,8 @@ static bool move(mti_call *c, const mti_view *x, const mti_view *y, const mti_vi
     int64_t n_sent, n_received;
     if (!dense) return false;
     if (ranks == 1) return c->k->copy(c->ctx, x, y);
-    if (!mt_device_has_data(c->device)) /* all ranks send alike */
-        return count_rows(c, x, x->shape[0] - (back ? x : y)->shape[0] / ranks), true;
+    if (!mt_device_has_data(c->device))
+        return count_rows(c, x, x->shape[0] * (ranks - 1) / ranks), true;
     chunks k = {&a.group, n / ranks, mti_malloc(2 * (size_t)n * sizeof *k.sent), NULL, back};
     if (!k.sent) return false;
     k.received = k.sent + n;

@@ -15,9 +15,8 @@
 #include "collectives/collectives.def"
 #undef OP
 
-/* mt_routes_make, with the rows that come to this rank's experts on a device without data. */
-bool mti_routes_make(mt_tensor *counts, int64_t rows, int64_t received, const mt_group *group,
-                     mt_routes *out);
+/* Rows that come to a rank's experts on a device without data. */
+int64_t mti_rows_received(int64_t n_sent);
 
 /* Row i of all tables, as mt_op_get counts. */
 const mti_op *mti_op_row(int i);

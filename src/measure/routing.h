@@ -3,6 +3,7 @@
 #define MTI_MEASURE_ROUTING_H
 
 #include "measure/workload.h"
+#include "nn/model.h"
 
 /* "balanced", "worst", "random"; and "recorded=FILE", of which *file is the path. */
 extern const mti_choice mti_routing_kinds;
@@ -12,11 +13,10 @@ bool mti_routing_parse(const char *text, mti_routing_kind *kind, const char **fi
  * balanced. */
 bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 
-/* Whether bytes depend on it, without data: of a mixture of experts of which each runs by itself,
- * or that ranks divide. */
+/* Whether bytes depend on it: experts run one by one, or are divided among ranks, without data. */
 bool mti_routing_matters(const mti_workload *w, const mt_device *device);
-/* mti_formula_make of a workload; there is none where a rank has more rows, or fewer, than balanced
- * routing gives it. */
+/* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
+ * balanced routing gives it. */
 bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.

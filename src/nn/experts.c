@@ -5,7 +5,7 @@
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
 #include "nn/quantized.h"
-#include "collectives/collectives.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
 typedef mti_experts experts;
@@ -104,47 +104,37 @@ static mt_tensor *combine(mt_tensor *y, mt_tensor *weights, const mt_groups *g)
     return y;
 }
 
-/* Where there is no data, all ranks' tokens go to experts alike. */
-static bool make_routes(const experts *e, const mti_expert_rows *rows, int64_t n, mt_routes *routes)
-{
-    const mti_expert_call *call = &e->call;
-    const int64_t own = e->n / e->ranks.ranks, k = call->per_token;
-    int64_t received = n, *counts = call->routing ? mti_calloc((size_t)e->n, sizeof *counts) : NULL;
-    bool ok = !call->routing ||
-              (counts && mti_routing_counts(call->routing, call->layer, n / k, k, e->n, counts));
-    for (int64_t i = 0; counts && i < own; i++)
-        received += (i ? 0 : -n) + e->ranks.ranks * counts[e->ranks.rank * own + i];
-    mti_free(counts);
-    return ok && mti_routes_make(rows->counts, n, received, &e->ranks, routes);
-}
-
-/* What experts weigh in their activation goes with the rows. */
-static bool send_weights(const experts *e, const mti_expert_rows *rows, const mt_routes *routes,
-                         mti_expert_rows *own)
-{
-    *own = (mti_expert_rows){.counts = routes->counts};
-    if (!rows->weights) return true;
-    own->weights = mt_reshape(rows->weights, MT_SHAPE(-1, 1));
-    mt_set(&own->weights,
-           own->weights ? mt_all_to_all(own->weights, routes, false, &e->ranks) : NULL);
-    mt_set(&own->weights, own->weights ? mt_reshape(own->weights, MT_SHAPE(-1)) : NULL);
-    return own->weights != NULL;
-}
-
-/* Rows h [n,d], taken over, sorted by expert, through experts of other ranks and of this one. */
+/* Rows h [n,d], taken over, through experts of other ranks and of this one. */
 static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
 {
     const experts *e = mt_module_user(self);
     mt_routes routes = {0};
-    if (e->ranks.ranks < 2) return run_experts(self, h, rows);
     mti_expert_rows own = {0};
-    bool ok = make_routes(e, rows, mt_shape(h)[0], &routes) && send_weights(e, rows, &routes, &own);
+    if (e->ranks.ranks < 2) return run_experts(self, h, rows);
+    bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
+    if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
+        ok = mti_rows_routed(&e->call, &e->ranks, mt_shape(h)[0], &routes.n_received);
+    own.counts = routes.counts;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
+    if (h && rows->weights) { /* as columns of one */
+        own.weights = mt_reshape(rows->weights, MT_SHAPE(-1, 1));
+        mt_set(&own.weights, mt_all_to_all(own.weights, &routes, false, &e->ranks));
+        mt_set(&own.weights, own.weights ? mt_reshape(own.weights, MT_SHAPE(-1)) : NULL);
+        if (!own.weights) mt_set(&h, NULL);
+    }
     if (h) h = run_experts(self, h, &own);
-    mt_set(&h, h ? mt_all_to_all(h, &routes, true, &e->ranks) : NULL);
     mt_release(own.weights);
+    mt_set(&h, h ? mt_all_to_all(h, &routes, true, &e->ranks) : NULL);
     mt_routes_release(&routes);
     return h;
+}
+
+/* y [..,d], taken over, of which each rank that shares the layer has a part of every sum. */
+static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
+{
+    if (e->sharing.ranks < 2) return y;
+    mt_set(&y, e->sequence ? mt_reduce_scatter(y, 1, &e->sharing) : mt_all_reduce(y, &e->sharing));
+    return y;
 }
 
 /* The order of Transformers' grouped_mm; other orders: expert_forms.c. */
@@ -156,14 +146,6 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
     if (y) y = run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
     if (y) y = combine(y, weights, &groups);
     mt_groups_release(&groups);
-    return y;
-}
-
-/* y [..,d], taken over, of which each rank that shares the layer has a part of every sum. */
-static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
-{
-    if (e->sharing.ranks < 2) return y;
-    mt_set(&y, e->sequence ? mt_reduce_scatter(y, 1, &e->sharing) : mt_all_reduce(y, &e->sharing));
     return y;
 }
 
@@ -194,8 +176,9 @@ mti_experts *mti_experts_of(const mt_module *m)
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record)
 {
     mt_module *child;
-    if (mti_module_runs(m, experts_forward)) {
-        mti_expert_call *call = &((experts *)mt_module_user(m))->call;
+    experts *e = mti_experts_of(m);
+    if (e) {
+        mti_expert_call *call = &e->call;
         call->routing = routing, call->layer = *layer;
         call->record = record ? record + *layer * call->experts : NULL;
         ++*layer;
@@ -223,7 +206,7 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
                       .swiglu = c->ops.swiglu,
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,
-                               .per_token = c->experts_per_token,
+                               .k = c->experts_per_token,
                                .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(

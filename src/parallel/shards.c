@@ -79,15 +79,12 @@ static bool is_divided(const mt_module *m, const mti_sharder *sharder)
            !strcmp(mt_module_kind(m), "grouped_linear");
 }
 
-/* Every rank has all of a buffer. */
-static bool keep_buffer(mt_module *m, mti_sharder *sharder, const char *name, mt_tensor *buffer)
+/* A buffer stays whole, on the sharder's device; its first values are zeros. */
+static bool move_buffer(mt_module *m, const mti_sharder *sharder, const char *name)
 {
-    mt_tensor *own =
-        mt_zeros(sharder->device, mt_dtype_of(buffer), mt_rank(buffer), mt_shape(buffer));
-    if (!own || mt_set_category(own, MT_CACHE) != MT_OK) {
-        mt_release(own);
-        return false;
-    }
+    const mt_tensor *of = mt_module_param(m, name);
+    mt_tensor *own = mt_zeros(sharder->device, mt_dtype_of(of), mt_rank(of), mt_shape(of));
+    if (!own || mt_set_category(own, MT_CACHE) != MT_OK) return mt_release(own), false;
     mt_release(mti_module_swap_param(m, name, own));
     return true;
 }
@@ -97,7 +94,7 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
     const char *kind = mt_module_kind(m);
     bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
     mt_tensor *whole = mt_module_param(m, name);
-    if (whole && mti_is_buffer(whole)) return keep_buffer(m, sharder, name, whole);
+    if (whole && mti_is_buffer(whole)) return move_buffer(m, sharder, name);
     mt_tensor *shard =
         whole
             ? shard_of(sharder, whole, is_divided(m, sharder) ? &sharder->experts : &sharder->group)

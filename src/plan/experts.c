@@ -52,7 +52,7 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
     if (b->c->shared_experts) {
-        mti_keep_several(b, 2, BSX, FLOATS, "shared experts: gate, and up");
+        for (int i = 0; i < 2; i++) mti_keep(b, BSX, FLOATS, "shared experts: gate, and up");
         if (b->c->ops.swiglu == MT_OP_UNFUSED)
             mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");
         mti_keep(b, BSX, FLOATS, "shared experts: silu(gate) up, for their last product");
