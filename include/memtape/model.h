@@ -179,6 +179,9 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+    double balance_loss;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;
@@ -199,6 +202,11 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
+    /* YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1) in a context of
+     * yarn_context turn yarn_factor times slower, those that turn more than yarn_fast times (0: 32)
+     * as ever; 0: all do. */
+    double yarn_factor, yarn_fast, yarn_slow;
+    int64_t yarn_context;
     mt_qk_norm qk_norm; /* only with rotary positions */
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys

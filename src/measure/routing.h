@@ -2,6 +2,7 @@
 #ifndef MTI_MEASURE_ROUTING_H
 #define MTI_MEASURE_ROUTING_H
 
+#include "measure/workload.h"
 #include "nn/model.h"
 
 /* "balanced", "worst", "random"; and "recorded=FILE", of which *file is the path. */
@@ -12,8 +13,8 @@ bool mti_routing_parse(const char *text, mti_routing_kind *kind, const char **fi
  * balanced. */
 bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 
-/* Whether bytes depend on it: a mixture of experts of which each runs by itself, without data. */
-bool mti_routing_matters(const mt_model_config *c, const mt_device *device);
+/* Whether bytes depend on it: experts run one by one, or are divided among ranks, without data. */
+bool mti_routing_matters(const mti_workload *w, const mt_device *device);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.
  */

@@ -5,6 +5,7 @@
  * that output for its values alone; so each of the three has a product of its own, unless the
  * configuration asks for one, as Phi-3's does. Norms of queries and keys stand between, as modules:
  * the tape keeps their inputs, too. */
+#include <math.h>
 #include "nn/context.h"
 #include "nn/model.h"
 #include "memtape/autocast.h"
@@ -46,16 +47,16 @@ static bool apart(mt_tensor **x)
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
-    if (heads->rope_theta == 0) return true;
+    if (heads->angles.theta == 0) return true;
     mt_dtype low;
     if (heads->rope == MT_OP_UNFUSED && heads->rope_order == MT_ROPE_COMPLEX)
-        return mti_rope_complex(tables, start, heads->rope_theta, x);
+        return mti_rope_complex(tables, start, &heads->angles, x);
     if (heads->rope_order && !apart(x)) return false;
     if (heads->rope == MT_OP_UNFUSED)
-        return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x) &&
+        return mti_rope_unfused(tables, heads->dtype, start, &heads->angles, x) &&
                (!heads->turns_back || !mt_autocast_active(&low) ||
                 mt_set(x, mt_cast(*x, low)) == MT_OK);
-    return mt_set(x, mt_rope(*x, start, heads->rope_theta)) == MT_OK;
+    return mt_set(x, mt_rope_with(*x, start, &heads->angles)) == MT_OK;
 }
 
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
@@ -167,6 +168,26 @@ mti_heads *mti_heads_of(const mt_module *m)
     return mti_module_runs(m, heads_forward) ? mt_module_user(m) : NULL;
 }
 
+/* The pair that turns so often within YaRN's context. */
+static double pair_of(const mt_model_config *c, double turns)
+{
+    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    return d * log((double)c->yarn_context / (turns * 6.283185307179586)) /
+           (2 * log(c->rope_theta));
+}
+
+static mt_rope_options angles_of(const mt_model_config *c)
+{
+    mt_rope_options o = {.theta = c->rope_theta};
+    if (c->yarn_factor == 0) return o;
+    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    o.factor = c->yarn_factor;
+    o.low = fmax(floor(pair_of(c, c->yarn_fast)), 0);
+    o.high = fmin(ceil(pair_of(c, c->yarn_slow)), d - 1);
+    if (o.high <= o.low) o.high = o.low + 0.001;
+    return o;
+}
+
 mt_module *mti_heads_new(const mt_model_config *c)
 {
     mti_heads *user = mti_malloc(sizeof *user);
@@ -176,9 +197,9 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .dim = c->head_dim,
                         .form = c->attention,
                         .causal = c->causal,
+                        .angles = angles_of(c),
                         .window = c->window,
                         .window_mask = c->ops.window_mask,
-                        .rope_theta = c->rope_theta,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
                         .dropout = c->dropout,

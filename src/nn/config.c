@@ -275,5 +275,6 @@ void mti_make_dense(mt_model_config *c)
     c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
     c->expert_groups = c->expert_topk_groups = 0;
     c->norm_topk = false;
+    c->balance_loss = 0;
     c->ops.expert_form = MT_EXPERTS_GROUPED;
 }

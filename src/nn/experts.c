@@ -112,6 +112,8 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     mti_expert_rows own = {0};
     if (e->ranks.ranks < 2) return run_experts(self, h, rows);
     bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
+    if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
+        ok = mti_rows_routed(&e->call, &e->ranks, mt_shape(h)[0], &routes.n_received);
     own.counts = routes.counts;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
     if (h && rows->weights) { /* as columns of one */
@@ -200,10 +202,12 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
     const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (experts){
-        .n = c->experts,
-        .swiglu = c->ops.swiglu,
-        .call = {.form = c->ops.expert_form, .experts = c->experts, .run = run_among_ranks}};
+    *user = (experts){.n = c->experts,
+                      .swiglu = c->ops.swiglu,
+                      .call = {.form = c->ops.expert_form,
+                               .experts = c->experts,
+                               .k = c->experts_per_token,
+                               .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
         m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&

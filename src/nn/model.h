@@ -154,7 +154,7 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                         int64_t *counts);
 typedef struct mti_expert_call {
     mt_expert_form form;
-    int64_t experts, layer;
+    int64_t experts, layer, k;  /* k: of a token */
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
@@ -162,6 +162,8 @@ typedef struct mti_expert_call {
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* *rows: how many of the rows that `group` sends, n each, come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
 bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
@@ -185,6 +187,12 @@ int64_t mti_experts_here(const mt_model_config *c);
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
+typedef MTI_VEC(mt_tensor *) mti_router_logits;
+/* All routers in m collect from now on; NULL: none does. */
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
+void mti_router_logits_free(mti_router_logits *l);
+mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
@@ -222,12 +230,13 @@ typedef struct mti_rope_tables {
     } of[MTI_ROPE_THETAS];
 } mti_rope_tables;
 void mti_rope_tables_free(mti_rope_tables *tables);
-/* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
-bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
-                      mt_tensor **x);
+/* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                      const mt_rope_options *angles, mt_tensor **x);
 /* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
  * cosines and sines in f32, [1,1,s,h]. */
-bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x);
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
+                      mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
@@ -311,7 +320,8 @@ typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
     bool causal;
-    double rope_theta, dropout, scale, cap;
+    double dropout, scale, cap;
+    mt_rope_options angles; /* theta 0: none */
     int64_t window;
     mt_window_mask window_mask;
     mt_op_precision softmax;

@@ -16,7 +16,8 @@
 #define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
 #define DEEPSEEK(k, n, shared)                                                                     \
     EXPERTS(n, k), .shared_experts = (shared), .kv_rank = 512, .head_dim = 192, .rope_dim = 64,    \
-                   .value_dim = 128, .wide_router = true, .norm_eps = 1e-6
+                   .value_dim = 128, .wide_router = true, .norm_eps = 1e-6, .yarn_factor = 40,     \
+                   .yarn_context = 4096, .yarn_fast = 32, .yarn_slow = 1
 #define GEMMA3(l, a, d, v, s)                                                                      \
     LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
                           .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
@@ -92,7 +93,7 @@ static const struct {
     {"olmoe-1b-7b",
      {LLAMA(16, 16, 2048, 50304, 4096), .ffn = 1024, .norm_eps = 1e-5, .qk_norm = MT_QK_NORM_WIDTH,
       EXPERTS(64, 8), .padded = true, .pad_token = 1}},
-    /* the scaling of their rotary frequencies changes the softmax's scale, too: YaRN's mscale */
+    /* YaRN's mscale is in the softmax's scale */
     {"deepseek-v2-lite",
      {LLAMA(27, 16, 2048, 102400, 163840), DEEPSEEK(6, 64, 2), .ffn = 1408, .dense_layers = 1,
       .dense_ffn = 10944, .rope_order = MT_ROPE_COMPLEX, .attention_scale = 0.11472138679292612}},

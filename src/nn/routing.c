@@ -1,6 +1,7 @@
 /* routing.c: which experts a token meets, and with which weights. */
 #include <math.h>
 #include "nn/model.h"
+#include "memtape/hooks.h"
 #include "memtape/ops.h"
 
 typedef struct routing {
@@ -9,6 +10,7 @@ typedef struct routing {
     bool norm;            /* a token's weights add up to 1, before they are scaled */
     bool wide, as_scored; /* the weights keep the scores' type */
     double scale;
+    mti_router_logits *logits; /* borrowed; NULL: they are not collected */
 } routing;
 
 /* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
@@ -138,6 +140,22 @@ static bool divide_by_sum(mt_tensor **x)
     return *x != NULL;
 }
 
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits)
+{
+    mt_module *child;
+    if (mti_module_runs(m, router_forward)) ((routing *)mt_module_user(m))->logits = logits;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        mti_share_router_logits(child, logits);
+}
+
+/* A checkpoint that runs again has collected before. */
+static bool collect(const routing *r, mt_tensor *logits)
+{
+    if (!logits || !r->logits || mt_recomputing()) return logits != NULL;
+    if (!MTI_RESERVE(r->logits)) return false;
+    return MTI_PUSH(r->logits, mt_retain(logits));
+}
+
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index)
 {
     mt_module *router = mt_module_child(experts, "router");
@@ -146,6 +164,7 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     const mt_dtype own = mt_dtype_of(x), of_p = p ? mt_dtype_of(p) : MT_F32;
     const mt_dtype dtype = r->wide && mt_dtype_size(own) == 2 ? own : of_p;
     *weights = *index = NULL;
+    if (!collect(r, p)) mt_set(&p, NULL);
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
     bool ok =

@@ -177,6 +177,15 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "1",
                              h->expert);
     if (!divides("expert", h->expert, "experts", c->experts)) return false;
+    if (h->expert > 1 && c->ops.expert_form == MT_EXPERTS_LOOP)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: expert is %" PRId64 ", and expert_form is loop: one expert "
+                             "after the other, all of them here; need another form",
+                             h->expert);
+    if (c->balance_loss > 0)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config has balance_loss, which is of all tokens of a "
+                             "step and of all layers; a rank has some: need 0");
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,

@@ -503,6 +503,11 @@ static void add_head(builder *b)
     if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || loss == MT_LOSS_CHUNKED)
         mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
+    if (b->c->balance_loss > 0) {
+        mti_keep_floats(b, "balance of experts: probabilities of all layers",
+                        (b->c->layers - b->c->dense_layers) * b->s->tokens * b->c->experts, b->e);
+        mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
+    }
     if (!early) mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
 }
 

@@ -31,6 +31,8 @@ ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_
 LATENT = SMALL | dict(num_key_value_heads=4, rope_theta=500.0, kv_lora_rank=12, q_lora_rank=14, qk_nope_head_dim=6,
                       qk_rope_head_dim=4, v_head_dim=8, moe_intermediate_size=16, n_routed_experts=5,
                       num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1)
+YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.9,
+            rope_theta=20.0, beta_fast=2, beta_slow=0.5)
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 
 # ---- the models: type, what differs from the family's usual choices ----
@@ -50,8 +52,8 @@ CASES = [
     ("olmoe", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)),
     ("deepseek_v2", LATENT),
     ("deepseek_v2", LATENT | dict(q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
-                                  n_routed_experts=8, v_head_dim=10)),
-    ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5)),
+                                  n_routed_experts=8, v_head_dim=10, rope_parameters=YARN)),
+    ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5, rope_parameters=YARN)),
     ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
                                   n_shared_experts=2, first_k_dense_replace=2)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),

@@ -26,6 +26,8 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
     ("`--expert-form loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
      "L n (h e - 8)"),
+    ("`--balance-loss`, of the config.json", "experts, with `output_router_logits`", "`load_balancing_loss_func` of all layers' logits", "`models/qwen3_moe/"
+     "modeling_qwen3_moe.py`", "a softmax of each router's logits, and the tokens' shares: L b s E e + 4 E of E experts"),
 ]
 
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
@@ -120,7 +122,7 @@ def document(figures, version):
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:
         if case.s == 64 and not case.checkpoint:
-            lines.append(f"| {case.family}{', loop' * case.loop} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
+            lines.append(f"| {case.family}{', loop' * case.loop}{', balanced' * ('output_router_logits' in case.more)} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
                          f"{f'`{options}`' if options else 'none'} |\n")
     lines.append(NOT_COVERED)
     return "".join(lines)

@@ -105,6 +105,9 @@ def cases():
         yield Case(family, "sdpa", "f32", 1, 9, ODD | {"experts": 1, "k": 1})
         yield Case(family, "eager", "f32", 3, 17, ODD | {"experts": 5, "k": 3})
         yield Case(family, "sdpa", "f32", 3, 17, ODD | {"experts": 5, "k": 3}, loop=True)
+        balanced = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+        yield Case(family, "sdpa", "f32", 3, 17, ODD | {"experts": 5, "k": 3}, balanced)
+        yield Case(family, "sdpa", "bf16", sizes=EIGHT, more=balanced, checkpoint=family == "olmoe")
         if family != "mixtral":  # its weights are f32, the outputs too then
             yield Case(family, "sdpa", "bf16", sizes=EIGHT, loop=True)
     yield Case("llama", "sdpa", "f32", 2, 9, ODD | {"heads": 4, "kv": 2, "width": 258, "head_dim": True})
@@ -414,7 +417,8 @@ def value_faults(library, case, model, loss, profile):
     ids, labels = draw_tokens(case)
     if case.causal:  # Transformers shifts the labels within the loss
         labels = torch.cat((labels[:, 1:], torch.full((case.b, 1), -100)), 1)
-    ours = library.call("cross_entropy", mine(library.tensor(ids)), library.tensor(labels), -100)
+    ours = (mine.loss(library.tensor(ids), library.tensor(labels)) if "output_router_logits" in case.more else
+            library.call("cross_entropy", mine(library.tensor(ids)), library.tensor(labels), -100))
     tolerance = MODEL_TOLERANCE[torch.float32]
     fault = far(ours.torch(), loss, tolerance)
     if fault:
