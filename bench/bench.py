@@ -34,7 +34,8 @@ def parse():
                    help=f"of these sizes ({','.join(ALL_GPTS)}; with --smoke the first)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     p.add_argument("--effort", type=float, default=1, metavar="X",
-                   help="X times as long as usual, which is about 25 minutes")
+                   help="X times as long as usual, which is about 25 minutes; below 0.2 also fewer rounds, and PyTorch "
+                        "compiles one size only")
     p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                    help="cpu: processor time, for a look on a busy machine; use --threads 1")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
@@ -52,7 +53,8 @@ def parse():
             p.error("--smoke measures nothing that is worth a record")
         s.effort = 0
     s.gpt_seconds = 170 * s.effort
-    s.rounds = lambda usual: 1 if s.smoke else usual
+    s.brief = s.effort < 0.2
+    s.rounds = lambda usual: max(1, min(usual, round(5 * s.effort * usual)))
     s.gemm_sides = (256,) if s.smoke else (1024, 2048, 3072)
     s.memory_rows = SMOKE_ROWS if s.smoke else MEMORY_ROWS
     return s

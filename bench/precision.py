@@ -6,22 +6,24 @@ from scaling import taking_turns
 from show import number, ratio, table
 
 PRECISIONS = ("f32", "bf16", "autocast")
+COMPILED_IF_BRIEF = "d384"  # of a run with little effort, where compiling would take most of the time
 COMPILED_FROM = 384  # the least width whose 16-bit forms are compiled, too: PyTorch's compiler takes 20 s and more for each
 
 
-def forms(sides, gpt, precision):
+def forms(sides, gpt, precision, s):
     """(the form's name, its side): memtape, and PyTorch as it is and compiled."""
     out = [(sides[0].name, sides[0])]
+    is_compiled = s.smoke or not s.brief or gpt.name == COMPILED_IF_BRIEF
     for side in sides[1:]:
         out.append(("eager", side.with_words()))
-        if precision == "f32" or gpt.d >= COMPILED_FROM:
+        if is_compiled and (precision == "f32" or gpt.d >= COMPILED_FROM):
             out.append(("compiled", side.with_words("compile")))
     return out
 
 
 def measure(sides, gpt, precision, s):
     """{"name", "precision", form: {"least", "median"} in ms}"""
-    named = forms(sides, gpt, precision)
+    named = forms(sides, gpt, precision, s)
     row = {"name": gpt.name, "precision": precision}
     losses = [[] for _ in named]
     with started([side for _, side in named], "gpt", *gpt.arguments, s.threads, precision) as workers:

@@ -88,6 +88,9 @@ MT_API void mt_groups_release(mt_groups *groups);
  * so a GPU is waited for, and a step with it cannot be captured (torch.nn.functional.grouped_mm of
  * w's transpose) */
 MT_API mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts);
+/* x [n,h], index i64 [n] in [0, rows) -> [rows,h]: row r is the sum of the rows of x whose index is
+ * r, 0 if there are none (torch.zeros(rows, h).scatter_add(0, index[:, None].expand_as(x), x)) */
+MT_API mt_tensor *mt_combine(mt_tensor *x, mt_tensor *index, int64_t rows);
 
 /* ---- rows: over the last dimension ---- */
 /* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */
@@ -116,6 +119,12 @@ MT_API mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps);
  * below 2^31. Keeps nothing. f32 and 16-bit x: cosine and sine are within 2e-7 of the exact values
  * up to position 2^24, within 1e-6 up to 2^31. */
 MT_API mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta);
+/* With YaRN (Peng et al. 2023): the angles of pairs i >= high are divided by factor, those of i <=
+ * low are not, and of those between a part (i - low) / (high - low) is. factor 0: none is. */
+typedef struct mt_rope_options {
+    double theta, factor, low, high;
+} mt_rope_options;
+MT_API mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *options);
 
 /* ---- random ---- */
 /* Zero with probability p in [0,1), else x / (1 - p). p == 0 returns x itself (retained). */
@@ -213,6 +222,16 @@ MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts,
  * Dao et al. 2022; torch scaled_dot_product_attention. scale 0: 1/sqrt(d). */
 MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                      bool causal, double dropout);
+/* The same with more to choose; NULL: all zero. */
+typedef struct mt_attention_options {
+    double scale, dropout;
+    bool causal;
+    /* With causal: a query sees the last so many keys up to its own (Beltagy et al. 2020), and the
+     * work is s window, not s t; 0: all. */
+    int64_t window;
+} mt_attention_options;
+MT_API mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
+                                          const mt_attention_options *options);
 /* The same values as a composition of matmul, softmax, dropout and matmul, so that every
  * intermediate is visible; not a row of the table. With a > a_kv, k and v are repeated with stride
  * 0, not copied. */

@@ -2,7 +2,8 @@
  *   x, y [b,a,s,d], d even; row p is at position start + p
  *   y = (x1 cos - x2 sin, x2 cos + x1 sin), x1 and x2 being the halves of a row, the angle of pair
  *   i being (start + p) theta^(-2i/d)
- * dx: dy rotated back. Nothing is kept: backward computes the angles again. */
+ * YaRN turns the later pairs slower. dx: dy rotated back. Nothing is kept: backward computes the
+ * angles again. */
 #include <float.h>
 #include "ops/ops.h"
 
@@ -26,7 +27,7 @@ static bool rope_shape(mti_call *c)
 
 static bool rotate(mti_call *c, bool inverse, const mti_view *x, const mti_view *y)
 {
-    return c->k->rope(c->ctx, c->params->rope.theta, c->params->rope.start, inverse, x, y);
+    return c->k->rope(c->ctx, &c->params->rope.angles, c->params->rope.start, inverse, x, y);
 }
 
 static bool rope_forward(mti_call *c)
@@ -65,9 +66,21 @@ static bool rope_backward(mti_call *c)
 
 const mti_op_code mti_code_rope = {rope_shape, rope_forward, rope_backward};
 
-mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta)
+mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *o)
 {
+    const double theta = o ? o->theta : 0;
     if (!(theta > 0 && theta <= DBL_MAX))
         return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", theta);
-    return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, theta}}, x);
+    if (o->factor != 0 && !(o->factor >= 1 && o->factor <= DBL_MAX && o->low < o->high))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "rope: factor is %g, from pair %g to %g; need 1 or more, from a "
+                             "lower to a higher pair",
+                             o->factor, o->low, o->high);
+    const mti_rope angles = {o->theta, o->factor, o->low, o->high};
+    return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, angles}}, x);
+}
+
+mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta)
+{
+    return mt_rope_with(x, start, &(mt_rope_options){.theta = theta});
 }

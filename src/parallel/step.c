@@ -18,7 +18,8 @@ double mti_stage_losses(const mt_stage *s)
 mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target)
 {
     mt_module *m = s->parts[part];
-    if (target && mti_loss_takes_head(s->shares[part].whole.ops.loss))
+    const mt_model_config *c = &s->shares[part].whole;
+    if (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
                            : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);

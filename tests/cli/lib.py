@@ -31,6 +31,11 @@ def profile(*args):
     return json.loads(p.stdout) if p.returncode == 0 else None
 
 
+def without_name(p):
+    """A profile without the recipe that its options came from."""
+    return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}
+
+
 def check(ok, text):
     if not ok:
         _failures.append(text)
