@@ -92,4 +92,5 @@ rule python
 
 
 OUT.mkdir(exist_ok=True)
+(OUT / "LICENCES.txt").write_text("\n\n".join(f"{path.parent.name}\n\n{path.read_text()}" for path in (MUSL / "COPYRIGHT", JANSSON / "LICENSE")))
 (OUT / "build.ninja").write_text("".join(ninja()))

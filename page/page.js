@@ -147,17 +147,17 @@ const textInput = attributes => h("input", {type: "text", autocomplete: "off", s
 const select = choices => h("select", null, choices.map(([value, text]) => h("option", {value}, text)));
 
 function optionField({name, argument, text, choices}) {
-  const many = choices.length && !/joined by/.test(text);
+  const oneOf = choices.length && !/joined by/.test(text);
   return field(name, "--" + name, text, !argument ? h("input", {type: "checkbox"})
-    : many ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
-  choices.length > 0 && !many && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
+    : oneOf ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
+  choices.length > 0 && !oneOf && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
 }
 
-/* Four stops for each doubling. */
-const stop = i => (4 + i % 4) * 2 ** Math.floor(i / 4);
+/* 1, 2, 3, 4, then four stops for each doubling. */
+const stop = i => i < 3 ? i + 1 : (4 + (i - 3) % 4) * 2 ** Math.floor((i - 3) / 4);
 function slider(name, label, scale, stops) {
   const input = h("input", {type: "range", id: "slide-" + name, min: 0, max: stops, "aria-label": label});
-  const value = i => String(i < 0 ? 1 : stop(Number(i)) * scale);
+  const value = i => String(stop(Number(i)) * scale);
   input.addEventListener("input", () => {
     input.setAttribute("aria-valuetext", value(input.value));
     element("in-" + name).value = state.values[name] = value(input.value);
@@ -195,8 +195,8 @@ function makeForm(options, models, gpus) {
   const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
   put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
     field("model", "Model", "A preset, or a Hugging Face config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
-    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, by doubling", 0.25, 40)),
-    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, by doubling", 32, 44)),
+    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
+    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
     field("gpus", "GPUs", "How many train the model together; for the search below.", textInput({inputmode: "numeric"})),
     field("gpu", "Kind of GPU", "Whose memory the answer is held against.", select(gpus.map(name => [name, name]))))));
   put(element("techniques"), h("fieldset", null, h("legend", null, "Techniques"), h("div", {class: "fields"},
@@ -253,7 +253,7 @@ function showAnswer(result) {
   const report = JSON.parse(result.out), oom = report.out_of_memory;
   showRefusal("");
   replace(element("notes"), result.err.trim());
-  followSlider("batch", report.model.batch, 0.25), followSlider("seq", report.model.seq, 32);
+  followSlider("batch", report.model.batch, 1), followSlider("seq", report.model.seq, 32);
   if (report.steady) showCards(report);
   else showVerdict([h("span", {class: "bad"}, "Out of memory: "), rounded(oom.requested), " refused"], "out of memory");
   const hero = head(makeRun(report, null)), old = page.querySelector(".hero");
