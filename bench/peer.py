@@ -182,6 +182,7 @@ WITH_PARAMETERS = {
     "max": lambda keep, dim: lambda x: x.max(dim)[0],
     "gather": lambda dim: lambda x, index: x.gather(dim, index),
     "dispatch": lambda groups: lambda x, index: x[index.flatten().sort(stable=True)[1] // index.shape[-1]],
+    "combine": lambda rows: lambda x, index: x.new_zeros(rows, x.shape[1]).scatter_add(0, index[:, None].expand_as(x), x),
     "topk": lambda k: lambda x: x.topk(k)[0],
     "cast": lambda dtype: lambda x: x.to(DTYPES[dtype]),
     "permute": lambda *order: lambda x: x.permute(order),

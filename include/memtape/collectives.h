@@ -1,7 +1,8 @@
-/* collectives.h: ops between the ranks of a group, as one of them sees it. They keep nothing. All
- * ranks call them with equal shapes. Among more than one rank they need the group's comm and memory
- * that the host can read (cpu), or a device without data. Any floating dtype. A sum is formed in
- * the order of the ranks, of 16-bit numbers in f32, and rounded once. */
+/* collectives.h: ops between the ranks of a group, as one of them sees it. They keep nothing, but
+ * mt_all_to_all its counts. All ranks call the others with equal shapes. Among more than one rank
+ * they need the group's comm and memory that the host can read (cpu), or a device without data. Any
+ * floating dtype. A sum is formed in the order of the ranks, of 16-bit numbers in f32, and rounded
+ * once. */
 #ifndef MEMTAPE_COLLECTIVES_H
 #define MEMTAPE_COLLECTIVES_H
 
@@ -27,6 +28,26 @@ MT_API mt_tensor *mt_send(mt_tensor *x, const mt_group *group);
 /* What the previous stage sent, in the order in which it did: a new tensor of x's shape. x may be
  * an expanded scalar. */
 MT_API mt_tensor *mt_recv(mt_tensor *x, const mt_group *group);
+
+/* Which rows go to which rank's experts. Each of the group's ranks has as many experts, in the
+ * ranks' order. */
+typedef struct mt_routes {
+    mt_tensor *sent;     /* i32 [experts]: how many of this rank's rows go to each; n_sent in all */
+    mt_tensor *received; /* i32 [ranks,experts/ranks]: rows that come from each rank to each of this
+                          * rank's experts; n_received in all */
+    mt_tensor *counts;   /* i32 [experts/ranks]: the same from all ranks */
+    int64_t n_sent, n_received;
+} mt_routes;
+/* Tells all ranks how many of its `rows` rows each sends; counts: i32 [experts]. A device without
+ * data receives as many as it sends: routing is balanced. */
+MT_API mt_status mt_routes_make(mt_tensor *counts, int64_t rows, const mt_group *group,
+                                mt_routes *out);
+MT_API void mt_routes_release(mt_routes *routes);
+/* Rows x [n_sent,d], sorted by expert, to the ranks that have the experts -> [n_received,d], sorted
+ * by this rank's experts, and by the rank that sends them. back: the other way. Keeps the counts.
+ */
+MT_API mt_tensor *mt_all_to_all(mt_tensor *x, const mt_routes *routes, bool back,
+                                const mt_group *group);
 
 MT_C_END
 #endif

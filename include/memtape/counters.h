@@ -35,6 +35,7 @@ typedef struct mt_traffic {
     uint64_t stages;   /* to other stages of a pipeline */
     uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
                         * what each has stepped; exactly what this rank sends */
+    uint64_t experts;  /* to ranks with a layer's other experts: rows, and their counts; exactly */
 } mt_traffic;
 MT_API mt_traffic mt_traffic_get(const mt_device *device);
 

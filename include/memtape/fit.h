@@ -55,7 +55,7 @@ typedef struct mt_fit_options {
     size_t host_memory;    /* bytes, for all GPUs of a node; 0: their share of the node's */
     double utilisation;    /* share of the GPU's FLOP/s that products reach; 0: 1 */
     /* Only set-ups with these; 0 and NULL: any. */
-    int64_t tensor, pipeline, interleave, context;
+    int64_t tensor, pipeline, interleave, context, expert;
     unsigned zero_stages;   /* a set: bit k is ZeRO stage k */
     const char *checkpoint; /* "none", "selective", "ops", "full", "sqrt", "every=K" */
     const char *offload;    /* "none", "cpu" */
@@ -73,8 +73,9 @@ typedef struct mt_fit_time {
     double memory;   /* bytes that all other ops move, over bandwidth */
     double layers;   /* bytes between ranks that share layers, over link or network */
     double context;  /* bytes between ranks that have pieces of the same sequences, the same */
-    double stages;   /* bytes between stages, the same */
-    double bubble;   /* (p-1)/(m v) of the five above */
+    double experts;  /* bytes to ranks with other experts, over link and network at once */
+    double stages;   /* bytes between stages, as between ranks that share layers */
+    double bubble;   /* (p-1)/(m v) of the six above */
     double data;  /* bytes between ranks with the same parameters: what computing does not hide */
     double host;  /* bytes to the host and back: what forward and backward do not hide */
     double step;  /* the optimizer's bytes over bandwidth */

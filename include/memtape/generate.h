@@ -56,7 +56,7 @@ MT_API mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length);
 /* tokens: i64 [b,t], what follows the positions in the cache, which takes them in; NULL: no cache,
  * the whole text so far -> [b,v]: the scores of the token after the last. Not recorded. On failure
  * the cache holds what it held. One model runs in one thread at a time. More than the cache has
- * room for, or than the model's context, is an error: there is no sliding window. */
+ * room for, or than the model's context, is an error. */
 MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens);
 
 /* ---- generating ---- */

@@ -68,6 +68,17 @@ MT_API mt_status mt_safetensors_save(const char *path, size_t n_tensors,
 MT_API mt_status mt_safetensors_save_module(const char *path, mt_module *m, size_t n_metadata,
                                             const mt_key_value *metadata);
 
+/* ---- weights of Hugging Face's Hub ---- */
+
+/* Into all parameters of m, a llama of any family, from a .safetensors file or a folder with
+ * model.safetensors or its parts, by the names that Transformers' checkpoints have
+ * (docs/models.md): experts one by one, or stacked. Beside m there is one of the file's tensors at
+ * a time. Names, shapes and dtypes are compared first: then a failure changes nothing. On meta that
+ * is all. */
+MT_API mt_status mt_hf_load(const char *path, mt_module *m);
+/* A file that Transformers reads as model.safetensors beside a config.json of that model_type. */
+MT_API mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type);
+
 /* ---- checkpoints: all that a run needs to go on bit for bit ----
  *
  * One safetensors file, so that weights and state cannot come apart: the weights under their own

@@ -41,9 +41,16 @@ typedef struct mt_lora_options {
     /* A and B of 16-bit linears are f32, as PEFT has them. x is cast for A, which keeps the copy,
      * and the sum is made in f32 and cast back. Where linears are wider it changes nothing. */
     bool f32_adapters;
+    /* Adapters of experts add to the weights, as PEFT's target_parameters: W + (alpha / r) B A is
+     * made whole, and kept for backward beside W. Without dropout, and W stays in the model's dtype
+     * whatever base is. */
+    bool on_weights;
 } mt_lora_options;
 
-/* Freezes m but for adapters, and puts a module "lora" in the place of each linear that a target
+/* Linears of a mixture of experts are, too, the experts' two products, "experts_gate_up" and
+ * "experts_down": A is [experts,r,in], B [experts,out,r], and each runs as one grouped product.
+ *
+ * Freezes m but for adapters, and puts a module "lora" in the place of each linear that a target
  * fits, with children base_layer (the linear), lora_A (uniform in +-1/sqrt(in), as PEFT draws it)
  * and lora_B (zero), in the linear's dtype or in f32. m itself must not be the linear, and adapters
  * get no adapters. A pattern that fits nothing is an error. *n_added (may be NULL) counts them. On

@@ -29,6 +29,19 @@ typedef enum mt_attention_form {
     MT_ATTENTION_MATH,
     MT_ATTENTION_FORM_COUNT
 } mt_attention_form;
+/* Which of a head's elements are turned together, and from which tables. */
+typedef enum mt_rope_order {
+    MT_ROPE_HALVES,  /* i and h/2 + i; Llama */
+    MT_ROPE_PAIRS,   /* 2 i and 2 i + 1, which come out as halves; DeepSeek V3 */
+    MT_ROPE_COMPLEX, /* the same, with an unfused rope's table in f32, one number a pair; V2 */
+    MT_ROPE_ORDER_COUNT
+} mt_rope_order;
+/* What makes a router's logits the experts' scores. */
+typedef enum mt_router {
+    MT_ROUTER_SOFTMAX,
+    MT_ROUTER_SIGMOID, /* chosen by score + bias, weighted by score; DeepSeek V3 */
+    MT_ROUTER_COUNT
+} mt_router;
 /* What is built: a whole model, or a part of one. */
 typedef enum mt_model_kind {
     MT_MODEL_GPT,
@@ -72,6 +85,12 @@ typedef enum mt_kv_groups {
                        of one head of one sequence a view */
     MT_KV_GROUPS_COUNT
 } mt_kv_groups;
+/* A sliding window of flash attention. */
+typedef enum mt_window_mask {
+    MT_WINDOW_MASK_NONE, /* the kernels know what is in it */
+    MT_WINDOW_MASK_KEPT, /* a mask [b,1,s,t] for each layer, which is kept; then fewer heads of keys
+                            are copied for each head: PyTorch's scaled_dot_product_attention */
+} mt_window_mask;
 /* The cross-entropy. */
 typedef enum mt_loss_form {
     MT_LOSS_NATIVE,  /* of the logits as they are */
@@ -101,6 +120,16 @@ typedef enum mt_linear_form {
     MT_LINEAR_TE_NVFP4,       /* of 16, in 4 bits */
     MT_LINEAR_FORM_COUNT
 } mt_linear_form;
+/* In which order the experts of a mixture run, and so what is kept: docs/recipes.md. */
+typedef enum mt_expert_form {
+    MT_EXPERTS_GROUPED,           /* rows sorted by expert, as Transformers' grouped_mm does */
+    MT_EXPERTS_LOOP,              /* an expert after the other, as its "eager" does */
+    MT_EXPERTS_TORCHTITAN,        /* sorted rows, their outputs weighted in f32 */
+    MT_EXPERTS_TORCHTITAN_BEFORE, /* sorted rows, weighted in f32 before the experts: another
+                                     function, that of torchtitan's score_before_experts */
+    MT_EXPERTS_MEGATRON,          /* sorted rows, weighted in the activation */
+    MT_EXPERTS_FORM_COUNT
+} mt_expert_form;
 /* These choices, for a model. */
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
@@ -115,6 +144,8 @@ typedef struct mt_op_choices {
                                 are one op not of a bert, whose logits have biases, nor with
                                 logit_cap */
     mt_linear_form linear;   /* of layers, not of heads */
+    mt_window_mask window_mask; /* llama with flash attention and a window */
+    mt_expert_form expert_form;
 } mt_op_choices;
 
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a
@@ -148,6 +179,16 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    int64_t shared_experts; /* of the same width, which every token meets besides */
+    /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
+    int64_t dense_layers, dense_ffn;
+    /* Experts in so many groups, one after the other, of which a token meets those of the best
+     * expert_topk_groups alone; 0: they are one group. */
+    int64_t expert_groups, expert_topk_groups;
+    mt_router router;
+    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
+    double expert_scale;  /* of the experts' weights; 0: 1 */
+    int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */
@@ -158,28 +199,34 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    mt_qk_norm qk_norm;     /* only with rotary positions */
+    mt_qk_norm qk_norm; /* only with rotary positions */
+    /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
+     * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
+     * all heads share them. Queries are products of a latent of q_rank; 0: of x. kv_rank 0: none of
+     * it. */
+    int64_t kv_rank, q_rank, rope_dim, value_dim;
+    mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
     double attention_cap;   /* scores become cap tanh(scores / cap); math attention only; 0: none */
     double logit_cap;       /* gpt and llama: the same of the logits */
     bool scaled_embedding;  /* llama: times sqrt(hidden), rounded to dtype */
-    double local_theta; /* llama: the rope_theta of all layers but each local_period-th; 0: all have
-                           rope_theta */
-    int64_t local_period;
+    /* llama: of each local_period layers, at most 62, those of which local_layers has a bit are
+     * local, from the lowest on; local_layers 0: all but the last. Local layers alone have the
+     * window, and turn by local_theta. local_period 0: each has the window; local_theta 0: each
+     * turns by rope_theta. */
+    double local_theta;
+    int64_t local_period, local_layers;
     double dropout; /* on attention weights, after each projection, on embeddings; in [0,1) */
     mt_attention_form attention;
     bool joint_products; /* one product for q, k and v with rotary positions, too; one for a
                             swiglu's gate and up (Phi-3) */
     bool causal;         /* block and attention */
-    /* llama: in some layers at least a position sees so many, itself included; 0: all. Attention
-     * here sees all, which takes the same bytes and gives other values: so longer sequences run on
-     * a device without data only. */
-    int64_t window;
-    bool untied;             /* gpt: a head of its own instead of the token embedding */
-    bool tied;               /* llama: the token embedding instead of a head of its own */
-    bool no_bias;            /* in linears and layer norms */
-    bool qkv_bias;           /* where no_bias is: only those of queries, keys and values (Qwen2) */
-    int64_t token_types;     /* bert; 0: 2 */
+    int64_t window;      /* causal: a position of a local layer sees so many up to itself; 0: all */
+    bool untied;         /* gpt: a head of its own instead of the token embedding */
+    bool tied;           /* llama: the token embedding instead of a head of its own */
+    bool no_bias;        /* in linears and layer norms */
+    bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
+    int64_t token_types; /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
     /* gpt, bert and llama: pad_token fills short sequences up, and its row of the embedding gets no

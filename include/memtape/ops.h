@@ -88,6 +88,9 @@ MT_API void mt_groups_release(mt_groups *groups);
  * so a GPU is waited for, and a step with it cannot be captured (torch.nn.functional.grouped_mm of
  * w's transpose) */
 MT_API mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts);
+/* x [n,h], index i64 [n] in [0, rows) -> [rows,h]: row r is the sum of the rows of x whose index is
+ * r, 0 if there are none (torch.zeros(rows, h).scatter_add(0, index[:, None].expand_as(x), x)) */
+MT_API mt_tensor *mt_combine(mt_tensor *x, mt_tensor *index, int64_t rows);
 
 /* ---- rows: over the last dimension ---- */
 /* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */
@@ -213,6 +216,16 @@ MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts,
  * Dao et al. 2022; torch scaled_dot_product_attention. scale 0: 1/sqrt(d). */
 MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                      bool causal, double dropout);
+/* The same with more to choose; NULL: all zero. */
+typedef struct mt_attention_options {
+    double scale, dropout;
+    bool causal;
+    /* With causal: a query sees the last so many keys up to its own (Beltagy et al. 2020), and the
+     * work is s window, not s t; 0: all. */
+    int64_t window;
+} mt_attention_options;
+MT_API mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
+                                          const mt_attention_options *options);
 /* The same values as a composition of matmul, softmax, dropout and matmul, so that every
  * intermediate is visible; not a row of the table. With a > a_kv, k and v are repeated with stride
  * 0, not copied. */

@@ -101,11 +101,12 @@ typedef enum mt_muon_adjust {
     MT_MUON_MATCH_RMS_ADAMW /* 0.2 sqrt(max(r, c)): lr and weight_decay may be AdamW's */
 } mt_muon_adjust;
 
-/* torch.optim.Muon for the 2-D parameters but those of embeddings and of "lm_head": Nesterov's
- * momentum, made orthogonal by five steps of Newton and Schulz in bf16. AdamW for all else. State
- * is in the parameters' types, or in f32 beside masters: one tensor for a matrix, two for others.
- * Beside a matrix of n elements of e bytes, k the fewer of its rows and columns, its step takes
- * e n + 4 n + 4 k k bytes for a while. */
+/* torch.optim.Muon for the matrices but those of embeddings and of "lm_head": Nesterov's momentum,
+ * made orthogonal by five steps of Newton and Schulz in bf16; of parameters [experts, out, in],
+ * which torch's refuses, each expert's matrix by itself. AdamW for all else. State is in the
+ * parameters' types, or in f32 beside masters: one tensor for a matrix, two for others. Beside a
+ * matrix of n elements of e bytes, k the fewer of its rows and columns, its step takes e n + 4 n +
+ * 4 k k bytes for a while. */
 typedef struct mt_muon_options {
     double lr;
     double momentum; /* 0: 0.95 */

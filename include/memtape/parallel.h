@@ -87,6 +87,10 @@ typedef struct mt_parallel {
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
+    int64_t expert;       /* e: of those with other data or positions, neighbours that divide each
+                           * layer's experts; a divisor of the experts and of d c, with replicas of
+                           * one's ranks. Rows go to their experts and back (mt_all_to_all); the rest
+                           * of the model is as without. ZeRO splits experts among d c/e. */
     int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
     /* With ZeRO 3's blocks. replicas: the ranks with the same share are so many groups, of which
@@ -103,11 +107,12 @@ typedef struct mt_parallel {
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding;
      * shard_comm, replica_comm: among replicas, to the other shards and to the same one;
-     * reshard_comm: to the neighbours of `reshard`.
-     * NULL, the usual choice: a group of one, or any on a device without data, where no data has to
-     * move. */
+     * reshard_comm: to the neighbours of `reshard`; expert_comm, expert_data_comm: to those with
+     * the other experts, and to those with the same. NULL, the usual choice: a group of one, or any
+     * on a device without data, where no data has to move. */
     mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm, *ends_comm;
     mt_comm *shard_comm, *replica_comm, *reshard_comm;
+    mt_comm *expert_comm, *expert_data_comm;
 } mt_parallel;
 
 /* Sets tensor_rank, context_rank, data_rank and stage of rank `number` of all: ranks that share a
@@ -225,7 +230,7 @@ typedef struct mt_rank_row {
     int64_t bytes;
 } mt_rank_row;
 /* Limits of mt_rank_report: rows, and bytes of a text. */
-#define MT_RANK_ROWS 16
+#define MT_RANK_ROWS 24
 #define MT_RANK_TEXT 256
 
 /* One rank's step. */

@@ -67,17 +67,37 @@ static mt_tensor *dispatched(mt_tensor **in, int64_t groups)
     return y;
 }
 
-/* in[2]: the group of each row, of which only their number counts: rows are sorted already. */
-static mt_tensor *grouped(mt_tensor **in)
+/* How often each of `groups` is in the index, of which only that counts: rows are sorted already.
+ * NULL on failure. */
+static mt_tensor *counts_of(mt_tensor *group, int64_t groups)
 {
     mt_groups g = {0};
-    const int64_t groups = in[1] && mt_rank(in[1]) ? mt_shape(in[1])[0] : 0;
-    MT_AUTO mt_tensor *index = in[2] ? mt_reshape(in[2], MT_SHAPE(-1, 1)) : NULL;
+    MT_AUTO mt_tensor *index = group ? mt_reshape(group, MT_SHAPE(-1, 1)) : NULL;
     MT_AUTO mt_tensor *x =
         index ? mt_zeros(mt_device_of(index), MT_F32, mt_rank(index), mt_shape(index)) : NULL;
     MT_AUTO mt_tensor *order = mt_dispatch(x, index, groups, &g);
-    mt_tensor *y = order ? mt_grouped_linear(in[0], in[1], g.counts) : NULL;
+    mt_tensor *counts = mt_retain(g.counts);
     mt_groups_release(&g);
+    return counts;
+}
+
+/* in[2]: the group of each row */
+static mt_tensor *grouped(mt_tensor **in)
+{
+    const int64_t groups = in[1] && mt_rank(in[1]) ? mt_shape(in[1])[0] : 0;
+    MT_AUTO mt_tensor *counts = counts_of(in[2], groups);
+    return counts ? mt_grouped_linear(in[0], in[1], counts) : NULL;
+}
+
+/* in[1]: which of 4 experts each row goes to */
+static mt_tensor *routed(mt_tensor **in)
+{
+    mt_routes routes = {0};
+    MT_AUTO mt_tensor *counts = counts_of(in[1], 4);
+    bool ok = counts && in[0] &&
+              mt_routes_make(counts, mt_shape(in[0])[0], MT_RANKS(1), &routes) == MT_OK;
+    mt_tensor *y = ok ? mt_all_to_all(in[0], &routes, false, MT_RANKS(1)) : NULL;
+    mt_routes_release(&routes);
     return y;
 }
 

@@ -50,6 +50,7 @@ static const mti_cheaper ways[] = {
     {"gather", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"topk", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"dispatch", "rows", MTI_CHEAPER_HALF, "i32 instead of i64"},
+    {"combine", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"grouped_linear", "counts", MTI_CHEAPER_RECOMPUTE, "from the groups that the router chose"},
     {"where", "mask", MTI_CHEAPER_BITS, "one bit an element instead of one byte"},
     {"embedding", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},

@@ -20,6 +20,7 @@ enum mti_slot {
     MTI_IN0 = 1 << 0,
     MTI_IN1 = 1 << 1,
     MTI_IN2 = 1 << 2,
+    MTI_IN3 = 1 << 3,
     MTI_OUT0 = 1 << MTI_OUT_BIT,
     MTI_OUT1 = 2 << MTI_OUT_BIT,
     MTI_AUX0 = 1 << MTI_AUX_BIT,
@@ -145,6 +146,7 @@ typedef union mti_params {
     } topk;
     struct {
         int64_t n;
+        bool keeps_x; /* combine only */
     } groups;
     struct {
         mt_dtype dtype;
@@ -153,6 +155,7 @@ typedef union mti_params {
         double scale, p;
         bool causal;
         mti_draw_part part;
+        int64_t window;
     } attention;
     unsigned char other[64]; /* ops of another table: a struct of theirs, copied in and out */
 } mti_params;

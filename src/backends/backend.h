@@ -116,7 +116,7 @@ typedef struct mti_opt_params {
  * a % a_kv == 0; lse: f32 (f64 for f64) contiguous [b,a,s] (natural log of the sum of exp of
  * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1 and
  * stride[2] >= d.
- * Causal: query i sees keys j <= i + (t - s).
+ * Causal: query i sees keys j <= i + (t - s), with a window only the last so many of them.
  * Dropout with p > 0: the probability of (b,h,i,j) is kept when the draw of
  * element ((b*a + h)*s + i)*t + j is >= p (see `dropout`), scaled by 1/(1-p). */
 typedef struct mti_attention {
@@ -124,6 +124,7 @@ typedef struct mti_attention {
     const mti_view *o, *lse;
     double scale, p;
     bool causal;
+    int64_t window;                /* 0: all; else causal */
     const mti_view *seed, *offset; /* i64 scalars in device memory; NULL when p == 0 */
 } mti_attention;
 

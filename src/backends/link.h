@@ -32,6 +32,10 @@ typedef struct mti_link_kind {
     bool (*sum)(mti_link *link, mt_dtype dtype, void *x, size_t n);
     bool (*sum_on)(mti_link *link, mt_dtype dtype, void *x, size_t n, int64_t rank);
     bool (*spread)(mti_link *link, mt_dtype dtype, void *x, size_t n, int64_t rank);
+    /* Sends out to a rank, this one included, and receives in from it, between begin and end; 0
+     * bytes: neither. */
+    bool (*trade)(mti_link *link, const void *out, size_t n_out, void *in, size_t n_in,
+                  int64_t rank);
     /* Around several of the above, which then are one. */
     bool (*begin)(mti_link *link);
     bool (*end)(mti_link *link);

@@ -47,6 +47,7 @@ static mti_options profiled(const mti_options *o, const mt_fit_result *r, const 
     p.given[MTI_O_INTERLEAVE] = h->interleave > 1;
     p.given[MTI_O_STAGE] = h->pipeline > 1;
     p.given[MTI_O_CP] = h->context > 1;
+    p.given[MTI_O_EP] = h->expert > 1;
     p.given[MTI_O_ZERO] = h->data * h->context > 1;
     p.given[MTI_O_CAPACITY] = s->fits;
     p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = false;
@@ -79,6 +80,7 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .pipeline = w->parallel.pipeline,
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
+                            .expert = w->parallel.expert,
                             .zero_stages = zero ? 1u << o->zero : 0,
                             .checkpoint = !mti_is_chosen(o, MTI_O_CHECKPOINT) ? NULL
                                           : w->memory.checkpoint              ? w->memory.checkpoint

@@ -50,12 +50,10 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
 {
     mt_model_config config = {0};
     bool adapted;
-    mt_safetensors *file = mt_safetensors_open(o->model_file);
     mt_module *model = NULL;
-    if (file && mti_run_read_config(file, &config) && mti_run_holds(file, &config) &&
+    if (mti_run_read_config(o->model_file, &config) && mti_run_holds(o->model_file, &config) &&
         check_room(o, device, &config))
-        model = mti_run_read_model(file, device, &config, &adapted);
-    mt_safetensors_free(file);
+        model = mti_run_read_model(o->model_file, device, &config, &adapted);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
         (!o->merge || mt_lora_merge(model) == MT_OK))
         return model;

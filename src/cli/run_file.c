@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include "options/rows.h"
 #include "cli/run_file.h"
+#include "files/files.h"
+#include "nn/nn.h"
 #include "cli/verbs.h"
 #include "measure/memory_hooks.h"
 #include "report/json.h"
@@ -137,19 +139,33 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 
 /* ---- reading ---- */
 
-bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
+static bool writes_bytes(const mt_model_config *config)
+{
+    bool writes = config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA;
+    if (writes && config->vocab == 256) return true;
+    return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "the model in the file is not a gpt or llama over bytes");
+}
+
+static bool read_config(const mt_safetensors *file, mt_model_config *config)
 {
     const char *text = mt_safetensors_metadata(file, CONFIG_KEY);
     if (!text)
         return mti_fail_bool(MT_ERR_FORMAT, "the file does not describe its model; give one that "
                                             "`memtape train --save` wrote");
     uint64_t failures = mti_failures();
-    if (mt_model_config_from_json(text, config) != MT_OK || mti_failed_since(failures))
-        return false;
-    bool writes = config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA;
-    if (writes && config->vocab == 256) return true;
-    return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "the model in the file is not a gpt or llama over bytes");
+    return mt_model_config_from_json(text, config) == MT_OK && !mti_failed_since(failures) &&
+           writes_bytes(config);
+}
+
+bool mti_run_read_config(const char *path, mt_model_config *config)
+{
+    if (mti_is_folder(path))
+        return mt_model_config_from_hf_file(path, config, NULL, 0) == MT_OK && writes_bytes(config);
+    mt_safetensors *file = mt_safetensors_open(path);
+    bool ok = file && read_config(file, config);
+    mt_safetensors_free(file);
+    return ok;
 }
 
 static bool damaged(const char *key)
@@ -225,7 +241,7 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
 {
     mt_model_config config;
     json_t *j;
-    if (!mti_run_read_config(file, &config) || !parse_run(file, &j)) return false;
+    if (!read_config(file, &config) || !parse_run(file, &j)) return false;
     if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to resume");
     bool ok = read_fingerprint(j, fingerprint) && read_options(j, o);
     json_decref(j);
@@ -282,18 +298,19 @@ static mt_module *new_model(mt_device *device, const mt_model_config *config,
     return NULL;
 }
 
-/* Whether the file's tensors are those of the model it describes, checked on meta before anything
- * of the claimed size is allocated. */
-static bool weights_fit(mt_safetensors *file, const mt_model_config *config,
+/* Whether the tensors of the file, or of the folder if that is NULL, are those of the model it
+ * describes, checked on meta before anything of the claimed size is allocated. */
+static bool weights_fit(mt_safetensors *file, const char *folder, const mt_model_config *config,
                         const mt_lora_options *adapters)
 {
-    if ((uint64_t)config->layers > mt_safetensors_count(file))
+    if (file && (uint64_t)config->layers > mt_safetensors_count(file))
         return mti_fail_bool(MT_ERR_FORMAT,
                              "the file describes a model of %lld layers, but holds %zu tensors",
                              (long long)config->layers, mt_safetensors_count(file));
     mt_device *meta = mt_device_open("meta");
     mt_module *model = meta ? new_model(meta, config, adapters) : NULL;
-    bool ok = model && mt_safetensors_check_module(file, model) == MT_OK;
+    bool ok = model && (file ? mt_safetensors_check_module(file, model)
+                             : mt_hf_load(folder, model)) == MT_OK;
     mt_module_free(model);
     mt_device_release(meta);
     return ok;
@@ -302,14 +319,14 @@ static bool weights_fit(mt_safetensors *file, const mt_model_config *config,
 bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 {
     const mt_lora_options adapters = mti_adapters_of(&o->workload.memory);
-    return weights_fit(file, &o->workload.config, &adapters);
+    return weights_fit(file, NULL, &o->workload.config, &adapters);
 }
 
 /* The options of the adapters in the file, by its settings; .lora_rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory)
 {
     static const mti_option ids[] = {MTI_O_LORA_RANK, MTI_O_LORA_TARGETS, MTI_O_QLORA,
-                                     MTI_O_QLORA_DOUBLE};
+                                     MTI_O_QLORA_DOUBLE, MTI_O_LORA_ON_WEIGHTS};
     mti_options o;
     json_t *run;
     mti_option_defaults(&o, &mti_train_rules);
@@ -337,33 +354,43 @@ static bool is_plain(const mt_safetensors *file)
                          "from it, and the ranks from what that saves");
 }
 
-bool mti_run_holds(mt_safetensors *file, const mt_model_config *config)
+/* NULL and no error: a folder, which has no adapters. */
+static bool open_model(const char *path, mt_safetensors **file, mt_lora_options *adapters)
 {
-    mti_memory_options memory;
-    if (!read_adapters(file, &memory)) return false;
-    const mt_lora_options adapters = mti_adapters_of(&memory);
-    return weights_fit(file, config, &adapters);
+    mti_memory_options memory = {0};
+    *file = mti_is_folder(path) ? NULL : mt_safetensors_open(path);
+    bool ok = *file ? read_adapters(*file, &memory) : mti_is_folder(path);
+    *adapters = mti_adapters_of(&memory);
+    return ok;
 }
 
-mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
-                              const mt_model_config *config, bool *adapted)
+bool mti_run_holds(const char *path, const mt_model_config *config)
 {
-    mti_memory_options memory;
-    if (!read_adapters(file, &memory)) return NULL;
-    const mt_lora_options adapters = mti_adapters_of(&memory);
+    mt_safetensors *file;
+    mt_lora_options adapters;
+    bool ok = open_model(path, &file, &adapters) && weights_fit(file, path, config, &adapters);
+    mt_safetensors_free(file);
+    return ok;
+}
+
+mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_model_config *config,
+                              bool *adapted)
+{
+    mt_safetensors *file;
+    mt_lora_options adapters;
+    mt_module *model =
+        open_model(path, &file, &adapters) ? new_model(device, config, &adapters) : NULL;
     *adapted = adapters.rank > 0;
-    mt_module *model = new_model(device, config, &adapters);
-    if (model && mt_safetensors_load_module(file, model) == MT_OK) return model;
-    mt_module_free(model);
-    return NULL;
+    bool ok = model &&
+              (file ? mt_safetensors_load_module(file, model) : mt_hf_load(path, model)) == MT_OK;
+    mt_safetensors_free(file);
+    return mti_module_complete(model, ok);
 }
 
 static mt_module *read_base(const char *path, mt_device *device, const mt_model_config *config)
 {
     bool adapted;
-    mt_safetensors *file = mt_safetensors_open(path);
-    mt_module *model = file ? mti_run_read_model(file, device, config, &adapted) : NULL;
-    mt_safetensors_free(file);
+    mt_module *model = mti_run_read_model(path, device, config, &adapted);
     if (model &&
         (!adapted || (mt_lora_merge(model) == MT_OK && mt_module_freeze(model, false) == MT_OK)))
         return model;
@@ -373,6 +400,11 @@ static mt_module *read_base(const char *path, mt_device *device, const mt_model_
 
 static bool read_part(const char *path, mti_stage *stage)
 {
+    if (mti_is_folder(path))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "--from %s: ranks read files of `memtape train`: let one process "
+                             "train from the folder, and the ranks from what that saves",
+                             path);
     mt_safetensors *file = mt_safetensors_open(path);
     bool ok = file && is_plain(file) && mt_stage_load_weights(file, stage) == MT_OK;
     mt_safetensors_free(file);

@@ -21,18 +21,19 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
 /* Whether the file's tensors are those of the model that the options now describe: checked before
  * anything of that model's size is allocated, since files are not trusted. */
 bool mti_run_fits(mt_safetensors *file, const mti_options *o);
-/* The same for a config and the adapters in the file's settings. */
-bool mti_run_holds(mt_safetensors *file, const mt_model_config *config);
+/* The same for a config and the adapters in the settings of the file, or of a folder, as below. */
+bool mti_run_holds(const char *path, const mt_model_config *config);
 /* Loads weights, the optimizer's and the scaler's state, generator and step into a trainer with the
  * file's settings. */
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
 
-/* The model's configuration alone. */
-bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config);
-/* A new model with the file's weights, after mti_run_fits or mti_run_holds. *adapted: it was
+/* The configuration alone of a model in a run's file, or in a folder with Hugging Face's
+ * config.json and weights. */
+bool mti_run_read_config(const char *path, mt_model_config *config);
+/* A new model with these weights, after mti_run_holds. *adapted: it was
  * trained with adapters; then it has them, and all else is frozen. */
-mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
-                              const mt_model_config *config, bool *adapted);
+mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_model_config *config,
+                              bool *adapted);
 /* The same with the adapters merged, to be trained further. */
 extern const mti_weights_reader mti_run_weights;
 

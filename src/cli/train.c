@@ -9,6 +9,7 @@
 #include "cli/train_ranks.h"
 #include "cli/together.h"
 #include "cli/verbs.h"
+#include "measure/routing.h"
 #include "measure/room.h"
 #include "report/pictures.h"
 #include "report/text.h"
@@ -71,7 +72,8 @@ typedef struct run {
     bool snapshot_failed;   /* training goes on without it; the reason: */
     mti_error snapshot_error;
     mti_trainer trainer;
-    mt_safetensors *file; /* that the run is resumed from, while it is set up; NULL: none */
+    mti_recorder recorder; /* with --record-routing */
+    mt_safetensors *file;  /* that the run is resumed from, while it is set up; NULL: none */
     mti_progress progress;
     mti_live live;         /* with --live, instead of the bar */
     mti_timeline timeline; /* of the step that is to be drawn */
@@ -239,14 +241,11 @@ static bool resume(run *r)
 static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
-    mt_safetensors *file = mt_safetensors_open(o->train.from);
     o->train.reader = &mti_run_weights;
-    bool ok = file && mti_run_read_config(file, &config);
+    bool ok = mti_run_read_config(o->train.from, &config);
     if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
-    ok = ok && mti_run_holds(file, &o->workload.config);
-    mt_safetensors_free(file);
-    return ok;
+    return ok && mti_run_holds(o->train.from, &o->workload.config);
 }
 
 static bool start(run *r)
@@ -410,7 +409,9 @@ static bool train(run *r)
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
     r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
-    bool ok = !o->world || mti_trainer_begin_watch(&r->trainer);
+    bool ok = (!o->world || mti_trainer_begin_watch(&r->trainer)) &&
+              (!o->record_routing ||
+               mti_recorder_start(&r->recorder, r->trainer.model, &o->workload.config));
     while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
         begin_watch(r);
         double began = mti_now();
@@ -431,6 +432,7 @@ static bool train(run *r)
     if (r->trainer.ledger) mti_trainer_end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
     return ok && mti_trainer_settle(&r->trainer) &&
+           (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&
            (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
@@ -553,6 +555,7 @@ int mti_train(const mti_options *options)
         status = fail(&r);
     if (ok && r.o.world) status = mti_together_end(r.o.world, NAME, status, "");
     mti_trainer_free(&r.trainer);
+    mti_recorder_free(&r.recorder);
     mt_budget_free(r.budget);
     mt_device_release(r.device);
     mt_parallel_close(&r.o.workload.parallel);

@@ -104,6 +104,9 @@ void mti_train_ranks_introduce(const mti_workload *w)
                   (long long)(w->config.layers / h.pipeline),
                   w->config.layers % h.pipeline ? " or more" : "", (long long)w->config.layers);
     if (h.interleave > 1) printf(" in %lld parts", (long long)h.interleave);
+    if (h.expert > 1)
+        printf(", %lld have %lld of the %lld experts each", (long long)h.expert,
+               (long long)(w->config.experts / h.expert), (long long)w->config.experts);
     if (h.zero) printf("; ZeRO %d", h.zero);
     printf("\n");
 }

@@ -159,3 +159,24 @@ bool mti_gather_inside_links(mti_call *c, const mt_group *group, const mti_view 
     if (n * ranks != count) return piece_by_piece(&s, y, n, s.k->spread);
     return s.k->gather(s.link, y->dtype, at(y, s.comm->end.rank * n), at(y, 0), (size_t)n);
 }
+
+bool mti_join_links(mti_call *c, const mt_group *group)
+{
+    calls s;
+    return begin(&s, c, group);
+}
+
+/* One group: a rank's sends wait for receives that others make after theirs. */
+bool mti_exchange_links(mti_call *c, const mt_group *group)
+{
+    calls s;
+    if (!begin(&s, c, group)) return false;
+    const mt_comm *comm = s.comm;
+    bool ok = s.k->begin(s.link);
+    for (int64_t r = 0; ok && r < comm->end.ranks; r++) {
+        const mti_span *out = &comm->out[r], *in = &comm->in[r];
+        ok = s.k->trade(s.link, out->at, out->n_bytes, in->at, in->n_bytes, r);
+        if (r != comm->end.rank) s.comm->sent += out->n_bytes;
+    }
+    return s.k->end(s.link) && ok;
+}

@@ -19,5 +19,9 @@ bool mti_scatter_sum_links(mti_call *c, const mt_group *group, int dim, const mt
 bool mti_sum_links(mti_call *c, const mt_group *group, const mti_view *y);
 bool mti_scatter_inside_links(mti_call *c, const mt_group *group, const mti_view *y);
 bool mti_gather_inside_links(mti_call *c, const mt_group *group, const mti_view *y);
+/* Sends the comm's out[r] to each rank r, and receives in[r] from it; after mti_join_links, which
+ * uses these. */
+bool mti_join_links(mti_call *c, const mt_group *group);
+bool mti_exchange_links(mti_call *c, const mt_group *group);
 
 #endif

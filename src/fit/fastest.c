@@ -6,7 +6,8 @@ bool mti_fit_alike(const mt_fit_setup *a, const mt_fit_setup *b)
 {
     const mt_parallel *x = &a->parallel, *y = &b->parallel;
     return x->tensor == y->tensor && x->pipeline == y->pipeline && x->context == y->context &&
-           !strcmp(a->checkpoint, b->checkpoint) && !strcmp(a->offload, b->offload);
+           x->expert == y->expert && !strcmp(a->checkpoint, b->checkpoint) &&
+           !strcmp(a->offload, b->offload);
 }
 
 /* The one that s replaces, or the next free place; NULL: s is slower than all. */

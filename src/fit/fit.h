@@ -97,7 +97,8 @@ typedef struct mti_fit_work {
     mt_flops flops;
     mt_traffic traffic;
     uint64_t offloaded;
-    size_t grad_bytes, optimizer_bytes; /* as mti_measurement has them */
+    size_t grad_bytes, optimizer_bytes; /* as mti_measurement has them, and so ... */
+    int64_t layers;                     /* ... are these */
 } mti_fit_work;
 
 typedef struct mti_fit_measured {
@@ -122,6 +123,8 @@ size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *paralle
  * many FLOPs of all ranks, and seconds of sending within layers, sequences and between stages. */
 double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel, double flops,
                           double sending);
+/* How many elements of a layer's experts a rank has. */
+double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *parallel);
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
                             const mti_fit_work *work);
 

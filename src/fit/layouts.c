@@ -18,6 +18,17 @@ static bool divides(const mti_fit_task *task, const mt_parallel *h)
     return ok;
 }
 
+static bool add_experts(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
+{
+    const int64_t same = h.data * h.context, most = task->workload->config.experts ? same : 1;
+    for (h.expert = 1; h.expert <= most; h.expert++) {
+        if (same % h.expert || !allowed(task->options->expert, h.expert) || !divides(task, &h))
+            continue;
+        if (!MTI_PUSH(all, h)) return false;
+    }
+    return true;
+}
+
 static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
 {
     const mt_fit_options *o = task->options;
@@ -35,7 +46,7 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
         if (codes || factors || whole || history ||
             (o->zero_stages && !(o->zero_stages >> zero & 1)))
             continue;
-        if (!MTI_PUSH(all, h)) return false;
+        if (!add_experts(all, task, h)) return false;
     }
     return true;
 }

@@ -21,6 +21,7 @@ void mti_outside_begin(mti_outside *o, const mt_gpu *gpu, const mt_parallel *ran
     } groups[] = {{"tp", ranks->tensor},
                   {"cp", ranks->context},
                   {"dp", ranks->data},
+                  {"ep", ranks->expert},
                   {"pp", ranks->pipeline}};
     *o = (mti_outside){.gpu = gpu->name};
     mti_outside_add(o, (mti_outside_row){"CUDA context", gpu->context ? gpu->context : CONTEXT,

@@ -102,10 +102,10 @@ static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit
     bool found;
     attempt a = unchanged(w, o);
     mt_fit_options *x = &a.options;
-    if (!o->tensor && !o->pipeline && !o->interleave && !o->context && !o->zero_stages &&
-        !o->checkpoint && !o->offload)
+    if (!o->tensor && !o->pipeline && !o->interleave && !o->context && !o->expert &&
+        !o->zero_stages && !o->checkpoint && !o->offload)
         return true;
-    x->tensor = x->pipeline = x->interleave = x->context = 0;
+    x->tensor = x->pipeline = x->interleave = x->context = x->expert = 0;
     x->zero_stages = 0;
     x->checkpoint = x->offload = NULL;
     snprintf(a.change, sizeof a.change, "any set-up");

@@ -126,9 +126,10 @@ static int by_size(size_t a, size_t b) { return (a > b) - (a < b); }
 static int by_layout(const mt_fit_setup *a, const mt_fit_setup *b)
 {
     const mt_parallel *x = &a->parallel, *y = &b->parallel;
-    const int64_t pairs[][2] = {
-        {x->tensor, y->tensor},   {x->pipeline, y->pipeline}, {x->interleave, y->interleave},
-        {x->context, y->context}, {x->zero, y->zero},         {a->microbatch, b->microbatch}};
+    const int64_t pairs[][2] = {{x->tensor, y->tensor},         {x->pipeline, y->pipeline},
+                                {x->interleave, y->interleave}, {x->context, y->context},
+                                {x->expert, y->expert},         {x->zero, y->zero},
+                                {a->microbatch, b->microbatch}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i][0] != pairs[i][1]) return pairs[i][0] < pairs[i][1] ? -1 : 1;
     int order = strcmp(a->checkpoint, b->checkpoint);

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "fit/fit.h"
 #include "measure/step.h"
+#include "nn/model.h"
 
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s)
 {
@@ -23,6 +24,7 @@ static mti_fit_work work_of(const mti_measurement *m)
                           .traffic = m->steady.traffic,
                           .offloaded = m->steady.offloaded,
                           .grad_bytes = m->grad_bytes,
+                          .layers = m->layers,
                           .optimizer_bytes = m->optimizer_bytes};
 }
 
@@ -106,7 +108,7 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
     for (int i = 0; i < n; i++) {
         if (!measure_stage(task, &ends[i], seen)) return false;
         const mt_fit_time *t = &ends[0].time;
-        if (i == 0) seen->sending = t->layers + t->context + t->stages;
+        if (i == 0) seen->sending = t->layers + t->context + t->experts + t->stages;
         seen->slow = n == 2 && i == 0 && task->bound > 0 && ends[0].time.total > task->bound;
         if (seen->slow) return true;
         if (!ends[i].fits && !task->nearest) n = i + 1; /* one is enough */
@@ -158,13 +160,35 @@ bool mti_fit_measure_model(mti_fit_task *task)
     return ok;
 }
 
+/* How many of the elements of the model's parameters are experts'. */
+static double share_of_experts(const mti_fit_task *task)
+{
+    const mt_model_config *c = &task->workload->config;
+    const mt_parallel alone = {.expert = 1, .tensor = 1};
+    uint64_t all;
+    if (!c->experts || mt_model_config_params(c, &all) != MT_OK) return 0;
+    return (double)(c->layers - c->dense_layers) * mti_fit_experts_of_layer(c, &alone) /
+           (double)all;
+}
+
+/* Bytes that are not cut among ranks with other data: but for experts', which `expert` ranks
+ * divide. Where weights are codes, experts may have any share of them. */
+static size_t least_uncut(const mti_fit_task *task, size_t bytes, const mt_parallel *h)
+{
+    const double share = task->workload->memory.qlora ? 1 : share_of_experts(task);
+    if (h->expert == 1) return bytes;
+    return (size_t)((1 - 1e-9) * (double)bytes * (1 - share + share / (double)h->expert));
+}
+
 /* Each parameter is on some rank of those that share the model, so one of them has at least the
  * average; it is the first or the last stage, as those between have as many layers and no more. */
 size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *h)
 {
     const mti_states *s = &task->states;
-    size_t ranks = (size_t)(h->tensor * h->pipeline), data = (size_t)(h->data * h->context);
-    size_t params = s->params / ranks, grads = s->grads / ranks, optimizer = s->optimizer / ranks;
-    return params / (h->zero >= 3 ? data : 1) + grads / (h->zero >= 2 ? data : 1) +
-           optimizer / (h->zero >= 1 ? data : 1);
+    const size_t ranks = (size_t)(h->tensor * h->pipeline), data = (size_t)(h->data * h->context);
+    const size_t bytes[] = {s->optimizer / ranks, s->grads / ranks, s->params / ranks};
+    size_t sum = 0;
+    for (int i = 0; i < 3; i++)
+        sum += h->zero > i ? bytes[i] / data : least_uncut(task, bytes[i], h);
+    return sum;
 }

@@ -1,5 +1,6 @@
 /* time.c: how long a step takes, by a model (docs/fit.md). Nothing here is measured. */
 #include "fit/fit.h"
+#include "nn/model.h"
 
 static double most(double x, double y) { return x > y ? x : y; }
 
@@ -14,34 +15,61 @@ static double rate_of(const mt_gpu *g, int64_t ranks, int64_t stride)
     return rate < g->link ? rate : g->link;
 }
 
-/* Elements that train: of the whole share, and those that this rank steps. */
+/* Bytes in a second from a rank that sends all others of such a group as much: within the node and
+ * out of it at once. */
+static double rate_to_all(const mt_gpu *g, int64_t ranks, int64_t stride)
+{
+    int64_t here = stride < g->in_a_node ? g->in_a_node / stride : 1;
+    if (ranks <= here) return g->link;
+    double out = (double)(ranks - here) / (double)(ranks - 1);
+    double within = g->link / (1 - out), across = g->network / out;
+    return here > 1 && within < across ? within : across;
+}
+
+double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *h)
+{
+    const double one = (double)(mti_product_size(c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
+                                mti_product_size(c, 0, 0, MTI_PRODUCT_EXPERT_DOWN));
+    return (double)c->experts * one / (double)(h->expert * h->tensor);
+}
+
+/* Elements that train of the whole share: of experts, and of all else; those that this rank steps.
+ */
 typedef struct elements {
-    double whole, stepped, size, grad_size;
+    double experts, others, stepped, size, grad_size;
 } elements;
 
 static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_fit_work *work)
 {
-    double dp = (double)(h->data * h->context);
+    double dp = (double)(h->data * h->context), copies = dp / (double)h->expert;
     double size =
         h->fsdp & MT_FSDP_F32_SHARDS ? sizeof(float) : (double)mt_dtype_size(w->config.dtype);
     double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
     double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's pieces */
-    return (elements){.whole = h->zero >= 2 ? n * dp : n,
-                      .stepped = h->zero == 1 ? n / dp : n,
+    double experts =
+        w->memory.lora_rank ? 0 : (double)work->layers * mti_fit_experts_of_layer(&w->config, h);
+    double others =
+        h->zero >= 2 ? most(0, n * dp - experts * (double)h->expert) : most(0, n - experts);
+    return (elements){.experts = experts,
+                      .others = others,
+                      .stepped = h->zero == 1 ? others / dp + experts / copies : n,
                       .size = size,
                       .grad_size = grad_size};
 }
 
+static double sent_of(double n, double ranks) { return n * (ranks - 1) / ranks; }
+
 /* Bytes to ranks with the same parameters that are sent once a step. */
 static double sent_once(const elements *e, const mt_parallel *h)
 {
-    double ranks = (double)(h->data * h->context), share = (ranks - 1) / ranks;
-    double gradients = e->whole * e->grad_size, parameters = e->whole * e->size;
+    double ranks = (double)(h->data * h->context);
+    double sent = sent_of(e->others, ranks) + sent_of(e->experts, ranks / (double)h->expert);
+    double gradients = sent * e->grad_size, parameters = sent * e->size;
     switch (h->zero) {
-    case 0: return 2 * share * gradients;            /* all of them get the sum */
-    case 1: return share * (gradients + parameters); /* scattered, then gathered */
-    case 2: return share * parameters;               /* gradients: in every backward */
-    default: return 0;                               /* both are ops of forward and backward */
+    case 0: return 2 * gradients;          /* all of them get the sum */
+    case 1: return gradients + parameters; /* scattered, then gathered */
+    case 2: return parameters;             /* gradients: in every backward */
+    default: return 0;                     /* both are ops of forward and backward */
     }
 }
 
@@ -62,16 +90,17 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     const elements e = elements_of(task->workload, h, work);
     double micro = (double)h->microbatches, parts = (double)h->interleave;
     double to_data = rate_of(g, same, h->tensor);
-    mt_fit_time t = {.products = (double)(f->forward + f->backward + f->recompute) /
-                                 (g->flops * task->utilisation),
-                     .memory = (double)work->traffic.others / g->bandwidth,
-                     .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
-                     .context = (double)work->traffic.context / rate_of(g, h->context, h->tensor),
-                     .stages =
-                         (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * same)};
+    mt_fit_time t = {
+        .products =
+            (double)(f->forward + f->backward + f->recompute) / (g->flops * task->utilisation),
+        .memory = (double)work->traffic.others / g->bandwidth,
+        .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
+        .context = (double)work->traffic.context / rate_of(g, h->context, h->tensor),
+        .experts = (double)work->traffic.experts / rate_to_all(g, h->expert, h->tensor),
+        .stages = (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * same)};
     double computing = t.products + t.memory, away = (double)work->offloaded / g->host;
     double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
-    double sending = t.layers + t.context + t.stages;
+    double sending = t.layers + t.context + t.experts + t.stages;
     t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + sending);
     double once = sent_once(&e, h) / to_data, often = (double)work->traffic.pieces / to_data;
     t.data = most(0, most(once + often - computing, once - computing / micro));

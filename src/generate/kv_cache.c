@@ -39,15 +39,29 @@ static int64_t blocks_of(int64_t positions)
     return positions / MT_KV_BLOCK + (positions % MT_KV_BLOCK != 0);
 }
 
+/* What a position of a layer holds: keys and values, or the latent of both and the turned part of
+ * keys (nn/latent.c). */
+typedef struct widths {
+    int64_t heads, k, v;
+} widths;
+
+static widths widths_of(const mt_model_config *c)
+{
+    return c->kv_rank ? (widths){1, c->kv_rank, c->rope_dim}
+                      : (widths){c->kv_heads, c->head_dim, c->head_dim};
+}
+
 size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch, int64_t positions)
 {
     mt_model_config c;
     if (mt_model_config_resolve(config, &c) != MT_OK || !has_cache(&c) || !check_form(form))
         return 0;
-    size_t e = mt_dtype_size(c.dtype), h = (size_t)c.head_dim, n = 2;
-    const size_t vector = form == MT_KV_8BIT ? h + sizeof(float) : h * e;
+    const widths w = widths_of(&c);
+    const size_t e = mt_dtype_size(c.dtype), both = (size_t)(w.k + w.v);
+    const size_t vector = form == MT_KV_8BIT ? both + 2 * sizeof(float) : both * e;
+    size_t n = 1;
     if (form == MT_KV_PAGED) positions = blocks_of(positions) * MT_KV_BLOCK;
-    const int64_t factors[] = {batch, positions, c.kv_heads, c.layers, (int64_t)vector};
+    const int64_t factors[] = {batch, positions, w.heads, c.layers, (int64_t)vector};
     bool fits = true;
     for (int i = 0; fits && i < 5; i++)
         fits = factors[i] >= 0 && mti_mul_size(n, (size_t)factors[i], &n);
@@ -61,13 +75,14 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
 
 static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t width)
 {
-    mt_tensor *t = mt_empty(device, dtype,
-                            MT_SHAPE(cache->batch, cache->config.kv_heads, cache->capacity, width));
+    mt_tensor *t =
+        mt_empty(device, dtype,
+                 MT_SHAPE(cache->batch, widths_of(&cache->config).heads, cache->capacity, width));
     if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
     return t;
 }
 
-static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device)
+static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device, int64_t width)
 {
     const mt_model_config *c = &cache->config;
     if (cache->form == MT_KV_GROWING) return true; /* made with the first positions */
@@ -81,7 +96,7 @@ static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *devic
                               (long long)cache->batch, (long long)blocks_of(cache->capacity)));
     }
     bool narrow = cache->form == MT_KV_8BIT;
-    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, c->head_dim);
+    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, width);
     if (s->values && narrow) s->scales = make(cache, device, MT_F32, 1);
     return s->values && (!narrow || s->scales);
 }
@@ -109,7 +124,8 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
         mti_kv_layer *layer = &cache->layers[i];
         layer->form = form, layer->dtype = c->dtype, layer->length = &cache->length;
         layer->batch = batch, layer->most = blocks_of(positions);
-        ok = make_side(&layer->k, cache, device) && make_side(&layer->v, cache, device);
+        const widths w = widths_of(c);
+        ok = make_side(&layer->k, cache, device, w.k) && make_side(&layer->v, cache, device, w.v);
     }
     if (ok) return cache;
     mt_kv_cache_free(cache);
@@ -223,7 +239,8 @@ static bool same_size(const mt_kv_cache *cache, const mt_model_config *c)
 {
     const mt_model_config *of = &cache->config;
     return (of->kind == c->kind && of->layers == c->layers && of->kv_heads == c->kv_heads &&
-            of->head_dim == c->head_dim) ||
+            of->head_dim == c->head_dim && of->kv_rank == c->kv_rank &&
+            of->rope_dim == c->rope_dim) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: made for another model than this %s",
                          mt_model_kind_name(c->kind));
 }
@@ -253,9 +270,6 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
     if (mt_numel(tokens) == 0)
         return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");
     if (cache && (!same_size(cache, &m->config) || !has_room(cache, tokens))) return NULL;
-    if (!mti_check_window("next_logits", &m->config,
-                          mt_kv_cache_length(cache) + mt_shape(tokens)[1], mt_device_of(tokens)))
-        return NULL;
     bool grad = mt_set_grad_mode(false);
     m->last = true;
     mt_tensor *y = !cache || bind(model, &m->config, cache) ? mt_forward(model, tokens) : NULL;

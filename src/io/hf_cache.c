@@ -1,11 +1,14 @@
-/* hf_cache.c: where a config.json lies: a file, in a folder, or in Hugging Face's local cache. */
+/* hf_cache.c: where a config.json lies: a file, in a folder, or in Hugging Face's local cache; and
+ * reading it from there. */
 #include <dirent.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
 #include "io/hf_config.h"
+#include "memtape/model.h"
 
 #define LONGEST 4096
 
@@ -83,4 +86,38 @@ char *mti_config_path(const char *path)
              "download %s config.json puts it there",
              path, hub, path);
     return NULL;
+}
+
+/* Replaces "config.json" in the error by the file's path. */
+static mt_status name_the_file(const char *path, mt_status status)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", mt_last_error());
+    size_t n = strlen(MTI_ANY_FILE);
+    mt_clear_error();
+    return mti_fail(status, "%.200s: %s", path, strncmp(text, MTI_ANY_FILE, n) ? text : text + n);
+}
+
+#define LARGEST_FILE ((size_t)16 << 20)
+
+mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
+                                       size_t n_bytes)
+{
+    size_t n;
+    if (!path || !out || (n_bytes && !notes))
+        return mti_fail(MT_ERR_ARGUMENT, MTI_ANY_FILE "the %s is NULL",
+                        !path  ? "path"
+                        : !out ? "result"
+                               : "buffer for notes");
+    char *file = mti_config_path(path);
+    if (!file) return mt_last_status();
+    char *text = mti_file_read(file, LARGEST_FILE, &n);
+    mti_free(file);
+    if (!text) return mt_last_status();
+    bool is_text = strlen(text) == n;
+    mt_status status = is_text ? mt_model_config_from_hf(text, out, notes, n_bytes)
+                               : mti_fail(MT_ERR_FORMAT, "%.200s: has zero bytes; need JSON", path);
+    mti_free(text);
+    return status == MT_OK || !is_text || status == MT_ERR_MEMORY ? status
+                                                                  : name_the_file(path, status);
 }

@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "files/files.h"
 #include "io/hf_config.h"
 #include "io/json_text.h"
 #include "nn/model.h"
@@ -29,6 +28,7 @@ typedef struct reader {
     const struct hf_key *key; /* that is being read */
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
+    bool grouped;            /* experts are chosen by groups */
     char *notes;             /* cut to the buffer */
     size_t n_notes;
     char ignored[1024];
@@ -58,8 +58,6 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     mti_make_printable(text + n); /* notes quote the file, too */
 }
 
-#define ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
-
 #define VALUE_TEXT 64
 /* The value as JSON, cut to its first 60 bytes. */
 static const char *value_text(char text[VALUE_TEXT], const json_t *value)
@@ -72,7 +70,8 @@ static const char *value_text(char text[VALUE_TEXT], const json_t *value)
 static bool refuse_as(mt_status status, const char *key, const json_t *value, const char *why)
 {
     char text[VALUE_TEXT];
-    return mti_fail_bool(status, ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value), why);
+    return mti_fail_bool(status, MTI_ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value),
+                         why);
 }
 
 /* Fails with "config.json: "n_embd" is 0; need ...". */
@@ -119,6 +118,22 @@ static bool read_size(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_count(reader *r, const json_t *value)
+{
+    const bool none = json_is_integer(value) && json_integer_value(value) == 0;
+    if (none) *(int64_t *)field(r) = 0;
+    return none || read_size(r, value);
+}
+
+/* Heads have a part that is turned, and one that is not. */
+static bool read_head_part(reader *r, const json_t *value)
+{
+    const int64_t other = r->c.head_dim;
+    if (!read_size(r, value)) return false;
+    r->c.head_dim = other + *(int64_t *)field(r);
+    return true;
+}
+
 static bool read_window(reader *r, const json_t *value)
 {
     return is_empty(value) || read_size(r, value);
@@ -155,8 +170,8 @@ static bool read_dropout(reader *r, const json_t *value)
         return refuse(r, value, "a number from 0 to below 1");
     if (r->dropout_key && p != r->c.dropout)
         return mti_fail_bool(MT_ERR_FORMAT,
-                             ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
-                                      "all dropouts",
+                             MTI_ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
+                                          "all dropouts",
                              r->dropout_key, r->c.dropout, r->key->name, p);
     r->dropout_key = r->key->name;
     r->c.dropout = p;
@@ -204,6 +219,20 @@ static bool read_flag(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_pairs(reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    r->c.rope_order = json_is_true(value) ? MT_ROPE_PAIRS : MT_ROPE_HALVES;
+    return true;
+}
+
+static bool read_groups(reader *r, const json_t *value)
+{
+    r->grouped = is_word(value, "group_limited_greedy");
+    return r->grouped || is_word(value, "greedy") ||
+           refuse(r, value, "greedy or group_limited_greedy");
+}
+
 static bool read_tied(reader *r, const json_t *value)
 {
     if (!json_is_boolean(value)) return refuse(r, value, "true or false");
@@ -243,7 +272,7 @@ static bool read_head(reader *r, const json_t *value)
     if (!n) return refuse(r, value, why);
     for (size_t i = 0; i < n; i++)
         if (!is_word(json_array_get(value, i), r->family->class))
-            return mti_fail_bool(MT_ERR_UNSUPPORTED, ANY_FILE "\"%s\" names \"%.60s\"; need %s",
+            return mti_fail_bool(MT_ERR_UNSUPPORTED, MTI_ANY_FILE "\"%s\" names \"%.60s\"; need %s",
                                  r->key->name, json_string_value(json_array_get(value, i)), why);
     return true;
 }
@@ -261,6 +290,15 @@ static bool read_ropes(reader *r, const json_t *value)
            refuse(r, value, "one rope_theta for all layers");
 }
 
+/* YaRN's factor of the softmax's scale; finish_latent multiplies by the usual one. */
+static void read_mscale(reader *r, const json_t *value)
+{
+    const double all = json_number_value(json_object_get(value, "mscale_all_dim"));
+    const double factor = json_number_value(json_object_get(value, "factor"));
+    const double m = all != 0 && factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
+    if (m != 1) r->c.attention_scale = m * m;
+}
+
 static bool read_rope(reader *r, const json_t *value)
 {
     const json_t *theta = json_object_get(value, "rope_theta");
@@ -273,6 +311,7 @@ static bool read_rope(reader *r, const json_t *value)
         return refuse_as(MT_ERR_FORMAT, "partial_rotary_factor", part,
                          "; need 1: whole heads are turned here");
     r->c.rope_theta = json_number_value(theta);
+    if (r->c.rope_order) read_mscale(r, value);
     return !type || is_word(type, "default") || note(r);
 }
 
@@ -285,7 +324,11 @@ static bool read_layers(reader *r, const json_t *value)
     return true;
 }
 
-static bool read_noted(reader *r, const json_t *value) { return is_empty(value) || note(r); }
+static bool read_noted(reader *r, const json_t *value)
+{
+    if (r->c.rope_order) read_mscale(r, value);
+    return is_empty(value) || note(r);
+}
 
 /* The row's text begins with the one value that is taken; false stands for anything empty. */
 static bool read_only(reader *r, const json_t *value)
@@ -318,24 +361,8 @@ static const hf_key keys[] = {
 
 /* No effect on a training step; strings and empty values need no row. */
 static const char *const idle[] = {
-    "n_ctx", "initializer_range", "use_cache", "pretraining_tp", "gradient_checkpointing",
-    "original_max_position_embeddings", "is_llama_config",
-    /* tokens with a meaning */
-    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
-    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
-    "begin_suppress_tokens", "bad_words_ids",
-    /* other tasks' heads */
-    "task_specific_params", "id2label", "label2id", "num_labels", "classifier_dropout",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_use_proj", "pooler_fc_size",
-    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
-    /* how text is generated */
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
-    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "num_return_sequences",
-    /* what a forward returns, and with which code */
-    "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
-    "output_scores", "torchscript", "use_bfloat16", "remove_invalid_values", "auto_map"};
+#include "io/hf_idle.def"
+};
 
 /* Keys of tools that leave their mark in a file, and private ones, begin so. */
 static const char *const idle_beginnings[] = {"_", "unsloth_", "transformers.", "transformers_"};
@@ -383,10 +410,10 @@ static bool check_unknown(const reader *r)
     if (!r->n_unknown) return true;
     if (r->n_unknown > r->n_listed)
         snprintf(more, sizeof more, " and %d more", r->n_unknown - r->n_listed);
-    return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "%s%s; need %s if %s neither shapes nor values",
-                         r->unknown, more,
-                         r->n_unknown == 1 ? "a known key; remove it" : "known keys; remove them",
-                         r->n_unknown == 1 ? "it changes" : "they change");
+    return mti_fail_bool(
+        MT_ERR_FORMAT, MTI_ANY_FILE "%s%s; need %s if %s neither shapes nor values", r->unknown,
+        more, r->n_unknown == 1 ? "a known key; remove it" : "known keys; remove them",
+        r->n_unknown == 1 ? "it changes" : "they change");
 }
 
 static bool read_keys(reader *r, json_t *root)
@@ -397,7 +424,7 @@ static bool read_keys(reader *r, json_t *root)
     for (size_t i = 0; i < N_KEYS; i++)
         if (keys[i].families & keys[i].needed & r->family->bit &&
             !json_object_get(root, keys[i].name))
-            return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "\"%s\" is missing; a %s needs it",
+            return mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" is missing; a %s needs it",
                                  keys[i].name, r->family->type);
     return check_unknown(r);
 }
@@ -439,13 +466,14 @@ static const struct hf_family *find_family(const json_t *root)
     if (found) return found;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
-                 ANY_FILE "the architecture \"%.60s\" is unknown; need one of %s. Of any "
-                          "PyTorch module, memtape.torch.profile(model, batch) counts the bytes",
+                 MTI_ANY_FILE
+                 "the architecture \"%.60s\" is unknown; need one of %s. Of any "
+                 "PyTorch module, memtape.torch.profile(model, batch) counts the bytes",
                  name, list);
     else
         mti_fail(MT_ERR_FORMAT,
-                 ANY_FILE "neither \"model_type\" nor \"architectures\" says "
-                          "what it is; need one of %s",
+                 MTI_ANY_FILE "neither \"model_type\" nor \"architectures\" says "
+                              "what it is; need one of %s",
                  list);
     return NULL;
 }
@@ -457,38 +485,15 @@ static bool check_sort(const json_t *root)
         "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
         "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
     const struct hf_family *family = known_family(root);
-    const bool known = family && family->bit & EXPERTS;
+    const bool known = family && family->bit & (EXPERTS | DEEPSEEK);
     for (size_t i = 0; !known && i < sizeof experts / sizeof *experts; i++) {
         const json_t *n = json_object_get(root, experts[i]);
         if (json_number_value(n) > 0)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
-                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe or "
-                             "olmoe");
+                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
+                             "olmoe, deepseek_v2 or deepseek_v3");
     }
     return true;
-}
-
-/* Whether the window that the file names holds in some layer. */
-static bool window_holds(const reader *r, const json_t *root)
-{
-    const json_t *types = json_object_get(root, "layer_types");
-    const json_t *first = json_object_get(root, "max_window_layers");
-    bool holds = !json_is_array(types);
-    for (size_t i = 0; !holds && i < json_array_size(types); i++)
-        holds = is_word(json_array_get(types, i), "sliding_attention");
-    if (find_key(r, "use_sliding_window")) /* then it has to be switched on */
-        holds = holds && json_is_true(json_object_get(root, "use_sliding_window")) &&
-                !(json_is_integer(first) && json_integer_value(first) >= r->c.layers);
-    return holds && r->c.window < r->c.context;
-}
-
-static void finish_window(reader *r, const json_t *root)
-{
-    r->key = find_key(r, "sliding_window");
-    if (!r->c.window || !window_holds(r, root))
-        r->c.window = 0;
-    else
-        note(r);
 }
 
 /* Rows of the table of positions that are no position's are no part of the context. */
@@ -499,30 +504,36 @@ static bool finish_positions(reader *r)
     r->c.context -= r->c.position_offset;
     return r->c.context > 0 ||
            mti_fail_bool(MT_ERR_FORMAT,
-                         ANY_FILE "\"max_position_embeddings\" is %lld; need more than the %lld "
-                                  "of padding",
+                         MTI_ANY_FILE
+                         "\"max_position_embeddings\" is %lld; need more than the %lld "
+                         "of padding",
                          (long long)rows, (long long)r->c.position_offset);
 }
 
-/* Layers without a window stand at every local_period-th place. */
+/* Layers are local, and some not, by a list or by where the local ones begin. */
 static bool finish_local(reader *r, const json_t *root)
 {
-    const json_t *types = json_object_get(root, "layer_types");
-    size_t n = json_array_size(types), period = 0;
-    if (!(r->c.local_theta > 0) || !n) return true;
-    while (period < n && !is_word(json_array_get(types, period), "full_attention")) period++;
-    period++;
-    for (size_t i = 0; i < n; i++)
-        if (is_word(json_array_get(types, i), "full_attention") != ((i + 1) % period == 0))
-            return refuse_as(MT_ERR_FORMAT, "layer_types", types,
-                             "; need full_attention at every n-th place");
-    r->c.local_period = (int64_t)period;
-    return true;
+    mt_model_config *c = &r->c;
+    const bool from_some = find_key(r, "max_window_layers");
+    if (c->window > c->context ||
+        (from_some && !json_is_true(json_object_get(root, "use_sliding_window"))))
+        c->window = 0;
+    bool ok = !(c->window || c->local_theta > 0) || mti_hf_local_layers(c, root, from_some);
+    if (!c->window && c->local_theta == 0) c->local_period = c->local_layers = 0;
+    return ok;
+}
+
+static void finish_latent(reader *r)
+{
+    if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
+    if (r->c.expert_scale == 1) r->c.expert_scale = 0;
+    if (r->c.kv_rank && r->c.attention_scale > 0)
+        r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
-    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
+    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, MTI_ANY_FILE "is not a JSON object");
     if (n_bytes) notes[0] = 0;
     reader r = {.notes = notes, .n_notes = n_bytes};
     root = text_of(root, &r);
@@ -530,7 +541,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
-    finish_window(&r, root);
+    finish_latent(&r);
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;
@@ -543,7 +554,7 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                                   size_t n_bytes)
 {
     if (!json || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+        return mti_fail(MT_ERR_ARGUMENT, MTI_ANY_FILE "the %s is NULL",
                         !json  ? "text"
                         : !out ? "result"
                                : "buffer for notes");
@@ -551,43 +562,9 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
     json_t *root = mti_json_read(json, strlen(json), &error);
     if (!root)
-        return mti_fail_around(failures, MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s",
+        return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "line %d, column %d: %s",
                                error.line, error.column, error.text);
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);
     return status;
-}
-
-/* Replaces "config.json" in the error by the file's path. */
-static mt_status name_the_file(const char *path, mt_status status)
-{
-    char text[1024];
-    snprintf(text, sizeof text, "%s", mt_last_error());
-    size_t n = strlen(ANY_FILE);
-    mt_clear_error();
-    return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
-}
-
-#define LARGEST_FILE ((size_t)16 << 20)
-
-mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
-                                       size_t n_bytes)
-{
-    size_t n;
-    if (!path || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
-                        !path  ? "path"
-                        : !out ? "result"
-                               : "buffer for notes");
-    char *file = mti_config_path(path);
-    if (!file) return mt_last_status();
-    char *text = mti_file_read(file, LARGEST_FILE, &n);
-    mti_free(file);
-    if (!text) return mt_last_status();
-    bool is_text = strlen(text) == n;
-    mt_status status = is_text ? mt_model_config_from_hf(text, out, notes, n_bytes)
-                               : mti_fail(MT_ERR_FORMAT, "%.200s: has zero bytes; need JSON", path);
-    mti_free(text);
-    return status == MT_OK || !is_text || status == MT_ERR_MEMORY ? status
-                                                                  : name_the_file(path, status);
 }

@@ -1,10 +1,18 @@
-/* hf_config.h: where a model's config.json lies. */
+/* hf_config.h: where a model's config.json lies, and what its readers share. */
 #ifndef MTI_HF_CONFIG_H
 #define MTI_HF_CONFIG_H
+
+#include "io/json_text.h"
+#include "nn/model.h"
+
+#define MTI_ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
 
 /* The file to read, to be mti_freed, for a path that may be a folder, which has a config.json, or
  * org/name of a model in Hugging Face's local cache. NULL and an error if it is such a name, and
  * not there. */
 char *mti_config_path(const char *path);
+/* Sets local_period and local_layers by "layer_types", or, of those whose local layers begin at
+ * some place, by "max_window_layers"; no window if no layer is local. */
+bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some);
 
 #endif

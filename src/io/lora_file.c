@@ -124,7 +124,7 @@ static bool has_rank(const char *path, const mt_safetensors *f, double rank)
         if (mt_safetensors_get(f, i, &e) != MT_OK) return false;
         size_t n = strlen(e.name);
         if (n < sizeof ending || strcmp(e.name + n - (sizeof ending - 1), ending) != 0) continue;
-        if (e.rank == 2 && (double)e.shape[0] == rank) return true;
+        if (e.rank >= 2 && (double)e.shape[e.rank - 2] == rank) return true;
         break;
     }
     return mti_fail_bool(MT_ERR_FORMAT,
@@ -173,11 +173,12 @@ static mt_tensor *read_weight(mt_safetensors *f, const char *path, const char *p
     if (!name) return NULL;
     if (!mt_safetensors_find(f, name, &e))
         mti_fail(MT_ERR_ARGUMENT, "lora_load: the file has no %s", name);
-    else if (e.rank != 2 || e.shape[0] != mt_shape(w)[0] || e.shape[1] != mt_shape(w)[1] ||
+    else if (e.rank != mt_rank(w) ||
+             memcmp(e.shape, mt_shape(w), (size_t)e.rank * sizeof *e.shape) ||
              !mt_dtype_is_float(e.dtype))
         mti_fail(MT_ERR_ARGUMENT, "lora_load: %s is %s %s; need floating %s", name,
                  mt_dtype_name(e.dtype), mti_shape_text(has, e.rank, e.shape),
-                 mti_shape_text(need, 2, mt_shape(w)));
+                 mti_shape_text(need, mt_rank(w), mt_shape(w)));
     else
         t = mt_safetensors_read(f, name, mt_device_of(w));
     mti_free(name);

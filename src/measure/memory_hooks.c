@@ -30,6 +30,7 @@ mt_lora_options mti_adapters_of(const mti_memory_options *options)
                              .targets = options->lora_targets.patterns,
                              .dropout = options->lora_dropout,
                              .f32_adapters = options->f32_adapters,
+                             .on_weights = options->lora_on_weights,
                              .base = !options->qlora         ? MT_LORA_KEEP
                                      : options->qlora_double ? MT_LORA_NF4_DOUBLE
                                                              : MT_LORA_NF4};

@@ -40,8 +40,8 @@ typedef struct mti_memory_hooks {
     mti_memory_stats memory_stats;
 } mti_memory_hooks;
 
-/* What lora_rank, lora_targets, lora_dropout, f32_adapters, qlora and qlora_double ask for; borrows
- * *options' targets. */
+/* What lora_rank, lora_targets, lora_dropout, f32_adapters, lora_on_weights, qlora and qlora_double
+ * ask for; borrows *options' targets. */
 mt_lora_options mti_adapters_of(const mti_memory_options *options);
 /* The adapters that `options` (may be NULL) asks for, if any: put into a model, or into a new one
  * layer by layer, so that with --qlora it is never there as a whole. */

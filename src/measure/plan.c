@@ -41,7 +41,8 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     size_t n;
     (void)loss, (void)scale;
     if (mt_module_params(s->stage.model, &params, &n) != MT_OK) return false;
-    for (size_t i = 0; i < n; i++) add_parameter(st, s->stage.model, &params[i]);
+    for (size_t i = 0; i < n; i++)
+        if (!mti_is_buffer(params[i].tensor)) add_parameter(st, s->stage.model, &params[i]);
     mt_tensor *g = mt_grad(s->input);
     mt_storage_info of = mt_storage_of(g);
     st->input_gradient = (int64_t)of.allocated;

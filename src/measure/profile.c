@@ -1,6 +1,7 @@
 /* profile.c: everything about the memory of a workload. */
 #include "measure/profile.h"
 #include "measure/room.h"
+#include "measure/routing.h"
 
 static size_t allocated_on(const mt_device *device)
 {
@@ -29,6 +30,28 @@ static bool infer(mti_profile_result *p)
     return ok;
 }
 
+/* Measures another routing, on a device of its own; *peak 0 if it does not fit. */
+static bool peak_routed(const mti_workload *w, const char *routing, size_t *peak)
+{
+    mti_workload other = *w;
+    mti_requirement need = {0};
+    mti_measurement m;
+    bool refused = false;
+    other.routing = routing;
+    const bool ok = mti_measure_requirement(&need, &m, &other, NULL, &refused);
+    mti_measurement_free(&m);
+    *peak = ok ? need.peak : 0;
+    if (refused) mt_clear_error();
+    return ok || refused;
+}
+
+static bool route(mti_profile_result *p)
+{
+    return !mti_routing_matters(&p->workload.config, p->device) ||
+           (peak_routed(&p->workload, "balanced", &p->routed.balanced) &&
+            peak_routed(&p->workload, "worst", &p->routed.worst));
+}
+
 bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice,
                       bool inference)
 {
@@ -39,7 +62,7 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     with->memory.budget = p->budget.plan;
     return mti_check_room_for(p->device, with, advice) && (!inference || infer(p)) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
-           note_left(&p->left, p->device, with) &&
+           note_left(&p->left, p->device, with) && route(p) &&
            mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
                             with->ranked ? &with->parallel : NULL,
                             mt_ledger_bytes(p->measured.ledger));

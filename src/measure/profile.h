@@ -12,6 +12,11 @@ typedef struct mti_left {
     size_t given_back; /* left once these are given back, too: 0 */
 } mti_left;
 
+/* The peak of a step, as the tokens take experts; 0: none depends on it. */
+typedef struct mti_routed {
+    size_t balanced, worst;
+} mti_routed;
+
 typedef struct mti_profile_result {
     mti_workload workload; /* with the checkpoints that its budget allows */
     mt_device *device;
@@ -24,6 +29,7 @@ typedef struct mti_profile_result {
     mti_formula formula;    /* of what the first forward saves */
     mti_requirement needed; /* by mti_profile_find_requirement */
     mti_outside outside;    /* empty unless the caller fills it in */
+    mti_routed routed;
 } mti_profile_result;
 
 /* Measures two steps on a new device, which must have room for them; else the message ends in

@@ -167,12 +167,14 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
     return true;
 }
 
-#define COMMS 5
+#define COMMS 10
 
 static void list_comms(const mt_parallel *h, const mt_comm *comms[COMMS])
 {
     comms[0] = h->tensor_comm, comms[1] = h->context_comm, comms[2] = h->data_comm;
     comms[3] = h->pipeline_comm, comms[4] = h->ends_comm;
+    comms[5] = h->shard_comm, comms[6] = h->replica_comm, comms[7] = h->reshard_comm;
+    comms[8] = h->expert_comm, comms[9] = h->expert_data_comm;
 }
 
 uint64_t mti_parallel_sent(const mt_parallel *h)

@@ -341,7 +341,8 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
                               .pieces = of_all(r, b->pieces - a->pieces),
                               .context = of_all(r, b->context - a->context),
                               .stages = of_all(r, b->stages - a->stages),
-                              .replicas = b->replicas - a->replicas};
+                              .replicas = b->replicas - a->replicas,
+                              .experts = of_all(r, b->experts - a->experts)};
     s->offloaded = of_all(r, to->offloaded - from->offloaded);
 }
 

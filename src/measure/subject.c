@@ -1,6 +1,7 @@
 /* subject.c: making a model, or one rank of several, and running its forwards. */
 #include "base/philox.h"
 #include "measure/memory_hooks.h"
+#include "measure/routing.h"
 #include "measure/step.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
@@ -84,11 +85,24 @@ static bool make_model(mti_subject *s, bool target)
     return mti_stage_make_plain(&s->stage, s->device, &w->config, model, 1) && ok;
 }
 
+/* Experts without data have the rows that --routing says. */
+static bool route(mti_subject *s)
+{
+    const mti_workload *w = s->workload;
+    if (!w->config.experts || !w->routing) return true;
+    for (int64_t i = 0; i < s->stage.schedule.n_parts; i++) {
+        const int64_t from = s->stage.is_plain ? 0 : s->stage.shares[i].from;
+        int64_t layer = from > w->config.dense_layers ? from - w->config.dense_layers : 0;
+        mti_set_routing(s->stage.parts[i], &s->routing, &layer, NULL);
+    }
+    return mti_routing_make(&s->routing, w->routing, w->seed);
+}
+
 bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target)
 {
     *s = (mti_subject){.device = device, .workload = w};
     mt_seed(device, w->seed);
-    return w->ranked ? make_stage(s, target) : make_model(s, target);
+    return (w->ranked ? make_stage(s, target) : make_model(s, target)) && route(s);
 }
 
 void mti_subject_free(mti_subject *s)
@@ -96,6 +110,7 @@ void mti_subject_free(mti_subject *s)
     mt_release(s->input);
     mt_release(s->target);
     mti_stage_free(&s->stage);
+    mti_free(s->routing.rows);
     *s = (mti_subject){0};
 }
 

@@ -35,7 +35,8 @@ typedef struct mti_workload {
     uint64_t seed;
     mti_optimizer_choice optimizer;
     mti_memory_options memory;
-    bool ranked; /* one rank of several: */
+    const char *routing; /* of experts, on a device without data: see routing.h; NULL: balanced */
+    bool ranked;         /* one rank of several: */
     mt_parallel parallel;
     int64_t rank;  /* its number: those of `tensor` come first, then those of `data`, then stages */
     size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */

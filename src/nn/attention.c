@@ -14,8 +14,7 @@
 /* ---- heads: a separate module, so that the ledger names its tensors and a checkpoint can be put
  * around it ---- */
 
-/* [b,s,n h] -> [b,n,s,h], a view */
-static mt_tensor *split_heads(mt_tensor *x, int64_t n)
+mt_tensor *mti_split_heads(mt_tensor *x, int64_t n)
 {
     if (!x) return NULL;
     const int64_t *shape = mt_shape(x);
@@ -35,11 +34,23 @@ static mt_tensor *merge_heads(mt_tensor *x)
     return y;
 }
 
-static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
+/* Pairs (x[2 i], x[2 i + 1]) of *x [b,n,s,h] as halves of it: a copy. */
+static bool apart(mt_tensor **x)
+{
+    const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
+    mt_set(x, mt_reshape(*x, MT_SHAPE(b, n, s, h / 2, 2)));
+    mt_set(x, mt_transpose(*x, 3, 4));
+    return mt_set(x, *x ? mt_reshape(*x, MT_SHAPE(b, n, s, h)) : NULL) == MT_OK;
+}
+
+bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
     mt_dtype low;
+    if (heads->rope == MT_OP_UNFUSED && heads->rope_order == MT_ROPE_COMPLEX)
+        return mti_rope_complex(tables, start, heads->rope_theta, x);
+    if (heads->rope_order && !apart(x)) return false;
     if (heads->rope == MT_OP_UNFUSED)
         return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x) &&
                (!heads->turns_back || !mt_autocast_active(&low) ||
@@ -50,42 +61,79 @@ static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
 static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3], double p)
 {
+    const mt_tensor *q = part[0];
+    const int64_t s = q->view.shape[2], t = mt_shape(part[1])[2];
+    mt_tensor *mask = NULL;
+    if (heads->window && heads->window < t &&
+        !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 2, (int64_t[]){s, t},
+                                 heads->window)))
+        return NULL;
     const mti_math_options options = {.scale = heads->scale,
                                       .cap = heads->cap,
                                       .dropout = p,
                                       .causal = heads->causal,
-                                      .wide = heads->softmax == MT_PRECISION_F32};
-    return mti_math_attention(part[0], part[1], part[2], &options);
+                                      .wide = heads->softmax == MT_PRECISION_F32,
+                                      .mask = mask};
+    mt_tensor *y = mti_math_attention(part[0], part[1], part[2], &options);
+    mt_release(mask);
+    return y;
+}
+
+static mt_tensor *attend_by_flash(const mti_heads *heads, mt_tensor *const part[3], bool masked,
+                                  double p)
+{
+    const mt_tensor *q = part[0];
+    const int64_t *shape = mt_shape(q), t = mt_shape(part[1])[2];
+    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window};
+    mt_tensor *mask = NULL;
+    if (masked && !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 4,
+                                           (int64_t[]){shape[0], 1, shape[2], t}, heads->window)))
+        return NULL;
+    mt_tensor *y = mti_flash_attention(part[0], part[1], part[2], mask, &options);
+    mt_release(mask);
+    return y;
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
 static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
-    mt_tensor *y = NULL;
-    mti_gathered *gathered = NULL;
     mti_rope_tables own = {0}, *tables = heads->tables ? heads->tables : &own;
-    for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? heads->n_kv : heads->n));
-    if (!part[0] || !part[1] || !part[2] || !rotate(heads, tables, &part[0]) ||
-        !rotate(heads, tables, &part[1]))
+    for (int i = 0; i < 3; i++)
+        mt_set(&part[i], mti_split_heads(part[i], i ? heads->n_kv : heads->n));
+    if (!part[0] || !part[1] || !part[2] || !mti_turn_heads(heads, tables, &part[0]) ||
+        !mti_turn_heads(heads, tables, &part[1]))
         goto out;
     mti_rope_tables_free(&own);
     if (heads->cached && !heads->append(heads->kv, &part[1], &part[2])) goto out;
+    return mti_attend(self, part);
+out:
+    mti_rope_tables_free(&own);
+    for (int i = 0; i < 3; i++) mt_release(part[i]);
+    return NULL;
+}
+
+mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
+{
+    const mti_heads *heads = mt_module_user(self);
+    mt_tensor *y = NULL;
+    mti_gathered *gathered = NULL;
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;
-    for (int i = 1; i < 3 && heads->kv_groups == MT_KV_REPEATED; i++)
-        mt_set(&part[i], mti_repeat_heads(part[i], heads->n));
+    bool flash = heads->form == MT_ATTENTION_FLASH, repeated = heads->kv_groups == MT_KV_REPEATED;
+    bool masked = flash && heads->window_mask == MT_WINDOW_MASK_KEPT && heads->window &&
+                  heads->window <= mt_shape(part[1])[2];
+    for (int i = 1; i < 3 && (repeated || masked); i++)
+        mt_set(&part[i], mti_repeat_heads(part[i], heads->n, repeated));
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
-    y = heads->form == MT_ATTENTION_FLASH
-            ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
-            : attend_by_math(heads, part, p);
+    if (part[1] && part[2])
+        y = flash ? attend_by_flash(heads, part, masked, p) : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
-    mti_rope_tables_free(&own);
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     mt_set(&y, merge_heads(y));
     return y;
@@ -119,7 +167,7 @@ mti_heads *mti_heads_of(const mt_module *m)
     return mti_module_runs(m, heads_forward) ? mt_module_user(m) : NULL;
 }
 
-static mt_module *heads_new(const mt_model_config *c)
+mt_module *mti_heads_new(const mt_model_config *c)
 {
     mti_heads *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
@@ -128,6 +176,8 @@ static mt_module *heads_new(const mt_model_config *c)
                         .dim = c->head_dim,
                         .form = c->attention,
                         .causal = c->causal,
+                        .window = c->window,
+                        .window_mask = c->ops.window_mask,
                         .rope_theta = c->rope_theta,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
@@ -135,6 +185,10 @@ static mt_module *heads_new(const mt_model_config *c)
                         .softmax = c->ops.softmax,
                         .kv_groups = c->ops.kv_groups,
                         .rope = c->ops.rope,
+                        .rope_order = c->rope_order,
+                        .kv_rank = c->kv_rank,
+                        .rope_dim = c->rope_dim,
+                        .value_dim = c->value_dim,
                         .turns_back = c->qk_norm == MT_QK_NORM_WIDTH,
                         .dtype = c->dtype};
     return mt_module_new("heads", heads_forward, user, mti_free);
@@ -213,27 +267,24 @@ static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c
     return mt_module_new("attention", forward, head, mti_free);
 }
 
-mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
 {
-    mt_model_config c;
-    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
-    bool separate = c.rope_theta > 0 && !c.joint_products;
-    int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c; /* for the q, k and v products */
-    in.no_bias = c.no_bias && !c.qkv_bias;
-    mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
+    bool separate = c->rope_theta > 0 && !c->joint_products;
+    int64_t d = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    mt_model_config in = *c; /* for the q, k and v products */
+    in.no_bias = c->no_bias && !c->qkv_bias;
+    mt_module *m = attention_new(separate ? separate_forward : fused_forward, c);
     bool ok = m != NULL;
     if (separate)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&
-             add_qk_norms(m, device, &c);
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) && add_qk_norms(m, device, c);
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && mt_module_add_child(m, "heads", heads_new(&c)) &&
-               mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
-               mti_add_dropout(m, &c));
+        m, ok && mt_module_add_child(m, "heads", mti_heads_new(c)) &&
+               mti_add_linear(m, "proj", device, c, q, d, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
 }
 
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)

@@ -24,8 +24,13 @@ const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated"
 const mti_choice mti_linear_forms = {
     "linear", MTI_NAMES("native", "torchao-float8", "torchao-mxfp8", "torchao-nvfp4", "te-delayed",
                         "te-current", "te-mxfp8", "te-blockwise", "te-nvfp4")};
+const mti_choice mti_window_masks = {"window_mask", MTI_NAMES("none", "kept")};
+const mti_choice mti_expert_forms = {
+    "expert_form", MTI_NAMES("grouped", "loop", "torchtitan", "torchtitan-before", "megatron")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
+const mti_choice mti_rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
+const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid")};
 
 #define NAMED(type, name_of, choice)                                                               \
     const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }
@@ -67,7 +72,7 @@ bool mti_feeds(mt_model_kind kind)
 
 bool mti_repeats_heads(const mt_model_config *c)
 {
-    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products;
+    return (c->kv_heads && c->kv_heads != c->heads) || c->joint_products || c->kv_rank;
 }
 
 /* ---- fields ---- */
@@ -262,4 +267,13 @@ mt_status mt_model_config_resolve(const mt_model_config *config, mt_model_config
         return mt_last_status();
     *out = c;
     return MT_OK;
+}
+
+void mti_make_dense(mt_model_config *c)
+{
+    c->ffn = c->dense_ffn;
+    c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
+    c->expert_groups = c->expert_topk_groups = 0;
+    c->norm_topk = false;
+    c->ops.expert_form = MT_EXPERTS_GROUPED;
 }

@@ -7,7 +7,13 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
     int n = 0;
     bool joint = c->joint_products || c->rope_theta == 0;
     if (c->kind == MT_MODEL_LINEAR) products[n++] = MTI_PRODUCT_WIDEN;
-    if (mti_attends(c->kind)) {
+    if (mti_attends(c->kind) && c->kv_rank) {
+        products[n++] = c->q_rank ? MTI_PRODUCT_Q_A : MTI_PRODUCT_Q;
+        if (c->q_rank) products[n++] = MTI_PRODUCT_Q_B;
+        products[n++] = MTI_PRODUCT_KV_A;
+        products[n++] = MTI_PRODUCT_KV_B;
+        products[n++] = MTI_PRODUCT_PROJ;
+    } else if (mti_attends(c->kind)) {
         products[n++] = joint ? MTI_PRODUCT_QKV : MTI_PRODUCT_Q;
         if (!joint) products[n++] = MTI_PRODUCT_KV;
         if (!joint) products[n++] = MTI_PRODUCT_KV;
@@ -17,6 +23,9 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
         products[n++] = MTI_PRODUCT_ROUTER;
         products[n++] = MTI_PRODUCT_EXPERT_GATE_UP;
         products[n++] = MTI_PRODUCT_EXPERT_DOWN;
+        if (c->shared_experts) products[n++] = MTI_PRODUCT_SHARED;
+        if (c->shared_experts) products[n++] = MTI_PRODUCT_SHARED;
+        if (c->shared_experts) products[n++] = MTI_PRODUCT_SHARED_DOWN;
     } else if (mti_feeds(c->kind)) {
         bool gated = c->mlp != MT_MLP_PLAIN;
         products[n++] = gated && c->joint_products ? MTI_PRODUCT_GATE_UP : MTI_PRODUCT_WIDEN;
@@ -26,29 +35,52 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
     return n;
 }
 
+static bool is_of_experts(mti_product product)
+{
+    return product == MTI_PRODUCT_EXPERT_GATE_UP || product == MTI_PRODUCT_EXPERT_DOWN;
+}
+
 bool mti_product_is_kept(const mti_product *products, int i)
 {
-    return i % 2 == 0 && products[i] < MTI_PRODUCT_EXPERT_GATE_UP;
+    int before = 0; /* linears: experts have other products */
+    for (int k = 0; k < i; k++) before += !is_of_experts(products[k]);
+    return before % 2 == 0 && !is_of_experts(products[i]);
+}
+
+int64_t mti_experts_here(const mt_model_config *c)
+{
+    return c->expert_ranks ? c->experts / c->expert_ranks : c->experts;
 }
 
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken)
 {
-    const bool experts = product >= MTI_PRODUCT_EXPERT_GATE_UP;
+    const bool experts = is_of_experts(product);
     *taken = experts ? c->experts_per_token : 1;
-    return experts ? c->experts : 1;
+    return experts ? mti_experts_here(c) : 1;
 }
 
 static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
 {
     const bool down = product == MTI_PRODUCT_DOWN || product == MTI_PRODUCT_EXPERT_DOWN;
-    return (uint64_t)(product == MTI_PRODUCT_PROJ ? q : down ? c->ffn : c->hidden);
+    switch (product) {
+    case MTI_PRODUCT_PROJ: return (uint64_t)(c->kv_rank ? c->heads * c->value_dim : q);
+    case MTI_PRODUCT_Q_B: return (uint64_t)c->q_rank;
+    case MTI_PRODUCT_KV_B: return (uint64_t)c->kv_rank;
+    case MTI_PRODUCT_SHARED_DOWN: return (uint64_t)(c->shared_experts * c->ffn);
+    default: return (uint64_t)(down ? c->ffn : c->hidden);
+    }
 }
 
 static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_product product)
 {
     switch (product) {
     case MTI_PRODUCT_QKV: return (uint64_t)(q + 2 * k);
-    case MTI_PRODUCT_Q: return (uint64_t)q;
+    case MTI_PRODUCT_Q:
+    case MTI_PRODUCT_Q_B: return (uint64_t)q;
+    case MTI_PRODUCT_Q_A: return (uint64_t)c->q_rank;
+    case MTI_PRODUCT_KV_A: return (uint64_t)(c->kv_rank + c->rope_dim);
+    case MTI_PRODUCT_KV_B: return (uint64_t)mti_latent_width(c);
+    case MTI_PRODUCT_SHARED: return (uint64_t)(c->shared_experts * c->ffn);
     case MTI_PRODUCT_KV: return (uint64_t)k;
     case MTI_PRODUCT_WIDEN: return (uint64_t)c->ffn;
     case MTI_PRODUCT_GATE_UP:
@@ -68,6 +100,11 @@ static uint64_t norm_size(const mt_model_config *c, int64_t n)
     return (uint64_t)n * (c->norm_kind == MT_NORM_LAYER && !c->no_bias ? 2 : 1);
 }
 
+int64_t mti_latent_width(const mt_model_config *c)
+{
+    return c->heads * (c->head_dim - c->rope_dim + c->value_dim);
+}
+
 uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
 {
     mti_product products[MTI_PRODUCTS];
@@ -78,6 +115,7 @@ uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
         size += (uint64_t)copies * mti_product_size(c, q, k, products[i]);
         if (bias) size += outputs(c, q, k, products[i]);
     }
+    if (mti_attends(c->kind) && c->kv_rank) size += norm_size(c, c->kv_rank + c->q_rank);
     if (mti_attends(c->kind) && c->qk_norm)
         size += norm_size(c, c->qk_norm == MT_QK_NORM_WIDTH ? q + k : 2 * c->head_dim);
     if (mti_attends(c->kind) && mti_feeds(c->kind))
@@ -108,6 +146,14 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
     memcpy(ends, all, sizeof all);
 }
 
+static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
+
+static int64_t dense_layers(const mt_model_config *c)
+{
+    if (!mti_is_whole(c->kind)) return 0;
+    return c->dense_layers < c->layers ? c->dense_layers : c->layers;
+}
+
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
 {
     mt_model_config c;
@@ -115,8 +161,11 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
     if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: the count is NULL");
     mt_status status = mt_model_config_resolve(config, &c);
     if (status != MT_OK) return status;
-    *n = (mti_is_whole(c.kind) ? (uint64_t)c.layers : 1) *
-         mti_layer_size(&c, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    const int64_t q = c.heads * c.head_dim, k = c.kv_heads * c.head_dim, dense = dense_layers(&c);
+    mt_model_config without = c;
+    mti_make_dense(&without);
+    *n = (uint64_t)(layers_of(&c) - dense) * mti_layer_size(&c, q, k);
+    if (dense) *n += (uint64_t)dense * mti_layer_size(&without, q, k);
     mti_end_sizes(ends, &c, true, true);
     for (int i = 0; i < MTI_ENDS; i++) *n += ends[i].n;
     return MT_OK;
@@ -129,7 +178,7 @@ mt_status mt_model_config_active_params(const mt_model_config *config, uint64_t 
     if (status == MT_OK) status = mt_model_config_resolve(config, &c);
     if (status != MT_OK || !c.experts) return status;
     const uint64_t idle = (uint64_t)(c.experts - c.experts_per_token);
-    *n -= (uint64_t)(mti_is_whole(c.kind) ? c.layers : 1) * idle *
+    *n -= (uint64_t)(layers_of(&c) - dense_layers(&c)) * idle *
           (mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
            mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_DOWN));
     return MT_OK;

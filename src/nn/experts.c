@@ -4,107 +4,88 @@
  * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
  * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
 #include "nn/model.h"
+#include "nn/quantized.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
-typedef struct experts {
-    int64_t n, k;
-    bool norm; /* a token's weights add up to 1 */
-    mt_op_form swiglu;
-} experts;
-
-/* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
- * ---- */
-
-static mt_tensor *router_forward(mt_module *self, mt_tensor *x)
-{
-    return mt_linear(x, mt_module_param(self, "weight"), NULL);
-}
-
-static bool add_router(mt_module *m, mt_device *device, const mt_model_config *c)
-{
-    mt_module *child = mt_module_new("router", router_forward, NULL, NULL);
-    mt_tensor *w =
-        child ? mt_normal(device, c->dtype, MT_SHAPE(c->experts, c->hidden), 0, MTI_INIT_STD)
-              : NULL;
-    return mt_module_add_child(m, "router",
-                               mti_module_complete(child, mt_module_add_param(child, "weight", w)));
-}
+typedef mti_experts experts;
 
 /* ---- a product for all experts: rows sorted by expert [n,in] -> [n,out] ---- */
 
-/* The module's user data: how many rows each has, set while the experts run; borrowed. */
+/* The module's user data: whose rows they are, set while the experts run; borrowed. */
 typedef struct product {
-    mt_tensor *counts;
+    const mti_expert_rows *rows;
 } product;
 
 static mt_tensor *product_forward(mt_module *self, mt_tensor *x)
 {
-    const product *p = mt_module_user(self);
-    return mt_grouped_linear(x, mt_module_param(self, "weight"), p->counts);
+    const mti_expert_rows *rows = ((product *)mt_module_user(self))->rows;
+    mt_tensor *w = mt_module_param(self, "weight"), *y;
+    if (!rows->alone) return mt_grouped_linear(x, w, rows->counts);
+    w = w ? mt_slice(w, 0, rows->expert, 1) : NULL;
+    mt_set(&w, w ? mt_reshape(w, 2, mt_shape(w) + 1) : NULL);
+    y = mt_linear(x, w, NULL);
+    mt_release(w);
+    return y;
+}
+
+mt_module *mti_grouped_linear_of(mt_tensor *weight)
+{
+    product *user = weight ? mti_calloc(1, sizeof *user) : NULL;
+    mt_module *m = user ? mt_module_new("grouped_linear", product_forward, user, mti_free) : NULL;
+    if (!m) mt_release(weight);
+    return mti_module_complete(m, m && mt_module_add_param(m, "weight", weight));
 }
 
 static bool add_product(mt_module *m, const char *name, mt_device *device, const mt_model_config *c,
                         int64_t in, int64_t out, double std)
 {
-    product *user = mti_calloc(1, sizeof *user);
-    if (!user) return false;
-    mt_module *child = mt_module_new("grouped_linear", product_forward, user, mti_free);
     return mt_module_add_child(
         m, name,
-        mti_module_complete(
-            child, child && mt_module_add_param(child, "weight",
-                                                mt_normal(device, c->dtype,
-                                                          MT_SHAPE(c->experts, out, in), 0, std))));
+        mti_grouped_linear_of(
+            mt_normal(device, c->dtype, MT_SHAPE(mti_experts_here(c), out, in), 0, std)));
 }
 
-static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x, mt_tensor *counts)
+/* For m, a product or an adapter in its place, and those below it. */
+static void set_rows(mt_module *m, const mti_expert_rows *rows)
 {
-    product *p = mt_module_user(mt_module_child(self, name));
-    p->counts = counts;
+    mt_module *child;
+    if (mti_module_runs(m, product_forward)) ((product *)mt_module_user(m))->rows = rows;
+    if (mti_is_linear_quantized(m)) mti_linear_quantized_set_counts(m, rows ? rows->counts : NULL);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) set_rows(child, rows);
+}
+
+static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x,
+                              const mti_expert_rows *rows)
+{
+    mt_module *m = mt_module_child(self, name);
+    set_rows(m, rows);
     mt_tensor *y = mt_forward_child(self, name, x);
-    p->counts = NULL;
+    set_rows(m, NULL);
     return y;
 }
 
 /* ---- the mixture ---- */
 
-/* *x divided by its rows' sums */
-static bool divide_by_sum(mt_tensor **x)
+/* silu(gate) up of the two side by side */
+static mt_tensor *gated(const experts *e, mt_tensor *gate_up)
 {
-    mt_tensor *sum = mt_sum(*x, 1, (const int[]){-1}, true);
-    mt_set(x, sum ? mt_div(*x, sum) : NULL);
-    mt_release(sum);
-    return *x != NULL;
-}
-
-/* x [t,d] -> *weights [t,k], in x's dtype, and *index [t,k], i64. The softmax is made in f32. */
-static bool route(mt_module *self, mt_tensor *x, mt_tensor **weights, mt_tensor **index)
-{
-    const experts *e = mt_module_user(self);
-    mt_tensor *p = mt_forward_child(self, "router", x);
-    const mt_dtype dtype = p ? mt_dtype_of(p) : MT_F32;
-    *weights = *index = NULL;
-    if (p && mt_dtype_size(dtype) == 2) mt_set(&p, mt_cast(p, MT_F32));
-    mt_set(&p, mt_softmax(p, 1, false));
-    bool ok = p && mt_topk(p, e->k, weights, index) == MT_OK;
-    mt_release(p);
-    return ok && (!e->norm || divide_by_sum(weights)) &&
-           mt_set(weights, mt_cast(*weights, dtype)) == MT_OK;
-}
-
-/* Rows h [n,d], taken over, sorted by expert, through their experts. */
-static mt_tensor *run_experts(mt_module *self, mt_tensor *h, mt_tensor *counts)
-{
-    const experts *e = mt_module_user(self);
-    mt_tensor *half[2] = {NULL, NULL};
-    mt_set(&h, run_product(self, "experts_gate_up", h, counts));
-    const int64_t f = h ? mt_shape(h)[1] / 2 : 0;
-    bool ok = h && mt_split(h, 1, 2, (const int64_t[]){f, f}, half) == MT_OK;
-    mt_set(&h, !ok                          ? NULL
-               : e->swiglu == MT_OP_UNFUSED ? mti_swiglu_unfused(half[0], half[1])
-                                            : mt_swiglu(half[0], half[1]));
+    const int64_t f = mt_shape(gate_up)[1] / 2;
+    mt_tensor *half[2] = {NULL, NULL}, *y = NULL;
+    if (mt_split(gate_up, 1, 2, (const int64_t[]){f, f}, half) == MT_OK)
+        y = e->swiglu == MT_OP_UNFUSED ? mti_swiglu_unfused(half[0], half[1])
+                                       : mt_swiglu(half[0], half[1]);
     mt_release(half[0]), mt_release(half[1]);
-    mt_set(&h, run_product(self, "experts_down", h, counts));
+    return y;
+}
+
+static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
+{
+    mt_set(&h, run_product(self, "experts_gate_up", h, rows));
+    mt_set(&h, !h              ? NULL
+               : rows->weights ? mti_weighted_swiglu(h, rows->weights)
+                               : gated(mt_module_user(self), h));
+    mt_set(&h, run_product(self, "experts_down", h, rows));
     return h;
 }
 
@@ -123,33 +104,117 @@ static mt_tensor *combine(mt_tensor *y, mt_tensor *weights, const mt_groups *g)
     return y;
 }
 
+/* Rows h [n,d], taken over, through experts of other ranks and of this one. */
+static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
+{
+    const experts *e = mt_module_user(self);
+    mt_routes routes = {0};
+    mti_expert_rows own = {0};
+    if (e->ranks.ranks < 2) return run_experts(self, h, rows);
+    bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
+    own.counts = routes.counts;
+    mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
+    if (h && rows->weights) { /* as columns of one */
+        own.weights = mt_reshape(rows->weights, MT_SHAPE(-1, 1));
+        mt_set(&own.weights, mt_all_to_all(own.weights, &routes, false, &e->ranks));
+        mt_set(&own.weights, own.weights ? mt_reshape(own.weights, MT_SHAPE(-1)) : NULL);
+        if (!own.weights) mt_set(&h, NULL);
+    }
+    if (h) h = run_experts(self, h, &own);
+    mt_release(own.weights);
+    mt_set(&h, h ? mt_all_to_all(h, &routes, true, &e->ranks) : NULL);
+    mt_routes_release(&routes);
+    return h;
+}
+
+/* y [..,d], taken over, of which each rank that shares the layer has a part of every sum. */
+static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
+{
+    if (e->sharing.ranks < 2) return y;
+    mt_set(&y, e->sequence ? mt_reduce_scatter(y, 1, &e->sharing) : mt_all_reduce(y, &e->sharing));
+    return y;
+}
+
+/* The order of Transformers' grouped_mm; other orders: expert_forms.c. */
+static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_tensor *index)
+{
+    const experts *e = mt_module_user(self);
+    mt_groups groups = {0};
+    mt_tensor *y = mt_dispatch(x, index, e->n, &groups);
+    if (y) y = run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
+    if (y) y = combine(y, weights, &groups);
+    mt_groups_release(&groups);
+    return y;
+}
+
 static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
 {
     const experts *e = mt_module_user(self);
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
-    mt_groups groups = {0};
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
-    if (rows && route(self, rows, &weights, &index)) y = mt_dispatch(rows, index, e->n, &groups);
-    mt_release(rows), mt_release(index);
-    if (y) y = run_experts(self, y, groups.counts);
-    if (y) y = combine(y, weights, &groups);
-    mt_release(weights);
-    mt_groups_release(&groups);
+    if (rows && mti_choose_experts(self, rows, &weights, &index) && mti_count_rows(&e->call, index))
+        y = e->call.form ? mti_experts_formed(self, &e->call, rows, weights, index)
+                         : grouped(self, rows, weights, index);
+    mt_release(rows), mt_release(index), mt_release(weights);
     mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
+    if (y) y = sum_parts(e, y);
+    if (y && mt_module_child(self, "shared")) {
+        MT_AUTO mt_tensor *shared = mt_forward_child(self, "shared", x);
+        mt_set(&y, shared ? mt_add(y, shared) : NULL);
+    }
     mt_set(&y, mt_forward_child(self, "drop", y));
     return y;
 }
 
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c)
+mti_experts *mti_experts_of(const mt_module *m)
 {
-    const int64_t n = c->experts, d = c->hidden, f = c->ffn;
+    return mti_module_runs(m, experts_forward) ? mt_module_user(m) : NULL;
+}
+
+void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record)
+{
+    mt_module *child;
+    experts *e = mti_experts_of(m);
+    if (e) {
+        mti_expert_call *call = &e->call;
+        call->routing = routing, call->layer = *layer;
+        call->record = record ? record + *layer * call->experts : NULL;
+        ++*layer;
+    }
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        mti_set_routing(child, routing, layer, record);
+}
+
+/* The experts that every token meets are one MLP, as wide as all of them. */
+static bool add_shared(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_model_config own = *c;
+    own.dense_ffn = c->shared_experts * c->ffn;
+    mti_make_dense(&own);
+    own.dropout = 0; /* their sum has it */
+    return mt_module_add_child(m, "shared", mti_mlp_new(device, &own)) != NULL;
+}
+
+static mt_module *experts_new(mt_device *device, const mt_model_config *c)
+{
+    const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (experts){n, c->experts_per_token, c->norm_topk, c->ops.swiglu};
+    *user = (experts){
+        .n = c->experts,
+        .swiglu = c->ops.swiglu,
+        .call = {.form = c->ops.expert_form, .experts = c->experts, .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
-        m, m && add_router(m, device, c) &&
+        m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
                add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
                add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
-               mti_add_dropout(m, c));
+               (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
+}
+
+mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
+    return c.experts ? experts_new(device, &c) : mti_mlp_new(device, &c);
 }

@@ -9,8 +9,6 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     if (mt_shape(tokens)[1] > model->config.context)
         return mti_fail_null(MT_ERR_ARGUMENT, "llama: %lld tokens in a row; the context is %lld",
                              (long long)mt_shape(tokens)[1], (long long)model->config.context);
-    if (!mti_check_window("llama", &model->config, mt_shape(tokens)[1], mt_device_of(tokens)))
-        return NULL;
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     h = mti_scale_embedding(&model->config, h);
     mt_set(&h, mt_forward_child(self, "drop", h));

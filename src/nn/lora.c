@@ -9,11 +9,30 @@
 
 /* ---- the module "lora" ---- */
 
+/* base(x) over W + (alpha / r) B A in W's dtype. */
+static mt_tensor *forward_on_weight(mt_module *self, mt_tensor *x)
+{
+    const mti_lora *l = mt_module_user(self);
+    mt_module *base = mt_module_child(self, MTI_LORA_BASE);
+    mt_tensor *w = mt_module_param(base, "weight");
+    MT_AUTO mt_tensor *a = mt_cast(mti_lora_a(self), mt_dtype_of(w));
+    MT_AUTO mt_tensor *sum = mt_cast(mti_lora_b(self), mt_dtype_of(w));
+    mt_set(&sum, mt_matmul(sum, a));
+    mt_set(&sum, mt_mul_scalar(sum, l->alpha / (double)l->rank));
+    mt_set(&sum, mt_add(w, sum));
+    if (!sum) return NULL;
+    mti_module_lend_param(base, "weight", sum);
+    mt_tensor *y = mt_forward_child(self, MTI_LORA_BASE, x);
+    mti_module_lend_param(base, "weight", w);
+    return y;
+}
+
 /* y = base(x) + B ((alpha / r) A drop(x)); the scaling is done on [..,r], the narrow one. The sum
  * is made in the dtype of A and B. */
 static mt_tensor *lora_forward(mt_module *self, mt_tensor *x)
 {
     const mti_lora *l = mt_module_user(self);
+    if (l->on_weight) return forward_on_weight(self, x);
     mt_tensor *y = mt_forward_child(self, MTI_LORA_BASE, x);
     mt_tensor *h = l->f32 ? mt_cast(x, MT_F32) : mt_retain(x);
     if (mt_module_training(self)) mt_set(&h, mt_dropout(h, l->dropout));
@@ -49,20 +68,28 @@ mt_tensor *mti_lora_b(const mt_module *lora)
     return mt_module_param(mt_module_child(lora, MTI_LORA_B), "weight");
 }
 
-/* Adds a linear of zeros. */
+/* A linear over weight, which is taken over, or a grouped one. */
+static mt_module *product_of(mt_tensor *weight)
+{
+    return weight && mt_rank(weight) == 3 ? mti_grouped_linear_of(weight) : mti_linear_of(weight);
+}
+
+/* Adds a linear of zeros, for each expert where `like` has several. */
 static bool add_part(mt_module *m, const char *name, const mt_tensor *like, int64_t in, int64_t out)
 {
     const mti_lora *l = mt_module_user(m);
-    mt_tensor *w =
-        mt_zeros(mt_device_of(like), l->f32 ? MT_F32 : mt_dtype_of(like), MT_SHAPE(out, in));
-    return mt_module_add_child(m, name, mti_linear_of(w)) != NULL;
+    const bool groups = mt_rank(like) == 3;
+    const int64_t shape[] = {mt_shape(like)[0], out, in};
+    mt_tensor *w = mt_zeros(mt_device_of(like), l->f32 ? MT_F32 : mt_dtype_of(like), 2 + groups,
+                            shape + !groups);
+    return mt_module_add_child(m, name, product_of(w)) != NULL;
 }
 
 /* Draws A; B stays zero. */
 static bool init(const mt_module *lora)
 {
     mt_tensor *a = mti_lora_a(lora);
-    double bound = 1 / sqrt((double)mt_shape(a)[1]);
+    double bound = 1 / sqrt((double)mt_shape(a)[mt_rank(a) - 1]);
     MT_AUTO mt_tensor *u =
         mt_uniform(mt_device_of(a), mt_dtype_of(a), mt_rank(a), mt_shape(a), -bound, bound);
     return u && mt_copy(a, u) == MT_OK;
@@ -72,12 +99,14 @@ static bool init(const mt_module *lora)
 static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
 {
     mt_tensor *w = mt_module_param(linear, "weight");
-    int64_t out = mt_shape(w)[0], in = mt_shape(w)[1];
+    const int rank = mt_rank(w);
+    int64_t out = mt_shape(w)[rank - 2], in = mt_shape(w)[rank - 1];
     mti_lora *l = mti_calloc(1, sizeof *l);
     if (!l) return NULL;
     *l = (mti_lora){.rank = o->rank,
                     .alpha = o->alpha != 0 ? o->alpha : (double)o->rank,
                     .dropout = o->dropout,
+                    .on_weight = o->on_weights && rank == 3,
                     .f32 = o->f32_adapters && mt_dtype_size(mt_dtype_of(w)) == 2};
     mt_module *m = mt_module_new("lora", lora_forward, l, lora_destroy);
     bool complete =
@@ -94,7 +123,8 @@ bool mti_is_lora(const mt_module *m) { return mti_module_runs(m, lora_forward); 
 static bool is_linear(const mt_module *m)
 {
     const mt_tensor *w = mt_module_param(m, "weight");
-    return !strcmp(mt_module_kind(m), "linear") && w && mt_rank(w) == 2;
+    return w && ((!strcmp(mt_module_kind(m), "linear") && mt_rank(w) == 2) ||
+                 !strcmp(mt_module_kind(m), "grouped_linear"));
 }
 
 static bool find(mti_places *places, mt_module *m, const char *prefix, mti_is_fn *is)
@@ -189,6 +219,11 @@ static bool check_options(const mt_lora_options *o)
             "lora_add: rank %lld, alpha %g, dropout %g; need a rank >= 1, a finite "
             "alpha, 0 <= dropout < 1",
             (long long)o->rank, o->alpha, o->dropout);
+    if (o->on_weights && o->dropout > 0)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "lora_add: dropout %g on weights: what is added to a weight has no "
+                             "input to drop; need dropout 0",
+                             o->dropout);
     return (unsigned)o->base < MT_LORA_BASE_COUNT ||
            mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: base %d is unknown", (int)o->base);
 }
@@ -202,8 +237,9 @@ mt_quant mti_lora_format(const mt_lora_options *o)
 static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 {
     p->wrapper = lora_new(p->module, o);
-    if (!p->wrapper || o->base == MT_LORA_KEEP) return p->wrapper != NULL;
+    if (!p->wrapper) return false;
     mti_lora *l = mt_module_user(p->wrapper);
+    if (o->base == MT_LORA_KEEP || l->on_weight) return true;
     const mt_quant format = mti_lora_format(o);
     mt_module *nf4 = mti_linear_quantized_new(p->module, &format);
     l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, nf4);
@@ -359,13 +395,10 @@ static mt_tensor *merged(const mt_module *lora, mt_tensor *w)
 /* A linear in the dtype that the NF4 one had, with the merged weight `sum`. */
 static mt_module *dense_linear(const mt_module *nf4, mt_tensor *sum)
 {
-    const int64_t *shape = mt_shape(sum);
     mt_tensor *bias = mt_module_param(nf4, "bias");
-    mt_module *m = mt_linear_new(mt_device_of(sum), mti_linear_quantized_dtype(nf4), shape[1],
-                                 shape[0], bias != NULL, 0);
-    bool ok = m && mt_module_freeze(m, true) == MT_OK &&
-              mt_copy(mt_module_param(m, "weight"), sum) == MT_OK &&
-              (!bias || mt_copy(mt_module_param(m, "bias"), bias) == MT_OK);
+    mt_module *m = product_of(mt_cast(sum, mti_linear_quantized_dtype(nf4)));
+    bool ok = m && (!bias || mt_module_add_param(m, "bias", mt_retain(bias))) &&
+              mt_module_freeze(m, true) == MT_OK;
     if (ok) mt_module_set_training(m, mt_module_training(nf4));
     return mti_module_complete(m, ok);
 }

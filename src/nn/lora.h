@@ -14,7 +14,8 @@
 typedef struct mti_lora {
     int64_t rank;
     double alpha, dropout;
-    bool f32; /* A and B, beside a 16-bit linear */
+    bool f32;       /* A and B, beside a 16-bit linear */
+    bool on_weight; /* they are added to the weight, not to what the linear makes */
     mt_module
         *spare; /* placeholder for base_layer when that is taken out, so that this cannot fail */
 } mti_lora;

@@ -77,16 +77,13 @@ static mt_module *gated_new(mt_device *device, const mt_model_config *c)
                add_end(m, c));
 }
 
-mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c)
 {
-    mt_model_config c;
-    if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
-    if (c.experts) return mti_experts_new(device, &c);
-    if (c.mlp != MT_MLP_PLAIN) return gated_new(device, &c);
+    if (c->mlp != MT_MLP_PLAIN) return gated_new(device, c);
     mt_module *m = mt_module_new("mlp", plain_forward, NULL, NULL);
     return mti_module_complete(
-        m, m && mti_add_linear(m, "fc", device, &c, c.hidden, c.ffn, MTI_INIT_STD) &&
-               mti_add_activation(m, "act", &c, c.inplace) &&
-               mti_add_linear(m, "proj", device, &c, c.ffn, c.hidden, mti_residual_std(&c)) &&
-               add_end(m, &c));
+        m, m && mti_add_linear(m, "fc", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
+               mti_add_activation(m, "act", c, c->inplace) &&
+               mti_add_linear(m, "proj", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
+               add_end(m, c));
 }

@@ -18,7 +18,7 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms;
+    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks, mti_expert_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -41,21 +41,29 @@ typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
     MTI_PRODUCT_KV,             /* keys, or values */
+    MTI_PRODUCT_Q_A,            /* d -> q_rank */
+    MTI_PRODUCT_Q_B,            /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,           /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,           /* kv_rank -> keys, without their turned part, and values */
     MTI_PRODUCT_PROJ,           /* heads -> d */
     MTI_PRODUCT_WIDEN,          /* d -> f */
     MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
     MTI_PRODUCT_DOWN,           /* f -> d */
     MTI_PRODUCT_ROUTER,         /* d -> experts */
     MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
-    MTI_PRODUCT_EXPERT_DOWN
+    MTI_PRODUCT_EXPERT_DOWN,
+    MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
+    MTI_PRODUCT_SHARED_DOWN
 } mti_product;
-#define MTI_PRODUCTS 7
+#define MTI_PRODUCTS 12
 /* Returns how many. */
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 /* Whether `ops` keeps the ith: those of experts are made again. */
 bool mti_product_is_kept(const mti_product *products, int i);
-/* How many matrices it has of which a token takes so many: *taken. */
+/* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* What KV_B makes for a token. */
+int64_t mti_latent_width(const mt_model_config *c);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
 uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
 /* Elements of the parameters of one layer, or of a part of a model. */
@@ -114,8 +122,69 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
-/* experts.c: in the place of an MLP. */
-mt_module *mti_experts_new(mt_device *device, const mt_model_config *c);
+/* An MLP without experts; c is resolved. */
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
+/* The rows that the experts run: sorted by expert, counts of each; or all of one. */
+typedef struct mti_expert_rows {
+    mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
+    int64_t expert;
+    bool alone;
+} mti_expert_rows;
+/* Rows h [n,d], taken over, through their experts. */
+typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
+
+/* ---- expert_forms.c: orders of ops of other stacks, and which experts the tokens take ---- */
+
+typedef enum mti_routing_kind {
+    MTI_ROUTING_BALANCED,
+    MTI_ROUTING_WORST,  /* all tokens take the same experts */
+    MTI_ROUTING_RANDOM, /* each takes any */
+    MTI_ROUTING_RECORDED,
+    MTI_ROUTING_COUNT
+} mti_routing_kind;
+/* Where there is no data: how many rows each expert of each layer has. */
+typedef struct mti_routing {
+    mti_routing_kind kind;
+    uint64_t seed;           /* of RANDOM */
+    int64_t layers, experts; /* of RECORDED: */
+    int64_t *rows;           /* [layers,experts] */
+} mti_routing;
+/* counts [n] of a layer in which each of t tokens takes k of n experts; r NULL: balanced. */
+bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
+                        int64_t *counts);
+typedef struct mti_expert_call {
+    mt_expert_form form;
+    int64_t experts, layer;
+    const mti_routing *routing; /* borrowed; NULL: balanced */
+    int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
+    mti_run_experts_fn *run;
+} mti_expert_call;
+/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
+ * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
+void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* Counts in call->record the rows that index [t,k] gives each expert. */
+bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
+/* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
+mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
+                              mt_tensor *weights, mt_tensor *index);
+mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* User data of such a mixture; NULL if m is none. */
+typedef struct mti_experts {
+    int64_t n; /* of all ranks */
+    mt_op_form swiglu;
+    mti_expert_call call;
+    /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
+     * one. */
+    mt_group ranks, sharing;
+    bool sequence; /* the latter split the sequence, too */
+} mti_experts;
+mti_experts *mti_experts_of(const mt_module *m);
+/* How many this rank has. */
+int64_t mti_experts_here(const mt_model_config *c);
+/* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
+ * each row meets, and *weights [t,k]. Scores are made in f32. */
+mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
+bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
@@ -156,11 +225,19 @@ void mti_rope_tables_free(mti_rope_tables *tables);
 /* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
 bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
                       mt_tensor **x);
+/* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
+ * cosines and sines in f32, [1,1,s,h]. */
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
- * PyTorch, which wants b n in one dimension, makes one, and else a view. */
-mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
+ * PyTorch, which wants b n in one dimension, makes one, or, not `batched`, a reshape; else a view.
+ */
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched);
+/* What is added to scores [s,t] or [b,1,s,t]: 0 where a query sees a key within the window up to
+ * its own, the last query's being the last; else -infinity. */
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window);
 bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 
 /* ---- whole models ---- */
@@ -194,7 +271,13 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                          const mti_each_layer *each);
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
-/* The configuration of layer i: layers differ in their angles. */
+/* Whether layer i is local; of layers from .. to - 1, how many are. */
+bool mti_is_local(const mt_model_config *c, int64_t i);
+int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
+/* The configuration of a layer without experts. */
+void mti_make_dense(mt_model_config *c);
+/* The configuration of layer i: layers differ in their angles and windows, and the first may have
+ * no experts. */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
@@ -220,10 +303,6 @@ mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
 /* The position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
 
-/* Whether attention gives the right values for s tokens in a row, or there are none. */
-bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
-                      const mt_device *device);
-
 /* ---- attention with a KV cache ---- */
 
 struct mti_kv_layer;
@@ -233,9 +312,13 @@ typedef struct mti_heads {
     mt_attention_form form;
     bool causal;
     double rope_theta, dropout, scale, cap;
+    int64_t window;
+    mt_window_mask window_mask;
     mt_op_precision softmax;
     mt_kv_groups kv_groups;
     mt_op_form rope;
+    mt_rope_order rope_order;
+    int64_t kv_rank, rope_dim, value_dim; /* latent.c */
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
@@ -248,5 +331,14 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+mt_module *mti_heads_new(const mt_model_config *c);
+/* [b,s,n h] -> [b,n,s,h], a view */
+mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
+/* *x [b,n,s,h] turned by its positions. */
+bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
+/* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
+mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
+/* Without latents; c is resolved. */
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c);
 
 #endif

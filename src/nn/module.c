@@ -139,6 +139,16 @@ fail:
     return NULL;
 }
 
+mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value)
+{
+    mt_tensor *t = mt_module_add_param(m, name, value);
+    return t && mt_set_requires_grad(t, false) == MT_OK && mt_set_category(t, MT_CACHE) == MT_OK
+               ? t
+               : NULL;
+}
+
+bool mti_is_buffer(const mt_tensor *t) { return mt_storage_of(t).category == MT_CACHE; }
+
 /* Whether m can take new_child over; if not, it is freed unless it has a parent. */
 static bool can_adopt(mt_module *m, mt_module *new_child)
 {
@@ -422,7 +432,7 @@ mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)
     if (status != MT_OK) return status;
     uint64_t elements = 0, bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        uint64_t count = (uint64_t)mt_numel(list[i].tensor);
+        uint64_t count = mti_is_buffer(list[i].tensor) ? 0 : (uint64_t)mt_numel(list[i].tensor);
         elements += count;
         bytes += count * mt_dtype_size(mt_dtype_of(list[i].tensor));
     }
@@ -458,7 +468,7 @@ mt_status mt_module_freeze(mt_module *m, bool frozen)
     mt_status status = mt_module_params(m, &list, &n);
     for (size_t i = 0; status == MT_OK && i < n; i++) {
         mt_tensor *p = list[i].tensor;
-        if (!mt_dtype_is_float(mt_dtype_of(p))) continue;
+        if (!mt_dtype_is_float(mt_dtype_of(p)) || mti_is_buffer(p)) continue;
         if (frozen) status = mt_set_grad(p, NULL);
         if (status == MT_OK) status = mt_set_requires_grad(p, !frozen);
     }

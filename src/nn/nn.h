@@ -16,6 +16,9 @@ bool mti_module_owns(const mt_module *m, void (*destroy)(void *user));
 
 /* A linear without bias over weight [out,in], which is taken over. NULL in, NULL out. */
 mt_module *mti_linear_of(mt_tensor *weight);
+/* The same of experts, weight [experts,out,in]: kind "grouped_linear". It runs inside of a mixture,
+ * which tells it, and what is put in its place, how many rows each expert has. */
+mt_module *mti_grouped_linear_of(mt_tensor *weight);
 
 /* ---- a function around a module's forward, inside its scope and its checkpoint ---- */
 
@@ -32,6 +35,11 @@ mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x);
 mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other);
 /* The same for good: later lists have `other`. */
 mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other);
+
+/* A tensor of the module that is saved and loaded as parameters are, and is none: it has no
+ * gradient and no optimizer, and is not counted. Takes value over. */
+mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value);
+bool mti_is_buffer(const mt_tensor *t); /* of those in the list of parameters */
 
 /* m's parameters are flat shards of their matrices. */
 void mti_module_mark_shards(mt_module *m);

@@ -14,6 +14,9 @@
     LLAMA(l, a, d, 151936, 40960), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,  \
                                    .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD
 #define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
+#define DEEPSEEK(k, n, shared)                                                                     \
+    EXPERTS(n, k), .shared_experts = (shared), .kv_rank = 512, .head_dim = 192, .rope_dim = 64,    \
+                   .value_dim = 128, .wide_router = true, .norm_eps = 1e-6
 #define GEMMA3(l, a, d, v, s)                                                                      \
     LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
                           .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
@@ -33,6 +36,11 @@ static const struct {
     {"llama-tiny", {LLAMA(2, 4, 64, 256, 64), .kv_heads = 2}},
     {"moe-tiny",
      {LLAMA(2, 4, 64, 256, 64), .kv_heads = 2, .ffn = 64, EXPERTS(8, 2), .norm_topk = true}},
+    {"deepseek-tiny",
+     {LLAMA(3, 4, 64, 256, 64), EXPERTS(8, 2), .shared_experts = 1, .ffn = 32, .dense_layers = 1,
+      .dense_ffn = 128, .expert_groups = 4, .expert_topk_groups = 2, .router = MT_ROUTER_SIGMOID,
+      .wide_router = true, .norm_topk = true, .expert_scale = 2.5, .kv_rank = 16, .q_rank = 24,
+      .head_dim = 24, .rope_dim = 8, .value_dim = 16, .rope_order = MT_ROPE_PAIRS}},
     /* Radford et al. 2019 */
     {"gpt2", {GPT(12, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-medium", {GPT(24, 16, 1024, 50257, 1024), .act = MT_ACT_GELU_TANH}},
@@ -84,6 +92,15 @@ static const struct {
     {"olmoe-1b-7b",
      {LLAMA(16, 16, 2048, 50304, 4096), .ffn = 1024, .norm_eps = 1e-5, .qk_norm = MT_QK_NORM_WIDTH,
       EXPERTS(64, 8), .padded = true, .pad_token = 1}},
+    /* the scaling of their rotary frequencies changes the softmax's scale, too: YaRN's mscale */
+    {"deepseek-v2-lite",
+     {LLAMA(27, 16, 2048, 102400, 163840), DEEPSEEK(6, 64, 2), .ffn = 1408, .dense_layers = 1,
+      .dense_ffn = 10944, .rope_order = MT_ROPE_COMPLEX, .attention_scale = 0.11472138679292612}},
+    {"deepseek-v3",
+     {LLAMA(61, 128, 7168, 129280, 163840), DEEPSEEK(8, 256, 1), .q_rank = 1536, .ffn = 2048,
+      .dense_layers = 3, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS, .expert_groups = 8,
+      .expert_topk_groups = 4, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2.5,
+      .attention_scale = 0.1352337788608801}},
     {"phi-4",
      {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
       .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},

@@ -1,4 +1,4 @@
-/* quantized.c: a linear whose frozen weight is kept in 8 or 4 bits, and models of such.
+/* quantized.c: a linear whose frozen weight is kept in 8 or 4 bits.
  *
  * A linear over a dequantised temporary, with a saved-tensor hook so that the tape does not keep
  * it: pack keeps nothing, unpack dequantises again. A separate op could do the same, but the hook
@@ -6,18 +6,19 @@
 #include <string.h>
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
-#include "nn/model.h"
 #include "nn/quantized.h"
 
 typedef struct weight {
     mt_quant format;
-    mt_dtype dtype;   /* of the original linear */
-    int64_t shape[2]; /* [out,in] */
+    mt_dtype dtype; /* of the original linear */
+    int rank;
+    int64_t shape[3];  /* [out,in]; of experts [experts,out,in] */
+    mt_tensor *counts; /* of experts' rows, while they run; borrowed */
 } weight;
 
 static mt_tensor *dequantize(const weight *w, mt_tensor *codes, mt_dtype dtype)
 {
-    mt_tensor *t = mt_dequantize(codes, &w->format, dtype, 2, w->shape);
+    mt_tensor *t = mt_dequantize(codes, &w->format, dtype, w->rank, w->shape);
     if (!t || mt_set_category(t, MT_TEMPORARY) == MT_OK) return t;
     mt_release(t);
     return NULL;
@@ -53,7 +54,7 @@ static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **tensor
                         "linear backward in %s: the quantised weight was changed in place "
                         "after it was used",
                         info->module);
-    *tensor = mt_dequantize(s->codes, &s->weight.format, s->dtype, 2, s->weight.shape);
+    *tensor = mt_dequantize(s->codes, &s->weight.format, s->dtype, s->weight.rank, s->weight.shape);
     return *tensor ? MT_OK : mt_last_status();
 }
 
@@ -85,7 +86,8 @@ static mt_tensor *forward(mt_module *self, mt_tensor *x)
     mt_autocast_active(&dtype);
     MT_AUTO mt_tensor *dense = dequantize(w, codes, dtype);
     if (!dense || !push_hook(w, codes)) return NULL;
-    mt_tensor *y = mt_linear(x, dense, mt_module_param(self, "bias"));
+    mt_tensor *y = w->rank == 3 ? mt_grouped_linear(x, dense, w->counts)
+                                : mt_linear(x, dense, mt_module_param(self, "bias"));
     mt_pop_saved_hooks();
     return y;
 }
@@ -95,9 +97,8 @@ mt_module *mti_linear_quantized_new(const mt_module *linear, const mt_quant *for
     mt_tensor *dense = mt_module_param(linear, "weight"), *bias = mt_module_param(linear, "bias");
     weight *w = mti_malloc(sizeof *w);
     if (!w) return NULL;
-    *w = (weight){.format = *format,
-                  .dtype = mt_dtype_of(dense),
-                  .shape = {mt_shape(dense)[0], mt_shape(dense)[1]}};
+    *w = (weight){.format = *format, .dtype = mt_dtype_of(dense), .rank = mt_rank(dense)};
+    memcpy(w->shape, mt_shape(dense), (size_t)w->rank * sizeof *w->shape);
     mt_module *m = mt_module_new(format->format == MT_QUANT_NF4 ? "linear_nf4" : "linear_int8",
                                  forward, w, mti_free);
     bool wanted = mt_requires_grad(bias);
@@ -109,6 +110,11 @@ mt_module *mti_linear_quantized_new(const mt_module *linear, const mt_quant *for
 
 bool mti_is_linear_quantized(const mt_module *m) { return mti_module_runs(m, forward); }
 
+void mti_linear_quantized_set_counts(mt_module *m, mt_tensor *counts)
+{
+    ((weight *)mt_module_user(m))->counts = counts;
+}
+
 mt_tensor *mti_linear_quantized_weight(const mt_module *m, mt_dtype dtype)
 {
     return dequantize(mt_module_user(m), mt_module_param(m, "weight"), dtype);
@@ -117,39 +123,4 @@ mt_tensor *mti_linear_quantized_weight(const mt_module *m, mt_dtype dtype)
 mt_dtype mti_linear_quantized_dtype(const mt_module *m)
 {
     return ((const weight *)mt_module_user(m))->dtype;
-}
-
-/* ---- a model of such linears ---- */
-
-static bool quantize_below(void *format, mt_module *m)
-{
-    mt_module *child;
-    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
-        if (strcmp(mt_module_kind(child), "linear") != 0) {
-            if (!quantize_below(format, child)) return false;
-            continue;
-        }
-        mt_module *q = mti_linear_quantized_new(child, format);
-        mt_module *old = q ? mt_module_swap_child(m, mt_module_name(child), q) : NULL;
-        if (q && !old) mt_module_free(q);
-        if (!old) return false;
-        mt_module_free(old);
-    }
-    return true;
-}
-
-mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
-                                  const mt_quant *format)
-{
-    if (!mti_given(device, "model_new_quantized", "the device") ||
-        mt_model_config_check(config) != MT_OK || !mt_quantized_bytes(format, 1))
-        return NULL;
-    if (!mti_is_whole(config->kind))
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "model_new_quantized: the model is a %s; need a gpt, bert or llama",
-                             mt_model_kind_name(config->kind));
-    mt_quant copy = *format;
-    const mti_each_layer each = {quantize_below, &copy};
-    mt_module *m = mti_model_make(device, config, &each);
-    return mti_module_complete(m, m && mt_module_freeze(m, true) == MT_OK);
 }

@@ -4,6 +4,7 @@
 #include "nn/model.h"
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
+#include "ops/ops.h"
 
 /* f32 for 2-byte floats, else the type itself. */
 static mt_dtype wide(const mt_tensor *x)
@@ -89,16 +90,22 @@ static mt_tensor *table_of(mt_tensor *turned, int half, mt_dtype dtype)
     return both;
 }
 
-/* The pair (1, 0), turned by an angle, is its cosine and sine. */
-static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
-                        int64_t start, double theta, int64_t s, int64_t h)
+/* The pair (1, 0), turned by an angle, is its cosine and sine: [1,1,s,h] */
+static mt_tensor *turn_ones(mt_device *device, mt_dtype type, int64_t start, double theta,
+                            int64_t s, int64_t h)
 {
-    mt_dtype type = dtype == MT_F64 ? MT_F64 : MT_F32;
     mt_tensor *one = mt_full(device, type, MT_SHAPE(1, 1, s, h / 2), 1);
     mt_tensor *zero = one ? mt_zeros(device, type, MT_SHAPE(1, 1, s, h / 2)) : NULL;
     mt_tensor *turned = zero ? mt_cat(2, (mt_tensor *[]){one, zero}, 3) : NULL;
     mt_release(one), mt_release(zero);
     mt_set(&turned, turned ? mt_rope(turned, start, theta) : NULL);
+    return turned;
+}
+
+static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
+                        int64_t start, double theta, int64_t s, int64_t h)
+{
+    mt_tensor *turned = turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
     *cosine = turned ? table_of(turned, 0, dtype) : NULL;
     *sine = *cosine ? table_of(turned, 1, dtype) : NULL;
     mt_release(turned);
@@ -140,6 +147,36 @@ bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, do
     return mt_set(x, y) == MT_OK;
 }
 
+/* c x - d y */
+static mt_tensor *product_sum(mt_tensor *c, mt_tensor *x, mt_tensor *d, mt_tensor *y, bool minus)
+{
+    MT_AUTO mt_tensor *cx = mt_mul(c, x), *dy = cx ? mt_mul(d, y) : NULL;
+    return dy ? (minus ? mt_sub : mt_add)(cx, dy) : NULL;
+}
+
+/* Cosines and sines are two halves of one table. */
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x)
+{
+    const mt_dtype dtype = mt_dtype_of(*x);
+    const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
+    mt_tensor **table = &tables->of[0].cosine;
+    if (!*table || mt_shape(*table)[2] != s)
+        mt_set(table, turn_ones(mt_device_of(*x), wide(*x), start, theta, s, h));
+    MT_AUTO mt_tensor *c = *table ? mt_slice(*table, 3, 0, h / 2) : NULL;
+    MT_AUTO mt_tensor *d = c ? mt_slice(*table, 3, h / 2, h / 2) : NULL;
+    mt_set(x, d ? mt_cast(*x, wide(*x)) : NULL);
+    mt_set(x, *x ? mt_reshape(*x, MT_SHAPE(b, n, s, h / 2, 2)) : NULL);
+    mt_tensor *part[2] = {NULL, NULL}, *turned[2] = {NULL, NULL};
+    bool ok = *x && mt_split(*x, 4, 2, (const int64_t[]){1, 1}, part) == MT_OK;
+    for (int i = 0; ok && i < 2; i++)
+        ok = mt_set(&part[i], mt_reshape(part[i], MT_SHAPE(b, n, s, h / 2))) == MT_OK;
+    if (ok) turned[0] = product_sum(c, part[0], d, part[1], true);
+    if (turned[0]) turned[1] = product_sum(c, part[1], d, part[0], false);
+    mt_set(x, turned[1] ? mt_cat(2, turned, 3) : NULL);
+    for (int i = 0; i < 2; i++) mt_release(part[i]), mt_release(turned[i]);
+    return *x && mt_set(x, mt_cast(*x, dtype)) == MT_OK;
+}
+
 /* ---- attention ---- */
 
 bool mti_copies_heads(int64_t b, int64_t k, int64_t n)
@@ -147,12 +184,39 @@ bool mti_copies_heads(int64_t b, int64_t k, int64_t n)
     return k == n ? b > 1 && k > 1 : b > 1 || k > 1;
 }
 
-mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n)
+/* Shows n columns of each row from `from` on, the first row's from `column` on, the next one's from
+ * one column further. */
+static bool show(mt_tensor *mask, int64_t from, int64_t rows, int64_t column, int64_t n)
+{
+    const int last = mask->view.rank - 1;
+    mti_view lines = mti_range(&mask->view, last - 1, from, rows);
+    mti_view band = mti_range(&lines, last, column, n);
+    band.stride[last - 1]++;
+    mt_device *d = mt_device_of(mask);
+    return rows < 1 || n < 1 || d->backend->fill(d->ctx, &band, 0);
+}
+
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window)
+{
+    mt_tensor *mask = mt_full(device, dtype, rank, shape, -(double)INFINITY);
+    const int64_t s = shape[rank - 2], t = shape[rank - 1], ahead = t - s;
+    if (!mask || !mt_device_has_data(device)) return mask;
+    int64_t i = ahead < 0 ? -ahead : 0; /* the first query that sees a key */
+    bool ok = true;
+    for (; ok && i < s && i + ahead + 1 < window; i++) ok = show(mask, i, 1, 0, i + ahead + 1);
+    ok = ok && (i >= s || show(mask, i, s - i, i + ahead + 1 - window, window));
+    if (!ok) mt_set(&mask, NULL);
+    return mask;
+}
+
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched)
 {
     if (!x) return NULL;
     int64_t b = mt_shape(x)[0], k = mt_shape(x)[1], s = mt_shape(x)[2], h = mt_shape(x)[3];
-    bool copied = mti_copies_heads(b, k, n);
-    if (k == n) return copied ? mt_contiguous(x) : mt_retain(x);
+    bool copied = batched ? mti_copies_heads(b, k, n) : k != n && k > 1;
+    const int64_t *stride = x->view.stride; /* batch and heads may be one dimension already */
+    if (k == n) return copied && stride[0] != k * stride[1] ? mt_contiguous(x) : mt_retain(x);
     mt_dtype low; /* a cast of repeated views is a copy of each */
     copied = copied || (mt_autocast_active(&low) && mt_dtype_of(x) != low);
     mt_tensor *y = mt_reshape(x, MT_SHAPE(b, k, 1, s, h));

@@ -17,10 +17,27 @@ static const char *layer_name(char name[LAYER_NAME], int64_t i)
     return name;
 }
 
+bool mti_is_local(const mt_model_config *c, int64_t i)
+{
+    const int64_t period = c->local_period;
+    if (!period) return true;
+    return c->local_layers ? c->local_layers >> i % period & 1 : (i + 1) % period != 0;
+}
+
+int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to)
+{
+    int64_t n = 0;
+    for (int64_t i = from; i < to; i++) n += mti_is_local(c, i);
+    return n;
+}
+
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
 {
     mt_model_config own = *c;
-    if (c->local_theta > 0 && (i + 1) % c->local_period) own.rope_theta = c->local_theta;
+    const bool local = mti_is_local(c, i);
+    if (c->local_theta > 0 && local) own.rope_theta = c->local_theta;
+    if (!local) own.window = 0;
+    if (i < c->dense_layers) mti_make_dense(&own);
     return own;
 }
 
@@ -81,17 +98,6 @@ bool mti_check_tokens(const char *caller, const mt_tensor *tokens)
     return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the tokens are %s %s; need i64 [b,s]", caller,
                          mt_dtype_name(mt_dtype_of(tokens)),
                          mti_shape_text(text, mt_rank(tokens), mt_shape(tokens)));
-}
-
-bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
-                      const mt_device *device)
-{
-    return !c->window || s <= c->window || !mt_device_has_data(device) ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: %lld tokens in a row; the model's sliding window is %lld, and "
-                         "attention here sees all positions: the bytes would be right and the "
-                         "values wrong, so longer sequences run on meta only",
-                         caller, (long long)s, (long long)c->window);
 }
 
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias)

@@ -1,8 +1,10 @@
 /* attention.c: softmax(scale q k^T) v, by blocks (flash) or as a composition of ops (math).
  *
- * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
+ * flash: q [b,a,s,d], k [b,a_kv,t,d], v [b,a_kv,t,e] -> out [b,a,s,e], laid out as [b,s,a,e].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
- * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
+ * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). With a window a
+ * query sees the last so many keys up to its own, and blocks outside of it are passed over. A mask
+ * [b,1,s,t] that says the same is kept, as PyTorch's kernels keep theirs, and not read. */
 #include <limits.h>
 #include <math.h>
 #include "ops/ops.h"
@@ -10,12 +12,14 @@
 static bool check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v)
 {
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
-    bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
+    mti_view like_v = *k; /* but for the width */
+    like_v.shape[3] = v->rank == 4 ? v->shape[3] : 0;
+    bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(&like_v, v) &&
                 q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] &&
                 (k->shape[1] ? q->shape[1] % k->shape[1] : mti_view_count(q)) == 0;
     return fits || mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d] "
-                                 "twice, a a multiple of a_kv",
+                                 "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d], "
+                                 "[b,a_kv,t,e], a a multiple of a_kv",
                                  caller, mti_shape_text(tq, q->rank, q->shape),
                                  mti_shape_text(tk, k->rank, k->shape),
                                  mti_shape_text(tv, v->rank, v->shape));
@@ -31,6 +35,15 @@ static bool check_width(const mti_view *q)
                          (long long)heads, (long long)d, INT_MAX);
 }
 
+static bool check_window(const mti_call *c)
+{
+    int64_t window = c->params->attention.window;
+    return (window >= 0 && (!window || c->params->attention.causal)) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "flash_attention: the window is %lld%s; need 0, or 1 and more with causal",
+                         (long long)window, c->params->attention.causal ? "" : " without causal");
+}
+
 /* The shape of the weights, which draw. */
 static mti_view weights_of(const mti_view *q, const mti_view *k)
 {
@@ -43,14 +56,15 @@ static bool flash_shape(mti_call *c)
 {
     const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
     if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2) ||
-        !check_heads("flash_attention", q, k, v) || !check_width(q))
+        !check_heads("flash_attention", q, k, v) || !check_width(q) || !check_window(c))
         return false;
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
     c->aux_always[1] = c->aux_always[2] = draws;
     const mti_view weights = weights_of(q, k);
     if (draws) c->n_draws = mti_draws_of(&c->params->attention.part, &weights);
-    if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
+    const int64_t out[4] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
+    if (!mti_out_set(c, 0, q->dtype, 4, out) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
     c->out_spec[0] = mti_heads_inside(&c->out_spec[0]);
@@ -82,15 +96,17 @@ static bool attention_of(mti_call *c, mti_attention *a, inputs *in, const mti_vi
                          .v = &in->v,
                          .scale = p->attention.scale,
                          .p = p->attention.p,
-                         .causal = p->attention.causal};
+                         .causal = p->attention.causal,
+                         .window = p->attention.window < k->shape[2] ? p->attention.window : 0};
     return fit_rows(c, q, &in->q) && fit_rows(c, k, &in->k) && fit_rows(c, v, &in->v);
 }
 
-/* Counts matrix products of 2 s t d FLOPs per head and batch, masked blocks included. */
-static void count_products(mti_call *c, const mti_attention *a, uint64_t products)
+/* Counts matrix products of 2 s t d FLOPs per head and batch, and of 2 s t e, masked blocks
+ * included; with a window of 2 s window d. */
+static void count_products(mti_call *c, const mti_attention *a, uint64_t of_k, uint64_t of_v)
 {
-    uint64_t n = (uint64_t)mti_view_count(a->q) * (uint64_t)a->k->shape[2];
-    mti_count_flops(c, 2 * n * products);
+    uint64_t n = (uint64_t)mti_view_count(a->q) * of_k + (uint64_t)mti_view_count(a->o) * of_v;
+    mti_count_flops(c, 2 * n * (uint64_t)(a->window ? a->window : a->k->shape[2]));
 }
 
 /* ---- runs of the batch whose random numbers lie side by side; one, unless this is a part ---- */
@@ -174,7 +190,7 @@ static bool flash_forward(mti_call *c)
     if (!attention_of(c, &a, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
     a.o = mti_out(c, 0), a.lse = mti_aux(c, 0);
     a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2);
-    count_products(c, &a, 2);
+    count_products(c, &a, 1, 1);
     if (a.k->shape[1] == 0) return true; /* no heads: nothing to write */
     void *scratch;
     size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
@@ -204,7 +220,7 @@ static bool flash_backward(mti_call *c)
     const mti_view *d[3];
     for (int i = 0; i < 3; i++)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
-    count_products(c, &a, 5); /* the weights again, dp, dq, dk, dv */
+    count_products(c, &a, 3, 2); /* the weights again, dq, dk; dp, dv */
     if (a.k->shape[1] == 0) return true;
     void *scratch;
     size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
@@ -228,13 +244,28 @@ static double scale_or_default(const mt_tensor *q, double scale)
                                              : 1 / sqrt((double)q->view.shape[q->view.rank - 1]);
 }
 
+mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
+                               const mt_attention_options *o)
+{
+    mt_tensor *in[4] = {q, k, v, mask}, *y;
+    if (!check_dropout("flash_attention", o->dropout)) return NULL;
+    mti_params p = {.attention = {scale_or_default(q, o->scale), o->dropout, o->causal,
+                                  mti_modes_now()->part, o->window}};
+    return mti_apply(&mti_op_flash_attention, &p, 4, in, 1, &y) ? y : NULL;
+}
+
 mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                               double dropout)
 {
-    if (!check_dropout("flash_attention", dropout)) return NULL;
-    mti_params p = {
-        .attention = {scale_or_default(q, scale), dropout, causal, mti_modes_now()->part}};
-    return mti_op3(&mti_op_flash_attention, &p, q, k, v);
+    const mt_attention_options options = {scale, dropout, causal, 0};
+    return mti_flash_attention(q, k, v, NULL, &options);
+}
+
+mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
+                                   const mt_attention_options *options)
+{
+    static const mt_attention_options plain = {0};
+    return mti_flash_attention(q, k, v, NULL, options ? options : &plain);
 }
 
 /* *w = tanh(scale w / cap), and *scale what is to be made of it. */
@@ -245,6 +276,15 @@ static void soft_cap(mt_tensor **w, double *scale, double cap)
     *scale = cap;
 }
 
+/* scale w + mask; *scale becomes that of what is made */
+static mt_tensor *masked(mt_tensor *w, double *scale, mt_tensor *mask)
+{
+    mt_tensor *scaled = mt_affine(w, *scale, 0), *y = mt_add(scaled, mask);
+    mt_release(scaled);
+    *scale = 1;
+    return y;
+}
+
 /* Releases each intermediate once the next one is made; the tape retains those it needs. */
 static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
 {
@@ -253,6 +293,7 @@ static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_mat
     mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
     mt_release(kt);
     if (w && o->cap > 0) soft_cap(&w, &scale, o->cap);
+    if (w && o->mask) mt_set(&w, masked(w, &scale, o->mask));
     if (w && o->wide && mt_dtype_size(w->view.dtype) == 2) mt_set(&w, mt_cast(w, MT_F32));
     if (w) mt_set(&w, mt_softmax(w, scale, o->causal));
     if (w && o->wide) mt_set(&w, mt_cast(w, q->view.dtype));
@@ -277,7 +318,7 @@ static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v,
     mt_tensor *gq = in_groups(q, groups), *gk = in_groups(k, groups), *gv = in_groups(v, groups);
     mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, o) : NULL;
     mt_release(gq), mt_release(gk), mt_release(gv);
-    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], s[3])));
+    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], v->view.shape[3])));
     return y;
 }
 

@@ -1,5 +1,5 @@
-/* grouped.c: dispatch and grouped_linear: each row goes through the matrix of its group, as each
- * token of a mixture of experts through its experts'. */
+/* grouped.c: dispatch, grouped_linear and combine: each row goes through the matrix of its group,
+ * as each token of a mixture of experts through its experts'. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -168,4 +168,51 @@ const mti_op_code mti_code_grouped_linear = {grouped_linear_shape, grouped_linea
 mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts)
 {
     return mti_op3(&mti_op_grouped_linear, NULL, x, w, counts);
+}
+
+/* ---- combine: y = the sum of the rows of x by their index
+ * x [n,h], index i64 [n] -> y [rows,h], 0 where no row goes;  dx[i] = dy[index[i]]; keeps the index
+ * ---- */
+
+static bool combine_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0), *index = mti_in(c, 1);
+    char tx[MTI_SHAPE_TEXT], ti[MTI_SHAPE_TEXT];
+    if (!mti_need_float(c, 0) || !mti_need_i64(c, 1)) return false;
+    if (x->rank != 2 || index->rank != 1 || x->shape[0] != index->shape[0] ||
+        c->params->groups.n < 0)
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT, "combine: x is %s, index is %s, of %lld rows; need [n,h] and [n]",
+            mti_shape_text(tx, x->rank, x->shape), mti_shape_text(ti, index->rank, index->shape),
+            (long long)c->params->groups.n);
+    if (c->want && c->params->groups.keeps_x) c->keep |= MTI_IN0;
+    return mti_out_set(c, 0, x->dtype, 2, (const int64_t[]){c->params->groups.n, x->shape[1]});
+}
+
+static bool combine_forward(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_in(c, 0)), *index = mti_dense(c, mti_in(c, 1));
+    void *scratch;
+    return x && index &&
+           mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, index, mti_out(c, 0)),
+                       &scratch) &&
+           c->k->embedding_backward(c->ctx, false, index, x, mti_out(c, 0), scratch);
+}
+
+static bool combine_backward(mti_call *c)
+{
+    const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN1)),
+                   *dy = mti_dense_rows(c, mti_dout(c)), *dx = mti_din(c, 0);
+    return index && dy && dx && c->k->embedding(c->ctx, false, index, dy, dx);
+}
+
+const mti_op_code mti_code_combine = {combine_shape, combine_forward, combine_backward};
+
+mt_tensor *mt_combine(mt_tensor *x, mt_tensor *index, int64_t rows)
+{
+    return mti_op2(&mti_op_combine, &(mti_params){.groups = {rows, false}}, x, index);
+}
+mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows)
+{
+    return mti_op2(&mti_op_combine, &(mti_params){.groups = {rows, true}}, x, index);
 }

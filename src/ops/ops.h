@@ -43,13 +43,21 @@ bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
 /* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */
 mt_tensor *mti_log_softmax_apart(mt_tensor *x);
 
+/* mt_combine that also keeps x, as PyTorch's index_add does, for its shape alone. */
+mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows);
+
 /* mt_math_attention, with more to choose. */
 typedef struct mti_math_options {
     double scale, cap, dropout; /* cap 0: none */
     bool causal;
-    bool wide; /* the softmax of 2-byte floats in f32 */
+    bool wide;       /* the softmax of 2-byte floats in f32 */
+    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
 } mti_math_options;
 mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
+
+/* mt_flash_attention_with that keeps a mask [b,1,s,t], too, if there is one. */
+mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
+                               const mt_attention_options *o);
 
 /* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
  * view, and so is merging them here. */

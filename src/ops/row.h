@@ -14,6 +14,7 @@
 #define IN0      MTI_IN0
 #define IN1      MTI_IN1
 #define IN2      MTI_IN2
+#define IN3      MTI_IN3
 #define OUT0     MTI_OUT0
 #define OUT1     MTI_OUT1
 #define OUT(...) __VA_ARGS__

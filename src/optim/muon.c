@@ -6,9 +6,10 @@
  *     five times: s = x x^T, s = b s + c s s, x = a x + s x     Newton-Schulz: towards u v^T of u's
  *     p = p (1 - lr wd) - lr adjusted x                         singular vectors
  *
- * One matrix at a time. What PyTorch holds at once is allocated at once here: u for the whole step,
- * and of the iteration x, the new x, s and the new s, where the last s and its update are still
- * there while a new s is made. */
+ * One matrix at a time, of a parameter [experts, rows, columns] each expert's, as of experts that
+ * are parameters of their own. What PyTorch holds at once is allocated at once here: u for the
+ * whole step, and of the iteration x, the new x, s and the new s, where the last s and its update
+ * are still there while a new s is made. */
 #include <math.h>
 #include "ops/ops.h"
 #include "optim/optim.h"
@@ -131,6 +132,29 @@ static bool step_matrix(mt_device *d, const mti_opt_params *p, const mti_opt_ite
     return ok;
 }
 
+static void *advanced(const void *at, int64_t n, size_t size)
+{
+    return at ? (char *)(uintptr_t)at + (size_t)n * size : NULL;
+}
+
+/* The matrices of an item lie one after the other. */
+static bool step_matrices(mt_device *d, const mti_opt_params *p, const mti_opt_item *item)
+{
+    const size_t size = mt_dtype_size(item->dtype), wide = size == 2 ? 4 : size;
+    const size_t moment = item->moments == MTI_MOMENTS_WIDE ? wide : size;
+    mti_opt_item one = *item;
+    bool ok = true;
+    one.n = item->rows * item->columns;
+    for (int64_t at = 0; ok && at < item->n; at += one.n) {
+        one.p = advanced(item->p, at, size);
+        one.g = advanced(item->g, at, item->wide_grad ? wide : size);
+        one.m = advanced(item->m, at, moment);
+        one.master = advanced(item->master, at, wide);
+        ok = step_matrix(d, p, &one);
+    }
+    return ok;
+}
+
 bool mti_muon_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
     mti_opt_params others = *p;
@@ -138,7 +162,7 @@ bool mti_muon_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_i
     for (int i = 0, end; i < n; i = end) {
         for (end = i; end < n && items[end].v; end++) continue; /* AdamW's have two moments */
         if (end > i && !d->backend->adamw(d->ctx, &others, end - i, items + i)) return false;
-        if (end < n && !step_matrix(d, p, &items[end++])) return false;
+        if (end < n && !step_matrices(d, p, &items[end++])) return false;
     }
     return true;
 }

@@ -21,7 +21,7 @@ const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m
                                        const mt_named_tensor *p)
 {
     if (!o->rule->others) return o->rule;
-    bool hidden = mt_rank(p->tensor) == 2 && strncmp(p->name, "lm_head.", 8) != 0 &&
+    bool hidden = mt_rank(p->tensor) >= 2 && strncmp(p->name, "lm_head.", 8) != 0 &&
                   !is_looked_up(m, p->tensor);
     return hidden ? o->rule : o->rule->others;
 }

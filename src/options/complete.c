@@ -128,14 +128,6 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     c = o->workload.config;
     if (whole && o->workload.seq > c.context && !pass_context(o)) return false;
     c.context = o->workload.config.context;
-    if (whole && c.window && o->workload.seq > c.window &&
-        strcmp(o->workload.device.kind, "meta") != 0)
-        return mti_options_refuse(
-            o,
-            "--seq %lld is longer than the model's sliding window, %lld: attention here sees all "
-            "positions, so values would be wrong; --device meta measures the bytes, which are "
-            "right",
-            (long long)o->workload.seq, (long long)c.window);
     if (attends && !c.head_dim && c.hidden % c.heads)
         return mti_options_refuse(
             o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",

@@ -1,5 +1,6 @@
 /* rows.c: the verbs, and the table of their options. */
 #include <string.h>
+#include "measure/routing.h"
 #include "options/rows.h"
 #include "nn/model.h"
 #include "parallel/parallel.h"

@@ -25,6 +25,7 @@ typedef enum mti_form {
     MTI_AMP,
     MTI_LOSS_SCALE,
     MTI_RESHARD,
+    MTI_ROUTING_TEXT,
     MTI_TARGETS,
     MTI_FORM_COUNT
 } mti_form;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/backend.h"
+#include "measure/routing.h"
 #include "options/rows.h"
 #include "nn/model.h"
 
@@ -293,6 +294,15 @@ static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
     return true;
 }
 
+static bool read_routing(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    mti_routing_kind kind;
+    const char *file;
+    if (!mti_routing_parse(arg, &kind, &file)) return refuse_value(o, r);
+    *(const char **)field_of(o, r) = arg;
+    return true;
+}
+
 static bool add_to_list(mti_options *o, const mti_option_row *r, const char *arg)
 {
     mti_words *words = field_of(o, r);
@@ -334,6 +344,7 @@ static const struct {
     [MTI_AMP] = {read_amp, sizeof(bool)},
     [MTI_LOSS_SCALE] = {read_loss_scale, sizeof(double)},
     [MTI_RESHARD] = {read_reshard, sizeof(int64_t)},
+    [MTI_ROUTING_TEXT] = {read_routing, sizeof(char *)},
     [MTI_TARGETS] = {read_lora_targets, sizeof(mti_lora_targets)},
 };
 
@@ -438,6 +449,7 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_RESHARD: return mti_reshard_text(*(const int64_t *)field, buf, MTI_VALUE_TEXT);
     case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
     case MTI_CHECKPOINT: text = "none"; /* fallthrough */
+    case MTI_ROUTING_TEXT:
     case MTI_TEXT:
     case MTI_DEVICE: return *(const char *const *)field ? *(const char *const *)field : text;
     case MTI_LIST:

@@ -33,7 +33,7 @@ typedef struct range {
 /* This rank's piece among those with the same share. */
 static range piece_of(const owned *p)
 {
-    const mt_group same = mti_shard_group(&p->share->parallel);
+    const mt_group same = mti_param_group(&p->share->parallel, p->path);
     int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
     if (from > p->elements) from = p->elements;
     return (range){from, p->elements - from < length ? p->elements - from : length, 0};
@@ -42,7 +42,7 @@ static range piece_of(const owned *p)
 static bool is_piece(const owned *p, bool state)
 {
     const mt_parallel *h = &p->share->parallel;
-    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3);
+    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3) && !mti_is_buffer(p->t);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */

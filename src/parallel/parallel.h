@@ -42,6 +42,16 @@ static inline mt_group mti_reshard_group(const mt_parallel *p)
     const int64_t n = p->reshard > 1 ? p->reshard : 1;
     return (mt_group){n, mti_shard_group(p).rank % n, p->reshard_comm};
 }
+/* Ranks of one shard group: those that divide each layer's experts, and those with the same. */
+static inline mt_group mti_expert_group(const mt_parallel *p)
+{
+    return (mt_group){p->expert, mti_shard_group(p).rank % p->expert, p->expert_comm};
+}
+static inline mt_group mti_expert_data_group(const mt_parallel *p)
+{
+    const mt_group g = mti_shard_group(p);
+    return (mt_group){g.ranks / p->expert, g.rank / p->expert, p->expert_data_comm};
+}
 static inline mt_group mti_stages(const mt_parallel *p)
 {
     return (mt_group){p->pipeline, p->stage, p->pipeline_comm};
@@ -147,9 +157,10 @@ int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
  * is a matrix of one row. */
 typedef struct mti_sharder {
     mt_device *device;
-    mt_group group;
+    mt_group group, experts;    /* the latter of those that ranks divide; equal if none do */
     bool f32;                   /* MT_FSDP_F32_SHARDS */
-    bool by_block;              /* a block is a unit, not each of its modules */
+    bool by_block;              /* a block is a unit, not each of its modules; divided experts are
+                                 * units of their own */
     bool group_ends;            /* MT_FSDP_GROUP_ENDS */
     MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
     mti_units *units;
@@ -176,6 +187,8 @@ typedef enum mti_unit_kind {
                       * modules, of which the first begins its forward and the last ends it */
     MTI_UNIT_ROOT    /* each before the forward; they stay until backward has their gradients */
 } mti_unit_kind;
+/* Gives a module's unit other ranks than the units'. */
+void mti_unit_set_group(mti_unit *unit, const mt_group *group);
 /* Adds unit m, whose parameters are those of mti_unit_add; blocks in the model's order. It lives as
  * long as m, every pass, and what retains it. NULL on failure. */
 mti_unit *mti_units_add(mti_units *units, mti_unit_kind kind, mt_module *m);
@@ -217,6 +230,9 @@ bool mti_regather_end(mti_regather *r);
 bool mti_is_partial(const mt_parallel *parallel, const char *path);
 /* Whether each tensor rank has a part of the parameter. */
 bool mti_is_sharded(const mt_parallel *parallel, const char *path);
+/* Whether it is that of experts, which ranks divide; among which ranks ZeRO cuts the parameter. */
+bool mti_is_divided(const mt_parallel *parallel, const char *path);
+mt_group mti_param_group(const mt_parallel *parallel, const char *path);
 /* Whether it is the embedding's weight or, under another path, the head's. */
 bool mti_is_vocabulary(const char *path);
 /* Whether it is an adapter's A or B. */
@@ -277,7 +293,8 @@ int64_t mti_schedule_period(const mti_schedule *s);
 
 /* ---- gradients that are summed while backward goes on (reducer.c) ---- */
 
-/* Sums the gradients of the parameters of `model` that train; tied: that of the embedding, which is
+/* Sums the gradients of the parameters of `model` that train, but of divided experts, of which
+ * other ranks have the same; tied: that of the embedding, which is
  * the head, too, at the end of backward if there are buckets, else not. scatter: a rank gets the
  * sum of its shard alone. The device has no links. Buckets are parallel's. */
 #define MTI_BUCKET_BYTES ((size_t)25 << 20)

@@ -11,15 +11,19 @@
 struct mti_regather {
     uint64_t whole; /* serial of the storage */
     mt_layout layout;
+    int64_t n;        /* elements */
     mt_tensor *piece; /* NULL once it has ended */
     mt_group group;   /* that has pieces of a sequence */
     mti_pass *pass;   /* of a parameter; NULL: it is a sequence */
     int in_unit;      /* the parameter */
 };
 
+/* A sequence may be saved as rows, too. */
 static bool is_whole(const mti_regather *r, const mt_tensor *t)
 {
-    return mt_storage_of(t).serial == r->whole && mt_rank(t) == r->layout.rank &&
+    if (mt_storage_of(t).serial != r->whole) return false;
+    if (!r->pass) return mt_numel(t) == r->n;
+    return mt_rank(t) == r->layout.rank &&
            !memcmp(mt_shape(t), r->layout.shape, (size_t)r->layout.rank * sizeof(int64_t));
 }
 
@@ -28,9 +32,11 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
 {
     mti_regather *r = user;
     (void)info;
-    if (!is_whole(r, tensor)) return MT_OK;
+    mt_layout *view = is_whole(r, tensor) ? mti_malloc(sizeof *view) : NULL;
+    if (!view) return is_whole(r, tensor) ? mt_last_status() : MT_OK;
+    *view = mt_layout_of(tensor);
     *kept = mt_retain(r->piece);
-    *state = r;
+    *state = view;
     if (r->pass) mti_pass_keeps(r->pass);
     return MT_OK;
 }
@@ -40,6 +46,7 @@ static void drop_piece(void *user, const mt_save_info *info, void *state)
     const mti_regather *r = user;
     (void)info;
     if (state && r->pass) mti_pass_drops(r->pass);
+    mti_free(state);
 }
 
 static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
@@ -49,6 +56,7 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     if (!state) return MT_OK;
     mt_tensor *whole =
         r->pass ? mti_pass_backward(r->pass, r->in_unit) : mt_all_gather(*tensor, 1, &r->group);
+    if (whole && !r->pass) mt_set(&whole, mt_view_as(whole, state));
     if (whole) *tensor = whole;
     return whole ? MT_OK : mt_last_status();
 }
@@ -73,6 +81,7 @@ static mti_regather *begin(mt_tensor *whole, mt_tensor *piece, mti_regather how)
     *r = how;
     r->whole = mt_storage_of(whole).serial;
     r->layout = mt_layout_of(whole);
+    r->n = mt_numel(whole);
     r->piece = mt_detach(piece);
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);

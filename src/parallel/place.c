@@ -61,6 +61,12 @@ static bool split_shards(mt_parallel *parallel, const mt_parallel *h, mt_comm *w
         (!(parallel->shard_comm = split_data(world, &all, share, all.rank / shards.ranks)) ||
          !(parallel->replica_comm = split_data(world, &all, share, shards.rank))))
         return false;
+    const int64_t ends = shards.ranks / h->expert, neighbours = all.rank / h->expert;
+    if (h->expert > 1 &&
+        (!(parallel->expert_comm = split_data(world, &all, share, neighbours)) ||
+         !(parallel->expert_data_comm = split_data(
+               world, &all, share, neighbours / ends * h->expert + all.rank % h->expert))))
+        return false;
     return h->reshard < 2 ||
            (parallel->reshard_comm = split_data(world, &all, share, all.rank / h->reshard)) != NULL;
 }
@@ -92,6 +98,11 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
                         "parallel_place: replicas is %" PRId64 "; need a divisor of data times "
                         "context, %" PRId64,
                         h.replicas, mti_data_group(&h).ranks);
+    if (h.expert < 1 || mti_shard_group(&h).ranks % h.expert)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "parallel_place: expert is %" PRId64 "; need a divisor of data times "
+                        "context over replicas, %" PRId64,
+                        h.expert, mti_shard_group(&h).ranks);
     if (group.ranks != all)
         return mti_fail(MT_ERR_ARGUMENT,
                         "parallel_place: there are %" PRId64 " ranks; tensor %" PRId64
@@ -101,6 +112,7 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
     placed.tensor_comm = placed.context_comm = placed.data_comm = NULL;
     placed.pipeline_comm = placed.ends_comm = NULL;
     placed.shard_comm = placed.replica_comm = placed.reshard_comm = NULL;
+    placed.expert_comm = placed.expert_data_comm = NULL;
     if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
     if (split(&placed, &h, world, group.rank)) {
         *parallel = placed;
@@ -121,7 +133,10 @@ void mt_parallel_close(mt_parallel *parallel)
     mt_comm_free(parallel->shard_comm);
     mt_comm_free(parallel->replica_comm);
     mt_comm_free(parallel->reshard_comm);
+    mt_comm_free(parallel->expert_comm);
+    mt_comm_free(parallel->expert_data_comm);
     parallel->tensor_comm = parallel->context_comm = parallel->data_comm = NULL;
     parallel->pipeline_comm = parallel->ends_comm = NULL;
     parallel->shard_comm = parallel->replica_comm = parallel->reshard_comm = NULL;
+    parallel->expert_comm = parallel->expert_data_comm = NULL;
 }

@@ -37,9 +37,7 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
 {
     if (!mti_check_tokens("rank", tokens)) return NULL;
     int64_t seq = mt_shape(tokens)[1] * s->parallel.context;
-    if (!mti_check_length("rank", s, seq) ||
-        !mti_check_window("rank", &s->whole, seq, mt_device_of(tokens)))
-        return NULL;
+    if (!mti_check_length("rank", s, seq)) return NULL;
     static const char *const names[] = {"tte", "wpe"};
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     for (int i = 0; i < 2; i++) {
@@ -156,6 +154,18 @@ static bool share_part(mt_module *part, const char *output, const mt_parallel *p
     return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
+/* The same of an MLP or, in its place, of experts: they sum what all of them give. */
+static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
+{
+    mti_experts *e = mti_experts_of(mlp);
+    if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
+    e->ranks = mti_expert_group(parallel), e->sharing = mti_tensor_group(parallel);
+    e->sequence = parallel->sequence;
+    mt_module *shared = mt_module_child(mlp, "shared");
+    return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
+           mti_enter_ranks(mlp, parallel);
+}
+
 /* path: of the block in the model; "": it is the model. */
 static mt_module *make_block(mt_device *device, const mti_share *s, int64_t layer, const char *path,
                              const mt_lora_options *lora)
@@ -164,10 +174,9 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     mt_module *block = mt_block_new(device, &own);
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     if (attn) share_positions(attn, &s->parallel);
-    return mti_module_complete(
-        block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
-                   share_part(attn, "proj", &s->parallel) &&
-                   share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->parallel));
+    return mti_module_complete(block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
+                                          share_part(attn, "proj", &s->parallel) &&
+                                          share_mlp(mlp, &s->parallel));
 }
 
 /* ---- making: what comes before the layers and after them ---- */
@@ -294,7 +303,8 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
         (data.ranks > 1 && !data.comm) || (h->pipeline > 1 && !h->pipeline_comm) ||
         (mti_is_end(h) && !h->ends_comm) ||
         (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
-        (h->reshard > 1 && !h->reshard_comm))
+        (h->reshard > 1 && !h->reshard_comm) ||
+        (h->expert > 1 && !(h->expert_comm && h->expert_data_comm)))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -313,12 +323,13 @@ static bool check_adapters(mt_device *device, const mt_parallel *h, const mt_lor
                              "rank: adapters with dropout %g among several ranks on %s: their "
                              "masks would not be those of one process; need dropout 0, or meta",
                              lora->dropout, mt_device_kind(device));
-    return lora->base == MT_LORA_KEEP || h->tensor == 1 ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "rank: weights in 4 bits among %lld tensor ranks on %s: a part of a "
-                         "matrix has other blocks than the whole, and so other codes; need tensor "
-                         "1, weights that are not quantised, or meta",
-                         (long long)h->tensor, mt_device_kind(device));
+    return lora->base == MT_LORA_KEEP || (h->tensor == 1 && h->expert == 1) ||
+           mti_fail_bool(
+               MT_ERR_UNSUPPORTED,
+               "rank: weights in 4 bits among %lld tensor ranks, %lld expert ranks on %s: a "
+               "part of a matrix has other blocks than the whole, and so other codes; "
+               "need tensor 1, expert 1, weights that are not quantised, or meta",
+               (long long)h->tensor, (long long)h->expert, mt_device_kind(device));
 }
 
 /* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
@@ -346,6 +357,10 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
 
 static bool check_shards_fit(bool shards, const mt_lora_options *lora)
 {
+    if (shards && lora && lora->on_weights)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: adapters on weights, of which zero 3 leaves a rank shards; "
+                             "need adapters on products, or zero 0 to 2");
     return !shards || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
@@ -372,6 +387,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mt_tensor *tied;
     mti_sharder sharder = {.device = device,
                            .group = mti_shard_group(h),
+                           .experts = mti_expert_data_group(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
                            .by_block = h->fsdp & MT_FSDP_BLOCK,
                            .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};

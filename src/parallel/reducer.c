@@ -191,11 +191,14 @@ static mt_status on_gradient(void *user, mt_tensor *leaf)
 }
 
 /* A tied weight has the gradient of both ends only when backward is done. */
-static bool add_entries(mti_reducer *r, const mt_named_tensor *list, size_t n, bool tied)
+static bool add_entries(mti_reducer *r, const mt_named_tensor *list, size_t n, bool tied,
+                        const mt_parallel *parallel)
 {
     for (size_t i = 0; i < n; i++) {
         const bool late = tied && mti_is_vocabulary(list[i].name);
-        if (!mt_requires_grad(list[i].tensor) || (late && !r->form)) continue;
+        if (!mt_requires_grad(list[i].tensor) || (late && !r->form) ||
+            mti_is_divided(parallel, list[i].name))
+            continue;
         entry *e = &r->entries[r->n++];
         *e = (entry){.all = r, .name = list[i].name, .param = list[i].tensor};
         if (!late && !(e->hook = mt_add_leaf_hook(e->param, on_gradient, e))) return false;
@@ -217,7 +220,7 @@ mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scat
     r->bucket_bytes = parallel->bucket_bytes ? parallel->bucket_bytes : MTI_BUCKET_BYTES;
     r->queue = mti_collective_queue_new(device, group);
     r->came = r->form ? mti_calloc(n + 1, sizeof *r->came) : NULL;
-    if (r->queue && (!r->form || r->came) && add_entries(r, list, n, tied) &&
+    if (r->queue && (!r->form || r->came) && add_entries(r, list, n, tied, parallel) &&
         (!r->form || make_buckets(r, NULL, SIZE_MAX, SIZE_MAX)))
         return r;
     mti_reducer_free(r);

@@ -55,10 +55,10 @@ static void sharded_free(void *user)
 int64_t mti_shard_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
 
 /* Zeros, until mti_rank_draw gives it values. */
-static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole)
+static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_group *group)
 {
     if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
-    int64_t n = mti_shard_count(whole, sharder->group.ranks);
+    int64_t n = mti_shard_count(whole, group->ranks);
     mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
     mt_tensor *shard = mt_zeros(sharder->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                 (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
@@ -72,12 +72,33 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole)
     return shard;
 }
 
+/* Whether its parameters are those of experts that ranks divide. */
+static bool is_divided(const mt_module *m, const mti_sharder *sharder)
+{
+    return sharder->experts.ranks != sharder->group.ranks &&
+           !strcmp(mt_module_kind(m), "grouped_linear");
+}
+
+/* A buffer stays whole, on the sharder's device; its first values are zeros. */
+static bool move_buffer(mt_module *m, const mti_sharder *sharder, const char *name)
+{
+    const mt_tensor *of = mt_module_param(m, name);
+    mt_tensor *own = mt_zeros(sharder->device, mt_dtype_of(of), mt_rank(of), mt_shape(of));
+    if (!own || mt_set_category(own, MT_CACHE) != MT_OK) return mt_release(own), false;
+    mt_release(mti_module_swap_param(m, name, own));
+    return true;
+}
+
 static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const char *name)
 {
     const char *kind = mt_module_kind(m);
     bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
     mt_tensor *whole = mt_module_param(m, name);
-    mt_tensor *shard = whole ? shard_of(sharder, whole) : NULL;
+    if (whole && mti_is_buffer(whole)) return move_buffer(m, sharder, name);
+    mt_tensor *shard =
+        whole
+            ? shard_of(sharder, whole, is_divided(m, sharder) ? &sharder->experts : &sharder->group)
+            : NULL;
     if (!shard) return !whole;
     int i = mti_unit_add(s->unit, shard, whole, is_product);
     mt_release(mti_module_swap_param(m, name, shard));
@@ -89,12 +110,13 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
 /* The parameters of m itself. */
 static bool shard_module(mt_module *m, mti_sharder *sharder)
 {
-    mti_unit *unit = sharder->unit;
+    mti_unit *unit = is_divided(m, sharder) ? NULL : sharder->unit;
     if (!mt_module_param(m, "weight")) return true;
-    const bool at_end = !unit && sharder->group_ends, opens = at_end && !sharder->end;
+    const bool at_end = !sharder->unit && sharder->group_ends, opens = at_end && !sharder->end;
     if (opens) sharder->end = mti_units_add(sharder->units, MTI_UNIT_BLOCK, NULL);
     if (at_end) unit = sharder->end;
     if (!unit && !at_end) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
+    if (unit && is_divided(m, sharder)) mti_unit_set_group(unit, &sharder->experts);
     sharded *s = unit ? mti_malloc(sizeof *s) : NULL;
     if (!s) return false;
     *s = (sharded){.unit = mti_unit_retain(unit), .opens = opens};

@@ -37,8 +37,8 @@ static bool divides(const char *field, int64_t parts, const char *what, int64_t 
 mt_parallel mti_filled_in(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
-    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave,   &h.context,
-                             &h.data,   &h.replicas, &h.reduce_inputs};
+    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave,    &h.context,
+                             &h.data,   &h.replicas, &h.reduce_inputs, &h.expert};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         if (!*ones[i]) *ones[i] = 1;
     if (!h.microbatches) h.microbatches = h.pipeline;
@@ -54,7 +54,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
     h.fsdp = 0;
     h.replicas = h.reduce_inputs = 1;
     h.reshard = MT_RESHARD_DEFAULT;
-    h.shard_comm = h.replica_comm = h.reshard_comm = NULL;
+    h.shard_comm = h.replica_comm = h.reshard_comm = h.expert_data_comm = NULL;
     return h;
 }
 
@@ -71,6 +71,7 @@ static bool check_ranges(const mt_parallel *h)
            in_range("data_rank", h->data_rank, 0, h->data - 1) &&
            in_range("microbatches", h->microbatches, 1, MOST_RANKS) &&
            in_range("replicas", h->replicas, 1, MOST_RANKS) &&
+           in_range("expert", h->expert, 1, MOST_RANKS) &&
            in_range("reduce_inputs", h->reduce_inputs, 1, MOST_RANKS) &&
            in_range("reshard", h->reshard, MT_RESHARD_NEVER, MOST_RANKS);
 }
@@ -85,6 +86,13 @@ static bool check_groups(const mt_parallel *h)
                              "parallel: %" PRId64 " replicas of shards with ZeRO stage %d, which "
                              "keeps whole parameters; need stage 3",
                              h->replicas, h->zero);
+    if (!divides("expert", h->expert, "the ranks with other data", mti_shard_group(h).ranks))
+        return false;
+    if (h->expert > 1 && h->reshard > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: reshard is %" PRId64 ", and expert %" PRId64
+                             ": experts are let go whole; need reshard default, always or never",
+                             h->reshard, h->expert);
     return h->reshard < 2 ||
            divides("reshard", h->reshard, "the ranks with other shards", mti_shard_group(h).ranks);
 }
@@ -105,11 +113,13 @@ static bool check_comms(const mt_parallel *h)
     const mt_group tensor = mti_tensor_group(h), context = mti_context_group(h),
                    data = mti_data_group(h), stages = mti_stages(h), ends = mti_ends(h),
                    shards = mti_shard_group(h), replicas = mti_replica_group(h),
-                   few = mti_reshard_group(h);
+                   few = mti_reshard_group(h), experts = mti_expert_group(h),
+                   same = mti_expert_data_group(h);
     return check_comm("tensor_comm", &tensor) && check_comm("context_comm", &context) &&
            check_comm("data_comm", &data) && check_comm("pipeline_comm", &stages) &&
            check_comm("ends_comm", &ends) && check_comm("shard_comm", &shards) &&
-           check_comm("replica_comm", &replicas) && check_comm("reshard_comm", &few);
+           check_comm("replica_comm", &replicas) && check_comm("reshard_comm", &few) &&
+           check_comm("expert_comm", &experts) && check_comm("expert_data_comm", &same);
 }
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
@@ -156,11 +166,17 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
-    if (c->experts && h->tensor > 1)
+    if (c->kv_rank && h->tensor > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config has %" PRId64 " experts, and tensor is %" PRId64
-                             "; experts are not cut: need tensor 1",
-                             c->experts, h->tensor);
+                             "parallel: tensor is %" PRId64 ", and the config's attention has "
+                             "latents, which all heads read; need tensor 1",
+                             h->tensor);
+    if (h->expert > 1 && !c->experts)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: expert is %" PRId64 ", and the config has no experts; need "
+                             "1",
+                             h->expert);
+    if (!divides("expert", h->expert, "experts", c->experts)) return false;
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -169,7 +185,8 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              parts, layers_of(c));
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
-           divides("tensor", h->tensor, "ffn", c->ffn);
+           divides("tensor", h->tensor, "ffn", c->ffn) &&
+           divides("tensor", h->tensor, "dense_ffn", c->dense_ffn);
 }
 
 static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
@@ -258,7 +275,9 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     s->local.heads /= t;
     s->local.kv_heads /= t;
     s->local.ffn /= t;
+    s->local.dense_ffn /= t;
     s->local.vocab /= t;
+    if (h->expert > 1) s->local.expert_ranks = h->expert;
     return true;
 }
 

@@ -26,12 +26,11 @@ static mt_tensor *shaped(mt_tensor *y, const mt_layout *layout)
 }
 
 /* shard is taken over. leaf: as in mti_gather_shard. */
-static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_units *all,
-                              mti_leaf *leaf)
+static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_unit *u, mti_leaf *leaf)
 {
     mt_set(&shard, mt_reshape(shard, MT_SHAPE(-1)));
     mt_set(&shard,
-           shard ? mti_gather_shard(shard, dtype, all->f32_reduce, leaf, &all->group) : NULL);
+           shard ? mti_gather_shard(shard, dtype, u->all->f32_reduce, leaf, &u->group) : NULL);
     return shard;
 }
 
@@ -43,23 +42,23 @@ static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result
 }
 
 /* The same as gather_flat of what has been gathered: recorded as if it were done here. */
-static mt_tensor *take_gathered(const mti_unit_param *p, const mti_units *all)
+static mt_tensor *take_gathered(const mti_unit_param *p, const mti_unit *u)
 {
     static const mt_op_hooks hooks = {.before = supply};
     if (mt_push_op_hooks(&hooks, p->whole) != MT_OK) return NULL;
     mt_tensor *y =
-        gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), all, (mti_leaf *)p->shard->leaf);
+        gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), u, (mti_leaf *)p->shard->leaf);
     if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
     return y;
 }
 
 /* Where autocast runs the product in 16 bits, the shard is cast before it is gathered, as FSDP
  * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
-static mt_tensor *gather_alone(const mti_unit_param *p, const mti_units *all, mt_dtype products)
+static mt_tensor *gather_alone(const mti_unit_param *p, const mti_unit *u, mt_dtype products)
 {
     const mt_dtype dtype = mti_unit_type(p, products);
     const bool casts = p->layout.dtype != mt_dtype_of(p->shard); /* as it is gathered */
-    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, all, NULL);
+    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, u, NULL);
 }
 
 /* ---- a block's ---- */
@@ -83,7 +82,7 @@ static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
     }
     u->products = products;
     mti_gathering *g = pieces ? mti_pieces_begin(all->device, (int)u->params.n, pieces,
-                                                 from_pieces ? &all->few : &all->group, behind)
+                                                 from_pieces ? &all->few : &u->group, behind)
                               : NULL;
     mti_free(pieces);
     return g;
@@ -174,7 +173,7 @@ static bool gather_root(mti_unit *u, mt_dtype products)
     bool ok = !mt_grad_mode() || finish(u, begin(u, products, false), true);
     for (size_t i = 0; ok && i < u->params.n && mt_grad_mode(); i++) {
         mti_unit_param *p = &u->params.at[i];
-        mt_set(&p->whole, shaped(take_gathered(p, u->all), &p->layout));
+        mt_set(&p->whole, shaped(take_gathered(p, u), &p->layout));
         ok = p->whole != NULL;
     }
     if (!ok) mti_unit_let_go(u);
@@ -216,8 +215,7 @@ mt_tensor *mti_pass_forward(mti_pass *p, int i)
     const mti_unit *u = p->unit;
     const mti_unit_param *q = &u->params.at[i];
     if (q->whole && u->kind == MTI_UNIT_ROOT) return mt_retain(q->whole);
-    return shaped(q->whole ? take_gathered(q, u->all) : gather_alone(q, u->all, p->products),
-                  &q->layout);
+    return shaped(q->whole ? take_gathered(q, u) : gather_alone(q, u, p->products), &q->layout);
 }
 
 mt_tensor *mti_pass_backward(mti_pass *p, int i)
@@ -232,7 +230,7 @@ mt_tensor *mti_pass_backward(mti_pass *p, int i)
     }
     if (q->whole) return shaped(mt_retain(q->whole), &q->layout);
     const mt_dtype dtype = mti_unit_type(q, p->products);
-    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u->all, NULL), &q->layout);
+    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u, NULL), &q->layout);
 }
 
 void mti_pass_keeps(mti_pass *p)
@@ -362,7 +360,7 @@ mti_unit *mti_units_add(mti_units *all, mti_unit_kind kind, mt_module *m)
 {
     mti_unit *u = mti_calloc(1, sizeof *u);
     if (!u) return NULL;
-    *u = (mti_unit){.all = all, .kind = kind};
+    *u = (mti_unit){.all = all, .kind = kind, .group = all->group};
     if (!MTI_PUSH(&all->list, u)) {
         mti_free(u);
         return NULL;

@@ -63,7 +63,7 @@ static bool sum_grads(mti_unit *u, mti_call *c)
 {
     mti_units *all = u->all;
     mti_summing s = {.call = c,
-                     .group = all->group,
+                     .group = u->group,
                      .replicas = all->replicas,
                      .dtype = u->sum_type,
                      .to = u->grad_type};

@@ -43,6 +43,8 @@ void mti_units_drop_coming(mti_units *all)
     all->coming = NULL;
 }
 
+void mti_unit_set_group(mti_unit *u, const mt_group *group) { u->group = *group; }
+
 void mti_unit_set_closing(mti_unit *u, const void *module) { u->closing = module; }
 
 bool mti_unit_is_closing(const mti_unit *u, const void *module) { return u->closing == module; }

@@ -19,6 +19,7 @@ typedef struct mti_unit_param {
 struct mti_unit {
     mti_units *all;
     mti_unit_kind kind;
+    mt_group group;           /* that has the shards */
     mti_unit *before, *after; /* blocks in the model's order; NULL: none */
     MTI_VEC(mti_unit_param) params;
     mti_gathering *coming; /* NULL: not on its way */

@@ -52,9 +52,11 @@ typedef struct band {
     int64_t own, whole, length;
 } band;
 
-/* A matrix of this rank in the whole one; a vector has one column. */
+/* A matrix of this rank in the whole one; a vector has one column. Experts' matrices stand one
+ * below the other, with the same bands in each: so many rows here and there. */
 typedef struct part {
     int64_t cols, whole_rows, whole_cols, first_col;
+    int64_t each, whole_each, first; /* first: row of the whole where this rank's experts begin */
     int n_bands;
     band bands[3];
 } part;
@@ -84,20 +86,25 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {"qkv", "q",       "k",   "v",       "fc",      "gate",
-                                      "up",  "gate_up", "wte", "lm_head", "decoder", NULL};
-static const char *const by_columns[] = {"proj", "down", NULL};
+static const char *const by_rows[] = {"qkv", "q",       "k",       "v",
+                                      "fc",  "gate",    "up",      "gate_up",
+                                      "wte", "lm_head", "decoder", "experts_gate_up",
+                                      NULL};
+static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 
-/* Norms of queries and keys see this rank's heads; what lies between a layer's products sees, with
- * sequence parallelism, this rank's piece of the sequence. So does B beside columns. A beside rows
- * has its gradient through this rank's rows of B. */
+/* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
+ * weighs, and so does B beside the columns of experts; what lies between a layer's products sees,
+ * with sequence parallelism, this rank's piece of the sequence. So does B beside columns. A beside
+ * rows has its gradient through this rank's rows of B.
+ */
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
-    static const char *const heads[] = {"q_norm", "k_norm", NULL};
+    static const char *const heads[] = {"q_norm", "k_norm", "router", NULL};
     static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
                                           "ln_f", "wpe",  "tte",  "dense",    NULL};
     if (h->tensor == 1) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
+    if (is_b(path) && is_called(path, "experts_down")) return true;
     bool after_sum = (is_bias(path) || is_b(path)) && is_one_of(path, by_columns);
     return is_one_of(path, heads) || (h->sequence && (is_one_of(path, between) || after_sum));
 }
@@ -108,6 +115,17 @@ bool mti_is_sharded(const mt_parallel *h, const char *path)
     if (is_a(path)) return is_one_of(path, by_columns);
     if (is_one_of(path, by_rows)) return true;
     return !is_bias(path) && !is_b(path) && is_one_of(path, by_columns);
+}
+
+bool mti_is_divided(const mt_parallel *h, const char *path)
+{
+    static const char *const experts[] = {"experts_gate_up", "experts_down", NULL};
+    return h->expert > 1 && is_one_of(path, experts);
+}
+
+mt_group mti_param_group(const mt_parallel *h, const char *path)
+{
+    return mti_is_divided(h, path) ? mti_expert_data_group(h) : mti_shard_group(h);
 }
 
 bool mti_is_vocabulary(const char *path)
@@ -130,7 +148,7 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
         add_band(p, r * q, q);
         add_band(p, from + r * k, k);
         add_band(p, from + kv + r * k, k);
-    } else if (is_called(path, "gate_up")) {
+    } else if (is_called(path, "gate_up") || is_called(path, "experts_gate_up")) {
         add_band(p, r * own->ffn, own->ffn);
         add_band(p, all->ffn + r * own->ffn, own->ffn);
     } else {
@@ -150,7 +168,15 @@ static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t 
                     const mt_tensor *whole)
 {
     const mti_matrix all = mti_matrix_of(whole);
-    part p = {.cols = cols, .whole_rows = all.rows, .whole_cols = all.cols};
+    const mt_parallel *h = &s->parallel;
+    const int64_t n = mt_rank(whole) == 3 ? mt_shape(whole)[0] : 1;
+    part p = {.cols = cols, .whole_rows = all.rows / n, .whole_cols = all.cols};
+    if (n > 1) {
+        const int64_t here = n / h->expert;
+        rows /= here;
+        p.first = mti_expert_group(h).rank * here * p.whole_rows;
+    }
+    p.each = rows, p.whole_each = p.whole_rows;
     p.first_col = cols == p.whole_cols ? 0 : s->parallel.tensor_rank * cols;
     add_bands(&p, s, path, rows);
     return p;
@@ -160,13 +186,14 @@ static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t 
  * *at -1: they are padding. */
 static int64_t run_at(const part *p, int64_t i, int64_t n, int64_t *at)
 {
-    int64_t row = i / p->cols, col = i % p->cols, k = 0;
+    int64_t nth = i / p->cols / p->each, row = i / p->cols % p->each, col = i % p->cols, k = 0;
     while (row >= p->bands[k].own + p->bands[k].length) k++;
     const band *b = &p->bands[k];
     int64_t there = row - b->own + b->whole, rows = b->own + b->length - row;
     bool padding = there >= p->whole_rows;
     if (!padding && there + rows > p->whole_rows) rows = p->whole_rows - there;
     int64_t run = p->cols == p->whole_cols || padding ? rows * p->cols - col : p->cols - col;
+    there += p->first + nth * p->whole_each;
     *at = padding ? -1 : there * p->whole_cols + p->first_col + col;
     return run < n ? run : n;
 }
@@ -303,7 +330,7 @@ static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s
     if (!all) return mti_fail_null(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
     if (d->uniform) {
         d->offset += counters_before(&w->plain, NULL) + counters_of_adapters(&w->adapted, all);
-        d->width = 1 / sqrt((double)mt_shape(all->tensor)[1]);
+        d->width = 1 / sqrt((double)mt_shape(all->tensor)[mt_rank(all->tensor) - 1]);
     } else {
         d->offset += counters_before(&w->plain, all);
         d->width = std_of(s, path);
@@ -344,7 +371,8 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
                        const mti_share *s, const model_draws *w)
 {
     if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
-    int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_shard_group(&s->parallel).rank : 0;
+    int64_t n = mt_numel(t),
+            from = n < rows * cols ? n * mti_param_group(&s->parallel, path).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
     if (is_b(path)) return mti_fill_run(t, 0, own, 0);

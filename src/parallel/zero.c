@@ -172,9 +172,10 @@ static bool make_shards(mti_zero *z)
     for (size_t i = 0; i < n; i++) {
         mt_tensor *whole = list[i].tensor;
         if (!mt_requires_grad(whole)) continue;
-        mt_tensor *v = mt_module_add_param(z->shards, list[i].name, own_shard(whole, &z->data));
+        const mt_group group = mti_param_group(&z->parallel, list[i].name);
+        mt_tensor *v = mt_module_add_param(z->shards, list[i].name, own_shard(whole, &group));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
-            !MTI_PUSH(&z->all, ((shard){z, whole, v, z->data, 0})))
+            !MTI_PUSH(&z->all, ((shard){z, whole, v, group, 0})))
             return false;
     }
     for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
@@ -252,14 +253,15 @@ mt_module *mti_zero_stepped(const mti_zero *z) { return z->shards ? z->shards : 
  * parameters that train. */
 static bool combine(const mti_zero *z, bool values, mti_collective how)
 {
-    const mt_group *group = &z->data;
     const mt_named_tensor *list;
     size_t n;
-    bool ok = group->ranks == 1 || mt_module_params(z->model, &list, &n) == MT_OK;
-    for (size_t i = 0; ok && group->ranks > 1 && i < n; i++) {
+    bool several = z->data.ranks > 1,
+         ok = !several || mt_module_params(z->model, &list, &n) == MT_OK;
+    for (size_t i = 0; ok && several && i < n; i++) {
+        const mt_group group = mti_param_group(&z->parallel, list[i].name);
         mt_tensor *t = list[i].tensor, *value = values ? t : mt_grad(t);
         bool done = !values && z->reducer && mti_reducer_has(z->reducer, t);
-        ok = !mt_requires_grad(t) || !value || done || mti_collective_run(value, how, group);
+        ok = !mt_requires_grad(t) || !value || done || mti_collective_run(value, how, &group);
     }
     return ok;
 }
@@ -339,8 +341,9 @@ static bool add_up_ends(const mti_zero *z)
 
 bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z) && add_up_ends(z); }
 
-/* Sums over this rank's gradients. Where all tensor ranks have the same, only the first rank counts
- * it; a tied embedding's is counted by the first stage. */
+/* Sums over this rank's gradients. Where all tensor ranks have the same, or without ZeRO all that
+ * divide experts, only the first rank counts it; a tied embedding's is counted by the first stage.
+ */
 static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;
@@ -354,6 +357,9 @@ static bool own_squares(const mti_zero *z, double *out)
         const mt_tensor *g = mt_grad(list[i].tensor);
         bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name);
         if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
+        if (!z->stage && !mti_is_divided(&z->parallel, list[i].name) &&
+            mti_expert_group(&z->parallel).rank)
+            counts = false;
         if (!ok || !g || !counts) continue;
         items[n_items++] = (mti_opt_item){
             .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};
@@ -367,9 +373,10 @@ static bool own_squares(const mti_zero *z, double *out)
 
 bool mti_zero_squares(const mti_zero *z, double *out)
 {
-    const mt_group tensor = mti_tensor_group(&z->parallel), stages = mti_stages(&z->parallel);
+    const mt_group tensor = mti_tensor_group(&z->parallel), stages = mti_stages(&z->parallel),
+                   experts = mti_expert_group(&z->parallel);
     return own_squares(z, out) && mti_sum_value(z->device, &tensor, out) &&
-           (!z->stage || mti_sum_value(z->device, &z->data, out)) &&
+           mti_sum_value(z->device, z->stage ? &z->data : &experts, out) &&
            mti_sum_value(z->device, &stages, out);
 }
 

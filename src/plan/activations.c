@@ -123,8 +123,81 @@ static void add_weights(builder *b, bool drop)
         mti_keep(b, ABSS, FLOATS, "the same in 2-byte floats, for the product with v");
 }
 
+/* What layers keep besides for the mask of their window: the mask, and keys and values copied for
+ * each head, unless they were anyway, instead of one for each group. */
+static void add_window_masks(builder *b)
+{
+    const mt_model_config *c = b->c;
+    const int64_t keys = b->s->seq * (b->s->rank ? b->s->rank->seen : 1), times = b->times;
+    const bool masked = c->ops.window_mask == MT_WINDOW_MASK_KEPT && c->window <= keys &&
+                        c->attention == MT_ATTENTION_FLASH && !preset_is(b, "selective");
+    const int64_t width = c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
+    int64_t q, k, joint = 0;
+    b->times = mti_dims_windows(b->s);
+    if (masked && b->times) {
+        mti_keep_floats(b, "windows: a mask for each", b->s->tokens * keys, b->e);
+        mti_kept_as(b, FLOATS, b->value[BSQ] * (b->s->rank ? b->s->rank->seen : 1), &q);
+        mti_kept_as(b, FLOATS, b->value[BSK] * (b->s->rank ? b->s->rank->seen : 1), &k);
+        if (c->joint_products) mti_kept_as(b, FLOATS, b->value[BSQ] + 2 * b->value[BSK], &joint);
+        if (c->ops.kv_groups != MT_KV_REPEATED && b->s->k > width && b->s->k < b->s->q)
+            mti_keep_beside(b, "windows: keys and values copied for each head",
+                            2 * (q - k) - (joint ? joint - k : 0), true);
+    }
+    b->times = times;
+}
+
+/* The products before a latent attention's core, and its norms. */
+static void add_latents(builder *b, nature input)
+{
+    const mt_model_config *c = b->c;
+    mti_keep(b, BSH, input, "input of the products that make latents");
+    if (c->q_rank) {
+        add_norm(b, BSC, FLOATS, "latent of q: input of its norm");
+        add_statistics_of(b, b->s->tokens, c->q_rank);
+        mti_keep(b, BSC, FLOATS, "latent of q, for its product");
+    }
+    /* as a view of what the product made, unless it is cast */
+    const char *latent = "latent of k and v beside the part of k that is turned: input of its norm";
+    if (unfused_norms(b) && b->e == 2)
+        mti_keep_wide(b, BSR, FLOATS, "latent of k and v, for its norm");
+    else
+        mti_keep(b, BSRP, FLOATS, latent);
+    if (unfused_norms(b)) add_quotient(b, BSR);
+    add_statistics_of(b, b->s->tokens, c->kv_rank);
+    mti_keep(b, BSR, FLOATS, "latent of k and v, for its product");
+}
+
+static void add_latent_attention(builder *b, nature input)
+{
+    const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
+    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
+                          mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
+    add_latents(b, input);
+    if (preset_is(b, "selective")) {
+        mti_keep(b, BSQ, FLOATS, "q: input of the checkpoint");
+        mti_keep(b, BSW, FLOATS, "k and v: input of the checkpoint");
+        mti_keep_floats(b, "the turned part of k: input of the checkpoint",
+                        b->s->tokens * b->c->rope_dim, b->e);
+    } else {
+        mti_keep(b, BSQ, FLOATS, "q, turned in part");
+        mti_keep(b, BSQ, FLOATS, "k, with the turned part for each head");
+        if (repeated)
+            mti_keep(b, BSO, FLOATS, "v, a copy");
+        else
+            mti_keep(b, BSW, FLOATS, "v, beside k without its turned part");
+        if (!math) add_flash_statistics(b);
+        if (math) add_weights(b, drop);
+    }
+    mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
+    if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
+}
+
 static void add_attention(builder *b, nature input)
 {
+    if (b->c->kv_rank) {
+        add_latent_attention(b, input);
+        return;
+    }
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
@@ -148,13 +221,15 @@ static void add_attention(builder *b, nature input)
     if (math && core && b->c->attention_cap > 0)
         mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
     if (math && core) add_weights(b, drop);
+    add_window_masks(b);
     mti_keep(b, BSQ, FLOATS,
              math || !core ? "merged heads: input of the projection"
                            : "merged heads: flash keeps its output, the projection its input");
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
-/* An activation whose slope follows from its output keeps that, which the next product keeps too.
+/* An activation whose slope follows from its output keeps that, which the next product keeps
+ * too.
  */
 static bool keeps_output(mt_act act, bool inplace)
 {
@@ -228,8 +303,12 @@ static void add_tables(builder *b)
 {
     int64_t bytes;
     if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
-    mti_kept_as(b, FLOATS, b->s->seq * b->c->head_dim, &bytes);
-    bytes *= 2 * mti_dims_thetas(b->s);
+    const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
+    const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
+    if (joint) b->e = mti_statistic_size(b);
+    mti_kept_as(b, FLOATS, b->s->seq * width, &bytes);
+    b->e = e;
+    bytes *= (joint ? 1 : 2) * mti_dims_thetas(b->s);
     if (bytes) mti_keep_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
 }
 
@@ -273,6 +352,12 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_ROUTER:
         mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts, b->e);
         break;
+    case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
+    case MTI_PRODUCT_Q_B: mti_keep(b, BSQ, FLOATS, "q, before it is turned"); break;
+    case MTI_PRODUCT_KV_A: mti_keep(b, BSRP, FLOATS, "latent of k and v"); break;
+    case MTI_PRODUCT_KV_B: mti_keep(b, BSW, FLOATS, "k and v"); break;
+    case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
+    case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
     case MTI_PRODUCT_EXPERT_GATE_UP:
     case MTI_PRODUCT_EXPERT_DOWN: break;
     }
@@ -287,13 +372,38 @@ static void add_kept_results(builder *b)
     for (int i = 0; i < n; i++)
         if (mti_product_is_kept(products, i)) add_result(b, products[i]);
     if (mti_attends(b->c->kind)) {
-        mti_keep(b, BSQ, FLOATS, "attention's output");
+        mti_keep(b, b->c->kv_rank ? BSO : BSQ, FLOATS, "attention's output");
         if (b->c->attention == MT_ATTENTION_FLASH) add_flash_statistics(b);
     }
     if (rank && rank->sequence > 1)
         for (int i = 0; i < n; i++)
-            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN)
+            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN ||
+                products[i] == MTI_PRODUCT_EXPERT_DOWN || products[i] == MTI_PRODUCT_SHARED_DOWN)
                 mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
+}
+
+/* Appends the sums, as "L(...)" if `layers` is "L", and resets them. */
+static void write_sums(builder *b, const char *layers);
+static void set_values(builder *b);
+
+/* What add() makes of each layer, the ones without experts first: their number is D. */
+static void add_each(builder *b, void (*add)(builder *b))
+{
+    const mt_model_config *c = b->c;
+    const int64_t layers = mti_dims_layers(b->s), dense = mti_dims_dense(b->s);
+    mt_model_config without = *c;
+    mti_make_dense(&without);
+    if (dense) {
+        b->c = &without, b->times = dense, b->letter = "D";
+        set_values(b);
+        add(b);
+        write_sums(b, b->letter);
+        b->c = c;
+        set_values(b);
+    }
+    b->times = layers - dense;
+    b->letter = mti_is_whole(c->kind) || layers > 1 ? "L" : "";
+    if (b->times) add(b);
 }
 
 /* All layers, or the inputs of their checkpoints. */
@@ -301,12 +411,12 @@ static void add_layers(builder *b)
 {
     int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
     bool whole = mti_is_whole(b->c->kind);
-    b->times = layers;
-    b->letter = whole || layers > 1 ? "L" : "";
     if (!mti_dims_checkpoint(b->s) || preset_is(b, "selective")) {
-        add_layer(b);
+        add_each(b, add_layer);
         return;
     }
+    b->times = layers;
+    b->letter = whole || layers > 1 ? "L" : "";
     if (group > 1) {
         b->times = mti_dims_groups(b->s);
         b->letter = "N";
@@ -314,7 +424,7 @@ static void add_layers(builder *b)
     }
     mti_keep(b, BSH, whole ? FLOATS : INPUT,
              group > 1 ? "input of each group of blocks" : "input of each checkpoint");
-    if (preset_is(b, "ops")) add_kept_results(b);
+    if (preset_is(b, "ops")) add_each(b, add_kept_results);
 }
 
 /* A bert's head: an activation, never in place, and a norm of its output. */
@@ -397,7 +507,6 @@ static void add_head(builder *b)
 
 /* ---- the formula as text ---- */
 
-/* Appends the sums, as "L(...)" if `layers` is "L", and resets them. */
 static void write_sums(builder *b, const char *layers)
 {
     char *text = b->f->text, sums[96] = "";
@@ -429,7 +538,13 @@ static void set_values(builder *b)
                                        [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
-                                       [BSNH] = rows * c->hidden};
+                                       [BSNH] = rows * c->hidden,
+                                       [BSO] = s->tokens * c->heads * c->value_dim,
+                                       [BSC] = s->tokens * c->q_rank,
+                                       [BSR] = s->tokens * c->kv_rank,
+                                       [BSRP] = s->tokens * (c->kv_rank + c->rope_dim),
+                                       [BSW] = s->tokens * mti_latent_width(c),
+                                       [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);
 }
 

@@ -4,21 +4,58 @@
 void mti_keep_experts(builder *b, nature input)
 {
     const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
-    mti_keep(b, BSH, input, "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, mti_statistic_size(b));
-    if (b->c->norm_topk) {
-        mti_keep_floats(b, "router: the chosen probabilities", n, mti_statistic_size(b));
-        mti_keep_floats(b, "router: their sums", tokens, mti_statistic_size(b));
+    const mt_expert_form form = b->c->ops.expert_form;
+    const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
+    const bool wide = b->c->wide_router && b->e == 2;
+    /* sigmoids are in the logits' type */
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const int64_t size = narrow ? b->e : mti_statistic_size(b);
+    if (wide) {
+        mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
+        mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
+                        mti_statistic_size(b));
     }
-    for (int i = 0; i < 4; i++) /* chosen experts, rows, order, inverse */
+    if (!wide || b->c->shared_experts)
+        mti_keep(b, BSH, input,
+                 wide ? "input of the shared experts" : "input of the router's product");
+    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
+    if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
+        mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
+    if (b->c->norm_topk) {
+        mti_keep_floats(b, "router: the chosen probabilities", n, size);
+        mti_keep_floats(b, "router: their sums", tokens, size);
+    }
+    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order */
+    for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3); i++)
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
-    mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t), false);
-    mti_keep_floats(b, "experts: weights of their rows", n, b->e);
+    const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
+    const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
+    for (int64_t i = 0; i < counts; i++)
+        mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t),
+                        false);
+    if (ranks > 1)
+        mti_keep_beside(b, "experts: rows of each, from all ranks",
+                        b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
+    mti_keep_floats(b, "experts: weights of their rows", n, scored ? mti_statistic_size(b) : b->e);
+    if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
+        mti_keep_floats(b, "input of the experts, for its product with their weights",
+                        n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
-    if (b->c->ops.swiglu == MT_OP_UNFUSED)
+    if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
     mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
-    mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
+    if (form == MT_EXPERTS_TORCHTITAN)
+        mti_keep_floats(b, "output of the experts, for its product with their weights",
+                        n * b->c->hidden, mti_statistic_size(b));
+    else if (!scored)
+        mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
+    if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
+    if (b->c->shared_experts) {
+        mti_keep_several(b, 2, BSX, FLOATS, "shared experts: gate, and up");
+        if (b->c->ops.swiglu == MT_OP_UNFUSED)
+            mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");
+        mti_keep(b, BSX, FLOATS, "shared experts: silu(gate) up, for their last product");
+    }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the experts");
 }

@@ -23,7 +23,7 @@ static int64_t block_parameters(const mti_dims *s)
     return (int64_t)mti_layer_size(&s->config, s->q, s->k);
 }
 
-static int64_t layers_have(const mti_dims *s) { return mti_dims_layers(s) * block_parameters(s); }
+static int64_t layers_have(const mti_dims *s) { return mti_sum_layers(s, block_parameters); }
 
 /* ---- around a whole model's blocks ---- */
 
@@ -116,7 +116,10 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
         const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
         parts = share.parallel.interleave;
         layers += share.to - share.from;
-        out->value += (share.to - share.from) * (int64_t)mti_layer_size(c, q, k);
+        for (int64_t layer = share.from; layer < share.to; layer++) {
+            const mt_model_config own = mti_layer_config(c, layer);
+            out->value += (int64_t)mti_layer_size(&own, q, k);
+        }
     }
     out->expected = out->value;
     snprintf(out->text, sizeof out->text, "a rank's share of %lld layer%s", (long long)layers,

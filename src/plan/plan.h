@@ -34,10 +34,11 @@ typedef struct mti_memory_options {
     bool step_in_backward;
     int64_t lora_rank; /* 0: none */
     mti_lora_targets lora_targets;
-    double lora_dropout; /* of what adapters get */
-    bool f32_adapters;   /* of a 16-bit model */
-    bool qlora;          /* the frozen weights that have adapters in NF4 */
-    bool qlora_double;   /* the scales of those in 8 bits */
+    double lora_dropout;  /* of what adapters get */
+    bool f32_adapters;    /* of a 16-bit model */
+    bool lora_on_weights; /* adapters of experts, as mt_lora_options has them */
+    bool qlora;           /* the frozen weights that have adapters in NF4 */
+    bool qlora_double;    /* the scales of those in 8 bits */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */
@@ -48,11 +49,14 @@ typedef struct mti_rank_dims {
     int64_t tensor;      /* t: ranks that share each layer */
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
     int64_t context;     /* c: ranks that share every sequence */
+    int64_t expert;      /* e: ranks that divide each layer's experts */
     int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
     int64_t part_layers; /* layers in the rank's first part; others have these or one less */
     int64_t in_flight;   /* forwards through a part of the model */
     int64_t fewer;       /* of them through one with a layer less */
+    int64_t dense;       /* layers without experts, summed over the forwards */
     int64_t first, last; /* forwards through the part with the embeddings; with the head */
+    int64_t local;       /* layers with a window, summed over the forwards */
     int64_t thetas;      /* rotary angles of the layers, summed over the forwards */
     bool masks_in_parts; /* a dropout's mask is a shard of one process's, so its seed is not enough
                           */
@@ -85,11 +89,16 @@ int64_t mti_dims_group(const mti_dims *s);
 int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
+/* Layers of these with a window. */
+int64_t mti_dims_windows(const mti_dims *s);
+/* How many of them have no experts, of a model whose others do. */
+int64_t mti_dims_dense(const mti_dims *s);
+/* The sum of fn over the layers. */
+typedef int64_t mti_cost_fn(const mti_dims *s);
+int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn);
 /* Pairs of tables of an unfused rope that the forwards in flight keep. */
 int64_t mti_dims_thetas(const mti_dims *s);
 
-/* A cost as a function of the dimensions. */
-typedef int64_t mti_cost_fn(const mti_dims *s);
 /* Sets formula->value to the cost of the textbook's transformer, and adds a row for every choice in
  * which `s` differs from it, with what that adds or takes; together they are cost(s). */
 bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost);
@@ -122,8 +131,8 @@ typedef struct mti_residual {
     int64_t bytes;
 } mti_residual;
 
-#define MTI_MAX_TERMS     40
-#define MTI_MAX_RESIDUALS 16
+#define MTI_MAX_TERMS     64
+#define MTI_MAX_RESIDUALS 24
 
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */

@@ -52,8 +52,37 @@ static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
 {
     bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
     if (!local) return 1;
-    int64_t others = to / c->local_period - from / c->local_period;
-    return (others > 0) + (others < to - from);
+    int64_t locals = mti_local_layers(c, from, to);
+    return (locals > 0) + (locals < to - from);
+}
+
+int64_t mti_dims_windows(const mti_dims *s)
+{
+    const mt_model_config *c = &s->config;
+    if (!c->window) return 0;
+    return s->rank                 ? s->rank->local
+           : mti_is_whole(c->kind) ? mti_local_layers(c, 0, c->layers)
+                                   : mti_dims_layers(s);
+}
+
+/* How many of layers from .. to - 1 have no experts, of a whole model whose others do. */
+static int64_t dense_of(const mt_model_config *c, int64_t from, int64_t to)
+{
+    const int64_t end = c->dense_layers < to ? c->dense_layers : to;
+    return mti_is_whole(c->kind) && end > from ? end - from : 0;
+}
+
+int64_t mti_dims_dense(const mti_dims *s)
+{
+    return s->rank ? s->rank->dense : dense_of(&s->config, 0, s->config.layers);
+}
+
+int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
+{
+    const int64_t dense = mti_dims_dense(s);
+    mti_dims without = *s;
+    mti_make_dense(&without.config);
+    return (mti_dims_layers(s) - dense) * fn(s) + (dense ? dense * fn(&without) : 0);
 }
 
 int64_t mti_dims_thetas(const mti_dims *s)
@@ -72,6 +101,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
     *r = (mti_rank_dims){.tensor = h->tensor,
                          .sequence = h->sequence ? h->tensor : 1,
                          .context = h->context,
+                         .expert = h->expert,
                          .seen = mti_pieces_seen(&share),
                          .part_layers = share.to - share.from,
                          .in_flight = schedule.ahead,
@@ -83,6 +113,8 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
         r->last += share.last;
         r->fewer += share.to - share.from < r->part_layers;
         r->thetas += thetas_of(config, share.from, share.to);
+        r->local += mti_local_layers(config, share.from, share.to);
+        r->dense += dense_of(config, share.from, share.to);
     }
     s->rank = r;
     s->seq /= r->context;
@@ -155,6 +187,8 @@ static mti_dims textbook(const mti_dims *s)
     c->mlp = MT_MLP_PLAIN;
     c->experts = c->experts_per_token = 0;
     c->norm_topk = false;
+    c->dense_layers = c->shared_experts = 0;
+    c->kv_rank = 0;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
     c->has_out_act = false;
@@ -164,6 +198,7 @@ static mti_dims textbook(const mti_dims *s)
     c->qk_norm = MT_QK_NORM_NONE;
     c->attention = MT_ATTENTION_MATH;
     c->attention_cap = 0;
+    c->window = 0;
     c->dropout = 0.1;
     c->dtype = MT_BF16;
     c->ops = (mt_op_choices){0};
@@ -186,6 +221,11 @@ static void take_experts(mti_dims *at, const mti_dims *to)
     at->config.experts_per_token = to->config.experts_per_token;
     at->config.norm_topk = to->config.norm_topk;
 }
+static void take_latent(mti_dims *at, const mti_dims *to)
+{
+    at->config.kv_rank = to->config.kv_rank;
+    at->config.ops.kv_groups = MT_KV_SHARED;
+}
 static void take_post_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
@@ -202,6 +242,8 @@ static const struct choice {
     {"an MLP that is not 4h wide", {"ffn"}},
     {"swiglu: a gate beside the MLP's first product", {NULL}, take_swiglu},
     {"experts: MLPs of which each token takes some, and a router", {NULL}, take_experts},
+    {"shared experts, which every token meets", {"shared_experts"}},
+    {"first layers without experts", {"dense_layers"}},
     {"an activation other than GELU: one that knows its slope by its output shares it",
      {"act", "inplace"}},
     {"a gate whose activation and product are an op each", {"mlp"}},
@@ -213,7 +255,9 @@ static const struct choice {
     {"rotary positions: q, k and v apart", {"rope_theta"}},
     {"one product for q, k and v, of which only v is used again", {"joint_products"}},
     {"norms of q and k", {"qk_norm"}},
+    {"latent attention: products of latents, which are kept, and their norms", {NULL}, take_latent},
     {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
+    {"sliding windows: queries see fewer keys", {"window"}},
     {"soft capping of the scores: their tanh", {"attention_cap"}},
     {"no dropout: no masks, and no weights that it changed", {"dropout"}},
     {"floats of another size than 2 bytes", {"dtype"}},
@@ -221,7 +265,9 @@ static const struct choice {
     {"unfused RMS norms: their input in f32, and the normalised rows", {"rms_norm"}},
     {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
     {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
+    {"experts in another order of ops", {"expert_form"}},
     {"keys and values repeated for each head", {"kv_groups"}},
+    {"masks of windows, and what they have repeated", {"window_mask"}},
     {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},
 };
 

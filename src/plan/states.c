@@ -76,7 +76,8 @@ mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *trainin
 /* Bytes of the keys and values of seq positions. */
 static int64_t cached(const mti_dims *s)
 {
-    return 2 * s->tokens * s->k * mti_dims_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
+    const int64_t width = s->config.kv_rank ? s->config.kv_rank + s->config.rope_dim : 2 * s->k;
+    return s->tokens * width * mti_dims_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
 }
 
 mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)

@@ -11,26 +11,47 @@
 static int64_t multiplied(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, layers = mti_dims_layers(s) * mti_block_matrices(s);
+    int64_t h = c->hidden, layers = mti_sum_layers(s, mti_block_matrices);
     int64_t head = mti_is_whole(c->kind) ? c->vocab * h : 0;
     return layers + head + (c->kind == MT_MODEL_BERT ? h * h : 0);
 }
 
-/* Attention's two products of [s,dim] and [dim,s] for each head and layer, b s s q multiply-adds
- * each; positions behind a causal mask are computed and counted, too. */
-static int64_t attention_pair(const mti_dims *s)
+/* Layers whose queries see a window, and how many keys fewer these see: not in math attention,
+ * which masks what it has computed. */
+static int64_t windowed(const mti_dims *s, int64_t *fewer)
 {
-    if (!mti_attends(s->config.kind)) return 0;
-    return mti_dims_layers(s) * 4 * s->tokens * s->seq * s->q;
+    const bool flash = s->config.attention == MT_ATTENTION_FLASH;
+    *fewer = s->config.window < s->seq ? s->seq - s->config.window : 0;
+    return flash && *fewer ? mti_dims_windows(s) : 0;
 }
 
-/* What "ops" makes again: every second product, and math attention's scores. */
-static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
+/* The joint width of the heads' values. */
+static int64_t values_of(const mti_dims *s)
+{
+    return s->config.kv_rank ? s->config.heads * s->config.value_dim : s->q;
+}
+
+/* Attention's two products of [s,dim] and [dim,s] for each head and layer, b s s q multiply-adds
+ * each; positions behind a causal mask are computed and counted, too, but those outside of a window
+ * are not. */
+static int64_t attention_pair(const mti_dims *s)
+{
+    int64_t fewer, n = windowed(s, &fewer);
+    if (!mti_attends(s->config.kind)) return 0;
+    return 2 * s->tokens * (s->q + values_of(s)) * (mti_dims_layers(s) * s->seq - n * fewer);
+}
+
+/* The first of them. */
+static int64_t scores_of(const mti_dims *s)
+{
+    return attention_pair(s) / (s->q + values_of(s)) * s->q;
+}
+
+/* Elements that "ops" multiplies again in a layer. */
+static int64_t made_again(const mti_dims *s)
 {
     mti_product products[MTI_PRODUCTS];
     int64_t again = 0;
-    const char *preset = mti_dims_checkpoint(s);
-    if (!preset || strcmp(preset, "ops") != 0) return true;
     int n = mti_layer_products(&s->config, products);
     for (int i = 0; i < n; i++) {
         int64_t taken;
@@ -38,11 +59,18 @@ static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
         if (!mti_product_is_kept(products, i))
             again += taken * (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
     }
+    return again;
+}
+
+/* What "ops" makes again: every second product, and math attention's scores. */
+static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
+{
+    const char *preset = mti_dims_checkpoint(s);
+    if (!preset || strcmp(preset, "ops") != 0) return true;
     bool math = s->config.attention == MT_ATTENTION_MATH;
-    return mti_add_row(out, 2 * s->tokens * mti_dims_layers(s) * again,
+    return mti_add_row(out, 2 * s->tokens * mti_sum_layers(s, made_again),
                        "every second product, recomputed") &&
-           mti_add_row(out, math ? attention_pair(s) / 2 : 0,
-                       "attention's scores, recomputed, 2Lbqs^2");
+           mti_add_row(out, math ? scores_of(s) : 0, "attention's scores, recomputed, 2Lbqs^2");
 }
 
 static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int64_t counted)
@@ -52,8 +80,9 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
     const char *preset = mti_dims_checkpoint(s);
     bool selective = preset && !strcmp(preset, "selective");
     int64_t table = c->untied ? c->vocab * c->hidden : 0, pair = attention_pair(s);
-    int64_t vectors = counted - table - multiplied(s);
-    int64_t head = multiplied(s) - mti_dims_layers(s) * mti_block_matrices(s);
+    int64_t vectors = counted - table - multiplied(s), fewer;
+    const char *of_all = windowed(s, &fewer) ? " times the keys seen" : "^2";
+    int64_t head = multiplied(s) - mti_sum_layers(s, mti_block_matrices);
     return mti_add_row(out, -each * s->tokens * vectors,
                        "biases, norms and positions: added or scaled, not multiplied") &&
            mti_add_row(out, -each * s->tokens * table,
@@ -62,10 +91,11 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "the head, which is not recomputed") &&
            mti_add_row(out, whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * head : 0,
                        "the fused loss: the head's product once more in backward, 2bshv") &&
-           mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs^2") &&
-           mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? pair / 2 : 0,
-                       "flash attention's scores, once more in backward, 2Lbqs^2") &&
-           mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs^2") &&
+           mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs%s", of_all) &&
+           mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? scores_of(s) : 0,
+                       "flash attention's scores, once more in backward, 2Lbqs%s", of_all) &&
+           mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs%s",
+                       of_all) &&
            add_ops_rows(out, s);
 }
 
@@ -91,18 +121,37 @@ static components components_of(const mti_dims *s)
     int64_t h = m->hidden, f = m->ffn, v = m->vocab, t = s->tokens, layers = mti_dims_layers(s);
     bool gated = m->mlp != MT_MLP_PLAIN, usual = s->q == h, plain = usual && s->k == h;
     components c = {.n = 0};
-    if (mti_attends(m->kind)) {
+    int64_t fewer, windows = windowed(s, &fewer);
+    const int64_t dense = mti_dims_dense(s), o = values_of(s);
+    if (mti_attends(m->kind) && m->kv_rank) {
+        const int64_t of_q = m->q_rank ? m->q_rank * (h + s->q) : h * s->q;
+        const int64_t of_kv = h * (m->kv_rank + m->rope_dim) + m->kv_rank * mti_latent_width(m);
+        add_component(&c, "q, k and v by latents", true, "2bs(hc + cq + h(r + p) + rw)", "", layers,
+                      2 * t * (of_q + of_kv));
+        add_component(&c, "attention's scores and weighted sums", true, "2bs^2(q + o)", "", layers,
+                      2 * t * s->seq * (s->q + o));
+        add_component(&c, "attention's projection", true, "2bsoh", "", layers, 2 * t * o * h);
+    } else if (mti_attends(m->kind)) {
         add_component(&c, "q, k and v", plain, "6bsh^2", "2bsh(q + 2k)", layers,
                       2 * t * h * (s->q + 2 * s->k));
-        add_component(&c, "attention's scores and weighted sums", usual, "4bs^2h", "4bs^2q", layers,
-                      4 * t * s->seq * s->q);
+        add_component(&c, "attention's scores and weighted sums", usual, "4bs^2h", "4bs^2q",
+                      layers - windows, 4 * t * s->seq * s->q);
+        if (windows)
+            add_component(&c, "the same in a sliding window", usual, "4bswh", "4bswq", windows,
+                          4 * t * m->window * s->q);
         add_component(&c, "attention's projection", usual, "2bsh^2", "2bsqh", layers,
                       2 * t * s->q * h);
     }
     if (mti_feeds(m->kind) && m->experts) {
-        add_component(&c, "the router", true, "2bshE", "", layers, 2 * t * h * m->experts);
-        add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers,
+        add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
+        add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers - dense,
                       6 * t * m->experts_per_token * h * f);
+        if (m->shared_experts)
+            add_component(&c, "the shared experts", true, "6bshx", "", layers - dense,
+                          6 * t * h * m->shared_experts * f);
+        if (dense)
+            add_component(&c, "the MLP of layers without experts", true, "6bshD", "", dense,
+                          6 * t * h * m->dense_ffn);
     } else if (mti_feeds(m->kind))
         add_component(&c, "the MLP", f == 4 * h && !gated, "16bsh^2", gated ? "6bshf" : "4bshf",
                       layers, (gated ? 6 : 4) * t * h * f);

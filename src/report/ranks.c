@@ -15,6 +15,7 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
               (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
               h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
               (long long)(h->pipeline ? h->pipeline : 1));
+    if (h->expert > 1) fprintf(out, ", %lld divide the experts", (long long)h->expert);
     if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
     fputc('\n', out);
     mti_heading(out, &style,
@@ -44,7 +45,12 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
             else if (measured)
                 mti_table_cell(t, "%s", f->skipped ? "step skipped" : "stopped before");
         }
-    return mti_table_finish(t, out, &style);
+    if (!mti_table_finish(t, out, &style)) return false;
+    if (measured && h->expert > 1)
+        mti_print_wrapped(out, 0, style.width,
+                          "predicted with balanced routing: a rank takes more, or less, where its "
+                          "experts are sent more rows, or fewer");
+    return true;
 }
 
 /* ---- JSON ---- */

@@ -182,7 +182,8 @@ mt_traffic mt_traffic_get(const mt_device *d)
                         .pieces = atomic_load(&d->sent[MTI_TO_PIECES]),
                         .context = atomic_load(&d->sent[MTI_TO_CONTEXT]),
                         .stages = atomic_load(&d->sent[MTI_TO_STAGES]),
-                        .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS])};
+                        .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS]),
+                        .experts = atomic_load(&d->sent[MTI_TO_EXPERTS])};
 }
 
 /* ---- memory.h: statistics and limits of the pool ---- */

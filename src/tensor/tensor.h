@@ -17,6 +17,7 @@ typedef enum mti_route {
     MTI_TO_CONTEXT,
     MTI_TO_STAGES,
     MTI_TO_REPLICAS,
+    MTI_TO_EXPERTS,
     MTI_ROUTES
 } mti_route;
 

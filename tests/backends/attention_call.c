@@ -45,6 +45,7 @@ mti_attention attention_of(attention_call *c, bool with_lse)
                            .scale = c->scale,
                            .p = c->z.p,
                            .causal = c->z.causal,
+                           .window = c->z.window,
                            .seed = c->z.p > 0 ? &c->seed_view : NULL,
                            .offset = c->z.p > 0 ? &c->offset_view : NULL};
 }

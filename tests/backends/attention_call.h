@@ -8,6 +8,7 @@ typedef struct attention_sizes {
     int64_t b, a, a_kv, s, t, d;
     bool causal;
     double p;
+    int64_t window;
 } attention_sizes;
 
 typedef struct attention_call {

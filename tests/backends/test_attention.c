@@ -14,20 +14,43 @@
 /* Odd sizes, one block and several, more keys than queries and fewer, grouped heads; and every
  * width for which the tensor cores have a kernel. */
 static const attention_sizes cases[] = {
-    {1, 1, 1, 1, 1, 1, false, 0},       {2, 3, 3, 5, 7, 3, false, 0},
-    {1, 2, 2, 8, 8, 16, true, 0},       {2, 2, 1, 33, 33, 17, true, 0},
-    {1, 4, 2, 65, 70, 8, true, 0},      {1, 2, 2, 70, 65, 8, true, 0},
-    {1, 1, 1, 3, 300, 40, false, 0},    {1, 6, 2, 129, 257, 24, false, 0},
-    {1, 2, 2, 40, 40, 200, true, 0},    {2, 2, 2, 16, 16, 8, true, 0.25},
-    {2, 4, 2, 67, 131, 9, true, 0.1},   {1, 2, 1, 50, 45, 12, true, 0.9},
-    {1, 2, 2, 9, 10, 4, false, 1},      {1, 3, 1, 530, 140, 32, true, 0},
-    {1, 2, 1, 50, 45, 32, true, 0.9},   {2, 2, 1, 65, 70, 64, true, 0},
-    {1, 2, 2, 40, 44, 64, false, 0.25}, {1, 4, 2, 70, 65, 80, true, 0},
-    {2, 2, 1, 36, 68, 80, false, 0.3},  {1, 1, 1, 20, 130, 96, false, 0},
-    {1, 3, 3, 66, 36, 96, true, 0.5},   {1, 2, 1, 67, 67, 128, true, 0},
-    {1, 1, 1, 67, 131, 128, true, 0.1}, {1, 1, 1, 130, 195, 33, true, 0},
-    {1, 2, 1, 140, 9, 40, true, 0},     {1, 2, 1, 37, 41, 33, true, 0.2},
-    {1, 1, 1, 12, 20, 200, true, 0.1},  {1, 1, 1, 65, 66, 112, true, 0},
+    {1, 1, 1, 1, 1, 1, false, 0},
+    {2, 3, 3, 5, 7, 3, false, 0},
+    {1, 2, 2, 8, 8, 16, true, 0},
+    {2, 2, 1, 33, 33, 17, true, 0},
+    {1, 4, 2, 65, 70, 8, true, 0},
+    {1, 2, 2, 70, 65, 8, true, 0},
+    {1, 1, 1, 3, 300, 40, false, 0},
+    {1, 6, 2, 129, 257, 24, false, 0},
+    {1, 2, 2, 40, 40, 200, true, 0},
+    {2, 2, 2, 16, 16, 8, true, 0.25},
+    {2, 4, 2, 67, 131, 9, true, 0.1},
+    {1, 2, 1, 50, 45, 12, true, 0.9},
+    {1, 2, 2, 9, 10, 4, false, 1},
+    {1, 3, 1, 530, 140, 32, true, 0},
+    {1, 2, 1, 50, 45, 32, true, 0.9},
+    {2, 2, 1, 65, 70, 64, true, 0},
+    {1, 2, 2, 40, 44, 64, false, 0.25},
+    {1, 4, 2, 70, 65, 80, true, 0},
+    {2, 2, 1, 36, 68, 80, false, 0.3},
+    {1, 1, 1, 20, 130, 96, false, 0},
+    {1, 3, 3, 66, 36, 96, true, 0.5},
+    {1, 2, 1, 67, 67, 128, true, 0},
+    {1, 1, 1, 67, 131, 128, true, 0.1},
+    {1, 1, 1, 130, 195, 33, true, 0},
+    {1, 2, 1, 140, 9, 40, true, 0},
+    {1, 2, 1, 37, 41, 33, true, 0.2},
+    {1, 1, 1, 12, 20, 200, true, 0.1},
+    {1, 1, 1, 65, 66, 112, true, 0},
+    /* windows: of one key, of a block, of less and of more, with more keys and with fewer */
+    {1, 2, 1, 40, 40, 16, true, 0, 1},
+    {2, 2, 1, 65, 70, 17, true, 0, 7},
+    {1, 4, 2, 300, 300, 64, true, 0, 64},
+    {1, 2, 2, 530, 600, 32, true, 0, 100},
+    {1, 2, 1, 300, 260, 80, true, 0, 33},
+    {1, 2, 1, 67, 131, 40, true, 0.2, 20},
+    {1, 1, 1, 330, 330, 128, true, 0, 130},
+    {1, 4, 2, 200, 200, 96, true, 0.1, 70},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const mt_dtype each_dtype[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
@@ -110,21 +133,22 @@ static void answer_row(const attention_call *c, const answers *w, int64_t row)
     int64_t n = z->causal ? i + (z->t - z->s) + 1 : z->t;
     const double *q = w->q + row * d, *d_o = w->d_o + row * d;
     const double *k = w->k + kv * d, *v = w->v + kv * d;
+    int64_t first = z->window && n > z->window ? n - z->window : 0;
     double *o = w->o + row * d, *p = numbers(z->t), max = -(double)INFINITY, sum = 0;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = first; j < n; j++) {
         p[j] = c->scale * dot(q, k + j * d, d);
         max = p[j] > max ? p[j] : max;
     }
-    for (int64_t j = 0; j < n; j++) sum += exp(p[j] - max);
+    for (int64_t j = first; j < n; j++) sum += exp(p[j] - max);
     w->lse[row] = n > 0 ? max + log(sum) : -(double)INFINITY;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = first; j < n; j++) {
         double keep = keep_factor(c, row * z->t + j);
         p[j] = exp(p[j] - w->lse[row]);
         add_times(o, keep * p[j], v + j * d, d);
         add_times(w->dv + (kv + j) * d, keep * p[j], d_o, d);
     }
     double delta = dot(o, d_o, d);
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = first; j < n; j++) {
         double dp = keep_factor(c, row * z->t + j) * dot(d_o, v + j * d, d);
         double ds = c->scale * p[j] * (dp - delta);
         add_times(w->dq + row * d, ds, k + j * d, d);

@@ -53,6 +53,11 @@ static void a_group_of_one_has_the_sum_of_one(void **state)
         mtt_ok(k->gather(link, dtype, x.dev.data, y.dev.data, N), "gather");
         need_copy(p, &x, &y, "gather");
         mtt_ok(k->begin(link), "begin");
+        mtt_ok(k->trade(link, x.dev.data, x.n_block, y.dev.data, y.n_block, 0), "trade");
+        mtt_ok(k->trade(link, NULL, 0, NULL, 0, 0), "trade of nothing");
+        mtt_ok(k->end(link), "end");
+        need_copy(p, &x, &y, "trade");
+        mtt_ok(k->begin(link), "begin");
         mtt_ok(k->scatter_sum(link, dtype, x.dev.data, y.dev.data, N / 2), "scatter_sum");
         mtt_ok(k->scatter_sum(link, dtype, (char *)x.dev.data + x.n_block / 2,
                               (char *)y.dev.data + y.n_block / 2, N / 2),

@@ -68,12 +68,26 @@ for n in SIZES:
         what = f"{n} ranks: {' '.join(map(str, division + SPENT[runs % 5]))}"
         figures += as_predicted(what, losses[dropout], n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5])
         runs += 1
-EXPERTS = ["train", "--data", TEXT, "--preset", "moe-tiny", "--steps", 4, "-b", 8, "-s", 16, "--val-fraction", 0, "--accumulate", 2]
-p = run(*EXPERTS)
-equal(p.returncode, 0, f"experts in one process: {p.stderr}")
-for division in (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1]):
+for preset, divisions in (("deepseek-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2])),
+                          ("moe-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1], ["--tp", 2, "--sp"]))):
+    EXPERTS = ["train", "--data", TEXT, "--preset", preset, "--steps", 4, "-b", 8, "-s", 16, "--val-fraction", 0, "--accumulate", 2]
+    p = run(*EXPERTS)
+    equal(p.returncode, 0, f"experts in one process: {p.stderr}")
     loss = float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
-    figures += as_predicted(f"experts, {division}", loss, 2, *EXPERTS, *division)
+    for division in divisions:
+        figures += as_predicted(f"{preset}, {division}", loss, 2, *EXPERTS, *division)
+        runs += 1
+for division in (["--dp", 2, "--ep", 2, "--zero", 2], ["--cp", 2, "--ep", 2]):
+    what = f"divided experts, {division}"
+    q = together(2, *EXPERTS, *division, "--json", name, seconds=LONGEST)
+    if equal((q.returncode, q.err), (0, ""), what):
+        with open(name) as f:
+            ranks = json.load(f)["ranks"]
+        check(all(abs(r["loss"] - loss) <= ROUNDING for r in ranks), f"{what}: {ranks[0]['loss']} and {loss}")
+        # what routing takes from one rank it gives to the other
+        equal(sum(r["saved"] for r in ranks), sum(r["predicted"]["saved"] for r in ranks), what)
+        check("2 have 4 of the 8 experts each" in q.out and "balanced routing" in q.out, q.out)
+        os.remove(name)
     runs += 1
 print(f"{runs} ways to divide training: {figures} figures of ranks are as predicted")
 done()

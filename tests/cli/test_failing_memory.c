@@ -47,7 +47,7 @@ static void assert_whole_or_absent(const char *path)
     mt_safetensors *file = mt_safetensors_open(path);
     assert_non_null(file);
     mt_model_config config;
-    assert_true(mti_run_read_config(file, &config));
+    assert_true(mti_run_read_config(path, &config));
     assert_true(mt_safetensors_count(file) > 3 * 12); /* weights, and two states of each */
     mt_safetensors_free(file);
     unlink(path);

@@ -109,6 +109,45 @@ def exact_memory_options_change_no_loss():
         equal(losses(first.stdout), losses(other.stdout), f"losses with {inexact} and --checkpoint given later")
 
 
+def mixtures_train_with_every_option():
+    """A mixture of experts: exact options change no loss, runs resume bit for bit whatever is spent less on."""
+    mixture = ["--data", TEXT, "--preset", "moe-tiny", "--steps", 20, "-b", 4, "-s", 16, "-d", 32, "-a", 2, "--ffn", 16,
+               "--seed", 7, "--accumulate", 2, "--clip", 0.5, "--lr", 0.01, "--min-lr", 0.01, "--warmup", 1]
+    plain, name = losses(run("train", *mixture).stdout), path("mixture.safetensors")
+    equal(len(plain), 20, "a line for each step")
+    check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")
+    exact = [["--checkpoint", "full", "--offload", "cpu"], ["--checkpoint", "ops"], ["--checkpoint", "selective"],
+             ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"]]
+    inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
+               ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
+               ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"]]
+    for options in [*exact, *inexact]:
+        whole = run("train", *mixture, *options)
+        equal(losses(whole.stdout) == plain, options in exact, f"losses with {options}: {whole.stderr}")
+        run("train", *mixture, *options, "--steps", 10, "--save", name)
+        second = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
+        equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
+              f"losses with {options} after resuming: {second.stderr}")
+    run("train", *mixture, "--save", name)
+    adapted = ["--data", TEXT, "--from", name, "--lora-rank", 2, "--lr", 0.05, "--min-lr", 0.05, "--warmup", 1, "-b", 4]
+    experts = ["--lora-targets", "experts_gate_up+experts_down"]
+    tuned, half, adapter = path("tuned.safetensors"), path("tuned-half.safetensors"), path("adapter.safetensors")
+    for options in ([], experts, [*experts, "--lora-on-weights"], ["--qlora"], [*experts, "--lora-on-weights", "--qlora"]):
+        whole = run("train", *adapted, *options, "--steps", 20, "--save", tuned, "--save-adapter", adapter)
+        run("train", *adapted, *options, "--steps", 10, "--save", half)
+        second = run("train", "--data", TEXT, "--resume", half, "--steps", 20)
+        equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
+              f"losses of adapters {options} after resuming: {whole.stderr}{second.stderr}")
+        shapes = {k: len(v) // 4 for k, v in contents("adapter.safetensors")[0].items()}
+        # 8 experts of 32 -> 2 * 16
+        equal(shapes["base_model.model.h.1.mlp.experts_gate_up.lora_B.weight"], 8 * 32 * 2, f"an adapter's file, {options}")
+        text = run("generate", "--model", tuned, "-n", 20, "-q")
+        equal(text.returncode, 0, f"generating with {options}: {text.stderr}")
+        if "--qlora" not in options:
+            other = run("generate", "--model", name, "--adapter", adapter, "-n", 20, "-q")
+            equal(other.stdout, text.stdout, f"text of the base and its adapters, {options}")
+
+
 def loss_scale_is_resumed():
     name = path("scaled.safetensors")
     scaled = [*SMALL, "--dtype", "f16", "--master-weights", "--loss-scale"]
@@ -358,6 +397,7 @@ def llama_learns_and_writes():
 make_text()
 resumed_run_continues_bit_for_bit()
 exact_memory_options_change_no_loss()
+mixtures_train_with_every_option()
 loss_scale_is_resumed()
 adapters_are_trained_saved_resumed_and_used()
 learns_something()

@@ -229,7 +229,8 @@ static void json_holds_every_field(void **state)
                             .scaled_embedding = true,
                             .fused_gelu = true,
                             .local_theta = 1e4,
-                            .local_period = 6};
+                            .local_period = 6,
+                            .local_layers = 5};
     mt_model_config unfused = {GPT,
                                .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED,
                                        MT_PRECISION_F32, MT_KV_REPEATED, MT_LOSS_F32}};
@@ -260,6 +261,7 @@ static void json_holds_every_field(void **state)
         assert_true(back.scaled_embedding == configs[i].scaled_embedding);
         assert_true(back.local_theta == configs[i].local_theta);
         assert_int_equal(back.local_period, configs[i].local_period);
+        assert_int_equal(back.local_layers, configs[i].local_layers);
         assert_int_equal(back.position_offset, configs[i].position_offset);
         assert_int_equal(back.padded, configs[i].padded);
         assert_int_equal(back.pad_token, configs[i].pad_token);

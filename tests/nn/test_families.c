@@ -67,31 +67,45 @@ static void llamas_follow_their_layer_formula(void **state)
     }
 }
 
-static void a_window_shorter_than_the_sequence_runs_without_data_only(void **state)
+/* The logits of a model with a window, for tokens that differ in the first alone, where these are
+ * equal: from which position on, of two sequences. */
+static int64_t equal_from(const mt_model_config *c, int64_t s)
+{
+    mt_device *d = mt_device_open("cpu");
+    mt_module *m = mt_model_new(d, c);
+    assert_non_null(m);
+    int64_t ids[40] = {0}, equal = s;
+    for (int64_t i = 0; i < 2 * s; i++) ids[i] = i % s ? 2 + i % s % 5 : i / s;
+    mt_tensor *tokens =
+        mtt_made(mt_from_data(d, MT_I64, MT_SHAPE(2, s), ids, 2 * (size_t)s * sizeof *ids));
+    mt_tensor *y = mtt_made(mt_forward(m, tokens));
+    float values[2][20][7];
+    mtt_ok(mt_to_host(y, values, 2 * (size_t)s * sizeof *values[0]));
+    float(*at)[7] = values[0];
+    while (equal > 0 && !memcmp(at[equal - 1], at[s + equal - 1], sizeof *at)) equal--;
+    mt_release(y), mt_release(tokens);
+    mt_module_free(m);
+    mt_device_release(d);
+    return equal;
+}
+
+static void a_position_sees_what_the_windows_of_all_layers_reach(void **state)
 {
     (void)state;
     mt_model_config c = {
-        .kind = MT_MODEL_LLAMA, .hidden = 8, .vocab = 7, .context = 9, .window = 5};
-    static const char *const devices[] = {"cpu", "meta"};
-    for (int i = 0; i < 2; i++) {
-        mt_device *d = mt_device_open(devices[i]);
-        mt_module *m = mt_model_new(d, &c);
-        for (int64_t s = 5; s <= 6; s++) {
-            mt_tensor *tokens = mtt_made(mt_zeros(d, MT_I64, MT_SHAPE(2, s)));
-            mt_tensor *y = mt_forward(m, tokens);
-            bool good = s == 5 || i == 1;
-            assert_int_equal(y != NULL, good);
-            if (!good) mtt_failed(MT_ERR_UNSUPPORTED, "6 tokens", "window is 5");
-            mt_tensor *next = mt_next_logits(m, NULL, tokens);
-            assert_int_equal(next != NULL, good);
-            if (!good) mtt_failed(MT_ERR_UNSUPPORTED, "6 tokens", "window is 5");
-            mt_release(next);
-            mt_release(y);
-            mt_release(tokens);
-        }
-        mt_module_free(m);
-        mt_device_release(d);
+        .kind = MT_MODEL_LLAMA, .hidden = 8, .vocab = 7, .context = 20, .layers = 2, .window = 5};
+    for (int form = 0; form < 2; form++) {
+        c.attention = form ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+        c.local_period = c.local_layers = 0;
+        assert_int_equal(equal_from(&c, 20), 9); /* 4 positions further in each layer */
+        c.local_period = 2;                      /* the second layer sees all */
+        assert_int_equal(equal_from(&c, 20), 20);
+        c.local_period = 1, c.local_layers = 1;
+        assert_int_equal(equal_from(&c, 20), 9);
     }
+    c.local_layers = 2;
+    assert_int_equal(mt_model_config_check(&c), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "local_layers", "below 2^1");
 }
 
 #define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 31, .context = 9
@@ -117,8 +131,23 @@ static const mt_model_config variants[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .joint_products = true},
     {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 5, .experts_per_token = 2,
      .norm_topk = true},
+    {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 4, .experts_per_token = 2,
+     .shared_experts = 2, .dense_layers = 1, .dense_ffn = 20, .expert_groups = 2,
+     .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2,
+     .kv_rank = 12, .q_rank = 10, .head_dim = 8, .rope_dim = 4, .value_dim = 6,
+     .rope_order = MT_ROPE_PAIRS},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
+    {.kind = MT_MODEL_ATTENTION,
+     .hidden = 24,
+     .heads = 4,
+     .rope_theta = 100,
+     .kv_rank = 12,
+     .head_dim = 8,
+     .rope_dim = 4,
+     .value_dim = 10,
+     .rope_order = MT_ROPE_COMPLEX,
+     .no_bias = true},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
@@ -477,7 +506,7 @@ int main(void)
         mtt_test(presets_have_the_published_numbers_of_parameters),
         mtt_test(bert_base_has_the_parameters_of_bert_model_without_pooler_and_head),
         mtt_test(llamas_follow_their_layer_formula),
-        mtt_test(a_window_shorter_than_the_sequence_runs_without_data_only),
+        mtt_test(a_position_sees_what_the_windows_of_all_layers_reach),
         mtt_test(the_config_gives_the_number_of_parameters),
         mtt_test(parameters_have_the_names_that_the_documents_map),
         mtt_test(a_model_returns_its_config),

@@ -12,6 +12,8 @@ static bool slow(void) { return strcmp(mt_device_kind(device), "cpu") != 0; }
 
 #define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 61, .context = 40
 
+#define LATENT .kind = MT_MODEL_LLAMA, .kv_rank = 12, .head_dim = 8, .rope_dim = 4, .value_dim = 6
+
 /* gpt and llama; one key and value head per head, per two heads, for all; both forms of attention
  */
 static const mt_model_config models[] = {
@@ -30,6 +32,9 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .attention = MT_ATTENTION_MATH,
      .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_FUSED, MT_OP_UNFUSED, MT_PRECISION_F32,
              MT_KV_REPEATED, MT_LOSS_NATIVE}},
+    {SMALL, LATENT, .rope_order = MT_ROPE_PAIRS},
+    {SMALL, LATENT, .q_rank = 10, .rope_order = MT_ROPE_COMPLEX, .attention = MT_ATTENTION_MATH,
+     .ops = {.rope = MT_OP_UNFUSED, .kv_groups = MT_KV_REPEATED}},
 };
 #define N_MODELS (sizeof models / sizeof models[0])
 
@@ -217,6 +222,11 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 int64_t blocks = (s + n + MT_KV_BLOCK - 1) / MT_KV_BLOCK;
                 int64_t t = form == MT_KV_PAGED ? blocks * MT_KV_BLOCK : s + n;
                 size_t vectors = (size_t)(2 * b * t * r.kv_heads * r.layers);
+                size_t values = vectors * (size_t)r.head_dim;
+                if (r.kv_rank) { /* one latent, and one turned part of keys */
+                    vectors = (size_t)(2 * b * t * r.layers);
+                    values = vectors / 2 * (size_t)(r.kv_rank + r.rope_dim);
+                }
                 mt_module *m = model_of(&c, 1);
                 mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, b, s + n);
                 int64_t ids[40] = {0};
@@ -227,10 +237,10 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 for (int64_t k = 0; k < n; k++) mtt_ok(mt_set(&y, mt_next_logits(m, cache, one)));
                 size_t bytes = mt_kv_cache_bytes(cache, &scales);
                 if (form == MT_KV_8BIT) {
-                    assert_int_equal(bytes, vectors * ((size_t)r.head_dim + 4));
+                    assert_int_equal(bytes, values + vectors * 4);
                     assert_int_equal(scales, vectors * 4);
                 } else {
-                    assert_int_equal(bytes, vectors * (size_t)r.head_dim * e);
+                    assert_int_equal(bytes, values * e);
                     assert_int_equal(scales, 0);
                 }
                 assert_int_equal(bytes, mt_kv_bytes(&c, (mt_kv_form)form, b, s + n));

@@ -36,7 +36,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"gemma-2-2b", 2614341888},    {"gemma-2-9b", 9241705984},
                  {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824},
                  {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624},
-                 {"olmoe-1b-7b", 6919161856}};
+                 {"olmoe-1b-7b", 6919161856},   {"deepseek-v2-lite", 15706484224},
+                 {"deepseek-v3", 671026404352}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -61,10 +62,9 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
     static const struct {
         const char *name;
         uint64_t n;
-    } cases[] = {{"mixtral-8x7b", 12879925248},
-                 {"qwen3-30b-a3b", 3353032704},
-                 {"olmoe-1b-7b", 1282017280},
-                 {"llama-2-7b", 6738415616}};
+    } cases[] = {{"mixtral-8x7b", 12879925248}, {"qwen3-30b-a3b", 3353032704},
+                 {"olmoe-1b-7b", 1282017280},   {"deepseek-v2-lite", 2661150208},
+                 {"deepseek-v3", 37552282624},  {"llama-2-7b", 6738415616}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name), preset;
         uint64_t active, all;
@@ -109,7 +109,7 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_non_null(strstr(notes, "rope_scaling: other angles"));
     c = read_file("gemma-2-9b");
     assert_true(c.attention_cap == 50 && c.logit_cap == 30 && c.attention_scale == 1.0 / 16);
-    assert_true(c.window == 4096 && c.local_theta == 0 && c.tied);
+    assert_true(c.window == 4096 && c.local_theta == 0 && c.tied && c.local_period == 2);
     c = read_file("gemma-3-1b");
     assert_true(c.attention_cap == 0 && c.logit_cap == 0 && c.attention == MT_ATTENTION_FLASH);
     assert_true(c.window == 512 && c.rope_theta == 1e6 && c.local_theta == 1e4);
@@ -133,8 +133,8 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     assert_non_null(strstr(notes, "ignored: "));
     assert_non_null(strstr(notes, "use_cache"));
     mt_model_config windowed = read_file("mistral-7b");
-    assert_non_null(strstr(notes, "sliding_window: attention sees all positions"));
-    assert_int_equal(windowed.window, 4096);
+    assert_null(strstr(notes, "sliding_window")); /* it is modelled */
+    assert_true(windowed.window == 4096 && windowed.local_period == 0);
     windowed = read_file("qwen2-7b"); /* switched off there */
     assert_null(strstr(notes, "sliding_window: "));
     assert_int_equal(windowed.window, 0);
@@ -156,6 +156,14 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     "2,"                                                                                           \
     "\"max_position_embeddings\":32"
 
+#define DEEPSEEK(version, groups, met, rope)                                                       \
+    "{\"model_type\":\"deepseek_v" version                                                         \
+    "\",\"hidden_size\":16,\"moe_intermediate_size\":8,\"intermediate_size\":8,"                   \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"vocab_size\":9,"                          \
+    "\"max_position_embeddings\":8,\"n_routed_experts\":4,\"num_experts_per_tok\":2,"              \
+    "\"n_shared_experts\":1,\"kv_lora_rank\":4,\"qk_nope_head_dim\":4,\"v_head_dim\":4,"           \
+    "\"qk_rope_head_dim\":" rope ",\"n_group\":" groups ",\"topk_group\":" met                     \
+    ",\"routed_scaling_factor\":2.5"
 #define QWEN3_MOE                                                                                  \
     "\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"moe_intermediate_size\":96,"                \
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":"  \
@@ -208,9 +216,28 @@ static const struct bad {
      ",\"num_experts\":4,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
      {"\"shared_expert_intermediate_size\" is 8", "need a known key"},
      MT_ERR_FORMAT},
-    {"{\"model_type\":\"deepseek_v3\",\"n_routed_experts\":256}",
-     {"\"n_routed_experts\" is 256", "need a dense model, a mixtral, qwen3_moe or olmoe"},
+    {"{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":64}",
+     {"\"moe_num_experts\" is 64", "need a dense model, a mixtral, "},
      MT_ERR_UNSUPPORTED},
+    {"{\"model_type\":\"glm4_moe\",\"n_routed_experts\":256}",
+     {"\"n_routed_experts\" is 256", "olmoe, deepseek_v2 or deepseek_v3"},
+     MT_ERR_UNSUPPORTED},
+    {DEEPSEEK("2", "1", "2", "4") ",\"topk_method\":\"noaux_tc\"}",
+     {"\"topk_method\" is \"noaux_tc\"", "need greedy or group_limited_greedy"},
+     MT_ERR_FORMAT},
+    {DEEPSEEK("2", "1", "2", "4") ",\"norm_topk_prob\":true}",
+     {"\"norm_topk_prob\" is true", "Transformers ignores it"},
+     MT_ERR_FORMAT},
+    {DEEPSEEK("3", "3", "2", "4") "}",
+     {"expert_groups is 3", "a divisor of the number of experts, 4"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "4", "2", "4") "}",
+     {"router is sigmoid", "groups of at least 2"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "2", "3", "4") "}",
+     {"expert_topk_groups is 3", "1 to the number of groups, 2"},
+     MT_ERR_ARGUMENT},
+    {DEEPSEEK("3", "2", "2", "3") "}", {"rope_dim is 3", "an even number from 2"}, MT_ERR_ARGUMENT},
     {"{\"model_type\":\"llava\",\"text_config\":{\"vocab_size\":9}}",
      {"neither \"model_type\"", "need one of"},
      MT_ERR_FORMAT},
@@ -250,8 +277,9 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
-                              "olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
+     {"\"mamba\" is unknown",
+      "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
+      "deepseek_v2, deepseek_v3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},

@@ -1,5 +1,7 @@
 /* A model made with adapters equals one that gets them later, and is never in memory as a whole in
  * the dtype from which it is quantised to NF4. */
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "adapters.h"
 #include "base/base.h"
@@ -25,6 +27,15 @@ static const mt_model_config models[] = {
      .vocab = 70,
      .context = 8},
     {.kind = MT_MODEL_BERT, .hidden = 64, .heads = 2, .layers = 3, .vocab = 70, .context = 8},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 64,
+     .heads = 2,
+     .ffn = 32,
+     .layers = 2,
+     .vocab = 70,
+     .context = 8,
+     .experts = 3,
+     .experts_per_token = 2},
     {.kind = MT_MODEL_BLOCK, .hidden = 64, .heads = 2},
     {.kind = MT_MODEL_MLP, .hidden = 64},
 };
@@ -83,7 +94,7 @@ static void a_model_made_with_adapters_equals_one_that_gets_them_later(void **st
                 mt_module_free(at_once);
                 n++;
             }
-    assert_int_equal(n, 3 * (3 * 3 + 3));
+    assert_int_equal(n, 3 * (3 * 3 + 4));
 }
 
 /* On meta: the peak while the model is made, minus the model's own bytes. */
@@ -168,6 +179,94 @@ static void ranks_adapt_the_linears_that_the_whole_model_would(void **state)
     mt_device_release(meta);
 }
 
+/* ---- a mixture's experts ---- */
+
+static mt_tensor *run(mt_module *m, mt_tensor *x)
+{
+    mt_seed(device, 5);
+    return mtt_made(mt_forward(m, x));
+}
+
+static void assert_near(mt_tensor *x, mt_tensor *y, double tolerance)
+{
+    const int64_t n = mt_numel(x);
+    assert_int_equal(mt_numel(y), n);
+    double *a = mtt_doubles(x), *b = mtt_doubles(y), far = 0, size = 0;
+    for (int64_t i = 0; i < n; i++)
+        far = fmax(far, fabs(a[i] - b[i])), size = fmax(size, fabs(b[i]));
+    assert_true(size > 0 && far <= tolerance * size);
+    free(a), free(b);
+}
+
+static mt_tensor *gradient(mt_module *m, mt_tensor *x, const char *path)
+{
+    MT_AUTO mt_tensor *y = run(m, x);
+    mt_set(&y, mt_mul(y, y));
+    mt_set(&y, mt_mean_all(y));
+    mtt_ok(mt_module_zero_grad(m));
+    mtt_ok(mt_backward(y));
+    return mtt_made(mt_retain(mt_grad(weight(m, path))));
+}
+
+/* Beside an expert's product, added to its weight, merged, and from a file: the same model. NF4:
+ * beside codes. */
+static void experts_get_adapters_of_their_own(void **state)
+{
+    (void)state;
+    const char *const targets[] = {"*.experts_gate_up", "*.experts_down"};
+    const char *const a = "h.0.mlp.experts_gate_up.lora_A", *const b =
+                                                                "h.1.mlp.experts_down.lora_B";
+    const mt_lora_options grouped = {.rank = 2, .alpha = 3, .n_targets = 2, .targets = targets};
+    mt_lora_options whole = grouped, nf4 = grouped;
+    whole.on_weights = true, nf4.base = MT_LORA_NF4;
+    int64_t ids[16];
+    for (int64_t i = 0; i < 16; i++) ids[i] = i * 7 % 70;
+    MT_AUTO mt_tensor *x = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2, 8), ids, sizeof ids));
+    mt_module *plain = make(&models[4], &grouped, false), *m = make(&models[4], &grouped, true),
+              *sums = make(&models[4], &whole, true), *codes = make(&models[4], &nf4, true);
+    assert_memory_equal(mt_shape(weight(m, a)), ((int64_t[]){3, 2, 64}), 3 * sizeof(int64_t));
+    assert_memory_equal(mt_shape(weight(m, b)), ((int64_t[]){3, 64, 2}), 3 * sizeof(int64_t));
+    mt_module *const all[] = {m, sums, codes};
+    MT_AUTO mt_tensor *before = run(plain, x);
+    for (size_t i = 0; i < 3; i++) {
+        MT_AUTO mt_tensor *fresh = run(all[i], x); /* B is 0 */
+        if (i < 2) assert_near(fresh, before, 1e-6);
+        const mt_named_tensor *list;
+        size_t n;
+        mtt_ok(mt_module_params(all[i], &list, &n));
+        for (size_t k = 0; k < n; k++) {
+            if (!strstr(list[k].name, "lora_B")) continue;
+            MT_AUTO mt_tensor *values = mtt_random(device, MT_F32, mt_rank(list[k].tensor),
+                                                   mt_shape(list[k].tensor), k, -0.3, 0.3);
+            mtt_ok(mt_copy(list[k].tensor, values));
+        }
+    }
+    MT_AUTO mt_tensor *y = run(m, x), *at_weights = run(sums, x), *over_codes = run(codes, x);
+    assert_near(at_weights, y, 1e-5);
+    for (int i = 0; i < 2; i++) {
+        MT_AUTO mt_tensor *one = gradient(m, x, i ? b : a), *other = gradient(sums, x, i ? b : a);
+        assert_near(one, other, 1e-5);
+        MT_AUTO mt_tensor *of_codes = gradient(codes, x, i ? b : a); /* dequantised once more */
+        assert_true(mt_numel(of_codes) == mt_numel(one));
+    }
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
+    mtt_ok(mt_lora_save(path, m));
+    mtt_ok(mt_lora_load(path, plain));
+    MT_AUTO mt_tensor *loaded = run(plain, x);
+    assert_true(mtt_same_bits(loaded, y));
+    mt_tensor *const merged[] = {y, at_weights, over_codes};
+    for (size_t i = 0; i < 3; i++) {
+        mtt_ok(mt_lora_merge(all[i]));
+        assert_string_equal(mt_module_kind(mt_module_find(all[i], "h.0.mlp.experts_down")),
+                            "grouped_linear");
+        MT_AUTO mt_tensor *after = run(all[i], x);
+        assert_near(after, merged[i], 1e-5);
+        mt_module_free(all[i]);
+    }
+    mt_module_free(plain);
+}
+
 static void every_refused_allocation_leaves_nothing(void **state)
 {
     (void)state;
@@ -175,8 +274,10 @@ static void every_refused_allocation_leaves_nothing(void **state)
     for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
         const char *target = "*.fc";
         const mt_lora_options o = {.rank = 2, .base = base, .n_targets = 1, .targets = &target};
-        mt_model_config c = models[1];
+        const bool mixture = base == MT_LORA_NF4;
+        mt_model_config c = models[mixture ? 4 : 1];
         c.hidden = 16, c.layers = 2;
+        if (mixture) target = "*.experts_down";
         bool refused = true;
         size_t before = mtt_allocated(device);
         for (uint64_t n = 1; refused; n = mtt_next_refusal(n)) {
@@ -203,6 +304,7 @@ static void what_lora_add_refuses_is_refused(void **state)
         {.rank = 1, .dropout = 1},
         {.rank = 1, .base = MT_LORA_BASE_COUNT},
         {.rank = 1, .n_targets = 1},
+        {.rank = 1, .dropout = 0.1, .on_weights = true},
         {.rank = 1, .n_targets = 2, .targets = (const char *[]){"*.fc", "*.nothing"}},
         {.rank = 1, .n_targets = 1, .targets = (const char *[]){NULL}},
     };
@@ -211,7 +313,7 @@ static void what_lora_add_refuses_is_refused(void **state)
         assert_null(mt_lora_model_new(device, &models[0], &bad[i]));
         mtt_failed(MT_ERR_ARGUMENT, "lora_add");
     }
-    assert_null(mt_lora_model_new(device, &models[0], &bad[4]));
+    assert_null(mt_lora_model_new(device, &models[0], &bad[5]));
     mtt_failed(MT_ERR_ARGUMENT,
                "\"*.nothing\" fits none of the 12 linears (\"h.0.attn.qkv\", ...)");
     assert_null(mt_lora_model_new(device, &models[0], NULL));
@@ -229,6 +331,7 @@ int main(void)
         mtt_test(eight_billion_parameters_are_quantised_with_1_gb_more_than_the_model),
         mtt_test(names_of_linears_are_the_ends_of_their_paths),
         mtt_test(ranks_adapt_the_linears_that_the_whole_model_would),
+        mtt_test(experts_get_adapters_of_their_own),
         mtt_test(every_refused_allocation_leaves_nothing),
         mtt_test(what_lora_add_refuses_is_refused),
     };

@@ -109,8 +109,9 @@ static void lion_follows_the_reference(void **state)
     mt_module_free(m);
 }
 
-/* Hidden matrices are Muon's; the embeddings, of which one is the head, norms and biases AdamW's,
- * with its learning rate. State is in the parameters' type, or in f32 beside masters. */
+/* Hidden matrices are Muon's, experts' stacks of them, too; the embeddings, of which one is the
+ * head, norms and biases AdamW's, with its learning rate. State is in the parameters' type, or in
+ * f32 beside masters. */
 static void muon_leaves_to_adamw_what_is_no_hidden_matrix(void **state)
 {
     (void)state;
@@ -121,6 +122,8 @@ static void muon_leaves_to_adamw_what_is_no_hidden_matrix(void **state)
                              .layers = 1,
                              .vocab = 11,
                              .context = 4,
+                             .experts = master ? 3 : 0,
+                             .experts_per_token = master ? 2 : 0,
                              .dtype = MT_BF16};
         mt_module *m = mt_model_new(device, &c);
         assert_non_null(m);

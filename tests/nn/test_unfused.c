@@ -332,12 +332,45 @@ static void each_choice_keeps_as_much_more_as_it_says(void **state)
     assert_int_equal(kept(&gpt) - base_gpt, 3 * layers * tokens * 4 * h * e);
 }
 
-/* ---- failures ---- */
+/* ---- experts in other orders ---- */
 
-static void any_allocation_may_fail(void **state)
+static const mt_model_config moe = {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3,
+                                    .experts_per_token = 2};
+
+static void forms_of_experts_differ_in_what_they_keep_alone(void **state)
 {
     (void)state;
-    mt_model_config c = models[3];
+    const int64_t e = 2, rows = BATCH * SEQ * 2, d = 24, wide = 4, layers = 2, counts = 4 * 3;
+    const int64_t more[MT_EXPERTS_FORM_COUNT] = {
+        [MT_EXPERTS_LOOP] = rows * (d * e - 8) - counts,
+        [MT_EXPERTS_TORCHTITAN] = rows * (d * (wide - e) + wide - e - 8),
+        [MT_EXPERTS_TORCHTITAN_BEFORE] = rows * (d * (wide - e) + wide - e - 8),
+        [MT_EXPERTS_MEGATRON] = rows * (wide - e - 8 - d * e)};
+    mt_model_config c = moe;
+    c.dtype = MT_BF16;
+    const size_t base = kept(&c);
+    step grouped = run(&moe, NULL, false);
+    for (int i = 0; i < MT_EXPERTS_FORM_COUNT; i++) {
+        c.ops.expert_form = (mt_expert_form)i;
+        assert_int_equal((int64_t)kept(&c) - (int64_t)base, layers * more[i]);
+        mt_model_config same = moe;
+        same.ops.expert_form = (mt_expert_form)i;
+        step s = run(&same, NULL, false), again = run(&same, "full", false);
+        assert_same_step(&again, &s, 1e-5);
+        if (i == MT_EXPERTS_TORCHTITAN_BEFORE) /* its experts see other inputs */
+            assert_true(fabs(s.loss - grouped.loss) > 1e-5);
+        else
+            assert_same_step(&s, &grouped, 1e-5);
+        mt_module_free(s.model);
+        mt_module_free(again.model);
+    }
+    mt_module_free(grouped.model);
+}
+
+/* ---- failures ---- */
+
+static void each_allocation_fails(mt_model_config c)
+{
     mt_module *m = mt_model_new(device, &c);
     MT_AUTO mt_tensor *tokens = ids(1), *target = ids(2);
     size_t before = mtt_allocated(device);
@@ -363,6 +396,17 @@ static void any_allocation_may_fail(void **state)
     mt_module_free(m);
 }
 
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    mt_model_config c = moe;
+    each_allocation_fails(models[3]);
+    for (int i = MT_EXPERTS_LOOP; i < MT_EXPERTS_FORM_COUNT; i++) {
+        c.layers = 1, c.ops.expert_form = (mt_expert_form)i;
+        each_allocation_fails(c);
+    }
+}
+
 static void a_loss_without_config_or_logits_is_refused(void **state)
 {
     (void)state;
@@ -384,6 +428,7 @@ int main(void)
         mtt_test(a_fused_loss_is_refused_where_the_head_is_no_plain_product),
         mtt_test(values_are_the_same_with_checkpoints_and_adapters),
         mtt_test(each_choice_keeps_as_much_more_as_it_says),
+        mtt_test(forms_of_experts_differ_in_what_they_keep_alone),
         mtt_test(any_allocation_may_fail),
         mtt_test(a_loss_without_config_or_logits_is_refused),
     };

@@ -218,6 +218,38 @@ static void a_file_comes_back_from_any_ranks_to_the_byte(void **state)
         }
 }
 
+/* Ranks have some of the experts each, of each expert some columns, or pieces of both. */
+static void a_file_comes_back_from_ranks_that_divide_experts(void **state)
+{
+    (void)state;
+    static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
+                                            .hidden = 32,
+                                            .heads = 4,
+                                            .layers = 1,
+                                            .vocab = 61,
+                                            .context = 8,
+                                            .ffn = 12,
+                                            .experts = 6,
+                                            .experts_per_token = 2};
+    static const mt_parallel divisions[] = {
+        {.tensor = 2},
+        {.data = 2, .expert = 2},
+        {.data = 6, .expert = 3, .zero = 1},
+        {.data = 4, .expert = 2, .zero = 2},
+        {.tensor = 2, .data = 4, .expert = 2, .zero = 3},
+        {.data = 4, .context = 2, .expert = 2, .zero = 3, .replicas = 2}};
+    passed p = {.config = &mixture, .first = 2};
+    snprintf(p.from, sizeof p.from, "%s", in_folder("one"));
+    snprintf(p.to, sizeof p.to, "%s", in_folder("two"));
+    write_alone(&mixture, p.first, p.from);
+    for (size_t k = 0; k < N(divisions); k++) {
+        p.layout = divisions[k];
+        unlink(p.to);
+        run_ranks(&p, pass_on);
+        if (!mtt_same_files(p.from, p.to)) fail_msg("division %zu", k);
+    }
+}
+
 /* Stages have some layers each, and both ends a tied embedding. */
 static void a_file_comes_back_from_stages_to_the_byte(void **state)
 {
@@ -424,6 +456,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_comes_back_from_any_ranks_to_the_byte),
         cmocka_unit_test(a_file_comes_back_from_stages_to_the_byte),
+        cmocka_unit_test(a_file_comes_back_from_ranks_that_divide_experts),
         cmocka_unit_test(the_same_ranks_go_on_bit_for_bit),
         cmocka_unit_test(a_file_of_weights_alone_is_read_by_ranks),
         cmocka_unit_test(a_rank_that_cannot_save_tells_all),

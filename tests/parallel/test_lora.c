@@ -84,6 +84,32 @@ static void ranks_beside_weights_in_4_bits_follow_one_process(void **state)
                 follows_one_process(i, k % 2 ? &in_4_bits : &in_4_bits_twice, &splits[k], "full");
 }
 
+/* A mixture of experts, with adapters beside the experts' products and on their weights. */
+static void ranks_with_experts_follow_one_process(void **state)
+{
+    (void)state;
+    static const char *const experts[] = {"*experts_*", "*attn.v"};
+    static const mt_parallel splits[] = {{.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
+                                         {.pipeline = 2, .data = 2, .zero = 2, .microbatches = 2},
+                                         {.context = 2}};
+    mt_model_config c = mtt_models[MTT_LLAMA];
+    c.experts = 3, c.experts_per_token = 2, c.layers = 2;
+    for (size_t k = 0; k < N(splits); k++)
+        for (int form = 0; form < 3; form++) {
+            const mt_lora_options lora = {.rank = 2,
+                                          .n_targets = 2,
+                                          .targets = experts,
+                                          .on_weights = form == 1,
+                                          .base = form == 2 ? MT_LORA_NF4 : MT_LORA_KEEP};
+            if (form && splits[k].zero == 3) continue;
+            mtt_training alone = {
+                .config = &c, .lora = &lora, .parallel = splits[k], .max_norm = MAX_NORM};
+            mtt_training t = alone;
+            mtt_train_alone(&alone), mtt_train(&t);
+            assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        }
+}
+
 /* A tied weight is frozen: nothing is added in another order, at stage 3 neither. The first model
  * once more in 16 bits, beside which adapters are f32. */
 static void zero_has_the_bits_of_plain_data_parallelism(void **state)
@@ -411,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_with_adapters_follow_one_process),
         cmocka_unit_test(ranks_beside_weights_in_4_bits_follow_one_process),
+        cmocka_unit_test(ranks_with_experts_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
         cmocka_unit_test(what_comes_for_a_layer_without_a_backward_goes_with_the_backward_before),
         cmocka_unit_test(both_files_come_back_from_any_ranks_to_the_byte),

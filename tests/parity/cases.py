@@ -30,7 +30,7 @@ def special(row, parameters):
     if row == "rope":
         return {"f64_tolerance": 1e-13, "layouts": HEADS}
     if row == "flash_attention":
-        return {"layouts": HEADS}
+        return {"layouts": HEADS, "parameters": {"window": parameters[3:] != []}}
     if row == "dropout":
         return {"values": of_mask(*parameters)}
     if row == "cast":  # a cast to the input's own dtype is no op

@@ -118,6 +118,11 @@ DIFFERENCES = {
         lambda e, s, t: -s * t,
         "masked_fill keeps its mask, a byte per element. memtape's softmax knows which columns are "
         "masked from their numbers."),
+    "window mask": Difference(
+        "flash attention with a window, s rows and t columns", "-s t e",
+        lambda e, s, t: -s * t * e,
+        "PyTorch's fused attention takes a window as a mask, which it keeps in the inputs' type. "
+        "memtape's knows which columns are masked from their numbers."),
     "flash generator": Difference(
         "flash attention", "16",
         lambda e: 16,

@@ -70,6 +70,17 @@ class GroupedLinear(Op):
         return mt("grouped_linear", x, w, index), f'THEIRS["grouped_linear"]({x}, {w}, {index})'
 
 
+class AllToAll(Op):
+    def draw(self, g):
+        x = g.value(rank=2)
+        x = x if x.rank == 2 else g.operand(x.shape[-2:], x.dtype)
+        index = g.index(x.shape[:1], 4)
+        return [x, index, index], {}
+
+    def text(self, x, sent, received):
+        return mt("all_to_all", x, sent, received), f'THEIRS["all_to_all"]({x}, {sent}, {received})'
+
+
 # ---- rows ----
 
 class Softmax(Op):
@@ -318,4 +329,6 @@ class FlashAttention(Op):
         return all(x.stride(-1) == 1 for x in t)  # PyTorch has no fused kernel for other strides
 
     def differences(self, call):
-        return [Applied("flash generator", {})]
+        q, k, _ = call.operands
+        window = [Applied("window mask", {"s": q.shape[2], "t": k.shape[2]})] if call.parameters.get("window") else []
+        return [Applied("flash generator", {}), *window]

@@ -223,6 +223,15 @@ class Dispatch(Op):
                 f'THEIRS["dispatch"]({x}, {index}, {groups})')
 
 
+class Combine(Op):
+    def draw(self, g):
+        x, rows = g.operand((g.extent(), g.extent()), g.dtype()), g.extent()
+        return [x, g.index(x.shape[:1], rows)], {"rows": rows}
+
+    def text(self, x, index, rows):
+        return mt("combine", x, index, rows), f'THEIRS["combine"]({x}, {index}, {rows})'
+
+
 class MaskedFill(Op):
     def draw(self, g):
         x = g.value()

@@ -3,9 +3,11 @@
 
 For every family that a config.json may name, a small model is made by Transformers; memtape reads its
 configuration as Transformers writes it, gets its weights by the names that docs/models.md maps, and must then give
-the same logits and the same gradient of every parameter. Exit status 77 if PyTorch or Transformers is not
+the same logits and the same gradient of every parameter. Mixtures of experts then train, each side by itself, and have
+the same losses. Exit status 77 if PyTorch or Transformers is not
 installed."""
 
+import ctypes
 import re
 import sys
 
@@ -18,6 +20,7 @@ except ImportError as error:
     sys.exit(77)
 
 import memtape
+from memtape import BOOL, I, P, REAL
 from harness import MODEL_TOLERANCE, far
 
 TOKENS = (2, 9)
@@ -25,6 +28,9 @@ SMALL = dict(vocab_size=31, hidden_size=24, intermediate_size=40, num_hidden_lay
              max_position_embeddings=16, pad_token_id=0)
 ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_word_embeddings=False)
 
+LATENT = SMALL | dict(num_key_value_heads=4, rope_theta=500.0, kv_lora_rank=12, q_lora_rank=14, qk_nope_head_dim=6,
+                      qk_rope_head_dim=4, v_head_dim=8, moe_intermediate_size=16, n_routed_experts=5,
+                      num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1)
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 
 # ---- the models: type, what differs from the family's usual choices ----
@@ -42,6 +48,12 @@ CASES = [
     ("mixtral", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2)),
     ("qwen3_moe", ROTARY | dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=False)),
     ("olmoe", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)),
+    ("deepseek_v2", LATENT),
+    ("deepseek_v2", LATENT | dict(q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                  n_routed_experts=8, v_head_dim=10)),
+    ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5)),
+    ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
+                                  n_shared_experts=2, first_k_dense_replace=2)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
@@ -68,6 +80,15 @@ LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_he
          "mlp.down": "model.layers.N.mlp.down_proj"}
 EXPERTS = LLAMA | {"mlp.router": "model.layers.N.mlp.gate", "mlp.experts_gate_up.weight": "model.layers.N.mlp.experts.gate_up_proj",
                    "mlp.experts_down.weight": "model.layers.N.mlp.experts.down_proj"}
+DEEPSEEK = EXPERTS | {"attn.q_a": "model.layers.N.self_attn.q_a_proj", "attn.q_b": "model.layers.N.self_attn.q_b_proj",
+                      "attn.q_a_norm": "model.layers.N.self_attn.q_a_layernorm",
+                      "attn.kv_a": "model.layers.N.self_attn.kv_a_proj_with_mqa",
+                      "attn.kv_a_norm": "model.layers.N.self_attn.kv_a_layernorm",
+                      "attn.kv_b": "model.layers.N.self_attn.kv_b_proj",
+                      "mlp.router.bias": "model.layers.N.mlp.gate.e_score_correction_bias",
+                      "mlp.shared.gate": "model.layers.N.mlp.shared_experts.gate_proj",
+                      "mlp.shared.up": "model.layers.N.mlp.shared_experts.up_proj",
+                      "mlp.shared.down": "model.layers.N.mlp.shared_experts.down_proj"}
 OLMO2 = LLAMA | {"ln_1": "model.layers.N.post_attention_layernorm",
                  "ln_2": "model.layers.N.post_feedforward_layernorm"}
 BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
@@ -89,7 +110,11 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+
+
+def is_buffer(name):
+    return name.endswith("router.bias")
 
 
 def theirs_for(kind, name, tensors):
@@ -122,20 +147,53 @@ def make(kind, config, dtype):
         for name, p in model.named_parameters():
             t = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             p.copy_(t * p.shape[1] ** -0.5 if p.dim() == 2 else p + 0.1 * t)
+        for name, p in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # zeros would hide mistakes
+                p.copy_(0.1 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
     return model
+
+
+class AdamW(ctypes.Structure):
+    """mt_adamw_options"""
+    _fields_ = [*((name, REAL) for name in ("lr", "beta1", "beta2", "eps", "weight_decay")), ("decay_matrices_only", BOOL),
+                ("master", BOOL), ("moments", I), ("paged", BOOL)]
+
+
+def training_faults(library, model, ours, steps=12):
+    """Both train with AdamW on the same tokens, and go their own ways."""
+    dll, theirs = library.dll, torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    for name, result, arguments in (("adamw_new", P, (P, P)), ("optimizer_step", I, (P,)), ("optimizer_free", None, (P,)),
+                                    ("module_zero_grad", None, (P,))):
+        getattr(dll, f"mt_{name}").restype, getattr(dll, f"mt_{name}").argtypes = result, arguments
+    optimizer = dll.mt_adamw_new(ours.pointer, ctypes.byref(AdamW(lr=3e-3, weight_decay=0.1)))
+    generator, losses = torch.Generator().manual_seed(37), []
+    for step in range(steps):
+        x, target = (torch.randint(0, 31, TOKENS, generator=generator) for _ in range(2))
+        dll.mt_module_zero_grad(ours.pointer), theirs.zero_grad()
+        there = F.cross_entropy(model(input_ids=x).logits.view(-1, 31), target.view(-1))
+        there.backward()
+        here = library.call("cross_entropy", ours(library.tensor(x)), library.tensor(target), -100)
+        here.backward(library.tensor(torch.ones(())))
+        losses.append((here.torch().item(), there.item()))
+        library.check(dll.mt_optimizer_step(optimizer)), theirs.step()
+    dll.mt_optimizer_free(optimizer)
+    apart = max(abs(here - there) for here, there in losses)
+    if apart > 2e-5 or losses[-1][0] == losses[0][0]:
+        yield f"losses of {steps} steps are {apart} apart: {losses}"
 
 
 def faults(library, kind, config, dtype):
     model = make(kind, config, dtype)
-    parameters = dict(model.named_parameters())
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     tells = model.config.to_dict() | {"dtype": str(dtype).removeprefix("torch.")}
     ours = memtape.Model(library, hf=tells)
     library.mt_set_grad_mode(False)
     for name, p in ours.parameters.items():
-        data = theirs_for(kind, name, parameters).detach().contiguous().view(torch.uint8).numpy()
+        data = theirs_for(kind, name, parameters | buffers).detach().contiguous().view(torch.uint8).numpy()
         library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
     library.mt_set_grad_mode(True)
-    if sum(p.numel() for p in parameters.values()) != sum(p.torch().numel() for p in ours.parameters.values()):
+    if sum(p.numel() for p in parameters.values()) != sum(
+            p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name)):
         yield "another number of parameters"
     generator = torch.Generator().manual_seed(31)
     # A token of padding among the others, of whose row the embedding gives no gradient.
@@ -156,9 +214,13 @@ def faults(library, kind, config, dtype):
         yield f"logits: {fault}"
     grads = {name: p.grad for name, p in parameters.items()}
     for name, p in ours.parameters.items():
+        if is_buffer(name):
+            continue
         fault = far(p.grad and p.grad.torch(), theirs_for(kind, name, grads), tolerance)
         if fault:
             yield f"gradient of {name}: {fault}"
+    if NAMES.get(kind) is EXPERTS:
+        yield from training_faults(library, model, ours)
 
 
 # ---- the other classes of a family ----
@@ -186,7 +248,7 @@ def class_faults(library, kind, config):
             continue
         taken.append(name)
         theirs = sum(p.numel() for p in class_(configuration).parameters())
-        here = sum(p.torch().numel() for p in ours.parameters.values())
+        here = sum(p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name))
         if here != theirs:
             yield f"{name}: {here} parameters, Transformers {theirs}"
     if len(taken) != 1:

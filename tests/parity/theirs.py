@@ -73,8 +73,9 @@ def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
     return loss.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def flash_attention(q, k, v, scale, causal, p):
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=bool(causal),
+def flash_attention(q, k, v, scale, causal, p, window=0):
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril().triu(1 - window) if window else None
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=bool(causal and not window),
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
 
 
@@ -104,6 +105,25 @@ def grouped_linear(x, w, index):
     return GroupedLinear.apply(x, w, index.bincount(minlength=len(w)).cumsum(0).int())
 
 
+class AllToAll(torch.autograd.Function):
+    """With one rank; the counts of rows are kept, as _AllToAllSingle and Megatron's _AllToAll keep theirs on the host."""
+
+    @staticmethod
+    def forward(ctx, x, sent, received):
+        ctx.save_for_backward(sent, received)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        ctx.saved_tensors
+        return dy.clone(), None, None
+
+
+def all_to_all(x, index, _):
+    counts = index.bincount(minlength=4).int()
+    return AllToAll.apply(x, counts, counts.clone())
+
+
 def every(x, dims):
     return dims or tuple(range(x.dim()))
 
@@ -126,11 +146,12 @@ THEIRS = {
     "gather": lambda x, index, dim: x.gather(dim, index),
     "dispatch": lambda x, index, groups: x.flatten(0, -2)[index.flatten().sort(stable=True)[1] // index.shape[-1]],
     "grouped_linear": grouped_linear,
+    "combine": lambda x, index, rows: x.new_zeros(rows, x.shape[1]).scatter_add(0, index[:, None].expand_as(x), x),
     "topk": lambda x, k: x.topk(k)[0],
     # With one rank, where all collectives are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),
     "all_reduce": lambda x, ranks: x.clone(), "replicate": lambda x, ranks: x.clone(),
-    "send": lambda x, ranks: x.clone(), "recv": lambda x, ranks: x.clone(),
+    "all_to_all": all_to_all, "send": lambda x, ranks: x.clone(), "recv": lambda x, ranks: x.clone(),
     "permute": lambda x, *order: x.permute(order),
     "slice": lambda x, dim, start, length: x.narrow(dim, start, length),
     "expand": lambda x, *shape: x.expand(shape), "reshape": lambda x, *shape: x.reshape(shape),

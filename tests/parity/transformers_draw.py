@@ -5,6 +5,7 @@ import random
 
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
 EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
+LATENT = ("deepseek_v2", "deepseek_v3")
 MASKED = ("bert", "roberta", "xlm-roberta")
 FAMILIES = ("gpt2", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
@@ -16,7 +17,7 @@ ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rop
 
 def sizes(rng, family):
     heads = rng.choice((1, 2, 3, 4, 6, 8, 12))
-    rotary = family in (*ROTARY, *EXPERTS)
+    rotary = family in (*ROTARY, *EXPERTS, *LATENT)
     kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if rotary else heads
     width = rng.choice((2, 4, 6, 8, 16, 64) if rotary else (1, 3, 4, 7, 16, 64))
     if rotary and rng.random() < 0.03:
@@ -29,7 +30,21 @@ def sizes(rng, family):
         drawn |= {"experts": rng.choice((1, 2, 5, 8, 16)), "d": 8 * heads * rng.choice((1, 3)), "head_dim": False,
                   "f": rng.choice((8, 16, 48, 80, 200))}
         drawn |= {"k": rng.randint(1, drawn["experts"]), "width": drawn["d"] // heads}
+    if family in LATENT:
+        drawn |= latent_sizes(rng, drawn["heads"])
     return drawn
+
+
+def latent_sizes(rng, heads):
+    """width: of a head of queries, value: of values; groups of experts. Complex numbers want even places."""
+    groups, rope, nope = rng.choice((1, 2, 3)), rng.choice((2, 4, 8)), rng.choice((2, 4, 6, 8))
+    experts = groups * rng.choice((2, 3, 8))
+    met = rng.randint(1, groups)
+    return {"kv": heads, "d": 8 * heads * rng.choice((1, 2)), "f": rng.choice((8, 16, 48)), "experts": experts,
+            "k": rng.randint(1, min(experts * met // groups, 6)), "groups": groups, "met": met, "rope": rope,
+            "width": nope + rope, "value": rng.choice((2, 5, 8, nope + rope)), "shared": rng.choice((1, 1, 2)),
+            "rank": rng.choice((2, 8, 12)), "q_rank": rng.choice((None, 3, 16)), "dense": rng.choice((0, 1, 1, 2)),
+            "dense_f": rng.choice((8, 24, 56))}
 
 
 def window(rng, family, s):
@@ -50,6 +65,12 @@ def of_family(rng, family, s, layers, width):
         more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6}
         if rng.random() < 0.2:
             more["n_inner"] = None
+    elif family in LATENT:
+        more |= {"tie_word_embeddings": rng.random() < 0.5, "pad_token_id": rng.choice((None, 0, 3))}
+        more |= {"topk_method": rng.choice(("greedy", "group_limited_greedy"))} if family == "deepseek_v2" else {
+            "norm_topk_prob": rng.random() < 0.7, "rope_interleave": rng.random() < 0.7}
+        if rng.random() < 0.3:
+            more["rope_parameters"] = {"rope_theta": 500.0, "mscale_all_dim": 0.7} | ROPES[3]
     elif family in (*ROTARY, *EXPERTS):
         more |= {"hidden_act": rng.choice(("silu", "swish")), "tie_word_embeddings": rng.random() < 0.5,
                  "pad_token_id": rng.choice((None, 0, 3))}
@@ -82,9 +103,11 @@ def draw(seed, families=FAMILIES):
     more = of_family(rng, family, s, sizes_["layers"], sizes_["width"])
     # Transformers has no sdpa for gemma2.
     attention = "eager" if family == "gemma2" else rng.choice(("sdpa", "eager"))
+    if family in LATENT and attention == "sdpa":
+        sizes_["value"] = sizes_["width"]  # else PyTorch's fused attention on the CPU refuses
     dtype = rng.choice(("f32", "f32", "bf16", "f16"))
     # gpt2, bert and an unfused gelu call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
-    amp = family in (*ROTARY, *EXPERTS) and dtype == "f32" and rng.random() < 0.3 and \
+    amp = family in (*ROTARY, *EXPERTS, *LATENT) and dtype == "f32" and rng.random() < 0.3 and \
         more.get("hidden_activation") not in ("gelu_new", "gelu_fast")
     return {"family": family, "attention": attention, "dtype": dtype, "b": b, "s": s, "sizes": sizes_,
             "more": more, "amp": amp, "checkpoint": rng.random() < 0.15, "seed": seed,

@@ -14,11 +14,18 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
     ("`--softmax f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
+    ("`--window-mask kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
+     "scaled_dot_product_attention widens to the input's type in each layer, and `repeat_kv`, as it groups no heads beside a mask",
+     "`masking_utils.py`, `integrations/sdpa_attention.py`", "for each such layer the mask, b s^2 e, and of several grouped "
+     "heads keys and values as wide as queries: 2 b s (q - k) e (of phi3, whose values are a view of one product: b s (q - 3 k) e)"),
     ("`--kv-groups repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
      "batched product copies", "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: "
      "2 L b s (q - k) e, but 0 of one head of one sequence, whose repetition is a view (under autocast a cast copies its "
      "keys: L s (q - k) e). Of phi3, whose values are a view of one product: a copy of them instead of all of it, "
      "if there are several heads and sequences"),
+    ("`--expert-form loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
+     "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
+     "L n (h e - 8)"),
 ]
 
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
@@ -36,19 +43,18 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "scattered."),
     ("fast gelu", "gelu_fast", "-3 L b s f e; bert: its head's -3 b s h e", "FastGELUActivation multiplies by x twice instead of "
      "cubing it: three more factors. `--gelu-tanh unfused` is NewGELUActivation's."),
-    ("masks of windows", "flash attention of l layers with a window of at most s", "-l b s^2 e", "Transformers gives a mask to "
-     "attention, which keeps it. Here attention sees all positions."),
-    ("repeated by sdpa", "flash attention of grouped heads, s > 1: of such layers, or of all if heads are wider than 256",
-     "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only without a mask, and up "
+    ("repeated by sdpa", "flash attention of grouped heads wider than 256, s > 1, of l layers without a window of at most s",
+     "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only up "
      "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
-    ("merged by a copy", "phi3 with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
+    ("merged by a copy", "phi3, deepseek_v2 and deepseek_v3 with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
     ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
      "holds. Here softmax knows which columns are masked from their numbers."),
-    ("mixed factors", "norms of queries and keys under autocast (qwen3, qwen3_moe, olmoe), and the weights of n experts a token", "2 L b s (q + k + n)",
+    ("mixed factors", "under autocast: norms of queries and keys (qwen3, qwen3_moe, olmoe) or of latents q and k wide (deepseek_v2, "
+     "deepseek_v3), and the weights of n experts a token (of deepseek_v3 2 n + 1: before their division by their sum, too)", "2 L b s (q + k + n)",
      "A product of 16-bit rows and an f32 weight keeps the rows as they are there; here autocast casts them to f32 first, "
      "and the copy is kept."),
-    ("wide weights of experts", "mixtral in 2-byte floats, n experts a token", "-2 L b s n", "Mixtral leaves the experts' weights in "
+    ("wide weights of experts", "mixtral, deepseek_v2 and deepseek_v3 in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
      "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
     ("wide norms", "olmo2 in 2-byte floats", "-2 for each element of normalised rows and tables", "OLMo 2 multiplies with the norm's weight "
      "before it casts back, and leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
@@ -69,7 +75,7 @@ given beside `--recipe` wins.
 `tests/parity/transformers_parity.py` makes small random models from configs with Transformers {version} on the CPU, dropout 0,
 counts the distinct storages that pass through the saved-tensor hooks around forward and loss, parameters and buffers
 left out, and compares them one by one with those of the program, with and without autocast and checkpoints; in f32 the
-loss and every gradient, too. So it does with configurations drawn at random (`transformers_draw.py`: 72, and 600 with
+loss and every gradient, too. So it does with configurations drawn at random (`transformers_draw.py`: 97, and 800 with
 `MTT_LONG=1`): families, sizes, one sequence or position, heads, activations, windows, caps, dtypes. This page is
 written by it (`--write-doc`), figures included. `--list "llama sdpa f32 s=64"` and `--list "draw 7"` print both lists,
 storage by storage.
@@ -108,12 +114,13 @@ def document(figures, version):
     for _, where, formula, why in DIFFERENCES:
         lines.append(f"| {where} | {formula} | {why} |\n")
     lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Two layers, b = 2, s = 64, "
-                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256; of mixtures 8 experts of f = 48, 2 for a token.\n\n"
+                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256; of mixtures 8 experts of f = 48, 2 for a token; of DeepSeek's "
+                 "heads of 24, 8 of them turned, latents of 40 and 32, values of 16 (sdpa: 24), one shared expert, a first layer of f = 112.\n\n"
                  "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:
         if case.s == 64 and not case.checkpoint:
-            lines.append(f"| {case.family} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
+            lines.append(f"| {case.family}{', loop' * case.loop} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
                          f"{f'`{options}`' if options else 'none'} |\n")
     lines.append(NOT_COVERED)
     return "".join(lines)

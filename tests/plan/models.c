@@ -36,7 +36,39 @@ static void draw_ops(uint64_t *seed, mt_op_choices *ops)
     ops->rope = (mt_op_form)mtt_pick(seed, 0, 1);
     ops->softmax = (mt_op_precision)mtt_pick(seed, 0, 1);
     ops->kv_groups = (mt_kv_groups)mtt_pick(seed, 0, 1);
+    ops->window_mask = (mt_window_mask)mtt_pick(seed, 0, 1);
     ops->loss = (mt_loss_form)mtt_pick(seed, 0, MT_LOSS_FORM_COUNT - 1);
+}
+
+static void draw_latent(uint64_t *seed, mt_model_config *c)
+{
+    c->joint_products = false;
+    c->qkv_bias = false;
+    c->qk_norm = MT_QK_NORM_NONE;
+    c->kv_heads = c->heads;
+    c->kv_rank = mtt_pick(seed, 1, 40);
+    c->q_rank = mtt_pick(seed, 0, 1) * mtt_pick(seed, 1, 40);
+    c->rope_dim = 2 * mtt_pick(seed, 1, 4);
+    c->head_dim = c->rope_dim + mtt_pick(seed, 1, 8);
+    c->value_dim = mtt_pick(seed, 1, 16);
+    c->rope_order = (mt_rope_order)mtt_pick(seed, 0, MT_ROPE_ORDER_COUNT - 1);
+}
+
+static void draw_experts(uint64_t *seed, mt_model_config *c)
+{
+    const int64_t groups = mtt_pick(seed, 1, 3);
+    if (c->mlp == MT_MLP_GATED) c->mlp = MT_MLP_SWIGLU;
+    c->joint_products = false;
+    c->experts = groups * mtt_pick(seed, 2, 4);
+    c->experts_per_token = mtt_pick(seed, 1, 2);
+    c->shared_experts = mtt_pick(seed, 0, 2);
+    c->dense_layers = mtt_pick(seed, 0, 2);
+    c->dense_ffn = c->dense_layers ? mtt_pick(seed, 1, 60) : 0;
+    c->expert_groups = mtt_pick(seed, 0, 1) * groups;
+    c->expert_topk_groups = c->expert_groups ? mtt_pick(seed, 1, groups) : 0;
+    c->router = (mt_router)mtt_pick(seed, 0, 1);
+    c->wide_router = mtt_toss(seed);
+    c->norm_topk = mtt_toss(seed);
 }
 
 mt_model_config mtt_draw_model(uint64_t *seed)
@@ -63,6 +95,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.joint_products = c.mlp != MT_MLP_GATED && mtt_toss(seed);
     if (llama && mtt_toss(seed)) c.scaled_embedding = true, c.logit_cap = 30;
     if (llama && mtt_toss(seed)) c.local_theta = 10, c.local_period = 2;
+    if (llama && mtt_toss(seed)) c.window = mtt_pick(seed, 1, 40);
     if (!c.joint_products && (llama || c.rope_theta > 0))
         c.qk_norm = (mt_qk_norm)mtt_pick(seed, 0, MT_QK_NORM_COUNT - 1);
     c.dropout = mtt_toss(seed) ? 0.25 : 0;
@@ -75,6 +108,8 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.qkv_bias = mtt_toss(seed);
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
+    if (llama && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    if (llama && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
     if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
     return c;

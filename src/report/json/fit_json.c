@@ -24,6 +24,7 @@ static void describe_time(mti_fields *f, const void *time)
     mti_field_real(f, "memory", t->memory);
     mti_field_real(f, "layers", t->layers);
     mti_field_real(f, "context", t->context);
+    mti_field_real(f, "experts", t->experts);
     mti_field_real(f, "stages", t->stages);
     mti_field_real(f, "bubble", t->bubble);
     mti_field_real(f, "data", t->data);

@@ -265,6 +265,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
     mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
     mti_field_bool(f, "f32_adapters", o->f32_adapters);
+    mti_field_bool(f, "lora_on_weights", o->lora_on_weights);
     mti_field_bool(f, "qlora", o->qlora);
     mti_field_bool(f, "qlora_double", o->qlora_double);
 }
@@ -325,6 +326,15 @@ static void describe_head(mti_fields *f, const mti_profile_object *o)
                    t->events.n, sizeof *t->events.at);
 }
 
+static void describe_routing(mti_fields *f, const void *profile)
+{
+    const mti_profile_result *p = profile;
+    const mti_routed *r = &p->routed;
+    mti_field_text(f, "given", p->workload.routing ? p->workload.routing : "balanced");
+    mti_field_size(mti_null_unless(f, r->balanced), "balanced", r->balanced);
+    mti_field_size(mti_null_unless(f, r->worst), "worst", r->worst);
+}
+
 void mti_describe_profile(mti_fields *f, const void *at)
 {
     const mti_profile_object *o = at;
@@ -335,6 +345,8 @@ void mti_describe_profile(mti_fields *f, const void *at)
     mti_field_size(f, "optimizer_host", m->optimizer_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
+    if (mti_field_there(f, p->workload.config.experts && !mt_device_has_data(p->device)))
+        mti_field_object(f, "routing", describe_routing, p);
     mti_field_object(f, "memory_options", describe_memory, p);
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);

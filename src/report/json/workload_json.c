@@ -14,6 +14,7 @@ static void describe_ops(mti_fields *f, const void *config)
     bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
     bool rms = attends && feeds && c->norm_kind != MT_NORM_LAYER;
     bool math = attends && c->attention == MT_ATTENTION_MATH;
+    bool windowed = c->window && c->attention == MT_ATTENTION_FLASH;
     bool grouped = attends && mti_repeats_heads(c), whole = mti_is_whole(c->kind);
     mti_field_name(mti_null_unless(f, gated), "swiglu", &mti_op_forms, (int)ops->swiglu);
     mti_field_name(mti_null_unless(f, rms), "rms_norm", &mti_op_forms, (int)ops->rms_norm);
@@ -22,6 +23,8 @@ static void describe_ops(mti_fields *f, const void *config)
     mti_field_name(mti_null_unless(f, math), "softmax", &mti_op_precisions, (int)ops->softmax);
     mti_field_name(mti_null_unless(f, grouped), "kv_groups", &mti_kv_groupings,
                    (int)ops->kv_groups);
+    if (mti_field_there(f, windowed))
+        mti_field_name(f, "window_mask", &mti_window_masks, (int)ops->window_mask);
     mti_field_name(mti_null_unless(f, whole), "loss", &mti_loss_forms, (int)ops->loss);
     mti_field_name(f, "linear", &mti_linear_forms, (int)ops->linear);
 }
@@ -37,13 +40,31 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     if (mti_field_there(f, c->logit_cap > 0)) mti_field_real(f, "logit_cap", c->logit_cap);
     if (mti_field_there(f, c->position_offset))
         mti_field_int(f, "position_offset", c->position_offset);
+    const bool some = c->window && c->local_period;
     if (mti_field_there(f, c->window)) mti_field_int(f, "window", c->window);
+    if (mti_field_there(f, some)) mti_field_int(f, "local_period", c->local_period);
+    if (mti_field_there(f, some && c->local_layers))
+        mti_field_int(f, "local_layers", c->local_layers);
     if (mti_field_there(f, c->experts)) mti_field_int(f, "experts", c->experts);
     if (mti_field_there(f, c->experts)) mti_field_int(f, "experts_per_token", c->experts_per_token);
     uint64_t active = 0;
     if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
+    if (mti_field_there(f, c->experts))
+        mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"shared_experts", c->shared_experts},
+                 {"dense_layers", c->dense_layers},
+                 {"dense_ffn", c->dense_ffn},
+                 {"kv_rank", c->kv_rank},
+                 {"q_rank", c->q_rank},
+                 {"rope_dim", c->rope_dim},
+                 {"value_dim", c->value_dim}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (mti_field_there(f, sizes[i].value)) mti_field_int(f, sizes[i].name, sizes[i].value);
 }
 
 /* The model's dimensions; null for those that its kind does not have. */
@@ -97,6 +118,7 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_range(f, "microbatches", h.microbatches, 1, INT_MAX);
     mti_field_range(f, "cp", h.context, 1, INT_MAX);
     mti_field_range(f, "dp", h.data, 1, INT_MAX);
+    mti_field_range(f, "ep", h.expert, 1, INT_MAX);
     mti_field_range(f, "zero", h.zero, 0, 3);
 }
 

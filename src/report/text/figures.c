@@ -42,7 +42,10 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->rope) add(l, ", unfused rope");
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
+    if (ops->window_mask) add(l, ", masks of windows kept");
     add(l, "%s", losses[ops->loss]);
+    if (ops->expert_form)
+        add(l, ", experts as %s", mti_choice_name(&mti_expert_forms, (int)ops->expert_form));
     if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
 }
 
@@ -101,6 +104,12 @@ static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *o
     if (c->experts)
         add(&l, ", %lld experts, %lld for each token", (long long)c->experts,
             (long long)c->experts_per_token);
+    if (c->shared_experts) add(&l, " and %lld for all", (long long)c->shared_experts);
+    if (c->dense_layers)
+        add(&l, ", none in the first %lld (f=%lld)", (long long)c->dense_layers,
+            (long long)c->dense_ffn);
+    if (c->kv_rank) add(&l, ", latents r=%lld of keys and values", (long long)c->kv_rank);
+    if (c->q_rank) add(&l, ", c=%lld of queries", (long long)c->q_rank);
     mti_print_headed(out, style, MTI_BOLD, l.text, strlen(name));
 }
 
@@ -172,6 +181,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
+    if (h.expert > 1)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", 1 of %lld that divide experts",
+                 (long long)h.expert);
     if (h.replicas > 1)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
                  (long long)h.replicas);

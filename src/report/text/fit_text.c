@@ -171,9 +171,13 @@ static const char *span(const mti_fit_report *f, char buf[RANGE], double x, bool
     return buf;
 }
 
-/* pieces: there is a column for ranks with pieces of sequences. */
+/* Columns that only some answers have: ranks with pieces of sequences; that divide experts. */
+typedef struct extras {
+    bool pieces, experts;
+} extras;
+
 static void add_row(mti_table *t, const mti_fit_report *f, const char *with, const mt_fit_setup *s,
-                    bool pieces)
+                    const extras *x)
 {
     const mt_parallel *h = &s->parallel;
     char text[RANGE];
@@ -181,8 +185,9 @@ static void add_row(mti_table *t, const mti_fit_report *f, const char *with, con
     mti_table_cell(t, "%lld%s", (long long)h->tensor, h->sequence ? "+sp" : "");
     mti_table_cell(t, h->interleave > 1 ? "%lld/%lld" : "%lld", (long long)h->pipeline,
                    (long long)h->interleave);
-    if (pieces) mti_table_cell(t, "%lld", (long long)h->context);
+    if (x->pieces) mti_table_cell(t, "%lld", (long long)h->context);
     mti_table_cell(t, "%lld", (long long)h->data);
+    if (x->experts) mti_table_cell(t, "%lld", (long long)h->expert);
     mti_table_cell(t, h->data * h->context > 1 ? "%d" : "-", h->zero);
     mti_table_cell(t, "%lld x %lld", (long long)h->microbatches, (long long)s->microbatch);
     mti_table_cell(t, "%s", s->checkpoint);
@@ -210,29 +215,50 @@ static void print_note(const mti_fit_remedies *all, FILE *out)
     if (any) mti_print(out, "  * and%s, which stay\n", masters);
 }
 
+static void look_for_extras(extras *x, const mt_fit_setup *s)
+{
+    x->pieces = x->pieces || s->parallel.context > 1;
+    x->experts = x->experts || s->parallel.expert > 1;
+}
+
+/* with: there is a column for what was changed; else there is one for what is reached. */
+static mti_table *new_table(bool with, const extras *x)
+{
+    const struct {
+        const char *heading, *alignment;
+        bool shown;
+    } all[] = {{"with", "l", with},    {"tp", "l", true},      {"pp", "r", true},
+               {"cp", "r", x->pieces}, {"dp", "r", true},      {"ep", "r", x->experts},
+               {"zero", "r", true},    {"batches", "r", true}, {"checkpt", "l", true},
+               {"off", "l", true},     {"GiB", "r", true},     {"tokens/s", "r", !with},
+               {"MFU", "r", !with}};
+    enum { ALL = sizeof all / sizeof *all };
+    const char *headings[ALL];
+    char alignment[ALL + 1] = "";
+    int n = 0;
+    for (int i = 0; i < ALL; i++) {
+        if (!all[i].shown) continue;
+        headings[n++] = all[i].heading;
+        strcat(alignment, all[i].alignment);
+    }
+    return mti_table_new(alignment, headings);
+}
+
 static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
-    static const char *const plain[] = {"with",    "tp",  "pp",  "dp",       "zero", "batches",
-                                        "checkpt", "off", "GiB", "tokens/s", "MFU"};
-    static const char *const cut[] = {"with",    "tp",      "pp",  "cp",  "dp",       "zero",
-                                      "batches", "checkpt", "off", "GiB", "tokens/s", "MFU"};
     size_t shown[MOST];
     char text[MTI_FIT_CHANGE];
     int n = choose(f->result, shown);
     const mti_fit_remedies *others = f->remedies;
     bool fits = f->result->n_fitting > 0;
-    bool pieces = false; /* a column for ranks with pieces of sequences */
-    for (int i = 0; i < n; i++) pieces = pieces || f->result->setups[shown[i]].parallel.context > 1;
-    for (int i = 0; i < others->n; i++) pieces = pieces || others->at[i].setup.parallel.context > 1;
-    const char *const *headings = pieces ? cut : plain;
-    mti_table *t = mti_table_new((pieces ? fits ? "lrrrrrllrrr" : "llrrrrrllr"
-                                  : fits ? "lrrrrllrrr"
-                                         : "llrrrrllr"),
-                                 headings + fits);
+    extras x = {false, false};
+    for (int i = 0; i < n; i++) look_for_extras(&x, &f->result->setups[shown[i]]);
+    for (int i = 0; i < others->n; i++) look_for_extras(&x, &others->at[i].setup);
+    mti_table *t = new_table(!fits, &x);
     for (int i = 0; i < n; i++)
-        add_row(t, f, fits ? NULL : "as asked", &f->result->setups[shown[i]], pieces);
+        add_row(t, f, fits ? NULL : "as asked", &f->result->setups[shown[i]], &x);
     for (int i = 0; i < others->n; i++)
-        add_row(t, f, label(others->at[i].change, text), &others->at[i].setup, pieces);
+        add_row(t, f, label(others->at[i].change, text), &others->at[i].setup, &x);
     if (!mti_table_finish(t, out, style)) return false;
     print_note(others, out);
     return true;
@@ -261,8 +287,9 @@ static void print_time(const mti_fit_report *f, FILE *out, const mti_style *styl
 {
     const mt_fit_time *t = &f->result->setups[0].time;
     double percent = 100 / t->total;
-    char text[400], cp[40] = "", how[100], step[RANGE];
+    char text[400], cp[40] = "", ep[40] = "", how[100], step[RANGE];
     if (t->context > 0) mti_format(cp, sizeof cp, "cp %.0f, ", percent * t->context);
+    if (t->experts > 0) mti_format(ep, sizeof ep, "ep %.0f, ", percent * t->experts);
     if (f->published)
         mti_format(how, sizeof how, "at %g to %g of datasheets' rates, as published runs reached",
                    MTI_FIT_LEAST_REACHED, MTI_FIT_MOST_REACHED);
@@ -271,9 +298,9 @@ static void print_time(const mti_fit_report *f, FILE *out, const mti_style *styl
                    f->utilisation);
     mti_format(text, sizeof text,
                "estimated, %s: %s s a step; products %.0f %%, memory %.0f, tp %.0f, pp %.0f, "
-               "%sdp %.0f, host %.0f, step %.0f",
+               "%s%sdp %.0f, host %.0f, step %.0f",
                how, span(f, step, t->total, true, as_seconds), percent * t->products,
-               percent * t->memory, percent * t->layers, percent * (t->stages + t->bubble), cp,
+               percent * t->memory, percent * t->layers, percent * (t->stages + t->bubble), cp, ep,
                percent * t->data, percent * t->host, percent * t->step);
     mti_print_wrapped(out, 0, style->width, text);
 }

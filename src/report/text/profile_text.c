@@ -256,6 +256,19 @@ static void where_text(const mti_measurement *m, char *buf, size_t size)
         snprintf(buf + n, size - n, "%s%s", n ? ". " : "", start);
 }
 
+/* What of the answer depends on which experts the tokens take. */
+static bool print_routed(const mti_profile_result *p, FILE *out)
+{
+    const char *given = p->workload.routing ? p->workload.routing : "balanced";
+    if (!p->workload.config.experts || mt_device_has_data(p->device)) return true;
+    if (!p->routed.worst)
+        fputs("  whichever experts the tokens take, no byte of this differs\n", out);
+    else
+        mti_print(out, "  routing %s; the peak: %s balanced, %s if all take the same experts\n",
+                  given, MTI_BYTES(p->routed.balanced), MTI_BYTES(p->routed.worst));
+    return true;
+}
+
 static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_measurement *m = &p->measured;
@@ -285,7 +298,7 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, out, style) &&
+    return mti_print_answer(&a, out, style) && print_routed(p, out) &&
            (!p->budget.plan ||
             mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
 }

@@ -18,7 +18,7 @@ static mti_attn describe(const mti_attention *call)
     assert(k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0);
     mti_attn x = {.call = call, .dtype = q->dtype};
     x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
-    x.a_kv = k->shape[1], x.t = k->shape[2];
+    x.a_kv = k->shape[1], x.t = k->shape[2], x.e = call->v->shape[3];
     /* Causal blocks also compute some masked scores; narrow blocks compute fewer. */
     x.block_q = min64(x.s, !call->causal || x.s > 512 ? 64 : x.s > 64 ? 32 : 16);
     x.block_k = min64(x.t, max64(16, min64(128, 8192 / max64(1, x.d))));

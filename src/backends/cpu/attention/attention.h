@@ -13,8 +13,8 @@ typedef struct mti_attn {
     const mti_attention *call;
     const mti_view *d_o, *dq, *dk, *dv; /* backward only */
     mt_dtype dtype;
-    int64_t b, a, a_kv, s, t, d;
-    int64_t block_q, block_k; /* functions of the shapes alone */
+    int64_t b, a, a_kv, s, t, d, e; /* e: the width of v */
+    int64_t block_q, block_k;       /* functions of the shapes alone */
     int64_t q_blocks;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint64_t seed, offset;
@@ -36,6 +36,17 @@ static inline int64_t mti_attn_visible(const mti_attn *x, int64_t i)
 {
     int64_t n = x->call->causal ? i + (x->t - x->s) + 1 : x->t;
     return n < 0 ? 0 : n > x->t ? x->t : n;
+}
+
+/* It sees none before this one, nor one before the block of keys that begins there. */
+static inline int64_t mti_attn_first(const mti_attn *x, int64_t i)
+{
+    int64_t n = x->call->window ? i + (x->t - x->s) + 1 - x->call->window : 0;
+    return n < 0 ? 0 : n;
+}
+static inline int64_t mti_attn_first_block(const mti_attn *x, int64_t i)
+{
+    return mti_attn_first(x, i) / x->block_k * x->block_k;
 }
 
 /* Bytes of scratch per worker. */

@@ -26,8 +26,9 @@ mti_attn_args describe(const mti_attention *call)
     x.q = rows_of(q), x.k = rows_of(k), x.v = rows_of(call->v), x.o = rows_of(call->o);
     x.lse = call->lse == NULL ? NULL : call->lse->data;
     x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
-    x.a_kv = k->shape[1], x.t = k->shape[2];
+    x.a_kv = k->shape[1], x.t = k->shape[2], x.e = call->v->shape[3];
     x.scale = call->scale, x.causal = call->causal, x.keep_scale = 1;
+    x.window = call->window;
     if (call->p > 0) {
         x.threshold = mti_drop_threshold(call->p);
         x.keep_scale = call->p < 1 ? 1 / (1 - call->p) : 0;
@@ -58,7 +59,7 @@ bool rows_are_aligned(const mti_attn_rows &v)
 bool fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward)
 {
     if (dtype != MT_BF16 && dtype != MT_F16) return false;
-    if (x.d > 128 || x.d % 8 != 0 || x.d == 0 || !(x.scale > 0)) return false;
+    if (x.d > 128 || x.d % 8 != 0 || x.d == 0 || x.e != x.d || !(x.scale > 0)) return false;
     bool aligned = rows_are_aligned(x.q) && rows_are_aligned(x.k) && rows_are_aligned(x.v) &&
                    rows_are_aligned(x.o);
     return aligned && (!backward || (rows_are_aligned(x.d_o) && rows_are_aligned(x.dq) &&
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(DELTA_BLOCK) attention_delta(const mti_attn_ar
     int64_t head = live ? query / x.s : 0, i = query % x.s, b = head / x.a, h = head % x.a;
     const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
     mti_wide<T> sum = 0;
-    for (int64_t c = rank * V; live && c < x.d; c += V * team_size) {
+    for (int64_t c = rank * V; live && c < x.e; c += V * team_size) {
         mti_vec<T, V> u = mti_load<V>(o + c), v = mti_load<V>(d_o + c);
         MTI_UNROLL
         for (int j = 0; j < V; j++) sum += mti_widen(u.v[j]) * mti_widen(v.v[j]);
@@ -102,8 +103,8 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
     return mti_for_float(dtype, [&](auto type) {
         typedef decltype(type) T;
         constexpr int V = mti_width_of<T>();
-        bool vectors = x.d % V == 0 && rows_are_aligned(x.o) && rows_are_aligned(x.d_o);
-        int64_t pieces = vectors ? x.d / V : x.d;
+        bool vectors = x.e % V == 0 && rows_are_aligned(x.o) && rows_are_aligned(x.d_o);
+        int64_t pieces = vectors ? x.e / V : x.e;
         int team_size = 1;
         while (team_size < 32 && team_size < pieces) team_size *= 2;
         auto delta = vectors ? attention_delta<T, V> : attention_delta<T, 1>;

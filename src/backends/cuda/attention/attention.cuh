@@ -23,9 +23,10 @@ struct mti_attn_args {
     void *delta;                               /* [b,a,s], the dtype of lse: rowsum(do * o) */
     float *dq_sums;                            /* attention_backward.cu */
     unsigned *turns;
-    int64_t b, a, a_kv, s, t, d;
+    int64_t b, a, a_kv, s, t, d, e; /* e: the width of v */
     double scale;
     bool causal;
+    int64_t window; /* 0: all */
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint32_t threshold;
     double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
@@ -70,6 +71,20 @@ __device__ __forceinline__ int64_t mti_attn_seen(const mti_attn_args &x, int64_t
 {
     int64_t n = x.causal ? i + (x.t - x.s) + 1 : x.t;
     return n < 0 ? 0 : n > x.t ? x.t : n;
+}
+
+/* It sees none before this one. */
+__device__ __forceinline__ int64_t mti_attn_first(const mti_attn_args &x, int64_t i)
+{
+    int64_t n = x.window ? i + (x.t - x.s) + 1 - x.window : 0;
+    return n < 0 ? 0 : n;
+}
+
+/* Queries from here on see no key before `end`. */
+__device__ __forceinline__ int64_t mti_attn_past(const mti_attn_args &x, int64_t end)
+{
+    int64_t n = x.window ? end + x.window - 1 - (x.t - x.s) : x.s;
+    return n < 0 ? 0 : n > x.s ? x.s : n;
 }
 
 /* ---- the two paths; backward expects delta to be computed ---- */

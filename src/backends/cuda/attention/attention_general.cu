@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     MTI_DYNAMIC_SHARED(unsigned char, shared);
     room<R, W> &m = *reinterpret_cast<room<R, W> *>(shared);
     int thread = static_cast<int>(threadIdx.x), y = thread / SIDE, col = thread % SIDE;
-    piece p = piece_of(x.s, x.d, W, true);
+    piece p = piece_of(x.s, x.e, W, true);
     int64_t b = p.head / x.a, h = p.head % x.a, h_kv = h / (x.a / x.a_kv);
     int64_t last = p.first + TILE < x.s ? p.first + TILE - 1 : x.s - 1;
     int64_t n = mti_attn_seen(x, last);
@@ -172,18 +172,19 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     mti_attn_drop drop = mti_attn_read_drop(x);
     R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS] = {}, scale = R(x.scale);
     for (int r = 0; r < ROWS; r++) max[r] = -R(INFINITY);
-    for (int64_t j = 0; j < n; j += TILE) {
+    for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i),
-                    first = (p.head * x.s + i) * x.t;
+                    hidden = mti_attn_first(x, i), first = (p.head * x.s + i) * x.t;
             R new_max = max[r], total = 0;
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
+                int64_t key = j + col + c * SIDE;
                 score[r][c] =
-                    j + col + c * SIDE < seen ? score_of(score[r][c], scale) : -R(INFINITY);
+                    key >= hidden && key < seen ? score_of(score[r][c], scale) : -R(INFINITY);
                 new_max = score[r][c] > new_max ? score[r][c] : new_max;
             }
             new_max = row_max(new_max);
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
 #pragma unroll
             for (int c = 0; c < W / SIDE; c++) out[r][c] *= shrink;
         }
-        weigh(m, m.weight[0], span_of<T>(x.v, b, h_kv, j, n), p.from, x.d, out);
+        weigh(m, m.weight[0], span_of<T>(x.v, b, h_kv, j, n), p.from, x.e, out);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
                 sum[r] == 0 ? -R(INFINITY) : max[r] + log_of(sum[r]);
     }
     put<T, R, W>(out, R(1), mti_attn_row<T>(x.o, b, h, p.first), x.o.row, x.s - p.first, p.from,
-                 x.d);
+                 x.e);
 }
 
 /* ---- backward ---- */
@@ -225,7 +226,7 @@ template <typename R>
 __device__ __forceinline__ void weights_of_pair(const mti_attn_args &x, const mti_attn_drop &drop,
                                                 int64_t head, int64_t i, int64_t j, R *p, R *ds)
 {
-    if (i >= x.s || j >= mti_attn_seen(x, i)) {
+    if (i >= x.s || j >= mti_attn_seen(x, i) || j < mti_attn_first(x, i)) {
         *p = *ds = 0;
         return;
     }
@@ -243,19 +244,20 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
     MTI_DYNAMIC_SHARED(unsigned char, shared);
     room<R, W> &m = *reinterpret_cast<room<R, W> *>(shared);
     int thread = static_cast<int>(threadIdx.x), y = thread / SIDE, col = thread % SIDE;
-    piece p = piece_of(x.t, x.d, W, false);
+    piece p = piece_of(x.t, x.d > x.e ? x.d : x.e, W, false);
     int64_t group = x.a / x.a_kv, b = p.head / x.a_kv, h_kv = p.head % x.a_kv;
     int64_t first = x.causal ? p.first - (x.t - x.s) : 0; /* the first query that sees a key */
     first = first < 0 ? 0 : first / TILE * TILE;
+    int64_t past = mti_attn_past(x, p.first + TILE);
     span<T> k = span_of<T>(x.k, b, h_kv, p.first, x.t), v = span_of<T>(x.v, b, h_kv, p.first, x.t);
     mti_attn_drop drop = mti_attn_read_drop(x);
     R dk[ROWS][W / SIDE] = {}, dv[ROWS][W / SIDE] = {};
     for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
-        for (int64_t i = first; i < x.s; i += TILE) {
+        for (int64_t i = first; i < past; i += TILE) {
             span<T> q = span_of<T>(x.q, b, h, i, x.s), d_o = span_of<T>(x.d_o, b, h, i, x.s);
             R weight[ROWS][ROWS], ds[ROWS][ROWS];
             dot(m, k, q, x.d, weight);
-            dot(m, v, d_o, x.d, ds);
+            dot(m, v, d_o, x.e, ds);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -265,13 +267,13 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
                                     p.first + y * ROWS + r, &weight[r][c], &ds[r][c]);
                     m.weight[0][at] = weight[r][c], m.weight[1][at] = ds[r][c];
                 }
-            weigh(m, m.weight[0], d_o, p.from, x.d, dv);
+            weigh(m, m.weight[0], d_o, p.from, x.e, dv);
             weigh(m, m.weight[1], q, p.from, x.d, dk);
         }
     put<T, R, W>(dk, R(x.scale), mti_attn_row<T>(x.dk, b, h_kv, p.first), x.dk.row, x.t - p.first,
                  p.from, x.d);
     put<T, R, W>(dv, R(1), mti_attn_row<T>(x.dv, b, h_kv, p.first), x.dv.row, x.t - p.first, p.from,
-                 x.d);
+                 x.e);
 }
 
 template <typename T, int W>
@@ -288,11 +290,11 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
     span<T> q = span_of<T>(x.q, b, h, p.first, x.s), d_o = span_of<T>(x.d_o, b, h, p.first, x.s);
     mti_attn_drop drop = mti_attn_read_drop(x);
     R dq[ROWS][W / SIDE] = {};
-    for (int64_t j = 0; j < n; j += TILE) {
+    for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         span<T> k = span_of<T>(x.k, b, h_kv, j, n), v = span_of<T>(x.v, b, h_kv, j, n);
         R weight[ROWS][ROWS], ds[ROWS][ROWS];
         dot(m, q, k, x.d, weight);
-        dot(m, d_o, v, x.d, ds);
+        dot(m, d_o, v, x.e, ds);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -309,11 +311,11 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
 
 /* ---- launching ---- */
 
-/* Launches KERNEL for n rows of each of `heads` heads. */
+/* Launches KERNEL for n rows of each of `heads` heads, d wide. */
 template <typename T, int W, void (*KERNEL)(const mti_attn_args)>
-bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
+bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads, int64_t d)
 {
-    int64_t parts = x.d > W ? (x.d + W - 1) / W : 1, blocks = (n + TILE - 1) / TILE * heads * parts;
+    int64_t parts = d > W ? (d + W - 1) / W : 1, blocks = (n + TILE - 1) / TILE * heads * parts;
     size_t shared = sizeof(room<mti_wide<T>, W>);
     return blocks == 0 || (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
                            MTI_LAUNCH(ctx, KERNEL, mti_blocks(blocks), THREADS, shared, x));
@@ -321,13 +323,14 @@ bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
 
 template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return launch<T, W, attention_forward_general<T, W>>(ctx, x, x.s, x.b * x.a);
+    return launch<T, W, attention_forward_general<T, W>>(ctx, x, x.s, x.b * x.a, x.e);
 }
 
 template <typename T, int W> bool backward(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return launch<T, W, attention_dk_dv_general<T, W>>(ctx, x, x.t, x.b * x.a_kv) &&
-           launch<T, W, attention_dq_general<T, W>>(ctx, x, x.s, x.b * x.a);
+    return launch<T, W, attention_dk_dv_general<T, W>>(ctx, x, x.t, x.b * x.a_kv,
+                                                       x.d > x.e ? x.d : x.e) &&
+           launch<T, W, attention_dq_general<T, W>>(ctx, x, x.s, x.b * x.a, x.d);
 }
 
 } // namespace

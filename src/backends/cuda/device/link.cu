@@ -71,6 +71,18 @@ static bool spread(mti_link *l, mt_dtype dtype, void *x, size_t n, int64_t rank)
                        "ncclBroadcast");
 }
 
+static bool trade(mti_link *l, const void *out, size_t n_out, void *in, size_t n_in, int64_t rank)
+{
+    return (!n_out ||
+            mti_nccl_ok(l,
+                        l->ctx->nccl->call.send(out, n_out, NCCL_U8, (int)rank, l->comm, l->stream),
+                        "ncclSend")) &&
+           (!n_in ||
+            mti_nccl_ok(l,
+                        l->ctx->nccl->call.recv(in, n_in, NCCL_U8, (int)rank, l->comm, l->stream),
+                        "ncclRecv"));
+}
+
 static bool begin(mti_link *l)
 {
     if (!mti_nccl_ready(l, "a collective") ||
@@ -120,5 +132,5 @@ static bool receive(mti_link *l, void *where, size_t n_bytes, int64_t from)
 }
 
 const mti_link_kind mti_cuda_links = {
-    mti_nccl_find, mti_nccl_open, mti_nccl_close, gather,  scatter_sum, sum, sum_on, spread,
-    begin,         end,           send,           receive, settle};
+    mti_nccl_find, mti_nccl_open, mti_nccl_close, gather, scatter_sum, sum,     sum_on,
+    spread,        trade,         begin,          end,    send,        receive, settle};

@@ -1,0 +1,27 @@
+"""Joins the page's files into one: embed.py OUT.html MODULE.wasm PAGE.html PAGE.css PAGE.js WORKER.js REPORT.css REPORT.js...
+
+PAGE.html has four marks: {{style}}, {{script}}, {{worker}} and {{module}}, the module compressed and as text."""
+import base64
+import gzip
+import sys
+from pathlib import Path
+
+out, module, page, style, script, worker, report_style, *report = sys.argv[1:]
+
+
+def read(*paths):
+    return "\n".join(Path(path).read_text(encoding="utf-8") for path in paths)
+
+
+parts = {
+    "style": read(report_style, style),
+    "script": '"use strict";\n(() => {\n' + read(*report, script) + "})();\n",
+    "worker": '"use strict";\n' + read(worker),
+    "module": base64.b64encode(gzip.compress(Path(module).read_bytes(), mtime=0)).decode(),
+}
+text = read(page)
+for name, part in parts.items():
+    assert "</script" not in part and "<!--" not in part, f"{name} would end its own element"
+    assert text.count("{{" + name + "}}") == 1, f"{page}: {name} has to stand in it once"
+    text = text.replace("{{" + name + "}}", part)
+Path(out).write_text(text, encoding="utf-8")

@@ -1,0 +1,410 @@
+/* page.js: the set-up that is chosen, as the program's words; what the program answers. No figure is computed here:
+ * each is one of a report, and two of them are compared to say whether a card has room. */
+
+const element = id => document.getElementById(id);
+const page = element("page"), actions = element("actions");
+
+/* ---- the program ---- */
+
+class Program {
+  constructor(module) {
+    this.url = URL.createObjectURL(new Blob([element("worker").textContent], {type: "text/javascript"}));
+    this.waiting = new Map(), this.id = 0, this.module = module;
+    this.start();
+  }
+
+  start() {
+    this.worker = new Worker(this.url);
+    this.worker.postMessage({module: this.module});
+    this.worker.onmessage = ({data}) => {
+      this.waiting.get(data.id)(data);
+      this.waiting.delete(data.id);
+    };
+  }
+
+  run(words) {
+    return new Promise(resolve => {
+      this.waiting.set(++this.id, resolve);
+      this.worker.postMessage({id: this.id, words: ["memtape", ...words], files: state.files});
+    });
+  }
+
+  /* Drops what runs; its promises are never kept. */
+  stop() {
+    this.worker.terminate();
+    this.waiting.clear();
+    this.start();
+  }
+}
+
+async function unpack() {
+  const packed = Uint8Array.from(atob(element("module").textContent), c => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return WebAssembly.compile(await new Response(stream).arrayBuffer());
+}
+
+/* ---- what the program says of itself ---- */
+
+/* Help's rows: [{group, name, argument, text, choices}]. */
+function optionsOf(help) {
+  const rows = [];
+  let group = "";
+  for (const line of help.split("\n")) {
+    const heading = /^ (\S.*):$/.exec(line), row = /^ {2}(?:-\w, | {4})--([\w-]+)(?:=(\w+))? +(\S.*)$/.exec(line);
+    if (heading) group = heading[1];
+    else if (row) rows.push({group, name: row[1], argument: row[2], text: row[3]});
+    else if (/^ {20}/.test(line) && rows.length) rows.at(-1).text += " " + line.trim();
+  }
+  return rows.map(row => ({...row, ...withChoices(row.text)}));
+}
+
+/* "how: none, full (each block), every=K blocks (default none)" as {text: "how", choices: [["none", "none"],
+ * ["full", "full (each block)"]]}; what has no such list has no choices. */
+function withChoices(text) {
+  const list = /^(.*): ([^:]*) \(default [^:]*\)$/.exec(text);
+  const words = list ? list[2].split(/, (?![^(]*\))/).filter(word => !/^[\w-]+=/.test(word)) : [];
+  const plain = words.length > 1 && words.every(word => /^[\w.+-]+( \(.*\))?$/.test(word));
+  return plain ? {text: list[1], choices: words.map(word => [word.split(" ")[0], word])} : {text, choices: []};
+}
+
+/* The names that a refusal lists. */
+const namesIn = refusal => (/choose ([^\n]*?)(?:, or the path.*)?$/m.exec(refusal) || ["", ""])[1].split(", ");
+
+/* ---- the set-up ---- */
+
+const FIRST = ["recipe", "optimizer", "master-weights", "checkpoint", "offload", "dtype", "amp", "lora-rank", "qlora", "tp", "pp",
+  "dp", "zero"];
+const GROUPS = ["Model (a preset brings its own)", "Choice of ops", "Memory", "One rank of several", "Device"];
+const HIDDEN = ["batch", "seq", "device", "gpu", "seed", "threads", "scratch"];
+const CONFIG = "config.json";
+const DEFAULTS = {model: "llama-3.1-8b", gpus: "8", gpu: "h100"};
+const state = {values: {}, files: {}, other: ""};
+
+/* A value of "" is not given; that of a flag is "on". */
+function optionWords(values, known) {
+  const given = Object.entries(values).filter(([name, value]) => value !== "" && known(name));
+  return given.flatMap(([name, value]) => value === "on" && !tool.argument[name] ? ["--" + name] : [`--${name}`, value]);
+}
+
+const profileWords = () => ["profile", state.values.model, ...optionWords(state.values, name => name in tool.argument),
+  "--device", "meta"];
+
+/* fit's batch is of all GPUs. */
+function fitWords() {
+  const {model, gpus, gpu, batch, ...rest} = state.values;
+  const all = /^\d+$/.test(batch) && /^\d+$/.test(gpus) ? String(Number(batch) * Number(gpus)) : batch || "";
+  return ["fit", model, "--gpus", gpus, "--gpu", gpu, ...optionWords({batch: all, ...rest}, name => tool.fit.has(name))];
+}
+
+const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
+const commandOf = words => ["memtape", ...words].map(quoted).join(" ");
+
+function readLink() {
+  const link = new URLSearchParams(location.hash.slice(1));
+  for (const name in state.values) if (!(name in DEFAULTS)) delete state.values[name];
+  Object.assign(state.values, DEFAULTS);
+  for (const [name, value] of link) {
+    if (name === "config") state.files[CONFIG] = new TextEncoder().encode(value);
+    else if (name === "beside") state.other = value;
+    else state.values[name] = value;
+  }
+}
+
+function writeLink() {
+  const link = new URLSearchParams(Object.entries(state.values).filter(([, value]) => value !== ""));
+  const config = state.files[CONFIG];
+  if (config && state.values.model === CONFIG) link.set("config", new TextDecoder().decode(config));
+  if (state.other) link.set("beside", state.other);
+  history.replaceState(null, "", "#" + link);
+}
+
+/* ---- the form ---- */
+
+/* control: an input or a select, which may have others beside it. */
+function field(name, label, text, control, ...beside) {
+  fill(control, {id: "in-" + name, name, "aria-describedby": `about-${name} bad-${name}`}, []);
+  const isFlag = control.type === "checkbox";
+  control.addEventListener("input", () => {
+    state.values[name] = isFlag ? control.checked ? "on" : "" : control.value.trim();
+    change();
+  });
+  return h("div", {class: "field"}, isFlag ? h("label", null, control, label) : [h("label", {for: control.id}, label), control],
+    beside, h("p", {id: "about-" + name}, text), h("p", {class: "bad", id: "bad-" + name, role: "alert"}));
+}
+
+function fillForm() {
+  for (const input of document.querySelectorAll("#form [name]")) {
+    if (input.type === "checkbox") input.checked = state.values[input.name] === "on";
+    else input.value = state.values[input.name] || "";
+  }
+}
+
+const textInput = attributes => h("input", {type: "text", autocomplete: "off", spellcheck: "false", autocapitalize: "off",
+  ...attributes});
+const select = choices => h("select", null, choices.map(([value, text]) => h("option", {value}, text)));
+
+function optionField({name, argument, text, choices}) {
+  const many = choices.length && !/joined by/.test(text);
+  return field(name, "--" + name, text, !argument ? h("input", {type: "checkbox"})
+    : many ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
+  choices.length > 0 && !many && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
+}
+
+/* Four stops for each doubling. */
+const stop = i => (4 + i % 4) * 2 ** Math.floor(i / 4);
+function slider(name, label, scale, stops) {
+  const input = h("input", {type: "range", id: "slide-" + name, min: 0, max: stops, "aria-label": label});
+  const value = i => String(i < 0 ? 1 : stop(Number(i)) * scale);
+  input.addEventListener("input", () => {
+    input.setAttribute("aria-valuetext", value(input.value));
+    element("in-" + name).value = state.values[name] = value(input.value);
+    change();
+  });
+  return input;
+}
+
+/* The slider, and the text while nothing is typed, follow what the program took. */
+function followSlider(name, taken, scale) {
+  const input = element("slide-" + name);
+  let i = 0;
+  while (i < Number(input.max) && stop(i) * scale < taken) i++;
+  input.value = i;
+  input.setAttribute("aria-valuetext", thousands(taken));
+  element("in-" + name).placeholder = String(taken);
+}
+
+const row = (options, name) => options.find(option => option.name === name) || {text: ""};
+
+function configInput() {
+  const input = h("input", {type: "file", accept: ".json", id: "config"});
+  input.addEventListener("change", () => input.files[0] && take(input.files[0]));
+  return h("label", {class: "file"}, input, h("span", null, "Choose a config.json"));
+}
+
+async function take(file) {
+  state.files[CONFIG] = new Uint8Array(await file.arrayBuffer());
+  element("in-model").value = state.values.model = CONFIG;
+  change();
+}
+
+function makeForm(options, models, gpus) {
+  const shown = options.filter(({group, name}) => GROUPS.includes(group) && !HIDDEN.includes(name));
+  const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
+  put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
+    field("model", "Model", "A preset, or a Hugging Face config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
+    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, by doubling", 0.25, 40)),
+    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, by doubling", 32, 44)),
+    field("gpus", "GPUs", "How many train the model together; for the search below.", textInput({inputmode: "numeric"})),
+    field("gpu", "Kind of GPU", "Whose memory the answer is held against.", select(gpus.map(name => [name, name]))))));
+  put(element("techniques"), h("fieldset", null, h("legend", null, "Techniques"), h("div", {class: "fields"},
+    FIRST.map(name => optionField(row(shown, name))))), GROUPS.map(group => h("details", null, h("summary", null, group + ": more"), h("div", {class: "fields"},
+    shown.filter(option => option.group === group && !FIRST.includes(option.name)).map(optionField)))));
+  element("form").addEventListener("submit", e => e.preventDefault());
+  document.addEventListener("dragover", e => e.preventDefault());
+  document.addEventListener("drop", e => {
+    e.preventDefault();
+    if (e.dataTransfer.files[0]) take(e.dataTransfer.files[0]);
+  });
+}
+
+/* A refusal stands beside the field that it names first. */
+function showRefusal(text) {
+  for (const p of document.querySelectorAll("#form [id^='bad-']")) {
+    if (p.textContent) replace(p);
+    element(p.id.replace("bad-", "in-")).removeAttribute("aria-invalid");
+  }
+  if (!text) return;
+  const reason = text.trim().replace(/^memtape \w+: /, "");
+  const named = [...reason.matchAll(/--([\w-]+)|^(MODEL)/g)].map(m => m[2] ? "model" : m[1]);
+  const name = named.find(n => element("bad-" + n)) || "model", input = element("in-" + name);
+  replace(element("bad-" + name), reason);
+  input.setAttribute("aria-invalid", "true");
+  const folded = input.closest("details");
+  if (folded) folded.open = true;
+  showVerdict([h("span", {class: "bad"}, reason)], "refused");
+  replace(element("cards"));
+}
+
+/* ---- the answer ---- */
+
+function showVerdict(text, brief) {
+  replace(element("verdict"), text);
+  replace(element("now"), brief);
+}
+
+/* Each card has what `fit` takes for its capacity. */
+function showCards(report) {
+  const needed = report.steady.reserved, has = card => card.capacity >= needed;
+  const mine = tool.cards.find(card => card.name === state.values.gpu) || tool.cards[0];
+  const verdict = (has(mine) ? "fits " : "too much for ") + mine.name;
+  showVerdict(["A training step reserves ", h("strong", null, rounded(needed)), `: ${verdict}, which has `, rounded(mine.capacity)],
+    scaled(needed) + ": " + verdict);
+  replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards"}, tool.cards.map(card =>
+    h("li", {class: has(card) ? "yes" : "no"}, h("b", null, card.name), has(card) ? " fits" : " too small",
+      h("small", null, "has ", rounded(card.capacity))))));
+}
+
+function showAnswer(result) {
+  if (!result.out) return showRefusal(result.err);
+  const report = JSON.parse(result.out), oom = report.out_of_memory;
+  showRefusal("");
+  replace(element("notes"), result.err.trim());
+  followSlider("batch", report.model.batch, 0.25), followSlider("seq", report.model.seq, 32);
+  if (report.steady) showCards(report);
+  else showVerdict([h("span", {class: "bad"}, "Out of memory: "), rounded(oom.requested), " refused"], "out of memory");
+  const hero = head(makeRun(report, null)), old = page.querySelector(".hero");
+  if (old) old.replaceWith(hero);
+  else put(page, hero);
+  page.classList.add("stale");
+}
+
+/* ---- the whole report, once the answer stands ---- */
+
+let shown = null, other = null;
+
+function keep() {
+  other = shown, state.other = commandOf(state.words);
+  writeLink();
+}
+
+function showOther() {
+  if (!other || !shown || other === shown) return;
+  replace(element("beside"), compareSection(other, shown, () => {
+    other = null, state.other = "";
+    writeLink();
+    replace(element("beside"));
+  }));
+}
+
+function showWhole(result) {
+  if (!result.html) return;
+  shown = readRun(result.html, "the report");
+  replace(page);
+  replace(actions);
+  element("keep").hidden = false;
+  profilePage(shown);
+  showOther();
+  page.classList.remove("stale");
+  page.dataset.words = state.words.join(" ");
+}
+
+/* ---- runs ---- */
+
+const tool = {argument: {}, fit: new Set(), cards: [], front: null, behind: null};
+let wanted = null, running = false, pause = 0;
+
+/* The latest words win: what was wanted in between is not run. */
+async function answer() {
+  if (running) return;
+  running = true;
+  while (wanted) {
+    const words = wanted;
+    wanted = null;
+    const result = await tool.front.run([...words, "--json", "-"]);
+    state.words = words;
+    showAnswer(result);
+    page.dataset.answer = words.join(" "), page.dataset.ms = result.ms;
+    clearTimeout(pause);
+    if (result.out) pause = setTimeout(finish, 150, words);
+  }
+  running = false;
+}
+
+async function finish(words) {
+  const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
+  if (words === state.words && !wanted) showWhole(result);
+}
+
+function change() {
+  wanted = profileWords();
+  replace(element("command"), commandOf(wanted));
+  replace(element("fit-command"), commandOf(fitWords()));
+  writeLink();
+  answer();
+}
+
+async function copy() {
+  const text = element("command").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    getSelection().selectAllChildren(element("command"));
+    document.execCommand("copy");
+  }
+  replace(element("copy"), "Copied");
+  setTimeout(() => replace(element("copy"), "Copy"), 2000);
+}
+
+/* ---- does it fit? ---- */
+
+/* A row of the search becomes the set-up. */
+function choose(setup) {
+  const many = n => n > 1 ? String(n) : "";
+  Object.assign(state.values, {tp: many(setup.tp), sp: setup.sp ? "on" : "", pp: many(setup.pp), interleave: many(setup.interleave),
+    cp: many(setup.cp), dp: many(setup.dp), zero: setup.zero ? String(setup.zero) : "", batch: String(setup.microbatch),
+    microbatches: setup.pp > 1 ? String(setup.microbatches) : "", checkpoint: setup.checkpoint, offload: setup.offload});
+  fillForm();
+  change();
+  element("answer").scrollIntoView();
+}
+
+function fitTable(fit) {
+  const many = n => n > 1 ? String(n) : "";
+  const columns = [["", ""], ["tp", "n"], ["pp", "n"], ["cp", "n"], ["dp", "n"], ["ZeRO", "n"], ["batches", "n"], ["checkpoint", ""],
+    ["offload", ""], ["reserved", "n"], ["", ""]];
+  const rows = fit.setups.slice(0, 12).map((s, i) => [
+    h("button", {type: "button", class: "link", onclick: () => choose(s), "aria-label": "Show set-up " + (i + 1)}, "show"),
+    many(s.tp) + (s.sp ? "+sp" : ""), many(s.pp), many(s.cp), many(s.dp), String(s.zero), s.microbatches + TIMES + s.microbatch,
+    s.checkpoint, s.offload, exact(s.reserved), s.fits ? "fits" : h("span", {class: "bad"}, "does not fit")]);
+  return table("Set-ups that fit", columns, rows);
+}
+
+async function search() {
+  const words = fitWords(), button = element("fit-button");
+  button.disabled = true;
+  replace(element("fit-result"), h("p", null, "Measuring"));
+  tool.behind.stop();
+  const result = await tool.behind.run([...words, "--json", "-"]);
+  const text = await tool.behind.run(words);
+  button.disabled = false;
+  const fit = result.out ? JSON.parse(result.out) : null;
+  replace(element("fit-result"), fit ? [fitTable(fit), h("details", null, h("summary", null, "As the program prints it"),
+    scroller("What memtape fit prints", h("pre", null, text.out)))] : h("p", {class: "bad", role: "alert"}, result.err));
+  element("fit-result").dataset.words = words.join(" ");
+}
+
+/* ---- start ---- */
+
+async function cardOf(name) {
+  const {out} = await tool.behind.run(["fit", "tiny", "--gpus", "1", "--gpu", name, "--dtype", "f16", "--json", "-"]);
+  return {name, capacity: JSON.parse(out).capacity};
+}
+
+async function begin() {
+  readLink();
+  const module = await unpack();
+  tool.front = new Program(module), tool.behind = new Program(module);
+  window.memtape = words => tool.front.run(words); // for the console, and for tests
+  const [help, models, gpus] = await Promise.all([tool.front.run(["profile", "--help", "all"]), tool.front.run(["profile", "?"]),
+    tool.front.run(["fit", "tiny", "--gpus", "1", "--gpu", "?"])]);
+  const options = optionsOf(help.out), names = namesIn(gpus.err);
+  for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
+  const [fitHelp, ...cards] = await Promise.all([tool.behind.run(["fit", "--help", "all"]), ...names.map(cardOf)]);
+  for (const {name} of optionsOf(fitHelp.out)) tool.fit.add(name);
+  tool.cards = cards;
+  makeForm(options, namesIn(models.err), names);
+  fillForm();
+  put(element("theme-place"), themeButton());
+  element("copy").addEventListener("click", copy);
+  element("keep").addEventListener("click", keep);
+  element("fit-button").addEventListener("click", search);
+  change();
+  addEventListener("hashchange", () => { readLink(), fillForm(), change(); });
+  if (state.other) {
+    const words = state.other.split(" ").slice(1);
+    const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
+    if (result.html) other = readRun(result.html, "the other set-up"), showOther();
+  }
+}
+
+begin();

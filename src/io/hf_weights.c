@@ -1,0 +1,197 @@
+/* hf_weights.c: weights under the names of Hugging Face's checkpoints. What lies together here and
+ * apart there (experts) is read and written through views of the parameter. */
+#include <dirent.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include "files/files.h"
+#include "io/checkpoint.h"
+#include "io/safetensors.h"
+#include "memtape/ops.h"
+
+typedef struct hf_name {
+    unsigned families;
+    const char *ours, *theirs;
+} hf_name;
+
+static const hf_name names[] = {
+#define FAMILY(...)
+#define NAME(...) {__VA_ARGS__},
+#include "io/hf_families.def"
+#include "io/hf_names.def"
+#undef FAMILY
+};
+enum { N_NAMES = sizeof names / sizeof *names };
+
+/* A checkpoint that is read, or, without files, one of these families that is written. */
+typedef struct hub {
+    const char *path;
+    unsigned family;
+    MTI_VEC(mt_safetensors *) files;
+    MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters */
+} hub;
+
+/* ---- a parameter as tensors of a file ---- */
+
+#define LONGEST 512
+
+/* The i-th of theirs; rest: our name behind that of the row. */
+static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
+                       int64_t i)
+{
+    const char *second = strchr(theirs, ' '), *from = second && i % 2 ? second + 1 : theirs;
+    size_t n = 0;
+    for (; *from && *from != ' ' && n < LONGEST - 32; from++)
+        if (*from == '#' || *from == '@')
+            n += (size_t)snprintf(name + n, 24, "%lld",
+                                  *from == '#' ? layer : (long long)(second ? i / 2 : i));
+        else
+            name[n++] = *from;
+    snprintf(name + n, LONGEST - n, "%s", rest);
+}
+
+static bool is_there(const hub *h, const hf_name *as, const char *name)
+{
+    bool found = (as->families & h->family) != 0;
+    for (size_t i = 0; !found && i < h->files.n; i++)
+        found = mt_safetensors_find(h->files.at[i], name, NULL);
+    return found;
+}
+
+/* The i-th of n equal shards. */
+static mt_tensor *shard_of(mt_tensor *t, int64_t i, int64_t n)
+{
+    if (n == 1) return mt_retain(t);
+    const int64_t columns = mt_shape(t)[mt_rank(t) - 1], rows = mt_numel(t) / columns / n;
+    mt_tensor *view = mt_reshape(t, MT_SHAPE(n * rows, columns));
+    mt_set(&view, mt_slice(view, 0, i * rows, rows));
+    return view;
+}
+
+/* Adds ours under the first name that is there. */
+static bool add_param(hub *h, const mt_named_tensor *ours)
+{
+    char name[LONGEST] = "", first[LONGEST] = "";
+    long long layer = 0;
+    int behind = 0;
+    if (sscanf(ours->name, "h.%lld.%n", &layer, &behind) < 1) behind = 0;
+    const char *path = ours->name + behind;
+    for (const hf_name *as = names; as < names + N_NAMES; as++) {
+        const size_t length = strlen(as->ours);
+        if (strncmp(path, as->ours, length) || (path[length] && path[length] != '.')) continue;
+        write_name(name, as->theirs, path + length, layer, 0);
+        if (!*first) strcpy(first, name);
+        if (!is_there(h, as, name)) continue;
+        const int64_t n = (strchr(as->theirs, ' ') ? 2 : 1) *
+                          (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
+        bool ok = true;
+        for (int64_t i = 0; ok && i < n; i++) {
+            write_name(name, as->theirs, path + length, layer, i);
+            mt_named_tensor t = {mti_strdup(name), shard_of(ours->tensor, i, n)};
+            ok = t.name && t.tensor && MTI_PUSH(&h->tensors, t);
+            if (!ok) mti_free((char *)t.name), mt_release(t.tensor);
+        }
+        return ok;
+    }
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s\" (%s)",
+                         h->path, *first ? first : "?", ours->name);
+}
+
+static bool add_all(hub *h, mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
+    mt_set_grad_mode(grad);
+    return ok;
+}
+
+static mt_status hub_close(hub *h, bool ok)
+{
+    for (size_t i = 0; i < h->tensors.n; i++)
+        mti_free((char *)h->tensors.at[i].name), mt_release(h->tensors.at[i].tensor);
+    for (size_t i = 0; i < h->files.n; i++) mt_safetensors_free(h->files.at[i]);
+    mti_free(h->tensors.at), mti_free(h->files.at);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- reading ---- */
+
+static bool add_file(hub *h, const char *path)
+{
+    mt_safetensors *f = mt_safetensors_open(path);
+    if (f && MTI_PUSH(&h->files, f)) return true;
+    mt_safetensors_free(f);
+    return false;
+}
+
+/* A file, or what is in a folder. */
+static bool add_files(hub *h)
+{
+    char file[4096];
+    if (!mti_is_folder(h->path)) return add_file(h, h->path);
+    DIR *folder = opendir(h->path);
+    bool ok = folder != NULL;
+    for (struct dirent *entry; ok && (entry = readdir(folder));)
+        if (!strcmp(entry->d_name, "model.safetensors") ||
+            !fnmatch("model-*-of-*.safetensors", entry->d_name, 0))
+            ok = snprintf(file, sizeof file, "%s/%s", h->path, entry->d_name) < (int)sizeof file &&
+                 add_file(h, file);
+    if (folder) closedir(folder);
+    return ok && (h->files.n || mti_fail_bool(MT_ERR_IO, "%s: has no model.safetensors", h->path));
+}
+
+/* Moves the tensors that f has before the others; *n: how many. */
+static mt_named_tensor *those_of(hub *h, const mt_safetensors *f, size_t *n)
+{
+    mt_named_tensor *at = h->tensors.at;
+    *n = 0;
+    for (size_t i = 0; i < h->tensors.n; i++) {
+        mt_named_tensor t = at[i];
+        if (!mt_safetensors_find(f, t.name, NULL)) continue;
+        at[i] = at[*n];
+        at[(*n)++] = t;
+    }
+    return at;
+}
+
+mt_status mt_hf_load(const char *path, mt_module *m)
+{
+    hub h = {.path = path};
+    size_t n;
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, "hf_load: the path is NULL");
+    bool ok = add_files(&h) && add_all(&h, m);
+    for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
+        mt_safetensors *f = h.files.at[i % h.files.n];
+        const mt_named_tensor *list = those_of(&h, f, &n);
+        if (i < h.files.n)
+            ok = mti_weights_fit(f, list, n);
+        else if (n && mt_device_has_data(mt_device_of(list->tensor)))
+            ok = mti_weights_load(f, list, n);
+    }
+    return hub_close(&h, ok);
+}
+
+/* ---- writing ---- */
+
+mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type)
+{
+    static const struct {
+        const char *type;
+        unsigned bit;
+    } families[] = {
+#define FAMILY(type, class, bit, ...) {type, bit},
+#include "io/hf_families.def"
+    };
+    const mt_key_value format = {"format", "pt"};
+    hub h = {.path = path ? path : "hf_save"};
+    for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
+        if (!strcmp(model_type, families[i].type)) h.family = families[i].bit;
+    if (!h.family)
+        return mti_fail(MT_ERR_ARGUMENT, "hf_save: the model_type \"%.60s\" is unknown",
+                        model_type ? model_type : "NULL");
+    bool ok =
+        add_all(&h, m) && mt_safetensors_save(path, h.tensors.n, h.tensors.at, 1, &format) == MT_OK;
+    return hub_close(&h, ok);
+}

@@ -1,0 +1,139 @@
+/* latent.c: attention whose keys and values are products of a latent (DeepSeek-AI 2024,
+ * "DeepSeek-V2", 2.1): [b,s,d] -> [b,s,d].
+ *
+ *   latent [b,s,r], key part [b,s,p] = kv_a(x); latent = norm(latent)
+ *   q = q(x), or q_b(norm(q_a(x))); of each head the last p elements are turned
+ *   keys and values = kv_b(latent): of a head h - p elements of its key, then its value, v wide;
+ * the last p elements of a key are the key part, turned, the same for all heads
+ *
+ * The tape keeps what the products want, and what any attention does: q and k, put together, and v
+ * within the output of kv_b. A KV cache holds the latent and the turned key part, r + p elements a
+ * position; keys and values of all positions are made again at each step, as Transformers does. */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+/* cat(a, b) over the last dimension */
+static mt_tensor *join(mt_tensor *a, mt_tensor *b)
+{
+    return a && b ? mt_cat(2, (mt_tensor *[]){a, b}, mt_rank(a) - 1) : NULL;
+}
+
+/* *x [b,n,s,h], whose last elements are turned */
+static bool turn_end(const mti_heads *l, mti_rope_tables *tables, mt_tensor **x)
+{
+    mt_tensor *part[2] = {NULL, NULL};
+    bool ok =
+        mt_split(*x, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->rope_dim}, part) == MT_OK &&
+        mti_turn_heads(l, tables, &part[1]);
+    mt_set(x, ok ? join(part[0], part[1]) : NULL);
+    mt_release(part[0]), mt_release(part[1]);
+    return *x != NULL;
+}
+
+/* in: q [b,s,a h], keys and values [b,t,a (h - p + v)], key part [b,1,t,p], turned; all borrowed */
+static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
+{
+    const mti_heads *l = mt_module_user(self);
+    mti_rope_tables own = {0};
+    mt_tensor *part[3] = {mti_split_heads(in[0], l->n), NULL, NULL};
+    mt_tensor *kv = mti_split_heads(in[1], l->n);
+    bool ok = part[0] && kv && turn_end(l, l->tables ? l->tables : &own, &part[0]);
+    ok = ok && mt_split(kv, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->value_dim},
+                        part + 1) == MT_OK;
+    mti_rope_tables_free(&own);
+    mt_release(kv);
+    if (ok) {
+        const int64_t *shape = mt_shape(part[1]);
+        MT_AUTO mt_tensor *all =
+            mt_expand(in[2], MT_SHAPE(shape[0], shape[1], shape[2], l->rope_dim));
+        mt_set(&part[1], join(part[1], all));
+    }
+    if (ok && part[1]) return mti_attend(self, part);
+    for (int i = 0; i < 3; i++) mt_release(part[i]);
+    return NULL;
+}
+
+static mt_tensor *queries(mt_module *self, mt_tensor *x)
+{
+    if (!mt_module_child(self, "q_a")) return mt_forward_child(self, "q", x);
+    mt_tensor *h = mt_forward_child(self, "q_a", x);
+    mt_set(&h, mt_forward_child(self, "q_a_norm", h));
+    mt_set(&h, mt_forward_child(self, "q_b", h));
+    return h;
+}
+
+/* *c [b,s,r], the latent, and *p [b,1,s,p], the key part, turned; with a cache of all positions */
+static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p)
+{
+    const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    mti_rope_tables own = {0};
+    mt_tensor *part[2] = {NULL, NULL}, *h = mt_forward_child(self, "kv_a", x);
+    bool ok = h && mt_split(h, 2, 2, (const int64_t[]){l->kv_rank, l->rope_dim}, part) == MT_OK;
+    mt_release(h);
+    mt_set(&part[0], ok ? mt_forward_child(self, "kv_a_norm", part[0]) : NULL);
+    mt_set(&part[1], part[0] ? mti_split_heads(part[1], 1) : NULL);
+    ok = part[1] && mt_scope_push("heads") == MT_OK;
+    if (ok) {
+        ok = mti_turn_heads(l, l->tables ? l->tables : &own, &part[1]);
+        mt_scope_pop();
+    }
+    mti_rope_tables_free(&own);
+    if (ok && l->cached) {
+        mt_set(&part[0], mti_split_heads(part[0], 1));
+        ok = part[0] && l->append(l->kv, &part[0], &part[1]) &&
+             mt_set(&part[0],
+                    mt_reshape(part[0], MT_SHAPE(mt_shape(part[0])[0], -1, l->kv_rank))) == MT_OK;
+    }
+    *c = part[0], *p = part[1];
+    return ok;
+}
+
+static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
+{
+    if (mt_rank(x) != 3)
+        return mti_fail_null(MT_ERR_ARGUMENT, "attention: x has %d dimensions; need [b,s,d]",
+                             mt_rank(x));
+    mt_tensor *in[3] = {queries(self, x), NULL, NULL}, *h = NULL;
+    bool ok = in[0] && compress(self, x, &in[1], &in[2]);
+    mt_set(&in[1], ok ? mt_forward_child(self, "kv_b", in[1]) : NULL);
+    if (in[1] && mt_scope_push("heads") == MT_OK) {
+        h = mti_run_module(mt_module_child(self, "heads"), attend, 3, in);
+        mt_scope_pop();
+    }
+    for (int i = 0; i < 3; i++) mt_release(in[i]);
+    mt_set(&h, mt_forward_child(self, "proj", h));
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+static bool add_queries(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    const int64_t q = c->heads * c->head_dim;
+    if (!c->q_rank) return mti_add_linear(m, "q", device, c, c->hidden, q, MTI_INIT_STD);
+    return mti_add_linear(m, "q_a", device, c, c->hidden, c->q_rank, MTI_INIT_STD) &&
+           mti_add_norm_of(m, "q_a_norm", device, c, c->q_rank) &&
+           mti_add_linear(m, "q_b", device, c, c->q_rank, q, MTI_INIT_STD);
+}
+
+static mt_module *latent_new(mt_device *device, const mt_model_config *c)
+{
+    const int64_t joint = c->heads * (c->head_dim - c->rope_dim + c->value_dim);
+    mt_module *m = mt_module_new("attention", latent_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m && add_queries(m, device, c) &&
+               mti_add_linear(m, "kv_a", device, c, c->hidden, c->kv_rank + c->rope_dim,
+                              MTI_INIT_STD) &&
+               mti_add_norm_of(m, "kv_a_norm", device, c, c->kv_rank) &&
+               mti_add_linear(m, "kv_b", device, c, c->kv_rank, joint, MTI_INIT_STD) &&
+               mt_module_add_child(m, "heads", mti_heads_new(c)) &&
+               mti_add_linear(m, "proj", device, c, c->heads * c->value_dim, c->hidden,
+                              mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
+}
+
+mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
+    return c.kv_rank ? latent_new(device, &c) : mti_attention_new(device, &c);
+}

@@ -1,0 +1,139 @@
+/* Checkpoints under Hugging Face's names: experts one by one, in a file and in a folder, written
+ * and read; what does not fit, and refused memory, change nothing. tests/parity/hub.py compares
+ * with Transformers. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/base.h"
+#include "memtape/io.h"
+#include "memtape/model.h"
+#include "mtt_fixture.h"
+
+static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
+                                        .hidden = 8,
+                                        .heads = 2,
+                                        .kv_heads = 1,
+                                        .ffn = 6,
+                                        .layers = 2,
+                                        .vocab = 11,
+                                        .context = 4,
+                                        .experts = 3,
+                                        .experts_per_token = 2};
+
+static mt_module *make(uint64_t seed)
+{
+    mt_seed(device, seed);
+    return mt_model_new(device, &mixture);
+}
+
+static bool same(mt_module *a, mt_module *b)
+{
+    const mt_named_tensor *x, *y;
+    size_t n, m;
+    mtt_ok(mt_module_params(a, &x, &n));
+    mtt_ok(mt_module_params(b, &y, &m));
+    assert_int_equal(n, m);
+    bool all = true;
+    for (size_t i = 0; i < n; i++) all = all && mtt_same_bits(x[i].tensor, y[i].tensor);
+    return all;
+}
+
+static void experts_are_written_one_by_one_and_read_back(void **state)
+{
+    (void)state;
+    char path[MTT_PATH], file[MTT_PATH + 32];
+    mtt_temporary_file(path);
+    mt_module *m = make(1), *other = make(2);
+    mtt_ok(mt_hf_save(path, m, "mixtral"));
+    mt_safetensors *f = mt_safetensors_open(path);
+    mt_safetensors_entry e;
+    assert_int_equal(mt_safetensors_count(f), 3 + 2 * (2 + 4 + 1 + 3 * 3));
+    assert_true(mt_safetensors_find(f, "model.layers.1.block_sparse_moe.experts.2.w3.weight", &e));
+    assert_true(e.rank == 2 && e.shape[0] == 6 && e.shape[1] == 8);
+    assert_true(mt_safetensors_find(f, "model.layers.0.block_sparse_moe.gate.weight", NULL));
+    assert_string_equal(mt_safetensors_metadata(f, "format"), "pt");
+    mt_safetensors_free(f);
+    assert_false(same(m, other));
+    mtt_ok(mt_hf_load(path, other));
+    assert_true(same(m, other));
+    unlink(path);
+
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(mt_hf_load(path, other), MT_ERR_IO);
+    mtt_failed(MT_ERR_IO, "has no model.safetensors");
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    mt_module *third = make(3);
+    mtt_ok(mt_hf_save(file, m, "qwen3_moe"));
+    mtt_ok(mt_hf_load(path, third));
+    assert_true(same(m, third));
+    unlink(file), rmdir(path);
+    mt_module_free(m), mt_module_free(other), mt_module_free(third);
+}
+
+static void what_does_not_fit_changes_nothing(void **state)
+{
+    (void)state;
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
+    mt_model_config wide = mixture, few = mixture, gpt = mixture;
+    wide.ffn = 7, few.layers = 1;
+    gpt.kind = MT_MODEL_GPT, gpt.experts = gpt.experts_per_token = gpt.kv_heads = 0;
+    mt_module *m = make(1), *before = make(1),
+              *others[] = {mt_model_new(device, &wide), mt_model_new(device, &few),
+                           mt_model_new(device, &gpt)};
+    static const char *const words[][2] = {{"experts.0.w1.weight", "[6,8]"},
+                                           {"superfluous", "model.layers.1."},
+                                           {"wpe.weight", "missing"}};
+    mtt_ok(mt_hf_save(path, m, "mixtral"));
+    for (int i = 0; i < 3; i++) {
+        mt_module *o = others[i];
+        assert_int_equal(mt_hf_load(path, o), MT_ERR_ARGUMENT);
+        mtt_failed(MT_ERR_ARGUMENT, words[i][0], words[i][1]);
+        mt_module_free(o);
+    }
+    assert_int_equal(mt_hf_save(path, m, "mamba"), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "model_type \"mamba\" is unknown");
+    assert_int_equal(mt_hf_save(path, m, "bert"), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "missing");
+    assert_int_equal(mt_hf_load(NULL, m), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "the path is NULL");
+    assert_true(same(m, before));
+    unlink(path);
+    mt_module_free(m), mt_module_free(before);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
+    mt_module *m = make(1), *to = make(2);
+    size_t before = mtt_allocated(device);
+    for (int saves = 1; saves >= 0; saves--) {
+        bool refused = true;
+        for (uint64_t n = 1; refused; n = mtt_next_refusal(n)) {
+            mti_fail_nth_alloc(n);
+            mt_status status = saves ? mt_hf_save(path, m, "olmoe") : mt_hf_load(path, to);
+            refused = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status != MT_OK) assert_int_equal(status, MT_ERR_MEMORY);
+            mt_clear_error();
+            assert_int_equal(mtt_allocated(device), before);
+        }
+        if (saves) mtt_ok(mt_hf_save(path, m, "olmoe"));
+    }
+    assert_true(same(m, to));
+    unlink(path);
+    mt_module_free(m), mt_module_free(to);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        mtt_test(experts_are_written_one_by_one_and_read_back),
+        mtt_test(what_does_not_fit_changes_nothing),
+        mtt_test(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
+}

@@ -1,0 +1,389 @@
+/* Ranks that divide a layer's experts follow the curve of one process, begin with its weights, and
+ * take what was predicted for each. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "as_ranks.h"
+#include "base/base.h"
+#include "measure/step.h"
+#include "memtape/collectives.h"
+
+#define MAX_NORM 1.0
+#define N(list)  (sizeof(list) / sizeof *(list))
+
+static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
+                                        .hidden = 32,
+                                        .heads = 4,
+                                        .kv_heads = 2,
+                                        .layers = 2,
+                                        .vocab = 61,
+                                        .context = 16,
+                                        .ffn = 24,
+                                        .experts = 8,
+                                        .experts_per_token = 2,
+                                        .norm_topk = true};
+
+/* ---- training ---- */
+
+typedef struct division {
+    mt_parallel split;
+    const char *checkpoint;
+} division;
+
+static const division divisions[] = {
+    {{.data = 2, .expert = 2}, NULL},
+    {{.data = 4, .expert = 2}, NULL},
+    {{.data = 4, .expert = 4, .microbatches = 2}, "full"},
+    {{.data = 2, .expert = 2, .zero = 1}, NULL},
+    {{.data = 4, .expert = 2, .zero = 1, .microbatches = 2}, "ops"},
+    {{.data = 4, .expert = 2, .zero = 2}, "selective"},
+    {{.data = 4, .expert = 2, .zero = 2, .reduce_bucket = 500}, NULL},
+    {{.data = 2, .expert = 2, .zero = 3}, NULL},
+    {{.data = 4, .expert = 2, .zero = 3, .microbatches = 2}, "full"},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}, "full"},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, NULL},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS}, "every=2"},
+    {{.data = 2, .context = 2, .expert = 4}, NULL},
+    {{.data = 2, .context = 2, .expert = 2, .zero = 2}, NULL},
+    {{.data = 2, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL},
+    {{.data = 2, .expert = 2, .buckets = MT_BUCKETS_VIEWS, .bucket_bytes = 5000}, NULL},
+    {{.data = 2, .expert = 2, .reduce = MT_REDUCE_AFTER}, NULL},
+    {{.tensor = 2}, NULL},
+    {{.tensor = 2, .sequence = true}, "full"},
+    {{.tensor = 2, .sequence = true}, NULL},
+    {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .zero = 1}, NULL},
+    {{.tensor = 2, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL}};
+
+/* The simulator takes a few. */
+static bool is_left_out(size_t i)
+{
+    const bool buckets = divisions[i].split.buckets != MT_BUCKETS_NONE;
+    return getenv("MTT_DEVICE") && (buckets || i % (mtt_long() ? 2 : 8) != 1);
+}
+
+static void divided_experts_follow_one_process(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(divisions); i++) {
+        if (is_left_out(i)) continue;
+        mtt_training alone = {
+            .config = &mixture, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        assert_true(alone.losses[mtt_steps() - 1] < alone.losses[0]);
+        t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("experts", &t.parallel, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+static void zero_has_the_bits_of_plain_data_parallelism(void **state)
+{
+    (void)state;
+    for (int64_t expert = 2; !getenv("MTT_DEVICE") && expert <= 4; expert += 2) {
+        mtt_training plain = {
+            .config = &mixture, .parallel = {.data = 4, .expert = expert}, .max_norm = MAX_NORM};
+        mtt_train(&plain);
+        for (int zero = 1; zero <= 3; zero++) {
+            mtt_training t = plain;
+            t.parallel.zero = zero;
+            mtt_train(&t);
+            assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
+        }
+    }
+}
+
+static void adapters_of_divided_experts_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_lora_options ways[] = {{.rank = 3}, {.rank = 3, .on_weights = true}};
+    static const mt_parallel splits[] = {{.data = 2, .expert = 2},
+                                         {.data = 4, .expert = 2, .zero = 2},
+                                         {.tensor = 2},
+                                         {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
+                                         {.tensor = 2, .data = 4, .expert = 2, .zero = 3}};
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(splits); i++)
+        for (size_t k = 0; k < N(ways); k++) {
+            mtt_training alone = {
+                .config = &mixture, .lora = &ways[k], .parallel = splits[i], .max_norm = MAX_NORM};
+            mtt_training t = alone;
+            if (ways[k].on_weights && splits[i].zero == 3) continue; /* refused */
+            mtt_train_alone(&alone);
+            mtt_train(&t);
+            mtt_show("adapters", &splits[i], mtt_difference(&alone, &t), "one process");
+            assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        }
+}
+
+/* ---- weights ---- */
+
+static const double *values_of(const mt_named_tensor *list, size_t n, const char *name,
+                               const mt_tensor **t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(list[i].name, name)) return *t = list[i].tensor, mtt_doubles(list[i].tensor);
+    return NULL;
+}
+
+/* Rank r has experts [2 r, 2 r + 2). */
+static void begin_with_one_process(mt_comm *world, void *user)
+{
+    const mt_parallel *split = user;
+    mt_parallel h = *split;
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    mt_device *device = mt_device_open("cpu");
+    mt_seed(device, 3);
+    mt_module *rank = mt_rank_new(device, &mixture, &h, 0);
+    mt_seed(device, 3);
+    mt_module *whole = mt_model_new(device, &mixture);
+    const mt_named_tensor *own, *all;
+    size_t n, n_all;
+    MTT_NEED(rank && whole && mt_module_params(rank, &own, &n) == MT_OK &&
+             mt_module_params(whole, &all, &n_all) == MT_OK && n == n_all);
+    for (size_t i = 0; i < n; i++) {
+        const mt_tensor *t;
+        const bool divided = strstr(own[i].name, "experts_") != NULL;
+        double *mine = mtt_doubles(own[i].tensor);
+        double *theirs = (double *)values_of(all, n, own[i].name, &t);
+        const int64_t count = mt_numel(own[i].tensor), from = divided ? h.data_rank * count : 0;
+        MTT_NEED(theirs && mt_numel(t) == (divided ? 4 * count : count));
+        for (int64_t e = 0; e < count; e++) MTT_NEED(mine[e] == theirs[from + e]);
+        free(mine), free(theirs);
+    }
+    mt_module_free(rank), mt_module_free(whole);
+    mt_device_release(device);
+    mt_parallel_close(&h);
+}
+
+static void ranks_begin_with_the_experts_of_one_process(void **state)
+{
+    (void)state;
+    mt_parallel split = {.data = 4, .expert = 4};
+    mtt_as_ranks(4, begin_with_one_process, &split);
+}
+
+/* ---- rows ---- */
+
+/* Rank r of 2 has 3 rows of expert 0, none of 1, r of 2, and 1 of 3; a row's values say whose it is
+ * and which. */
+static void send_rows(mt_comm *world, void *user)
+{
+    (void)user;
+    const mt_group g = mt_comm_group(world);
+    const int32_t counts[] = {3, 0, (int32_t)g.rank, 1};
+    const int64_t n = 4 + g.rank;
+    float x[5 * 2];
+    mt_device *device = mtt_device();
+    for (int i = 0; i < 2 * n; i++) x[i] = (float)(100 * g.rank + i / 2);
+    mt_tensor *sent = mt_from_data(device, MT_I32, MT_SHAPE(4), counts, sizeof counts);
+    mt_tensor *rows = mt_from_data(device, MT_F32, MT_SHAPE(n, 2), x, (size_t)n * 2 * sizeof *x);
+    mt_routes routes;
+    MTT_NEED(mt_set_requires_grad(rows, true) == MT_OK);
+    MTT_NEED(mt_routes_make(sent, n, &g, &routes) == MT_OK);
+    MTT_NEED(routes.n_sent == n && routes.n_received == (g.rank ? 3 : 6));
+    mt_tensor *there = mt_all_to_all(rows, &routes, false, &g);
+    MTT_NEED(there);
+    static const float first[] = {0, 1, 2, 100, 101, 102}, second[] = {103, 3, 104};
+    double *y = mtt_doubles(there);
+    for (int i = 0; i < routes.n_received; i++)
+        MTT_NEED(y[2 * i] == (double)(g.rank ? second : first)[i] && y[2 * i + 1] == y[2 * i]);
+    free(y);
+    mt_tensor *back = mt_all_to_all(there, &routes, true, &g);
+    MTT_NEED(mtt_same_bits(back, rows));
+    MTT_NEED(mt_backward_with(back, &(mt_backward_options){.gradient = rows}) == MT_OK);
+    MTT_NEED(mtt_same_bits(mt_grad(rows), rows));
+    /* the counts, half of which go to the other, and its rows, there and back, and again */
+    const uint64_t own = g.rank ? 3 : 1, others = g.rank ? 1 : 3;
+    MTT_NEED(mt_comm_sent(world) == 8 + 16 * (own + others));
+    MTT_NEED(mt_traffic_get(device).experts == mt_comm_sent(world));
+    routes.n_sent++;
+    MTT_NEED(!mt_all_to_all(there, &routes, true, &g));
+    MTT_NEED(strstr(mt_last_error(), "all_to_all") != NULL);
+    mt_clear_error();
+    mt_routes_release(&routes);
+    mt_release(there), mt_release(back), mt_release(sent), mt_release(rows);
+    mt_device_release(device);
+}
+
+static void rows_go_to_their_experts_and_back(void **state)
+{
+    (void)state;
+    mtt_as_ranks(2, send_rows, NULL);
+}
+
+/* ---- memory ---- */
+
+static atomic_llong n_equal;
+static void need_same(const char *what, uint64_t got, uint64_t want)
+{
+    if (got != want)
+        fprintf(stderr, "%s: %llu, predicted %llu\n", what, (unsigned long long)got,
+                (unsigned long long)want);
+    MTT_NEED(got == want);
+    n_equal++;
+}
+#define need_equal(got, want) need_same(#got, got, want)
+
+static void need_same_phases(const mti_phases *a, const mti_phases *b)
+{
+    MTT_NEED(a->n == b->n);
+    for (int i = 0; i < a->n; i++) {
+        need_equal(a->at[i].allocated, b->at[i].allocated);
+        need_equal(a->at[i].peak, b->at[i].peak);
+        need_equal(a->at[i].reserved_peak, b->at[i].reserved_peak);
+        for (int k = 0; k < MT_CATEGORY_COUNT; k++)
+            need_equal(a->at[i].at_peak[k], b->at[i].at_peak[k]);
+    }
+}
+
+static void measure_one_rank(mt_comm *world, void *user)
+{
+    mti_workload w = *(const mti_workload *)user, predicted = w;
+    MTT_NEED(mt_parallel_place(&w.parallel, world) == MT_OK);
+    MTT_NEED(mt_parallel_locate(&predicted.parallel, mt_comm_group(world).rank) == MT_OK);
+    const char *kind = getenv("MTT_DEVICE");
+    w.device = (mti_device_options){.kind = kind ? kind : "cpu", .threads = 1};
+    predicted.device = (mti_device_options){.kind = "meta", .threads = 1};
+    mt_device *device = mti_device_make(&w.device), *meta = mti_device_make(&predicted.device);
+    mti_measurement a, b;
+    MTT_NEED(device && meta && mt_device_count_scratch_of(meta, w.device.kind) == MT_OK);
+    MTT_NEED(mti_measure(&a, device, &w, NULL) && mti_measure(&b, meta, &predicted, NULL));
+    need_equal(mt_ledger_bytes(a.ledger), mt_ledger_bytes(b.ledger));
+    need_equal(a.param_bytes, b.param_bytes);
+    need_equal(a.grad_bytes, b.grad_bytes);
+    need_equal(a.optimizer_bytes, b.optimizer_bytes);
+    need_same_phases(&a.phases, &b.phases);
+    need_same_phases(&a.steady.phases, &b.steady.phases);
+    need_equal(a.steady.traffic.experts, b.steady.traffic.experts);
+    MTT_NEED((a.steady.traffic.experts > 0) == (w.parallel.expert > 1));
+    mti_measurement_free(&a);
+    mti_measurement_free(&b);
+    mt_device_release(device);
+    mt_device_release(meta);
+    mt_parallel_close(&w.parallel);
+}
+
+/* Every token goes through every expert: that is balanced, as meta has it. In f32: the scratch of
+ * 16-bit products depends on how many rows each expert has. */
+static void every_rank_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    int64_t ranks = 0;
+    for (size_t i = 0; i < N(divisions); i++) {
+        if (is_left_out(i)) continue;
+        mti_workload w = {.config = mixture,
+                          .batch = 2,
+                          .seq = 16,
+                          .seed = 3,
+                          .optimizer = MTI_OPT_ADAMW,
+                          .memory = {.checkpoint = divisions[i].checkpoint, .master = true},
+                          .ranked = true,
+                          .parallel = divisions[i].split};
+        w.config.experts = w.config.experts_per_token = 4;
+        w.config.vocab = 64;
+        mtt_ok(mt_model_config_resolve(&w.config, &w.config));
+        mtt_as_ranks(mtt_count_ranks(&w.parallel), measure_one_rank, &w);
+        ranks += mtt_count_ranks(&w.parallel);
+    }
+    print_message("%lld ranks took what was predicted for each: %lld figures are equal\n",
+                  (long long)ranks, (long long)n_equal);
+}
+
+/* ---- refusals ---- */
+
+static void indivisible_experts_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        mt_parallel split;
+        const char *words[2];
+    } bad[] = {{{.data = 3, .expert = 3}, {"expert is 3", "experts, 8"}},
+               {{.data = 2, .expert = 4}, {"expert is 4", "other data, 2"}},
+               {{.data = 4, .zero = 3, .replicas = 2, .expert = 4}, {"expert is 4", "data, 2"}},
+               {{.data = 2, .expert = -1}, {"expert is -1", "need 1"}},
+               {{.tensor = 16}, {"tensor is 16", "heads"}}};
+    for (size_t i = 0; i < N(bad); i++) {
+        assert_int_not_equal(mt_parallel_check(&bad[i].split, &mixture), MT_OK);
+        mtt_failed(MT_ERR_ARGUMENT, bad[i].words[0], bad[i].words[1]);
+    }
+    const mt_parallel pieces = {
+        .data = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2, .expert = 2};
+    assert_int_not_equal(mt_parallel_check(&pieces, &mixture), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "reshard is 2", "expert 2");
+    const mt_parallel two = {.data = 2, .expert = 2};
+    assert_int_not_equal(mt_parallel_check(&two, &mtt_models[MTT_LLAMA]), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "expert is 2", "no experts");
+    mt_model_config c = mixture;
+    c.expert_ranks = 3;
+    assert_int_not_equal(mt_model_config_check(&c), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "experts is 8", "expert_ranks, 3");
+}
+
+static void routes_are_checked(void **state)
+{
+    (void)state;
+    mt_device *meta = mt_device_open("meta"), *cpu = mt_device_open("cpu");
+    mt_tensor *counts = mt_zeros(meta, MT_I32, MT_SHAPE(6)),
+              *x = mt_zeros(meta, MT_F32, MT_SHAPE(8, 3));
+    mt_tensor *here = mt_zeros(cpu, MT_I32, MT_SHAPE(6));
+    mt_routes routes;
+    assert_int_not_equal(mt_routes_make(counts, 8, MT_RANKS(4), &routes), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "routes: counts is i32 of 6", "4 ranks");
+    assert_int_not_equal(mt_routes_make(x, 8, MT_RANKS(2), &routes), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "counts is f32", "i32 [experts]");
+    assert_int_not_equal(mt_routes_make(here, 8, MT_RANKS(2), &routes), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "all_to_all: 2 ranks", "comm");
+    assert_int_not_equal(mt_routes_make(counts, 8, MT_RANKS(2), NULL), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "the result is NULL", "");
+    mtt_ok(mt_routes_make(counts, 8, MT_RANKS(2), &routes));
+    assert_null(mt_all_to_all(x, &routes, false, MT_RANKS(3)));
+    mtt_failed(MT_ERR_ARGUMENT, "received [2,3]", "[3,experts/3]");
+    assert_null(mt_all_to_all(x, NULL, false, MT_RANKS(2)));
+    mtt_failed(MT_ERR_ARGUMENT, "the routes are NULL", "");
+    mt_routes_release(&routes);
+    mt_release(counts), mt_release(x), mt_release(here);
+    mt_device_release(meta), mt_device_release(cpu);
+}
+
+static void every_refused_request_for_memory_is_reported(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .zero = 1},
+        {.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}};
+    for (size_t i = 0; i < N(splits); i++) {
+        bool done = false;
+        for (uint64_t n = 1; !done; n += n < 400 ? 1 : 37) {
+            mt_device *meta = mt_device_open("meta");
+            mt_rank_report r;
+            mt_mem_stats stats;
+            mti_fail_nth_alloc(n);
+            bool ok = mt_rank_measure(meta, &mixture, &splits[i], 1, 16, "full", &r) == MT_OK;
+            done = ok && mti_alloc_count() < n;
+            mti_fail_nth_alloc(0);
+            mt_mem_get_stats(meta, &stats);
+            assert_int_equal(stats.allocated.current, 0);
+            assert_int_equal(mt_last_status(), ok ? MT_OK : MT_ERR_MEMORY);
+            mt_clear_error();
+            mt_device_release(meta);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_go_to_their_experts_and_back),
+        cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
+        cmocka_unit_test(divided_experts_follow_one_process),
+        cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
+        cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
+        cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
+        cmocka_unit_test(indivisible_experts_are_refused_by_name),
+        cmocka_unit_test(routes_are_checked),
+        cmocka_unit_test(every_refused_request_for_memory_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
