@@ -348,12 +348,13 @@ async function copy() {
 
 /* ---- does it fit? ---- */
 
-/* A row of the search becomes the set-up. */
+/* A row of the search becomes the set-up: each key that is an option, unless its value changes nothing. */
 function choose(setup) {
-  const many = n => n > 1 ? String(n) : "";
-  Object.assign(state.values, {tp: many(setup.tp), sp: setup.sp ? "on" : "", pp: many(setup.pp), interleave: many(setup.interleave),
-    cp: many(setup.cp), dp: many(setup.dp), zero: setup.zero ? String(setup.zero) : "", batch: String(setup.microbatch),
-    microbatches: setup.pp > 1 ? String(setup.microbatches) : "", checkpoint: setup.checkpoint, offload: setup.offload});
+  const idle = {stage: 0, zero: 0, microbatches: setup.pp > 1 ? 0 : 1};
+  for (const [name, value] of Object.entries({...setup, batch: setup.microbatch})) {
+    const same = typeof value === "number" && name !== "batch" && value === (name in idle ? idle[name] : 1);
+    if (name in tool.argument) state.values[name] = value === true ? "on" : value === false || same ? "" : String(value);
+  }
   fillForm();
   change();
   element("answer").scrollIntoView();

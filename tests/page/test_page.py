@@ -102,12 +102,18 @@ def set_up_shows_the_programs_figures(browser, values, prints):
 
 
 def search_is_that_of_fit(browser):
-    browser.js("location.hash = 'model=llama-3.2-1b&gpus=2&gpu=l4'")
+    browser.js("location.hash = 'model=llama-3.2-1b&gpus=4&gpu=l4'")
     browser.click("#fit-button")
-    words = "fit llama-3.2-1b --gpus 2 --gpu l4"
+    words = "fit llama-3.2-1b --gpus 4 --gpu l4"
     wait(browser, "return document.getElementById('fit-result').dataset.words === arguments[0]", words, words)
     setups = json.loads(run(*words.split(), "--json", "-").stdout)["setups"]
     equal(browser.js(VALUES, "#fit-result data"), [s["reserved"] for s in setups[:12]], "the table of fit")
+    rows = range(min(12, len(setups)))
+    for i in rows if LONG else rows[::4]:
+        before = browser.js("return document.getElementById('page').dataset.answer")
+        browser.js("document.querySelectorAll('#fit-result tbody button')[arguments[0]].click()", i)
+        wait(browser, "return document.getElementById('page').dataset.answer !== arguments[0]", before, f"row {i} of fit")
+        equal(browser.js(VALUES, "#verdict data")[0], setups[i]["reserved"], f"row {i} of fit, as a profile")
 
 
 # Names of the fields and buttons without one, and texts with too little contrast (WCAG AA), as lists of words.
@@ -187,8 +193,17 @@ def renderers():
     return ticks
 
 
+def in_time(seconds, most, what):
+    """No bound holds on a machine that has much else to do."""
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    busy = load > 2 * cores
+    print(f"{what} {1000 * seconds:.0f} ms" + (f"; not held against {1000 * most:.0f}, with a load of {load:.0f} on {cores} cores"
+                                              if busy else ""))
+    check(busy or seconds < most, f"{what} {seconds} s")
+
+
 def slider_is_quick(browser):
-    """Processor time of the page's process, as the tests share the machine: the best of eight rounds of five changes."""
+    """Processor time of the page's process: the best of eight rounds of five changes."""
     browser.js("location.hash = 'model=gpt3-175b'")
     wait(browser, ENDED, "profile gpt3-175b --device meta", "gpt3-175b")
     taken = []
@@ -206,8 +221,7 @@ def slider_is_quick(browser):
         })()""")
         after = renderers()
         taken.append(max(after[p] - before[p] for p in before if p in after) / os.sysconf("SC_CLK_TCK") / 5)
-    print(f"a change of the slider takes {1000 * min(taken):.0f} ms of processor time")
-    check(min(taken) < 0.1, f"a change of the slider takes {taken} s")
+    in_time(min(taken), 0.1, "a change of the slider takes")
 
 
 def first_answer_is_quick():
@@ -224,8 +238,7 @@ def first_answer_is_quick():
         equal(browser.console(), [], "the console after loading")
         hosts = browser.js("return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('blob:'))")
         equal(hosts, [], "requests")
-    print(f"the first answer comes after {min(taken):.0f} ms, four times throttled")
-    check(not LONG or min(taken) < 1000, f"the first answer comes after {taken} ms")
+    in_time(min(taken) / 1000, 1, "four times throttled, the first answer takes")
 
 
 def main():
