@@ -40,6 +40,7 @@ typedef enum mt_rope_order {
 typedef enum mt_router {
     MT_ROUTER_SOFTMAX,
     MT_ROUTER_SIGMOID, /* chosen by score + bias, weighted by score; DeepSeek V3 */
+    MT_ROUTER_CHOSEN,  /* softmax of the chosen logits, which have biases; gpt-oss */
     MT_ROUTER_COUNT
 } mt_router;
 /* What is built: a whole model, or a part of one. */
@@ -62,9 +63,11 @@ typedef enum mt_norm_kind {
 } mt_norm_kind;
 /* What the MLPs are. */
 typedef enum mt_mlp_kind {
-    MT_MLP_PLAIN,  /* proj(act(fc x)) */
-    MT_MLP_SWIGLU, /* down(silu(gate x) * up x); Shazeer 2020 */
-    MT_MLP_GATED,  /* down(act(gate x) * up x), an op each */
+    MT_MLP_PLAIN,   /* proj(act(fc x)) */
+    MT_MLP_SWIGLU,  /* down(silu(gate x) * up x); Shazeer 2020 */
+    MT_MLP_GATED,   /* down(act(gate x) * up x), an op each */
+    MT_MLP_CLAMPED, /* experts: (up + 1) gate sigmoid(1.702 gate), clamped at 7, with biases;
+                       gpt-oss */
     MT_MLP_KIND_COUNT
 } mt_mlp_kind;
 
@@ -179,6 +182,9 @@ typedef struct mt_model_config {
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
     bool norm_topk;
+    /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+    double balance_loss;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;
@@ -186,8 +192,11 @@ typedef struct mt_model_config {
      * expert_topk_groups alone; 0: they are one group. */
     int64_t expert_groups, expert_topk_groups;
     mt_router router;
-    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
-    double expert_scale;  /* of the experts' weights; 0: 1 */
+    bool wide_router;    /* the router's product is made in f32, and its weights stay so */
+    double expert_scale; /* of the experts' weights; 0: 1 */
+    /* sigmoid: after each step of training the bias of an expert that had fewer rows than the mean
+     * rises by so much, and that of one that had more falls; 0: it stays */
+    double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
@@ -199,6 +208,13 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
+    /* YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1) in a context of
+     * yarn_context turn yarn_factor times slower, those that turn more than yarn_fast times (0: 32)
+     * as ever; 0: all do. */
+    double yarn_factor, yarn_fast, yarn_slow;
+    int64_t yarn_context;
+    double yarn_scale;  /* of what is turned; 0: 1 */
+    bool yarn_exact;    /* bounds between pairs, not at whole ones */
     mt_qk_norm qk_norm; /* only with rotary positions */
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
@@ -207,9 +223,11 @@ typedef struct mt_model_config {
     int64_t kv_rank, q_rank, rope_dim, value_dim;
     mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
-    double attention_cap;   /* scores become cap tanh(scores / cap); math attention only; 0: none */
-    double logit_cap;       /* gpt and llama: the same of the logits */
-    bool scaled_embedding;  /* llama: times sqrt(hidden), rounded to dtype */
+    bool sinks; /* a learned logit for each head takes part in the softmax, without a value; math
+                   attention only; an unfused rope's tables are h/2 wide then (gpt-oss) */
+    double attention_cap;  /* scores become cap tanh(scores / cap); math attention only; 0: none */
+    double logit_cap;      /* gpt and llama: the same of the logits */
+    bool scaled_embedding; /* llama: times sqrt(hidden), rounded to dtype */
     /* llama: of each local_period layers, at most 62, those of which local_layers has a bit are
      * local, from the lowest on; local_layers 0: all but the last. Local layers alone have the
      * window, and turn by local_theta. local_period 0: each has the window; local_theta 0: each
@@ -225,6 +243,7 @@ typedef struct mt_model_config {
     bool untied;         /* gpt: a head of its own instead of the token embedding */
     bool tied;           /* llama: the token embedding instead of a head of its own */
     bool no_bias;        /* in linears and layer norms */
+    bool proj_bias;      /* where no_bias is: that of attention's projection */
     bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
     int64_t token_types; /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
@@ -272,10 +291,10 @@ MT_API mt_status mt_model_config_from_hf_file(const char *path, mt_model_config 
  * normal(0, 0.02), the projections into the residual stream by a further 1/sqrt(2 layers),
  * biases 0. docs/models.md gives the parameters' names beside Hugging Face's. */
 MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config);
-/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers keep
- * theirs as mt_quantize makes them, and widen them for each use. Embedding, positions, norms and
- * head stay in the model's dtype. All of it is frozen. A layer's weights are quantised as soon as
- * it is made: at no time is more than one layer there as it was. */
+/* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers, and
+ * experts' products, keep theirs as mt_quantize makes them, and widen them for each use. Embedding,
+ * positions, norms and head stay in the model's dtype. All of it is frozen. A layer's weights are
+ * quantised as soon as it is made: at no time is more than one layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:

@@ -97,7 +97,7 @@ typedef union mti_params {
     } batch_norm;
     struct {
         int64_t start;
-        double theta;
+        mti_rope angles;
     } rope;
     struct {
         double p;

@@ -112,6 +112,12 @@ typedef struct mti_opt_params {
     double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 
+/* The frequency of pair i is theta^(-2i/d); YaRN (Peng et al. 2023) divides those from `high` on by
+ * factor, those up to `low` by 1, and those between by something between. factor 0: by 1 all. */
+typedef struct mti_rope {
+    double theta, factor, low, high;
+} mti_rope;
+
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with
  * a % a_kv == 0; lse: f32 (f64 for f64) contiguous [b,a,s] (natural log of the sum of exp of
  * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1 and

@@ -398,6 +398,13 @@ MTI_HD double mti_rope_frequency_f32(double theta, int64_t i, int64_t d)
     return mti_rope_frequency_f64(theta, i, d) * MTI_2_OVER_PI;
 }
 
+/* What YaRN multiplies the ith frequency by: mti_rope. */
+MTI_HD double mti_rope_slowed(double factor, double low, double high, int64_t i)
+{
+    double part = ((double)i - low) / (high - low);
+    part = part < 0 ? 0 : part > 1 ? 1 : part;
+    return factor == 0 ? 1 : 1 - part + part / factor;
+}
 MTI_HD void mti_rope_turn_f32(double position, double frequency, float *cosine, float *sine)
 {
     /* adding 1.5 * 2^52 leaves the nearest integer in the low bits of the sum */

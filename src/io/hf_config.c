@@ -147,6 +147,19 @@ static bool read_real(reader *r, const json_t *value)
     return true;
 }
 
+/* Whether it holds is seen in the end. */
+static bool read_share(reader *r, const json_t *value)
+{
+    *(double *)field(r) = json_number_value(value);
+    return json_number_value(value) == 0 || read_real(r, value);
+}
+
+/* Says whether router_aux_loss_coef counts: seen in the end, too. */
+static bool read_switch(reader *r, const json_t *value)
+{
+    return json_is_boolean(value) || refuse(r, value, "true or false");
+}
+
 /* null: none */
 static bool read_cap(reader *r, const json_t *value)
 {
@@ -290,13 +303,22 @@ static bool read_ropes(reader *r, const json_t *value)
            refuse(r, value, "one rope_theta for all layers");
 }
 
-/* YaRN's factor of the softmax's scale; finish_latent multiplies by the usual one. */
-static void read_mscale(reader *r, const json_t *value)
+/* YaRN, if it leaves cosines and sines as they are: with one mscale, a part of the softmax's scale,
+ * which finish_latent multiplies by the usual one. False: it is something else. */
+static bool read_yarn(reader *r, const json_t *value)
 {
-    const double all = json_number_value(json_object_get(value, "mscale_all_dim"));
-    const double factor = json_number_value(json_object_get(value, "factor"));
-    const double m = all != 0 && factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
-    if (m != 1) r->c.attention_scale = m * m;
+#define NUMBER(key) json_number_value(json_object_get(value, key))
+    const double factor = NUMBER("factor"), all = NUMBER("mscale_all_dim");
+    const json_t *type = json_object_get(value, "rope_type");
+    if (!is_word(type ? type : json_object_get(value, "type"), "yarn") || !r->c.rope_order)
+        return false;
+    const double m = factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
+    r->c.attention_scale = m == 1 ? 0 : m * m;
+    if (!(factor >= 1) || all == 0 || NUMBER("mscale") != all) return false;
+    r->c.yarn_factor = factor,
+    r->c.yarn_context = (int64_t)NUMBER("original_max_position_embeddings");
+    r->c.yarn_fast = NUMBER("beta_fast"), r->c.yarn_slow = NUMBER("beta_slow");
+    return true;
 }
 
 static bool read_rope(reader *r, const json_t *value)
@@ -311,8 +333,25 @@ static bool read_rope(reader *r, const json_t *value)
         return refuse_as(MT_ERR_FORMAT, "partial_rotary_factor", part,
                          "; need 1: whole heads are turned here");
     r->c.rope_theta = json_number_value(theta);
-    if (r->c.rope_order) read_mscale(r, value);
-    return !type || is_word(type, "default") || note(r);
+    return !type || is_word(type, "default") || read_yarn(r, value) || note(r);
+}
+
+/* gpt-oss': YaRN, or none. */
+static bool read_scaling(reader *r, const json_t *value)
+{
+    const json_t *theta = json_object_get(value, "rope_theta");
+    if (theta && !(json_number_value(theta) > 0))
+        return refuse(r, value, "a \"rope_theta\" above 0");
+    if (theta) r->c.rope_theta = json_number_value(theta);
+    return mti_hf_yarn(&r->c, r->key->name, value);
+}
+
+/* Of the products before attention's core and of that after it. */
+static bool read_biases(reader *r, const json_t *value)
+{
+    if (!read_flag(r, value)) return false;
+    r->c.qkv_bias = r->c.proj_bias;
+    return true;
 }
 
 static bool read_layers(reader *r, const json_t *value)
@@ -326,8 +365,7 @@ static bool read_layers(reader *r, const json_t *value)
 
 static bool read_noted(reader *r, const json_t *value)
 {
-    if (r->c.rope_order) read_mscale(r, value);
-    return is_empty(value) || note(r);
+    return is_empty(value) || read_yarn(r, value) || note(r);
 }
 
 /* The row's text begins with the one value that is taken; false stands for anything empty. */
@@ -491,7 +529,7 @@ static bool check_sort(const json_t *root)
         if (json_number_value(n) > 0)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
                              ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
-                             "olmoe, deepseek_v2 or deepseek_v3");
+                             "olmoe, gpt_oss, deepseek_v2 or deepseek_v3");
     }
     return true;
 }
@@ -527,8 +565,7 @@ static void finish_latent(reader *r)
 {
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
     if (r->c.expert_scale == 1) r->c.expert_scale = 0;
-    if (r->c.kv_rank && r->c.attention_scale > 0)
-        r->c.attention_scale /= sqrt((double)r->c.head_dim);
+    if (r->c.kv_rank) r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
@@ -542,6 +579,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     r.c = r.family->config;
     if (!read_keys(&r, root)) return mt_last_status();
     finish_latent(&r);
+    if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;

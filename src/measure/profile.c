@@ -47,7 +47,7 @@ static bool peak_routed(const mti_workload *w, const char *routing, size_t *peak
 
 static bool route(mti_profile_result *p)
 {
-    return !mti_routing_matters(&p->workload.config, p->device) ||
+    return !mti_routing_matters(&p->workload, p->device) ||
            (peak_routed(&p->workload, "balanced", &p->routed.balanced) &&
             peak_routed(&p->workload, "worst", &p->routed.worst));
 }
@@ -63,9 +63,7 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     return mti_check_room_for(p->device, with, advice) && (!inference || infer(p)) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
            note_left(&p->left, p->device, with) && route(p) &&
-           mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
-                            with->ranked ? &with->parallel : NULL,
-                            mt_ledger_bytes(p->measured.ledger));
+           mti_routed_formula(&p->formula, with, mt_ledger_bytes(p->measured.ledger));
 }
 
 bool mti_profile_find_requirement(mti_profile_result *p)

@@ -2,6 +2,7 @@
 #ifndef MTI_MEASURE_ROUTING_H
 #define MTI_MEASURE_ROUTING_H
 
+#include "measure/workload.h"
 #include "nn/model.h"
 
 /* "balanced", "worst", "random"; and "recorded=FILE", of which *file is the path. */
@@ -12,8 +13,11 @@ bool mti_routing_parse(const char *text, mti_routing_kind *kind, const char **fi
  * balanced. */
 bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 
-/* Whether bytes depend on it: a mixture of experts of which each runs by itself, without data. */
-bool mti_routing_matters(const mt_model_config *c, const mt_device *device);
+/* Whether bytes depend on it: experts run one by one, or are divided among ranks, without data. */
+bool mti_routing_matters(const mti_workload *w, const mt_device *device);
+/* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
+ * balanced routing gives it. */
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.
  */

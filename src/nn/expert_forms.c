@@ -65,6 +65,18 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                          (long long)(t * k));
 }
 
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows)
+{
+    const int64_t own = call->experts / group->ranks;
+    int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
+    bool ok = counts && mti_routing_counts(call->routing, call->layer, n / call->k, call->k,
+                                           call->experts, counts);
+    *rows = 0;
+    for (int64_t e = 0; ok && e < own; e++) *rows += group->ranks * counts[group->rank * own + e];
+    mti_free(counts);
+    return ok;
+}
+
 /* ---- loop: an expert after the other, as Transformers' experts_implementation="eager" does ----
  */
 

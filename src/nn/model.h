@@ -154,7 +154,7 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                         int64_t *counts);
 typedef struct mti_expert_call {
     mt_expert_form form;
-    int64_t experts, layer;
+    int64_t experts, layer, k;  /* k: of a token */
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
@@ -162,6 +162,8 @@ typedef struct mti_expert_call {
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* *rows: how many of the rows that `group` sends, n each, come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
 bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
@@ -172,6 +174,7 @@ mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
     mt_op_form swiglu;
+    bool clamped; /* their gate; then they have biases */
     mti_expert_call call;
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
@@ -185,6 +188,16 @@ int64_t mti_experts_here(const mt_model_config *c);
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* After a step: what the biases of m's routers learn from the loads that they counted. sum adds
+ * those of other ranks to `loads`. */
+typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
+bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
+/* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
+typedef MTI_VEC(mt_tensor *) mti_router_logits;
+/* All routers in m collect from now on; NULL: none does. */
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
+void mti_router_logits_free(mti_router_logits *l);
+mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
@@ -221,13 +234,17 @@ typedef struct mti_rope_tables {
         mt_tensor *cosine, *sine;
     } of[MTI_ROPE_THETAS];
 } mti_rope_tables;
+/* The same as mti_rope_unfused times `scale`, from tables [s,h/2]. */
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                     const mt_rope_options *angles, double scale, mt_tensor **x);
 void mti_rope_tables_free(mti_rope_tables *tables);
-/* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
-bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
-                      mt_tensor **x);
+/* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                      const mt_rope_options *angles, mt_tensor **x);
 /* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
  * cosines and sines in f32, [1,1,s,h]. */
-bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x);
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
+                      mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
 /* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
@@ -311,7 +328,8 @@ typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
     bool causal;
-    double rope_theta, dropout, scale, cap;
+    double dropout, scale, cap;
+    mt_rope_options angles; /* theta 0: none */
     int64_t window;
     mt_window_mask window_mask;
     mt_op_precision softmax;
@@ -319,6 +337,8 @@ typedef struct mti_heads {
     mt_op_form rope;
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    bool sinks;                           /* its child "sinks" has them */
+    double yarn_scale;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
@@ -331,6 +351,12 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
+ * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
+mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
+mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
+                              double p);
+mt_tensor *mti_clamped_gate(mt_tensor *h);
 mt_module *mti_heads_new(const mt_model_config *c);
 /* [b,s,n h] -> [b,n,s,h], a view */
 mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);

@@ -7,7 +7,8 @@ static bool quantize_below(void *format, mt_module *m)
 {
     mt_module *child;
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
-        if (strcmp(mt_module_kind(child), "linear") != 0) {
+        if (strcmp(mt_module_kind(child), "linear") &&
+            strcmp(mt_module_kind(child), "grouped_linear")) {
             if (!quantize_below(format, child)) return false;
             continue;
         }

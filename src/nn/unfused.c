@@ -91,21 +91,21 @@ static mt_tensor *table_of(mt_tensor *turned, int half, mt_dtype dtype)
 }
 
 /* The pair (1, 0), turned by an angle, is its cosine and sine: [1,1,s,h] */
-static mt_tensor *turn_ones(mt_device *device, mt_dtype type, int64_t start, double theta,
-                            int64_t s, int64_t h)
+static mt_tensor *turn_ones(mt_device *device, mt_dtype type, int64_t start,
+                            const mt_rope_options *angles, int64_t s, int64_t h)
 {
     mt_tensor *one = mt_full(device, type, MT_SHAPE(1, 1, s, h / 2), 1);
     mt_tensor *zero = one ? mt_zeros(device, type, MT_SHAPE(1, 1, s, h / 2)) : NULL;
     mt_tensor *turned = zero ? mt_cat(2, (mt_tensor *[]){one, zero}, 3) : NULL;
     mt_release(one), mt_release(zero);
-    mt_set(&turned, turned ? mt_rope(turned, start, theta) : NULL);
+    mt_set(&turned, turned ? mt_rope_with(turned, start, angles) : NULL);
     return turned;
 }
 
 static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
-                        int64_t start, double theta, int64_t s, int64_t h)
+                        int64_t start, const mt_rope_options *angles, int64_t s, int64_t h)
 {
-    mt_tensor *turned = turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, theta, s, h);
+    mt_tensor *turned = turn_ones(device, dtype == MT_F64 ? MT_F64 : MT_F32, start, angles, s, h);
     *cosine = turned ? table_of(turned, 0, dtype) : NULL;
     *sine = *cosine ? table_of(turned, 1, dtype) : NULL;
     mt_release(turned);
@@ -124,21 +124,29 @@ static mt_tensor *quarter_turn(mt_tensor *x)
     return y;
 }
 
-/* x cos + (-x2, x1) sin. Keeps the tables alone: they want no gradient, so neither product needs x.
- */
-bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
-                      mt_tensor **x)
+/* Where tables of this theta are, or are to be made. */
+static int place_of(const mti_rope_tables *tables, double theta)
 {
-    int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
     int i = 0;
     while (i < MTI_ROPE_THETAS - 1 && tables->of[i].theta != 0 && tables->of[i].theta != theta) i++;
+    return i;
+}
+
+/* x cos + (-x2, x1) sin. Keeps the tables alone: they want no gradient, so neither product needs x.
+ */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                      const mt_rope_options *angles, mt_tensor **x)
+{
+    const double theta = angles->theta;
+    int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
+    const int i = place_of(tables, theta);
     mt_tensor **cosine = &tables->of[i].cosine, **sine = &tables->of[i].sine;
     bool made = tables->of[i].theta == theta && *sine && mt_shape(*sine)[0] == s;
     if (!made) {
         mt_release(*cosine), mt_release(*sine);
         *cosine = *sine = NULL;
         tables->of[i].theta = theta;
-        if (!make_tables(cosine, sine, mt_device_of(*x), dtype, start, theta, s, h)) return false;
+        if (!make_tables(cosine, sine, mt_device_of(*x), dtype, start, angles, s, h)) return false;
     }
     mt_tensor *y = mt_mul(*x, *cosine), *turned = y ? quarter_turn(*x) : NULL;
     mt_set(&turned, mt_mul(turned, *sine));
@@ -154,14 +162,48 @@ static mt_tensor *product_sum(mt_tensor *c, mt_tensor *x, mt_tensor *d, mt_tenso
     return dy ? (minus ? mt_sub : mt_add)(cx, dy) : NULL;
 }
 
+/* Of the pair (scale, 0), turned, one half: [s,h/2] */
+static mt_tensor *narrow_table(mt_tensor *turned, int half, double scale, mt_dtype dtype)
+{
+    const int64_t s = mt_shape(turned)[2], h = mt_shape(turned)[3];
+    mt_tensor *part = mt_slice(turned, 3, half ? h / 2 : 0, h / 2);
+    mt_set(&part, mt_affine(part, scale, 0)); /* a copy */
+    mt_set(&part, part ? mt_reshape(part, MT_SHAPE(s, h / 2)) : NULL);
+    mt_set(&part, part ? mt_cast(part, dtype) : NULL);
+    return part;
+}
+
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                     const mt_rope_options *angles, double scale, mt_tensor **x)
+{
+    const int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
+    const int i = place_of(tables, angles->theta);
+    mt_tensor **c = &tables->of[i].cosine, **d = &tables->of[i].sine, *turned[2] = {NULL, NULL};
+    if (tables->of[i].theta != angles->theta || !*d || mt_shape(*d)[0] != s) {
+        MT_AUTO mt_tensor *ones =
+            turn_ones(mt_device_of(*x), dtype == MT_F64 ? MT_F64 : MT_F32, start, angles, s, h);
+        tables->of[i].theta = angles->theta;
+        mt_set(c, ones ? narrow_table(ones, 0, scale, dtype) : NULL);
+        mt_set(d, *c ? narrow_table(ones, 1, scale, dtype) : NULL);
+    }
+    MT_AUTO mt_tensor *low = *c && *d ? mt_slice(*x, 3, 0, h / 2) : NULL;
+    MT_AUTO mt_tensor *high = low ? mt_slice(*x, 3, h / 2, h / 2) : NULL;
+    if (high) turned[0] = product_sum(*c, low, *d, high, true);
+    if (turned[0]) turned[1] = product_sum(*c, high, *d, low, false);
+    mt_set(x, turned[1] ? mt_cat(2, turned, 3) : NULL);
+    mt_release(turned[0]), mt_release(turned[1]);
+    return *x != NULL;
+}
+
 /* Cosines and sines are two halves of one table. */
-bool mti_rope_complex(mti_rope_tables *tables, int64_t start, double theta, mt_tensor **x)
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
+                      mt_tensor **x)
 {
     const mt_dtype dtype = mt_dtype_of(*x);
     const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
     mt_tensor **table = &tables->of[0].cosine;
     if (!*table || mt_shape(*table)[2] != s)
-        mt_set(table, turn_ones(mt_device_of(*x), wide(*x), start, theta, s, h));
+        mt_set(table, turn_ones(mt_device_of(*x), wide(*x), start, angles, s, h));
     MT_AUTO mt_tensor *c = *table ? mt_slice(*table, 3, 0, h / 2) : NULL;
     MT_AUTO mt_tensor *d = c ? mt_slice(*table, 3, h / 2, h / 2) : NULL;
     mt_set(x, d ? mt_cast(*x, wide(*x)) : NULL);

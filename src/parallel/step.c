@@ -4,6 +4,7 @@
 #include "memtape/ops.h"
 #include "nn/model.h"
 #include "optim/optimizers.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 /* The step's loss is the mean of so many. */
@@ -18,7 +19,8 @@ double mti_stage_losses(const mt_stage *s)
 mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target)
 {
     mt_module *m = s->parts[part];
-    if (target && mti_loss_takes_head(s->shares[part].whole.ops.loss))
+    const mt_model_config *c = &s->shares[part].whole;
+    if (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
                            : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
@@ -189,10 +191,25 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
     return mti_optimizer_step_scaled(optimizer, factor);
 }
 
+/* Over the ranks with other tokens. */
+static bool sum_loads(const void *user, mt_tensor *loads)
+{
+    const mt_group group = mti_data_group(user);
+    return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
+}
+
+static bool balance_experts(const mt_stage *s)
+{
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->schedule.n_parts; i++)
+        ok = mti_balance_experts(s->parts[i], sum_loads, &s->shares[i].parallel);
+    return ok;
+}
+
 bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {
     const mti_step_observer *o = &s->observer;
     bool ok = mti_zero_before_step(s->zero);
-    if (ok && optimizer) ok = step(s, optimizer, max_norm, norm);
+    if (ok && optimizer) ok = step(s, optimizer, max_norm, norm) && balance_experts(s);
     return ok && (!o->before_drop || o->before_drop(o->user)) && mti_zero_after_step(s->zero);
 }

@@ -11,22 +11,28 @@ void mti_keep_experts(builder *b, nature input)
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
-        mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
+        for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
+            mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
     }
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
+    const bool chosen = b->c->router == MT_ROUTER_CHOSEN, clamped = b->c->mlp == MT_MLP_CLAMPED;
+    if (chosen)
+        mti_keep_floats(b, "router: weights of the chosen", n, b->e);
+    else
+        mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
         mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
         mti_keep_floats(b, "router: the chosen probabilities", n, size);
         mti_keep_floats(b, "router: their sums", tokens, size);
     }
-    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order */
-    for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3); i++)
+    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order; those
+     * of biases */
+    for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3) + clamped; i++)
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
     const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
     const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
@@ -42,9 +48,14 @@ void mti_keep_experts(builder *b, nature input)
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
-    if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
+    if (clamped) {
+        mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
+        mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
+    } else if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
-    mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
+    mti_keep(b, BSF, FLOATS,
+             clamped ? "the gated rows: input of the experts' last product"
+                     : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));
@@ -52,7 +63,7 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
     if (b->c->shared_experts) {
-        mti_keep_several(b, 2, BSX, FLOATS, "shared experts: gate, and up");
+        for (int i = 0; i < 2; i++) mti_keep(b, BSX, FLOATS, "shared experts: gate, and up");
         if (b->c->ops.swiglu == MT_OP_UNFUSED)
             mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");
         mti_keep(b, BSX, FLOATS, "shared experts: silu(gate) up, for their last product");

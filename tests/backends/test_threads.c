@@ -99,7 +99,7 @@ static void gates_and_choices(const mti_backend *be, mti_ctx *ctx, const inputs 
     mtt_memory_free(scratch);
     mtt_drop(&rstd);
     mti_view x = as_heads(&in->x), y = as_heads(&out[2]);
-    assert_true(be->rope(ctx, 10000, 9, false, &x, &y));
+    assert_true(be->rope(ctx, &(mti_rope){10000}, 9, false, &x, &y));
     assert_true(be->swiglu(ctx, &in->x, &in->dy, &out[3]));
     assert_true(be->swiglu_backward(ctx, &in->x, &in->x, &in->dy, &out[4], &out[5]));
     assert_true(be->where(ctx, &in->mask, &in->x, &in->dy, &out[6]));

@@ -92,11 +92,12 @@ static void check_rope(const mtt_pair *p, mt_dtype dtype, const int64_t *shape, 
     double tolerance = dtype == MT_F32 ? 1e-6 : dtype == MT_F64 ? 1e-13 : 2 * mtt_epsilon(dtype);
     mtt_twin x = mtt_twin_make(p, dtype, 4, shape, placing, skip, -2, 2),
              y = mtt_twin_make(p, dtype, 4, shape, MTT_PLACED_DENSE, skip, -2, 2);
-    mtt_ok(p->cpu->rope(p->cpu_ctx, 10000, 37, inverse, &x.host, &y.host), "rope");
-    mtt_ok(p->dev->rope(p->dev_ctx, 10000, 37, inverse, &x.dev, &y.dev), "rope");
+    const mti_rope rope = {10000, skip ? 4 : 0, 1, 3}; /* with YaRN, or without */
+    mtt_ok(p->cpu->rope(p->cpu_ctx, &rope, 37, inverse, &x.host, &y.host), "rope");
+    mtt_ok(p->dev->rope(p->dev_ctx, &rope, 37, inverse, &x.dev, &y.dev), "rope");
     mtt_twin_check(p, &y, tolerance, "rope");
-    mtt_ok(p->dev->rope(p->dev_ctx, 10000, 37, inverse, &x.dev, &x.dev), "rope in place");
-    mtt_ok(p->cpu->rope(p->cpu_ctx, 10000, 37, inverse, &x.host, &x.host), "rope in place");
+    mtt_ok(p->dev->rope(p->dev_ctx, &rope, 37, inverse, &x.dev, &x.dev), "rope in place");
+    mtt_ok(p->cpu->rope(p->cpu_ctx, &rope, 37, inverse, &x.host, &x.host), "rope in place");
     mtt_twin_check(p, &x, tolerance, "rope in place");
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
 }

@@ -1,6 +1,6 @@
 """Every pair of options of `profile` on meta: each works, with balanced books and no unexplained byte, or is
-refused with a reason; so many work, and so many are refused. The short form takes an eighth of them, and of a mixture of
-experts a thirty-second, where the long form takes an eighth. `page FILE` writes the table of all of them, `all` does the same for the other models and takes every pair that a sweep or a plan knows, too."""
+refused with a reason; so many work, and so many are refused. The short form takes an eighth of them, and of two mixtures of
+experts a forty-eighth, where the long form takes a sixth. `page FILE` writes the table of all of them, `all` does the same for the other models and takes every pair that a sweep or a plan knows, too."""
 import concurrent.futures
 import itertools
 import json
@@ -14,7 +14,8 @@ from lib import check, done, equal, run
 
 SIZES = ["-b", "2", "-s", "16", "-d", "32", "-a", "4"]
 MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4", "--kv-heads", "2"],
-          "bert": ["bert", *SIZES, "-l", "4"], "block": ["block", *SIZES], "moe-tiny": ["moe-tiny", *SIZES, "-l", "4"]}
+          "bert": ["bert", *SIZES, "-l", "4"], "block": ["block", *SIZES], "moe-tiny": ["moe-tiny", *SIZES, "-l", "4"],
+          "deepseek-tiny": ["deepseek-tiny", "-b", "2", "-s", "16", "-l", "4"]}
 # What is combined, with what it needs: a row and a column each.
 CHOICES = """--tp 2
 --tp 2 --sp
@@ -188,7 +189,7 @@ def page(found):
              "- `+` works: the books balance in the same way; there is no closed formula for these choices",
              "- a letter: refused, for the reason below",
              "- blank: one option would have two values", "",
-             "The same holds for `llama`, `bert`, `block` and `moe-tiny`, a mixture of experts (`tests/cli/combinations.py all`),",
+             "The same holds for `llama`, `bert`, `block` and two mixtures of experts (`tests/cli/combinations.py all`),",
              "except that a block has no layers to group or to divide among stages, no loss to scale, and no `--budget`.",
              "`sweep` takes the same rows, and measures the same bytes.", ""]
     head = "      " + "".join(str(j + 1)[-2:].rjust(3) for j in range(len(CHOICES)))
@@ -246,11 +247,12 @@ def main(what="", file=None):
     equal(counts(found), COUNTS[part], "pairs that work, and that are refused")
     if what != "page":
         in_sweeps(found)
-        worked, refused = counts(look_at_pairs("moe-tiny", 4 * part if part > 1 else 8))
-        check(worked > 4 * refused, f"of a mixture {worked} pairs work, {refused} are refused")
+        for model in ("moe-tiny", "deepseek-tiny"):
+            worked, refused = counts(look_at_pairs(model, 6 * part))
+            check(worked > 3 * refused, f"of {model} {worked} pairs work, {refused} are refused")
     if what == "all":
         in_plans()
-        for model in ("llama", "bert", "block", "moe-tiny"):
+        for model in ("llama", "bert", "block", "moe-tiny", "deepseek-tiny"):
             print(f"{model}: {counts(look_at_pairs(model))[0]} pairs work")
     done()
 

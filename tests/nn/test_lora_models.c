@@ -252,6 +252,18 @@ static void experts_get_adapters_of_their_own(void **state)
     char path[MTT_PATH];
     mtt_temporary_file(path);
     mtt_ok(mt_lora_save(path, m));
+    for (mt_expert_form form = 0; form < MT_EXPERTS_FORM_COUNT; form++) {
+        if (form == MT_EXPERTS_TORCHTITAN_BEFORE) continue; /* other values */
+        mt_model_config c = models[4];
+        c.ops.expert_form = form;
+        mt_module *other = make(&c, &grouped, true);
+        mtt_ok(mt_lora_load(path, other));
+        MT_AUTO mt_tensor *same = run(other, x), *one = gradient(other, x, b),
+                          *as_grouped = gradient(m, x, b);
+        assert_near(same, y, 1e-5);
+        assert_near(one, as_grouped, 1e-5);
+        mt_module_free(other);
+    }
     mtt_ok(mt_lora_load(path, plain));
     MT_AUTO mt_tensor *loaded = run(plain, x);
     assert_true(mtt_same_bits(loaded, y));

@@ -13,6 +13,7 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2},
     {SMALL, .kind = MT_MODEL_LLAMA, .joint_products = true, .dtype = MT_BF16},
     {SMALL, .kind = MT_MODEL_BERT},
+    {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3, .experts_per_token = 2},
 };
 static const mt_quant formats[] = {{.format = MT_QUANT_INT8},
                                    {.format = MT_QUANT_NF4},
@@ -29,7 +30,7 @@ static int round_weights(mt_module *m, const mt_quant *format)
     for (size_t i = 0; i < n; i++) {
         mt_tensor *w = list[i].tensor;
         if (strncmp(list[i].name, "h.", 2) != 0 && !strstr(list[i].name, ".h.")) continue;
-        if (mt_rank(w) != 2) continue;
+        if (mt_rank(w) < 2 || strstr(list[i].name, ".router.")) continue;
         bool wanted = mt_requires_grad(w);
         mtt_ok(mt_set_requires_grad(w, false));
         MT_AUTO mt_tensor *codes = mt_quantize(w, format);

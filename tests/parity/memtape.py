@@ -37,7 +37,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "model_config_from_json": (I, TEXT, P), "model_config_from_hf": (I, TEXT, P, P, SIZE),
     "model_config_to_json": (I, P, P, SIZE),
     "model_new": (P, P, P), "module_free": (None, P),
-    "module_params": (I, P, P, P), "module_zero_grad": (I, P), "forward": (P, P, P),
+    "module_params": (I, P, P, P), "module_zero_grad": (I, P), "forward": (P, P, P), "model_forward_loss": (P, P, P, P),
     "autocast_begin": (I, I), "autocast_end": (I,),
 }
 
@@ -232,3 +232,7 @@ class Model:
 
     def __call__(self, x):
         return Tensor(self.library, self.library.mt_forward(self.pointer, x.pointer))
+
+    def loss(self, x, target):
+        """With what the model's config adds to it."""
+        return Tensor(self.library, self.library.mt_model_forward_loss(self.pointer, x.pointer, target.pointer))

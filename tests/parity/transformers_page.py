@@ -26,6 +26,8 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
     ("`--expert-form loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
      "L n (h e - 8)"),
+    ("`--balance-loss`, of the config.json", "experts, with `output_router_logits`", "`load_balancing_loss_func` of all layers' logits", "`models/qwen3_moe/"
+     "modeling_qwen3_moe.py`", "a softmax of each router's logits, and the tokens' shares: L b s E e + 4 E of E experts"),
 ]
 
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
@@ -56,8 +58,8 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "and the copy is kept."),
     ("wide weights of experts", "mixtral, deepseek_v2 and deepseek_v3 in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
      "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
-    ("wide norms", "olmo2 in 2-byte floats", "-2 for each element of normalised rows and tables", "OLMo 2 multiplies with the norm's weight "
-     "before it casts back, and leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
+    ("wide norms", "olmo2 and gpt_oss in 2-byte floats", "-2 for each element of normalised rows, of olmo2 and of tables", "They multiply with the norm's weight "
+     "before they cast back, and OLMo 2 leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
     ("padded labels", "gpt, llama: one sequence", "-8", "Labels are padded by one and shifted; of one sequence alone that is a view "
      "of the padded ones."),
     ("norm statistics", "n layer norms of b s rows, 2-byte floats", "2 n b s (4 - e)", "PyTorch on the CPU keeps mean and "
@@ -120,7 +122,7 @@ def document(figures, version):
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:
         if case.s == 64 and not case.checkpoint:
-            lines.append(f"| {case.family}{', loop' * case.loop} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
+            lines.append(f"| {case.family}{', loop' * case.loop}{', balanced' * ('output_router_logits' in case.more)} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
                          f"{f'`{options}`' if options else 'none'} |\n")
     lines.append(NOT_COVERED)
     return "".join(lines)

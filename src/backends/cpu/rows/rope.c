@@ -11,15 +11,15 @@ typedef struct rope_job {
     const mti_view *x, *y; /* [b,a,s,d] */
     int64_t heads, groups; /* over all batches */
     int64_t half, start;   /* d / 2; the position of row 0 */
-    double theta;
+    const mti_rope *rope;
     bool inverse;
 } rope_job;
 
 #define MTI_TYPED "backends/cpu/rows/rope.inc"
 #include "backends/cpu/typed.inc"
 
-bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
-                  const mti_view *y)
+bool mti_cpu_rope(mti_ctx *ctx, const mti_rope *rope, int64_t start, bool inverse,
+                  const mti_view *x, const mti_view *y)
 {
     int64_t s = x->shape[2], d = x->shape[3], heads = x->shape[0] * x->shape[1];
     rope_job job = {.x = x,
@@ -28,7 +28,7 @@ bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const
                     .groups = (heads + HEADS - 1) / HEADS,
                     .half = d / 2,
                     .start = start,
-                    .theta = theta,
+                    .rope = rope,
                     .inverse = inverse};
     int64_t items = job.groups * ((s + POSITIONS - 1) / POSITIONS);
     if (items == 0 || d == 0) return true;

@@ -14,18 +14,20 @@ struct rope_job {
     int64_t x_stride[3], y_stride[3]; /* of b, a, s */
     int64_t heads, a, s, half;        /* heads: over all batches */
     int64_t start;
-    double theta;
+    mti_rope rope;
     int team_size; /* threads that share a row */
     bool inverse;
 };
 
 static __device__ __forceinline__ double frequency_of(const rope_job &job, int64_t i, float)
 {
-    return mti_rope_frequency_f32(job.theta, i, 2 * job.half);
+    return mti_rope_frequency_f32(job.rope.theta, i, 2 * job.half) *
+           mti_rope_slowed(job.rope.factor, job.rope.low, job.rope.high, i);
 }
 static __device__ __forceinline__ double frequency_of(const rope_job &job, int64_t i, double)
 {
-    return mti_rope_frequency_f64(job.theta, i, 2 * job.half);
+    return mti_rope_frequency_f64(job.rope.theta, i, 2 * job.half) *
+           mti_rope_slowed(job.rope.factor, job.rope.low, job.rope.high, i);
 }
 static __device__ __forceinline__ void turn_of(double position, double frequency, float *c,
                                                float *s)
@@ -96,7 +98,7 @@ template <class T, int V> static bool launch(mti_ctx *ctx, rope_job job)
     return MTI_LAUNCH(ctx, rope, grid, (unsigned)(teams * job.team_size), 0, job);
 }
 
-extern "C" bool mti_cuda_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse,
+extern "C" bool mti_cuda_rope(mti_ctx *ctx, const mti_rope *rope, int64_t start, bool inverse,
                               const mti_view *x, const mti_view *y)
 {
     rope_job job = {};
@@ -108,7 +110,7 @@ extern "C" bool mti_cuda_rope(mti_ctx *ctx, double theta, int64_t start, bool in
     job.s = x->shape[2];
     job.half = x->shape[3] / 2;
     job.start = start;
-    job.theta = theta;
+    job.rope = *rope;
     job.inverse = inverse;
     if (job.heads == 0 || job.s == 0 || job.half == 0) return true;
     return mti_for_float(x->dtype, [&](auto t) {

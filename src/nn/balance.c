@@ -1,0 +1,59 @@
+/* balance.c: the loss that keeps experts evenly used (Shazeer et al. 2017; Fedus et al. 2021), as
+ * Transformers' load_balancing_loss_func has it. Of n experts, over the t tokens of all layers with
+ * a router, f_i is the share of tokens that chose expert i and p_i the mean of its softmax: loss =
+ * n sum over i of f_i p_i;  only p_i has a gradient The routers' logits stay until the loss is
+ * made; it keeps a softmax of each layer, t n e bytes, and f, 4 n. */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+void mti_router_logits_free(mti_router_logits *l)
+{
+    for (size_t i = 0; i < l->n; i++) mt_release(l->at[i]);
+    mti_free(l->at);
+    *l = (mti_router_logits){0};
+}
+
+/* How many rows of p [t,n] have each column among their k largest: f32 [n]. */
+static mt_tensor *count_choices(mt_tensor *p, int64_t k)
+{
+    const bool was = mt_set_grad_mode(false);
+    mt_tensor *values = NULL, *index = NULL, *y = NULL;
+    mt_groups groups = {0};
+    MT_AUTO mt_tensor *none =
+        mt_slice(p, 1, 0, 0); /* rows without columns: only their number counts */
+    if (none && mt_topk(p, k, &values, &index) == MT_OK)
+        y = mt_dispatch(none, index, mt_shape(p)[1], &groups);
+    mt_set(&y, y ? mt_cast(groups.counts, MT_F32) : NULL);
+    mt_groups_release(&groups);
+    mt_release(values), mt_release(index);
+    mt_set_grad_mode(was);
+    return y;
+}
+
+/* *sum + x, both taken over; *sum NULL: x */
+static bool add_to(mt_tensor **sum, mt_tensor *x)
+{
+    if (*sum && x) mt_set(&x, mt_add(*sum, x));
+    return mt_set(sum, x) == MT_OK;
+}
+
+mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k)
+{
+    MT_AUTO mt_tensor *counts = NULL, *sums = NULL;
+    int64_t rows = 0;
+    bool ok = l->n > 0;
+    for (size_t i = 0; ok && i < l->n; i++) {
+        MT_AUTO mt_tensor *p = mt_softmax(l->at[i], 1, false);
+        mt_tensor *wide = p ? mt_cast(p, MT_F32) : NULL;
+        mt_set(&wide, mt_sum(wide, 1, (const int[]){0}, false));
+        ok = add_to(&sums, wide) && add_to(&counts, count_choices(p, k));
+        rows += mt_shape(l->at[i])[0];
+    }
+    const int64_t n = ok ? mt_shape(l->at[0])[1] : 0;
+    if (ok) mt_set(&counts, mt_mul_scalar(counts, 1 / (double)rows));
+    if (ok) mt_set(&sums, mt_mul_scalar(sums, 1 / (double)rows));
+    mt_tensor *y = ok ? mt_mul(counts, sums) : NULL;
+    mt_set(&y, mt_sum_all(y));
+    mt_set(&y, mt_mul_scalar(y, (double)n));
+    return y;
+}
