@@ -4,17 +4,13 @@
 #include <string.h>
 #include "base/base.h"
 
-/* Counting starts with the first mti_fail_nth_alloc: other programs pay one load per request
- * and share no cache line between threads. */
+/* From the first mti_fail_nth_alloc on: threads of other programs share no cache line for it. */
 static atomic_bool counting;
 static atomic_uint_fast64_t seen, fail_at;
-static void (*_Atomic watch)(uint64_t nth);
-
-void mti_watch_allocs(void (*told)(uint64_t nth)) { watch = told; }
+void (*_Atomic mti_watch_alloc)(uint64_t nth);
 
 void mti_fail_nth_alloc(uint64_t n)
 {
-    if (n == 0) watch = NULL;
     atomic_store(&fail_at, n);
     atomic_store(&seen, 0);
     atomic_store(&counting, true);
@@ -26,8 +22,7 @@ bool mti_alloc_should_fail(void)
 {
     if (!atomic_load_explicit(&counting, memory_order_relaxed)) return false;
     uint64_t nth = atomic_fetch_add(&seen, 1) + 1;
-    void (*told)(uint64_t) = watch;
-    if (told) told(nth);
+    if (mti_watch_alloc) mti_watch_alloc(nth);
     return nth == atomic_load(&fail_at);
 }
 
@@ -64,8 +59,7 @@ char *mti_strdup(const char *s)
 {
     size_t n = strlen(s) + 1;
     char *copy = mti_malloc(n);
-    if (copy) memcpy(copy, s, n);
-    return copy;
+    return copy ? memcpy(copy, s, n) : NULL;
 }
 
 void mti_free(void *p) { free(p); }
@@ -76,8 +70,6 @@ bool mti_grow(void **at, size_t *cap, size_t item_size)
     if (!mti_mul_size(n, 2, &n) || !mti_mul_size(n, item_size, &n_bytes))
         return mti_fail_bool(MT_ERR_MEMORY, "host memory: an array of %zu items cannot grow", *cap);
     void *p = mti_realloc(*at, n_bytes);
-    if (!p) return false;
-    *at = p;
-    *cap = n;
-    return true;
+    if (p) *at = p, *cap = n;
+    return p != NULL;
 }

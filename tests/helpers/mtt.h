@@ -27,8 +27,8 @@ bool mtt_short_simulation(void);
 uint64_t mtt_next_refusal(uint64_t nth);
 /* Plans the refusals of the long form, for a run of one thread that makes the same requests each
  * time: of those that the same calls lead to the first, the second and the last, because what is
- * freed after the others is the same. `run` makes it with mti_fail_nth_alloc(UINT64_MAX) before it
- * and mti_fail_nth_alloc(0) after it, in a process of its own. Then mtt_next_refusal follows the
+ * freed after the others is the same. `run` makes it after mti_fail_nth_alloc(UINT64_MAX), and ends
+ * with mti_fail_nth_alloc(0); it does so in a process of its own. Then mtt_next_refusal follows the
  * plan, and at its end gives a number that no request has. */
 void mtt_plan_refusals(void (*run)(void *), void *arg);
 
