@@ -54,8 +54,10 @@ static bool read_number(const char *key, const json_t *value, const char *name, 
 bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value)
 {
     const json_t *whole = json_object_get(value, "truncate");
+    const json_t *theta = json_object_get(value, "rope_theta");
     const char *type = json_string_value(json_object_get(value, "rope_type"));
     if (!type) type = json_string_value(json_object_get(value, "type"));
+    if (theta && !read_number(key, value, "rope_theta", 0, &c->rope_theta)) return false;
     if (type && !strcmp(type, "default")) {
         c->yarn_factor = c->yarn_scale = c->yarn_fast = c->yarn_slow = 0;
         c->yarn_context = 0, c->yarn_exact = false;

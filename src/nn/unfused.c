@@ -162,7 +162,7 @@ static mt_tensor *product_sum(mt_tensor *c, mt_tensor *x, mt_tensor *d, mt_tenso
     return dy ? (minus ? mt_sub : mt_add)(cx, dy) : NULL;
 }
 
-/* Of the pair (scale, 0), turned, one half: [s,h/2] */
+/* One half of the pair (scale, 0), turned: [s,h/2] */
 static mt_tensor *narrow_table(mt_tensor *turned, int half, double scale, mt_dtype dtype)
 {
     const int64_t s = mt_shape(turned)[2], h = mt_shape(turned)[3];

@@ -2,9 +2,8 @@
  *
  * flash: q [b,a,s,d], k [b,a_kv,t,d], v [b,a_kv,t,e] -> out [b,a,s,e], laid out as [b,s,a,e].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
- * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). With a window a
- * query sees the last so many keys up to its own, and blocks outside of it are passed over. A mask
- * [b,1,s,t] that says the same is kept, as PyTorch's kernels keep theirs, and not read. */
+ * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). With a window
+ * blocks outside of it are passed over; a mask [b,1,s,t] that says the same is kept, not read. */
 #include <limits.h>
 #include <math.h>
 #include "ops/ops.h"
@@ -35,15 +34,6 @@ static bool check_width(const mti_view *q)
                          (long long)heads, (long long)d, INT_MAX);
 }
 
-static bool check_window(const mti_call *c)
-{
-    int64_t window = c->params->attention.window;
-    return (window >= 0 && (!window || c->params->attention.causal)) ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "flash_attention: the window is %lld%s; need 0, or 1 and more with causal",
-                         (long long)window, c->params->attention.causal ? "" : " without causal");
-}
-
 /* The shape of the weights, which draw. */
 static mti_view weights_of(const mti_view *q, const mti_view *k)
 {
@@ -56,7 +46,7 @@ static bool flash_shape(mti_call *c)
 {
     const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
     if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2) ||
-        !check_heads("flash_attention", q, k, v) || !check_width(q) || !check_window(c))
+        !check_heads("flash_attention", q, k, v) || !check_width(q))
         return false;
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
@@ -249,6 +239,11 @@ mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tens
 {
     mt_tensor *in[4] = {q, k, v, mask}, *y;
     if (!check_dropout("flash_attention", o->dropout)) return NULL;
+    if (o->window < 0 || (o->window && !o->causal))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "flash_attention: the window is %lld; need 0, or with "
+                             "causal 1 and more",
+                             (long long)o->window);
     mti_params p = {.attention = {scale_or_default(q, o->scale), o->dropout, o->causal,
                                   mti_modes_now()->part, o->window}};
     return mti_apply(&mti_op_flash_attention, &p, 4, in, 1, &y) ? y : NULL;
@@ -263,8 +258,7 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
 mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
                                    const mt_attention_options *options)
 {
-    static const mt_attention_options plain = {0};
-    return mti_flash_attention(q, k, v, NULL, options ? options : &plain);
+    return mti_flash_attention(q, k, v, NULL, options ? options : &(mt_attention_options){0});
 }
 
 /* *w = tanh(scale w / cap), and *scale what is to be made of it. */
@@ -275,15 +269,6 @@ static void soft_cap(mt_tensor **w, double *scale, double cap)
     *scale = cap;
 }
 
-/* scale w + mask; *scale becomes that of what is made */
-static mt_tensor *masked(mt_tensor *w, double *scale, mt_tensor *mask)
-{
-    mt_tensor *scaled = mt_affine(w, *scale, 0), *y = mt_add(scaled, mask);
-    mt_release(scaled);
-    *scale = 1;
-    return y;
-}
-
 /* Releases each intermediate once the next one is made; the tape retains those it needs. */
 static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
 {
@@ -292,7 +277,8 @@ static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_mat
     mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
     mt_release(kt);
     if (w && o->cap > 0) soft_cap(&w, &scale, o->cap);
-    if (w && o->mask) mt_set(&w, masked(w, &scale, o->mask));
+    if (w && o->mask) mt_set(&w, mt_affine(w, scale, 0)), scale = 1;
+    if (w && o->mask) mt_set(&w, mt_add(w, o->mask));
     if (w && o->wide && mt_dtype_size(w->view.dtype) == 2) mt_set(&w, mt_cast(w, MT_F32));
     if (w) mt_set(&w, mt_softmax(w, scale, o->causal));
     if (w && o->wide) mt_set(&w, mt_cast(w, q->view.dtype));

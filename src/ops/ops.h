@@ -55,7 +55,6 @@ typedef struct mti_math_options {
 } mti_math_options;
 mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
 
-/* mt_flash_attention_with that keeps a mask [b,1,s,t], too, if there is one. */
 mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
                                const mt_attention_options *o);
 

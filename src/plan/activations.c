@@ -110,26 +110,11 @@ static void add_qk_norms(builder *b)
     add_statistics_of(b, by_head ? rows * c->kv_heads / t : rows, by_head ? c->head_dim : b->s->k);
 }
 
-/* With sinks the weights have a column more, and the largest score of each row is known by index.
- */
-static void add_sink_weights(builder *b)
-{
-    const int64_t rows = b->s->tokens * b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
-    int64_t all, part;
-    double each = mti_kept_as(b, FLOATS, b->value[ABSS] + rows, &all);
-    mti_kept_as(b, FLOATS, b->value[ABSS], &part);
-    part = part < all ? part : all;
-    if (part) mti_add_sum(b, part, each, ABSS, "attention weights: softmax keeps its output");
-    mti_keep_beside(b, "sinks: their weights", all - part, true);
-    mti_keep_beside(b, "sinks: index of each row's largest score", rows * (int64_t)sizeof(int64_t),
-                    false);
-}
-
 /* Attention weights, of math attention. */
 static void add_weights(builder *b, bool drop)
 {
     if (b->c->sinks) {
-        add_sink_weights(b);
+        mti_keep_sink_weights(b);
         if (drop) mti_keep(b, ABSS, MASK, "mask of the attention weights' dropout");
         if (drop) mti_keep(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
         return;
@@ -142,29 +127,6 @@ static void add_weights(builder *b, bool drop)
         mti_keep(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
     else if (cast)
         mti_keep(b, ABSS, FLOATS, "the same in 2-byte floats, for the product with v");
-}
-
-/* What layers keep besides for the mask of their window: the mask, and keys and values copied for
- * each head, unless they were anyway, instead of one for each group. */
-static void add_window_masks(builder *b)
-{
-    const mt_model_config *c = b->c;
-    const int64_t keys = b->s->seq * (b->s->rank ? b->s->rank->seen : 1), times = b->times;
-    const bool masked = c->ops.window_mask == MT_WINDOW_MASK_KEPT && c->window <= keys &&
-                        c->attention == MT_ATTENTION_FLASH && !preset_is(b, "selective");
-    const int64_t width = c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
-    int64_t q, k, joint = 0;
-    b->times = mti_dims_windows(b->s);
-    if (masked && b->times) {
-        mti_keep_floats(b, "windows: a mask for each", b->s->tokens * keys, b->e);
-        mti_kept_as(b, FLOATS, b->value[BSQ] * (b->s->rank ? b->s->rank->seen : 1), &q);
-        mti_kept_as(b, FLOATS, b->value[BSK] * (b->s->rank ? b->s->rank->seen : 1), &k);
-        if (c->joint_products) mti_kept_as(b, FLOATS, b->value[BSQ] + 2 * b->value[BSK], &joint);
-        if (c->ops.kv_groups != MT_KV_REPEATED && b->s->k > width && b->s->k < b->s->q)
-            mti_keep_beside(b, "windows: keys and values copied for each head",
-                            2 * (q - k) - (joint ? joint - k : 0), true);
-    }
-    b->times = times;
 }
 
 /* The products before a latent attention's core, and its norms. */
@@ -245,7 +207,7 @@ static void add_attention(builder *b, nature input)
     if (math && core && b->c->attention_cap > 0)
         mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
     if (math && core) add_weights(b, drop);
-    add_window_masks(b);
+    if (core) mti_keep_window_masks(b);
     mti_keep(b, BSQ, FLOATS,
              math || !core ? "merged heads: input of the projection"
                            : "merged heads: flash keeps its output, the projection its input");

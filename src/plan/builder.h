@@ -73,4 +73,8 @@ int64_t mti_statistic_size(const builder *b);
 /* What a mixture of experts keeps, in an MLP's place. */
 void mti_keep_experts(builder *b, nature input);
 
+/* What layers with a window keep for a mask; the weights of math attention with sinks. */
+void mti_keep_window_masks(builder *b);
+void mti_keep_sink_weights(builder *b);
+
 #endif
