@@ -10,7 +10,7 @@
 static void a_missing_kernel_is_refused_by_name(void **state)
 {
     (void)state;
-    assert_false(mti_missing_rope(NULL, 1, 0, false, NULL, NULL));
+    assert_false(mti_missing_rope(NULL, NULL, 0, false, NULL, NULL));
     assert_int_equal(mt_last_status(), MT_ERR_UNSUPPORTED);
     assert_non_null(strstr(mt_last_error(), "\"rope\""));
     assert_int_equal(mti_missing_sum_scratch(NULL, NULL, NULL), 0);
