@@ -202,11 +202,17 @@ const unsigned char *__map_file(const char *path, size_t *n) { return NULL; }
 
 /* ---- one thread ---- */
 
-int pthread_mutex_init(pthread_mutex_t *restrict m, const pthread_mutexattr_t *restrict a) { return 0; }
+int pthread_mutex_init(pthread_mutex_t *restrict m, const pthread_mutexattr_t *restrict a)
+{
+    return 0;
+}
 int pthread_mutex_destroy(pthread_mutex_t *m) { return 0; }
 int pthread_mutex_lock(pthread_mutex_t *m) { return 0; }
 int pthread_mutex_unlock(pthread_mutex_t *m) { return 0; }
-int pthread_cond_init(pthread_cond_t *restrict c, const pthread_condattr_t *restrict a) { return 0; }
+int pthread_cond_init(pthread_cond_t *restrict c, const pthread_condattr_t *restrict a)
+{
+    return 0;
+}
 int pthread_cond_destroy(pthread_cond_t *c) { return 0; }
 int pthread_cond_signal(pthread_cond_t *c) { return 0; }
 int pthread_cond_broadcast(pthread_cond_t *c) { return 0; }
@@ -214,7 +220,8 @@ int pthread_cond_wait(pthread_cond_t *restrict c, pthread_mutex_t *restrict m) {
 int pthread_attr_init(pthread_attr_t *a) { return 0; }
 int pthread_attr_destroy(pthread_attr_t *a) { return 0; }
 int pthread_attr_setstacksize(pthread_attr_t *a, size_t n) { return 0; }
-int pthread_create(pthread_t *restrict t, const pthread_attr_t *restrict a, void *(*fn)(void *), void *restrict user)
+int pthread_create(pthread_t *restrict t, const pthread_attr_t *restrict a, void *(*fn)(void *),
+                   void *restrict user)
 {
     return EAGAIN;
 }
@@ -229,7 +236,8 @@ __attribute__((export_name("run"))) int run(void)
 {
     static char words[1 << 16], *argv[1024];
     int n = page_args(address(words), sizeof words - 1), argc = 0;
-    for (int at = 0; at < n && argc < 1023; at += (int)strlen(words + at) + 1) argv[argc++] = words + at;
+    for (int at = 0; at < n && argc < 1023; at += (int)strlen(words + at) + 1)
+        argv[argc++] = words + at;
     int status = mt_page_main(argc, argv);
     fflush(NULL);
     return status;

@@ -40,6 +40,7 @@ typedef enum mt_rope_order {
 typedef enum mt_router {
     MT_ROUTER_SOFTMAX,
     MT_ROUTER_SIGMOID, /* chosen by score + bias, weighted by score; DeepSeek V3 */
+    MT_ROUTER_CHOSEN,  /* softmax of the chosen logits, which have biases; gpt-oss */
     MT_ROUTER_COUNT
 } mt_router;
 /* What is built: a whole model, or a part of one. */
@@ -62,9 +63,11 @@ typedef enum mt_norm_kind {
 } mt_norm_kind;
 /* What the MLPs are. */
 typedef enum mt_mlp_kind {
-    MT_MLP_PLAIN,  /* proj(act(fc x)) */
-    MT_MLP_SWIGLU, /* down(silu(gate x) * up x); Shazeer 2020 */
-    MT_MLP_GATED,  /* down(act(gate x) * up x), an op each */
+    MT_MLP_PLAIN,   /* proj(act(fc x)) */
+    MT_MLP_SWIGLU,  /* down(silu(gate x) * up x); Shazeer 2020 */
+    MT_MLP_GATED,   /* down(act(gate x) * up x), an op each */
+    MT_MLP_CLAMPED, /* experts: (up + 1) gate sigmoid(1.702 gate), clamped at 7, with biases;
+                       gpt-oss */
     MT_MLP_KIND_COUNT
 } mt_mlp_kind;
 
@@ -189,8 +192,11 @@ typedef struct mt_model_config {
      * expert_topk_groups alone; 0: they are one group. */
     int64_t expert_groups, expert_topk_groups;
     mt_router router;
-    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
-    double expert_scale;  /* of the experts' weights; 0: 1 */
+    bool wide_router;    /* the router's product is made in f32, and its weights stay so */
+    double expert_scale; /* of the experts' weights; 0: 1 */
+    /* sigmoid: after each step of training the bias of an expert that had fewer rows than the mean
+     * rises by so much, and that of one that had more falls; 0: it stays */
+    double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
@@ -207,6 +213,8 @@ typedef struct mt_model_config {
      * as ever; 0: all do. */
     double yarn_factor, yarn_fast, yarn_slow;
     int64_t yarn_context;
+    double yarn_scale;  /* of what is turned; 0: 1 */
+    bool yarn_exact;    /* bounds between pairs, not at whole ones */
     mt_qk_norm qk_norm; /* only with rotary positions */
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
@@ -215,9 +223,11 @@ typedef struct mt_model_config {
     int64_t kv_rank, q_rank, rope_dim, value_dim;
     mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
-    double attention_cap;   /* scores become cap tanh(scores / cap); math attention only; 0: none */
-    double logit_cap;       /* gpt and llama: the same of the logits */
-    bool scaled_embedding;  /* llama: times sqrt(hidden), rounded to dtype */
+    bool sinks; /* a learned logit for each head takes part in the softmax, without a value; math
+                   attention only; an unfused rope's tables are h/2 wide then (gpt-oss) */
+    double attention_cap;  /* scores become cap tanh(scores / cap); math attention only; 0: none */
+    double logit_cap;      /* gpt and llama: the same of the logits */
+    bool scaled_embedding; /* llama: times sqrt(hidden), rounded to dtype */
     /* llama: of each local_period layers, at most 62, those of which local_layers has a bit are
      * local, from the lowest on; local_layers 0: all but the last. Local layers alone have the
      * window, and turn by local_theta. local_period 0: each has the window; local_theta 0: each
@@ -233,6 +243,7 @@ typedef struct mt_model_config {
     bool untied;         /* gpt: a head of its own instead of the token embedding */
     bool tied;           /* llama: the token embedding instead of a head of its own */
     bool no_bias;        /* in linears and layer norms */
+    bool proj_bias;      /* where no_bias is: that of attention's projection */
     bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
     int64_t token_types; /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa

@@ -154,7 +154,7 @@ static bool read_share(reader *r, const json_t *value)
     return json_number_value(value) == 0 || read_real(r, value);
 }
 
-/* Of router_aux_loss_coef. */
+/* Says whether router_aux_loss_coef counts: seen in the end, too. */
 static bool read_switch(reader *r, const json_t *value)
 {
     return json_is_boolean(value) || refuse(r, value, "true or false");
@@ -336,6 +336,24 @@ static bool read_rope(reader *r, const json_t *value)
     return !type || is_word(type, "default") || read_yarn(r, value) || note(r);
 }
 
+/* gpt-oss': YaRN, or none. */
+static bool read_scaling(reader *r, const json_t *value)
+{
+    const json_t *theta = json_object_get(value, "rope_theta");
+    if (theta && !(json_number_value(theta) > 0))
+        return refuse(r, value, "a \"rope_theta\" above 0");
+    if (theta) r->c.rope_theta = json_number_value(theta);
+    return mti_hf_yarn(&r->c, r->key->name, value);
+}
+
+/* Of the products before attention's core and of that after it. */
+static bool read_biases(reader *r, const json_t *value)
+{
+    if (!read_flag(r, value)) return false;
+    r->c.qkv_bias = r->c.proj_bias;
+    return true;
+}
+
 static bool read_layers(reader *r, const json_t *value)
 {
     for (size_t i = 0; i < json_array_size(value); i++)
@@ -511,7 +529,7 @@ static bool check_sort(const json_t *root)
         if (json_number_value(n) > 0)
             return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
                              ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
-                             "olmoe, deepseek_v2 or deepseek_v3");
+                             "olmoe, gpt_oss, deepseek_v2 or deepseek_v3");
     }
     return true;
 }

@@ -11,6 +11,8 @@
  * org/name of a model in Hugging Face's local cache. NULL and an error if it is such a name, and
  * not there. */
 char *mti_config_path(const char *path);
+/* Sets the fields yarn_ by the object `value` of this key, of type "yarn" or "default". */
+bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value);
 /* Sets local_period and local_layers by "layer_types", or, of those whose local layers begin at
  * some place, by "max_window_layers"; no window if no layer is local. */
 bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some);

@@ -1,4 +1,5 @@
-/* hf_layers.c: which layers of a config.json are local. */
+/* hf_layers.c: which layers of a config.json are local, and how YaRN scales their angles. */
+#include <math.h>
 #include <string.h>
 #include "io/hf_config.h"
 
@@ -37,4 +38,42 @@ bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some)
     c->local_period = all && c->local_theta == 0 ? 0 : period;
     c->local_layers = usual || !c->local_period ? 0 : local;
     return true;
+}
+
+/* *to: the number of that name, or `usual` without one. */
+static bool read_number(const char *key, const json_t *value, const char *name, double usual,
+                        double *to)
+{
+    const json_t *number = json_object_get(value, name);
+    *to = number && !json_is_null(number) ? json_number_value(number) : usual;
+    return *to > 0 ||
+           mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" has no \"%s\" above 0; YaRN needs it",
+                         key, name);
+}
+
+bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value)
+{
+    const json_t *whole = json_object_get(value, "truncate");
+    const char *type = json_string_value(json_object_get(value, "rope_type"));
+    if (!type) type = json_string_value(json_object_get(value, "type"));
+    if (type && !strcmp(type, "default")) {
+        c->yarn_factor = c->yarn_scale = c->yarn_fast = c->yarn_slow = 0;
+        c->yarn_context = 0, c->yarn_exact = false;
+        return true;
+    }
+    if (!type || strcmp(type, "yarn") != 0 || json_object_get(value, "mscale"))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             MTI_ANY_FILE "\"%s\" is not of type \"yarn\", without mscale, or "
+                                          "\"default\"; need one of these",
+                             key);
+    double context;
+    c->yarn_exact = json_is_false(whole);
+    bool ok = read_number(key, value, "factor", 0, &c->yarn_factor) &&
+              read_number(key, value, "beta_fast", 32, &c->yarn_fast) &&
+              read_number(key, value, "beta_slow", 1, &c->yarn_slow) &&
+              read_number(key, value, "original_max_position_embeddings", 0, &context);
+    if (!ok) return false;
+    c->yarn_context = (int64_t)context;
+    double usual = c->yarn_factor > 1 ? 0.1 * log(c->yarn_factor) + 1 : 1;
+    return read_number(key, value, "attention_factor", usual, &c->yarn_scale);
 }

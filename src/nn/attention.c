@@ -49,6 +49,10 @@ bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor *
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->angles.theta == 0) return true;
     mt_dtype low;
+    const double scale = heads->yarn_scale > 0 ? heads->yarn_scale : 1;
+    if (heads->sinks && heads->rope == MT_OP_UNFUSED)
+        return mti_rope_narrow(tables, heads->dtype, start, &heads->angles, scale, x);
+    if (scale != 1 && mt_set(x, mt_affine(*x, scale, 0)) != MT_OK) return false;
     if (heads->rope == MT_OP_UNFUSED && heads->rope_order == MT_ROPE_COMPLEX)
         return mti_rope_complex(tables, start, &heads->angles, x);
     if (heads->rope_order && !apart(x)) return false;
@@ -131,7 +135,9 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
     if (part[1] && part[2])
-        y = flash ? attend_by_flash(heads, part, masked, p) : attend_by_math(heads, part, p);
+        y = heads->sinks ? mti_sink_attention(heads, part, mt_module_child(self, "sinks"), p)
+            : flash      ? attend_by_flash(heads, part, masked, p)
+                         : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
@@ -182,8 +188,9 @@ static mt_rope_options angles_of(const mt_model_config *c)
     if (c->yarn_factor == 0) return o;
     const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
     o.factor = c->yarn_factor;
-    o.low = fmax(floor(pair_of(c, c->yarn_fast)), 0);
-    o.high = fmin(ceil(pair_of(c, c->yarn_slow)), d - 1);
+    const double first = pair_of(c, c->yarn_fast), last = pair_of(c, c->yarn_slow);
+    o.low = fmax(c->yarn_exact ? first : floor(first), 0);
+    o.high = fmin(c->yarn_exact ? last : ceil(last), d - 1);
     if (o.high <= o.low) o.high = o.low + 0.001;
     return o;
 }
@@ -200,6 +207,8 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .angles = angles_of(c),
                         .window = c->window,
                         .window_mask = c->ops.window_mask,
+                        .sinks = c->sinks,
+                        .yarn_scale = c->yarn_scale,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
                         .dropout = c->dropout,
@@ -288,12 +297,19 @@ static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c
     return mt_module_new("attention", forward, head, mti_free);
 }
 
+static bool add_heads(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_module *heads = mt_module_add_child(m, "heads", mti_heads_new(c));
+    return heads && (!c->sinks || mt_module_add_child(heads, "sinks", mti_sinks_new(device, c)));
+}
+
 mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
 {
     bool separate = c->rope_theta > 0 && !c->joint_products;
     int64_t d = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    mt_model_config in = *c; /* for the q, k and v products */
+    mt_model_config in = *c, out = *c; /* for the q, k and v products; for that after the heads */
     in.no_bias = c->no_bias && !c->qkv_bias;
+    out.no_bias = c->no_bias && !c->proj_bias;
     mt_module *m = attention_new(separate ? separate_forward : fused_forward, c);
     bool ok = m != NULL;
     if (separate)
@@ -303,8 +319,8 @@ mt_module *mti_attention_new(mt_device *device, const mt_model_config *c)
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
-        m, ok && mt_module_add_child(m, "heads", mti_heads_new(c)) &&
-               mti_add_linear(m, "proj", device, c, q, d, mti_residual_std(c)) &&
+        m, ok && add_heads(m, device, c) &&
+               mti_add_linear(m, "proj", device, &out, q, d, mti_residual_std(c)) &&
                mti_add_dropout(m, c));
 }
 

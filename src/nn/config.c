@@ -27,10 +27,10 @@ const mti_choice mti_linear_forms = {
 const mti_choice mti_window_masks = {"window_mask", MTI_NAMES("none", "kept")};
 const mti_choice mti_expert_forms = {
     "expert_form", MTI_NAMES("grouped", "loop", "torchtitan", "torchtitan-before", "megatron")};
-static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
+static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated", "clamped")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 const mti_choice mti_rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
-const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid")};
+const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid", "chosen")};
 
 #define NAMED(type, name_of, choice)                                                               \
     const char *name_of(type value) { return mti_choice_name(&choice, (int)value); }

@@ -105,17 +105,26 @@ int64_t mti_latent_width(const mt_model_config *c)
     return c->heads * (c->head_dim - c->rope_dim + c->value_dim);
 }
 
+static bool has_bias(const mt_model_config *c, mti_product product)
+{
+    const bool expert = product == MTI_PRODUCT_EXPERT_GATE_UP || product == MTI_PRODUCT_EXPERT_DOWN;
+    if (expert) return c->mlp == MT_MLP_CLAMPED;
+    if (product == MTI_PRODUCT_ROUTER) return c->router == MT_ROUTER_CHOSEN;
+    return !c->no_bias || (c->qkv_bias && product <= MTI_PRODUCT_KV) ||
+           (c->proj_bias && product == MTI_PRODUCT_PROJ);
+}
+
 uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
 {
     mti_product products[MTI_PRODUCTS];
     uint64_t size = 0;
     for (int i = mti_layer_products(c, products); i--;) {
-        bool bias = !c->no_bias || (c->qkv_bias && products[i] <= MTI_PRODUCT_KV);
         int64_t taken, copies = mti_product_copies(c, products[i], &taken);
         size += (uint64_t)copies * mti_product_size(c, q, k, products[i]);
-        if (bias) size += outputs(c, q, k, products[i]);
+        if (has_bias(c, products[i])) size += (uint64_t)copies * outputs(c, q, k, products[i]);
     }
     if (mti_attends(c->kind) && c->kv_rank) size += norm_size(c, c->kv_rank + c->q_rank);
+    if (mti_attends(c->kind) && c->sinks) size += (uint64_t)c->heads;
     if (mti_attends(c->kind) && c->qk_norm)
         size += norm_size(c, c->qk_norm == MT_QK_NORM_WIDTH ? q + k : 2 * c->head_dim);
     if (mti_attends(c->kind) && mti_feeds(c->kind))
@@ -178,8 +187,9 @@ mt_status mt_model_config_active_params(const mt_model_config *config, uint64_t 
     if (status == MT_OK) status = mt_model_config_resolve(config, &c);
     if (status != MT_OK || !c.experts) return status;
     const uint64_t idle = (uint64_t)(c.experts - c.experts_per_token);
+    const uint64_t biases = c.mlp == MT_MLP_CLAMPED ? 2 * (uint64_t)c.ffn + (uint64_t)c.hidden : 0;
     *n -= (uint64_t)(layers_of(&c) - dense_layers(&c)) * idle *
           (mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
-           mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_DOWN));
+           mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_DOWN) + biases);
     return MT_OK;
 }

@@ -65,6 +65,40 @@ static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x,
     return y;
 }
 
+/* ---- a bias for each expert: rows h [n,d] -> [n,d] ---- */
+
+/* The module's user data: whose row each is, i64 [n], set while the experts run; borrowed. */
+typedef struct expert_bias {
+    mt_tensor *ids;
+} expert_bias;
+
+static mt_tensor *bias_forward(mt_module *self, mt_tensor *h)
+{
+    const expert_bias *user = mt_module_user(self);
+    MT_AUTO mt_tensor *rows = mt_embedding(user->ids, mt_module_param(self, "weight"), NULL);
+    mt_set(&rows, rows ? mt_cast(rows, mt_dtype_of(h)) : NULL);
+    return rows ? mt_add(h, rows) : NULL;
+}
+
+static bool add_bias(mt_module *m, const char *name, mt_device *device, const mt_model_config *c,
+                     int64_t width)
+{
+    expert_bias *user = mti_calloc(1, sizeof *user);
+    mt_module *bias = user ? mt_module_new("expert_bias", bias_forward, user, mti_free) : NULL;
+    mt_tensor *w = bias ? mt_zeros(device, c->dtype, MT_SHAPE(c->experts, width)) : NULL;
+    return mt_module_add_child(
+        m, name, mti_module_complete(bias, bias && mt_module_add_param(bias, "weight", w)));
+}
+
+static mt_tensor *run_bias(mt_module *self, const char *name, mt_tensor *h, mt_tensor *ids)
+{
+    expert_bias *user = mt_module_user(mt_module_child(self, name));
+    user->ids = ids;
+    mt_tensor *y = mt_forward_child(self, name, h);
+    user->ids = NULL;
+    return y;
+}
+
 /* ---- the mixture ---- */
 
 /* silu(gate) up of the two side by side */
@@ -86,6 +120,21 @@ static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_ro
                : rows->weights ? mti_weighted_swiglu(h, rows->weights)
                                : gated(mt_module_user(self), h));
     mt_set(&h, run_product(self, "experts_down", h, rows));
+    return h;
+}
+
+/* The same with a clamped gate and biases; index [t,k]: the rows' experts before the sorting. */
+static mt_tensor *run_clamped(mt_module *self, mt_tensor *h, mt_tensor *index, const mt_groups *g)
+{
+    const mti_expert_rows rows = {.counts = g->counts};
+    mt_tensor *ids = mt_reshape(index, MT_SHAPE(-1));
+    mt_set(&ids, mt_gather(ids, 0, g->order));
+    mt_set(&h, ids ? run_product(self, "experts_gate_up", h, &rows) : NULL);
+    mt_set(&h, h ? run_bias(self, "experts_gate_up_bias", h, ids) : NULL);
+    mt_set(&h, h ? mti_clamped_gate(h) : NULL);
+    mt_set(&h, h ? run_product(self, "experts_down", h, &rows) : NULL);
+    mt_set(&h, h ? run_bias(self, "experts_down_bias", h, ids) : NULL);
+    mt_release(ids);
     return h;
 }
 
@@ -143,7 +192,9 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
     const experts *e = mt_module_user(self);
     mt_groups groups = {0};
     mt_tensor *y = mt_dispatch(x, index, e->n, &groups);
-    if (y) y = run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
+    if (y)
+        y = e->clamped ? run_clamped(self, y, index, &groups)
+                       : run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
     if (y) y = combine(y, weights, &groups);
     mt_groups_release(&groups);
     return y;
@@ -204,16 +255,20 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
     if (!user) return NULL;
     *user = (experts){.n = c->experts,
                       .swiglu = c->ops.swiglu,
+                      .clamped = c->mlp == MT_MLP_CLAMPED,
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,
                                .k = c->experts_per_token,
                                .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
-        m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
-               add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
-               add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
-               (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
+        m,
+        m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
+            add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
+            add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
+            (c->mlp != MT_MLP_CLAMPED || (add_bias(m, "experts_gate_up_bias", device, c, 2 * f) &&
+                                          add_bias(m, "experts_down_bias", device, c, d))) &&
+            (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
 }
 
 mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)

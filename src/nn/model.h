@@ -174,6 +174,7 @@ mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
     mt_op_form swiglu;
+    bool clamped; /* their gate; then they have biases */
     mti_expert_call call;
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
@@ -187,6 +188,10 @@ int64_t mti_experts_here(const mt_model_config *c);
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* After a step: what the biases of m's routers learn from the loads that they counted. sum adds
+ * those of other ranks to `loads`. */
+typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
+bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
 /* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
 typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */
@@ -229,6 +234,9 @@ typedef struct mti_rope_tables {
         mt_tensor *cosine, *sine;
     } of[MTI_ROPE_THETAS];
 } mti_rope_tables;
+/* The same as mti_rope_unfused times `scale`, from tables [s,h/2]. */
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                     const mt_rope_options *angles, double scale, mt_tensor **x);
 void mti_rope_tables_free(mti_rope_tables *tables);
 /* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
 bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
@@ -329,6 +337,8 @@ typedef struct mti_heads {
     mt_op_form rope;
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    bool sinks;                           /* its child "sinks" has them */
+    double yarn_scale;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
@@ -341,6 +351,12 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
+ * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
+mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
+mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
+                              double p);
+mt_tensor *mti_clamped_gate(mt_tensor *h);
 mt_module *mti_heads_new(const mt_model_config *c);
 /* [b,s,n h] -> [b,n,s,h], a view */
 mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);

@@ -13,6 +13,14 @@
 #define QWEN3(l, a, d, f)                                                                          \
     LLAMA(l, a, d, 151936, 40960), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,  \
                                    .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD
+#define GPT_OSS(l, n)                                                                              \
+    LLAMA(l, 64, 2880, 201088, 131072),                                                            \
+        .kv_heads = 8, .head_dim = 64, .ffn = 2880, EXPERTS(n, 4), .mlp = MT_MLP_CLAMPED,          \
+        .router = MT_ROUTER_CHOSEN, .sinks = true, .attention = MT_ATTENTION_MATH,                 \
+        .qkv_bias = true, .proj_bias = true, .window = 128, .local_period = 2, .norm_eps = 1e-5,   \
+        .rope_theta = 150000, .yarn_factor = 32, .yarn_fast = 32, .yarn_slow = 1,                  \
+        .yarn_context = 4096, .yarn_scale = 1.3465735902799727, .yarn_exact = true,                \
+        .padded = true, .pad_token = 199999
 #define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
 #define DEEPSEEK(k, n, shared)                                                                     \
     EXPERTS(n, k), .shared_experts = (shared), .kv_rank = 512, .head_dim = 192, .rope_dim = 64,    \
@@ -40,8 +48,9 @@ static const struct {
     {"deepseek-tiny",
      {LLAMA(3, 4, 64, 256, 64), EXPERTS(8, 2), .shared_experts = 1, .ffn = 32, .dense_layers = 1,
       .dense_ffn = 128, .expert_groups = 4, .expert_topk_groups = 2, .router = MT_ROUTER_SIGMOID,
-      .wide_router = true, .norm_topk = true, .expert_scale = 2.5, .kv_rank = 16, .q_rank = 24,
-      .head_dim = 24, .rope_dim = 8, .value_dim = 16, .rope_order = MT_ROPE_PAIRS}},
+      .wide_router = true, .norm_topk = true, .expert_scale = 2.5, .balance_rate = 0.001,
+      .kv_rank = 16, .q_rank = 24, .head_dim = 24, .rope_dim = 8, .value_dim = 16,
+      .rope_order = MT_ROPE_PAIRS}},
     /* Radford et al. 2019 */
     {"gpt2", {GPT(12, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-medium", {GPT(24, 16, 1024, 50257, 1024), .act = MT_ACT_GELU_TANH}},
@@ -102,6 +111,8 @@ static const struct {
       .dense_layers = 3, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS, .expert_groups = 8,
       .expert_topk_groups = 4, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2.5,
       .attention_scale = 0.1352337788608801}},
+    {"gpt-oss-20b", {GPT_OSS(24, 32)}},
+    {"gpt-oss-120b", {GPT_OSS(36, 128)}},
     {"phi-4",
      {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
       .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},

@@ -124,6 +124,14 @@ static mt_tensor *quarter_turn(mt_tensor *x)
     return y;
 }
 
+/* Where tables of this theta are, or are to be made. */
+static int place_of(const mti_rope_tables *tables, double theta)
+{
+    int i = 0;
+    while (i < MTI_ROPE_THETAS - 1 && tables->of[i].theta != 0 && tables->of[i].theta != theta) i++;
+    return i;
+}
+
 /* x cos + (-x2, x1) sin. Keeps the tables alone: they want no gradient, so neither product needs x.
  */
 bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
@@ -131,8 +139,7 @@ bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
 {
     const double theta = angles->theta;
     int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
-    int i = 0;
-    while (i < MTI_ROPE_THETAS - 1 && tables->of[i].theta != 0 && tables->of[i].theta != theta) i++;
+    const int i = place_of(tables, theta);
     mt_tensor **cosine = &tables->of[i].cosine, **sine = &tables->of[i].sine;
     bool made = tables->of[i].theta == theta && *sine && mt_shape(*sine)[0] == s;
     if (!made) {
@@ -153,6 +160,39 @@ static mt_tensor *product_sum(mt_tensor *c, mt_tensor *x, mt_tensor *d, mt_tenso
 {
     MT_AUTO mt_tensor *cx = mt_mul(c, x), *dy = cx ? mt_mul(d, y) : NULL;
     return dy ? (minus ? mt_sub : mt_add)(cx, dy) : NULL;
+}
+
+/* Of the pair (scale, 0), turned, one half: [s,h/2] */
+static mt_tensor *narrow_table(mt_tensor *turned, int half, double scale, mt_dtype dtype)
+{
+    const int64_t s = mt_shape(turned)[2], h = mt_shape(turned)[3];
+    mt_tensor *part = mt_slice(turned, 3, half ? h / 2 : 0, h / 2);
+    mt_set(&part, mt_affine(part, scale, 0)); /* a copy */
+    mt_set(&part, part ? mt_reshape(part, MT_SHAPE(s, h / 2)) : NULL);
+    mt_set(&part, part ? mt_cast(part, dtype) : NULL);
+    return part;
+}
+
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                     const mt_rope_options *angles, double scale, mt_tensor **x)
+{
+    const int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
+    const int i = place_of(tables, angles->theta);
+    mt_tensor **c = &tables->of[i].cosine, **d = &tables->of[i].sine, *turned[2] = {NULL, NULL};
+    if (tables->of[i].theta != angles->theta || !*d || mt_shape(*d)[0] != s) {
+        MT_AUTO mt_tensor *ones =
+            turn_ones(mt_device_of(*x), dtype == MT_F64 ? MT_F64 : MT_F32, start, angles, s, h);
+        tables->of[i].theta = angles->theta;
+        mt_set(c, ones ? narrow_table(ones, 0, scale, dtype) : NULL);
+        mt_set(d, *c ? narrow_table(ones, 1, scale, dtype) : NULL);
+    }
+    MT_AUTO mt_tensor *low = *c && *d ? mt_slice(*x, 3, 0, h / 2) : NULL;
+    MT_AUTO mt_tensor *high = low ? mt_slice(*x, 3, h / 2, h / 2) : NULL;
+    if (high) turned[0] = product_sum(*c, low, *d, high, true);
+    if (turned[0]) turned[1] = product_sum(*c, high, *d, low, false);
+    mt_set(x, turned[1] ? mt_cat(2, turned, 3) : NULL);
+    mt_release(turned[0]), mt_release(turned[1]);
+    return *x != NULL;
 }
 
 /* Cosines and sines are two halves of one table. */

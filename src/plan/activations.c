@@ -110,9 +110,30 @@ static void add_qk_norms(builder *b)
     add_statistics_of(b, by_head ? rows * c->kv_heads / t : rows, by_head ? c->head_dim : b->s->k);
 }
 
+/* With sinks the weights have a column more, and the largest score of each row is known by index.
+ */
+static void add_sink_weights(builder *b)
+{
+    const int64_t rows = b->s->tokens * b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
+    int64_t all, part;
+    double each = mti_kept_as(b, FLOATS, b->value[ABSS] + rows, &all);
+    mti_kept_as(b, FLOATS, b->value[ABSS], &part);
+    part = part < all ? part : all;
+    if (part) mti_add_sum(b, part, each, ABSS, "attention weights: softmax keeps its output");
+    mti_keep_beside(b, "sinks: their weights", all - part, true);
+    mti_keep_beside(b, "sinks: index of each row's largest score", rows * (int64_t)sizeof(int64_t),
+                    false);
+}
+
 /* Attention weights, of math attention. */
 static void add_weights(builder *b, bool drop)
 {
+    if (b->c->sinks) {
+        add_sink_weights(b);
+        if (drop) mti_keep(b, ABSS, MASK, "mask of the attention weights' dropout");
+        if (drop) mti_keep(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
+        return;
+    }
     bool cast = b->e == 2 && b->c->ops.softmax == MT_PRECISION_F32;
     (cast ? mti_keep_wide : mti_keep)(b, ABSS, FLOATS,
                                       "attention weights: softmax keeps its output");
@@ -186,8 +207,11 @@ static void add_latent_attention(builder *b, nature input)
         else
             mti_keep(b, BSW, FLOATS, "v, beside k without its turned part");
         if (!math) add_flash_statistics(b);
+        if (math && b->c->attention_cap > 0)
+            mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
         if (math) add_weights(b, drop);
     }
+    add_window_masks(b);
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
@@ -302,11 +326,15 @@ static void add_mlp(builder *b, nature input)
 static void add_tables(builder *b)
 {
     int64_t bytes;
-    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
+    /* latent attention turns the keys' part outside of a checkpoint of its core */
+    const bool outside = b->c->kv_rank && preset_is(b, "selective");
+    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED ||
+        (mti_dims_checkpoint(b->s) && !outside))
+        return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
     const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
     if (joint) b->e = mti_statistic_size(b);
-    mti_kept_as(b, FLOATS, b->s->seq * width, &bytes);
+    mti_kept_as(b, FLOATS, b->s->seq * width / (b->c->sinks ? 2 : 1), &bytes);
     b->e = e;
     bytes *= (joint ? 1 : 2) * mti_dims_thetas(b->s);
     if (bytes) mti_keep_beside(b, "rotary positions: tables of cosines and sines", bytes, true);

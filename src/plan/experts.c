@@ -19,15 +19,20 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
-    mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
+    const bool chosen = b->c->router == MT_ROUTER_CHOSEN, clamped = b->c->mlp == MT_MLP_CLAMPED;
+    if (chosen)
+        mti_keep_floats(b, "router: weights of the chosen", n, b->e);
+    else
+        mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
         mti_keep_beside(b, "router: experts of other groups", tokens * b->c->experts, false);
     if (b->c->norm_topk) {
         mti_keep_floats(b, "router: the chosen probabilities", n, size);
         mti_keep_floats(b, "router: their sums", tokens, size);
     }
-    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order */
-    for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3); i++)
+    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order; those
+     * of biases */
+    for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3) + clamped; i++)
         mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
     const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
     const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
@@ -43,9 +48,14 @@ void mti_keep_experts(builder *b, nature input)
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
-    if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
+    if (clamped) {
+        mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
+        mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
+    } else if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
-    mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the experts' last product");
+    mti_keep(b, BSF, FLOATS,
+             clamped ? "the gated rows: input of the experts' last product"
+                     : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));

@@ -190,7 +190,9 @@ static mti_dims textbook(const mti_dims *s)
     c->dense_layers = c->shared_experts = 0;
     c->kv_rank = 0;
     c->act = MT_ACT_GELU;
-    c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
+    c->inplace = c->no_bias = c->qkv_bias = c->proj_bias = c->joint_products = false;
+    c->sinks = false;
+    c->router = MT_ROUTER_SOFTMAX;
     c->has_out_act = false;
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
@@ -220,6 +222,7 @@ static void take_experts(mti_dims *at, const mti_dims *to)
     at->config.experts = to->config.experts;
     at->config.experts_per_token = to->config.experts_per_token;
     at->config.norm_topk = to->config.norm_topk;
+    at->config.router = to->config.router;
 }
 static void take_latent(mti_dims *at, const mti_dims *to)
 {
@@ -250,6 +253,7 @@ static const struct choice {
     {"an activation of the MLP's output", {"out_act"}},
     {"RMS norms: neither bias nor mean", {"norm_kind"}},
     {"no biases, or only those of q, k and v", {"no_bias", "qkv_bias"}},
+    {"a bias of attention's projection", {"proj_bias"}},
     {"norms after the sums", {NULL}, take_post_norm},
     {"norms of what attention and MLP give", {"norm"}},
     {"rotary positions: q, k and v apart", {"rope_theta"}},
@@ -258,6 +262,7 @@ static const struct choice {
     {"latent attention: products of latents, which are kept, and their norms", {NULL}, take_latent},
     {"flash attention: no b a s s of weights, masks and dropped weights", {"attention"}},
     {"sliding windows: queries see fewer keys", {"window"}},
+    {"sinks: a logit of each head in the softmax's sum", {"sinks"}},
     {"soft capping of the scores: their tanh", {"attention_cap"}},
     {"no dropout: no masks, and no weights that it changed", {"dropout"}},
     {"floats of another size than 2 bytes", {"dtype"}},

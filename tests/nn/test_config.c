@@ -45,7 +45,7 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .heads = 4, .kv_heads = 3}, "kv_heads", "is 3", "divisor of heads, 4"},
         {{GPT, .kv_heads = -1}, "kv_heads", "is -1", "need 0 to"},
         {{GPT, .head_dim = -1}, "head_dim", "is -1", "need 0 to"},
-        {{GPT, .mlp = (mt_mlp_kind)3}, "mlp", "is 3", "gated"},
+        {{GPT, .mlp = (mt_mlp_kind)4}, "mlp", "is 4", "clamped"},
         {{GPT, .mlp = MT_MLP_GATED, .joint_products = true}, "mlp", "is gated", "swiglu"},
         {{GPT, .attention_cap = 5}, "attention", "is flash", "need math"},
         {{GPT, .attention_cap = -5}, "attention_cap", "is -5", "positive"},

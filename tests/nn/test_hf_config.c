@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "files/files.h"
+#include <math.h>
 #include "mtt.h"
 
 static char notes[MT_HF_NOTES];
@@ -37,7 +38,7 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824},
                  {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624},
                  {"olmoe-1b-7b", 6919161856},   {"deepseek-v2-lite", 15706484224},
-                 {"deepseek-v3", 671026404352}};
+                 {"gpt-oss-20b", 20914757184},  {"deepseek-v3", 671026404352}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -64,6 +65,7 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
         uint64_t n;
     } cases[] = {{"mixtral-8x7b", 12879925248}, {"qwen3-30b-a3b", 3353032704},
                  {"olmoe-1b-7b", 1282017280},   {"deepseek-v2-lite", 2661150208},
+                 {"gpt-oss-20b", 4187440704}, /* 3.6 billion besides the embedding */
                  {"deepseek-v3", 37552282624},  {"llama-2-7b", 6738415616}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name), preset;
@@ -72,7 +74,7 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
         assert_int_equal(active, cases[i].n);
         if (!c.experts) continue;
         mtt_ok(mt_model_preset(cases[i].name, &preset));
-        preset.dtype = c.dtype, c.window = 0;
+        preset.dtype = c.dtype;
         preset.causal = c.causal; /* which a llama is anyway */
         char text[2][MT_MODEL_CONFIG_TEXT];
         mt_model_config resolved[2];
@@ -107,6 +109,11 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_true(c.rope_theta == 5e5 && c.local_theta == 5e5 && c.local_period == 4);
     assert_true(c.norm_eps == 1e-6 && c.pad_token == 100277);
     assert_non_null(strstr(notes, "rope_scaling: other angles"));
+    c = read_file("gpt-oss-20b");
+    assert_true(c.sinks && c.qkv_bias && c.proj_bias && c.window == 128 && c.local_period == 2);
+    assert_true(c.yarn_factor == 32 && c.yarn_context == 4096 && c.yarn_exact);
+    assert_true(fabs(c.yarn_scale - 1.3465735902799727) < 1e-15);
+    assert_non_null(strstr(notes, "quantization_config: "));
     c = read_file("gemma-2-9b");
     assert_true(c.attention_cap == 50 && c.logit_cap == 30 && c.attention_scale == 1.0 / 16);
     assert_true(c.window == 4096 && c.local_theta == 0 && c.tied && c.local_period == 2);
@@ -220,7 +227,7 @@ static const struct bad {
      {"\"moe_num_experts\" is 64", "need a dense model, a mixtral, "},
      MT_ERR_UNSUPPORTED},
     {"{\"model_type\":\"glm4_moe\",\"n_routed_experts\":256}",
-     {"\"n_routed_experts\" is 256", "olmoe, deepseek_v2 or deepseek_v3"},
+     {"\"n_routed_experts\" is 256", "olmoe, gpt_oss, deepseek_v2 or deepseek_v3"},
      MT_ERR_UNSUPPORTED},
     {DEEPSEEK("2", "1", "2", "4") ",\"topk_method\":\"noaux_tc\"}",
      {"\"topk_method\" is \"noaux_tc\"", "need greedy or group_limited_greedy"},
@@ -279,7 +286,7 @@ static const struct bad {
     {"{\"model_type\":\"mamba\"}",
      {"\"mamba\" is unknown",
       "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
-      "deepseek_v2, deepseek_v3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
+      "gpt_oss, deepseek_v2, deepseek_v3, olmo2, olmo3, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},

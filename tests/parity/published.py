@@ -56,6 +56,7 @@ CASES = [
     ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5, rope_parameters=YARN)),
     ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
                                   n_shared_experts=2, first_k_dense_replace=2)),
+    ("gpt_oss", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
@@ -82,6 +83,9 @@ LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_he
          "mlp.down": "model.layers.N.mlp.down_proj"}
 EXPERTS = LLAMA | {"mlp.router": "model.layers.N.mlp.gate", "mlp.experts_gate_up.weight": "model.layers.N.mlp.experts.gate_up_proj",
                    "mlp.experts_down.weight": "model.layers.N.mlp.experts.down_proj"}
+GPT_OSS = EXPERTS | {"mlp.router": "model.layers.N.mlp.router", "attn.heads.sinks.weight": "model.layers.N.self_attn.sinks",
+                     "mlp.experts_gate_up_bias.weight": "model.layers.N.mlp.experts.gate_up_proj_bias",
+                     "mlp.experts_down_bias.weight": "model.layers.N.mlp.experts.down_proj_bias"}
 DEEPSEEK = EXPERTS | {"attn.q_a": "model.layers.N.self_attn.q_a_proj", "attn.q_b": "model.layers.N.self_attn.q_b_proj",
                       "attn.q_a_norm": "model.layers.N.self_attn.q_a_layernorm",
                       "attn.kv_a": "model.layers.N.self_attn.kv_a_proj_with_mqa",
@@ -112,11 +116,11 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
-def is_buffer(name):
-    return name.endswith("router.bias")
+def is_buffer(kind, name):
+    return kind.startswith("deepseek") and name.endswith("router.bias")
 
 
 def theirs_for(kind, name, tensors):
@@ -130,6 +134,8 @@ def theirs_for(kind, name, tensors):
         wanted, end = names[path], "." + end
     wanted = wanted if isinstance(wanted, list) else [wanted]
     found = torch.cat([tensors[w.replace(".N.", f".{layer}.") + end] for w in wanted])
+    if kind == "gpt_oss" and found.dim() == 3:  # experts' matrices are [in,out]
+        return found.transpose(1, 2).contiguous()
     is_conv = kind == "gpt2" and layer and found.dim() == 2  # Conv1D keeps [in,out]
     return found.t().contiguous() if is_conv else found
 
@@ -195,7 +201,7 @@ def faults(library, kind, config, dtype):
         library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
     library.mt_set_grad_mode(True)
     if sum(p.numel() for p in parameters.values()) != sum(
-            p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name)):
+            p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(kind, name)):
         yield "another number of parameters"
     generator = torch.Generator().manual_seed(31)
     # A token of padding among the others, of whose row the embedding gives no gradient.
@@ -216,7 +222,7 @@ def faults(library, kind, config, dtype):
         yield f"logits: {fault}"
     grads = {name: p.grad for name, p in parameters.items()}
     for name, p in ours.parameters.items():
-        if is_buffer(name):
+        if is_buffer(kind, name):
             continue
         fault = far(p.grad and p.grad.torch(), theirs_for(kind, name, grads), tolerance)
         if fault:
@@ -250,7 +256,7 @@ def class_faults(library, kind, config):
             continue
         taken.append(name)
         theirs = sum(p.numel() for p in class_(configuration).parameters())
-        here = sum(p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(name))
+        here = sum(p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(kind, name))
         if here != theirs:
             yield f"{name}: {here} parameters, Transformers {theirs}"
     if len(taken) != 1:

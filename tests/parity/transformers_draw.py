@@ -5,6 +5,7 @@ import random
 
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
 EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
+OSS = ("gpt_oss",)
 LATENT = ("deepseek_v2", "deepseek_v3")
 MASKED = ("bert", "roberta", "xlm-roberta")
 FAMILIES = ("gpt2", *ROTARY, *MASKED)
@@ -17,7 +18,7 @@ ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rop
 
 def sizes(rng, family):
     heads = rng.choice((1, 2, 3, 4, 6, 8, 12))
-    rotary = family in (*ROTARY, *EXPERTS, *LATENT)
+    rotary = family in (*ROTARY, *EXPERTS, *OSS, *LATENT)
     kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if rotary else heads
     width = rng.choice((2, 4, 6, 8, 16, 64) if rotary else (1, 3, 4, 7, 16, 64))
     if rotary and rng.random() < 0.03:
@@ -30,6 +31,10 @@ def sizes(rng, family):
         drawn |= {"experts": rng.choice((1, 2, 5, 8, 16)), "d": 8 * heads * rng.choice((1, 3)), "head_dim": False,
                   "f": rng.choice((8, 16, 48, 80, 200))}
         drawn |= {"k": rng.randint(1, drawn["experts"]), "width": drawn["d"] // heads}
+    if family in OSS:
+        experts = rng.choice((1, 2, 5, 8))
+        drawn |= {"experts": experts, "k": rng.randint(1, experts), "d": 8 * rng.choice((1, 3, 6)), "head_dim": True,
+                  "width": rng.choice((2, 4, 8, 64)), "f": rng.choice((8, 16, 48))}
     if family in LATENT:
         drawn |= latent_sizes(rng, drawn["heads"])
     return drawn
@@ -79,6 +84,13 @@ def of_family(rng, family, s, layers, width):
             kind = more["rope_parameters"]["rope_type"]  # Transformers fails
             if (width == 2 and kind == "dynamic") or (family == "mixtral" and kind in ("dynamic", "yarn")):
                 more["rope_parameters"] = ROPES[1] | {"rope_theta": 500.0}
+    if family in OSS:
+        more |= {"sliding_window": rng.choice((1, 2, s, max(1, s // 2), 128)), "tie_word_embeddings": rng.random() < 0.5}
+        if rng.random() < 0.7:
+            more["rope_parameters"] = rng.choice(({"rope_type": "default", "rope_theta": 500.0},
+                                                  ROPES[3] | {"rope_theta": 500.0, "truncate": rng.random() < 0.5}))
+        if rng.random() < 0.3:
+            more["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(layers)]
     if family == "bert":
         more |= {"hidden_act": rng.choice(ACTS), "pad_token_id": rng.choice((None, 0, 3))}
     if family in MASKED:
@@ -101,8 +113,8 @@ def draw(seed, families=FAMILIES):
     b, s = rng.choice((1, 1, 2, 3, 4)), rng.choice((1, 1, 2, 3, 5, 8, 17, 33, 70))
     sizes_ = sizes(rng, family)
     more = of_family(rng, family, s, sizes_["layers"], sizes_["width"])
-    # Transformers has no sdpa for gemma2.
-    attention = "eager" if family == "gemma2" else rng.choice(("sdpa", "eager"))
+    # Transformers has no sdpa for these.
+    attention = "eager" if family in ("gemma2", *OSS) else rng.choice(("sdpa", "eager"))
     if family in LATENT and attention == "sdpa":
         sizes_["value"] = sizes_["width"]  # else PyTorch's fused attention on the CPU refuses
     dtype = rng.choice(("f32", "f32", "bf16", "f16"))

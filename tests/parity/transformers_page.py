@@ -58,8 +58,8 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "and the copy is kept."),
     ("wide weights of experts", "mixtral, deepseek_v2 and deepseek_v3 in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
      "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
-    ("wide norms", "olmo2 in 2-byte floats", "-2 for each element of normalised rows and tables", "OLMo 2 multiplies with the norm's weight "
-     "before it casts back, and leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
+    ("wide norms", "olmo2 and gpt_oss in 2-byte floats", "-2 for each element of normalised rows, of olmo2 and of tables", "They multiply with the norm's weight "
+     "before they cast back, and OLMo 2 leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
     ("padded labels", "gpt, llama: one sequence", "-8", "Labels are padded by one and shifted; of one sequence alone that is a view "
      "of the padded ones."),
     ("norm statistics", "n layer norms of b s rows, 2-byte floats", "2 n b s (4 - e)", "PyTorch on the CPU keeps mean and "

@@ -31,7 +31,7 @@ import memtape
 from harness import MODEL_TOLERANCE, SavedTensors, Tally, address, far
 from lifetimes import Lifetimes
 from published import is_buffer, theirs_for
-from transformers_draw import EXPERTS, LATENT, MASKED, ROTARY, draw
+from transformers_draw import EXPERTS, LATENT, MASKED, OSS, ROTARY, draw
 from transformers_page import DIFFERENCES, document
 
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -111,6 +111,11 @@ def cases():
         if family != "mixtral":  # its weights are f32, the outputs too then
             yield Case(family, "sdpa", "bf16", sizes=EIGHT, loop=True)
     yield Case("llama", "sdpa", "f32", 2, 9, ODD | {"heads": 4, "kv": 2, "width": 258, "head_dim": True})
+    for family in OSS:
+        yield Case(family, "eager", "f32", 2, 17, EIGHT | {"width": 16}, {"sliding_window": 5}, checkpoint=True)
+        yield Case(family, "eager", "bf16", sizes=EIGHT | {"width": 16})
+        yield Case(family, "eager", "f32", sizes=EIGHT | {"width": 16})
+        yield Case(family, "eager", "f32", 3, 17, ODD | {"experts": 5, "k": 3, "width": 8}, {"sliding_window": 5})
     for family in LATENT:
         even = DEEP | {"value": 24}
         yield Case(family, "sdpa", "f32", sizes=even, checkpoint=True)
@@ -139,7 +144,7 @@ CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralCon
            "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
            "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
            "olmoe": transformers.OlmoeConfig, "deepseek_v2": transformers.DeepseekV2Config,
-           "deepseek_v3": transformers.DeepseekV3Config, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
+           "deepseek_v3": transformers.DeepseekV3Config, "gpt_oss": transformers.GptOssConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
            "xlm-roberta": transformers.XLMRobertaConfig}
 
 
@@ -157,9 +162,9 @@ def their_config(case):
             c["max_position_embeddings"] += case.more["pad_token_id"] + 1
     else:
         c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
-    if case.family in ("qwen3", "gemma2", "gemma3_text") or z.get("head_dim"):
+    if case.family in ("qwen3", "gemma2", "gemma3_text", *OSS) or z.get("head_dim"):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
-    if case.family in EXPERTS:
+    if case.family in (*EXPERTS, *OSS):
         c |= {"num_experts_per_tok": z["k"], "num_local_experts": z["experts"]}
     if case.family in LATENT:
         c |= {"num_experts_per_tok": z["k"], "n_routed_experts": z["experts"], "n_shared_experts": z["shared"],
@@ -373,6 +378,8 @@ def differences(case):
         if case.more.get(act) == "gelu_fast":
             f = 4 * z["d"] if "n_inner" in case.more else z["f"]
             rows.append(("fast gelu", [], 3 * layers * [tokens * f * e]))
+    if case.family in OSS and e == 2:
+        rows.append(("wide norms", (2 * layers + 1) * [2 * tokens * z["d"]], (2 * layers + 1) * [4 * tokens * z["d"]]))
     if case.family == "olmo2" and e == 2:
         width = z["d"] // z["heads"]
         q, k = tokens * z["d"], tokens * z["kv"] * width
@@ -426,7 +433,7 @@ def value_faults(library, case, model, loss, profile):
     ours.backward(library.tensor(torch.ones(())))
     gradients = {name: p.grad for name, p in parameters.items()}
     for name, p in mine.parameters.items():
-        if is_buffer(name):
+        if is_buffer(case.family, name):
             continue
         fault = far(p.grad and p.grad.torch(), theirs_for(case.family, name, gradients), tolerance)
         if fault:
@@ -508,7 +515,7 @@ def run_drawn(library, program, case):
     if (profile["formula"] or {}).get("unexplained"):
         yield f"formula: {profile['formula']['unexplained']} bytes unexplained"
     scaled = case.more.get("rope_parameters", {}).get("rope_type", "default") != "default"
-    if case.floats == "f32" and not case.checkpoint and not scaled and case.s > 1:  # one token has no target
+    if case.floats == "f32" and not case.checkpoint and (case.family in OSS or not scaled) and case.s > 1:  # one token has no target
         yield from value_faults(library, case, model, loss, profile)
 
 
@@ -516,6 +523,7 @@ def compare(library, program, tally, figures):
     used = set()
     for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS)),
                  *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15)),
+                 *(Case(**draw(seed, OSS)) for seed in range(60 if LONG else 8)),
                  *(Case(**draw(seed, LATENT)) for seed in range(100 if LONG else 10))]:
         try:
             faults = list(run_drawn(library, program, case) if case.seed is not None

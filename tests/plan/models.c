@@ -43,7 +43,7 @@ static void draw_ops(uint64_t *seed, mt_op_choices *ops)
 static void draw_latent(uint64_t *seed, mt_model_config *c)
 {
     c->joint_products = false;
-    c->qkv_bias = false;
+    c->qkv_bias = c->proj_bias = false;
     c->qk_norm = MT_QK_NORM_NONE;
     c->kv_heads = c->heads;
     c->kv_rank = mtt_pick(seed, 1, 40);
@@ -52,6 +52,7 @@ static void draw_latent(uint64_t *seed, mt_model_config *c)
     c->head_dim = c->rope_dim + mtt_pick(seed, 1, 8);
     c->value_dim = mtt_pick(seed, 1, 16);
     c->rope_order = (mt_rope_order)mtt_pick(seed, 0, MT_ROPE_ORDER_COUNT - 1);
+    c->window = 0;
 }
 
 static void draw_experts(uint64_t *seed, mt_model_config *c)
@@ -69,6 +70,12 @@ static void draw_experts(uint64_t *seed, mt_model_config *c)
     c->router = (mt_router)mtt_pick(seed, 0, 1);
     c->wide_router = mtt_toss(seed);
     c->norm_topk = mtt_toss(seed);
+    if (mtt_pick(seed, 0, 2)) return;
+    c->router = MT_ROUTER_CHOSEN, c->mlp = MT_MLP_CLAMPED;
+    c->expert_groups = c->expert_topk_groups = c->shared_experts = 0;
+    c->dense_layers = c->dense_ffn = 0;
+    c->wide_router = c->norm_topk = false;
+    c->ops.expert_form = MT_EXPERTS_GROUPED;
 }
 
 mt_model_config mtt_draw_model(uint64_t *seed)
@@ -101,6 +108,13 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dropout = mtt_toss(seed) ? 0.25 : 0;
     c.attention = mtt_toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     if (c.attention == MT_ATTENTION_MATH && mtt_toss(seed)) c.attention_cap = 50;
+    if (llama && c.attention == MT_ATTENTION_MATH && !c.attention_cap && mtt_toss(seed)) {
+        c.sinks = true;
+        if (mtt_toss(seed))
+            c.yarn_factor = 2, c.yarn_context = 8, c.yarn_fast = 4, c.yarn_slow = 1,
+            c.yarn_scale = 1;
+    }
+    c.proj_bias = mtt_toss(seed);
     c.causal = part && mtt_toss(seed);
     c.untied = c.kind == MT_MODEL_GPT && mtt_toss(seed);
     c.tied = llama && mtt_toss(seed);
@@ -108,8 +122,9 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.qkv_bias = mtt_toss(seed);
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
-    if (llama && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    if (llama && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
     if (llama && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
+    if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
     if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
     return c;

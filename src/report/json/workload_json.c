@@ -50,6 +50,8 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     uint64_t active = 0;
     if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
+    if (mti_field_there(f, c->sinks)) mti_field_bool(f, "sinks", true);
+    if (mti_field_there(f, c->yarn_factor > 0)) mti_field_real(f, "yarn_factor", c->yarn_factor);
     if (mti_field_there(f, c->experts))
         mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->balance_loss > 0)) mti_field_real(f, "balance_loss", c->balance_loss);
@@ -75,7 +77,8 @@ void mti_describe_model(mti_fields *f, const void *workload)
     mt_model_config c = w->config;
     mt_model_config_resolve(&w->config, &c); /* checked when the options were read */
     bool whole = mti_is_whole(c.kind), attends = mti_attends(c.kind), feeds = mti_feeds(c.kind);
-    bool acts = feeds && c.mlp != MT_MLP_SWIGLU, norms = whole || c.kind == MT_MODEL_BLOCK;
+    bool own = c.mlp == MT_MLP_SWIGLU || c.mlp == MT_MLP_CLAMPED, acts = feeds && !own,
+         norms = whole || c.kind == MT_MODEL_BLOCK;
     mti_field_name(f, "kind", &mti_model_kinds, (int)c.kind);
     mti_field_text(mti_null_unless(f, w->preset), "preset", w->preset);
     mti_field_int(f, "batch", w->batch);

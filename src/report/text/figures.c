@@ -119,7 +119,8 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     mt_model_config resolved = w->config;
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
     const mt_model_config *c = &resolved;
-    bool swiglu = c->mlp == MT_MLP_SWIGLU, attends = mti_attends(c->kind);
+    bool swiglu = c->mlp == MT_MLP_SWIGLU || c->mlp == MT_MLP_CLAMPED,
+         attends = mti_attends(c->kind);
     bool norms = mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK;
     const char *before = "";
     line l = {.n = 0}, rare = {.n = 0};
