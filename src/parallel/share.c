@@ -141,32 +141,11 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
 }
 
-static bool check_model(const mt_parallel *h, const mt_model_config *c)
+/* Whether nothing is there that ranks do not cut, or cannot divide as experts. */
+static bool check_cut(const mt_parallel *h, const mt_model_config *c)
 {
-    if (!mti_is_whole(c->kind) && c->kind != MT_MODEL_BLOCK)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: the model is a %s; ranks are made of block, gpt, bert and "
-                             "llama",
-                             mt_model_kind_name(c->kind));
-    if (h->tensor > 1 && c->qk_norm == MT_QK_NORM_WIDTH)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: tensor is %" PRId64 "; the model's norms of q and k need "
-                             "all heads on one rank",
-                             h->tensor);
-    if (h->interleave > 1 && h->pipeline == 1)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: interleave is %" PRId64 " in a pipeline "
-                             "of 1; need 2 stages or more",
-                             h->interleave);
-    if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
-        return false;
-    if (mti_loss_is_fused(c->ops.loss))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is %s; a rank makes its own part of the "
-                             "logits: need native, f32, lse, chunked or unfused",
-                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
-    if (c->ops.linear && !check_linear(h, c)) return false;
-    if (c->sinks && (h->tensor > 1 || h->expert > 1))
+    const bool biases = c->mlp == MT_MLP_CLAMPED && c->experts;
+    if ((c->sinks || biases) && (h->tensor > 1 || h->expert > 1))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64 " and expert %" PRId64
                              "; the config's sinks and the biases of its experts are not cut: need "
@@ -192,6 +171,35 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: the config has balance_loss, which is of all tokens of a "
                              "step and of all layers; a rank has some: need 0");
+    return true;
+}
+
+static bool check_model(const mt_parallel *h, const mt_model_config *c)
+{
+    if (!mti_is_whole(c->kind) && c->kind != MT_MODEL_BLOCK)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: the model is a %s; ranks are made of block, gpt, bert and "
+                             "llama",
+                             mt_model_kind_name(c->kind));
+    if (h->tensor > 1 && c->qk_norm == MT_QK_NORM_WIDTH)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: tensor is %" PRId64 "; the model's norms of q and k need "
+                             "all heads on one rank",
+                             h->tensor);
+    if (h->interleave > 1 && h->pipeline == 1)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: interleave is %" PRId64 " in a pipeline "
+                             "of 1; need 2 stages or more",
+                             h->interleave);
+    if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
+        return false;
+    if (mti_loss_is_fused(c->ops.loss))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config's loss is %s; a rank makes its own part of the "
+                             "logits: need native, f32, lse, chunked or unfused",
+                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
+    if (c->ops.linear && !check_linear(h, c)) return false;
+    if (!check_cut(h, c)) return false;
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,

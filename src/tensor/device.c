@@ -176,14 +176,12 @@ void mt_flops_reset(mt_device *d)
 mt_traffic mt_traffic_get(const mt_device *d)
 {
     if (!mti_given(d, "traffic_get", "the device")) return (mt_traffic){0};
-    return (mt_traffic){.products = atomic_load(&d->moved_products),
-                        .others = atomic_load(&d->moved_others),
-                        .layers = atomic_load(&d->sent[MTI_TO_LAYERS]),
-                        .pieces = atomic_load(&d->sent[MTI_TO_PIECES]),
-                        .context = atomic_load(&d->sent[MTI_TO_CONTEXT]),
-                        .stages = atomic_load(&d->sent[MTI_TO_STAGES]),
-                        .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS]),
-                        .experts = atomic_load(&d->sent[MTI_TO_EXPERTS])};
+    mt_traffic t = {.products = atomic_load(&d->moved_products),
+                    .others = atomic_load(&d->moved_others)};
+    uint64_t *const to[] = {&t.layers, &t.pieces,   &t.context,
+                            &t.stages, &t.replicas, &t.experts}; /* by mti_route */
+    for (int r = 0; r < MTI_ROUTES; r++) *to[r] = atomic_load(&d->sent[r]);
+    return t;
 }
 
 /* ---- memory.h: statistics and limits of the pool ---- */

@@ -372,6 +372,10 @@ static void indivisible_experts_are_refused_by_name(void **state)
     assert_int_not_equal(mt_parallel_check(&two, &mtt_models[MTT_LLAMA]), MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "expert is 2", "no experts");
     mt_model_config c = mixture;
+    c.mlp = MT_MLP_CLAMPED;
+    assert_int_not_equal(mt_parallel_check(&two, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "expert 2", "biases of its experts");
+    c = mixture;
     c.expert_ranks = 3;
     assert_int_not_equal(mt_model_config_check(&c), MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "experts is 8", "expert_ranks, 3");
