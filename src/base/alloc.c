@@ -7,7 +7,7 @@
 /* From the first mti_fail_nth_alloc on: threads of other programs share no cache line for it. */
 static atomic_bool counting;
 static atomic_uint_fast64_t seen, fail_at;
-void (*_Atomic mti_watch_alloc)(uint64_t nth);
+void (*mti_watch_alloc)(uint64_t nth);
 
 void mti_fail_nth_alloc(uint64_t n)
 {

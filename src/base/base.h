@@ -60,7 +60,7 @@ void mti_free(void *p);
 void mti_fail_nth_alloc(uint64_t n);
 /* Requests since the last mti_fail_nth_alloc; 0 before its first call. */
 uint64_t mti_alloc_count(void);
-extern void (*_Atomic mti_watch_alloc)(uint64_t nth); /* for tests: told of each counted request */
+extern void (*mti_watch_alloc)(uint64_t nth); /* for tests: told of each counted request */
 /* True if this request must fail. Backends call it in raw alloc. */
 bool mti_alloc_should_fail(void);
 
