@@ -38,9 +38,9 @@ SYSTEM = flags(*(f"-I{p}" for p in (MUSL / "arch" / ARCH, LIBC / f"include/{ARCH
 OWN = flags("-std=c11 -O2 -D_GNU_SOURCE -DMTI_NO_MULTIVERSION -Dmain=mt_page_main", f"'-DMTI_VERSION=\"{version()}\"'",
             *(f"'-D{name}=\"/\"'" for name in ("MTI_SOURCE_DIR", "MTI_DATA_DIR", "MTI_MODULE_DIR", "MTI_LIBDIR")),
             *(f"-I{p}" for p in (ROOT / "include", ROOT / "src", ROOT / "page/include", JANSSON / "src")))
-LIBRARY = flags("-std=c99 -ffreestanding -Os -D_XOPEN_SOURCE=700",
+LIBRARY = flags("-std=c99 -ffreestanding -O2 -D_XOPEN_SOURCE=700",
                 *(f"-I{p}" for p in (ROOT / "page/libc", MUSL / "arch/generic", MUSL / "src/include", MUSL / "src/internal")))
-JSON = flags(f"-Os -D_GNU_SOURCE -DHAVE_STDINT_H -I{ROOT}/page/include")
+JSON = flags(f"-O2 -D_GNU_SOURCE -DHAVE_STDINT_H -I{ROOT}/page/include")
 
 
 def sources():
@@ -67,7 +67,7 @@ def ninja():
   deps = gcc
   description = $in
 rule link
-  command = {ZIG}/zig cc -target wasm64-freestanding -Os -nostdlib -Wl,--no-entry -Wl,--gc-sections -Wl,--strip-all $
+  command = {ZIG}/zig cc -target wasm64-freestanding -Os -nostdlib -Wl,--no-entry -Wl,--gc-sections -Wl,--strip-all -Wl,--import-memory $
     -Wl,-z,stack-size=1048576 @$out.rsp -o $out
   rspfile = $out.rsp
   rspfile_content = $in
@@ -92,4 +92,5 @@ rule python
 
 
 OUT.mkdir(exist_ok=True)
+(OUT / "LICENCES.txt").write_text("\n\n".join(f"{path.parent.name}\n\n{path.read_text()}" for path in (MUSL / "COPYRIGHT", JANSSON / "LICENSE")))
 (OUT / "build.ninja").write_text("".join(ninja()))

@@ -38,7 +38,8 @@ class Program {
 }
 
 async function unpack() {
-  const packed = Uint8Array.from(atob(element("module").textContent), c => c.charCodeAt(0));
+  const text = atob(element("module").textContent), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return WebAssembly.compile(await new Response(stream).arrayBuffer());
 }
@@ -98,6 +99,8 @@ function fitWords() {
 
 const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 const commandOf = words => ["memtape", ...words].map(quoted).join(" ");
+/* A line may end between words, not in "--device". */
+const commandText = words => ["memtape", ...words].map((word, i) => [i > 0 && " ", h("span", {class: "word"}, quoted(word))]);
 
 function readLink() {
   const link = new URLSearchParams(location.hash.slice(1));
@@ -144,17 +147,17 @@ const textInput = attributes => h("input", {type: "text", autocomplete: "off", s
 const select = choices => h("select", null, choices.map(([value, text]) => h("option", {value}, text)));
 
 function optionField({name, argument, text, choices}) {
-  const many = choices.length && !/joined by/.test(text);
+  const oneOf = choices.length && !/joined by/.test(text);
   return field(name, "--" + name, text, !argument ? h("input", {type: "checkbox"})
-    : many ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
-  choices.length > 0 && !many && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
+    : oneOf ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
+  choices.length > 0 && !oneOf && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
 }
 
-/* Four stops for each doubling. */
-const stop = i => (4 + i % 4) * 2 ** Math.floor(i / 4);
+/* 1, 2, 3, 4, then four stops for each doubling. */
+const stop = i => i < 3 ? i + 1 : (4 + (i - 3) % 4) * 2 ** Math.floor((i - 3) / 4);
 function slider(name, label, scale, stops) {
   const input = h("input", {type: "range", id: "slide-" + name, min: 0, max: stops, "aria-label": label});
-  const value = i => String(i < 0 ? 1 : stop(Number(i)) * scale);
+  const value = i => String(stop(Number(i)) * scale);
   input.addEventListener("input", () => {
     input.setAttribute("aria-valuetext", value(input.value));
     element("in-" + name).value = state.values[name] = value(input.value);
@@ -177,11 +180,11 @@ const row = (options, name) => options.find(option => option.name === name) || {
 
 function configInput() {
   const input = h("input", {type: "file", accept: ".json", id: "config"});
-  input.addEventListener("change", () => input.files[0] && take(input.files[0]));
+  input.addEventListener("change", () => input.files[0] && takeConfig(input.files[0]));
   return h("label", {class: "file"}, input, h("span", null, "Choose a config.json"));
 }
 
-async function take(file) {
+async function takeConfig(file) {
   state.files[CONFIG] = new Uint8Array(await file.arrayBuffer());
   element("in-model").value = state.values.model = CONFIG;
   change();
@@ -192,8 +195,8 @@ function makeForm(options, models, gpus) {
   const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
   put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
     field("model", "Model", "A preset, or a Hugging Face config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
-    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, by doubling", 0.25, 40)),
-    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, by doubling", 32, 44)),
+    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
+    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
     field("gpus", "GPUs", "How many train the model together; for the search below.", textInput({inputmode: "numeric"})),
     field("gpu", "Kind of GPU", "Whose memory the answer is held against.", select(gpus.map(name => [name, name]))))));
   put(element("techniques"), h("fieldset", null, h("legend", null, "Techniques"), h("div", {class: "fields"},
@@ -203,7 +206,7 @@ function makeForm(options, models, gpus) {
   document.addEventListener("dragover", e => e.preventDefault());
   document.addEventListener("drop", e => {
     e.preventDefault();
-    if (e.dataTransfer.files[0]) take(e.dataTransfer.files[0]);
+    if (e.dataTransfer.files[0]) takeConfig(e.dataTransfer.files[0]);
   });
 }
 
@@ -213,6 +216,7 @@ function showRefusal(text) {
     if (p.textContent) replace(p);
     element(p.id.replace("bad-", "in-")).removeAttribute("aria-invalid");
   }
+  page.classList.toggle("refused", text !== "");
   if (!text) return;
   const reason = text.trim().replace(/^memtape \w+: /, "");
   const named = [...reason.matchAll(/--([\w-]+)|^(MODEL)/g)].map(m => m[2] ? "model" : m[1]);
@@ -249,7 +253,7 @@ function showAnswer(result) {
   const report = JSON.parse(result.out), oom = report.out_of_memory;
   showRefusal("");
   replace(element("notes"), result.err.trim());
-  followSlider("batch", report.model.batch, 0.25), followSlider("seq", report.model.seq, 32);
+  followSlider("batch", report.model.batch, 1), followSlider("seq", report.model.seq, 32);
   if (report.steady) showCards(report);
   else showVerdict([h("span", {class: "bad"}, "Out of memory: "), rounded(oom.requested), " refused"], "out of memory");
   const hero = head(makeRun(report, null)), old = page.querySelector(".hero");
@@ -300,14 +304,17 @@ async function answer() {
   while (wanted) {
     const words = wanted;
     wanted = null;
-    const result = await tool.front.run([...words, "--json", "-"]);
-    state.words = words;
-    showAnswer(result);
-    page.dataset.answer = words.join(" "), page.dataset.ms = result.ms;
-    clearTimeout(pause);
-    if (result.out) pause = setTimeout(finish, 150, words);
+    take(words, await tool.front.run([...words, "--json", "-"]));
   }
   running = false;
+}
+
+function take(words, result) {
+  state.words = words;
+  showAnswer(result);
+  page.dataset.answer = words.join(" ");
+  clearTimeout(pause);
+  if (result.out) pause = setTimeout(finish, 150, words);
 }
 
 async function finish(words) {
@@ -315,10 +322,14 @@ async function finish(words) {
   if (words === state.words && !wanted) showWhole(result);
 }
 
+function showCommands(words) {
+  replace(element("command"), commandText(words));
+  replace(element("fit-command"), commandText(fitWords()));
+}
+
 function change() {
   wanted = profileWords();
-  replace(element("command"), commandOf(wanted));
-  replace(element("fit-command"), commandOf(fitWords()));
+  showCommands(wanted);
   writeLink();
   answer();
 }
@@ -364,12 +375,10 @@ async function search() {
   button.disabled = true;
   replace(element("fit-result"), h("p", null, "Measuring"));
   tool.behind.stop();
-  const result = await tool.behind.run([...words, "--json", "-"]);
-  const text = await tool.behind.run(words);
+  const result = await tool.behind.run([...words, "--json", "/dev/json"]);
   button.disabled = false;
-  const fit = result.out ? JSON.parse(result.out) : null;
-  replace(element("fit-result"), fit ? [fitTable(fit), h("details", null, h("summary", null, "As the program prints it"),
-    scroller("What memtape fit prints", h("pre", null, text.out)))] : h("p", {class: "bad", role: "alert"}, result.err));
+  replace(element("fit-result"), result.json ? [scroller("What memtape fit prints", h("pre", null, result.out)),
+    fitTable(JSON.parse(result.json))] : h("p", {class: "bad", role: "alert"}, result.err));
   element("fit-result").dataset.words = words.join(" ");
 }
 
@@ -380,31 +389,36 @@ async function cardOf(name) {
   return {name, capacity: JSON.parse(out).capacity};
 }
 
+async function lookAtCards() {
+  const names = namesIn((await tool.behind.run(["fit", "tiny", "--gpus", "1", "--gpu", "?"])).err);
+  tool.cards = await Promise.all(names.map(cardOf));
+}
+
+/* The first answer does not wait for the form. */
 async function begin() {
   readLink();
   const module = await unpack();
   tool.front = new Program(module), tool.behind = new Program(module);
   window.memtape = words => tool.front.run(words); // for the console, and for tests
-  const [help, models, gpus] = await Promise.all([tool.front.run(["profile", "--help", "all"]), tool.front.run(["profile", "?"]),
-    tool.front.run(["fit", "tiny", "--gpus", "1", "--gpu", "?"])]);
-  const options = optionsOf(help.out), names = namesIn(gpus.err);
+  const cards = lookAtCards(), models = tool.front.run(["profile", "?"]);
+  const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
-  const [fitHelp, ...cards] = await Promise.all([tool.behind.run(["fit", "--help", "all"]), ...names.map(cardOf)]);
-  for (const {name} of optionsOf(fitHelp.out)) tool.fit.add(name);
-  tool.cards = cards;
-  makeForm(options, namesIn(models.err), names);
+  const first = tool.front.run([...profileWords(), "--json", "-"]);
+  await cards;
+  for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
+  makeForm(options, namesIn((await models).err), tool.cards.map(card => card.name));
   fillForm();
   put(element("theme-place"), themeButton());
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
-  change();
   addEventListener("hashchange", () => { readLink(), fillForm(), change(); });
-  if (state.other) {
-    const words = state.other.split(" ").slice(1);
-    const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
-    if (result.html) other = readRun(result.html, "the other set-up"), showOther();
-  }
+  showCommands(profileWords());
+  take(profileWords(), await first);
+  if (!state.other) return;
+  const words = state.other.split(" ").slice(1);
+  const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
+  if (result.html) other = readRun(result.html, "the other set-up"), showOther();
 }
 
 begin();

@@ -1,16 +1,20 @@
 /* worker.js: runs the program, a new instance of the module each time. What it writes is collected by path. */
 
-let module = null;
-const now = () => performance.now();
+/* One memory for all instances: pages that the system has to make anew take as long as a run. */
+const MOST = 2 ** 28;
+let module = null, memory = null;
+function clearMemory() {
+  if (memory && memory.buffer.byteLength < MOST) new Uint8Array(memory.buffer).fill(0);
+  else memory = new WebAssembly.Memory({initial: 64});
+}
 
 /* files: {path: bytes} that the program can read. */
 function run(words, files) {
   const opened = [null, "/dev/stdout", "/dev/stderr"], read = new Map(), written = {};
-  let instance = null;
-  const bytes = (at, n) => new Uint8Array(instance.exports.memory.buffer, at >>> 0, n);
+  const bytes = (at, n) => new Uint8Array(memory.buffer, at >>> 0, n);
   const text = (at, n) => new TextDecoder().decode(bytes(at, n));
   const page = {
-    now,
+    now: () => performance.now(),
     args(at, most) {
       const all = new TextEncoder().encode(words.map(word => word + "\0").join(""));
       if (all.length > most) return -1;
@@ -34,7 +38,8 @@ function run(words, files) {
     },
     exit: status => { throw new Exit(status); },
   };
-  instance = new WebAssembly.Instance(module, {page});
+  clearMemory();
+  const instance = new WebAssembly.Instance(module, {page, env: {memory}});
   let status = 0;
   try {
     status = instance.exports.run();
@@ -42,23 +47,24 @@ function run(words, files) {
     if (!(error instanceof Exit)) throw error;
     status = error.status;
   }
-  const joined = name => new Blob(written[name] || []).arrayBuffer().then(all => new TextDecoder().decode(all));
-  return Promise.all(["/dev/stdout", "/dev/stderr", "/dev/html"].map(joined))
-    .then(([out, err, html]) => ({status, out, err, html}));
+  const textOf = name => {
+    const decoder = new TextDecoder(), parts = written["/dev/" + name] || [];
+    return parts.map(part => decoder.decode(part, {stream: true})).join("") + decoder.decode();
+  };
+  return {status, out: textOf("stdout"), err: textOf("stderr"), html: textOf("html"), json: textOf("json")};
 }
 
 class Exit {
   constructor(status) { this.status = status; }
 }
 
-onmessage = async ({data}) => {
+onmessage = ({data}) => {
   if (data.module) return void ({module} = data);
-  const start = now();
   let result = null;
   try {
-    result = await run(data.words, data.files);
+    result = run(data.words, data.files);
   } catch (error) {
-    result = {status: 1, out: "", err: "the program stopped: " + error.message, html: ""};
+    result = {status: 1, out: "", err: "the program stopped: " + error.message};
   }
-  postMessage({...result, id: data.id, ms: now() - start});
+  postMessage({...result, id: data.id});
 };

@@ -192,8 +192,11 @@ typedef struct mt_model_config {
      * expert_topk_groups alone; 0: they are one group. */
     int64_t expert_groups, expert_topk_groups;
     mt_router router;
-    bool wide_router;     /* the router's product is made in f32, and its weights stay so */
-    double expert_scale;  /* of the experts' weights; 0: 1 */
+    bool wide_router;    /* the router's product is made in f32, and its weights stay so */
+    double expert_scale; /* of the experts' weights; 0: 1 */
+    /* sigmoid: after each step of training the bias of an expert that had fewer rows than the mean
+     * rises by so much, and that of one that had more falls; 0: it stays */
+    double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */

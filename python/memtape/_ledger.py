@@ -31,7 +31,8 @@ UNKNOWN = "unknown"  # op and name of what a graph keeps that the given outputs 
 MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", "context", "ffn", "mlp", "act",
               "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
               "recipe_options", "optimizer", "seed")
-OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "memory_options", "budget",
+OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "routing", "memory_options",
+              "budget",
               "phases", "steady", "left", "inference", "peak", "outside", "timeline", "formula", "flops", "out_of_memory")
 
 

@@ -8,9 +8,13 @@
  * and share no cache line between threads. */
 static atomic_bool counting;
 static atomic_uint_fast64_t seen, fail_at;
+static void (*_Atomic watch)(uint64_t nth);
+
+void mti_watch_allocs(void (*told)(uint64_t nth)) { watch = told; }
 
 void mti_fail_nth_alloc(uint64_t n)
 {
+    if (n == 0) watch = NULL;
     atomic_store(&fail_at, n);
     atomic_store(&seen, 0);
     atomic_store(&counting, true);
@@ -21,7 +25,10 @@ uint64_t mti_alloc_count(void) { return atomic_load(&seen); }
 bool mti_alloc_should_fail(void)
 {
     if (!atomic_load_explicit(&counting, memory_order_relaxed)) return false;
-    return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fail_at);
+    uint64_t nth = atomic_fetch_add(&seen, 1) + 1;
+    void (*told)(uint64_t) = watch;
+    if (told) told(nth);
+    return nth == atomic_load(&fail_at);
 }
 
 void *mti_alloc_refused(size_t n_bytes)

@@ -60,6 +60,8 @@ void mti_free(void *p);
 void mti_fail_nth_alloc(uint64_t n);
 /* Requests since the last mti_fail_nth_alloc; 0 before its first call. */
 uint64_t mti_alloc_count(void);
+/* Calls `told` at each request with its number, until mti_fail_nth_alloc(0). For one thread. */
+void mti_watch_allocs(void (*told)(uint64_t nth));
 /* True if this request must fail. Backends call it in raw alloc. */
 bool mti_alloc_should_fail(void);
 

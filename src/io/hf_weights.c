@@ -160,6 +160,7 @@ mt_status mt_hf_load(const char *path, mt_module *m)
 {
     hub h = {.path = path};
     size_t n;
+    if (!mti_given(m, "hf_load", "the module")) return mt_last_status();
     if (!path) return mti_fail(MT_ERR_ARGUMENT, "hf_load: the path is NULL");
     bool ok = add_files(&h) && add_all(&h, m);
     for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
@@ -186,6 +187,7 @@ mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type)
     };
     const mt_key_value format = {"format", "pt"};
     hub h = {.path = path ? path : "hf_save"};
+    if (!mti_given(m, "hf_save", "the module")) return mt_last_status();
     for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
         if (!strcmp(model_type, families[i].type)) h.family = families[i].bit;
     if (!h.family)

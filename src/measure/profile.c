@@ -45,15 +45,6 @@ static bool peak_routed(const mti_workload *w, const char *routing, size_t *peak
     return ok || refused;
 }
 
-/* The formula is of balanced rows where ranks divide the experts. */
-static bool make_formula(mti_profile_result *p)
-{
-    const mti_workload *w = &p->workload;
-    return (w->routing && w->ranked && w->parallel.expert > 1) ||
-           mti_formula_make(&p->formula, &w->config, w->batch, w->seq, &w->memory,
-                            w->ranked ? &w->parallel : NULL, mt_ledger_bytes(p->measured.ledger));
-}
-
 static bool route(mti_profile_result *p)
 {
     return !mti_routing_matters(&p->workload, p->device) ||
@@ -71,7 +62,8 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     with->memory.budget = p->budget.plan;
     return mti_check_room_for(p->device, with, advice) && (!inference || infer(p)) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
-           note_left(&p->left, p->device, with) && route(p) && make_formula(p);
+           note_left(&p->left, p->device, with) && route(p) &&
+           mti_routed_formula(&p->formula, with, mt_ledger_bytes(p->measured.ledger));
 }
 
 bool mti_profile_find_requirement(mti_profile_result *p)

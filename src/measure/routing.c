@@ -80,6 +80,15 @@ bool mti_routing_matters(const mti_workload *w, const mt_device *device)
            (c->ops.expert_form == MT_EXPERTS_LOOP || (w->ranked && w->parallel.expert > 1));
 }
 
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured)
+{
+    *f = (mti_formula){0};
+    const bool balanced = !w->routing || !strcmp(w->routing, "balanced");
+    return (!balanced && w->ranked && w->parallel.expert > 1) ||
+           mti_formula_make(f, &w->config, w->batch, w->seq, &w->memory,
+                            w->ranked ? &w->parallel : NULL, measured);
+}
+
 bool mti_recorder_start(mti_recorder *r, mt_module *m, const mt_model_config *c)
 {
     int64_t layer = 0;

@@ -15,6 +15,9 @@ bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 
 /* Whether bytes depend on it: experts run one by one, or are divided among ranks, without data. */
 bool mti_routing_matters(const mti_workload *w, const mt_device *device);
+/* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
+ * balanced routing gives it. */
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.
  */

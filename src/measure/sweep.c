@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "measure/routing.h"
 #include "measure/step.h"
 #include "measure/room.h"
 #include "measure/sweep.h"
@@ -149,10 +150,7 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
     summarise(r, m);
     r->loss = w->loss;
     r->has_data = has_data;
-    if (!mti_formula_make(&r->formula, &load->config, load->batch, load->seq, &load->memory,
-                          load->ranked ? &load->parallel : NULL, r->saved) ||
-        !balanced(r, &m->growth))
-        return false;
+    if (!mti_routed_formula(&r->formula, load, r->saved) || !balanced(r, &m->growth)) return false;
     if (!has_data) return true;
     if (i == 0) w->first = w->now, w->now = (gradients){0};
     r->off = gradients_compare(&w->first, i ? &w->now : &w->first);

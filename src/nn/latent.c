@@ -66,7 +66,6 @@ static mt_tensor *queries(mt_module *self, mt_tensor *x)
 static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p)
 {
     const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
-    mti_rope_tables own = {0};
     mt_tensor *part[2] = {NULL, NULL}, *h = mt_forward_child(self, "kv_a", x);
     bool ok = h && mt_split(h, 2, 2, (const int64_t[]){l->kv_rank, l->rope_dim}, part) == MT_OK;
     mt_release(h);
@@ -74,10 +73,9 @@ static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p
     mt_set(&part[1], part[0] ? mti_split_heads(part[1], 1) : NULL);
     ok = part[1] && mt_scope_push("heads") == MT_OK;
     if (ok) {
-        ok = mti_turn_heads(l, l->tables ? l->tables : &own, &part[1]);
+        ok = mti_turn_heads(l, l->tables, &part[1]);
         mt_scope_pop();
     }
-    mti_rope_tables_free(&own);
     if (ok && l->cached) {
         mt_set(&part[0], mti_split_heads(part[0], 1));
         ok = part[0] && l->append(l->kv, &part[0], &part[1]) &&
@@ -93,6 +91,9 @@ static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
     if (mt_rank(x) != 3)
         return mti_fail_null(MT_ERR_ARGUMENT, "attention: x has %d dimensions; need [b,s,d]",
                              mt_rank(x));
+    mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    mti_rope_tables own = {0}, *shared = l->tables;
+    if (!shared) l->tables = &own;
     mt_tensor *in[3] = {queries(self, x), NULL, NULL}, *h = NULL;
     bool ok = in[0] && compress(self, x, &in[1], &in[2]);
     mt_set(&in[1], ok ? mt_forward_child(self, "kv_b", in[1]) : NULL);
@@ -101,6 +102,8 @@ static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
         mt_scope_pop();
     }
     for (int i = 0; i < 3; i++) mt_release(in[i]);
+    l->tables = shared;
+    mti_rope_tables_free(&own);
     mt_set(&h, mt_forward_child(self, "proj", h));
     mt_set(&h, mt_forward_child(self, "drop", h));
     return h;

@@ -188,6 +188,10 @@ int64_t mti_experts_here(const mt_model_config *c);
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* After a step: what the biases of m's routers learn from the loads that they counted. sum adds
+ * those of other ranks to `loads`. */
+typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
+bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
 /* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
 typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */

@@ -48,8 +48,9 @@ static const struct {
     {"deepseek-tiny",
      {LLAMA(3, 4, 64, 256, 64), EXPERTS(8, 2), .shared_experts = 1, .ffn = 32, .dense_layers = 1,
       .dense_ffn = 128, .expert_groups = 4, .expert_topk_groups = 2, .router = MT_ROUTER_SIGMOID,
-      .wide_router = true, .norm_topk = true, .expert_scale = 2.5, .kv_rank = 16, .q_rank = 24,
-      .head_dim = 24, .rope_dim = 8, .value_dim = 16, .rope_order = MT_ROPE_PAIRS}},
+      .wide_router = true, .norm_topk = true, .expert_scale = 2.5, .balance_rate = 0.001,
+      .kv_rank = 16, .q_rank = 24, .head_dim = 24, .rope_dim = 8, .value_dim = 16,
+      .rope_order = MT_ROPE_PAIRS}},
     /* Radford et al. 2019 */
     {"gpt2", {GPT(12, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-medium", {GPT(24, 16, 1024, 50257, 1024), .act = MT_ACT_GELU_TANH}},

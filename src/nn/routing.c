@@ -1,5 +1,6 @@
 /* routing.c: which experts a token meets, and with which weights. */
 #include <math.h>
+#include <string.h>
 #include "nn/model.h"
 #include "memtape/hooks.h"
 #include "memtape/ops.h"
@@ -10,8 +11,16 @@ typedef struct routing {
     bool norm;            /* a token's weights add up to 1, before they are scaled */
     bool wide, as_scored; /* the weights keep the scores' type */
     double scale;
+    double rate;               /* of the bias's steps; 0: none */
+    float *loads;              /* [n]: rows of each expert since the last one; NULL: no steps */
     mti_router_logits *logits; /* borrowed; NULL: they are not collected */
 } routing;
+
+static void free_routing(void *user)
+{
+    mti_free(((routing *)user)->loads);
+    mti_free(user);
+}
 
 /* ---- the router's product [t,d] -> [t,experts]: no "linear", so adapters leave it, as PEFT's do
  * ---- */
@@ -39,8 +48,15 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
                    .norm = c->norm_topk,
                    .wide = c->wide_router,
                    .as_scored = c->ops.expert_form > MT_EXPERTS_LOOP,
-                   .scale = c->expert_scale};
-    mt_module *m = mt_module_new("router", router_forward, r, mti_free);
+                   .scale = c->expert_scale,
+                   .rate = c->balance_rate,
+                   .loads =
+                       c->balance_rate > 0 ? mti_calloc((size_t)c->experts, sizeof(float)) : NULL};
+    if (c->balance_rate > 0 && !r->loads) {
+        mti_free(r);
+        return NULL;
+    }
+    mt_module *m = mt_module_new("router", router_forward, r, free_routing);
     mt_tensor *w =
         m ? mt_normal(device, c->dtype, MT_SHAPE(c->experts, c->hidden), 0, MTI_INIT_STD) : NULL;
     const mt_dtype dtype = c->dtype == MT_F64 ? MT_F64 : MT_F32;
@@ -145,6 +161,56 @@ static bool divide_by_sum(mt_tensor **x)
     return *x != NULL;
 }
 
+/* ---- the bias's steps: balance without a loss (Wang et al. 2024) ---- */
+
+static bool count_loads(const routing *r, mt_tensor *index)
+{
+    const size_t n = (size_t)mt_numel(index);
+    if (!r->loads || mt_recomputing() || !mt_device_has_data(mt_device_of(index))) return true;
+    int64_t *at = mti_malloc(n * sizeof *at);
+    bool ok = at && mt_to_host(index, at, n * sizeof *at) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) r->loads[at[i]]++;
+    mti_free(at);
+    return ok;
+}
+
+/* Experts with fewer rows than the mean get a bias higher by `rate`, those with more a lower one.
+ */
+static bool step_bias(routing *r, mt_tensor *bias, mti_sum_loads_fn *sum, const void *user)
+{
+    const size_t n_bytes = (size_t)r->n * sizeof(float);
+    mt_device *device = mt_device_of(bias);
+    MT_AUTO mt_tensor *loads = mt_from_data(device, MT_F32, MT_SHAPE(r->n), r->loads, n_bytes);
+    if (!loads || !sum(user, loads) || mt_to_host(loads, r->loads, n_bytes) != MT_OK) return false;
+    double mean = 0;
+    for (int64_t i = 0; i < r->n; i++) mean += (double)r->loads[i] / (double)r->n;
+    for (int64_t i = 0; i < r->n; i++)
+        r->loads[i] =
+            (float)r->rate * (float)(((double)r->loads[i] < mean) - ((double)r->loads[i] > mean));
+    MT_AUTO mt_tensor *by = mt_from_data(device, MT_F32, MT_SHAPE(r->n), r->loads, n_bytes);
+    memset(r->loads, 0, n_bytes);
+    mt_set(&by, by ? mt_cast(by, mt_dtype_of(bias)) : NULL);
+    mt_set(&by, by ? mt_add(bias, by) : NULL);
+    return by && mt_copy(bias, by) == MT_OK;
+}
+
+bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user)
+{
+    mt_module *child;
+    if (mti_module_runs(m, router_forward)) {
+        routing *r = mt_module_user(m);
+        mt_tensor *bias = mt_module_param(m, "bias");
+        if (!r->loads || !mt_device_has_data(mt_device_of(bias))) return true;
+        bool grad = mt_set_grad_mode(false), ok = step_bias(r, bias, sum, user);
+        mt_set_grad_mode(grad);
+        return ok;
+    }
+    bool ok = true;
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
+        ok = mti_balance_experts(child, sum, user);
+    return ok;
+}
+
 void mti_share_router_logits(mt_module *m, mti_router_logits *logits)
 {
     mt_module *child;
@@ -181,6 +247,7 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     bool ok =
         p && (bias ? choose_biased(r, p, bias, weights, index) : choose(r, p, weights, index));
     mt_release(p);
+    if (ok && mt_module_training(experts)) ok = count_loads(r, *index);
     if (ok && r->norm) ok = divide_by_sum(weights);
     if (ok && r->scale > 0) ok = mt_set(weights, mt_affine(*weights, r->scale, 0)) == MT_OK;
     return ok && (r->as_scored || mt_set(weights, mt_cast(*weights, dtype)) == MT_OK);

@@ -125,8 +125,11 @@ mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h)
 
 mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
 {
-    if (c->logit_cap == 0) return y;
-    if (!y || mt_scope_push("logit_cap") != MT_OK) return NULL;
+    if (c->logit_cap == 0 || !y) return y;
+    if (mt_scope_push("logit_cap") != MT_OK) {
+        mt_release(y);
+        return NULL;
+    }
     mt_set(&y, mt_mul_scalar(y, 1 / c->logit_cap));
     mt_set(&y, mt_tanh(y));
     mt_set(&y, mt_mul_scalar(y, c->logit_cap));

@@ -252,8 +252,7 @@ mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tens
 mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                               double dropout)
 {
-    const mt_attention_options options = {scale, dropout, causal, 0};
-    return mti_flash_attention(q, k, v, NULL, &options);
+    return mti_flash_attention(q, k, v, NULL, &(mt_attention_options){scale, dropout, causal, 0});
 }
 
 mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,

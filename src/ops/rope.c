@@ -7,8 +7,6 @@
 #include <float.h>
 #include "ops/ops.h"
 
-#define MAX_POSITION ((int64_t)1 << 31)
-
 static bool rope_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
@@ -18,31 +16,17 @@ static bool rope_shape(mti_call *c)
         return mti_fail_bool(MT_ERR_ARGUMENT, "rope: x is %s; need [b,a,s,d] with an even d",
                              mti_shape_text(text, x->rank, x->shape));
     int64_t start = c->params->rope.start;
-    if (start < 0 || start > MAX_POSITION - x->shape[2])
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "rope: %lld positions from %lld on; need all in [0, %lld)",
-                             (long long)x->shape[2], (long long)start, (long long)MAX_POSITION);
-    return mti_out_like(c, x);
-}
-
-static bool rotate(mti_call *c, bool inverse, const mti_view *x, const mti_view *y)
-{
-    return c->k->rope(c->ctx, &c->params->rope.angles, c->params->rope.start, inverse, x, y);
+    return (start >= 0 && start <= ((int64_t)1 << 31) - x->shape[2] && mti_out_like(c, x)) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "rope: %lld positions from %lld on; need all in [0, 2147483648)",
+                         (long long)x->shape[2], (long long)start);
 }
 
 static bool rope_forward(mti_call *c)
 {
     const mti_view *x = mti_dense_rows(c, mti_in(c, 0));
-    return x && rotate(c, false, x, mti_out(c, 0));
-}
-
-static bool is_dense(const mti_view *v)
-{
-    if (mti_view_is_contiguous(v)) return true;
-    mti_view inside = mti_heads_inside(v);
-    for (int d = 0; d < 4; d++)
-        if (v->shape[d] != 1 && v->stride[d] != inside.stride[d]) return false;
-    return true;
+    const mti_params *p = c->params;
+    return x && c->k->rope(c->ctx, &p->rope.angles, p->rope.start, false, x, mti_out(c, 0));
 }
 
 /* In dy's memory if dy has no other reference; else with x's layout, so that merging heads in
@@ -51,7 +35,9 @@ static const mti_view *din_like_x(mti_call *c)
 {
     const mti_view *x = &c->in_spec[0];
     mt_tensor *g = c->dout[0];
-    if (mti_tensor_is_exclusive(g) && g->view.dtype == x->dtype && is_dense(&g->view)) {
+    const mti_view by_row = mti_permuted(&g->view, (const int[]){0, 2, 1, 3});
+    bool dense = mti_view_is_contiguous(&g->view) || mti_view_is_contiguous(&by_row);
+    if (mti_tensor_is_exclusive(g) && g->view.dtype == x->dtype && dense) {
         mti_give_din(c, 0, mt_retain(g));
         return &g->view;
     }
@@ -61,23 +47,22 @@ static const mti_view *din_like_x(mti_call *c)
 static bool rope_backward(mti_call *c)
 {
     const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = din_like_x(c);
-    return dy && dx && rotate(c, true, dy, dx);
+    const mti_params *p = c->params;
+    return dy && dx && c->k->rope(c->ctx, &p->rope.angles, p->rope.start, true, dy, dx);
 }
 
 const mti_op_code mti_code_rope = {rope_shape, rope_forward, rope_backward};
 
 mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *o)
 {
-    const double theta = o ? o->theta : 0;
-    if (!(theta > 0 && theta <= DBL_MAX))
-        return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", theta);
-    if (o->factor != 0 && !(o->factor >= 1 && o->factor <= DBL_MAX && o->low < o->high))
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "rope: factor is %g, from pair %g to %g; need 1 or more, from a "
-                             "lower to a higher pair",
-                             o->factor, o->low, o->high);
-    const mti_rope angles = {o->theta, o->factor, o->low, o->high};
-    return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, angles}}, x);
+    if (!mti_given(o, "rope", "the options")) return NULL;
+    const mti_rope r = {o->theta, o->factor, o->low, o->high};
+    if (!(r.theta > 0 && r.theta <= DBL_MAX))
+        return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", r.theta);
+    if (r.factor != 0 && !(r.factor >= 1 && r.low < r.high))
+        return mti_fail_null(MT_ERR_ARGUMENT, "rope: factor is %g, pairs %g to %g; need 1 or more",
+                             r.factor, r.low, r.high);
+    return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, r}}, x);
 }
 
 mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta)

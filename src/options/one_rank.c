@@ -36,8 +36,8 @@ static bool count_ranks(mti_options *o, int64_t *of_a_stage, int64_t *all)
            mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
 }
 
-/* --rank says which stage and which piece, too; other ranks differ in nothing that is measured.
- * The last piece's rank needs most: its queries see all keys. */
+/* --rank says which stage and which piece, too, and which experts; other ranks differ in nothing
+ * that is measured. The last piece's rank needs most: its queries see all keys. */
 static bool place_rank(mti_options *o)
 {
     mt_parallel *h = &o->workload.parallel;
@@ -50,6 +50,7 @@ static bool place_rank(mti_options *o)
                                   (long long)o->rank, (long long)all, (long long)all - 1);
     if (o->given[MTI_O_RANK]) h->stage = o->rank / of_a_stage;
     h->context_rank = o->workload.rank / t % c;
+    if (h->expert > 1) h->data_rank = o->workload.rank / t / c % at_least_1(h->data);
     return true;
 }
 

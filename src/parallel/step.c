@@ -4,6 +4,7 @@
 #include "memtape/ops.h"
 #include "nn/model.h"
 #include "optim/optimizers.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 /* The step's loss is the mean of so many. */
@@ -190,10 +191,25 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
     return mti_optimizer_step_scaled(optimizer, factor);
 }
 
+/* Over the ranks with other tokens. */
+static bool sum_loads(const void *user, mt_tensor *loads)
+{
+    const mt_group group = mti_data_group(user);
+    return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
+}
+
+static bool balance_experts(const mt_stage *s)
+{
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->schedule.n_parts; i++)
+        ok = mti_balance_experts(s->parts[i], sum_loads, &s->shares[i].parallel);
+    return ok;
+}
+
 bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {
     const mti_step_observer *o = &s->observer;
     bool ok = mti_zero_before_step(s->zero);
-    if (ok && optimizer) ok = step(s, optimizer, max_norm, norm);
+    if (ok && optimizer) ok = step(s, optimizer, max_norm, norm) && balance_experts(s);
     return ok && (!o->before_drop || o->before_drop(o->user)) && mti_zero_after_step(s->zero);
 }

@@ -173,6 +173,7 @@ static void add_latent_attention(builder *b, nature input)
             mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
         if (math) add_weights(b, drop);
     }
+    if (!preset_is(b, "selective")) mti_keep_window_masks(b);
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
@@ -287,7 +288,11 @@ static void add_mlp(builder *b, nature input)
 static void add_tables(builder *b)
 {
     int64_t bytes;
-    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
+    /* latent attention turns the keys' part outside of a checkpoint of its core */
+    const bool outside = b->c->kv_rank && preset_is(b, "selective");
+    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED ||
+        (mti_dims_checkpoint(b->s) && !outside))
+        return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
     const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
     if (joint) b->e = mti_statistic_size(b);

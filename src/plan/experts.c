@@ -11,7 +11,8 @@ void mti_keep_experts(builder *b, nature input)
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
-        mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
+        for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
+            mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
     }

@@ -75,7 +75,7 @@ def letters(p):
         return p["elements"]
     model = p["model"]
     return {"b": model["batch"], "s": model["seq"], "h": model["hidden"], "a": model["heads"],
-            "k": model["kv_heads"] * model["hidden"] // model["heads"], "L": model["layers"], "v": model["vocab"],
+            "k": (model["kv_heads"] or 0) * model["hidden"] // (model["heads"] or 1), "L": model["layers"], "v": model["vocab"], "E": model.get("experts", 0),
             "f": model["ffn"], "P": p["params"]["count"], "N": p["parallel"]["dp"] if p["parallel"] else 1}
 
 

@@ -1,6 +1,6 @@
-/* test_failing_memory.c: each verb runs with its n-th request for memory refused, for every n (for
- * some n in the short form). It reports that memory ran out, frees everything (the sanitizers
- * check) and leaves no half-written file. */
+/* test_failing_memory.c: each verb runs with its n-th request for memory refused, for some n; with
+ * the sanitizers and in the long form for those that refusals.c plans. It reports that memory ran
+ * out, frees everything (the sanitizers check) and leaves no half-written file. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,30 +95,46 @@ static bool run_once(verb_fn *verb, const mti_options *o, const char *product, u
     return false;
 }
 
-/* The next request to refuse. Only with the sanitizers are all refused in the long form: without
+/* The next request to refuse. Only with the sanitizers does the long form follow a plan: without
  * them a leak is not found, and `./run test --all` runs both. */
+#ifdef __SANITIZE_ADDRESS__
+enum { FINDS_LEAKS = true };
+#else
+enum { FINDS_LEAKS = false };
+#endif
 static uint64_t next_refusal(uint64_t nth)
 {
-#ifdef __SANITIZE_ADDRESS__
-    return mtt_next_refusal(nth);
-#else
-    return nth + (nth < 32 ? 1 : mtt_long() ? 7 : 29);
-#endif
+    return FINDS_LEAKS ? mtt_next_refusal(nth) : nth + (nth < 32 ? 1 : mtt_long() ? 7 : 29);
+}
+
+typedef struct command {
+    verb_fn *verb;
+    mti_options options;
+    const char *product;
+} command;
+
+static void run_whole(void *arg)
+{
+    command *c = arg;
+    if (!run_once(c->verb, &c->options, c->product, UINT64_MAX)) abort();
+    if (c->product) unlink(c->product);
 }
 
 /* words: a command line; product: the file that the verb writes, or NULL. */
 static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *product)
 {
-    mti_options o;
+    command c = {.verb = verb, .product = product};
     int n_words = 0;
     while (words[n_words]) n_words++;
-    assert_true(mti_options_parse(&o, mti_verb_rules_of(id), NULL, n_words, words));
+    assert_true(mti_options_parse(&c.options, mti_verb_rules_of(id), NULL, n_words, words));
+    if (FINDS_LEAKS) mtt_plan_refusals(run_whole, &c);
     bool whole = false;
-    uint64_t nth = 1;
-    for (; !whole; nth = next_refusal(nth)) whole = run_once(verb, &o, product, nth);
-    assert_true(nth > 50); /* many requests were refused */
+    uint64_t nth = 1, n_runs = 0;
+    for (; !whole; nth = next_refusal(nth), n_runs++)
+        whole = run_once(verb, &c.options, product, nth);
+    assert_true(nth > 50 && n_runs > 30); /* many requests were refused */
     if (product) unlink(product);
-    mti_options_free(&o);
+    mti_options_free(&c.options);
 }
 
 #define WORDS(...) ((char *[]){"memtape", __VA_ARGS__, NULL})

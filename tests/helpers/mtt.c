@@ -36,8 +36,6 @@ bool mtt_short_simulation(void)
     return !mtt_long() && kind && strcmp(kind, "cudasim") == 0;
 }
 
-uint64_t mtt_next_refusal(uint64_t nth) { return nth + (mtt_long() || nth < 32 ? 1 : 29); }
-
 double mtt_draw(uint64_t *state, double lo, double hi)
 {
     /* splitmix64 */

@@ -22,8 +22,15 @@ bool mtt_long(void);
  * then tests take some of their cases, and the long form takes all. */
 bool mtt_short_simulation(void);
 /* For tests that refuse one request for memory after another: the request to refuse after the nth.
- * The long form tries all; the short form tries the first 32 and then every 29th. */
+ * The long form tries all, or those that are planned; the short form tries the first 32 and then
+ * every 29th. */
 uint64_t mtt_next_refusal(uint64_t nth);
+/* Plans the refusals of the long form, for a run of one thread that makes the same requests each
+ * time: of those that the same calls lead to the first, the second and the last, because what is
+ * freed after the others is the same. `run` makes it with mti_fail_nth_alloc(UINT64_MAX) before it
+ * and mti_fail_nth_alloc(0) after it, in a process of its own. Then mtt_next_refusal follows the
+ * plan, and at its end gives a number that no request has. */
+void mtt_plan_refusals(void (*run)(void *), void *arg);
 
 /* A random number in [lo, hi); the same state gives the same number on every machine. */
 double mtt_draw(uint64_t *state, double lo, double hi);

@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "memtape/ops.h"
 #include "mtt_fixture.h"
+#include "nn/model.h"
 
 /* ---- sizes ---- */
 
@@ -151,6 +152,52 @@ static const mt_model_config variants[] = {
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
+
+static bool alone(const void *user, mt_tensor *loads)
+{
+    (void)user;
+    return mt_numel(loads) == 4;
+}
+
+static void bias_is(mt_module *m, const float *want)
+{
+    float bias[4];
+    mt_tensor *t = mt_module_param(mt_module_find(m, "h.0.mlp.router"), "bias");
+    mtt_ok(mt_to_host(t, bias, sizeof bias));
+    for (int i = 0; i < 4; i++) assert_true(bias[i] == want[i]);
+}
+
+/* Two experts get all rows, as their biases are so large; then the others' rise. */
+static void a_step_raises_the_bias_of_experts_with_few_rows(void **state)
+{
+    (void)state;
+    const mt_model_config c = {.kind = MT_MODEL_LLAMA,
+                               .hidden = 8,
+                               .vocab = 9,
+                               .context = 8,
+                               .ffn = 8,
+                               .experts = 4,
+                               .experts_per_token = 2,
+                               .router = MT_ROUTER_SIGMOID,
+                               .balance_rate = 0.25};
+    const float first[4] = {0, 8, 0, 8}, then[4] = {0.25f, 7.75f, 0.25f, 7.75f};
+    mt_module *m = mt_model_new(device, &c);
+    assert_non_null(m);
+    mt_tensor *bias = mt_module_param(mt_module_find(m, "h.0.mlp.router"), "bias");
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(1, 5)));
+    mtt_ok(mt_copy_from_host(bias, first, sizeof first));
+    mt_module_set_training(m, false);
+    mt_release(mtt_made(mt_forward(m, x)));
+    assert_true(mti_balance_experts(m, alone, NULL));
+    bias_is(m, first); /* no rows were counted */
+    mt_module_set_training(m, true);
+    mt_release(mtt_made(mt_forward(m, x)));
+    assert_true(mti_balance_experts(m, alone, NULL));
+    bias_is(m, then);
+    assert_true(mti_balance_experts(m, alone, NULL));
+    bias_is(m, then); /* they were counted once */
+    mt_module_free(m);
+}
 
 static void the_config_gives_the_number_of_parameters(void **state)
 {
@@ -507,6 +554,7 @@ int main(void)
         mtt_test(bert_base_has_the_parameters_of_bert_model_without_pooler_and_head),
         mtt_test(llamas_follow_their_layer_formula),
         mtt_test(a_position_sees_what_the_windows_of_all_layers_reach),
+        mtt_test(a_step_raises_the_bias_of_experts_with_few_rows),
         mtt_test(the_config_gives_the_number_of_parameters),
         mtt_test(parameters_have_the_names_that_the_documents_map),
         mtt_test(a_model_returns_its_config),

@@ -95,6 +95,26 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
     }
 }
 
+static void experts_of_other_stacks_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {{.data = 2, .expert = 2},
+                                         {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
+                                         {.tensor = 2}};
+    for (int form = MT_EXPERTS_LOOP; !getenv("MTT_DEVICE") && form <= MT_EXPERTS_MEGATRON; form++)
+        for (size_t i = 0; i < N(splits); i++) {
+            mt_model_config c = mixture;
+            c.ops.expert_form = (mt_expert_form)form;
+            if (form == MT_EXPERTS_LOOP && splits[i].expert > 1) continue; /* refused */
+            mtt_training alone = {.config = &c, .parallel = splits[i], .max_norm = MAX_NORM};
+            mtt_training t = alone;
+            mtt_train_alone(&alone);
+            mtt_train(&t);
+            mtt_show("a form", &splits[i], mtt_difference(&alone, &t), "one process");
+            assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        }
+}
+
 static void adapters_of_divided_experts_follow_one_process(void **state)
 {
     (void)state;
@@ -213,6 +233,38 @@ static void rows_go_to_their_experts_and_back(void **state)
     mtt_as_ranks(2, send_rows, NULL);
 }
 
+/* A router of zeros sends all tokens to the first experts. */
+static void learn_from_nothing(mt_comm *world, void *user)
+{
+    (void)user;
+    mt_parallel h = {.data = 2, .expert = 2, .zero = 2};
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    mt_device *device = mtt_device();
+    mt_stage *stage = mt_stage_new(device, &mixture, &h);
+    const mt_named_tensor *list;
+    size_t n;
+    MTT_NEED(stage && mt_module_params(mt_stage_part(stage, 0), &list, &n) == MT_OK);
+    for (size_t i = 0; i < n; i++)
+        if (strstr(list[i].name, "router")) MTT_NEED(mt_fill(list[i].tensor, 0) == MT_OK);
+    mt_optimizer *sgd = mt_sgd_new(mt_stage_stepped(stage), &(mt_sgd_options){.lr = 0.1});
+    mt_tensor *x = mt_zeros(device, MT_I64, MT_SHAPE(2, 16));
+    double first, second;
+    MTT_NEED(mt_stage_backward(stage, &x, &x, &first) == MT_OK);
+    MTT_NEED(mt_stage_step(stage, sgd, 0, NULL) == MT_OK);
+    MTT_NEED(mt_stage_backward(stage, &x, &x, &second) == MT_OK && second < first);
+    mt_release(x);
+    mt_optimizer_free(sgd);
+    mt_stage_free(stage);
+    mt_device_release(device);
+    mt_parallel_close(&h);
+}
+
+static void a_rank_may_get_no_rows(void **state)
+{
+    (void)state;
+    mtt_as_ranks(2, learn_from_nothing, NULL);
+}
+
 /* ---- memory ---- */
 
 static atomic_llong n_equal;
@@ -313,6 +365,10 @@ static void indivisible_experts_are_refused_by_name(void **state)
     assert_int_not_equal(mt_parallel_check(&pieces, &mixture), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "reshard is 2", "expert 2");
     const mt_parallel two = {.data = 2, .expert = 2};
+    mt_model_config loop = mixture;
+    loop.ops.expert_form = MT_EXPERTS_LOOP;
+    assert_int_not_equal(mt_parallel_check(&two, &loop), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "expert is 2", "expert_form is loop");
     assert_int_not_equal(mt_parallel_check(&two, &mtt_models[MTT_LLAMA]), MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "expert is 2", "no experts");
     mt_model_config c = mixture;
@@ -378,6 +434,8 @@ int main(void)
         cmocka_unit_test(rows_go_to_their_experts_and_back),
         cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
         cmocka_unit_test(divided_experts_follow_one_process),
+        cmocka_unit_test(experts_of_other_stacks_follow_one_process),
+        cmocka_unit_test(a_rank_may_get_no_rows),
         cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),

@@ -1,6 +1,7 @@
 /* Ranks that train adapters follow the curve of one process that trains them; their files are those
  * of one process. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -173,7 +174,9 @@ static char folder[64], one[128], two[128], adapters_of_one[128], adapters_of_tw
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/mtt-lora-%ld", (long)getpid());
+    /* Thousands of files are synced: a folder in memory where there is one. */
+    snprintf(folder, sizeof folder, "%s/mtt-lora-%ld",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getpid());
     snprintf(one, sizeof one, "%s/one", folder);
     snprintf(two, sizeof two, "%s/two", folder);
     snprintf(adapters_of_one, sizeof adapters_of_one, "%s/adapters-of-one", folder);
@@ -402,6 +405,13 @@ static bool live(const mt_lora_options *lora)
     return ok;
 }
 
+static void live_whole(void *lora)
+{
+    mti_fail_nth_alloc(UINT64_MAX);
+    if (!live(lora)) abort();
+    mti_fail_nth_alloc(0);
+}
+
 static void every_refused_request_for_memory_is_reported(void **state)
 {
     (void)state;
@@ -410,6 +420,7 @@ static void every_refused_request_for_memory_is_reported(void **state)
     write_alone(&p);
     for (size_t i = 0; i < N(adapters); i++) {
         bool done = false;
+        mtt_plan_refusals(live_whole, (void *)adapters[i]);
         for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
             mti_fail_nth_alloc(n);
             bool ok = live(adapters[i]);

@@ -19,7 +19,7 @@ archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
 [ -e "$archer" ] || skip "no libarcher.so (part of libomp-dev)"
 
 [ -e "$folder/build.ninja" ] || CC="${CC:-clang}" CXX="${CXX:-clang++}" meson setup "$folder" \
-    --buildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
+    --buildtype=debugoptimized -Doptimization=1 -Dc_args=-g1 -Dcpp_args=-g1 -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
 
 # base: interned names, errors. gemm: callers on several threads. offload: a thread that copies. comm,
 # parallel: ranks that are threads.

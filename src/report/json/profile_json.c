@@ -345,8 +345,8 @@ void mti_describe_profile(mti_fields *f, const void *at)
     mti_field_size(f, "optimizer_host", m->optimizer_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
-    if (mti_field_there(f, p->workload.config.experts && !mt_device_has_data(p->device)))
-        mti_field_object(f, "routing", describe_routing, p);
+    const bool routed = p->workload.config.experts && !mt_device_has_data(p->device);
+    mti_field_object(mti_null_unless(f, routed), "routing", describe_routing, p);
     mti_field_object(f, "memory_options", describe_memory, p);
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);
