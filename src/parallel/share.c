@@ -166,7 +166,7 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
-    if (c->sinks && (h->tensor > 1 || h->expert > 1))
+    if ((c->sinks || c->mlp == MT_MLP_CLAMPED) && (h->tensor > 1 || h->expert > 1))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64 " and expert %" PRId64
                              "; the config's sinks and the biases of its experts are not cut: need "
