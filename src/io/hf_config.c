@@ -154,7 +154,7 @@ static bool read_share(reader *r, const json_t *value)
     return json_number_value(value) == 0 || read_real(r, value);
 }
 
-/* Reads router_aux_loss_coef. */
+/* Says whether router_aux_loss_coef counts: seen in the end, too. */
 static bool read_switch(reader *r, const json_t *value)
 {
     return json_is_boolean(value) || refuse(r, value, "true or false");

@@ -173,7 +173,7 @@ static void add_latent_attention(builder *b, nature input)
             mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
         if (math) add_weights(b, drop);
     }
-    add_window_masks(b);
+    if (!preset_is(b, "selective")) mti_keep_window_masks(b);
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }

@@ -128,8 +128,11 @@ static components components_of(const mti_dims *s)
         const int64_t of_kv = h * (m->kv_rank + m->rope_dim) + m->kv_rank * mti_latent_width(m);
         add_component(&c, "q, k and v by latents", true, "2bs(hc + cq + h(r + p) + rw)", "", layers,
                       2 * t * (of_q + of_kv));
-        add_component(&c, "attention's scores and weighted sums", true, "2bs^2(q + o)", "", layers,
-                      2 * t * s->seq * (s->q + o));
+        add_component(&c, "attention's scores and weighted sums", true, "2bs^2(q + o)", "",
+                      layers - windows, 2 * t * s->seq * (s->q + o));
+        if (windows)
+            add_component(&c, "the same in a sliding window", true, "2bsw(q + o)", "", windows,
+                          2 * t * m->window * (s->q + o));
         add_component(&c, "attention's projection", true, "2bsoh", "", layers, 2 * t * o * h);
     } else if (mti_attends(m->kind)) {
         add_component(&c, "q, k and v", plain, "6bsh^2", "2bsh(q + 2k)", layers,

@@ -52,7 +52,6 @@ static void draw_latent(uint64_t *seed, mt_model_config *c)
     c->head_dim = c->rope_dim + mtt_pick(seed, 1, 8);
     c->value_dim = mtt_pick(seed, 1, 16);
     c->rope_order = (mt_rope_order)mtt_pick(seed, 0, MT_ROPE_ORDER_COUNT - 1);
-    c->window = 0;
 }
 
 static void draw_experts(uint64_t *seed, mt_model_config *c)
