@@ -52,6 +52,8 @@ static const mti_cheaper ways[] = {
     {"dispatch", "rows", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"combine", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"grouped_linear", "counts", MTI_CHEAPER_RECOMPUTE, "from the groups that the router chose"},
+    {"all_to_all", "sent", MTI_CHEAPER_HALF, "i16 where no expert has more than 32,767 rows"},
+    {"all_to_all", "received", MTI_CHEAPER_HALF, "i16 where no expert has more than 32,767 rows"},
     {"where", "mask", MTI_CHEAPER_BITS, "one bit an element instead of one byte"},
     {"embedding", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"mse", "x", MTI_CHEAPER_HALF, "x - y, one tensor for the two"},

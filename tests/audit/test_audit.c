@@ -113,7 +113,8 @@ static void each_op_keeps_what_its_row_declares(void **state)
 }
 
 /* Every op needs all that it keeps, except flash attention: its backward makes all gradients at
- * once, so it also reads what only the other gradients need. */
+ * once, so it also reads what only the other gradients need. One rank, as here, sends nothing, so
+ * all_to_all does not need its counts: among more, its gradients show that it does. */
 static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
 {
     (void)state;
@@ -123,7 +124,7 @@ static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
         assert_true(mti_audit_run(&a, &c, device, 5));
         bool flash = !strcmp(a.of.op, "flash_attention");
         if (!flash) {
-            assert_int_equal(a.n_findings, 0);
+            assert_int_equal(a.n_findings, !strcmp(a.of.op, "all_to_all") ? 2 : 0);
             continue;
         }
         bool drops = !strcmp(a.of.note, "dropout 0.1");
