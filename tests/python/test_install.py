@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as folder:
         sys.exit(77)
     before = sorted(os.listdir(ROOT))
     # Without isolation and index: nothing but what has been fetched is needed. -O1: half the time to compile.
-    made = call(*pip, "wheel", "-q", "--no-build-isolation", "-Csetup-args=-Doptimization=1", "--no-index", "--no-deps", "-w", "wheels", str(ROOT))
+    made = call(*pip, "wheel", "-q", "--no-build-isolation", "--config-settings=setup-args=-Doptimization=1", "--no-index", "--no-deps", "-w", "wheels", str(ROOT))
     equal(made.returncode, 0, f"status of pip wheel: {made.stdout} {made.stderr}")
     [wheel] = (Path(folder) / "wheels").iterdir()
     lists_what_it_carries(wheel)
