@@ -1,6 +1,7 @@
 /* hf_weights.c: weights under the names of Hugging Face's checkpoints. What lies together here and
  * apart there (experts) is read and written through views of the parameter. */
 #include <dirent.h>
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
@@ -132,13 +133,16 @@ static bool add_files(hub *h)
     char file[4096];
     if (!mti_is_folder(h->path)) return add_file(h, h->path);
     DIR *folder = opendir(h->path);
-    bool ok = folder != NULL;
+    if (!folder) return mti_fail_bool(MT_ERR_IO, "%s: %s", h->path, strerror(errno));
+    bool ok = true;
     for (struct dirent *entry; ok && (entry = readdir(folder));)
         if (!strcmp(entry->d_name, "model.safetensors") ||
-            !fnmatch("model-*-of-*.safetensors", entry->d_name, 0))
-            ok = snprintf(file, sizeof file, "%s/%s", h->path, entry->d_name) < (int)sizeof file &&
-                 add_file(h, file);
-    if (folder) closedir(folder);
+            !fnmatch("model-*-of-*.safetensors", entry->d_name, 0)) {
+            snprintf(file, sizeof file, "%s/%s", h->path,
+                     entry->d_name); /* if cut it is not there */
+            ok = add_file(h, file);
+        }
+    closedir(folder);
     return ok && (h->files.n || mti_fail_bool(MT_ERR_IO, "%s: has no model.safetensors", h->path));
 }
 
