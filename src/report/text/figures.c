@@ -77,6 +77,10 @@ static void add_rare(line *l, const mt_model_config *c)
     const char *before = "  with ";
     if (c->qk_norm) add(l, "%snorms of q and k", before), before = ", ";
     if (c->joint_products) add(l, "%sjoint products", before), before = ", ";
+    const int64_t local = c->window > 0 ? mti_local_layers(c, 0, c->layers) : 0;
+    if (c->window > 0) add(l, "%swindows of %lld", before, (long long)c->window), before = ", ";
+    if (mti_is_whole(c->kind) && 0 < local && local < c->layers)
+        add(l, " in %lld layer%s", (long long)local, local == 1 ? "" : "s");
     if (c->kind == MT_MODEL_GPT && c->untied) add(l, "%san untied head", before), before = ", ";
     if (c->attention_cap > 0)
         add(l, "%sscores capped at %g", before, c->attention_cap), before = ", ";
