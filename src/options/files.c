@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "io/hf_config.h"
+#include "measure/routing.h"
 #include "options/rows.h"
 #include "files/files.h"
 #include "nn/model.h"
@@ -72,10 +73,19 @@ static bool add_option(places *all, const mti_options *o, const mti_option_row *
     return !path || to_stdout || add(all, option, path, r->written);
 }
 
+static bool add_routing(places *all, const mti_options *o)
+{
+    mti_routing_kind kind;
+    const char *file = NULL;
+    if (o->workload.routing && !mti_routing_parse(o->workload.routing, &kind, &file)) return false;
+    return !file || add(all, "--routing", file, false);
+}
+
 static bool add_model(places *all, const mti_options *o)
 {
     bool from_file =
         mti_verb_builds(o->verb) && o->workload.name && mti_is_model_path(o->workload.name);
+    if (!add_routing(all, o)) return false;
     if (!from_file) return true;
     char *file = mti_config_path(o->workload.name);
     const size_t n = all->n;

@@ -300,6 +300,10 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["train", *text, "--snapshot", "text"],
         ["train", *text, "--snapshot", "saves/step-20.safetensors", "--save", "saves"],
         ["demo", *text, "--save", "text"],
+        ["train", *text, "--preset", "moe-tiny", "--record-routing", "text"],
+        ["train", *text, "--preset", "moe-tiny", "--save", "new", "--record-routing", "link-to-new"],
+        ["profile", "moe-tiny", "--device", "meta", "--routing", "recorded=text", "--json", "link-to-text"],
+        ["sweep", "moe-tiny", "--device", "meta", "--over", "routing=worst,recorded=text", "--html", "text"],
         ["audit", "relu", "--json", "out", ">out"],
         ["ranks", "--json", "out", ">out"],
         ["compare", "text", "gpt", "--json", "link-to-text"], ["compare", "base", "text", "gpt", "--json", "text"],
@@ -350,7 +354,7 @@ def every_option_that_names_a_file_is_compared():
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
-                 "gpus-file"}
+                 "gpus-file", "record-routing"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 

@@ -168,7 +168,8 @@ class AdamW(ctypes.Structure):
 
 
 def training_faults(library, model, ours, steps=12):
-    """Both train with AdamW on the same tokens, and go their own ways."""
+    """Both train with AdamW on the same tokens, and go their own ways: up to 4e-5 apart by rounding, which threads
+    change; a weight decay of 0.09 for 0.1 is 6e-4."""
     dll, theirs = library.dll, torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     for name, result, arguments in (("adamw_new", P, (P, P)), ("optimizer_step", I, (P,)), ("optimizer_free", None, (P,)),
                                     ("module_zero_grad", None, (P,))):
@@ -186,7 +187,7 @@ def training_faults(library, model, ours, steps=12):
         library.check(dll.mt_optimizer_step(optimizer)), theirs.step()
     dll.mt_optimizer_free(optimizer)
     apart = max(abs(here - there) for here, there in losses)
-    if apart > 2e-5 or losses[-1][0] == losses[0][0]:
+    if apart > 2e-4 or losses[-1][0] == losses[0][0]:
         yield f"losses of {steps} steps are {apart} apart: {losses}"
 
 
