@@ -46,7 +46,8 @@ static inline int64_t mti_attn_first(const mti_attn *x, int64_t i)
 }
 static inline int64_t mti_attn_first_block(const mti_attn *x, int64_t i)
 {
-    return mti_attn_first(x, i) / x->block_k * x->block_k;
+    const int64_t first = mti_attn_first(x, i);
+    return first ? first / x->block_k * x->block_k : 0; /* without keys there is no block */
 }
 
 /* Bytes of scratch per worker. */
