@@ -55,7 +55,8 @@ const mti_op_code mti_code_rope = {rope_shape, rope_forward, rope_backward};
 
 mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *o)
 {
-    if (!mti_given(o, "rope", "the options")) return NULL;
+    if (!mti_given(x, "rope", "x")) return NULL;
+    if (!o) return mti_fail_null(MT_ERR_ARGUMENT, "rope: the options are NULL");
     const mti_rope r = {o->theta, o->factor, o->low, o->high};
     if (!(r.theta > 0 && r.theta <= DBL_MAX))
         return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", r.theta);

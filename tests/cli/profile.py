@@ -379,13 +379,17 @@ def keys_are_those_documented():
     seen = set(paths(json.loads(refusal.stdout)))
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--device", "meta", "--json", "-")
     seen |= set(paths(json.loads(refusal.stdout)))
+    windows = tempfile.NamedTemporaryFile("w", suffix=".json")  # of the last layers
+    json.dump(json.loads((CONFIGS / "qwen2-0.5b.json").read_text()) | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 12}, windows)
+    windows.flush()
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference", "--untied"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
-                 ["moe-tiny", "--device", "meta"],
+                 ["moe-tiny", "--balance-loss", 0.1, "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
-                   for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base")),
+                   for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base", "deepseek-v3", "gpt-oss-20b")),
+                 [windows.name, "-s", 32, "--device", "meta"],
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
         p = profile(*args)
