@@ -159,7 +159,7 @@ static void begin_with_one_process(mt_comm *world, void *user)
     mt_seed(device, 3);
     mt_module *whole = mt_model_new(device, &mixture);
     const mt_named_tensor *own, *all;
-    size_t n, n_all;
+    size_t n = 0, n_all = 0;
     MTT_NEED(rank && whole && mt_module_params(rank, &own, &n) == MT_OK &&
              mt_module_params(whole, &all, &n_all) == MT_OK && n == n_all);
     for (size_t i = 0; i < n; i++) {

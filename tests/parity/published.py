@@ -20,9 +20,9 @@ except ImportError as error:
     sys.exit(77)
 
 import memtape
-from memtape import BOOL, I, P, REAL
 from harness import MODEL_TOLERANCE, far
 
+I, P, BOOL, REAL = ctypes.c_int, ctypes.c_void_p, ctypes.c_bool, ctypes.c_double
 TOKENS = (2, 9)
 SMALL = dict(vocab_size=31, hidden_size=24, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4,
              max_position_embeddings=16, pad_token_id=0)

@@ -5,6 +5,7 @@
  * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query,
  * and on tensor cores sums of dq in f32. */
 #include <assert.h>
+#include <limits.h>
 #include "backends/cuda/attention/attention.cuh"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/rows/reduce.cuh"
@@ -29,6 +30,8 @@ mti_attn_args describe(const mti_attention *call)
     x.a_kv = k->shape[1], x.t = k->shape[2], x.e = call->v->shape[3];
     x.scale = call->scale, x.causal = call->causal, x.keep_scale = 1;
     x.window = call->window;
+    x.reach = x.window > 0 ? static_cast<int>(x.window) : INT_MAX;
+    x.past = x.window > 0 ? static_cast<int>(x.window - 1 - (x.t - x.s)) : INT_MAX / 2;
     if (call->p > 0) {
         x.threshold = mti_drop_threshold(call->p);
         x.keep_scale = call->p < 1 ? 1 / (1 - call->p) : 0;

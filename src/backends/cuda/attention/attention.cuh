@@ -27,6 +27,9 @@ struct mti_attn_args {
     double scale;
     bool causal;
     int64_t window; /* 0: all */
+    /* The same for tensor cores, whose registers are few. Query i sees the last `reach` of the keys
+     * before mti_attn_seen, and none before key i - past; without a window both are large. */
+    int reach, past;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint32_t threshold;
     double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
@@ -85,6 +88,12 @@ __device__ __forceinline__ int64_t mti_attn_past(const mti_attn_args &x, int64_t
 {
     int64_t n = x.window ? end + x.window - 1 - (x.t - x.s) : x.s;
     return n < 0 ? 0 : n > x.s ? x.s : n;
+}
+
+/* Whether a query that sees the keys up to `seen` does not see this one. */
+__device__ __forceinline__ bool mti_attn_hidden(const mti_attn_args &x, int seen, int key)
+{
+    return static_cast<unsigned>(seen - 1 - key) >= static_cast<unsigned>(x.reach);
 }
 
 /* ---- the two paths; backward expects delta to be computed ---- */

@@ -53,12 +53,9 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
     for (int n = 0; n < N; n++) {
         int query = i + n * 8 + c * 2;
         float2 l = lse[n * 4 + c], de = delta[n * 4 + c];
-        int seen[2] = {0, 0}, first[2] = {0, 0};
+        int seen[2] = {0, 0};
         if (mask)
-            for (int e = 0; e < 2; e++) {
-                seen[e] = static_cast<int>(mti_attn_seen(x, query + e));
-                first[e] = static_cast<int>(mti_attn_first(x, query + e));
-            }
+            for (int e = 0; e < 2; e++) seen[e] = static_cast<int>(mti_attn_seen(x, query + e));
 #pragma unroll
         for (int m = 0; m < M; m++) {
             int key = j + m * 16 + g;
@@ -69,8 +66,7 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
-                if (mask && (key + r / 2 * 8 >= seen[r % 2] || key + r / 2 * 8 < first[r % 2]))
-                    weight = 0.0f;
+                if (mask && mti_attn_hidden(x, seen[r % 2], key + r / 2 * 8)) weight = 0.0f;
                 bool kept = !mti_drops(DROP) || (keep >> r & 1u) != 0;
                 float dp = !mti_drops(DROP) ? ds[m][n][r] : kept ? ds[m][n][r] * keep_scale : 0.0f;
                 ds[m][n][r] = weight * (dp - (r % 2 == 0 ? de.x : de.y));
@@ -254,7 +250,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_backward(const 
     mti_attn_fetch<T, own::KEYS, D>(values, mti_attn_row<T>(x.v, at.b, at.h, block_j), x.v.row,
                                     t - block_j, d);
     int first = first_query<STEP>(x, block_j), i = first;
-    int past = static_cast<int>(mti_attn_past(x, block_j + own::KEYS));
+    int past = min(s, block_j + own::KEYS + x.past);
     int h = at.h * group, end = first < past ? h + group : h; /* heads that share the keys */
     if (h < end) {
         mti_attn_fetch<T, STEP, D>(queries, mti_attn_row<T>(x.q, at.b, h, i), x.q.row, s - i, d);
@@ -267,7 +263,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_backward(const 
     if (number == 0) zero_dq<T>(x, at, first);
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
     for (int side = 0; h < end; side ^= 1) {
-        int next_i = i + STEP < past ? i + STEP : first, next_h = i + STEP < past ? h : h + 1;
+        bool more = i + STEP < past;
+        int next_i = more ? i + STEP : first, next_h = more ? h : h + 1;
         float p[M][N][4] = {}, ds[M][N][4] = {}, sum = 0.0f;
         mti_cp_async_wait<0>();
         __syncthreads(); /* this step's rows have arrived, the last queries and dS are free */
@@ -281,8 +278,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_backward(const 
         mti_cp_async_commit();
         mti_attn_dot<T, M, N, D>(p, keys + warp * own::WARP_KEYS * P, queries + side * TILE);
         mti_attn_dot<T, M, N, D>(ds, values + warp * own::WARP_KEYS * P, d_out);
-        bool mask =
-            block_j + own::KEYS > mti_attn_seen(x, i) || block_j < mti_attn_first(x, i + STEP - 1);
+        bool mask = block_j + own::KEYS > mti_attn_seen(x, i) || x.window != 0;
         weights_of_keys<M, N, DROP>(x, drop, at.b * a + h, i, j, mask, sums[side][0], sums[side][1],
                                     p, ds);
         put_ds<T, M, N, own::DS_PITCH>(ds, all_ds + warp * own::WARP_KEYS * own::DS_PITCH);

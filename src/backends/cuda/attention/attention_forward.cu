@@ -42,11 +42,9 @@ __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
-            int first = static_cast<int>(mti_attn_first(x, i + m * 16 + g + r / 2 * 8)) - j;
 #pragma unroll
             for (int n = 0; n < N; n++)
-                if (n * 8 + c * 2 + r % 2 >= seen || n * 8 + c * 2 + r % 2 < first)
-                    score[m][n][r] = -INFINITY;
+                if (mti_attn_hidden(x, seen, n * 8 + c * 2 + r % 2)) score[m][n][r] = -INFINITY;
         }
 }
 
@@ -147,8 +145,6 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     int seen_by_block = static_cast<int>(mti_attn_seen(x, block_i + n_queries - 1));
     int seen_by_first = static_cast<int>(mti_attn_seen(x, block_i));
     int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + WARP_QUERIES - 1));
-    int first_of_warp = static_cast<int>(mti_attn_first(x, i));
-    int first_of_last = static_cast<int>(mti_attn_first(x, block_i + n_queries - 1));
     int begin = static_cast<int>(mti_attn_first(x, block_i)) / KEYS * KEYS;
     const T *k = mti_attn_row<T>(x.k, at.b, h_kv, 0), *v = mti_attn_row<T>(x.v, at.b, h_kv, 0);
     mti_attn_drop drop = mti_attn_read_drop(x);
@@ -164,8 +160,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_attn_fetch<T, KEYS, D>(keys, k + begin * x.k.row, x.k.row, seen_by_block - begin, d);
     mti_cp_async_commit();
     for (int j = begin; j < seen_by_block; j += KEYS) {
-        bool busy = j < seen_by_warp &&
-                    j + KEYS > first_of_warp; /* this warp's queries see some of these keys */
+        bool busy = j < seen_by_warp; /* this warp's queries see some of these keys */
         float score[M][N][4] = {};
         mti_cp_async_wait<0>();
         __syncthreads(); /* the keys have arrived, the buffer of the values is free */
@@ -174,7 +169,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         if (busy) {
             mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                                      keys);
-            if (j + KEYS > seen_by_first || j < first_of_last) mask_scores(x, i, j, score);
+            if (j + KEYS > seen_by_first || j < seen_by_block - x.reach)
+                mask_scores(x, i, j, score);
             online_softmax<D, N>(scale, st, score, out);
             if (mti_drops(DROP))
                 drop_weights<N, DROP>(drop, x.t, (x.s * at.head + i) * x.t + j, score);
