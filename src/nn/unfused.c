@@ -201,9 +201,12 @@ bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_opti
 {
     const mt_dtype dtype = mt_dtype_of(*x);
     const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
-    mt_tensor **table = &tables->of[0].cosine;
-    if (!*table || mt_shape(*table)[2] != s)
+    const int place = place_of(tables, angles->theta);
+    mt_tensor **table = &tables->of[place].cosine;
+    if (tables->of[place].theta != angles->theta || !*table || mt_shape(*table)[2] != s) {
+        tables->of[place].theta = angles->theta;
         mt_set(table, turn_ones(mt_device_of(*x), wide(*x), start, angles, s, h));
+    }
     MT_AUTO mt_tensor *c = *table ? mt_slice(*table, 3, 0, h / 2) : NULL;
     MT_AUTO mt_tensor *d = c ? mt_slice(*table, 3, h / 2, h / 2) : NULL;
     mt_set(x, d ? mt_cast(*x, wide(*x)) : NULL);

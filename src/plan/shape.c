@@ -53,7 +53,7 @@ static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
     bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
     if (!local) return 1;
     int64_t locals = mti_local_layers(c, from, to);
-    return (locals > 0) + (c->rope_theta > 0 && locals < to - from);
+    return (locals > 0) + (locals < to - from);
 }
 
 int64_t mti_dims_windows(const mti_dims *s)
