@@ -155,6 +155,7 @@ static void add_latent_attention(builder *b, nature input)
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
                           mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
+    const int64_t seen = repeated && b->s->rank ? b->s->rank->seen : 1; /* of all pieces a copy */
     add_latents(b, input);
     if (preset_is(b, "selective")) {
         mti_keep(b, BSQ, FLOATS, "q: input of the checkpoint");
@@ -163,9 +164,9 @@ static void add_latent_attention(builder *b, nature input)
                         b->s->tokens * b->c->rope_dim, b->e);
     } else {
         mti_keep(b, BSQ, FLOATS, "q, turned in part");
-        mti_keep(b, BSQ, FLOATS, "k, with the turned part for each head");
+        mti_keep_several(b, seen, BSQ, FLOATS, "k, with the turned part for each head");
         if (repeated)
-            mti_keep(b, BSO, FLOATS, "v, a copy");
+            mti_keep_several(b, seen, BSO, FLOATS, "v, a copy");
         else
             mti_keep(b, BSW, FLOATS, "v, beside k without its turned part");
         if (!math) add_flash_statistics(b);
