@@ -57,6 +57,7 @@ typedef struct mti_rank_dims {
     int64_t dense;       /* layers without experts, summed over the forwards */
     int64_t first, last; /* forwards through the part with the embeddings; with the head */
     int64_t local;       /* layers with a window, summed over the forwards */
+    int64_t dense_local; /* of these without experts */
     int64_t thetas;      /* rotary angles of the layers, summed over the forwards */
     bool masks_in_parts; /* a dropout's mask is a shard of one process's, so its seed is not enough
                           */
@@ -91,6 +92,8 @@ int64_t mti_dims_groups(const mti_dims *s);
 int64_t mti_dims_layers(const mti_dims *s);
 /* Layers of these with a window. */
 int64_t mti_dims_windows(const mti_dims *s);
+/* Of these without experts, where others have some. */
+int64_t mti_dims_dense_windows(const mti_dims *s);
 /* How many of them have no experts, of a model whose others do. */
 int64_t mti_dims_dense(const mti_dims *s);
 /* The sum of fn over the layers. */

@@ -77,6 +77,16 @@ int64_t mti_dims_dense(const mti_dims *s)
     return s->rank ? s->rank->dense : dense_of(&s->config, 0, s->config.layers);
 }
 
+static int64_t dense_windows_of(const mt_model_config *c, int64_t from, int64_t to)
+{
+    return c->window ? mti_local_layers(c, from, from + dense_of(c, from, to)) : 0;
+}
+
+int64_t mti_dims_dense_windows(const mti_dims *s)
+{
+    return s->rank ? s->rank->dense_local : dense_windows_of(&s->config, 0, s->config.layers);
+}
+
 int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
 {
     const int64_t dense = mti_dims_dense(s);
@@ -115,6 +125,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
         r->thetas += thetas_of(config, share.from, share.to);
         r->local += mti_local_layers(config, share.from, share.to);
         r->dense += dense_of(config, share.from, share.to);
+        r->dense_local += dense_windows_of(config, share.from, share.to);
     }
     s->rank = r;
     s->seq /= r->context;

@@ -25,8 +25,10 @@ void mti_keep_window_masks(builder *b)
     const bool masked = c->ops.window_mask == MT_WINDOW_MASK_KEPT && c->window <= keys &&
                         c->attention == MT_ATTENTION_FLASH;
     const int64_t width = c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
+    const int64_t of_dense = mti_dims_dense_windows(b->s);
+    const bool dense = !c->experts && b->s->config.experts;
+    b->times = dense ? of_dense : mti_dims_windows(b->s) - of_dense;
     int64_t q, k, joint = 0;
-    b->times = mti_dims_windows(b->s);
     if (masked && b->times) {
         mti_keep_floats(b, "windows: a mask for each", b->s->tokens * keys, b->e);
         mti_kept_as(b, FLOATS, b->value[BSQ] * (b->s->rank ? b->s->rank->seen : 1), &q);
