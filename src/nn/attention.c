@@ -129,7 +129,8 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     bool flash = heads->form == MT_ATTENTION_FLASH, repeated = heads->kv_groups == MT_KV_REPEATED;
     bool masked = flash && heads->window_mask == MT_WINDOW_MASK_KEPT && heads->window &&
                   heads->window <= mt_shape(part[1])[2];
-    for (int i = 1; i < 3 && (repeated || masked); i++)
+    bool copied = repeated || (masked && mt_shape(part[0])[2] > 1); /* one query needs no copies */
+    for (int i = 1; i < 3 && copied; i++)
         mt_set(&part[i], mti_repeat_heads(part[i], heads->n, repeated));
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;

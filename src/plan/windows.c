@@ -34,7 +34,8 @@ void mti_keep_window_masks(builder *b)
         mti_kept_as(b, FLOATS, b->value[BSQ] * (b->s->rank ? b->s->rank->seen : 1), &q);
         mti_kept_as(b, FLOATS, b->value[BSK] * (b->s->rank ? b->s->rank->seen : 1), &k);
         if (c->joint_products) mti_kept_as(b, FLOATS, b->value[BSQ] + 2 * b->value[BSK], &joint);
-        if (c->ops.kv_groups != MT_KV_REPEATED && b->s->k > width && b->s->k < b->s->q)
+        if (c->ops.kv_groups != MT_KV_REPEATED && b->s->seq > 1 && b->s->k > width &&
+            b->s->k < b->s->q)
             mti_keep_beside(b, "windows: keys and values copied for each head",
                             2 * (q - k) - (joint ? joint - k : 0), true);
     }

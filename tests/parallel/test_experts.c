@@ -242,7 +242,7 @@ static void learn_from_nothing(mt_comm *world, void *user)
     mt_device *device = mtt_device();
     mt_stage *stage = mt_stage_new(device, &mixture, &h);
     const mt_named_tensor *list;
-    size_t n;
+    size_t n = 0;
     MTT_NEED(stage && mt_module_params(mt_stage_part(stage, 0), &list, &n) == MT_OK);
     for (size_t i = 0; i < n; i++)
         if (strstr(list[i].name, "router")) MTT_NEED(mt_fill(list[i].tensor, 0) == MT_OK);
