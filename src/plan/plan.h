@@ -92,7 +92,7 @@ int64_t mti_dims_groups(const mti_dims *s);
 int64_t mti_dims_layers(const mti_dims *s);
 /* Layers of these with a window. */
 int64_t mti_dims_windows(const mti_dims *s);
-/* Of these without experts, where others have some. */
+/* Those among them without experts, where others have some. */
 int64_t mti_dims_dense_windows(const mti_dims *s);
 /* How many of them have no experts, of a model whose others do. */
 int64_t mti_dims_dense(const mti_dims *s);
