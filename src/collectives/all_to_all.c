@@ -9,8 +9,6 @@
 #include <string.h>
 #include "collectives/links.h"
 
-int64_t mti_rows_received(int64_t n_sent) { return n_sent; }
-
 /* ---- which rows go where ---- */
 
 void mt_routes_release(mt_routes *r)
@@ -90,8 +88,7 @@ mt_status mt_routes_make(mt_tensor *counts, int64_t rows, const mt_group *group,
     mt_device *d = mt_device_of(counts);
     const int64_t n = mt_numel(counts), own = n / group->ranks;
     int32_t *lists = mti_calloc((size_t)(2 * n + own), sizeof *lists);
-    *out = (mt_routes){
-        .sent = mt_retain(counts), .n_sent = rows, .n_received = mti_rows_received(rows)};
+    *out = (mt_routes){.sent = mt_retain(counts), .n_sent = rows, .n_received = rows};
     count_lists(d, n, group);
     bool ok = lists && (!mt_device_has_data(d) || find_counts(counts, group, lists, out));
     if (ok) out->received = list_of(d, MT_SHAPE(group->ranks, own), lists + n);

@@ -15,9 +15,6 @@
 #include "collectives/collectives.def"
 #undef OP
 
-/* Rows that come to a rank's experts on a device without data. */
-int64_t mti_rows_received(int64_t n_sent);
-
 /* Row i of all tables, as mt_op_get counts. */
 const mti_op *mti_op_row(int i);
 

@@ -54,7 +54,7 @@ static int by_number(const void *a, const void *b)
     return (i > j) - (i < j);
 }
 
-/* Of each way the first, the second and the last request. */
+/* Plans the first, the second and the last request that came each way. */
 static uint64_t plan_of_the_second_run(void)
 {
     const uint64_t n = runs[1].n, *way = runs[1].way, first_of_plan = n_plan + 1;
