@@ -139,6 +139,7 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
     const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
     const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
     const uint64_t before = h * h + (c->no_bias ? 0 : h) + norm + v;
+    const uint64_t joined = 2 * h * h + (c->norm == MT_NORM_POST ? 2 : 3) * norm;
     first = first && whole, last = last && whole;
     const mti_end_size all[MTI_ENDS] = {
         {"the embedding: a vector for each token", first ? v * h : 0},
@@ -151,16 +152,22 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
         {copy ? "the head: a copy of the embedding, which another stage has"
               : "a head of its own, vh: not the embedding's matrix once more",
          last && (copy || c->untied) ? v * h : 0},
+        {"predictions ahead: a product 2h -> h and norms for each, beside their layers",
+         last ? (uint64_t)c->mtp_layers * joined : 0},
     };
     memcpy(ends, all, sizeof all);
 }
 
-static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
+/* With those of predictions ahead. */
+static int64_t layers_of(const mt_model_config *c)
+{
+    return mti_is_whole(c->kind) ? c->layers + c->mtp_layers : 1;
+}
 
 static int64_t dense_layers(const mt_model_config *c)
 {
     if (!mti_is_whole(c->kind)) return 0;
-    return c->dense_layers < c->layers ? c->dense_layers : c->layers;
+    return c->dense_layers < c->layers ? c->dense_layers : layers_of(c);
 }
 
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)

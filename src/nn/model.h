@@ -70,7 +70,7 @@ uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_pr
 uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k);
 /* The same of what a whole model has outside of its layers, or of what a part of it has, with the
  * first layer, with the last; the embedding is the first. */
-enum { MTI_ENDS = 7 };
+enum { MTI_ENDS = 8 };
 typedef struct mti_end_size {
     const char *what;
     uint64_t n;
@@ -263,7 +263,8 @@ bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 typedef struct mti_model {
     mt_model_config config;
     bool last;
-    mt_tensor *target; /* borrowed while a forward makes its loss itself; else NULL */
+    /* Borrowed while a forward makes its loss itself, and predicts ahead; else NULL. */
+    mt_tensor *target, *tokens;
 } mti_model;
 
 /* A module whose user data holds a copy of c. */
@@ -294,10 +295,34 @@ int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
 /* The configuration of a layer without experts. */
 void mti_make_dense(mt_model_config *c);
 /* The configuration of layer i: layers differ in their angles and windows, and the first may have
- * no experts. */
+ * no experts. Those from `layers` on, which predict ahead, are as the last one. */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
+/* The tokens embedded, which are `ahead` places ahead, and so are the learned positions. */
+mt_tensor *mti_embed(mt_module *m, mt_tensor *tokens, int64_t ahead);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
+
+/* ---- mtp.c: predictions further ahead ---- */
+
+enum { MTI_LAYER_NAME = 32 };
+/* "mtp.k" */
+const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k);
+/* block is taken over. */
+mt_module *mti_mtp_new(mt_device *device, const mt_model_config *c, mt_module *block);
+/* Adds mtp.0 .. mtp.(mtp_layers - 1). */
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each);
+/* x without its first n places of `dim`, with n of `fill` after it. */
+mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill);
+typedef struct mti_ahead {
+    mt_tensor *tokens, *target; /* [b,s], borrowed */
+    mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
+    mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
+} mti_ahead;
+/* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
+mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
+/* Whether the loss of m, a model or a rank's part of one, has them now: in training alone. */
+bool mti_looks_ahead(const mt_module *m, const mt_model_config *c);
 /* The logits y, taken over, capped if the model asks for it. */
 mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y);
 /* h.i */

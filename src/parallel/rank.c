@@ -33,8 +33,10 @@ static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
     return mt_forward_child(self, name, some);
 }
 
-static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
+/* The tokens, `ahead` places ahead, as are learned positions. */
+static mt_tensor *embed(mt_module *self, mt_tensor *tokens, int64_t ahead)
 {
+    const mti_share *s = mt_module_user(self);
     if (!mti_check_tokens("rank", tokens)) return NULL;
     int64_t seq = mt_shape(tokens)[1] * s->parallel.context;
     if (!mti_check_length("rank", s, seq)) return NULL;
@@ -43,7 +45,8 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
     for (int i = 0; i < 2; i++) {
         if (!h || !mt_module_child(self, names[i])) continue;
         MT_AUTO mt_tensor *some = rows(self, names[i], tokens);
-        mt_set(&h, mt_add(h, some));
+        if (some && ahead) mt_set(&some, mti_shift(some, 0, ahead, 0));
+        mt_set(&h, some ? mt_add(h, some) : NULL);
     }
     h = mti_scale_embedding(&s->whole, h);
     if (h && mt_module_child(self, "ln")) mt_set(&h, mt_forward_child(self, "ln", h));
@@ -90,6 +93,19 @@ static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
     return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
 }
 
+/* Of the rows h, which are borrowed. */
+static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
+{
+    mti_share *s = mt_module_user(self);
+    mt_tensor *outer = s->target;
+    s->target = target;
+    const bool chunked = s->whole.ops.loss == MT_LOSS_CHUNKED;
+    mt_tensor *y = mti_run_entered(self, chunked ? chunked_loss : head_forward, &s->parallel, h);
+    if (y && !chunked) mt_set(&y, mti_rank_loss(s, y, target));
+    s->target = outer;
+    return y;
+}
+
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
@@ -106,7 +122,7 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     static const char *const ends[] = {"ln_f", "head"};
     const mti_share *s = mt_module_user(self);
     mt_group stages = mti_stages(&s->parallel);
-    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, &stages);
+    mt_tensor *h = s->first ? embed(self, x, 0) : mt_recv(x, &stages);
     mti_rope_tables tables = {0};
     mti_share_rope_tables(self, &tables);
     h = mti_run_layers(self, h, s->from, s->to);
@@ -118,6 +134,8 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     }
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
+    if (h && s->target && mti_looks_ahead(self, &s->whole))
+        return mti_loss_ahead(self, &s->whole, h, &(mti_ahead){x, s->target, embed, loss_of});
     mt_set(&h, mti_run_entered(self, s->target ? chunked_loss : head_forward, &s->parallel, h));
     return h;
 }
@@ -258,6 +276,20 @@ static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
     return true;
 }
 
+/* The projection of each is whole on all ranks that share it. */
+static bool add_mtp(mt_module *m, mt_device *device, const mti_share *s,
+                    const mt_lora_options *lora)
+{
+    char name[MTI_LAYER_NAME], path[MTI_LAYER_NAME + 8];
+    bool ok = true;
+    for (int64_t k = 0; ok && k < s->local.mtp_layers; k++) {
+        snprintf(path, sizeof path, "%s.block", mti_mtp_name(name, k));
+        mt_module *block = make_block(device, s, s->whole.layers, path, lora);
+        ok = mt_module_add_child(m, name, mti_mtp_new(device, &s->local, block)) != NULL;
+    }
+    return ok;
+}
+
 /* s is taken over. */
 static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *lora,
                        mt_tensor **shared)
@@ -271,7 +303,8 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
         m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
-               (!s->last || add_head(m, device, s, shared)) &&
+               (!s->last ||
+                (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
                (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
 }
 

@@ -433,31 +433,20 @@ static void add_head_activation(builder *b)
     if (unfused_norms(b)) add_quotient(b, BSH);
 }
 
+/* held: the tokens, by the caller. */
+static void add_embedded(builder *b, bool held)
+{
+    mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), held);
+    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
+}
+
 /* What a whole model keeps outside of its blocks: before the first ... */
 static void add_embeddings(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
-    mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), true);
+    add_embedded(b, true);
     if (bert) add_norm(b, BSH, FLOATS, "input of the embeddings' norm");
     if (bert) add_norm_statistics(b);
-    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
-}
-
-/* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
-static void add_chunks(builder *b)
-{
-    const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
-    int64_t sum = 0, bytes;
-    for (int64_t i = 0; i < n; i++, sum += bytes) {
-        const int64_t rows = b->s->batch * (s / n + (i < s % n));
-        mti_kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
-        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows * mti_statistic_size(b),
-                        false);
-    }
-    if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
-    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
-        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
-                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
@@ -482,7 +471,7 @@ static void add_head(builder *b)
         mti_keep_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e,
                         false);
     else if (loss == MT_LOSS_CHUNKED)
-        add_chunks(b);
+        mti_keep_chunks(b);
     else if (loss == MT_LOSS_LSE) {
         mti_keep(b, BSV, FLOATS, "logits, for the loss");
         mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
@@ -494,12 +483,28 @@ static void add_head(builder *b)
     if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || loss == MT_LOSS_CHUNKED)
         mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
-    if (b->c->balance_loss > 0) {
-        mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                        (b->c->layers - b->c->dense_layers) * b->s->tokens * b->c->experts, b->e);
-        mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
-    }
-    if (!early) mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
+    const int64_t ahead = mti_dims_ahead(b->s); /* whose targets the caller does not hold */
+    if (early) return;
+    b->times -= ahead;
+    mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
+    b->times = ahead;
+    mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, false);
+}
+
+/* What a prediction ahead has before its layer: nn/mtp.c. The head before keeps the same rows,
+ * unless it keeps a gradient in their place, or rows of all ranks. */
+static void add_ahead(builder *b)
+{
+    const mt_loss_form loss = b->c->ops.loss;
+    const bool gathered = loss == MT_LOSS_CHUNKED && b->s->rank && b->s->rank->sequence > 1;
+    const bool wide = unfused_norms(b) && b->e == 2;
+    add_embedded(b, false);
+    add_norm(b, BSH, FLOATS, "predictions ahead: input of the embedding's norm");
+    if (wide || gathered || mti_loss_is_early(loss))
+        (wide ? mti_keep_wide : mti_keep)(b, BSH, FLOATS, "predictions ahead: input of their norm");
+    if (unfused_norms(b)) add_quotient(b, BSH);
+    add_norm_statistics(b), add_norm_statistics(b);
+    mti_keep_several(b, 2, BSH, FLOATS, "predictions ahead: input of their first product");
 }
 
 /* ---- the formula as text ---- */
@@ -568,9 +573,15 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
     if (mti_is_whole(c->kind)) {
         int64_t first = rank ? rank->first : 1, last = rank ? rank->last : 1;
         add_end(&b, add_embeddings, first, "E");
-        if (first != last) write_sums(&b, b.letter);
-        add_end(&b, add_head, last, "H");
+        const int64_t ahead = mti_dims_ahead(s);
+        if (first != last || ahead) write_sums(&b, b.letter);
+        add_end(&b, add_ahead, ahead, "P");
+        if (ahead) write_sums(&b, b.letter);
+        add_end(&b, add_head, last + ahead, "H");
         write_sums(&b, b.letter);
+        f->n_ahead = ahead;
+        b.times = last;
+        mti_keep_balance(&b);
     }
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);

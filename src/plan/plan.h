@@ -90,6 +90,8 @@ int64_t mti_dims_group(const mti_dims *s);
 int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
+/* Those among them that predict ahead. */
+int64_t mti_dims_ahead(const mti_dims *s);
 /* Layers of these with a window. */
 int64_t mti_dims_windows(const mti_dims *s);
 /* Those among them without experts, where others have some. */
@@ -143,8 +145,9 @@ typedef struct mti_formula {
     /* A rank's, else 0: layers in flight L, forwards through the embeddings E and through the head
      * H. */
     int64_t n_layers, n_first, n_last;
+    int64_t n_ahead; /* P, predictions ahead; H is so many more */
     int64_t n_keys; /* keys that a rank's queries see; else 0 */
-    char text[160]; /* "34bsh + 5abs^2" */
+    char text[192]; /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
     mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */

@@ -124,3 +124,20 @@ void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size)
     b->e = e;
     if (bytes) mti_keep_beside(b, text, bytes, false);
 }
+
+/* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
+void mti_keep_chunks(builder *b)
+{
+    const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
+    int64_t sum = 0, bytes;
+    for (int64_t i = 0; i < n; i++, sum += bytes) {
+        const int64_t rows = b->s->batch * (s / n + (i < s % n));
+        mti_kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
+        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows * mti_statistic_size(b),
+                        false);
+    }
+    if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
+        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
+                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
+}

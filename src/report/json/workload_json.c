@@ -56,6 +56,8 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
         mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->balance_loss > 0)) mti_field_real(f, "balance_loss", c->balance_loss);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
+    if (mti_field_there(f, c->mtp_layers)) mti_field_int(f, "mtp_layers", c->mtp_layers);
+    if (mti_field_there(f, c->mtp_layers)) mti_field_real(f, "mtp_loss", c->mtp_loss);
     const struct {
         const char *name;
         int64_t value;
