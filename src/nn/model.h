@@ -307,8 +307,8 @@ mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
 enum { MTI_LAYER_NAME = 32 };
 /* "mtp.k" */
 const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k);
-/* block is taken over. */
-mt_module *mti_mtp_new(mt_device *device, const mt_model_config *c, mt_module *block);
+/* Adds mtp.k, to which its "block" is to be added. */
+mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const mt_model_config *c);
 /* Adds mtp.0 .. mtp.(mtp_layers - 1). */
 bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
                  const mti_each_layer *each);

@@ -4,8 +4,8 @@
  *     ln(block(eh_proj [enorm(embedding), hnorm(h)]))
  *
  * of which the model's own head predicts the token k + 1 places ahead. The last k positions have no
- * such token: theirs is 0, and their target ignored. loss = the model's + mtp_loss times the mean of
- * the modules'. Only training runs them. */
+ * such token: theirs is 0, and their target ignored. loss = the model's + mtp_loss times the mean
+ * of the modules'. Only training runs them. */
 #include <stdio.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -28,39 +28,36 @@ static mt_tensor *mtp_forward(mt_module *self, mt_tensor *embedded)
     return y;
 }
 
-mt_module *mti_mtp_new(mt_device *device, const mt_model_config *c, mt_module *block)
-{
-    mt_model_config plain = *c;
-    plain.no_bias = true;
-    plain.qkv_bias = false;
-    mtp *user = block ? mti_calloc(1, sizeof *user) : NULL;
-    mt_module *m = user ? mt_module_new("mtp", mtp_forward, user, mti_free) : NULL;
-    if (!m) return mt_module_free(block), NULL;
-    const bool norms = mti_add_norm(m, "enorm", device, c) && mti_add_norm(m, "hnorm", device, c);
-    const bool joined = norms && mti_add_linear(m, "eh_proj", device, &plain, 2 * c->hidden,
-                                                c->hidden, MTI_INIT_STD);
-    if (!joined) mt_module_free(block);
-    return mti_module_complete(m, joined && mt_module_add_child(m, "block", block) &&
-                                      (c->norm == MT_NORM_POST ||
-                                       mti_add_norm(m, "ln", device, c)));
-}
-
 const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k)
 {
     snprintf(name, MTI_LAYER_NAME, "mtp.%lld", (long long)k);
     return name;
 }
 
+mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const mt_model_config *c)
+{
+    char name[MTI_LAYER_NAME];
+    mt_model_config plain = *c;
+    plain.no_bias = true;
+    plain.qkv_bias = false;
+    mtp *user = mti_calloc(1, sizeof *user);
+    mt_module *own = user ? mt_module_new("mtp", mtp_forward, user, mti_free) : NULL;
+    const bool ok =
+        own && mti_add_norm(own, "enorm", device, c) && mti_add_norm(own, "hnorm", device, c) &&
+        (c->norm == MT_NORM_POST || mti_add_norm(own, "ln", device, c)) &&
+        mti_add_linear(own, "eh_proj", device, &plain, 2 * c->hidden, c->hidden, MTI_INIT_STD);
+    return mt_module_add_child(m, mti_mtp_name(name, k), mti_module_complete(own, ok));
+}
+
 bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
                  const mti_each_layer *each)
 {
-    char name[MTI_LAYER_NAME];
     const mt_model_config own = mti_layer_config(c, c->layers);
     for (int64_t k = 0; k < c->mtp_layers; k++) {
-        mt_module *block = mt_block_new(device, &own);
-        mt_module *child =
-            mt_module_add_child(m, mti_mtp_name(name, k), mti_mtp_new(device, c, block));
-        if (!child || (each && !each->fn(each->user, child))) return false;
+        mt_module *child = mti_add_mtp_module(m, k, device, c);
+        if (!child || !mt_module_add_child(child, "block", mt_block_new(device, &own)) ||
+            (each && !each->fn(each->user, child)))
+            return false;
     }
     return true;
 }

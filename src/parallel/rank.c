@@ -284,8 +284,9 @@ static bool add_mtp(mt_module *m, mt_device *device, const mti_share *s,
     bool ok = true;
     for (int64_t k = 0; ok && k < s->local.mtp_layers; k++) {
         snprintf(path, sizeof path, "%s.block", mti_mtp_name(name, k));
-        mt_module *block = make_block(device, s, s->whole.layers, path, lora);
-        ok = mt_module_add_child(m, name, mti_mtp_new(device, &s->local, block)) != NULL;
+        mt_module *child = mti_add_mtp_module(m, k, device, &s->local);
+        ok = child && mt_module_add_child(child, "block",
+                                          make_block(device, s, s->whole.layers, path, lora));
     }
     return ok;
 }
@@ -303,8 +304,7 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
         m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
-               (!s->last ||
-                (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
+               (!s->last || (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
                (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
 }
 

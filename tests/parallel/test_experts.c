@@ -28,6 +28,7 @@ static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
 typedef struct division {
     mt_parallel split;
     const char *checkpoint;
+    int64_t ahead; /* mtp_layers */
 } division;
 
 static const division divisions[] = {
@@ -53,7 +54,16 @@ static const division divisions[] = {
     {{.tensor = 2, .sequence = true}, "full"},
     {{.tensor = 2, .sequence = true}, NULL},
     {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .zero = 1}, NULL},
-    {{.tensor = 2, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL}};
+    {{.tensor = 2, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
+    {{.data = 2, .expert = 2}, NULL, 1},
+    {{.data = 2, .zero = 1, .microbatches = 2}, NULL, 2},
+    {{.data = 4, .expert = 2, .zero = 2}, "full", 2},
+    {{.data = 2, .expert = 2, .zero = 3}, NULL, 1},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, "ops", 1},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}, "every=2", 1},
+    {{.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS}, NULL, 1},
+    {{.tensor = 2, .sequence = true, .data = 2, .expert = 2}, NULL, 1},
+    {{.tensor = 2}, "full", 2}};
 
 /* The simulator takes a few. */
 static bool is_left_out(size_t i)
@@ -67,8 +77,9 @@ static void divided_experts_follow_one_process(void **state)
     (void)state;
     for (size_t i = 0; i < N(divisions); i++) {
         if (is_left_out(i)) continue;
-        mtt_training alone = {
-            .config = &mixture, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mt_model_config c = mixture;
+        c.mtp_layers = divisions[i].ahead;
+        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
         mtt_training t = alone;
         mtt_train_alone(&alone);
         assert_true(alone.losses[mtt_steps() - 1] < alone.losses[0]);
@@ -335,6 +346,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                           .parallel = divisions[i].split};
         w.config.experts = w.config.experts_per_token = 4;
         w.config.vocab = 64;
+        w.config.mtp_layers = divisions[i].ahead;
         mtt_ok(mt_model_config_resolve(&w.config, &w.config));
         mtt_as_ranks(mtt_count_ranks(&w.parallel), measure_one_rank, &w);
         ranks += mtt_count_ranks(&w.parallel);
