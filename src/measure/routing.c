@@ -93,8 +93,7 @@ bool mti_recorder_start(mti_recorder *r, mt_module *m, const mt_model_config *c)
 {
     int64_t layer = 0;
     const int64_t all = c->layers ? c->layers : 1;
-    *r = (mti_recorder){.layers = all - c->dense_layers + c->mtp_layers,
-                        .experts = c->experts};
+    *r = (mti_recorder){.layers = all - c->dense_layers + c->mtp_layers, .experts = c->experts};
     r->rows = mti_calloc((size_t)(r->layers * r->experts), sizeof *r->rows);
     if (r->rows) mti_set_routing(m, NULL, &layer, r->rows);
     return r->rows != NULL;

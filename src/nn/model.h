@@ -280,6 +280,9 @@ typedef struct mti_each_layer {
 /* Adds the blocks h.0 .. h.(layers - 1); each may be NULL. */
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
                     const mti_each_layer *each);
+/* Adds the modules mtp.0 .. mtp.(mtp_layers - 1). */
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each);
 /* mt_model_new, with each->fn called for every layer. */
 mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
@@ -309,9 +312,6 @@ enum { MTI_LAYER_NAME = 32 };
 const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k);
 /* Adds mtp.k, to which its "block" is to be added. */
 mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const mt_model_config *c);
-/* Adds mtp.0 .. mtp.(mtp_layers - 1). */
-bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
-                 const mti_each_layer *each);
 /* x without its first n places of `dim`, with n of `fill` after it. */
 mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill);
 typedef struct mti_ahead {

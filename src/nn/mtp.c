@@ -49,19 +49,6 @@ mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const 
     return mt_module_add_child(m, mti_mtp_name(name, k), mti_module_complete(own, ok));
 }
 
-bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
-                 const mti_each_layer *each)
-{
-    const mt_model_config own = mti_layer_config(c, c->layers);
-    for (int64_t k = 0; k < c->mtp_layers; k++) {
-        mt_module *child = mti_add_mtp_module(m, k, device, c);
-        if (!child || !mt_module_add_child(child, "block", mt_block_new(device, &own)) ||
-            (each && !each->fn(each->user, child)))
-            return false;
-    }
-    return true;
-}
-
 mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill)
 {
     int64_t shape[MT_MAX_RANK];

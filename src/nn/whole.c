@@ -53,6 +53,19 @@ bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
     return true;
 }
 
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each)
+{
+    const mt_model_config own = mti_layer_config(c, c->layers);
+    for (int64_t k = 0; k < c->mtp_layers; k++) {
+        mt_module *child = mti_add_mtp_module(m, k, device, c);
+        if (!child || !mt_module_add_child(child, "block", mt_block_new(device, &own)) ||
+            (each && !each->fn(each->user, child)))
+            return false;
+    }
+    return true;
+}
+
 mt_module *mti_layer(const mt_module *m, int64_t i)
 {
     char name[MTI_LAYER_NAME];
@@ -183,14 +196,13 @@ static mt_tensor *sum_of_losses(const mt_module *m, mt_tensor *logits, mt_tensor
     return mt_cross_entropy_with(logits, target, MT_IGNORE, &summed);
 }
 
-/* Of the rows h, which are borrowed. */
+/* The loss of the rows h, which are borrowed. */
 static mt_tensor *loss_of(mt_module *m, mt_tensor *h, mt_tensor *target)
 {
     const mti_model *model = mt_module_user(m);
     const mt_loss_form form = model->config.ops.loss;
     if (mti_loss_is_fused(form)) return fused_loss(m, h, target);
-    if (form == MT_LOSS_CHUNKED)
-        return mti_chunked_loss(m, h, target, head_forward, sum_of_losses);
+    if (form == MT_LOSS_CHUNKED) return mti_chunked_loss(m, h, target, head_forward, sum_of_losses);
     mt_tensor *y = head_forward(m, h);
     if (y) mt_set(&y, mt_model_loss(&model->config, y, target));
     return y;
@@ -209,9 +221,7 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
     if (h && model->tokens)
         return mti_loss_ahead(m, &model->config, h,
                               &(mti_ahead){model->tokens, model->target, mti_embed, loss_of});
-    mt_set(&h, !h              ? NULL
-               : model->target ? loss_of(m, h, model->target)
-                               : head_forward(m, h));
+    mt_set(&h, !h ? NULL : model->target ? loss_of(m, h, model->target) : head_forward(m, h));
     return h;
 }
 

@@ -93,7 +93,7 @@ static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
     return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
 }
 
-/* Of the rows h, which are borrowed. */
+/* The loss of the rows h, which are borrowed. */
 static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
 {
     mti_share *s = mt_module_user(self);

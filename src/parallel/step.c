@@ -20,8 +20,8 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_t
 {
     mt_module *m = s->parts[part];
     const mt_model_config *c = &s->shares[part].whole;
-    if (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 ||
-                   mti_looks_ahead(m, c)))
+    if (target &&
+        (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 || mti_looks_ahead(m, c)))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
                            : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);

@@ -100,8 +100,9 @@ static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
     static const char *const heads[] = {"q_norm", "k_norm", "router", NULL};
-    static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
-                                          "ln_f", "wpe",  "tte",  "dense", "enorm", "hnorm", "eh_proj", NULL};
+    static const char *const between[] = {"ln",    "ln_1",    "ln_2", "ln_1_out", "ln_2_out",
+                                          "ln_f",  "wpe",     "tte",  "dense",    "enorm",
+                                          "hnorm", "eh_proj", NULL};
     if (h->tensor == 1) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
     if (is_b(path) && is_called(path, "experts_down")) return true;

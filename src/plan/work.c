@@ -92,11 +92,10 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
            mti_add_row(out, 6 * s->tokens * ahead, "the head, again for each prediction ahead") &&
-           mti_add_row(out,
-                       whole && c->ops.loss == MT_LOSS_FUSED
-                           ? 2 * s->tokens * (head - joined + ahead)
-                           : 0,
-                       "the fused loss: the head's product once more in backward, 2bshv") &&
+           mti_add_row(
+               out,
+               whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * (head - joined + ahead) : 0,
+               "the fused loss: the head's product once more in backward, 2bshv") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs%s", of_all) &&
            mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? scores_of(s) : 0,
                        "flash attention's scores, once more in backward, 2Lbqs%s", of_all) &&

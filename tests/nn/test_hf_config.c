@@ -88,10 +88,10 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
     }
 }
 
-/* The checkpoint of DeepSeek-V3 has 684,489,845,504 values: with those of its module for predictions
- * ahead, which has copies of embedding and head, and a bias of the choice for each expert of 59
- * layers. README_WEIGHTS.md counts the module without its first product: 11.5 billion, of which a
- * token meets 2.4 with embedding and head. */
+/* The checkpoint of DeepSeek-V3 has 684,489,845,504 values: with those of its module for
+ * predictions ahead, which has copies of embedding and head, and a bias of the choice for each
+ * expert of 59 layers. README_WEIGHTS.md counts the module without its first product: 11.5 billion,
+ * of which a token meets 2.4 with embedding and head. */
 static void the_module_for_predictions_ahead_has_the_published_number_of_parameters(void **state)
 {
     (void)state;
