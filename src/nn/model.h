@@ -197,7 +197,18 @@ typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */
 void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
 void mti_router_logits_free(mti_router_logits *l);
-mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
+/* Ranks with other tokens, n of them: `sum` adds up their counts; and those that have the same:
+ * share() makes of the loss a sum over them. */
+typedef struct mti_balance_ranks {
+    int64_t n;
+    mti_sum_loads_fn *sum;
+    mt_tensor *(*share)(const void *user, mt_tensor *balance);
+    const void *user;
+} mti_balance_ranks;
+/* The loss y, taken over, and c->balance_loss times that of the logits, which are freed. r NULL:
+ * there is one rank. */
+mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits,
+                           const mti_balance_ranks *r);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 

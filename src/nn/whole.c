@@ -225,21 +225,6 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
     return h;
 }
 
-/* The loss y, taken over, and what the routers' logits add to it, which are freed. */
-static mt_tensor *add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits)
-{
-    const bool named = mt_scope_push("balance") == MT_OK;
-    if (!named) mt_set(&y, NULL);
-    mt_tensor *balance = y ? mti_balance_loss(logits, c->experts_per_token) : NULL;
-    mt_set(&balance, mt_mul_scalar(balance, c->balance_loss));
-    mt_set(&balance, balance ? mt_cast(balance, mt_dtype_of(y)) : NULL);
-    mt_set(&y, mt_add(y, balance));
-    if (named) mt_scope_pop();
-    mt_release(balance);
-    mti_router_logits_free(logits);
-    return y;
-}
-
 mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *target)
 {
     mti_model *model = m ? mti_model_of(m) : NULL;
@@ -260,7 +245,7 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
     if (balanced) mti_share_router_logits(m, NULL);
     if (!model->target) mt_set(&y, mt_model_loss(&model->config, y, target));
     model->target = model->tokens = NULL;
-    return balanced ? add_balance(&model->config, y, &logits) : y;
+    return balanced ? mti_add_balance(&model->config, y, &logits, NULL) : y;
 }
 
 /* ---- learned positions ---- */

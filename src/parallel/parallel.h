@@ -104,7 +104,9 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
-/* mt_model_forward_loss of a rank with the head, whose loss takes it. */
+/* Over the ranks with other tokens than those of `user`, an mt_parallel. */
+bool mti_sum_loads(const void *user, mt_tensor *loads);
+/* mt_model_forward_loss of a rank with the head. */
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);

@@ -98,7 +98,7 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
 {
     mti_share *s = mt_module_user(self);
     mt_tensor *outer = s->target;
-    s->target = target;
+    s->target = target; /* for chunked_loss */
     const bool chunked = s->whole.ops.loss == MT_LOSS_CHUNKED;
     mt_tensor *y = mti_run_entered(self, chunked ? chunked_loss : head_forward, &s->parallel, h);
     if (y && !chunked) mt_set(&y, mti_rank_loss(s, y, target));
@@ -106,13 +106,30 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
     return y;
 }
 
+/* Ranks that share the layers add up the gradients of what all of them have of their routers: each
+ * has its part of the same loss. */
+static mt_tensor *share_loss(const void *user, mt_tensor *loss)
+{
+    const mt_group group = mti_tensor_group(user);
+    if (group.ranks == 1) return mt_retain(loss);
+    mt_tensor *y = mt_mul_scalar(loss, 1 / (double)group.ranks);
+    mt_set(&y, mt_all_reduce(y, &group));
+    return y;
+}
+
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
+    const mti_balance_ranks ranks = {mti_data_group(&s->parallel).ranks, mti_sum_loads, share_loss,
+                                     &s->parallel};
+    const bool balanced = s->whole.balance_loss > 0;
+    mti_router_logits logits = {0};
     s->target = target;
+    if (balanced) mti_share_router_logits(rank, &logits);
     mt_tensor *loss = mt_forward(rank, input);
+    if (balanced) mti_share_router_logits(rank, NULL);
     s->target = NULL;
-    return loss;
+    return balanced ? mti_add_balance(&s->whole, loss, &logits, &ranks) : loss;
 }
 
 /* ---- forward ---- */
@@ -136,7 +153,8 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
     if (h && s->target && mti_looks_ahead(self, &s->whole))
         return mti_loss_ahead(self, &s->whole, h, &(mti_ahead){x, s->target, embed, loss_of});
-    mt_set(&h, mti_run_entered(self, s->target ? chunked_loss : head_forward, &s->parallel, h));
+    mt_set(&h, s->target ? loss_of(self, h, s->target)
+                         : mti_run_entered(self, head_forward, &s->parallel, h));
     return h;
 }
 

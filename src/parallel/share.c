@@ -181,10 +181,11 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "parallel: expert is %" PRId64 ", and expert_form is loop: one expert "
                              "after the other, all of them here; need another form",
                              h->expert);
-    if (c->balance_loss > 0)
+    if (c->balance_loss > 0 && h->pipeline > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config has balance_loss, which is of all tokens of a "
-                             "step and of all layers; a rank has some: need 0");
+                             "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
+                             "which is of all layers together: need pipeline 1, or balance_loss 0",
+                             h->pipeline);
     return true;
 }
 

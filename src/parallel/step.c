@@ -192,8 +192,7 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
     return mti_optimizer_step_scaled(optimizer, factor);
 }
 
-/* Over the ranks with other tokens. */
-static bool sum_loads(const void *user, mt_tensor *loads)
+bool mti_sum_loads(const void *user, mt_tensor *loads)
 {
     const mt_group group = mti_data_group(user);
     return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
@@ -203,7 +202,7 @@ static bool balance_experts(const mt_stage *s)
 {
     bool ok = true;
     for (int64_t i = 0; ok && i < s->schedule.n_parts; i++)
-        ok = mti_balance_experts(s->parts[i], sum_loads, &s->shares[i].parallel);
+        ok = mti_balance_experts(s->parts[i], mti_sum_loads, &s->shares[i].parallel);
     return ok;
 }
 

@@ -28,7 +28,8 @@ static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
 typedef struct division {
     mt_parallel split;
     const char *checkpoint;
-    int64_t ahead; /* mtp_layers */
+    int64_t ahead;  /* mtp_layers */
+    double balance; /* balance_loss */
 } division;
 
 static const division divisions[] = {
@@ -63,7 +64,12 @@ static const division divisions[] = {
     {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}, "every=2", 1},
     {{.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS}, NULL, 1},
     {{.tensor = 2, .sequence = true, .data = 2, .expert = 2}, NULL, 1},
-    {{.tensor = 2}, "full", 2}};
+    {{.tensor = 2}, "full", 2},
+    {{.data = 2, .expert = 2}, NULL, 0, 0.5},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, "full", 0, 0.5},
+    {{.data = 2, .context = 2, .expert = 2, .zero = 1}, NULL, 0, 0.5},
+    {{.tensor = 2}, NULL, 0, 0.5},
+    {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .microbatches = 2}, NULL, 1, 0.5}};
 
 /* The simulator takes a few. */
 static bool is_left_out(size_t i)
@@ -78,7 +84,7 @@ static void divided_experts_follow_one_process(void **state)
     for (size_t i = 0; i < N(divisions); i++) {
         if (is_left_out(i)) continue;
         mt_model_config c = mixture;
-        c.mtp_layers = divisions[i].ahead;
+        c.mtp_layers = divisions[i].ahead, c.balance_loss = divisions[i].balance;
         mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
         mtt_training t = alone;
         mtt_train_alone(&alone);
@@ -346,7 +352,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                           .parallel = divisions[i].split};
         w.config.experts = w.config.experts_per_token = 4;
         w.config.vocab = 64;
-        w.config.mtp_layers = divisions[i].ahead;
+        w.config.mtp_layers = divisions[i].ahead, w.config.balance_loss = divisions[i].balance;
         mtt_ok(mt_model_config_resolve(&w.config, &w.config));
         mtt_as_ranks(mtt_count_ranks(&w.parallel), measure_one_rank, &w);
         ranks += mtt_count_ranks(&w.parallel);
@@ -387,6 +393,17 @@ static void indivisible_experts_are_refused_by_name(void **state)
     c.mlp = MT_MLP_CLAMPED;
     assert_int_not_equal(mt_parallel_check(&two, &c), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "expert 2", "biases of its experts");
+    const mt_parallel stages = {.pipeline = 2}, pieces_of_all = {.context = 2};
+    c = mixture;
+    c.balance_loss = 0.1;
+    assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "balance_loss");
+    c = mixture;
+    c.mtp_layers = 3;
+    assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "mtp_layers 3");
+    assert_int_not_equal(mt_parallel_check(&pieces_of_all, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "context 2", "mtp_layers 3");
     c = mixture;
     c.expert_ranks = 3;
     assert_int_not_equal(mt_model_config_check(&c), MT_OK);
