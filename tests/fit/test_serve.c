@@ -9,6 +9,7 @@
 static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_GPT, .dtype = MT_F32},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .dtype = MT_BF16},
+    {SMALL, .kind = MT_MODEL_LLAMA, .window = 9, .local_period = 2, .dtype = MT_BF16},
     {SMALL, .kind = MT_MODEL_LLAMA, .tied = true, .attention = MT_ATTENTION_MATH, .dtype = MT_F16},
 };
 static const mt_quant formats[] = {{.format = MT_QUANT_INT8},
