@@ -361,7 +361,8 @@ async function begin() {
   const module = await unpack();
   tool.module = module, tool.front = new Program(module), tool.behind = new Program(module);
   window.memtape = (...all) => tool.front.run(...all); // for the console, and for tests
-  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(); }, tape: openTape, train: openTraining});
+  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(); }, tape: openTape, train: openTraining,
+    course: openCourse});
   const cards = lookAtCards(), models = tool.front.run(["profile", "?"]);
   const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";

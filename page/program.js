@@ -37,9 +37,11 @@ class Program {
   }
 }
 
-async function unpack() {
-  const text = atob(element("module").textContent), packed = new Uint8Array(text.length);
+/* What this page has compressed, as a stream. */
+function unzipped(id) {
+  const text = atob(element(id).textContent), packed = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return WebAssembly.compile(await new Response(stream).arrayBuffer());
+  return new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
 }
+
+const unpack = async () => WebAssembly.compile(await new Response(unzipped("module")).arrayBuffer());

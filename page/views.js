@@ -1,6 +1,6 @@
 /* views.js: what the page shows, one thing at a time. The link says which: "#view=tape&...". */
 
-const VIEWS = {fit: "What it takes", tape: "The tape", train: "Train"};
+const VIEWS = {fit: "What it takes", tape: "The tape", train: "Train", course: "The course"};
 
 const linkNow = () => new URLSearchParams(location.hash.slice(1));
 const viewNow = () => VIEWS[linkNow().get("view")] ? linkNow().get("view") : "fit";

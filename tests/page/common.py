@@ -36,7 +36,7 @@ const behind = e => {
     if (color.length < 4 || color[3]) return color;
   }
 };
-return [...document.querySelectorAll("#form *, #fit *, .bar *, #views *, #view-tape *, #view-train *")].filter(e => e.checkVisibility() && !e.disabled &&
+return [...document.querySelectorAll("#form *, #fit *, .bar *, #views *, #view-tape *, #view-train *, #view-course *")].filter(e => e.checkVisibility() && !e.disabled &&
   [...e.childNodes].some(n => n.nodeType === 3 && /[^\\s\\u2580-\\u259f]/.test(n.textContent))).filter(e => {
   const [a, b] = [light(numbers(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
   return (a + 0.05) / (b + 0.05) < 4.5;

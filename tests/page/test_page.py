@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/cli"), str(ROOT / "tests/report")]
 from browser import Browser, missing  # noqa: E402
 from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
+from lessons import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
 from live import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
 from lib import check, done, equal, run  # noqa: E402
 
@@ -197,6 +198,7 @@ def first_answer_is_quick():
 
 
 def main():
+    markdown_is_read()
     if lacking():
         print("skipped, without " + ", ".join(lacking()))
         return 77
@@ -218,6 +220,7 @@ def main():
         reads_well(browser)
         tape_is_that_of_explain(browser)
         training_is_that_of_the_program(browser)
+        course_is_that_of_the_lessons(browser)
         if LONG:
             slider_is_quick(browser)
         equal(browser.console(), [], "the console")
