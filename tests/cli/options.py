@@ -133,7 +133,7 @@ def of(verb, model):
 
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
-           **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
+           **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
            **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
