@@ -119,6 +119,12 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 
 } // namespace
 
+bool mti_attn_fits_wgmma(const mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
+{
+    return ctx->wgmma && dtype == MT_BF16 && (x.d == 64 || x.d == 128) && x.seed == NULL &&
+           x.window == 0;
+}
+
 size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
 
 bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
@@ -128,8 +134,10 @@ bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
     if (x.b * x.a * x.s == 0) return true;
     if (!counts_are_short(x)) return false;
     if (!fits_tensor_cores(x, dtype, false)) return mti_attn_forward_general(ctx, x, dtype);
-    return mti_attn_fits_wgmma(ctx, x, dtype) ? mti_attn_forward_wgmma(ctx, x)
-                                              : mti_attn_forward_tensor(ctx, x, dtype);
+#ifndef MTI_WITHOUT_WGMMA
+    if (mti_attn_fits_wgmma(ctx, x, dtype)) return mti_attn_forward_wgmma(ctx, x);
+#endif
+    return mti_attn_forward_tensor(ctx, x, dtype);
 }
 
 size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *call)

@@ -6,15 +6,15 @@
  * others have 64 queries each, and compute. A turn of their loop starts S = q k_n^T and
  * o += P v_(n-1) and, as soon as S is there, takes its exponentials: beside the second product
  * (Shah et al. 2024, "FlashAttention-3"), and beside those of the other group. Then it scales o and
- * rounds P into registers, the A of the next turn. copies     q k0 v0     k1 v1          k2 v2
+ * rounds P into registers, the A of the next turn.
+ *     copies     q k0 v0     k1 v1          k2 v2
  *     products         q k0         q k1, P v0     q k2, P v1     P v2
  *     softmax               exp 0          exp 1          exp 2
  * A stage is full when the copies of all threads of the copying group have arrived, and empty when
  * all eight computing warps have read it: each warp counts, since none knows what the others do.
  *
  * Work: as attention_forward.cu. The tensor cores' peak is 4,096 FLOP a cycle and multiprocessor;
- * the exponentials, 16 a cycle, need as many cycles as the products at d = 64 and half at d = 128.
- */
+ * exponentials, 16 a cycle, need as many cycles as the products at d = 64, and half at d = 128. */
 #include "backends/cuda/attention/wgmma.cuh"
 
 namespace
@@ -37,6 +37,8 @@ template <int D> struct shape {
     static constexpr int BYTES = MTI_TILE_ALIGN + GROUPS * QUERY_BYTES + 2 * STAGES * STAGE_BYTES +
                                  BARRIERS * static_cast<int>(sizeof(uint64_t));
     static_assert(QUERY_BYTES % MTI_TILE_ALIGN == 0, "tiles follow each other");
+    static_assert(BLOCKS * (BYTES + 1024) <= 228 << 10,
+                  "Hopper's shared memory; 1,024 are its own");
 };
 
 /* A ring of stages: of keys, or of values. */
@@ -394,12 +396,6 @@ template <int D> bool run(mti_ctx *ctx, const mti_attn_args &x)
 }
 
 } // namespace
-
-bool mti_attn_fits_wgmma(const mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
-{
-    return ctx->wgmma && dtype == MT_BF16 && (x.d == 64 || x.d == 128) && x.seed == NULL &&
-           x.window == 0;
-}
 
 bool mti_attn_forward_wgmma(mti_ctx *ctx, const mti_attn_args &x)
 {

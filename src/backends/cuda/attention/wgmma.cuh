@@ -1,5 +1,5 @@
 /* wgmma.cuh: Hopper's tensor cores (sm_90a): products by four warps at once, whose operands lie in
- * shared memory, and barriers in shared memory, with which one warp copies what others multiply.
+ * shared memory, and barriers in shared memory, for warps that copy what others multiply.
  *
  * The product. Four warps in a row, a warpgroup, start together
  *     D[64,N] += A[64,16] B[16,N]       bf16, f32 accumulators; N is 64 or 128 here
@@ -8,11 +8,13 @@
  * while the warps go on.
  *
  * Fragments. Warp w of the four has rows 16 w to 16 w + 15 of D and A, and in them a lane has what
- * it has with mma: with g = lane / 4, c = lane % 4 and columns in groups of 8, D is float[N /
- * 8][4]: d[n][0], d[n][1]     row g,     columns 8 n + 2 c and the next d[n][2], d[n][3]     row g
- * + 8, the same columns and A in registers holds, in pairs of bf16, a[0], a[1]           rows g and
- * g + 8, columns 2 c and the next;   a[2], a[3]: 8 columns on So d[2 k] and d[2 k + 1], rounded,
- * are the A of columns 16 k to 16 k + 15 in the next product.
+ * it has with mma. With g = lane / 4, c = lane % 4 and columns in groups of 8, D is float[N/8][4]:
+ *     d[n][0], d[n][1]     row g,       columns 8 n + 2 c and the next
+ *     d[n][2], d[n][3]     row g + 8,   the same columns
+ * and A in registers holds four pairs of bf16:
+ *     a[0], a[1]           rows g and g + 8, columns 2 c and the next
+ *     a[2], a[3]           the same rows, 8 columns on
+ * So d[2 k] and d[2 k + 1], rounded, are the A of columns 16 k to 16 k + 15 in the next product.
  *
  * Tiles. 64 numbers of bf16 are a row of 128 bytes, all 32 banks of shared memory. A tile has such
  * rows one after the other, and a wider matrix has one tile for each 64 columns. Whoever reads one
@@ -28,8 +30,8 @@
  * bytes: bits 0-13 its address, 16-29 and 32-45 two distances, 62-63 the swizzle (1: of 128 bytes).
  * Let k be the index that the product sums over.
  *   - k along the rows, "K-major": q and k of S = q k^T. The second distance is that from 8 rows to
- *     the next 8: 1,024 bytes. The next 16 of k are 32 bytes on, within the swizzled rows, since
- * the address is swizzled after all sums.
+ *     the next 8: 1,024 bytes. The next 16 of k are 32 bytes on: the address is swizzled after
+ *     all sums.
  *   - k along the columns, "MN-major", "transposed": v of P v, whose rows are the keys. The second
  *     distance is that from 8 keys to the next 8, again 1,024; the first that from 64 columns to
  *     the next 64: a whole tile. The next 16 of k are two groups of 8 rows on: 2,048 bytes.
@@ -48,8 +50,8 @@
  * count begins anew, and the phase's parity, 0 at first, changes. mti_mbarrier_wait(b, parity)
  * returns once the phase of that parity is over: at once with parity 1 if b is new.
  * mti_mbarrier_arrive_copied(b) arrives later, when this thread's copies so far (mti_cp_async_16)
- * have. A ring of stages has two for each: `full`, on which the copying warp arrives, and `empty`.
- */
+ * have. Each stage of a ring has two: `full`, for those who copy into it, and `empty`, for those
+ * who have read it. */
 #ifndef MTI_CUDA_WGMMA_CUH
 #define MTI_CUDA_WGMMA_CUH
 

@@ -88,6 +88,12 @@ static bool choose_attention(mti_ctx *ctx)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "MEMTAPE_CUDA_ATTENTION: \"%s\" is not known; choose mma or wgmma",
                              chosen);
+#ifdef MTI_WITHOUT_WGMMA
+    if (ctx->wgmma)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "MEMTAPE_CUDA_ATTENTION=wgmma: this module was built by an nvcc "
+                             "before CUDA 12.0, which has no wgmma");
+#endif
     return !ctx->wgmma || ctx->capability == 9 ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "MEMTAPE_CUDA_ATTENTION=wgmma: compute capability %d.x; need 9.0 (Hopper)",
