@@ -40,17 +40,17 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
 typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
-    MTI_PRODUCT_KV,             /* keys, or values */
-    MTI_PRODUCT_Q_A,            /* d -> q_rank */
-    MTI_PRODUCT_Q_B,            /* q_rank -> heads */
-    MTI_PRODUCT_KV_A,           /* d -> kv_rank + rope_dim */
-    MTI_PRODUCT_KV_B,           /* kv_rank -> keys, without their turned part, and values */
-    MTI_PRODUCT_PROJ,           /* heads -> d */
-    MTI_PRODUCT_WIDEN,          /* d -> f */
-    MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
-    MTI_PRODUCT_DOWN,           /* f -> d */
-    MTI_PRODUCT_ROUTER,         /* d -> experts */
-    MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
+    MTI_PRODUCT_KV,           /* keys, or values */
+    MTI_PRODUCT_Q_A,          /* d -> q_rank */
+    MTI_PRODUCT_Q_B,          /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,         /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,         /* kv_rank -> keys, without their turned part, and values */
+    MTI_PRODUCT_PROJ,         /* heads -> d */
+    MTI_PRODUCT_WIDEN,        /* d -> f */
+    MTI_PRODUCT_GATE_UP,      /* d -> 2 f */
+    MTI_PRODUCT_DOWN,         /* f -> d */
+    MTI_PRODUCT_ROUTER,       /* d -> experts */
+    MTI_PRODUCT_EXPERT_FIRST, /* GATE_UP and DOWN of one expert */
     MTI_PRODUCT_EXPERT_DOWN,
     MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
     MTI_PRODUCT_SHARED_DOWN
@@ -169,7 +169,8 @@ bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */

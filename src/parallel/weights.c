@@ -86,10 +86,10 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {"qkv", "q",       "k",       "v",
-                                      "fc",  "gate",    "up",      "gate_up",
-                                      "wte", "lm_head", "decoder", "experts_gate_up",
-                                      NULL};
+static const char *const by_rows[] = {"qkv",        "q",       "k",       "v",
+                                      "fc",         "gate",    "up",      "gate_up",
+                                      "wte",        "lm_head", "decoder", "experts_gate_up",
+                                      "experts_fc", NULL};
 static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 
 /* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
@@ -119,7 +119,7 @@ bool mti_is_sharded(const mt_parallel *h, const char *path)
 
 bool mti_is_divided(const mt_parallel *h, const char *path)
 {
-    static const char *const experts[] = {"experts_gate_up", "experts_down", NULL};
+    static const char *const experts[] = {"experts_gate_up", "experts_fc", "experts_down", NULL};
     return h->expert > 1 && is_one_of(path, experts);
 }
 

@@ -215,50 +215,16 @@ static void add_attention(builder *b, nature input)
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
-/* An activation whose slope follows from its output keeps that, which the next product keeps
- * too.
- */
-static bool keeps_output(mt_act act, bool inplace)
-{
-    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
-           (act == MT_ACT_LEAKY_RELU && inplace);
-}
-
-/* Whether its slope is told by signs alone. */
-static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
-
-/* What an unfused gelu_tanh keeps besides its input. */
-static void add_gelu_parts(builder *b, letters product)
-{
-    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
-    mti_keep(b, product, FLOATS, "tanh of the activation");
-    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
-    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
-}
-
-/* An activation before an op that keeps the activation's output. */
-static void add_activation(builder *b, letters product, bool inplace, const char *input,
-                           const char *output)
-{
-    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
-    bool kinked = is_kinked(b->c->act);
-    add_gelu_parts(b, product);
-    if (!keeps_output(b->c->act, inplace))
-        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
-        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
-    mti_keep(b, product, FLOATS, output);
-}
-
 /* An activation whose output nothing keeps besides. */
 static void add_lone_activation(builder *b, mt_act act, const char *input, const char *output)
 {
-    mti_keep(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
+    mti_keep(b, BSH, mti_is_kinked(act) ? SIGNED : FLOATS,
+             mti_keeps_output(act, false) ? output : input);
 }
 
 static void add_mlp(builder *b, nature input)
 {
-    bool shared = keeps_output(b->c->act, b->c->inplace);
+    bool shared = mti_keeps_output(b->c->act, b->c->inplace);
     mti_keep(b, BSH, input, "input of the MLP's first product");
     if (b->c->mlp == MT_MLP_SWIGLU) {
         if (b->c->joint_products) {
@@ -271,13 +237,13 @@ static void add_mlp(builder *b, nature input)
             mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
         mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else if (b->c->mlp == MT_MLP_GATED) {
-        add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
+        mti_keep_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
         mti_keep(b, BSF, FLOATS, "up");
         mti_keep(b, BSF, FLOATS, "their product: input of the MLP's last product");
     } else {
-        add_activation(b, BSF, b->c->inplace, "input of the activation",
-                       shared ? "output of the activation: input of the second product, too"
-                              : "input of the MLP's second product");
+        mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
+                            shared ? "output of the activation: input of the second product, too"
+                                   : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the MLP");
     if (b->c->has_out_act)
@@ -350,7 +316,7 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_KV_B: mti_keep(b, BSW, FLOATS, "k and v"); break;
     case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
     case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
-    case MTI_PRODUCT_EXPERT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_FIRST:
     case MTI_PRODUCT_EXPERT_DOWN: break;
     }
 }
@@ -425,11 +391,11 @@ static void add_head_activation(builder *b)
     const char *input = "input of the head's activation";
     if (unfused_norms(b) && b->e == 2) {
         add_lone_activation(b, b->c->act, input, "output of the head's activation");
-        add_gelu_parts(b, BSH);
+        mti_keep_gelu_parts(b, BSH);
         add_norm(b, BSH, FLOATS, "input of the head's norm");
         return;
     }
-    add_activation(b, BSH, false, input, "input of the head's norm");
+    mti_keep_activation(b, BSH, false, input, "input of the head's norm");
     if (unfused_norms(b)) add_quotient(b, BSH);
 }
 

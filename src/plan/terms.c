@@ -124,3 +124,34 @@ void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size)
     b->e = e;
     if (bytes) mti_keep_beside(b, text, bytes, false);
 }
+
+/* ---- activations ---- */
+
+bool mti_keeps_output(mt_act act, bool inplace)
+{
+    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
+           (act == MT_ACT_LEAKY_RELU && inplace);
+}
+
+bool mti_is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
+
+void mti_keep_gelu_parts(builder *b, letters product)
+{
+    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
+    mti_keep(b, product, FLOATS, "tanh of the activation");
+    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
+    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
+}
+
+void mti_keep_activation(builder *b, letters product, bool inplace, const char *input,
+                         const char *output)
+{
+    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
+    bool kinked = mti_is_kinked(b->c->act);
+    mti_keep_gelu_parts(b, product);
+    if (!mti_keeps_output(b->c->act, inplace))
+        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
+    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
+        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
+    mti_keep(b, product, FLOATS, output);
+}

@@ -29,7 +29,7 @@ VALUES = {
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
-    "hidden": 24, "context": 40, "untied": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
+    "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
@@ -41,10 +41,10 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated", "window-mask": "kept",
-    "experts": 4, "experts-per-token": 1, "expert-form": "loop", "balance-loss": 0.5, "routing": "worst", "record-routing": "rows.json",
+    "experts": 4, "experts-per-token": 1, "router": "chosen", "expert-form": "loop", "balance-loss": 0.5, "routing": "worst", "record-routing": "rows.json",
     "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
-VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
+VALUE_OF = {("fit", "router"): "sigmoid", ("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
@@ -137,9 +137,9 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
            **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
            ("compare", "gpu"): ["measured.log", *GPT],
-           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "expert-form", "routing", "balance-loss", "lora-on-weights")},
-           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "expert-form", "balance-loss", "lora-on-weights")},
-           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "expert-form", "balance-loss", "record-routing")},
+           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "routing", "balance-loss", "lora-on-weights")},
+           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "balance-loss", "lora-on-weights")},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "balance-loss", "record-routing")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -153,7 +153,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
-             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "expert-form", "routing"}
+             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "router", "expert-form", "routing"}
 
 # ---- modes of the verbs: every option is tried in each ----
 MODES = [

@@ -23,6 +23,15 @@ static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
                                         .experts_per_token = 2,
                                         .norm_topk = true};
 
+/* Experts without a gate, whose router weighs those that it chose. */
+static mt_model_config plain_mixture(void)
+{
+    mt_model_config c = mixture;
+    c.kind = MT_MODEL_GPT, c.act = MT_ACT_GELU, c.router = MT_ROUTER_CHOSEN;
+    c.norm_topk = false, c.no_bias = c.untied = true, c.ops.expert_form = MT_EXPERTS_MEGATRON;
+    return c;
+}
+
 /* ---- training ---- */
 
 typedef struct division {
@@ -75,6 +84,21 @@ static void divided_experts_follow_one_process(void **state)
         t.checkpoint = divisions[i].checkpoint;
         mtt_train(&t);
         mtt_show("experts", &t.parallel, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+static void experts_without_a_gate_follow_one_process(void **state)
+{
+    (void)state;
+    const mt_model_config c = plain_mixture();
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 6) {
+        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("without a gate", &t.parallel, mtt_difference(&alone, &t), "one process");
         assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
     }
 }
@@ -438,6 +462,7 @@ int main(void)
         cmocka_unit_test(rows_go_to_their_experts_and_back),
         cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
         cmocka_unit_test(divided_experts_follow_one_process),
+        cmocka_unit_test(experts_without_a_gate_follow_one_process),
         cmocka_unit_test(experts_of_other_stacks_follow_one_process),
         cmocka_unit_test(a_rank_may_get_no_rows),
         cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
