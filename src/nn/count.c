@@ -52,6 +52,11 @@ int64_t mti_experts_here(const mt_model_config *c)
     return c->expert_ranks ? c->experts / c->expert_ranks : c->experts;
 }
 
+int64_t mti_shared_width(const mt_model_config *c)
+{
+    return c->shared_experts * c->ffn / (c->shared_ranks ? c->shared_ranks : 1);
+}
+
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken)
 {
     const bool experts = is_of_experts(product);
@@ -66,7 +71,7 @@ static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
     case MTI_PRODUCT_PROJ: return (uint64_t)(c->kv_rank ? c->heads * c->value_dim : q);
     case MTI_PRODUCT_Q_B: return (uint64_t)c->q_rank;
     case MTI_PRODUCT_KV_B: return (uint64_t)c->kv_rank;
-    case MTI_PRODUCT_SHARED_DOWN: return (uint64_t)(c->shared_experts * c->ffn);
+    case MTI_PRODUCT_SHARED_DOWN: return (uint64_t)mti_shared_width(c);
     default: return (uint64_t)(down ? c->ffn : c->hidden);
     }
 }
@@ -80,7 +85,7 @@ static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_prod
     case MTI_PRODUCT_Q_A: return (uint64_t)c->q_rank;
     case MTI_PRODUCT_KV_A: return (uint64_t)(c->kv_rank + c->rope_dim);
     case MTI_PRODUCT_KV_B: return (uint64_t)mti_latent_width(c);
-    case MTI_PRODUCT_SHARED: return (uint64_t)(c->shared_experts * c->ffn);
+    case MTI_PRODUCT_SHARED: return (uint64_t)mti_shared_width(c);
     case MTI_PRODUCT_KV: return (uint64_t)k;
     case MTI_PRODUCT_WIDEN: return (uint64_t)c->ffn;
     case MTI_PRODUCT_EXPERT_FIRST:

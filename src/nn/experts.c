@@ -246,7 +246,7 @@ void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, i
 static bool add_shared(mt_module *m, mt_device *device, const mt_model_config *c)
 {
     mt_model_config own = *c;
-    own.dense_ffn = c->shared_experts * c->ffn;
+    own.dense_ffn = mti_shared_width(c);
     mti_make_dense(&own);
     own.dropout = 0; /* their sum has it */
     return mt_module_add_child(m, "shared", mti_mlp_new(device, &own)) != NULL;

@@ -62,6 +62,8 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
 bool mti_product_is_kept(const mti_product *products, int i);
 /* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* How wide shared experts are here. */
+int64_t mti_shared_width(const mt_model_config *c);
 /* What KV_B makes for a token. */
 int64_t mti_latent_width(const mt_model_config *c);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */

@@ -159,9 +159,11 @@ static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
 {
     mti_experts *e = mti_experts_of(mlp);
     if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
-    e->ranks = mti_expert_group(parallel), e->sharing = mti_tensor_group(parallel);
-    e->sequence = parallel->sequence;
     mt_module *shared = mt_module_child(mlp, "shared");
+    e->ranks = mti_expert_group(parallel);
+    if (mti_folds_experts(parallel)) return !shared || share_part(shared, "down", parallel);
+    e->sharing = mti_tensor_group(parallel);
+    e->sequence = parallel->sequence;
     return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
            mti_enter_ranks(mlp, parallel);
 }
@@ -304,7 +306,7 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
         (mti_is_end(h) && !h->ends_comm) ||
         (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
         (h->reshard > 1 && !h->reshard_comm) ||
-        (h->expert > 1 && !(h->expert_comm && h->expert_data_comm)))
+        ((h->expert > 1 || mti_folds_experts(h)) && !(h->expert_comm && h->expert_data_comm)))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -388,6 +390,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mti_sharder sharder = {.device = device,
                            .group = mti_shard_group(h),
                            .experts = mti_expert_data_group(h),
+                           .divided = h->expert > 1 || mti_folds_experts(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
                            .by_block = h->fsdp & MT_FSDP_BLOCK,
                            .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};

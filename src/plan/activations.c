@@ -307,7 +307,8 @@ static void add_result(builder *b, mti_product product)
         break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
     case MTI_PRODUCT_ROUTER:
-        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts,
+        mti_keep_floats(b, "router: logits",
+                        b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
                         b->c->wide_router ? mti_statistic_size(b) : b->e);
         break;
     case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
@@ -501,7 +502,7 @@ static void set_values(builder *b)
                                        [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
-                                       [BSNH] = rows * c->hidden,
+                                       [BSNH] = rows * c->hidden / (s->rank ? s->rank->folds : 1),
                                        [BSO] = s->tokens * c->heads * c->value_dim,
                                        [BSC] = s->tokens * c->q_rank,
                                        [BSR] = s->tokens * c->kv_rank,

@@ -3,7 +3,8 @@
 
 void mti_keep_experts(builder *b, nature input)
 {
-    const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
+    const int64_t folds = b->s->rank ? b->s->rank->folds : 1; /* ranks with other tokens here */
+    const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
     const bool wide = b->c->wide_router && b->e == 2;
@@ -11,7 +12,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
-        for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
+        for (int64_t i = b->s->rank ? b->s->rank->sequence / folds : 1; i--;) /* of all pieces */
             mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));

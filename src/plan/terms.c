@@ -12,6 +12,7 @@ const char *mti_spelling(const builder *b, letters product)
     const mti_rank_dims *rank = b->s->rank;
     bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
     if (product == BSF && b->c->experts) return cut ? "bsnf/t" : "bsnf";
+    if (product == BSNH && rank && rank->folds > 1) return "bsnh/t";
     if (product == BSX) return cut ? "bsx/t" : "bsx";
     if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
     return cut && product <= BSNH ? shared[product] : alone[product];
