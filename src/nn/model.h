@@ -327,6 +327,10 @@ int64_t *mti_positions_start(const mt_module *m);
 
 struct mti_kv_layer;
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
+/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the pieces that
+ * ranks have of it. */
+typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group *ranks,
+                                bool sequence, mt_tensor *x);
 typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
@@ -346,6 +350,11 @@ typedef struct mti_heads {
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
+    /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the
+     * sequence. enter NULL: one has all. */
+    mti_enter_fn *enter;
+    mt_group ranks;
+    bool sequence;
     mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
     /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
      * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */

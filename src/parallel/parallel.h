@@ -134,6 +134,7 @@ bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel);
 /* The same for one run(m, x). */
 mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
                            mt_tensor *x);
+mti_enter_fn mti_enter;
 /* Replaces a child, a linear of which this rank has some columns: sums its output over all ranks,
  * then adds the bias. -> [b,s,d], or [b,s/t,d] with sequence parallelism. With an adapter, also the
  * output of its A. (Beside some rows of a linear the adapter stays as it is: every rank has A, and

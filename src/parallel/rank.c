@@ -154,6 +154,18 @@ static bool share_part(mt_module *part, const char *output, const mt_parallel *p
     return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
+/* The same of attention. Of one with latents the products with heads take their inputs. */
+static bool share_attention(mt_module *attn, const mt_parallel *parallel)
+{
+    mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
+    if (!heads || !heads->kv_rank) return share_part(attn, "proj", parallel);
+    if (parallel->tensor > 1) {
+        heads->enter = mti_enter;
+        heads->ranks = mti_tensor_group(parallel), heads->sequence = parallel->sequence;
+    }
+    return mti_sum_over_ranks(attn, "proj", parallel);
+}
+
 /* The same of an MLP or, in its place, of experts: they sum what all of them give. */
 static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
 {
@@ -177,7 +189,7 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     if (attn) share_positions(attn, &s->parallel);
     return mti_module_complete(block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
-                                          share_part(attn, "proj", &s->parallel) &&
+                                          share_attention(attn, &s->parallel) &&
                                           share_mlp(mlp, &s->parallel));
 }
 

@@ -137,7 +137,8 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
         need = "a form that keeps no codes where ranks split the sequence";
     else if (h->zero >= 3 && h->data * h->context > 1 && c->ops.linear == MT_LINEAR_TE_DELAYED)
         need = "te-current where parameters are shards";
-    else if (attention % (t * block) || narrow % (t * block) || c->ffn % (t * block))
+    else if (c->heads * c->value_dim % (t * block) || attention % (t * block) ||
+             narrow % (t * block) || c->ffn % (t * block))
         need = "a form whose blocks cover the ranks' parts";
     return !need ||
            mti_fail_bool(MT_ERR_UNSUPPORTED, "parallel: the config's linear is %s; need %s",
@@ -154,11 +155,6 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "; the config's sinks and the biases of its experts are not cut: need "
                              "1 of each",
                              h->tensor, h->expert);
-    if (c->kv_rank && h->tensor > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: tensor is %" PRId64 ", and the config's attention has "
-                             "latents, which all heads read; need tensor 1",
-                             h->tensor);
     if (h->expert_tensor != h->tensor && (h->expert_tensor != 1 || !c->experts || !h->sequence))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: expert_tensor is %" PRId64 " and tensor %" PRId64

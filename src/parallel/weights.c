@@ -86,10 +86,10 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {"qkv",        "q",       "k",       "v",
-                                      "fc",         "gate",    "up",      "gate_up",
-                                      "wte",        "lm_head", "decoder", "experts_gate_up",
-                                      "experts_fc", NULL};
+static const char *const by_rows[] = {
+    "qkv",        "q",  "q_b",     "kv_b", "k",       "v",       "fc",
+    "gate",       "up", "gate_up", "wte",  "lm_head", "decoder", "experts_gate_up",
+    "experts_fc", NULL};
 static const char *const of_experts[] = {"experts_gate_up", "experts_fc", "experts_down", NULL};
 static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 
@@ -107,8 +107,9 @@ static bool is_whole(const mt_parallel *h, const char *path)
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
     static const char *const heads[] = {"q_norm", "k_norm", "router", NULL};
-    static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
-                                          "ln_f", "wpe",  "tte",  "dense",    NULL};
+    static const char *const between[] = {"ln",       "ln_1", "ln_2",      "ln_1_out", "ln_2_out",
+                                          "ln_f",     "wpe",  "tte",       "dense",    "q_a",
+                                          "q_a_norm", "kv_a", "kv_a_norm", NULL};
     if (h->tensor == 1 || is_whole(h, path)) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
     if (is_b(path) && is_called(path, "experts_down")) return true;

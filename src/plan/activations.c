@@ -133,10 +133,11 @@ static void add_weights(builder *b, bool drop)
 static void add_latents(builder *b, nature input)
 {
     const mt_model_config *c = b->c;
+    const int64_t rows = b->s->tokens / (b->s->rank ? b->s->rank->sequence : 1);
     mti_keep(b, BSH, input, "input of the products that make latents");
     if (c->q_rank) {
         add_norm(b, BSC, FLOATS, "latent of q: input of its norm");
-        add_statistics_of(b, b->s->tokens, c->q_rank);
+        add_statistics_of(b, rows, c->q_rank);
         mti_keep(b, BSC, FLOATS, "latent of q, for its product");
     }
     /* as a view of what the product made, unless it is cast */
@@ -146,7 +147,7 @@ static void add_latents(builder *b, nature input)
     else
         mti_keep(b, BSRP, FLOATS, latent);
     if (unfused_norms(b)) add_quotient(b, BSR);
-    add_statistics_of(b, b->s->tokens, c->kv_rank);
+    add_statistics_of(b, rows, c->kv_rank);
     mti_keep(b, BSR, FLOATS, "latent of k and v, for its product");
 }
 
@@ -495,6 +496,7 @@ static void set_values(builder *b)
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
     const int64_t rows = s->tokens * (c->experts ? c->experts_per_token : 1);
+    const int64_t pieces = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -503,11 +505,11 @@ static void set_values(builder *b)
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
                                        [BSNH] = rows * c->hidden / (s->rank ? s->rank->folds : 1),
-                                       [BSO] = s->tokens * c->heads * c->value_dim,
-                                       [BSC] = s->tokens * c->q_rank,
-                                       [BSR] = s->tokens * c->kv_rank,
-                                       [BSRP] = s->tokens * (c->kv_rank + c->rope_dim),
-                                       [BSW] = s->tokens * mti_latent_width(c),
+                                       [BSO] = s->tokens * c->heads * c->value_dim / t,
+                                       [BSC] = pieces * c->q_rank,
+                                       [BSR] = pieces * c->kv_rank,
+                                       [BSRP] = pieces * (c->kv_rank + c->rope_dim),
+                                       [BSW] = s->tokens * mti_latent_width(c) / t,
                                        [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);
 }

@@ -114,6 +114,37 @@ static void experts_without_a_gate_follow_one_process(void **state)
     }
 }
 
+/* Attention with latents, of which ranks share the heads. */
+static mt_model_config latent_mixture(void)
+{
+    mt_model_config c = mixture;
+    c.kv_heads = c.heads, c.head_dim = 10, c.rope_dim = 4, c.value_dim = 6;
+    c.kv_rank = 12, c.q_rank = 14, c.rope_order = MT_ROPE_PAIRS;
+    return c;
+}
+
+static void latents_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_lora_options adapters = {.rank = 3};
+    static const mt_parallel context = {FOLDED, .context = 2, .expert = 4};
+    mt_model_config c = latent_mixture();
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i <= N(divisions); i++) {
+        const mt_parallel *split = i < N(divisions) ? &divisions[i].split : &context;
+        if (split->tensor < 2) continue;
+        c.q_rank = i % 2 ? 14 : 0;
+        c.attention = i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH;
+        mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
+        if (i % 4 == 1) alone.lora = &adapters;
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        if (split != &context) t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("latents", split, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
 static void zero_has_the_bits_of_plain_data_parallelism(void **state)
 {
     (void)state;
@@ -401,9 +432,10 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
     int64_t ranks = 0;
-    for (size_t i = 0; i < N(divisions); i++) {
-        if (is_left_out(i)) continue;
-        mti_workload w = {.config = mixture,
+    for (size_t k = 0; k < 2 * N(divisions); k++) {
+        const size_t i = k % N(divisions);
+        if (is_left_out(i) || (k != i && divisions[i].split.tensor < 2)) continue;
+        mti_workload w = {.config = k == i ? mixture : latent_mixture(),
                           .batch = 2,
                           .seq = 16,
                           .seed = 3,
@@ -522,6 +554,7 @@ int main(void)
         cmocka_unit_test(experts_without_a_gate_follow_one_process),
         cmocka_unit_test(experts_of_other_stacks_follow_one_process),
         cmocka_unit_test(shared_experts_follow_one_process),
+        cmocka_unit_test(latents_follow_one_process),
         cmocka_unit_test(biases_learn_from_all_loads),
         cmocka_unit_test(a_rank_may_get_no_rows),
         cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
