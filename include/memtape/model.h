@@ -204,6 +204,8 @@ typedef struct mt_model_config {
      * rises by so much, and that of one that had more falls; 0: it stays */
     double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
+    int64_t shared_ranks; /* the same: shared experts are cut among so many, experts are not; 0: all
+                             are */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */
