@@ -141,11 +141,7 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     const mti_share *s = mt_module_user(self);
     mt_group stages = mti_stages(&s->parallel);
     mt_tensor *h = s->first ? embed(self, x, 0) : mt_recv(x, &stages);
-    mti_rope_tables tables = {0};
-    mti_share_rope_tables(self, &tables);
-    h = mti_run_layers(self, h, s->from, s->to);
-    mti_share_rope_tables(self, NULL);
-    mti_rope_tables_free(&tables);
+    h = mti_run_turned(self, h, s->from, s->to);
     if (!s->last) {
         mt_set(&h, mt_send(h, &stages));
         return h;
