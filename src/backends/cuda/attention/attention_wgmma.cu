@@ -17,6 +17,8 @@
  * exponentials, 16 a cycle, need as many cycles as the products at d = 64, and half at d = 128. */
 #include "backends/cuda/attention/wgmma.cuh"
 
+namespace wgmma
+{
 namespace
 {
 
@@ -397,8 +399,9 @@ template <int D> bool run(mti_ctx *ctx, const mti_attn_args &x)
 }
 
 } // namespace
+} // namespace wgmma
 
 bool mti_attn_forward_wgmma(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return x.d == 64 ? run<64>(ctx, x) : run<128>(ctx, x);
+    return x.d == 64 ? wgmma::run<64>(ctx, x) : wgmma::run<128>(ctx, x);
 }
