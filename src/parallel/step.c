@@ -193,6 +193,7 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
 }
 
 <<<<<<< HEAD
+<<<<<<< HEAD
 bool mti_sum_loads(const void *user, mt_tensor *loads)
 {
     const mt_group group = mti_data_group(user), tensor = mti_tensor_group(user);
@@ -202,6 +203,8 @@ bool mti_sum_loads(const void *user, mt_tensor *loads)
 
 =======
 >>>>>>> mtp
+=======
+>>>>>>> megatron
 static bool balance_experts(const mt_stage *s)
 {
     bool ok = true;

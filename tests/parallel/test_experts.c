@@ -89,7 +89,9 @@ static const division divisions[] = {
     {{FOLDED, .data = 2, .expert = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
     {{FOLDED, .data = 2, .expert = 2, .zero = 3}, "selective"},
     {{FOLDED, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, NULL},
-    {{FOLDED, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL}};
+    {{FOLDED, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL},
+    {{FOLDED, .data = 2, .expert = 4}, NULL, 1},
+    {{FOLDED, .data = 2, .expert = 4}, NULL, 0, 0.5}};
 
 /* The simulator takes a few. */
 static bool is_left_out(size_t i)
