@@ -92,8 +92,8 @@ bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured)
 bool mti_recorder_start(mti_recorder *r, mt_module *m, const mt_model_config *c)
 {
     int64_t layer = 0;
-    *r = (mti_recorder){.layers = (c->layers ? c->layers : 1) - c->dense_layers,
-                        .experts = c->experts};
+    const int64_t all = c->layers ? c->layers : 1;
+    *r = (mti_recorder){.layers = all - c->dense_layers + c->mtp_layers, .experts = c->experts};
     r->rows = mti_calloc((size_t)(r->layers * r->experts), sizeof *r->rows);
     if (r->rows) mti_set_routing(m, NULL, &layer, r->rows);
     return r->rows != NULL;
