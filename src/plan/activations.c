@@ -154,8 +154,9 @@ static void add_latents(builder *b, nature input)
 static void add_latent_attention(builder *b, nature input)
 {
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
+    const int64_t heads = b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
     const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
-                          mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
+                          mti_copies_heads(b->s->batch, heads, heads);
     const int64_t seen = repeated && b->s->rank ? b->s->rank->seen : 1; /* of all pieces a copy */
     add_latents(b, input);
     if (preset_is(b, "selective")) {
