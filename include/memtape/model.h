@@ -204,6 +204,8 @@ typedef struct mt_model_config {
      * rises by so much, and that of one that had more falls; 0: it stays */
     double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
+    int64_t shared_ranks; /* the same: shared experts are cut among so many, experts are not; 0: all
+                             are */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */
@@ -300,7 +302,8 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
 /* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers, and
  * experts' products, keep theirs as mt_quantize makes them, and widen them for each use. Embedding,
  * positions, norms and head stay in the model's dtype. All of it is frozen. A layer's weights are
- * quantised as soon as it is made: at no time is more than one layer there as it was. */
+ * quantised as soon as it is made (in mxfp4 those of experts alone): at no time is more than one
+ * layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:

@@ -8,8 +8,13 @@
  *
  * The tape keeps what the products want, and what any attention does: q and k, put together, and v
  * within the output of kv_b. A KV cache holds the latent and the turned key part, r + p elements a
- * position; keys and values of all positions are made again at each step, as Transformers does. */
+ * position; keys and values of all positions are made again at each step, as Transformers does.
+ *
+ * Of ranks that share the layer each has some heads: some rows of q or q_b and of kv_b, and these
+ * columns of proj. Latents and the key part are the same on all of them; or, where they split the
+ * sequence, each makes those of its piece, and they are gathered, as Megatron-Core does. */
 #include "nn/model.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
 /* cat(a, b) over the last dimension */
@@ -53,13 +58,38 @@ static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
     return NULL;
 }
 
+static mt_tensor *run_q(mt_module *self, mt_tensor *x) { return mt_forward_child(self, "q", x); }
+static mt_tensor *run_q_b(mt_module *self, mt_tensor *x)
+{
+    return mt_forward_child(self, "q_b", x);
+}
+static mt_tensor *run_kv_b(mt_module *self, mt_tensor *x)
+{
+    return mt_forward_child(self, "kv_b", x);
+}
+
+/* A product of which ranks have some rows each. */
+static mt_tensor *by_heads(mt_module *self, mt_forward_fn *run, mt_tensor *x)
+{
+    const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    return l->enter ? l->enter(self, run, &l->ranks, l->sequence, x) : run(self, x);
+}
+
 static mt_tensor *queries(mt_module *self, mt_tensor *x)
 {
-    if (!mt_module_child(self, "q_a")) return mt_forward_child(self, "q", x);
+    if (!mt_module_child(self, "q_a")) return by_heads(self, run_q, x);
     mt_tensor *h = mt_forward_child(self, "q_a", x);
     mt_set(&h, mt_forward_child(self, "q_a_norm", h));
-    mt_set(&h, mt_forward_child(self, "q_b", h));
+    mt_set(&h, by_heads(self, run_q_b, h));
     return h;
+}
+
+/* *p, the key part, becomes that of all positions, which all heads read. */
+static bool share_key_part(const mti_heads *l, mt_tensor **p)
+{
+    if (!*p || !l->enter) return *p != NULL;
+    mt_set(p, l->sequence ? mt_all_gather(*p, 1, &l->ranks) : mt_replicate(*p, &l->ranks));
+    return *p != NULL;
 }
 
 /* *c [b,s,r], the latent, and *p [b,1,s,p], the key part, turned; with a cache of all positions */
@@ -70,7 +100,7 @@ static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p
     bool ok = h && mt_split(h, 2, 2, (const int64_t[]){l->kv_rank, l->rope_dim}, part) == MT_OK;
     mt_release(h);
     mt_set(&part[0], ok ? mt_forward_child(self, "kv_a_norm", part[0]) : NULL);
-    mt_set(&part[1], part[0] ? mti_split_heads(part[1], 1) : NULL);
+    mt_set(&part[1], part[0] && share_key_part(l, &part[1]) ? mti_split_heads(part[1], 1) : NULL);
     ok = part[1] && mt_scope_push("heads") == MT_OK;
     if (ok) {
         ok = mti_turn_heads(l, l->tables, &part[1]);
@@ -96,7 +126,7 @@ static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
     if (!shared) l->tables = &own;
     mt_tensor *in[3] = {queries(self, x), NULL, NULL}, *h = NULL;
     bool ok = in[0] && compress(self, x, &in[1], &in[2]);
-    mt_set(&in[1], ok ? mt_forward_child(self, "kv_b", in[1]) : NULL);
+    mt_set(&in[1], ok ? by_heads(self, run_kv_b, in[1]) : NULL);
     if (in[1] && mt_scope_push("heads") == MT_OK) {
         h = mti_run_module(mt_module_child(self, "heads"), attend, 3, in);
         mt_scope_pop();

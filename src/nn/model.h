@@ -40,17 +40,17 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
 typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
-    MTI_PRODUCT_KV,             /* keys, or values */
-    MTI_PRODUCT_Q_A,            /* d -> q_rank */
-    MTI_PRODUCT_Q_B,            /* q_rank -> heads */
-    MTI_PRODUCT_KV_A,           /* d -> kv_rank + rope_dim */
-    MTI_PRODUCT_KV_B,           /* kv_rank -> keys, without their turned part, and values */
-    MTI_PRODUCT_PROJ,           /* heads -> d */
-    MTI_PRODUCT_WIDEN,          /* d -> f */
-    MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
-    MTI_PRODUCT_DOWN,           /* f -> d */
-    MTI_PRODUCT_ROUTER,         /* d -> experts */
-    MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
+    MTI_PRODUCT_KV,           /* keys, or values */
+    MTI_PRODUCT_Q_A,          /* d -> q_rank */
+    MTI_PRODUCT_Q_B,          /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,         /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,         /* kv_rank -> keys, without their turned part, and values */
+    MTI_PRODUCT_PROJ,         /* heads -> d */
+    MTI_PRODUCT_WIDEN,        /* d -> f */
+    MTI_PRODUCT_GATE_UP,      /* d -> 2 f */
+    MTI_PRODUCT_DOWN,         /* f -> d */
+    MTI_PRODUCT_ROUTER,       /* d -> experts */
+    MTI_PRODUCT_EXPERT_FIRST, /* GATE_UP and DOWN of one expert */
     MTI_PRODUCT_EXPERT_DOWN,
     MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
     MTI_PRODUCT_SHARED_DOWN
@@ -62,6 +62,8 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
 bool mti_product_is_kept(const mti_product *products, int i);
 /* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* How wide shared experts are here. */
+int64_t mti_shared_width(const mt_model_config *c);
 /* What KV_B makes for a token. */
 int64_t mti_latent_width(const mt_model_config *c);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
@@ -169,7 +171,8 @@ bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
@@ -360,6 +363,10 @@ int64_t *mti_positions_start(const mt_module *m);
 
 struct mti_kv_layer;
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
+/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the pieces that
+ * ranks have of it. */
+typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group *ranks,
+                                bool sequence, mt_tensor *x);
 typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
@@ -379,6 +386,11 @@ typedef struct mti_heads {
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
+    /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the
+     * sequence. enter NULL: one has all. */
+    mti_enter_fn *enter;
+    mt_group ranks;
+    bool sequence;
     mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
     /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
      * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */

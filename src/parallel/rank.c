@@ -106,12 +106,6 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
     return y;
 }
 
-bool mti_sum_loads(const void *user, mt_tensor *loads)
-{
-    const mt_group group = mti_data_group(user);
-    return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
-}
-
 /* Ranks that share the layers add up the gradients of what all of them have of their routers: each
  * has its part of the same loss. */
 static mt_tensor *share_loss(const void *user, mt_tensor *loss)
@@ -126,8 +120,9 @@ static mt_tensor *share_loss(const void *user, mt_tensor *loss)
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
-    const mti_balance_ranks ranks = {mti_data_group(&s->parallel).ranks, mti_sum_loads, share_loss,
-                                     &s->parallel};
+    const int64_t pieces = mti_folds_experts(&s->parallel) ? s->parallel.tensor : 1;
+    const mti_balance_ranks ranks = {pieces * mti_data_group(&s->parallel).ranks, mti_sum_loads,
+                                     share_loss, &s->parallel};
     const bool balanced = s->whole.balance_loss > 0;
     mti_router_logits logits = {0};
     s->target = target;
@@ -196,14 +191,28 @@ static bool share_part(mt_module *part, const char *output, const mt_parallel *p
     return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
+/* The same of attention. Of one with latents the products with heads take their inputs. */
+static bool share_attention(mt_module *attn, const mt_parallel *parallel)
+{
+    mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
+    if (!heads || !heads->kv_rank) return share_part(attn, "proj", parallel);
+    if (parallel->tensor > 1) {
+        heads->enter = mti_enter;
+        heads->ranks = mti_tensor_group(parallel), heads->sequence = parallel->sequence;
+    }
+    return mti_sum_over_ranks(attn, "proj", parallel);
+}
+
 /* The same of an MLP or, in its place, of experts: they sum what all of them give. */
 static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
 {
     mti_experts *e = mti_experts_of(mlp);
     if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
-    e->ranks = mti_expert_group(parallel), e->sharing = mti_tensor_group(parallel);
-    e->sequence = parallel->sequence;
     mt_module *shared = mt_module_child(mlp, "shared");
+    e->ranks = mti_expert_group(parallel);
+    if (mti_folds_experts(parallel)) return !shared || share_part(shared, "down", parallel);
+    e->sharing = mti_tensor_group(parallel);
+    e->sequence = parallel->sequence;
     return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
            mti_enter_ranks(mlp, parallel);
 }
@@ -217,7 +226,7 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     if (attn) share_positions(attn, &s->parallel);
     return mti_module_complete(block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
-                                          share_part(attn, "proj", &s->parallel) &&
+                                          share_attention(attn, &s->parallel) &&
                                           share_mlp(mlp, &s->parallel));
 }
 
@@ -361,7 +370,7 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
         (mti_is_end(h) && !h->ends_comm) ||
         (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
         (h->reshard > 1 && !h->reshard_comm) ||
-        (h->expert > 1 && !(h->expert_comm && h->expert_data_comm)))
+        ((h->expert > 1 || mti_folds_experts(h)) && !(h->expert_comm && h->expert_data_comm)))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -445,6 +454,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mti_sharder sharder = {.device = device,
                            .group = mti_shard_group(h),
                            .experts = mti_expert_data_group(h),
+                           .divided = h->expert > 1 || mti_folds_experts(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
                            .by_block = h->fsdp & MT_FSDP_BLOCK,
                            .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};

@@ -133,10 +133,11 @@ static void add_weights(builder *b, bool drop)
 static void add_latents(builder *b, nature input)
 {
     const mt_model_config *c = b->c;
+    const int64_t rows = b->s->tokens / (b->s->rank ? b->s->rank->sequence : 1);
     mti_keep(b, BSH, input, "input of the products that make latents");
     if (c->q_rank) {
         add_norm(b, BSC, FLOATS, "latent of q: input of its norm");
-        add_statistics_of(b, b->s->tokens, c->q_rank);
+        add_statistics_of(b, rows, c->q_rank);
         mti_keep(b, BSC, FLOATS, "latent of q, for its product");
     }
     /* as a view of what the product made, unless it is cast */
@@ -146,7 +147,7 @@ static void add_latents(builder *b, nature input)
     else
         mti_keep(b, BSRP, FLOATS, latent);
     if (unfused_norms(b)) add_quotient(b, BSR);
-    add_statistics_of(b, b->s->tokens, c->kv_rank);
+    add_statistics_of(b, rows, c->kv_rank);
     mti_keep(b, BSR, FLOATS, "latent of k and v, for its product");
 }
 
@@ -215,50 +216,16 @@ static void add_attention(builder *b, nature input)
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
-/* An activation whose slope follows from its output keeps that, which the next product keeps
- * too.
- */
-static bool keeps_output(mt_act act, bool inplace)
-{
-    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
-           (act == MT_ACT_LEAKY_RELU && inplace);
-}
-
-/* Whether its slope is told by signs alone. */
-static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
-
-/* What an unfused gelu_tanh keeps besides its input. */
-static void add_gelu_parts(builder *b, letters product)
-{
-    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
-    mti_keep(b, product, FLOATS, "tanh of the activation");
-    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
-    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
-}
-
-/* An activation before an op that keeps the activation's output. */
-static void add_activation(builder *b, letters product, bool inplace, const char *input,
-                           const char *output)
-{
-    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
-    bool kinked = is_kinked(b->c->act);
-    add_gelu_parts(b, product);
-    if (!keeps_output(b->c->act, inplace))
-        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
-        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
-    mti_keep(b, product, FLOATS, output);
-}
-
 /* An activation whose output nothing keeps besides. */
 static void add_lone_activation(builder *b, mt_act act, const char *input, const char *output)
 {
-    mti_keep(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
+    mti_keep(b, BSH, mti_is_kinked(act) ? SIGNED : FLOATS,
+             mti_keeps_output(act, false) ? output : input);
 }
 
 static void add_mlp(builder *b, nature input)
 {
-    bool shared = keeps_output(b->c->act, b->c->inplace);
+    bool shared = mti_keeps_output(b->c->act, b->c->inplace);
     mti_keep(b, BSH, input, "input of the MLP's first product");
     if (b->c->mlp == MT_MLP_SWIGLU) {
         if (b->c->joint_products) {
@@ -271,13 +238,13 @@ static void add_mlp(builder *b, nature input)
             mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
         mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else if (b->c->mlp == MT_MLP_GATED) {
-        add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
+        mti_keep_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
         mti_keep(b, BSF, FLOATS, "up");
         mti_keep(b, BSF, FLOATS, "their product: input of the MLP's last product");
     } else {
-        add_activation(b, BSF, b->c->inplace, "input of the activation",
-                       shared ? "output of the activation: input of the second product, too"
-                              : "input of the MLP's second product");
+        mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
+                            shared ? "output of the activation: input of the second product, too"
+                                   : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the MLP");
     if (b->c->has_out_act)
@@ -341,7 +308,8 @@ static void add_result(builder *b, mti_product product)
         break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
     case MTI_PRODUCT_ROUTER:
-        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts,
+        mti_keep_floats(b, "router: logits",
+                        b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
                         b->c->wide_router ? mti_statistic_size(b) : b->e);
         break;
     case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
@@ -350,7 +318,7 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_KV_B: mti_keep(b, BSW, FLOATS, "k and v"); break;
     case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
     case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
-    case MTI_PRODUCT_EXPERT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_FIRST:
     case MTI_PRODUCT_EXPERT_DOWN: break;
     }
 }
@@ -425,11 +393,11 @@ static void add_head_activation(builder *b)
     const char *input = "input of the head's activation";
     if (unfused_norms(b) && b->e == 2) {
         add_lone_activation(b, b->c->act, input, "output of the head's activation");
-        add_gelu_parts(b, BSH);
+        mti_keep_gelu_parts(b, BSH);
         add_norm(b, BSH, FLOATS, "input of the head's norm");
         return;
     }
-    add_activation(b, BSH, false, input, "input of the head's norm");
+    mti_keep_activation(b, BSH, false, input, "input of the head's norm");
     if (unfused_norms(b)) add_quotient(b, BSH);
 }
 
@@ -533,6 +501,7 @@ static void set_values(builder *b)
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
     const int64_t rows = s->tokens * (c->experts ? c->experts_per_token : 1);
+    const int64_t pieces = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -540,12 +509,12 @@ static void set_values(builder *b)
                                        [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
-                                       [BSNH] = rows * c->hidden,
-                                       [BSO] = s->tokens * c->heads * c->value_dim,
-                                       [BSC] = s->tokens * c->q_rank,
-                                       [BSR] = s->tokens * c->kv_rank,
-                                       [BSRP] = s->tokens * (c->kv_rank + c->rope_dim),
-                                       [BSW] = s->tokens * mti_latent_width(c),
+                                       [BSNH] = rows * c->hidden / (s->rank ? s->rank->folds : 1),
+                                       [BSO] = s->tokens * c->heads * c->value_dim / t,
+                                       [BSC] = pieces * c->q_rank,
+                                       [BSR] = pieces * c->kv_rank,
+                                       [BSRP] = pieces * (c->kv_rank + c->rope_dim),
+                                       [BSW] = s->tokens * mti_latent_width(c) / t,
                                        [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);
 }

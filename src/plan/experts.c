@@ -3,7 +3,8 @@
 
 void mti_keep_experts(builder *b, nature input)
 {
-    const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
+    const int64_t folds = b->s->rank ? b->s->rank->folds : 1; /* ranks with other tokens here */
+    const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
     const bool wide = b->c->wide_router && b->e == 2;
@@ -11,7 +12,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (wide) {
-        for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
+        for (int64_t i = b->s->rank ? b->s->rank->sequence / folds : 1; i--;) /* of all pieces */
             mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
@@ -19,9 +20,11 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
+    const bool gated = b->c->mlp != MT_MLP_PLAIN, weighted = form == MT_EXPERTS_MEGATRON;
     const bool chosen = b->c->router == MT_ROUTER_CHOSEN, clamped = b->c->mlp == MT_MLP_CLAMPED;
     if (chosen)
-        mti_keep_floats(b, "router: weights of the chosen", n, b->e);
+        mti_keep_floats(b, "router: weights of the chosen", n,
+                        scored ? mti_statistic_size(b) : b->e);
     else
         mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
@@ -47,14 +50,22 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
-    mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+    if (b->c->mlp == MT_MLP_PLAIN)
+        mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
+                            weighted
+                                ? "output of the activation, for its product with their weights"
+                                : "input of the experts' last product");
+    else
+        mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
     if (clamped) {
         mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
         mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
-    } else if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
+    } else if (gated && b->c->ops.swiglu == MT_OP_UNFUSED && !weighted)
         mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
-    mti_keep(b, BSF, FLOATS,
-             clamped ? "the gated rows: input of the experts' last product"
+    if (gated || weighted)
+        mti_keep(b, BSF, FLOATS,
+                 clamped || !gated
+                     ? "the weighted or gated rows: input of the experts' last product"
                      : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
@@ -76,6 +87,7 @@ void mti_keep_balance(builder *b)
     const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
     if (!(b->c->balance_loss > 0)) return;
     mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                    layers * b->s->tokens * b->c->experts, b->e);
+                    layers * b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
+                    b->e);
     mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }

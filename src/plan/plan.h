@@ -50,6 +50,7 @@ typedef struct mti_rank_dims {
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
     int64_t context;     /* c: ranks that share every sequence */
     int64_t expert;      /* e: ranks that divide each layer's experts */
+    int64_t folds;       /* of t, how many have other tokens for their experts: 1 or t */
     int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
     int64_t part_layers; /* layers in the rank's first part; others have these or one less */
     int64_t in_flight;   /* forwards through a part of the model */

@@ -130,6 +130,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
                          .sequence = h->sequence ? h->tensor : 1,
                          .context = h->context,
                          .expert = h->expert,
+                         .folds = mti_folds_experts(h) ? h->tensor : 1,
                          .seen = mti_pieces_seen(&share),
                          .part_layers = share.to - share.from,
                          .in_flight = schedule.ahead,

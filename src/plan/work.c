@@ -152,8 +152,8 @@ static components components_of(const mti_dims *s)
     }
     if (mti_feeds(m->kind) && m->experts) {
         add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
-        add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers - dense,
-                      6 * t * m->experts_per_token * h * f);
+        add_component(&c, "the experts, n for each token", gated, "6bsnhf", "4bsnhf",
+                      layers - dense, (gated ? 6 : 4) * t * m->experts_per_token * h * f);
         if (m->shared_experts)
             add_component(&c, "the shared experts", true, "6bshx", "", layers - dense,
                           6 * t * h * m->shared_experts * f);

@@ -125,6 +125,7 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_range(f, "cp", h.context, 1, INT_MAX);
     mti_field_range(f, "dp", h.data, 1, INT_MAX);
     mti_field_range(f, "ep", h.expert, 1, INT_MAX);
+    mti_field_range(f, "etp", h.expert_tensor, 1, INT_MAX);
     mti_field_range(f, "zero", h.zero, 0, 3);
 }
 

@@ -190,8 +190,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
     if (h.expert > 1)
-        snprintf(text + strlen(text), sizeof text - strlen(text), ", 1 of %lld that divide experts",
-                 (long long)h.expert);
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 ", 1 of %lld that divide %sexperts", (long long)h.expert,
+                 mti_folds_experts(&h) ? "whole " : "");
     if (h.replicas > 1)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
                  (long long)h.replicas);
