@@ -237,7 +237,8 @@ def everything(verb, args, has_json):
     """Everything that is printed and written, without times. A sweep's JSON replaces its printed table."""
     folder = own_folder()
     report = folder / "result.json"
-    p = run(verb, *args, *(["--json", report.name] if has_json and "--json" not in args else []), cwd=folder)
+    told = has_json and "--json" not in args and (verb != "explain" or "--expr" in args)
+    p = run(verb, *args, *(["--json", report.name] if told else []), cwd=folder)
     files = {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")
              if path.is_file() and not path.is_symlink()}
     j = without_times(json.loads(report.read_text())) if report.exists() else None
@@ -374,7 +375,7 @@ def main():
     def do(job):
         verb, mode, base, option = job
         if option in options[verb]:
-            return look_at(verb, mode, base, option, "json" in options[verb] and verb != "train", seen)
+            return look_at(verb, mode, base, option, "json" in options[verb] and verb not in ("train", "explain"), seen)
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
         return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
