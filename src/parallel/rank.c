@@ -106,12 +106,6 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
     return y;
 }
 
-bool mti_sum_loads(const void *user, mt_tensor *loads)
-{
-    const mt_group group = mti_data_group(user);
-    return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
-}
-
 /* Ranks that share the layers add up the gradients of what all of them have of their routers: each
  * has its part of the same loss. */
 static mt_tensor *share_loss(const void *user, mt_tensor *loss)

@@ -237,8 +237,7 @@ def everything(verb, args, has_json):
     """Everything that is printed and written, without times. A sweep's JSON replaces its printed table."""
     folder = own_folder()
     report = folder / "result.json"
-    told = has_json and "--json" not in args and (verb != "explain" or "--expr" in args)
-    p = run(verb, *args, *(["--json", report.name] if told else []), cwd=folder)
+    p = run(verb, *args, *(["--json", report.name] if has_json and "--json" not in args else []), cwd=folder)
     files = {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")
              if path.is_file() and not path.is_symlink()}
     j = without_times(json.loads(report.read_text())) if report.exists() else None
