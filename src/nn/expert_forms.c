@@ -247,9 +247,10 @@ static mt_status weighted_swiglu(void *user, int n_in, mt_tensor *const *in, int
 
 /* Megatron-Core's WeightedSwiGLUFunction keeps gate, up and the weights, and makes the product of
  * the first two again: what a checkpoint does. */
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights)
+mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights, bool discard)
 {
+    const mt_checkpoint_options options = {.discard_outputs = discard};
     mt_tensor *in[2] = {gate_up, weights}, *y = NULL;
-    if (mt_checkpoint(weighted_swiglu, NULL, NULL, 2, in, 1, &y, NULL) != MT_OK) return NULL;
+    if (mt_checkpoint(weighted_swiglu, NULL, NULL, 2, in, 1, &y, &options) != MT_OK) return NULL;
     return y;
 }

@@ -113,13 +113,36 @@ static mt_tensor *gated(const experts *e, mt_tensor *gate_up)
     return y;
 }
 
+static mt_tensor *activate_one(mt_module *self, mt_tensor *const *in)
+{
+    const experts *e = mt_module_user(self);
+    return e->clamped ? mti_clamped_gate(in[0]) : gated(e, in[0]);
+}
+
+/* *h = what the last product takes; with act_again that keeps none of it until end_activation. */
+static bool activate(mt_module *self, mt_tensor **h, mt_tensor *weights)
+{
+    const bool again = ((const experts *)mt_module_user(self))->act_again;
+    const mti_module_frame frame = {.m = self, .run = activate_one};
+    if (!*h) return false;
+    return mt_set(h, weights ? mti_weighted_swiglu(*h, weights, again)
+                     : again ? mti_run_frame(frame, 1, h,
+                                             &(mt_checkpoint_options){.discard_outputs = true})
+                             : activate_one(self, h)) == MT_OK;
+}
+
+static void end_activation(mt_module *self)
+{
+    if (((const experts *)mt_module_user(self))->act_again) mt_pop_saved_hooks();
+}
+
 static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
 {
     mt_set(&h, run_product(self, "experts_gate_up", h, rows));
-    mt_set(&h, !h              ? NULL
-               : rows->weights ? mti_weighted_swiglu(h, rows->weights)
-                               : gated(mt_module_user(self), h));
-    mt_set(&h, run_product(self, "experts_down", h, rows));
+    if (activate(self, &h, rows->weights)) {
+        mt_set(&h, run_product(self, "experts_down", h, rows));
+        end_activation(self);
+    }
     return h;
 }
 
@@ -131,8 +154,10 @@ static mt_tensor *run_clamped(mt_module *self, mt_tensor *h, mt_tensor *index, c
     mt_set(&ids, mt_gather(ids, 0, g->order));
     mt_set(&h, ids ? run_product(self, "experts_gate_up", h, &rows) : NULL);
     mt_set(&h, h ? run_bias(self, "experts_gate_up_bias", h, ids) : NULL);
-    mt_set(&h, h ? mti_clamped_gate(h) : NULL);
-    mt_set(&h, h ? run_product(self, "experts_down", h, &rows) : NULL);
+    if (activate(self, &h, NULL)) {
+        mt_set(&h, run_product(self, "experts_down", h, &rows));
+        end_activation(self);
+    }
     mt_set(&h, h ? run_bias(self, "experts_down_bias", h, ids) : NULL);
     mt_release(ids);
     return h;

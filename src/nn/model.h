@@ -96,6 +96,9 @@ bool mti_preset_parse(const char *text, mti_preset *out);
 /* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
+/* "none" and the modules of mt_recompute, in the order of its bits */
+extern const mti_choice mti_recomputed;
+
 /* ---- children, named; NULL on failure. c is resolved ---- */
 
 mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
@@ -169,7 +172,8 @@ bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights);
+/* discard: as mt_checkpoint_options has it */
+mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights, bool discard);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
@@ -179,7 +183,8 @@ typedef struct mti_experts {
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
     mt_group ranks, sharing;
-    bool sequence; /* the latter split the sequence, too */
+    bool sequence;  /* the latter split the sequence, too */
+    bool act_again; /* their activation is made again, and its output not kept */
 } mti_experts;
 mti_experts *mti_experts_of(const mt_module *m);
 /* How many this rank has. */
@@ -337,6 +342,7 @@ typedef struct mti_heads {
     mt_op_form rope;
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    unsigned again;                       /* of mt_recompute, what latent attention makes again */
     bool sinks;                           /* its child "sinks" has them */
     double yarn_scale;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */

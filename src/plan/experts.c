@@ -10,6 +10,10 @@ void mti_keep_experts(builder *b, nature input)
     /* sigmoids are in the logits' type */
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
+    if (mti_again(b, MT_RECOMPUTE_MOE)) {
+        mti_keep(b, BSH, input, "input of the router and the experts");
+        return;
+    }
     if (wide) {
         for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
             mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
@@ -48,12 +52,13 @@ void mti_keep_experts(builder *b, nature input)
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+    const nature active = mti_again(b, MT_RECOMPUTE_MOE_ACT) ? NOT_KEPT : FLOATS;
     if (clamped) {
-        mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
-        mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
+        mti_keep_several(b, 2, BSF, active, "the clamped gate, and its sigmoid");
+        mti_keep_several(b, 2, BSF, active, "their product, and up + 1");
     } else if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
-        mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
-    mti_keep(b, BSF, FLOATS,
+        mti_keep(b, BSF, active, "silu(gate), for its product with up");
+    mti_keep(b, BSF, active,
              clamped ? "the gated rows: input of the experts' last product"
                      : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
@@ -62,7 +67,7 @@ void mti_keep_experts(builder *b, nature input)
     else if (!scored)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
-    if (b->c->shared_experts) {
+    if (b->c->shared_experts && !mti_again(b, MT_RECOMPUTE_SHARED_EXPERTS)) {
         for (int i = 0; i < 2; i++) mti_keep(b, BSX, FLOATS, "shared experts: gate, and up");
         if (b->c->ops.swiglu == MT_OP_UNFUSED)
             mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");

@@ -41,6 +41,13 @@ bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, in
     return true;
 }
 
+unsigned mti_dims_again(const mti_dims *s)
+{
+    if (!s->memory) return 0;
+    const char *preset = s->memory->checkpoint;
+    return preset && !strcmp(preset, "selective") ? MT_RECOMPUTE_CORE_ATTN : s->memory->recompute;
+}
+
 const char *mti_dims_checkpoint(const mti_dims *s)
 {
     return s->memory ? s->memory->checkpoint : NULL;
@@ -181,7 +188,8 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
     *memory =
-        (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
+        (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint,
+                             .recompute = run->recompute};
     return mti_dims_make(s, run->config, run->batch, run->seq, memory);
 }
 
