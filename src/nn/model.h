@@ -98,6 +98,8 @@ int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
 /* "none" and the modules of mt_recompute, in the order of its bits */
 extern const mti_choice mti_recomputed;
+#define MTI_RECOMPUTED_TEXT 96
+const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT]); /* joined by + */
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
 

@@ -245,17 +245,13 @@ static void describe_scaler(mti_fields *f, const void *profile)
 
 static void describe_memory(mti_fields *f, const void *profile)
 {
-    char modules[96] = "";
     const mti_profile_result *p = profile;
     const mti_memory_options *o = &p->workload.memory;
     const mti_memory_stats *s = &p->measured.memory_stats;
     mti_field_size(f, "asked", s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger));
     mti_field_object(mti_null_unless(f, o->checkpoint), "checkpoint", describe_checkpoint, p);
-    for (int i = 1, n = 0; i < mti_recomputed.n; i++)
-        if (o->recompute >> (i - 1) & 1)
-            n += snprintf(modules + n, sizeof modules - (size_t)n, "%s%s", n ? "+" : "",
-                          mti_recomputed.names[i]);
-    mti_field_text(mti_null_unless(f, o->recompute), "recompute_modules", modules);
+    mti_field_text(mti_null_unless(f, o->recompute), "recompute_modules",
+                   mti_recomputed_text(o->recompute, (char[MTI_RECOMPUTED_TEXT]){0}));
     mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
     mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
     mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));
