@@ -185,6 +185,11 @@ typedef struct mt_model_config {
     /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
      * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
     double balance_loss;
+    /* llama with experts, of expert_form megatron: an expert has at most so many times the rows of
+     * an even share, those with the largest weights, and with expert_padding exactly so many; 0: no
+     * row is dropped. */
+    double expert_capacity;
+    bool expert_padding;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;

@@ -65,12 +65,13 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                          (long long)(t * k));
 }
 
-bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows)
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows)
 {
     const int64_t own = call->experts / group->ranks;
     int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
-    bool ok = counts && mti_routing_counts(call->routing, call->layer, n / call->k, call->k,
+    bool ok = counts && mti_routing_counts(call->routing, call->layer, call->tokens, call->k,
                                            call->experts, counts);
+    if (ok) mti_cap_counts(call, call->tokens, counts);
     *rows = 0;
     for (int64_t e = 0; ok && e < own; e++) *rows += group->ranks * counts[group->rank * own + e];
     mti_free(counts);
@@ -208,9 +209,14 @@ static mt_tensor *in_order(mt_module *self, const mti_expert_call *call, mt_tens
     mt_groups groups = {0};
     MT_AUTO mt_tensor *tokens = NULL, *w = NULL;
     mt_tensor *h = NULL;
-    if (sort_rows(call, x, index, &tokens, &groups)) {
+    if (call->capacity > 0 ? mti_limit_rows(call, weights, index, &tokens, &groups)
+                           : sort_rows(call, x, index, &tokens, &groups)) {
         h = mt_embedding(tokens, x, NULL);
         w = mt_reshape(weights, MT_SHAPE(-1));
+        if (w && call->padded) {
+            MT_AUTO mt_tensor *zero = mt_zeros(mt_device_of(w), mt_dtype_of(w), MT_SHAPE(1));
+            mt_set(&w, zero ? mt_cat(2, (mt_tensor *[]){w, zero}, 0) : NULL);
+        }
         mt_set(&w, w ? mt_gather(w, 0, groups.order) : NULL);
     }
     if (call->form == MT_EXPERTS_TORCHTITAN_BEFORE) h = weigh(h, w, true);

@@ -187,7 +187,7 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     if (e->ranks.ranks < 2) return run_experts(self, h, rows);
     bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
     if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
-        ok = mti_rows_routed(&e->call, &e->ranks, mt_shape(h)[0], &routes.n_received);
+        ok = mti_rows_routed(&e->call, &e->ranks, &routes.n_received);
     own.counts = routes.counts;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
     if (h && rows->weights) { /* as columns of one */
@@ -227,9 +227,10 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
 
 static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
 {
-    const experts *e = mt_module_user(self);
+    experts *e = mt_module_user(self);
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
+    e->call.tokens = rows ? mt_shape(rows)[0] : 0;
     if (rows && mti_choose_experts(self, rows, &weights, &index) && mti_count_rows(&e->call, index))
         y = e->call.form ? mti_experts_formed(self, &e->call, rows, weights, index)
                          : grouped(self, rows, weights, index);
@@ -284,6 +285,8 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,
                                .k = c->experts_per_token,
+                               .capacity = c->expert_capacity,
+                               .padded = c->expert_padding,
                                .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(

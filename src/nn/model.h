@@ -159,7 +159,10 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                         int64_t *counts);
 typedef struct mti_expert_call {
     mt_expert_form form;
-    int64_t experts, layer, k;  /* k: of a token */
+    int64_t experts, layer, k; /* k: of a token */
+    int64_t tokens;            /* of the forward that runs */
+    double capacity;           /* expert_capacity.c; 0: no row is dropped */
+    bool padded;
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
@@ -167,8 +170,15 @@ typedef struct mti_expert_call {
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
-/* *rows: how many of the rows that `group` sends, n each, come to this rank, which has no data. */
-bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows);
+/* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
+/* expert_capacity.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
+ * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
+ * order is t k where a row has weight 0. */
+void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
+int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
+                    mt_tensor **tokens, mt_groups *groups);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
 bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */

@@ -541,7 +541,7 @@ static void set_values(builder *b)
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
-    const int64_t rows = s->tokens * (c->experts ? c->experts_per_token : 1);
+    const int64_t rows = c->experts ? mti_rows_of_experts(c, s->tokens) : s->tokens;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,

@@ -4,6 +4,7 @@
 void mti_keep_experts(builder *b, nature input)
 {
     const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
+    const int64_t rows = mti_rows_of_experts(b->c, tokens);
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
     const bool wide = b->c->wide_router && b->e == 2;
@@ -37,7 +38,8 @@ void mti_keep_experts(builder *b, nature input)
     /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order; those
      * of biases */
     for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3) + clamped; i++)
-        mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
+        mti_keep_beside(b, "experts: lists of indices", (i ? rows : n) * (int64_t)sizeof(int64_t),
+                        false);
     const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
     const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
     for (int64_t i = 0; i < counts; i++)
@@ -46,7 +48,8 @@ void mti_keep_experts(builder *b, nature input)
     if (ranks > 1)
         mti_keep_beside(b, "experts: rows of each, from all ranks",
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
-    mti_keep_floats(b, "experts: weights of their rows", n, scored ? mti_statistic_size(b) : b->e);
+    mti_keep_floats(b, "experts: weights of their rows", rows,
+                    scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));

@@ -205,7 +205,8 @@ static mti_dims textbook(const mti_dims *s)
     if (c->kind != MT_MODEL_LINEAR) c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
     c->experts = c->experts_per_token = 0;
-    c->norm_topk = false;
+    c->norm_topk = c->expert_padding = false;
+    c->expert_capacity = 0;
     c->dense_layers = c->shared_experts = 0;
     c->kv_rank = 0;
     c->act = MT_ACT_GELU;
@@ -290,6 +291,7 @@ static const struct choice {
     {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
     {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
     {"experts in another order of ops", {"expert_form"}},
+    {"experts with a bound on their rows", {"expert_capacity", "expert_padding"}},
     {"keys and values repeated for each head", {"kv_groups"}},
     {"masks of windows, and what they have repeated", {"window_mask"}},
     {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},

@@ -109,12 +109,17 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
     int64_t vectors = counted - table - multiplied(s), fewer;
     const char *of_all = windowed(s, &fewer) ? " times the keys seen" : "^2";
     int64_t head = multiplied(s) - mti_sum_layers(s, mti_block_matrices);
+    const int64_t rows = mti_rows_of_experts(c, s->tokens) - s->tokens * c->experts_per_token;
+    const int64_t unbounded =
+        c->experts ? 3 * rows * c->hidden * c->ffn * (mti_dims_layers(s) - mti_dims_dense(s)) : 0;
     return mti_add_row(out, -each * s->tokens * vectors,
                        "biases, norms and positions: added or scaled, not multiplied") &&
            mti_add_row(out, -each * s->tokens * table,
                        "the embedding: looked up, not multiplied") &&
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
+           mti_add_row(out, (each + (mti_dims_again(s) & MT_RECOMPUTE_MOE ? 2 : 0)) * unbounded,
+                       "experts' rows that a bound drops, or that fill them up to it") &&
            mti_add_row(out, whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * head : 0,
                        "the fused loss: the head's product once more in backward, 2bshv") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs%s", of_all) &&
@@ -174,7 +179,7 @@ static components components_of(const mti_dims *s)
     if (mti_feeds(m->kind) && m->experts) {
         add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
         add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers - dense,
-                      6 * t * m->experts_per_token * h * f);
+                      6 * mti_rows_of_experts(m, t) * h * f);
         if (m->shared_experts)
             add_component(&c, "the shared experts", true, "6bshx", "", layers - dense,
                           6 * t * h * m->shared_experts * f);

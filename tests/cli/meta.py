@@ -129,7 +129,8 @@ def experts_have_the_same_books():
     """Wherever the router sends the tokens, only scratch of the products depends on it: two routings on the CPU, and meta."""
     for args in ([], ["--recipe", "hf", "--dtype", "f32"], ["--checkpoint", "full", "-b", 3], ["--amp", "bf16", "--dtype", "f32"],
                  ["--offload", "cpu", "-b", 2], ["--compress", "8bit+bits", "--dropout", 0.1], ["--lora-rank", 2], ["--expert-form", "torchtitan"],
-                 ["--expert-form", "megatron", "--amp", "bf16", "--dtype", "f32"]):
+                 ["--expert-form", "megatron", "--amp", "bf16", "--dtype", "f32"],
+                 ["--expert-form", "megatron", "--expert-capacity", 0.7, "--expert-padding", "--recompute-modules", "moe_act+layernorm"]):
         seen = []
         for on in (["--device", "cpu", "--seed", 1], ["--device", "cpu", "--seed", 2], ["--device", "meta"]):
             p = profile("moe-tiny", *args, *on)

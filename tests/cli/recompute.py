@@ -37,7 +37,8 @@ def draw_model(draw):
 def draw_options(draw, experts):
     args = ["--dtype", draw.choice(["f32", "bf16", "f64"]), "-b", draw.choice([1, 2]), "-s", draw.choice([4, 16])]
     args += draw.choice([[], ["--attention", "math"]]) + draw.choice([[], ["--dropout", 0.1]])
-    return args + (draw.choice([[], ["--expert-form", "torchtitan"], ["--expert-form", "megatron"]]) if experts else [])
+    return args + (draw.choice([[], ["--expert-form", "torchtitan"], ["--expert-form", "megatron"],
+                              ["--expert-form", "megatron", "--expert-capacity", draw.choice([0.5, 1.3]), "--expert-padding"]]) if experts else [])
 
 
 def any_modules(seed, n):

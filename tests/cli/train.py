@@ -121,7 +121,8 @@ def mixtures_train_with_every_option():
              ["--recompute-modules", "moe_act+layernorm+core_attn"]]
     inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
-               ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"]]
+               ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],
+               ["--expert-form", "megatron", "--expert-capacity", 1, "--expert-padding"]]
     for options in [*exact, *inexact]:
         whole = run("train", *mixture, *options)
         equal(losses(whole.stdout) == plain, options in exact, f"losses with {options}: {whole.stderr}")

@@ -335,6 +335,7 @@ static void describe_routing(mti_fields *f, const void *profile)
     mti_field_text(f, "given", p->workload.routing ? p->workload.routing : "balanced");
     mti_field_size(mti_null_unless(f, r->balanced), "balanced", r->balanced);
     mti_field_size(mti_null_unless(f, r->worst), "worst", r->worst);
+    mti_field_int(mti_null_unless(f, r->rows), "rows", r->rows);
 }
 
 void mti_describe_profile(mti_fields *f, const void *at)
