@@ -138,7 +138,8 @@ typedef struct mti_expert_rows {
 /* Rows h [n,d], taken over, through their experts. */
 typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
 
-/* ---- expert_forms.c: orders of ops of other stacks, and which experts the tokens take ---- */
+/* ---- expert_forms.c: orders of ops of other stacks; expert_rows.c: which experts the tokens take
+ * ---- */
 
 typedef enum mti_routing_kind {
     MTI_ROUTING_BALANCED,
@@ -161,7 +162,7 @@ typedef struct mti_expert_call {
     mt_expert_form form;
     int64_t experts, layer, k; /* k: of a token */
     int64_t tokens;            /* of the forward that runs */
-    double capacity;           /* expert_capacity.c; 0: no row is dropped */
+    double capacity;           /* 0: no row is dropped */
     bool padded;
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
@@ -172,7 +173,7 @@ typedef struct mti_expert_call {
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
 /* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
 bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
-/* expert_capacity.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
+/* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
  * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
  * order is t k where a row has weight 0. */
 void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);

@@ -1,12 +1,64 @@
-/* expert_capacity.c: a bound on each expert's rows (Lepikhin et al. 2020, "GShard"), as
- * Megatron-Core's moe_expert_capacity_factor with the policy "probs": of t tokens that take k of n
- * experts each, an expert has at most ceil(t k / n factor) rows, those with the largest weights. A
- * token gets nothing from a row that is dropped. Padded, each expert has exactly so many, the first
- * token's with weight 0 behind its own. */
+/* expert_rows.c: how many rows each expert has, where nothing says so, and a bound on them
+ * (Lepikhin et al. 2020, "GShard"), as Megatron-Core's moe_expert_capacity_factor with the policy
+ * "probs": of t tokens that take k of n experts each, an expert has at most ceil(t k / n factor)
+ * rows, those with the largest weights. A token gets nothing from a row that is dropped. Padded,
+ * each expert has exactly so many, the first token's with weight 0 behind its own. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include "base/philox.h"
 #include "nn/model.h"
 #include "memtape/ops.h"
+
+/* ---- how many rows each expert has, where nothing says so ---- */
+
+/* Each of t tokens takes k of n experts, none twice, each set as likely (Floyd). */
+static bool count_random(uint64_t seed, int64_t layer, int64_t t, int64_t k, int64_t n,
+                         int64_t *counts)
+{
+    int64_t *taken = mti_calloc((size_t)n, sizeof *taken); /* by which token last, from 1 */
+    for (int64_t i = 0; taken && i < t; i++)
+        for (int64_t j = n - k; j < n; j++) {
+            const mti_u32x4 r = mti_philox(seed, (uint64_t)layer << 48 | (uint64_t)(i * n + j));
+            int64_t e = (int64_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % (uint64_t)(j + 1));
+            if (taken[e] == i + 1) e = j;
+            taken[e] = i + 1, counts[e]++;
+        }
+    mti_free(taken);
+    return taken != NULL;
+}
+
+bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
+                        int64_t *counts)
+{
+    const mti_routing_kind kind = r ? r->kind : MTI_ROUTING_BALANCED;
+    int64_t sum = 0;
+    memset(counts, 0, (size_t)n * sizeof *counts);
+    switch (kind) {
+    case MTI_ROUTING_BALANCED:
+        for (int64_t e = 0; e < n; e++) counts[e] = t * k / n + (e < t * k % n);
+        return true;
+    case MTI_ROUTING_WORST:
+        for (int64_t e = 0; e < k; e++) counts[e] = t;
+        return true;
+    case MTI_ROUTING_RANDOM: return count_random(r->seed, layer, t, k, n, counts);
+    case MTI_ROUTING_RECORDED: break;
+    case MTI_ROUTING_COUNT: return false;
+    }
+    if (layer >= r->layers || n != r->experts)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "routing: %lld layers of %lld experts are recorded; layer %lld has "
+                             "%lld",
+                             (long long)r->layers, (long long)r->experts, (long long)layer,
+                             (long long)n);
+    for (int64_t e = 0; e < n; e++) sum += counts[e] = r->rows[layer * n + e];
+    return sum == t * k ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "routing: layer %lld has %lld rows recorded; %lld tokens take %lld each, "
+                         "%lld",
+                         (long long)layer, (long long)sum, (long long)t, (long long)k,
+                         (long long)(t * k));
+}
 
 static int64_t capacity_of(double factor, int64_t t, int64_t k, int64_t n)
 {
@@ -28,6 +80,19 @@ int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t)
     const int64_t most = capacity_of(c->expert_capacity, t, c->experts_per_token, n);
     const int64_t each = all / n < most ? all / n : most, more = each < most ? all % n : 0;
     return c->expert_padding ? n * most : n * each + more;
+}
+
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows)
+{
+    const int64_t own = call->experts / group->ranks;
+    int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
+    bool ok = counts && mti_routing_counts(call->routing, call->layer, call->tokens, call->k,
+                                           call->experts, counts);
+    if (ok) mti_cap_counts(call, call->tokens, counts);
+    *rows = 0;
+    for (int64_t e = 0; ok && e < own; e++) *rows += group->ranks * counts[group->rank * own + e];
+    mti_free(counts);
+    return ok;
 }
 
 /* ---- which rows ---- */
