@@ -11,6 +11,7 @@ import traceback
 
 import measure
 import meta
+import others
 import precision
 import rank_steps
 import ranks
@@ -172,9 +173,15 @@ def scaling_section(sides, s, result, __):
     yield scaling.show_busy(result["scaling"]["busy"])
 
 
+def others_section(sides, s, result, __):
+    result["others"] = others.measure(sides, s)
+    yield others.show(result["others"])
+
+
 SECTIONS = {"gpt": gpt_section, "precision": precision_section, "segments": segments_section,
             "tiny": tiny_section, "memory": memory_section, "parts": parts_section, "meta": meta_section,
-            "ranks": ranks_section, "scaling": scaling_section}
+            "ranks": ranks_section, "scaling": scaling_section, "others": others_section}
+ON_DEMAND = {"others"}  # other engines compile for minutes
 
 
 def run(s):
@@ -184,7 +191,7 @@ def run(s):
     limits = machine["limits"]
     result = {"schema": "memtape.bench/1", "machine": machine, "failed": {}}
     report.say(show.show_machine(machine))
-    for name in (n for n in SECTIONS if n in (s.only or SECTIONS)):
+    for name in (n for n in SECTIONS if n in (s.only or SECTIONS.keys() - ON_DEMAND)):
         try:
             for text in SECTIONS[name](sides, s, result, limits):
                 report.say(text)

@@ -12,7 +12,7 @@ from cases import BUSY_GPTS, SMOKE_SWEEPS, SWEEPS, adamw_bytes, swept
 from measure import started, steps_of
 from show import number, ratio, table
 
-SPIN = "2000"  # the GOMP_SPINCOUNT that memtape's program sets for itself
+SPIN = "2000"  # a GOMP_SPINCOUNT that PyTorch's users would have to know of
 # Ends with this process, however that ends.
 OTHER_WORK = """import os
 parent = os.getppid()
@@ -145,10 +145,10 @@ def other_work(n, took):
 
 
 def busy(sides, s):
-    """[{"gpt", "others", "took", "fair", "ms"}]: the mean step of each side, with libgomp's waiting and with a
-    shorter one; fair: how much longer it lasts if all threads on the machine get the same share of it."""
-    ways = {f"{side.name}{way}": side.changed(**more) for side in sides
-            for way, more in (("", {}), (", short", {"GOMP_SPINCOUNT": SPIN}))}
+    """[{"gpt", "others", "took", "fair", "ms"}]: the mean step of each side, PyTorch's also with a shorter waiting of
+    libgomp's; fair: how much longer it lasts if all threads on the machine get the same share of it."""
+    ways = {side.name: side for side in sides}
+    ways |= {f"{side.name}, short": side.changed(GOMP_SPINCOUNT=SPIN) for side in sides[1:]}
     cores, rows = len(os.sched_getaffinity(0)), []
     for gpt in BUSY_GPTS[:1] if s.smoke else BUSY_GPTS:
         with started(ways.values(), "gpt", *gpt.arguments, s.threads) as workers:
@@ -175,4 +175,4 @@ def show_busy(rows):
     for way in rows[0]["ms"]:
         heads += [way, ""]
     return ("A step beside other processes that only compute, mean ms and how much longer than alone; short: with "
-            f"GOMP_SPINCOUNT={SPIN}, which memtape's program sets\n" + table(heads, lines))
+            f"GOMP_SPINCOUNT={SPIN}\n" + table(heads, lines))

@@ -1,23 +1,28 @@
-"""Joins the page's files into one: embed.py OUT.html MODULE.wasm PAGE.html PAGE.css PAGE.js WORKER.js REPORT.css REPORT.js...
+"""Joins the page's files into one: embed.py OUT.html MODULE.wasm COURSE.json PAGE.html WORKER.js STYLE.css... SCRIPT.js...
 
-PAGE.html has four marks: {{style}}, {{script}}, {{worker}} and {{module}}, the module compressed and as text."""
+PAGE.html has five marks: {{style}}, {{script}}, {{worker}}, and {{module}} and {{course}}, compressed and as text."""
 import base64
 import gzip
 import sys
 from pathlib import Path
 
-out, module, page, style, script, worker, report_style, *report = sys.argv[1:]
+out, module, course, page, worker, *others = sys.argv[1:]
 
 
 def read(*paths):
     return "\n".join(Path(path).read_text(encoding="utf-8") for path in paths)
 
 
+def packed(path):
+    return base64.b64encode(gzip.compress(Path(path).read_bytes(), mtime=0)).decode()
+
+
 parts = {
-    "style": read(report_style, style),
-    "script": '"use strict";\n(() => {\n' + read(*report, script) + "})();\n",
+    "style": read(*(path for path in others if path.endswith(".css"))),
+    "script": '"use strict";\n(() => {\n' + read(*(path for path in others if path.endswith(".js"))) + "})();\n",
     "worker": '"use strict";\n' + read(worker),
-    "module": base64.b64encode(gzip.compress(Path(module).read_bytes(), mtime=0)).decode(),
+    "module": packed(module),
+    "course": packed(course),
 }
 text = read(page)
 for name, part in parts.items():

@@ -21,7 +21,7 @@ LEFT_OUT = re.compile(r"src/(backends/(cuda/|module\.c)|comm/mpi\.c|cli/start\.c
 JANSSON_FILES = "dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version"
 REPORT = ["page.html", "page.css", "text.js", "run.js", "head.js", "chart.js", "alive.js", "saved.js", "tape.js", "compare.js",
           "sweep.js", "plan.js", "pages.js", "main.js"]
-PAGE = ["page.html", "page.css", "page.js", "worker.js"]
+SCRIPTS = ["program.js", "views.js", "live-tape.js", "training.js", "course.js", "page.js"]
 FEATURES = "bulk-memory sign-ext mutable-globals nontrapping-float-to-int reference-types multivalue memory64"
 
 
@@ -86,7 +86,11 @@ rule python
     yield f"build {OUT}/report.c: python {flags(*(report / f for f in REPORT))} | {report}/join.py\n  script = {report}/join.py\n"
     yield f"build {OUT}/memtape64.wasm: link {flags(*objects)}\n"
     yield f"build {OUT}/memtape.wasm: lower {OUT}/memtape64.wasm\n"
-    parts = [OUT / "memtape.wasm", *(ROOT / "page" / f for f in PAGE), *(report / f for f in REPORT[1:-1])]
+    own = ROOT / "page"
+    lessons = sorted((ROOT / "docs/lessons").glob("*.*"))
+    yield f"build {OUT}/course.json: python | {flags(own / 'course.py', *lessons)}\n  script = {own}/course.py\n"
+    parts = [OUT / "memtape.wasm", OUT / "course.json", own / "page.html", own / "worker.js", *(report / f for f in REPORT[1:-1]), own / "page.css",
+             *(own / f for f in SCRIPTS)]
     yield f"build {OUT}/memtape.html: python {flags(*parts)} | {ROOT}/page/embed.py\n  script = {ROOT}/page/embed.py\n"
     yield f"default {OUT}/memtape.html\n"
 

@@ -1,48 +1,7 @@
 /* page.js: the set-up that is chosen, as the program's words; what the program answers. No figure is computed here:
  * each is one of a report, and two of them are compared to say whether a card has room. */
 
-const element = id => document.getElementById(id);
 const page = element("page"), actions = element("actions");
-
-/* ---- the program ---- */
-
-class Program {
-  constructor(module) {
-    this.url = URL.createObjectURL(new Blob([element("worker").textContent], {type: "text/javascript"}));
-    this.waiting = new Map(), this.id = 0, this.module = module;
-    this.start();
-  }
-
-  start() {
-    this.worker = new Worker(this.url);
-    this.worker.postMessage({module: this.module});
-    this.worker.onmessage = ({data}) => {
-      this.waiting.get(data.id)(data);
-      this.waiting.delete(data.id);
-    };
-  }
-
-  run(words) {
-    return new Promise(resolve => {
-      this.waiting.set(++this.id, resolve);
-      this.worker.postMessage({id: this.id, words: ["memtape", ...words], files: state.files});
-    });
-  }
-
-  /* Drops what runs; its promises are never kept. */
-  stop() {
-    this.worker.terminate();
-    this.waiting.clear();
-    this.start();
-  }
-}
-
-async function unpack() {
-  const text = atob(element("module").textContent), packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return WebAssembly.compile(await new Response(stream).arrayBuffer());
-}
 
 /* ---- what the program says of itself ---- */
 
@@ -103,12 +62,13 @@ const commandOf = words => ["memtape", ...words].map(quoted).join(" ");
 const commandText = words => ["memtape", ...words].map((word, i) => [i > 0 && " ", h("span", {class: "word"}, quoted(word))]);
 
 function readLink() {
-  const link = new URLSearchParams(location.hash.slice(1));
+  const link = viewNow() === "fit" ? linkNow() : new URLSearchParams();
   for (const name in state.values) if (!(name in DEFAULTS)) delete state.values[name];
   Object.assign(state.values, DEFAULTS);
   for (const [name, value] of link) {
     if (name === "config") state.files[CONFIG] = new TextEncoder().encode(value);
     else if (name === "beside") state.other = value;
+    else if (name === "view") continue;
     else state.values[name] = value;
   }
 }
@@ -294,7 +254,7 @@ function showWhole(result) {
 
 /* ---- runs ---- */
 
-const tool = {argument: {}, fit: new Set(), cards: [], front: null, behind: null};
+const tool = {module: null, argument: {}, fit: new Set(), cards: [], front: null, behind: null};
 let wanted = null, running = false, pause = 0;
 
 /* The latest words win: what was wanted in between is not run. */
@@ -399,8 +359,10 @@ async function lookAtCards() {
 async function begin() {
   readLink();
   const module = await unpack();
-  tool.front = new Program(module), tool.behind = new Program(module);
-  window.memtape = words => tool.front.run(words); // for the console, and for tests
+  tool.module = module, tool.front = new Program(module), tool.behind = new Program(module);
+  window.memtape = (...all) => tool.front.run(...all); // for the console, and for tests
+  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(); }, tape: openTape, train: openTraining,
+    course: openCourse});
   const cards = lookAtCards(), models = tool.front.run(["profile", "?"]);
   const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
@@ -413,7 +375,6 @@ async function begin() {
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
-  addEventListener("hashchange", () => { readLink(), fillForm(), change(); });
   showCommands(profileWords());
   take(profileWords(), await first);
   if (!state.other) return;

@@ -4,9 +4,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -21,7 +25,11 @@ IMPORT(open) int page_open(uint32_t path, uint32_t n, int writes); /* a descript
 IMPORT(size) int page_size(uint32_t path, uint32_t n);             /* of a file, or below 0 */
 IMPORT(read) int page_read(int fd, uint32_t at, uint32_t n);
 IMPORT(write) int page_write(int fd, uint32_t at, uint32_t n);
-IMPORT(now) double page_now(void); /* milliseconds */
+IMPORT(length) int page_length(int fd); /* of an open file, or below 0 */
+IMPORT(seek) void page_seek(int fd, uint32_t to);
+IMPORT(columns) int page_columns(void);         /* of the terminal that output is; 0: it is none */
+IMPORT(interrupted) int page_interrupted(void); /* once, as if by Ctrl-C */
+IMPORT(now) double page_now(void);              /* milliseconds */
 IMPORT(exit) _Noreturn void page_exit(int status);
 
 static uint32_t address(const void *p) { return (uint32_t)(uintptr_t)p; }
@@ -162,23 +170,53 @@ static long tell_time(struct timespec *t)
     return 0;
 }
 
+/* A program that asks for the time, as each step of training does, may be interrupted. */
+static void (*on_interrupt)(int);
+
+static long read_at(int fd, void *p, size_t n, long from)
+{
+    page_seek(fd, (uint32_t)from);
+    return each(page_read, fd, &(struct iovec){p, n}, 1);
+}
+
+/* The handler is what a kernel's struct begins with. */
+static long set_handler(int number, void (*const *handler)(int), void (**before)(int))
+{
+    if (before) *before = SIG_DFL;
+    if (handler && number == SIGINT) on_interrupt = *handler;
+    return 0;
+}
+
+static long tell_size(int fd, struct winsize *size)
+{
+    if (fd != 1 || !page_columns()) return -ENOTTY;
+    *size = (struct winsize){.ws_col = (unsigned short)page_columns(), .ws_row = 24};
+    return 0;
+}
+
 long mt_page_call(long n, long a, long b, long c, long d)
 {
-    (void)d;
+    if (n == SYS_clock_gettime && on_interrupt && page_interrupted()) on_interrupt(SIGINT);
     switch (n) {
     case SYS_write: return each(page_write, (int)a, &(struct iovec){(void *)b, (size_t)c}, 1);
     case SYS_writev: return each(page_write, (int)a, (const struct iovec *)b, c);
     case SYS_read: return each(page_read, (int)a, &(struct iovec){(void *)b, (size_t)c}, 1);
     case SYS_readv: return each(page_read, (int)a, (const struct iovec *)b, c);
+    case SYS_pread64: return read_at((int)a, (void *)b, (size_t)c, d);
+    case SYS_rt_sigaction: return set_handler((int)a, (void (*const *)(int))b, (void (**)(int))c);
     case SYS_openat: return open_path((const char *)b, (int)c);
     case SYS_clock_gettime: return tell_time((struct timespec *)b);
     case SYS_exit_group: page_exit((int)a);
+    /* Whether there is room for a buffer of OpenBLAS, which products.c does not need. */
+    case SYS_mmap: return c == (PROT_READ | PROT_WRITE) ? PAGE_BYTES : -ENOSYS;
+    case SYS_munmap:
+    case SYS_faccessat:
     case SYS_close:
     case SYS_fcntl:
     case SYS_fsync: return 0;
     case SYS_getpid: return 1;
     case SYS_lseek: return -ESPIPE;
-    case SYS_ioctl: return -ENOTTY; /* no output is a terminal */
+    case SYS_ioctl: return b == TIOCGWINSZ ? tell_size((int)a, (struct winsize *)c) : -ENOTTY;
     default: return -ENOSYS;
     }
 }
@@ -192,8 +230,8 @@ int lstat(const char *restrict path, struct stat *restrict st) { return stat(pat
 
 int fstat(int fd, struct stat *st)
 {
-    (void)fd;
-    *st = (struct stat){.st_mode = S_IFCHR};
+    int n = page_length(fd);
+    *st = (struct stat){.st_mode = n < 0 ? S_IFCHR : S_IFREG, .st_size = n < 0 ? 0 : n};
     return 0;
 }
 
@@ -238,6 +276,7 @@ __attribute__((export_name("run"))) int run(void)
     int n = page_args(address(words), sizeof words - 1), argc = 0;
     for (int at = 0; at < n && argc < 1023; at += (int)strlen(words + at) + 1)
         argv[argc++] = words + at;
+    if (page_columns()) putenv("TERM=page");
     int status = mt_page_main(argc, argv);
     fflush(NULL);
     return status;

@@ -1,22 +1,45 @@
 /* products.c: the calls of OpenBLAS that src/backends/cpu makes, as plain loops. */
+#include <stdlib.h>
+#include <string.h>
 #include "cblas.h"
 
 /* Element (i, j) of a matrix with rows of ld, or of its transpose. */
 #define AT(p, ld, t, i, j)                                                                         \
     ((t) == CblasTrans ? (p)[(int64_t)(j) * (ld) + (i)] : (p)[(int64_t)(i) * (ld) + (j)])
 
+/* b, or its transpose, lies row by row, so that the innermost loop runs along rows. Each sum goes
+ * from the first product to the last. */
 #define GEMM(name, T)                                                                              \
+    static void add_rows_##name(T *sum, blasint n, T x, const T *row, T y, const T *next)          \
+    {                                                                                              \
+        for (blasint j = 0; j < n; j++) {                                                          \
+            T s = sum[j];                                                                          \
+            s += x * row[j];                                                                       \
+            s += y * next[j];                                                                      \
+            sum[j] = s;                                                                            \
+        }                                                                                          \
+    }                                                                                              \
     void name(int order, int ta, int tb, blasint m, blasint n, blasint k, T alpha, const T *a,     \
               blasint lda, const T *b, blasint ldb, T beta, T *c, blasint ldc)                     \
     {                                                                                              \
         (void)order;                                                                               \
-        for (blasint i = 0; i < m; i++)                                                            \
+        T *rows = malloc(sizeof(T) * (size_t)n * (size_t)(k + 1)), *sum = rows + (size_t)n * k;    \
+        if (!rows) __builtin_trap();                                                               \
+        for (blasint l = 0; l < k; l++)                                                            \
+            for (blasint j = 0; j < n; j++) rows[(int64_t)l * n + j] = AT(b, ldb, tb, l, j);       \
+        for (blasint i = 0; i < m; i++) {                                                          \
+            memset(sum, 0, sizeof(T) * (size_t)n);                                                 \
+            for (blasint l = 0; l + 1 < k; l += 2)                                                 \
+                add_rows_##name(sum, n, AT(a, lda, ta, i, l), rows + (int64_t)l * n,               \
+                                AT(a, lda, ta, i, l + 1), rows + (int64_t)(l + 1) * n);            \
+            const T last = k % 2 ? AT(a, lda, ta, i, k - 1) : 0;                                   \
+            T *to = &c[(int64_t)i * ldc];                                                          \
             for (blasint j = 0; j < n; j++) {                                                      \
-                T sum = 0, *to = &c[(int64_t)i * ldc + j];                                         \
-                for (blasint l = 0; l < k; l++)                                                    \
-                    sum += AT(a, lda, ta, i, l) * AT(b, ldb, tb, l, j);                            \
-                *to = alpha * sum + (beta == 0 ? 0 : beta * *to);                                  \
+                T s = k % 2 ? sum[j] + last * rows[(int64_t)(k - 1) * n + j] : sum[j];             \
+                to[j] = alpha * s + (beta == 0 ? 0 : beta * to[j]);                                \
             }                                                                                      \
+        }                                                                                          \
+        free(rows);                                                                                \
     }
 
 GEMM(cblas_sgemm, float)

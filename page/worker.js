@@ -8,13 +8,23 @@ function clearMemory() {
   else memory = new WebAssembly.Memory({initial: 64});
 }
 
-/* files: {path: bytes} that the program can read. */
-function run(words, files) {
+/* files: {path: bytes} that the program can read. seconds: of training, after which it is interrupted; columns: of a terminal, if it has
+ * one; tell: takes what it prints, as it comes. */
+function run({words, files, seconds = Infinity, columns = 0}, tell) {
   const opened = [null, "/dev/stdout", "/dev/stderr"], read = new Map(), written = {};
   const bytes = (at, n) => new Uint8Array(memory.buffer, at >>> 0, n);
   const text = (at, n) => new TextDecoder().decode(bytes(at, n));
+  const live = new TextDecoder();
+  let end = 0, interrupted = false;
   const page = {
     now: () => performance.now(),
+    columns: () => columns,
+    /* Setting up does not count, so that each run makes a step. */
+    interrupted() {
+      const now = performance.now();
+      end ||= now + 1000 * seconds;
+      return !interrupted && now > end && (interrupted = true);
+    },
     args(at, most) {
       const all = new TextEncoder().encode(words.map(word => word + "\0").join(""));
       if (all.length > most) return -1;
@@ -22,6 +32,8 @@ function run(words, files) {
       return all.length;
     },
     size: (path, n) => text(path, n) in files ? files[text(path, n)].length : -1,
+    length: fd => opened[fd] in files ? files[opened[fd]].length : -1,
+    seek: (fd, to) => { read.set(fd, to); },
     open: (path, n, writes) => writes || text(path, n) in files ? opened.push(text(path, n)) - 1 : -1,
     read(fd, at, n) {
       const file = files[opened[fd]], from = read.get(fd) || 0;
@@ -34,6 +46,7 @@ function run(words, files) {
     write(fd, at, n) {
       if (!opened[fd]) return -1;
       (written[opened[fd]] ||= []).push(bytes(at, n).slice());
+      if (columns && fd === 1) tell(live.decode(bytes(at, n), {stream: true}));
       return n;
     },
     exit: status => { throw new Exit(status); },
@@ -51,7 +64,14 @@ function run(words, files) {
     const decoder = new TextDecoder(), parts = written["/dev/" + name] || [];
     return parts.map(part => decoder.decode(part, {stream: true})).join("") + decoder.decode();
   };
-  return {status, out: textOf("stdout"), err: textOf("stderr"), html: textOf("html"), json: textOf("json")};
+  return {status, out: textOf("stdout"), err: textOf("stderr"), html: textOf("html"), json: textOf("json"),
+    saved: joined(written["/dev/saved"] || [])};
+}
+
+function joined(parts) {
+  const all = new Uint8Array(parts.reduce((n, part) => n + part.length, 0));
+  parts.reduce((at, part) => (all.set(part, at), at + part.length), 0);
+  return all;
 }
 
 class Exit {
@@ -62,7 +82,7 @@ onmessage = ({data}) => {
   if (data.module) return void ({module} = data);
   let result = null;
   try {
-    result = run(data.words, data.files);
+    result = run(data, told => postMessage({id: data.id, told}));
   } catch (error) {
     result = {status: 1, out: "", err: "the program stopped: " + error.message};
   }

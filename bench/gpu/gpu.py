@@ -21,18 +21,19 @@ import tables
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 STARTED = time.monotonic()
-# Seconds for each part, in which the look at the machine is one of the first; then for each step, at most. What
-# a part leaves goes to the next ones. A dry run, on a machine that may be slow, gets far more.
+# Seconds for each part, in which the look at the machine is one of the first; then for each step, at most: nine
+# minutes, since a GPU may be lent for ten. What a part leaves goes to the next ones, so what matters most comes
+# first. A dry run, on a machine that may be slow, gets far more.
 LOOK = 30
-PARTS = {"correctness": (720, {"suite": 240, "saved": 30, "curve": 30, "sanitizer": 390}),
-         "speed": (900, {"limits": 30, "gemm": 100, "attention": 100, "memory": 150, "variants": 220, "gpt": 300}),
-         "bytes": (300, {"snapshot": 130, "offload": 170})}
+PARTS = {"correctness": (190, {"suite": 120, "saved": 20, "curve": 20}),
+         "speed": (240, {"limits": 15, "attention": 30, "wgmma": 15, "gemm": 35, "gpt": 100, "variants": 45}),
+         "bytes": (60, {"snapshot": 25, "offload": 35}),
+         "more": (50, {"memory": 25, "sanitizer": 25})}
 WHOLE = sum(seconds for seconds, _ in PARTS.values())
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
-CHECKS = ("suite", "saved", "curve", "sanitizer")  # during which nothing is timed
-WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]
+CHECKS = ("suite", "saved", "curve")  # during which nothing is timed
 PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
-SHARES = {"gemm", "attention", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
+SHARES = {"gemm", "attention", "wgmma", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
 DRY_FACTOR = 6
 
 
@@ -45,7 +46,7 @@ def parse():
     p.add_argument("--limit", type=float, metavar="SECONDS",
                    help=f"for everything, from the start ({WHOLE}, or the parts' own: "
                         + ", ".join(f"{part} {seconds}" for part, (seconds, _) in PARTS.items())
-                        + "; a smaller one is divided alike; a dry run takes what it takes)")
+                        + "; more or less is divided alike; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
     p.add_argument("--pack", default="build-gpu-run", metavar="FOLDER",
                    help="what was packed (%(default)s)")
@@ -210,13 +211,14 @@ def keep(result, text, s):
 
 
 def deadlines(wanted, limit):
-    """When each step has to end, in seconds from the start: the parts that are wanted come one after the other."""
+    """(when each step has to end, in seconds from the start; how much longer or shorter it may take): the parts
+    that are wanted come one after the other."""
     own = {part: seconds for part, (seconds, names) in PARTS.items() if wanted & set(names)}
-    share, out, end = min(1, (limit or WHOLE) / sum(own.values())), {}, 0
+    share, out, end = (limit or WHOLE) / sum(own.values()), {}, 0
     for part, seconds in own.items():
         end += seconds * share
         out |= dict.fromkeys(PARTS[part][1], end)
-    return out
+    return out, share
 
 
 def run_steps(s, about, result):
@@ -225,7 +227,7 @@ def run_steps(s, about, result):
     if wanted & SHARES:
         wanted.add("limits")
     names = [name for name in LIMITS if name in wanted]
-    ends = deadlines(wanted, s.limit)
+    ends, share = deadlines(wanted, s.limit)
     result["look_seconds"] = round(time.monotonic() - STARTED, 1)
     parts = [tables.machine(result)]
     print(parts[0], flush=True)
@@ -233,8 +235,8 @@ def run_steps(s, about, result):
     def start(name, limit):
         if dry:
             return Step(name, limit * DRY_FACTOR, s, about, result)
-        left = ends.get(name, ends["limits"] if "limits" in ends else WARM) - (time.monotonic() - STARTED)
-        return Step(name, min(limit, left), s, about, result) if left > 10 else None
+        left = ends[name] - (time.monotonic() - STARTED)
+        return Step(name, min(limit * share, left), s, about, result) if left > 10 else None
 
     def finish(step, name):
         found = step.finish() if step else {"failed": "no time left", "seconds": 0, "rows": [], "not_reached": []}
@@ -243,8 +245,9 @@ def run_steps(s, about, result):
         print("\n" + parts[-1], flush=True)
         keep(result, "\n\n".join(parts) + "\n", s)
 
-    # PyTorch compiles its steps while ours are checked; nothing is timed during that.
-    warm = start("warm", WARM) if "gpt" in names and about["torch"] else None
+    # PyTorch compiles its steps while ours are checked; nothing is timed during that. Without checks it does so first.
+    ends["warm"] = ends.get("suite", ends["limits"] / 2 if "limits" in ends else 0)
+    warm = start("warm", ends["warm"]) if "gpt" in names and about["torch"] else None
     for name in names:
         if name not in CHECKS and warm:
             finish(warm, "warm")

@@ -116,4 +116,6 @@ KERNELS = [
     Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d in (32, 64, 80, 96, 128) for drop in (0, 2, 1)),
+    *(Kernel(f"attention forward by wgmma, d={d}, bf16", "attention_wgmma", rf"attention_forward_wgmma<{d}>", 2,
+             tensor_cores=True) for d in (64, 128)),
 ]

@@ -18,7 +18,7 @@ from statistics import median
 
 import shapes
 import snapshot as recorded
-from pair import Pair
+from pair import Pair, distance
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, ".."))
@@ -64,8 +64,8 @@ class Setting:
     def time_for(self, seconds):
         return time.monotonic() + seconds < self.until
 
-    def memtape(self, *arguments):
-        return Worker([self.program], *arguments, environment=self.environment)
+    def memtape(self, *arguments, environment=None):
+        return Worker([self.program], *arguments, environment=self.environment | (environment or {}))
 
     def peer(self, *arguments):
         return Worker([sys.executable, TORCH_SIDE], *arguments)
@@ -299,6 +299,35 @@ def gemm(s):
 
 def attention(s):
     all_kernels(s, s.plan.attention)
+
+
+# ---- attention forward by both of Hopper's instructions ----------------------------------------
+
+WGMMA = {"MEMTAPE_CUDA_ATTENTION": "wgmma"}
+HOPPER = {"CUDASIM_HOPPER": "1"}  # for the simulator
+
+
+class Instructions(Pair):
+    """memtape's worker whose attention uses wgmma, and one whose attention uses mma."""
+
+    def start(self):
+        for side, chosen in (("memtape", WGMMA), ("mma", {})):
+            if side not in self.workers:
+                self.workers[side] = self.s.memtape("kernels", self.s.kind, environment=HOPPER | chosen)
+
+    def compare(self, shown):
+        return max(map(distance, shown["memtape"][:1], shown["mma"][:1]))  # the result; gradients follow it
+
+
+def wgmma(s):
+    pair = Instructions(s)
+    plan(kernel.name for kernel in s.plan.wgmma)
+    for kernel in s.plan.wgmma:
+        if s.time_for(2):
+            one_kernel(pair, kernel)
+        else:
+            say(name=kernel.name, failed="no time left")
+    pair.stop()
 
 
 # ---- GPT-2 -------------------------------------------------------------------------------------
@@ -578,7 +607,7 @@ def offload(s):
 
 
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
-         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload,
+         "gemm": gemm, "attention": attention, "wgmma": wgmma, "warm": warm, "gpt": gpt, "offload": offload,
          "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot}
 
 if __name__ == "__main__":

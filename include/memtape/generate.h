@@ -30,7 +30,10 @@ typedef enum mt_kv_form {
 
 /* "preallocated", "growing", "8bit", "paged". */
 MT_API const char *mt_kv_form_name(mt_kv_form form);
-/* The bytes above: of `batch` sequences of `positions`. 0 and an error for a model without. */
+/* The bytes above: of `batch` sequences of `positions`, of which a layer with a window holds the
+ * last `window`: t L is the sum over layers of the lesser of both. 0 and an error for a model
+ * without.
+ */
 MT_API size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch,
                           int64_t positions);
 
@@ -50,13 +53,15 @@ MT_API size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales);
  * preallocated one wastes what its sequence does not reach, a growing one nothing, a paged one
  * MT_KV_BLOCK - 1 positions at most. */
 MT_API size_t mt_kv_cache_used(const mt_kv_cache *cache);
-/* Forget all but the first `length` positions; blocks of none of them go back. */
+/* Forget all but the first `length` positions; blocks of none of them go back. Where a window has
+ * dropped positions, `length` is 0, what the cache holds, or one less; else it is an error. */
 MT_API mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length);
 
 /* tokens: i64 [b,t], what follows the positions in the cache, which takes them in; NULL: no cache,
  * the whole text so far -> [b,v]: the scores of the token after the last. Not recorded. On failure
- * the cache holds what it held. One model runs in one thread at a time. More than the cache has
- * room for, or than the model's context, is an error. */
+ * the cache holds what it held, or, where windows have dropped what several tokens at once pushed
+ * out, it must be rewound to 0 first. One model runs in one thread at a time. More than the cache
+ * has room for, or than the model's context, is an error. */
 MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens);
 
 /* ---- generating ---- */

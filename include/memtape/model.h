@@ -174,10 +174,16 @@ typedef struct mt_model_config {
     int64_t kv_heads;
     int64_t head_dim; /* width of a head; 0: hidden / heads, which must come out even */
     int64_t layers;   /* of whole models; 0: 1 */
-    int64_t vocab;    /* v; whole models need it */
-    int64_t context;  /* longest sequence; whole models need it */
-    int64_t ffn;      /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
-                         rounded up to a multiple of 256, as LLaMA's */
+    /* gpt and llama: in training so many modules after the layers predict tokens further ahead, one
+     * more place each (DeepSeek-AI 2024): norms of the rows before and of the tokens' embedding, a
+     * product 2 d -> d, a block as the last layer, a norm, and the model's head. Their mean loss is
+     * added mtp_loss times (0: 0.1) by mt_model_forward_loss. */
+    int64_t mtp_layers;
+    double mtp_loss;
+    int64_t vocab;   /* v; whole models need it */
+    int64_t context; /* longest sequence; whole models need it */
+    int64_t ffn;     /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
+                        rounded up to a multiple of 256, as LLaMA's */
     /* llama: so many MLPs of that width in each MLP's place, and a router that chooses so many of
      * them for each token; 0: one MLP for all. norm_topk: the weights of the chosen add up to 1. */
     int64_t experts, experts_per_token;
@@ -203,6 +209,8 @@ typedef struct mt_model_config {
      * rises by so much, and that of one that had more falls; 0: it stays */
     double balance_rate;
     int64_t expert_ranks; /* of a rank's part (mt_rank_new): it has an nth of the experts; 0: all */
+    int64_t shared_ranks; /* the same: shared experts are cut among so many, experts are not; 0: all
+                             are */
     mt_mlp_kind mlp;
     mt_act act;       /* of a plain or a gated MLP */
     bool inplace;     /* the activation; relu and leaky_relu only */
@@ -358,12 +366,12 @@ MT_API mt_module *mt_attention_new(mt_device *device, const mt_model_config *con
 MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config);
 /* Whole models, which mt_model_new makes:
  * gpt: i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (not if post), lm_head
- * (a module only if untied)   (Radford et al. 2019) bert: i64 tokens [b,s], all of type 0, or
- * [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte, ln, drop, h.0 .. h.N, head (dense,
- * act, ln, and the bias of the product with the token embedding). The whole of BertForMaskedLM;
- * BertModel's pooler, which masked tokens do not train, is left out. (Devlin et al. 2018) llama:
- * i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head (Touvron et al. 2023;
- * grouped-query attention as in LLaMA 2) */
+ * (a module only if untied), mtp.0 ..   (Radford et al. 2019) bert: i64 tokens [b,s], all of type
+ * 0, or [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte, ln, drop, h.0 .. h.N, head
+ * (dense, act, ln, and the bias of the product with the token embedding). The whole of
+ * BertForMaskedLM; BertModel's pooler, which masked tokens do not train, is left out. (Devlin et
+ * al. 2018) llama: i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head
+ * (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
 
 /* Tokens to guess for masked training, drawn from `seed` alone. Each of n tokens is chosen with
  * probability 0.15; a chosen one becomes config->mask_token in 80 of 100 cases, any token in 10,

@@ -91,6 +91,10 @@ typedef struct mt_parallel {
                            * layer's experts; a divisor of the experts and of d c, with replicas of
                            * one's ranks. Rows go to their experts and back (mt_all_to_all); the rest
                            * of the model is as without. ZeRO splits experts among d c/e. */
+    /* How many of the t ranks share an expert; 0: t, as the rest of a layer. 1: an expert is whole,
+     * and those that divide the experts are neighbours among all t d c ranks, each with its own
+     * piece of the sequence (Megatron-LM's expert tensor parallelism). Needs `sequence`. */
+    int64_t expert_tensor;
     int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
     /* With ZeRO 3's blocks. replicas: the ranks with the same share are so many groups, of which

@@ -29,7 +29,7 @@ typedef struct mt_plan_row {
 } mt_plan_row;
 
 /* Rows of a formula at most. */
-#define MT_PLAN_MAX_ROWS 32
+#define MT_PLAN_MAX_ROWS 40
 
 /* One formula. Plain data; amounts are in `unit`. */
 typedef struct mt_plan_formula {
@@ -65,7 +65,7 @@ typedef struct mt_plan_component {
 } mt_plan_component;
 
 /* Kinds of products at most. */
-#define MT_PLAN_MAX_COMPONENTS 11
+#define MT_PLAN_MAX_COMPONENTS 12
 
 /* A forward pass: L(24bsh^2 + 4bs^2h) + 2bshv; expected: the operations that the ops of one
  * count. components[MT_PLAN_MAX_COMPONENTS] (may be NULL, with *n) sum to it. */

@@ -19,20 +19,14 @@ if not hasattr(torch._C._autograd.SavedTensor, "data"):
     raise ImportError(f"memtape.torch needs a PyTorch whose SavedTensor tells its data, such as 2.13; this is {torch.__version__}")
 
 from memtape import _attention
+from memtape._books import BLOCK, MODEL_KEYS, OTHER_KEYS
 from memtape._library import MemtapeError
 from memtape.report import Report
 
-BLOCK = 512  # bytes; of the blocks in which PyTorch's allocator for CUDA counts
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16",
           torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool", torch.int8: "i8",
           torch.int16: "i16", torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2"}
 UNKNOWN = "unknown"  # op and name of what a graph keeps that the given outputs do not come from
-# Keys of docs/profile-json.md that have no meaning for a model of someone else's, or were not measured.
-MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", "context", "ffn", "mlp", "act",
-              "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
-              "recipe_options", "optimizer", "seed")
-OTHER_KEYS = ("capacity", "expandable_segments", "gemm_workspace", "scratch", "parallel", "growth", "routing", "memory_options",
-              "budget", "phases", "steady", "left", "inference", "peak", "outside", "timeline", "formula", "flops", "out_of_memory")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

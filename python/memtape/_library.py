@@ -22,7 +22,7 @@ SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "mt_empty": (_POINTER, _POINTER, _INT, _INT, _EXTENTS), "mt_dtype_parse": (ctypes.c_bool, _TEXT, ctypes.POINTER(_INT)),
     "mt_category_name": (_TEXT, _INT), "mt_mem_get_stats": (None, _POINTER, _POINTER), "mt_mem_reset_peak": (None, _POINTER),
     "mt_rank": (_INT, _POINTER), "mt_shape": (_EXTENTS, _POINTER), "mt_strides": (_EXTENTS, _POINTER),
-    "mt_dtype_of": (_INT, _POINTER), "mt_dtype_name": (_TEXT, _INT),
+    "mt_dtype_of": (_INT, _POINTER), "mt_dtype_name": (_TEXT, _INT), "mt_dtype_size": (ctypes.c_size_t, _INT),
     "mt_to_dlpack": (_POINTER, _POINTER), "mt_from_dlpack": (_POINTER, _POINTER, _POINTER), "mt_dlpack_free": (None, _POINTER),
 }
 

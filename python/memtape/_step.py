@@ -5,15 +5,11 @@ meta device of libmemtape, whose allocator has the rules of PyTorch's for CUDA (
 
 from __future__ import annotations
 
-import collections
 import copy
-import ctypes
 import functools
-import re
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils import _pytree
@@ -21,81 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memtape import _attention
+from memtape._books import Books, Held, Peak, grouped, steps_section
 from memtape._ledger import Ledger, _storage, _tensors
-from memtape._library import MemtapeError, failure, library
+from memtape._library import MemtapeError
 from memtape.report import Report
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
-LARGEST = 20  # of those who hold memory at the peak, the report lists so many
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
-
-
-# ---- the allocator ----
-
-class _Stat(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in ("current", "peak", "total_in", "total_out")]
-
-
-@functools.cache
-def _categories() -> List[str]:
-    """The names of mt_category, in order."""
-    names: List[str] = []
-    while (name := library().mt_category_name(len(names))) and name != b"unknown":
-        names.append(name.decode())
-    return names
-
-
-@functools.cache
-def _stats_type() -> Type[ctypes.Structure]:
-    """mt_mem_stats"""
-    figures = ("requested", "allocated", "active", "reserved", "inactive_split", "blocks", "segments")
-    by_category = ctypes.c_size_t * len(_categories())
-
-    class Stats(ctypes.Structure):
-        _fields_ = [*((name, _Stat) for name in figures), ("by_category", by_category), ("at_peak", by_category),
-                    ("alloc_retries", ctypes.c_uint64), ("ooms", ctypes.c_uint64)]
-
-    return Stats
-
-
-@functools.cache
-def _u8() -> int:
-    dtype = ctypes.c_int()
-    library().mt_dtype_parse(b"u8", ctypes.byref(dtype))
-    return dtype.value
-
-
-class _Pool:
-    """The allocator of one meta device."""
-
-    def __init__(self) -> None:
-        self._device = library().mt_device_open(b"meta")
-        if not self._device:
-            raise failure()
-        self._stats = _stats_type()()
-
-    def alloc(self, n_bytes: int) -> Tuple[int, int]:
-        """(what to free, bytes of the block)"""
-        before = self.stats().allocated.current
-        block = library().mt_empty(self._device, _u8(), 1, (ctypes.c_int64 * 1)(n_bytes))
-        if not block:
-            raise failure()
-        return block, self.stats().allocated.current - before
-
-    def free(self, block: int) -> None:
-        library().mt_release(block)
-
-    def stats(self) -> Any:
-        """Valid until the next call."""
-        library().mt_mem_get_stats(self._device, ctypes.byref(self._stats))
-        return self._stats
-
-    def reset_peak(self) -> None:
-        library().mt_mem_reset_peak(self._device)
-
-    def close(self) -> None:
-        library().mt_device_release(self._device)
 
 
 # ---- values ----
@@ -144,45 +73,14 @@ class _Values:
 
 # ---- the books ----
 
-@dataclass(eq=False)
-class _Held:
-    """A live storage."""
-
-    n_bytes: int
-    block: int
-    allocated: int
-    category: str
-    phase: str
-    module: str
-    op: str
-    seen: Any = None  # the weak reference that tells when it goes
-    kept: Optional[Dict[str, Any]] = None  # by whom for backward
-
-
-@dataclass
-class _Peak:
-    """The instant at which most was allocated."""
-
-    allocated: int = -1
-    event: int = 0
-    phase: str = ""
-    module: str = ""
-    op: str = ""
-    by_category: Dict[str, int] = field(default_factory=dict)
-
-
-class _Books(TorchDispatchMode):  # type: ignore[misc]
-    """What is allocated, for what, made where. Within `with`, operations on meta tensors enter it."""
+class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
+    """Within `with`, operations on meta tensors enter it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.pool, self.values = _Pool(), _Values()
-        self.live: Dict[int, _Held] = {}
-        self.by_category = dict.fromkeys(_categories(), 0)
-        self.peak = _Peak()  # since the phase began
-        self.history: List[Tuple[int, _Held, bool]] = []  # (event, what, whether it came or went), of the last phase
-        self.n_events = 0
-        self.phase = self.op = ""
+        Books.__init__(self)
+        TorchDispatchMode.__init__(self)
+        self.values = _Values()
+        self.op = ""
         self.where: Callable[[], str] = lambda: ""
         self.category = "input"
         self.after: Callable[[], None] = lambda: None
@@ -208,70 +106,26 @@ class _Books(TorchDispatchMode):  # type: ignore[misc]
         if held is not None and held.n_bytes == n_bytes:
             return
         if held is not None:  # resized
-            self._leave(identity, held)
+            self.remove(identity)
         if not n_bytes:
             return
-        block, allocated = self.pool.alloc(n_bytes)
-        held = _Held(n_bytes, block, allocated, category, self.phase, module, self.op)
+        held = self.add(identity, n_bytes, category, module, self.op)
         gone = functools.partial(self._leave, identity, held)
         held.seen = weakref.ref(t.untyped_storage(), lambda _: gone())
-        self.live[identity] = held
-        self.by_category[category] += allocated
-        self._event(held, True)
-        total = self.pool.stats().allocated.current
-        if total > self.peak.allocated:
-            self.peak = _Peak(total, self.n_events - 1, self.phase, module, self.op, dict(self.by_category))
 
-    def _leave(self, identity: int, held: _Held) -> None:
+    def _leave(self, identity: int, held: Held) -> None:
         if self.live.get(identity) is held:
-            del self.live[identity]
-            self.by_category[held.category] -= held.allocated
-            self._event(held, False)
-            self.pool.free(held.block)
-
-    def _event(self, held: _Held, came: bool) -> None:
-        self.history.append((self.n_events, held, came))
-        self.n_events += 1
+            self.remove(identity)
 
     def put(self, t: torch.Tensor, category: str, module: str = "") -> None:
         """What the storage is for, from now on."""
         held = self.live.get(_storage(t)[0]) if t.device.type == "meta" else None
-        if held is not None and held.category != category:
-            self.by_category[held.category] -= held.allocated
-            self.by_category[category] += held.allocated
-            held.category, held.module = category, module or held.module
+        if held is not None:
+            self.recategorise(held, category, module)
 
-    def begin(self, phase: str, category: str) -> None:
-        self.phase, self.category, self.history = phase, category, []
-        self.pool.reset_peak()
-        allocated = self.pool.stats().allocated.current
-        self.peak = _Peak(allocated, self.n_events, phase, by_category=dict(self.by_category))
-        self.at_begin = list(self.live.values())
-
-    def end(self) -> Dict[str, Any]:
-        """The phase as a report has it."""
-        s = self.pool.stats()
-        return {"name": self.phase, "requested": s.requested.current, "requested_peak": s.requested.peak,
-                "allocated": s.allocated.current, "peak": s.allocated.peak, "active": s.active.current,
-                "active_peak": s.active.peak, "reserved": s.reserved.current, "reserved_peak": s.reserved.peak,
-                "seconds": None, "by_category": dict(self.by_category), "at_peak": dict(self.peak.by_category)}
-
-    def alive_at_peak(self) -> List[_Held]:
-        """Of the last phase."""
-        alive = dict.fromkeys(self.at_begin)
-        for event, held, came in self.history:
-            if event > self.peak.event:
-                break
-            if came:
-                alive[held] = None
-            else:
-                del alive[held]
-        return list(alive)
-
-    def close(self) -> None:
-        for identity, held in list(self.live.items()):
-            self._leave(identity, held)
-        self.pool.close()
+    def begin_phase(self, phase: str, category: str) -> None:
+        self.category = category
+        self.begin(phase)
 
 
 # ---- on meta ----
@@ -347,12 +201,12 @@ class _Steps:
         self.books = _Books()
         self.model, self.batch, self.optimizer = _on_meta(model, batch, optimizer, self.books.values)
         self.loss, self.attention = loss, attention
-        self.peak, self.largest = _Peak(), []  # type: Tuple[_Peak, List[Dict[str, Any]]]
+        self.peak, self.largest = Peak(), []  # type: Tuple[Peak, List[Dict[str, Any]]]
         self.saved: Optional[Report] = None
         self.n_states = 0
 
     def init(self) -> Dict[str, Any]:
-        self.books.begin("init", "input")
+        self.books.begin_phase("init", "input")
         paths = _paths(self.model)
         for t in (*self.model.parameters(), *self.model.buffers()):
             self.books.enter(t, "parameter", paths[id(t)])
@@ -369,7 +223,7 @@ class _Steps:
 
     def step(self) -> List[Dict[str, Any]]:
         phases = []
-        self.books.begin("forward", "activation")
+        self.books.begin_phase("forward", "activation")
         ledger = Ledger(self.model, self.attention)
         self.books.where = lambda: ledger._path[-1] if ledger._path else ""
         with ledger:
@@ -377,13 +231,13 @@ class _Steps:
         self._look_at_what_is_saved(ledger, loss)
         self.books.put(loss, "output")
         phases.append(self._end())
-        self.books.begin("backward", "temporary")
+        self.books.begin_phase("backward", "temporary")
         if not loss.requires_grad:
             raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
         loss.backward()
         del loss
         phases.append(self._end())
-        self.books.begin("step", "temporary")
+        self.books.begin_phase("step", "temporary")
         self.books.after = self._look_at_states
         self.optimizer.step()
         self.books.after = lambda: None
@@ -395,7 +249,7 @@ class _Steps:
     def _end(self) -> Dict[str, Any]:
         books = self.books
         if books.peak.allocated > self.peak.allocated:
-            self.peak, self.largest = books.peak, _grouped(books.alive_at_peak())
+            self.peak, self.largest = books.peak, grouped(books.alive_at_peak())
         return books.end()
 
     def _look_at_states(self) -> None:
@@ -411,7 +265,7 @@ class _Steps:
 
     def _look_at_what_is_saved(self, ledger: Ledger, loss: torch.Tensor) -> None:
         ledger._name(loss)
-        blocks: Dict[int, _Held] = self.books.live
+        blocks = self.books.live
         entries = ledger._entries()
         for identity, entry in zip(ledger._identities, entries):
             entry["allocated"] = blocks[identity].allocated
@@ -421,18 +275,6 @@ class _Steps:
             values["saved"]["allocated"] = sum(entry["allocated"] for entry in entries)
             note = None if entries else f"Nothing is kept for backward: {ledger._why_nothing(loss)}."
             self.saved = Report(values, f"{type(self.model).__name__} on meta", note=note)
-
-
-def _grouped(alive: List[_Held]) -> List[Dict[str, Any]]:
-    """The largest, those of repeated layers together."""
-    groups: Dict[Tuple[Any, ...], List[_Held]] = collections.defaultdict(list)
-    for held in alive:
-        kept = tuple(held.kept.values()) if held.kept else None
-        groups[held.category, re.sub(r"(?<=\.)\d+(?=\.|$)", "*", held.module), held.op, held.phase, kept].append(held)
-    rows = [{"category": category, "module": module, "op": op, "phase": phase, "storages": len(all_of_it),
-             "allocated": sum(held.allocated for held in all_of_it), "kept": all_of_it[0].kept}
-            for (category, module, op, phase, _), all_of_it in groups.items()]
-    return sorted(rows, key=lambda row: -row["allocated"])[:LARGEST]
 
 
 def profile(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer,
@@ -451,19 +293,12 @@ def profile(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer
     try:
         with books:
             phases = [steps.init(), *steps.step()]
-            steps.peak, begins = _Peak(), books.n_events
+            steps.peak, begins = Peak(), books.n_events
             steady = steps.step()
         assert steps.saved is not None
         values = steps.saved.to_dict()
-        at = steps.peak
         values["model"]["optimizer"] = type(optimizer).__name__
-        values["phases"] = phases
-        values["steady"] = {"requested": max(p["requested_peak"] for p in steady), "peak": max(p["peak"] for p in steady),
-                            "active": max(p["active_peak"] for p in steady),
-                            "reserved": max(p["reserved_peak"] for p in steady),
-                            "by_category": at.by_category, "event": begins, "phases": steady}
-        values["peak"] = {"event": at.event, "step": 2, "phase": at.phase, "module": at.module, "op": at.op,
-                          "allocated": at.allocated, "by_category": at.by_category, "largest": steps.largest}
+        values.update(steps_section(phases, steady, begins, steps.peak, steps.largest))
         return Report(values, steps.saved.title, note=steps.saved._note)
     finally:
         books.close()

@@ -39,9 +39,10 @@ def peak(values: Mapping[str, Any]) -> List[str]:
 
 def saved(values: Mapping[str, Any]) -> List[str]:
     total = values["saved"]["bytes"]
+    outside = "-" if values["model"]["kind"] == "events" else "loss"
     rows = [["module", "op", "keeps", "its", "shape", "dtype", "bytes", "share"]]
     for t in values["saved"]["tensors"]:
-        rows.append([t["module"] or "loss", t["op"], t["name"], t["role"], f"[{','.join(map(str, t['shape']))}]", t["dtype"],
+        rows.append([t["module"] or outside, t["op"], t["name"], t["role"], f"[{','.join(map(str, t['shape']))}]", t["dtype"],
                      f"{t['bytes']:,}", f"{100 * t['bytes'] / total:.1f} %"])
     rows.append(["all, each once", "", "", "", "", str(values["saved"]["storages"]), f"{total:,}", "100 %"])
     return [f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})", *ruled(columns(rows, (6, 7)))]

@@ -2,6 +2,7 @@
  */
 #include <string.h>
 #include "options/rows.h"
+#include "cli/explain.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "measure/tape.h"
@@ -83,6 +84,16 @@ static bool rehearse_expression(void *user, mt_device *meta)
     return ok;
 }
 
+static bool write_json(const mti_expression *e, const mti_options *o, mt_device *device)
+{
+    if (!o->json) return true;
+    mti_expression_walk walk;
+    bool ok = mti_expression_walk_of(&walk, device, e) &&
+              mti_json_write(mti_json_of(mti_describe_explained, &walk), o->json) == MT_OK;
+    mti_expression_walk_free(&walk);
+    return ok;
+}
+
 /* What is wrong with the expression or its shapes is found on meta, before the device is opened. */
 static int explain_expression(const mti_options *o)
 {
@@ -103,7 +114,9 @@ static int explain_expression(const mti_options *o)
     }
     if (ok) device = mti_open_device(&o->workload);
     ok = ok && device && mti_check_fits(device, "the expression", peak, MTI_ON_META) &&
-         mti_expression_record(&t, device, &e) && print_expression(&e, &t, o, device);
+         write_json(&e, o, device) &&
+         ((o->json && !strcmp(o->json, "-")) ||
+          (mti_expression_record(&t, device, &e) && print_expression(&e, &t, o, device)));
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_tape_free(&t);
     mti_expression_free(&e);

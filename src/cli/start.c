@@ -1,9 +1,4 @@
-/* start.c: what must be set before main and before any constructor of the libraries, which read it
- * when they start.
- *
- * libgomp: idle threads spin for milliseconds by default. On shared cores that takes the core from
- * threads with work; a short spin costs nothing on an idle machine and made training four times as
- * fast on a busy one. If the user has set one of the variables, nothing is changed.
+/* start.c: what must hold before main and before any constructor of the libraries.
  *
  * OpenBLAS maps a buffer for each thread, and if the system refuses one it retries for ever. So the
  * program does not start if they do not all fit.
@@ -12,7 +7,7 @@
  * started; then the program restarts.
  *
  * Stacks: kernels keep tiles of up to 36 KiB on the stack, and OpenBLAS more. If the limit on the
- * main stack is too low, the kernels' threads and the program itself get larger ones.
+ * main stack is too low, the program gets a larger one; the kernels' other threads have their own.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,8 +23,6 @@
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
 
-#define SPIN         "GOMP_SPINCOUNT=2000"
-#define STACKS       "OMP_STACKSIZE=2M"
 #define ENOUGH_STACK ((size_t)1 << 20)
 #define OWN_STACK    ((size_t)8 << 20)
 #define BUFFER_BYTES ((size_t)128 << 20) /* of OpenBLAS, for each thread, at most */
@@ -52,22 +45,6 @@ static bool has_enough_stack(void)
     return getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= ENOUGH_STACK;
 }
 
-/* Restarts the program with these settings, NULL for none; returns if that fails. */
-static void restart(char **argv, char **environment, char *first, char *second)
-{
-    size_t n = 0, n_bytes;
-    while (environment[n]) n++;
-    n_bytes = (n + 3) * sizeof *environment;
-    char **extended =
-        mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (extended == MAP_FAILED) return;
-    memcpy(extended, environment, n * sizeof *environment);
-    if (first) extended[n++] = first; /* the mapping is zero: NULL follows the last */
-    if (second) extended[n++] = second;
-    execve("/proc/self/exe", argv, extended);
-    munmap(extended, n_bytes);
-}
-
 static size_t n_buffers(char **environment)
 {
     cpu_set_t set;
@@ -83,10 +60,7 @@ static void settle(int argc, char **argv, char **environment)
     static const char text[] =
         "memtape: out of memory: OpenBLAS takes 128 MiB of address space for each thread to begin "
         "with, and the system has less (ulimit -v?); OMP_NUM_THREADS=1 takes the least\n";
-    (void)argc;
-    bool spin = !setting(environment, "GOMP_SPINCOUNT") && !setting(environment, "OMP_WAIT_POLICY");
-    bool stacks = !has_enough_stack() && !setting(environment, "OMP_STACKSIZE");
-    if (spin || stacks) restart(argv, environment, spin ? SPIN : NULL, stacks ? STACKS : NULL);
+    (void)argc, (void)argv;
     size_t n_bytes = n_buffers(environment) * BUFFER_BYTES + OTHERS;
     void *room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -123,13 +97,12 @@ static void (*const before_all[])(int, char **, char **)
 /* Not if the variable is set: by the user, or by the restart, whose kernels may not exist. */
 bool mti_start_with_fast_kernels(char **argv)
 {
-    char text[64];
     const char *better = mt_openblas_get().better;
     if (!better || getenv(MTI_CORETYPE)) return true;
-    snprintf(text, sizeof text, MTI_CORETYPE "=%s", better);
-    restart(argv, environ, text, NULL);
+    if (setenv(MTI_CORETYPE, better, 1) == 0) execv("/proc/self/exe", argv);
     int error = errno;
-    mti_print(stderr, "memtape: cannot restart with %s: %s\n", text, strerror(error));
+    mti_print(stderr, "memtape: cannot restart with " MTI_CORETYPE "=%s: %s\n", better,
+              strerror(error));
     return error != ENOMEM; /* elsewhere products are slow; without memory nothing is right */
 }
 

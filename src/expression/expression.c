@@ -50,6 +50,7 @@ static bool refuse_next(reader *r, const char *wanted)
 static part add(reader *r, mti_term term)
 {
     size_t place = r->e->n_terms++;
+    term.last_use = MTI_NO_TERM;
     r->e->terms[place] = term;
     return (part){place, term.from, term.to};
 }
@@ -97,9 +98,35 @@ static part read_number(reader *r, size_t n)
     return add_number(r, from, value);
 }
 
-static part read_leaf(reader *r, size_t n)
+/* The latest line that has named its value so; MTI_NO_TERM: none. */
+static size_t find_named(const reader *r, const char *name, size_t n)
+{
+    size_t i = r->e->n_terms;
+    while (i--) {
+        const mti_term *t = &r->e->terms[i];
+        if (t->name_length == n && !strncmp(r->text + t->name, name, n)) return i;
+    }
+    return MTI_NO_TERM;
+}
+
+static part read_named(reader *r, size_t source, size_t n)
 {
     size_t from = r->at;
+    r->at += n;
+    r->e->terms[source].last_use = r->e->n_terms;
+    return add(r, (mti_term){.kind = MTI_TERM_NAME,
+                             .at = from,
+                             .from = from,
+                             .to = r->at,
+                             .source = source,
+                             .first = MTI_NO_TERM,
+                             .next = MTI_NO_TERM});
+}
+
+static part read_leaf(reader *r, size_t n)
+{
+    size_t from = r->at, named = find_named(r, r->text + from, n);
+    if (named != MTI_NO_TERM) return read_named(r, named, n);
     char name[MTI_LEAF_NAME];
     mt_dtype dtype;
     snprintf(name, sizeof name, "%.*s", (int)n, r->text + from);
@@ -215,6 +242,27 @@ static part read_bracket(reader *r)
     return p;
 }
 
+/* checkpoint(sum), at the name. */
+static part read_checkpoint(reader *r, size_t n)
+{
+    size_t from = r->at, source = r->e->n_terms;
+    r->at += n;
+    peek(r);
+    part p = read_bracket(r);
+    if (!ok(p)) return p;
+    if (is_number(r, p)) {
+        mti_point_at("expr", r->text, from, "checkpoint takes a tensor, and this is a number");
+        return failed;
+    }
+    return add(r, (mti_term){.kind = MTI_TERM_CHECKPOINT,
+                             .at = from,
+                             .from = from,
+                             .to = p.to,
+                             .source = source,
+                             .first = p.term,
+                             .next = MTI_NO_TERM});
+}
+
 static part read_factor(reader *r);
 
 static part read_negated(reader *r)
@@ -249,7 +297,9 @@ static part read_plain_factor(reader *r)
     }
     size_t after = r->at + n;
     while (isspace((unsigned char)r->text[after])) after++;
-    return r->text[after] == '(' ? read_call(r, n) : read_leaf(r, n);
+    if (r->text[after] != '(') return read_leaf(r, n);
+    bool checkpoint = n == strlen("checkpoint") && !strncmp(r->text + r->at, "checkpoint", n);
+    return checkpoint ? read_checkpoint(r, n) : read_call(r, n);
 }
 
 static part read_factor(reader *r)
@@ -333,16 +383,49 @@ static part read_sum(reader *r) { return read_chain(r, "+-", read_product); }
 
 /* ---- all of it ---- */
 
+/* [name =] sum. A name for a number is refused with the number. */
+static part read_line(reader *r)
+{
+    peek(r);
+    size_t from = r->at, n = mti_name_length(r->text + from), after = from + n;
+    while (isspace((unsigned char)r->text[after])) after++;
+    bool named = n && r->text[after] == '=';
+    if (named) r->at = after + 1;
+    part p = read_sum(r);
+    if (ok(p) && named) term_of(r, p)->name = from, term_of(r, p)->name_length = n;
+    return p;
+}
+
+/* Whether another line follows; a new line before a sign is but a space. */
+static bool line_follows(reader *r, part line)
+{
+    char next = peek(r);
+    if (next == ';') r->at++;
+    return next == ';' ? peek(r) != 0 : next && memchr(r->text + line.to, '\n', r->at - line.to);
+}
+
 static bool read_whole(reader *r)
 {
-    part p = read_sum(r);
-    if (!ok(p)) return false;
-    if (peek(r)) return refuse_next(r, "a sign (+ - * / @) or the end");
-    if (is_number(r, p))
-        return mti_point_at("expr", r->text, 0,
-                            "this is the number %g, which keeps nothing; name "
-                            "a tensor",
-                            term_of(r, p)->number);
+    for (bool more = true; more;) {
+        part line = read_line(r);
+        if (!ok(line)) return false;
+        more = line_follows(r, line);
+        if (!more && peek(r)) return refuse_next(r, "a sign (+ - * / @), a new line or the end");
+        if (is_number(r, line))
+            return mti_point_at("expr", r->text, line.from,
+                                "this is the number %g, which keeps nothing; name a tensor",
+                                term_of(r, line)->number);
+        if (more && !term_of(r, line)->name_length)
+            return mti_point_at("expr", r->text, line.from,
+                                "nothing uses this line; name its value, as in y = x+1");
+    }
+    for (size_t i = 0; i + 1 < r->e->n_terms; i++) {
+        const mti_term *t = &r->e->terms[i];
+        if (t->name_length && t->last_use == MTI_NO_TERM)
+            return mti_point_at("expr", r->text, t->name, "nothing uses \"%.*s\" after this line",
+                                (int)(t->name_length < 60 ? t->name_length : 60),
+                                r->text + t->name);
+    }
     return mti_leaves_settle(r->e);
 }
 

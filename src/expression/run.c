@@ -1,6 +1,7 @@
 /* run.c: runs an expression, term by term. */
 #include <string.h>
 #include "expression/expression.h"
+#include "memtape/checkpoint.h"
 
 /* ---- leaves ---- */
 
@@ -62,22 +63,28 @@ static mt_tensor *binary(const mti_term *left, char sign, const mti_term *right,
 
 typedef struct run {
     const mti_expression *e;
-    mt_tensor *const *leaves;
-    mt_tensor **values; /* of each term; NULL: of a number, or used already */
+    mt_tensor *leaves[MTI_MAX_LEAVES]; /* borrowed */
+    mt_tensor **values;                /* of each term; NULL: of a number, or used already */
+    mti_expression_walk *walk;
 } run;
 
-static mt_tensor *compute(const run *r, const mti_term *t)
+static bool run_range(run *r, size_t from, size_t to);
+static mt_tensor *run_checkpoint(run *r, size_t place);
+
+static mt_tensor *compute(run *r, size_t place)
 {
-    const mti_term *terms = r->e->terms;
+    const mti_term *terms = r->e->terms, *t = &terms[place];
     mt_tensor *in[MTI_CASE_INPUTS] = {0};
     int n = 0;
     for (size_t i = t->first; i != MTI_NO_TERM; i = terms[i].next) in[n++] = r->values[i];
     switch (t->kind) {
     case MTI_TERM_LEAF: return mt_retain(r->leaves[t->leaf]);
+    case MTI_TERM_NAME: return mt_retain(r->values[t->source]);
     case MTI_TERM_NEGATED: return mt_mul_scalar(in[0], -1);
     case MTI_TERM_BINARY:
         return binary(&terms[t->first], t->sign, &terms[terms[t->first].next], in[0], in[1]);
     case MTI_TERM_CALL: return mti_call_run(t, in);
+    case MTI_TERM_CHECKPOINT: return run_checkpoint(r, place);
     case MTI_TERM_NUMBER: break;
     }
     return NULL;
@@ -96,8 +103,21 @@ static bool point_to(const run *r, const mti_term *t, uint64_t failures)
     return mti_point_at("expr", r->e->options.text, t->at, "%s", text);
 }
 
-/* The operands are released, each being used once. */
-static bool run_term(const run *r, size_t place)
+static void release_value(run *r, size_t place)
+{
+    mt_release(r->values[place]);
+    r->values[place] = NULL;
+}
+
+/* Operands are released, each being used once, and a name with its last use. */
+static void release_operands(run *r, size_t place)
+{
+    const mti_term *terms = r->e->terms, *t = &terms[place];
+    for (size_t i = t->first; i != MTI_NO_TERM; i = terms[i].next) release_value(r, i);
+    if (t->kind == MTI_TERM_NAME && terms[t->source].last_use == place) release_value(r, t->source);
+}
+
+static bool run_term(run *r, size_t place)
 {
     const mti_term *t = &r->e->terms[place];
     char scope[LONGEST_SCOPE];
@@ -105,25 +125,108 @@ static bool run_term(const run *r, size_t place)
     if (t->kind == MTI_TERM_NUMBER) return true;
     snprintf(scope, sizeof scope, "%.*s", (int)(t->to - t->from), r->e->options.text + t->from);
     mti_make_printable(scope);
-    if (mt_scope_push(scope) != MT_OK) return false;
-    r->values[place] = compute(r, t);
-    mt_scope_pop();
-    for (size_t i = t->first; i != MTI_NO_TERM; i = r->e->terms[i].next) {
-        mt_release(r->values[i]);
-        r->values[i] = NULL;
-    }
-    return r->values[place] || point_to(r, t, failures);
+    bool scoped = t->kind != MTI_TERM_CHECKPOINT; /* those within have scopes of their own */
+    if (scoped && mt_scope_push(scope) != MT_OK) return false;
+    r->values[place] = compute(r, place);
+    if (scoped) mt_scope_pop();
+    release_operands(r, place);
+    if (!r->values[place]) return point_to(r, t, failures);
+    return !r->walk || mti_expression_note(r->walk, place, r->values[place]);
 }
 
-mt_tensor *mti_expression_run(const mti_expression *e, mt_tensor *const *leaves)
+/* Terms [from, to); those within a checkpoint run in its function. */
+static bool run_range(run *r, size_t from, size_t to)
 {
-    run r = {e, leaves, mti_calloc(e->n_terms, sizeof *r.values)};
-    bool ok = r.values != NULL;
-    for (size_t i = 0; ok && i < e->n_terms; i++) ok = run_term(&r, i);
-    mt_tensor *result = ok ? r.values[e->n_terms - 1] : NULL;
-    for (size_t i = 0; r.values && !ok && i < e->n_terms; i++) mt_release(r.values[i]);
-    mti_free(r.values);
+    for (size_t i = from; i < to; i++) {
+        for (size_t c = to; --c > i;) {
+            const mti_term *t = &r->e->terms[c];
+            if (t->kind != MTI_TERM_CHECKPOINT || t->source != i) continue;
+            i = c;
+            break;
+        }
+        if (!run_term(r, i)) return false;
+    }
+    return true;
+}
+
+static void release_values(run *r)
+{
+    for (size_t i = 0; r->values && i < r->e->n_terms; i++) mt_release(r->values[i]);
+    mti_free(r->values);
+}
+
+mt_tensor *mti_expression_run(const mti_expression *e, mt_tensor *const *leaves,
+                              mti_expression_walk *walk)
+{
+    run r = {.e = e, .values = mti_calloc(e->n_terms, sizeof *r.values), .walk = walk};
+    memcpy(r.leaves, leaves, (size_t)e->n_leaves * sizeof *leaves);
+    mt_tensor *result = NULL;
+    if (r.values && run_range(&r, 0, e->n_terms)) result = mt_retain(r.values[e->n_terms - 1]);
+    release_values(&r);
     return result;
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct again {
+    const mti_expression *e;
+    mti_expression_walk *walk;
+    size_t place;
+} again;
+
+/* Where the run has the tensor from outside that term `i` of the checkpoint is the first to read;
+ * NULL: it is none. */
+static mt_tensor **outer(run *r, const mti_term *checkpoint, size_t i)
+{
+    const mti_term *t = &r->e->terms[i];
+    bool leaf = t->kind == MTI_TERM_LEAF;
+    if (!leaf && (t->kind != MTI_TERM_NAME || t->source >= checkpoint->source)) return NULL;
+    for (size_t j = checkpoint->source; j < i; j++) {
+        const mti_term *u = &r->e->terms[j];
+        if (u->kind == t->kind && (leaf ? u->leaf == t->leaf : u->source == t->source)) return NULL;
+    }
+    return leaf ? &r->leaves[t->leaf] : &r->values[t->source];
+}
+
+static mt_status run_again(void *user, int n_in, mt_tensor *const *inputs, int n_out,
+                           mt_tensor **outputs)
+{
+    (void)n_in, (void)n_out;
+    const again *a = user;
+    const mti_term *t = &a->e->terms[a->place];
+    run r = {.e = a->e, .values = mti_calloc(a->e->n_terms, sizeof *r.values), .walk = a->walk};
+    for (size_t i = t->source; r.values && i < a->place; i++) {
+        mt_tensor **slot = outer(&r, t, i);
+        if (!slot) continue;
+        *slot = *inputs++;
+        if (a->e->terms[i].kind == MTI_TERM_NAME) mt_retain(*slot);
+    }
+    bool ok = r.values && run_range(&r, t->source, a->place);
+    if (ok) outputs[0] = mt_retain(r.values[t->first]);
+    release_values(&r);
+    return ok ? MT_OK : mt_last_status();
+}
+
+static mt_tensor *run_checkpoint(run *r, size_t place)
+{
+    const mti_term *t = &r->e->terms[place];
+    mt_tensor **inputs = mti_calloc(place, sizeof *inputs), *output = NULL;
+    again *a = mti_calloc(1, sizeof *a);
+    int n = 0;
+    for (size_t i = t->source; inputs && i < place; i++) {
+        mt_tensor **slot = outer(r, t, i);
+        if (slot) inputs[n++] = *slot;
+    }
+    if (a) *a = (again){r->e, r->walk, place};
+    if (a && inputs)
+        mt_checkpoint(run_again, a, mti_free, n, inputs, 1, &output, NULL);
+    else
+        mti_free(a);
+    mti_free(inputs);
+    for (size_t i = t->source; i < place; i++)
+        if (r->e->terms[i].kind == MTI_TERM_NAME && r->e->terms[i].source < t->source)
+            release_operands(r, i);
+    return output;
 }
 
 /* ---- its tape ---- */
@@ -136,7 +239,7 @@ typedef struct recorded {
 static mt_tensor *forward(void *user)
 {
     const recorded *r = user;
-    return mti_expression_run(r->e, r->leaves);
+    return mti_expression_run(r->e, r->leaves, NULL);
 }
 
 bool mti_expression_record(mti_tape *t, mt_device *device, const mti_expression *e)
@@ -163,7 +266,7 @@ static bool step(const mti_expression *e, mt_device *device, mt_tensor *const *l
                  size_t *forward_peak, size_t *step_peak)
 {
     mt_mem_reset_peak(device);
-    MT_AUTO mt_tensor *y = mti_expression_run(e, leaves);
+    MT_AUTO mt_tensor *y = mti_expression_run(e, leaves, NULL);
     *step_peak = peak_of(device);
     if (forward_peak) *forward_peak = *step_peak;
     if (!y || !mt_requires_grad(y)) return y != NULL;

@@ -1,12 +1,73 @@
 /* serve.c: a model that generates many sequences at once, measured on meta. */
 #include <string.h>
 #include "base/base.h"
+#include "base/philox.h"
 #include "memtape/parallel.h"
 #include "memtape/serve.h"
 #include "nn/model.h"
 
 #define USUAL_AT_ONCE  8192
 #define MOST_SEQUENCES ((int64_t)1 << 20)
+
+/* ---- layers that need not run ----
+ *
+ * Where the allocator's blocks and segments lie before a layer decides, with the layer's kind, what
+ * that layer takes and how it leaves them. So if they lie as they did before an earlier layer, and
+ * the layers from there on are of the kinds that those were, all whole rounds that are left would
+ * take the same again: nothing is told by running them. A cache that grows with its layer never
+ * lies as before. */
+
+typedef struct rounds {
+    uint64_t now;     /* a hash of all blocks and segments */
+    int64_t n, at;    /* layers; the one that is next */
+    int64_t until;    /* layers before this one need not run */
+    uint64_t *before; /* [n]: `now` before each layer of this forward */
+    int64_t *kind;    /* [n]: the first layer of the same configuration */
+} rounds;
+
+static void on_event(void *user, const mt_mem_event *e)
+{
+    rounds *r = user;
+    const uint64_t block = e->kind == MT_MEM_ALLOC || e->kind == MT_MEM_FREE;
+    if (e->kind == MT_MEM_RECATEGORY || e->kind == MT_MEM_OOM) return;
+    const mti_u32x4 hash = mti_philox(e->place, e->allocated << 1 | block);
+    r->now ^= (uint64_t)hash.v[0] << 32 | hash.v[1];
+}
+
+/* The length of a round that would begin again with the next layer; 0: of none. */
+static int64_t round_of(const rounds *r)
+{
+    for (int64_t p = 1; p <= r->at && p <= r->n - r->at; p++) {
+        bool same = r->before[r->at - p] == r->now;
+        for (int64_t i = r->at; same && i < r->n; i++) same = r->kind[i] == r->kind[i - p];
+        if (same) return p;
+    }
+    return 0;
+}
+
+static mt_tensor *run_layer(mt_module *m, void *user, mt_tensor *x)
+{
+    rounds *r = user;
+    int64_t p = 0;
+    if (r->at >= r->until) r->before[r->at] = r->now, p = round_of(r);
+    if (p) r->until = r->at + (r->n - r->at) / p * p;
+    return r->at++ < r->until ? mt_retain(x) : mti_module_run_inner(m, x);
+}
+
+static bool watch_layers(rounds *r, mt_module *m, const mt_model_config *c)
+{
+    r->n = c->layers;
+    r->before = mti_calloc((size_t)r->n, sizeof *r->before);
+    r->kind = mti_calloc((size_t)r->n, sizeof *r->kind);
+    for (int64_t i = 0; r->before && r->kind && i < r->n; i++) {
+        const mt_model_config own = mti_layer_config(c, i);
+        mt_model_config other;
+        do other = mti_layer_config(c, r->kind[i]);
+        while (memcmp(&own, &other, sizeof own) && ++r->kind[i]);
+        mti_module_set_around(mti_layer(m, i), (mti_around){run_layer, r, NULL});
+    }
+    return r->before && r->kind;
+}
 
 /* ---- one number of sequences ---- */
 
@@ -18,38 +79,41 @@ static mt_module *make_model(mt_device *device, const mt_serve_options *o)
     return m;
 }
 
-static bool read_tokens(mt_module *m, mt_kv_cache *cache, mt_device *device, int64_t sequences,
-                        int64_t n)
+static bool read_tokens(mt_module *m, mt_kv_cache *cache, mt_device *device, rounds *r,
+                        int64_t sequences, int64_t n)
 {
+    r->at = r->until = 0;
     MT_AUTO mt_tensor *tokens = mt_zeros(device, MT_I64, MT_SHAPE(sequences, n));
     MT_AUTO mt_tensor *scores = tokens ? mt_next_logits(m, cache, tokens) : NULL;
     return scores != NULL;
 }
 
 /* Prompts of all positions but one, then a token. */
-static bool generate(mt_module *m, mt_kv_cache *cache, mt_device *device, const mt_serve_options *o,
-                     mt_serve_need *out)
+static bool generate(mt_module *m, mt_kv_cache *cache, mt_device *device, rounds *r,
+                     const mt_serve_options *o, mt_serve_need *out)
 {
     int64_t share = o->at_once / out->sequences, prompt = out->positions - 1;
     if (share < 1) share = 1;
     for (int64_t done = 0, n; done < prompt; done += n) {
         n = prompt - done < share ? prompt - done : share;
-        if (!read_tokens(m, cache, device, out->sequences, n)) return false;
+        if (!read_tokens(m, cache, device, r, out->sequences, n)) return false;
         out->forwards++;
     }
-    return read_tokens(m, cache, device, out->sequences, 1);
+    return read_tokens(m, cache, device, r, out->sequences, 1);
 }
 
 static bool run(mt_device *device, const mt_serve_options *o, mt_serve_need *out)
 {
     mt_mem_stats stats;
-    mt_module *m = make_model(device, o);
+    rounds r = {0};
+    int observer = mt_mem_add_observer(device, on_event, &r);
+    mt_module *m = observer ? make_model(device, o) : NULL;
     if (m) {
         mt_mem_get_stats(device, &stats);
         out->weights = (size_t)stats.requested.current;
     }
     mt_kv_cache *cache = m ? mt_kv_cache_new(m, o->cache, out->sequences, out->positions) : NULL;
-    bool ok = cache && generate(m, cache, device, o, out);
+    bool ok = cache && watch_layers(&r, m, o->config) && generate(m, cache, device, &r, o, out);
     out->cache = mt_kv_cache_bytes(cache, NULL);
     mt_mem_get_stats(device, &stats);
     out->peak = (size_t)stats.allocated.peak;
@@ -57,6 +121,8 @@ static bool run(mt_device *device, const mt_serve_options *o, mt_serve_need *out
     memcpy(out->by_category, stats.at_peak, sizeof out->by_category);
     mt_kv_cache_free(cache);
     mt_module_free(m);
+    mt_mem_remove_observer(device, observer);
+    mti_free(r.before), mti_free(r.kind);
     return ok;
 }
 

@@ -28,7 +28,7 @@ static double rate_to_all(const mt_gpu *g, int64_t ranks, int64_t stride)
 
 double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *h)
 {
-    const double one = (double)(mti_product_size(c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
+    const double one = (double)(mti_product_size(c, 0, 0, MTI_PRODUCT_EXPERT_FIRST) +
                                 mti_product_size(c, 0, 0, MTI_PRODUCT_EXPERT_DOWN));
     return (double)c->experts * one / (double)(h->expert * h->tensor);
 }

@@ -9,6 +9,7 @@ struct mt_kv_cache {
     mt_model_config config;
     mt_kv_form form;
     int64_t batch, capacity, length;
+    bool lost; /* a forward failed after layers with a window had dropped what the next one sees */
     mti_kv_layer *layers; /* [config.layers] */
 };
 
@@ -51,6 +52,22 @@ static widths widths_of(const mt_model_config *c)
                       : (widths){c->kv_heads, c->head_dim, c->head_dim};
 }
 
+/* Positions that a layer holds, of `positions`: those of its window. */
+static int64_t held_by(const mt_model_config *c, int64_t layer, int64_t positions)
+{
+    const int64_t window = mti_layer_config(c, layer).window;
+    return window && window < positions ? window : positions;
+}
+
+/* The same with its blocks' other positions. */
+static int64_t places_of(const mt_model_config *c, mt_kv_form form, int64_t layer,
+                         int64_t positions)
+{
+    const int64_t held = held_by(c, layer, positions);
+    if (form != MT_KV_PAGED) return held;
+    return (blocks_of(positions) - (positions - held) / MT_KV_BLOCK) * MT_KV_BLOCK;
+}
+
 size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch, int64_t positions)
 {
     mt_model_config c;
@@ -59,13 +76,14 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
     const widths w = widths_of(&c);
     const size_t e = mt_dtype_size(c.dtype), both = (size_t)(w.k + w.v);
     const size_t vector = form == MT_KV_8BIT ? both + 2 * sizeof(float) : both * e;
-    size_t n = 1;
-    if (form == MT_KV_PAGED) positions = blocks_of(positions) * MT_KV_BLOCK;
-    const int64_t factors[] = {batch, positions, w.heads, c.layers, (int64_t)vector};
-    bool fits = true;
-    for (int i = 0; fits && i < 5; i++)
+    size_t n = 1, layers = 0;
+    const int64_t factors[] = {batch, w.heads, (int64_t)vector};
+    bool fits = positions >= 0 && positions <= INT64_MAX / c.layers - MT_KV_BLOCK;
+    for (int64_t i = 0; fits && i < c.layers; i++)
+        layers += (size_t)places_of(&c, form, i, positions);
+    for (int i = 0; fits && i < 3; i++)
         fits = factors[i] >= 0 && mti_mul_size(n, (size_t)factors[i], &n);
-    if (fits) return n;
+    if (fits && mti_mul_size(n, layers, &n)) return n;
     mti_fail(MT_ERR_ARGUMENT, "kv_cache: the bytes of %lld x %lld positions overflow",
              (long long)batch, (long long)positions);
     return 0;
@@ -73,16 +91,17 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
 
 /* ---- making and freeing ---- */
 
-static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t width)
+static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t slots,
+                       int64_t width)
 {
-    mt_tensor *t =
-        mt_empty(device, dtype,
-                 MT_SHAPE(cache->batch, widths_of(&cache->config).heads, cache->capacity, width));
+    mt_tensor *t = mt_empty(device, dtype,
+                            MT_SHAPE(cache->batch, widths_of(&cache->config).heads, slots, width));
     if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
     return t;
 }
 
-static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device, int64_t width)
+static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device, int64_t slots,
+                      int64_t width)
 {
     const mt_model_config *c = &cache->config;
     if (cache->form == MT_KV_GROWING) return true; /* made with the first positions */
@@ -96,8 +115,8 @@ static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *devic
                               (long long)cache->batch, (long long)blocks_of(cache->capacity)));
     }
     bool narrow = cache->form == MT_KV_8BIT;
-    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, width);
-    if (s->values && narrow) s->scales = make(cache, device, MT_F32, 1);
+    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, slots, width);
+    if (s->values && narrow) s->scales = make(cache, device, MT_F32, slots, 1);
     return s->values && (!narrow || s->scales);
 }
 
@@ -124,8 +143,10 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
         mti_kv_layer *layer = &cache->layers[i];
         layer->form = form, layer->dtype = c->dtype, layer->length = &cache->length;
         layer->batch = batch, layer->most = blocks_of(positions);
+        layer->slots = held_by(c, i, positions);
         const widths w = widths_of(c);
-        ok = make_side(&layer->k, cache, device, w.k) && make_side(&layer->v, cache, device, w.v);
+        ok = make_side(&layer->k, cache, device, layer->slots, w.k) &&
+             make_side(&layer->v, cache, device, layer->slots, w.v);
     }
     if (ok) return cache;
     mt_kv_cache_free(cache);
@@ -179,16 +200,28 @@ size_t mt_kv_cache_used(const mt_kv_cache *cache)
     return mt_kv_bytes(&cache->config, form, cache->batch, cache->length);
 }
 
+/* Slots of the layer that has the fewest. */
+static int64_t narrowest(const mt_kv_cache *cache)
+{
+    int64_t n = cache->capacity;
+    for (int64_t i = 0; i < cache->config.layers; i++)
+        if (cache->layers[i].slots < n) n = cache->layers[i].slots;
+    return n;
+}
+
 static void trim(const mt_kv_cache *cache, int64_t length)
 {
     for (int64_t i = 0; i < cache->config.layers; i++) mti_kv_trim(&cache->layers[i], length);
 }
 
-/* Cuts a growing tensor to its first `length` positions. */
-static bool shorten(mt_tensor **t, int64_t length)
+/* Cuts a growing tensor to what it holds of the first `length` positions. */
+static bool shorten(mti_kv_side *s, int64_t length)
 {
-    if (!*t || mt_shape(*t)[2] == length) return true;
-    mt_tensor *first = mt_slice(*t, 2, 0, length);
+    mt_tensor **t = &s->values;
+    if (!*t || s->end == length) return true;
+    const int64_t from = s->end - mt_shape(*t)[2];
+    s->end = length;
+    mt_tensor *first = mt_slice(*t, 2, 0, length > from ? length - from : 0);
     mt_set(&first, mt_clone(first));
     if (!first || mt_set_category(first, MT_CACHE) != MT_OK) {
         mt_release(first);
@@ -203,14 +236,21 @@ mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
     if (length < 0 || length > cache->length)
         return mti_fail(MT_ERR_ARGUMENT, "kv_cache: rewind to %lld; it holds %lld positions",
                         (long long)length, (long long)mt_kv_cache_length(cache));
+    const int64_t window = narrowest(cache);
+    if (length && length < cache->length - 1 && window < cache->length)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "kv_cache: rewind to %lld; layers with a window of %lld have dropped what "
+                        "is seen from there; need 0, %lld or %lld",
+                        (long long)length, (long long)window, (long long)cache->length - 1,
+                        (long long)cache->length);
     bool grad = mt_set_grad_mode(false), ok = true;
     for (int64_t i = 0; ok && cache->form == MT_KV_GROWING && i < cache->config.layers; i++)
-        ok = shorten(&cache->layers[i].k.values, length) &&
-             shorten(&cache->layers[i].v.values, length);
+        ok = shorten(&cache->layers[i].k, length) && shorten(&cache->layers[i].v, length);
     mt_set_grad_mode(grad);
     if (!ok) return mt_last_status();
     trim(cache, length);
     cache->length = length;
+    if (!length) cache->lost = false;
     return MT_OK;
 }
 
@@ -240,7 +280,8 @@ static bool same_size(const mt_kv_cache *cache, const mt_model_config *c)
     const mt_model_config *of = &cache->config;
     return (of->kind == c->kind && of->layers == c->layers && of->kv_heads == c->kv_heads &&
             of->head_dim == c->head_dim && of->kv_rank == c->kv_rank &&
-            of->rope_dim == c->rope_dim) ||
+            of->rope_dim == c->rope_dim && of->window == c->window &&
+            of->local_period == c->local_period && of->local_layers == c->local_layers) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: made for another model than this %s",
                          mt_model_kind_name(c->kind));
 }
@@ -251,11 +292,21 @@ static bool has_room(const mt_kv_cache *cache, const mt_tensor *tokens)
     if (b != cache->batch)
         return mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld sequences; made for %lld", b,
                              (long long)cache->batch);
+    if (cache->lost)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "kv_cache: a forward failed after layers with a window had dropped "
+                             "positions; rewind to 0");
     return t <= cache->capacity - cache->length ||
            mti_fail_bool(
                MT_ERR_ARGUMENT,
                "kv_cache: %lld positions are held and %lld follow; there is room for %lld",
                (long long)cache->length, t, (long long)cache->capacity);
+}
+
+static void after_failure(mt_kv_cache *cache, int64_t t)
+{
+    cache->lost = cache->length && t > 1 && cache->length + t > narrowest(cache);
+    trim(cache, cache->length);
 }
 
 mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
@@ -277,7 +328,7 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
     m->last = false;
     if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(mt_shape(y)[0], mt_shape(y)[2])));
     if (y && cache) cache->length += mt_shape(tokens)[1];
-    if (!y && cache) trim(cache, cache->length);
+    if (!y && cache) after_failure(cache, mt_shape(tokens)[1]);
     mt_set_grad_mode(grad);
     return y;
 }

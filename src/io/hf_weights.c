@@ -8,6 +8,7 @@
 #include "files/files.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
+#include "memtape/model.h"
 #include "memtape/ops.h"
 
 typedef struct hf_name {
@@ -28,6 +29,7 @@ enum { N_NAMES = sizeof names / sizeof *names };
 typedef struct hub {
     const char *path;
     unsigned family;
+    int64_t layers; /* of the model; predictions ahead have those behind */
     MTI_VEC(mt_safetensors *) files;
     MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters */
 } hub;
@@ -76,6 +78,10 @@ static bool add_param(hub *h, const mt_named_tensor *ours)
     long long layer = 0;
     int behind = 0;
     if (sscanf(ours->name, "h.%lld.%n", &layer, &behind) < 1) behind = 0;
+    if (!behind && sscanf(ours->name, "mtp.%lld.%n", &layer, &behind) == 1) {
+        layer += h->layers;
+        if (!strncmp(ours->name + behind, "block.", 6)) behind += 6;
+    }
     const char *path = ours->name + behind;
     for (const hf_name *as = names; as < names + N_NAMES; as++) {
         const size_t length = strlen(as->ours);
@@ -102,7 +108,9 @@ static bool add_all(hub *h, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
+    const mt_model_config *c = mt_model_config_of(m);
     bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
+    h->layers = c ? c->layers : 0;
     for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
     mt_set_grad_mode(grad);
     return ok;

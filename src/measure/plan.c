@@ -17,14 +17,14 @@ typedef struct states {
 } states;
 
 /* Adds parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
-static void add_parameter(states *st, const mt_module *m, const mt_named_tensor *named)
+static void add_parameter(states *st, const mti_hashmap *embeddings, const mt_named_tensor *named)
 {
     const mt_tensor *param = named->tensor;
     const mti_workload *w = st->workload;
     mt_dtype dtype = mt_dtype_of(param);
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(dtype), wide = e == 8 ? 8 : 4;
     int64_t sizes[MTI_MAX_STATE];
-    int n_state = mti_optimizer_sizes(w->optimizer, m, named, w->memory.master, sizes);
+    int n_state = mti_optimizer_sizes(w->optimizer, embeddings, named, w->memory.master, sizes);
     st->rounding += rounding(n * e) + rounding(n * (w->memory.f32_gradients ? wide : e)) +
                     w->memory.master * rounding(n * wide);
     st->beside -= n * mti_optimizer_element_bytes(w->optimizer, dtype);
@@ -39,10 +39,14 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     states *st = user;
     const mt_named_tensor *params;
     size_t n;
+    mti_hashmap embeddings = {0};
     (void)loss, (void)scale;
-    if (mt_module_params(s->stage.model, &params, &n) != MT_OK) return false;
-    for (size_t i = 0; i < n; i++)
-        if (!mti_is_buffer(params[i].tensor)) add_parameter(st, s->stage.model, &params[i]);
+    bool ok = mt_module_params(s->stage.model, &params, &n) == MT_OK &&
+              mti_optimizer_note_embeddings(s->stage.model, &embeddings);
+    for (size_t i = 0; ok && i < n; i++)
+        if (!mti_is_buffer(params[i].tensor)) add_parameter(st, &embeddings, &params[i]);
+    mti_hashmap_free(&embeddings);
+    if (!ok) return false;
     mt_tensor *g = mt_grad(s->input);
     mt_storage_info of = mt_storage_of(g);
     st->input_gradient = (int64_t)of.allocated;

@@ -3,6 +3,7 @@
 #include "files/files.h"
 #include "io/json_text.h"
 #include "measure/routing.h"
+#include "parallel/parallel.h"
 
 #define SCHEMA "memtape.routing/1"
 
@@ -84,7 +85,8 @@ bool mti_routing_matters(const mti_workload *w, const mt_device *device)
 bool mti_routing_keeps(const mti_workload *w, int64_t *rows)
 {
     const mt_model_config *c = &w->config;
-    const int64_t pieces = w->ranked && w->parallel.context > 1 ? w->parallel.context : 1;
+    const mt_parallel h = mti_filled_in(&w->parallel);
+    const int64_t pieces = !w->ranked ? 1 : h.context * (mti_folds_experts(&h) ? h.tensor : 1);
     const int64_t t = w->batch * w->seq / pieces;
     const mti_expert_call call = {.experts = c->experts,
                                   .k = c->experts_per_token,
@@ -115,8 +117,8 @@ bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, si
 bool mti_recorder_start(mti_recorder *r, mt_module *m, const mt_model_config *c)
 {
     int64_t layer = 0;
-    *r = (mti_recorder){.layers = (c->layers ? c->layers : 1) - c->dense_layers,
-                        .experts = c->experts};
+    const int64_t all = c->layers ? c->layers : 1;
+    *r = (mti_recorder){.layers = all - c->dense_layers + c->mtp_layers, .experts = c->experts};
     r->rows = mti_calloc((size_t)(r->layers * r->experts), sizeof *r->rows);
     if (r->rows) mti_set_routing(m, NULL, &layer, r->rows);
     return r->rows != NULL;

@@ -28,6 +28,24 @@ static void note_node(void *user, const mt_node_info *node)
     if (!MTI_PUSH(&t->nodes, *node)) t->failed = true;
 }
 
+/* A checkpoint is no node, and its inputs are saved with numbers of their own, one after the other:
+ * it becomes one. */
+static bool add_checkpoints(mti_tape *t)
+{
+    uint64_t last = 0, first = 0;
+    for (size_t i = 0; i < t->saves.n; i++) {
+        mt_save_info *info = &t->saves.at[i].info;
+        if (strcmp(info->op, "checkpoint")) continue;
+        const mt_node_info node = {.sequence = info->node, .op = info->op, .module = info->module};
+        bool begins = !first || info->node != last + 1;
+        if (begins && !MTI_PUSH(&t->nodes, node)) return false;
+        if (begins) first = info->node;
+        last = info->node;
+        info->node = first;
+    }
+    return true;
+}
+
 static int by_sequence(const void *a, const void *b)
 {
     const mt_node_info *x = a, *y = b;
@@ -65,16 +83,26 @@ static bool sort(mti_tape *t)
     return true;
 }
 
+static const mt_saved_hooks tape_hooks = {.pack = note_save};
+
+bool mti_tape_begin(mti_tape *t)
+{
+    *t = (mti_tape){0};
+    return mt_push_saved_hooks(&tape_hooks, t) == MT_OK;
+}
+
+bool mti_tape_end(mti_tape *t, mt_tensor *output)
+{
+    return mt_pop_saved_hooks() == MT_OK && output &&
+           mt_visit_tape(output, note_node, t) == MT_OK && !t->failed && add_checkpoints(t) &&
+           sort(t);
+}
+
 bool mti_tape_of(mti_tape *t, mti_forward_fn *forward, void *user)
 {
-    const mt_saved_hooks hooks = {.pack = note_save};
-    *t = (mti_tape){0};
-    if (mt_push_saved_hooks(&hooks, t) != MT_OK) return false;
-    mt_tensor *output = forward(user);
-    bool ok = mt_pop_saved_hooks() == MT_OK && output &&
-              mt_visit_tape(output, note_node, t) == MT_OK && !t->failed && sort(t);
-    mt_release(output);
-    return ok;
+    if (!mti_tape_begin(t)) return false;
+    MT_AUTO mt_tensor *output = forward(user);
+    return mti_tape_end(t, output);
 }
 
 typedef struct subject {

@@ -23,6 +23,10 @@ typedef struct mti_tape {
     bool failed;
 } mti_tape;
 
+/* What is put on the tape of the output in between. Free in any case; end even if there is no
+ * output (NULL), which fails. */
+bool mti_tape_begin(mti_tape *t);
+bool mti_tape_end(mti_tape *t, mt_tensor *output);
 /* What forward(user), which returns its output, puts on the tape. Free in any case. */
 typedef mt_tensor *mti_forward_fn(void *user);
 bool mti_tape_of(mti_tape *t, mti_forward_fn *forward, void *user);

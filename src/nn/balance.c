@@ -1,8 +1,9 @@
 /* balance.c: the loss that keeps experts evenly used (Shazeer et al. 2017; Fedus et al. 2021), as
  * Transformers' load_balancing_loss_func has it. Of n experts, over the t tokens of all layers with
  * a router, f_i is the share of tokens that chose expert i and p_i the mean of its softmax: loss =
- * n sum over i of f_i p_i;  only p_i has a gradient The routers' logits stay until the loss is
- * made; it keeps a softmax of each layer, t n e bytes, and f, 4 n. */
+ * n sum over i of f_i p_i; only p_i has a gradient. So ranks that add up f, and have p of their own
+ * tokens, have the loss of all tokens as the mean of theirs (Qiu et al. 2025). The routers' logits
+ * stay until the loss is made; it keeps a softmax of each layer, t n e bytes, and f, 4 n. */
 #include "nn/model.h"
 #include "memtape/ops.h"
 
@@ -37,7 +38,7 @@ static bool add_to(mt_tensor **sum, mt_tensor *x)
     return mt_set(sum, x) == MT_OK;
 }
 
-mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k)
+static mt_tensor *balance_loss(const mti_router_logits *l, int64_t k, const mti_balance_ranks *r)
 {
     MT_AUTO mt_tensor *counts = NULL, *sums = NULL;
     int64_t rows = 0;
@@ -49,11 +50,28 @@ mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k)
         ok = add_to(&sums, wide) && add_to(&counts, count_choices(p, k));
         rows += mt_shape(l->at[i])[0];
     }
-    const int64_t n = ok ? mt_shape(l->at[0])[1] : 0;
-    if (ok) mt_set(&counts, mt_mul_scalar(counts, 1 / (double)rows));
+    const int64_t n = ok ? mt_shape(l->at[0])[1] : 0, ranks = r ? r->n : 1;
+    ok = ok && (!r || r->sum(r->user, counts));
+    if (ok) mt_set(&counts, mt_mul_scalar(counts, 1 / (double)(rows * ranks)));
     if (ok) mt_set(&sums, mt_mul_scalar(sums, 1 / (double)rows));
     mt_tensor *y = ok ? mt_mul(counts, sums) : NULL;
     mt_set(&y, mt_sum_all(y));
     mt_set(&y, mt_mul_scalar(y, (double)n));
+    return y;
+}
+
+mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits,
+                           const mti_balance_ranks *r)
+{
+    const bool named = mt_scope_push("balance") == MT_OK;
+    if (!named) mt_set(&y, NULL);
+    mt_tensor *balance = y ? balance_loss(logits, c->experts_per_token, r) : NULL;
+    if (r && balance) mt_set(&balance, r->share(r->user, balance));
+    mt_set(&balance, mt_mul_scalar(balance, c->balance_loss));
+    mt_set(&balance, balance ? mt_cast(balance, mt_dtype_of(y)) : NULL);
+    mt_set(&y, mt_add(y, balance));
+    if (named) mt_scope_pop();
+    mt_release(balance);
+    mti_router_logits_free(logits);
     return y;
 }

@@ -21,7 +21,7 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
     }
     if (mti_feeds(c->kind) && c->experts) {
         products[n++] = MTI_PRODUCT_ROUTER;
-        products[n++] = MTI_PRODUCT_EXPERT_GATE_UP;
+        products[n++] = MTI_PRODUCT_EXPERT_FIRST;
         products[n++] = MTI_PRODUCT_EXPERT_DOWN;
         if (c->shared_experts) products[n++] = MTI_PRODUCT_SHARED;
         if (c->shared_experts) products[n++] = MTI_PRODUCT_SHARED;
@@ -37,7 +37,7 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
 
 static bool is_of_experts(mti_product product)
 {
-    return product == MTI_PRODUCT_EXPERT_GATE_UP || product == MTI_PRODUCT_EXPERT_DOWN;
+    return product == MTI_PRODUCT_EXPERT_FIRST || product == MTI_PRODUCT_EXPERT_DOWN;
 }
 
 bool mti_product_is_kept(const mti_product *products, int i)
@@ -50,6 +50,11 @@ bool mti_product_is_kept(const mti_product *products, int i)
 int64_t mti_experts_here(const mt_model_config *c)
 {
     return c->expert_ranks ? c->experts / c->expert_ranks : c->experts;
+}
+
+int64_t mti_shared_width(const mt_model_config *c)
+{
+    return c->shared_experts * c->ffn / (c->shared_ranks ? c->shared_ranks : 1);
 }
 
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken)
@@ -66,7 +71,7 @@ static uint64_t inputs(const mt_model_config *c, int64_t q, mti_product product)
     case MTI_PRODUCT_PROJ: return (uint64_t)(c->kv_rank ? c->heads * c->value_dim : q);
     case MTI_PRODUCT_Q_B: return (uint64_t)c->q_rank;
     case MTI_PRODUCT_KV_B: return (uint64_t)c->kv_rank;
-    case MTI_PRODUCT_SHARED_DOWN: return (uint64_t)(c->shared_experts * c->ffn);
+    case MTI_PRODUCT_SHARED_DOWN: return (uint64_t)mti_shared_width(c);
     default: return (uint64_t)(down ? c->ffn : c->hidden);
     }
 }
@@ -80,11 +85,12 @@ static uint64_t outputs(const mt_model_config *c, int64_t q, int64_t k, mti_prod
     case MTI_PRODUCT_Q_A: return (uint64_t)c->q_rank;
     case MTI_PRODUCT_KV_A: return (uint64_t)(c->kv_rank + c->rope_dim);
     case MTI_PRODUCT_KV_B: return (uint64_t)mti_latent_width(c);
-    case MTI_PRODUCT_SHARED: return (uint64_t)(c->shared_experts * c->ffn);
+    case MTI_PRODUCT_SHARED: return (uint64_t)mti_shared_width(c);
     case MTI_PRODUCT_KV: return (uint64_t)k;
     case MTI_PRODUCT_WIDEN: return (uint64_t)c->ffn;
-    case MTI_PRODUCT_GATE_UP:
-    case MTI_PRODUCT_EXPERT_GATE_UP: return 2 * (uint64_t)c->ffn;
+    case MTI_PRODUCT_EXPERT_FIRST:
+        if (c->mlp == MT_MLP_PLAIN) return (uint64_t)c->ffn; /* fall through */
+    case MTI_PRODUCT_GATE_UP: return 2 * (uint64_t)c->ffn;
     case MTI_PRODUCT_ROUTER: return (uint64_t)c->experts;
     default: return (uint64_t)c->hidden;
     }
@@ -107,9 +113,10 @@ int64_t mti_latent_width(const mt_model_config *c)
 
 static bool has_bias(const mt_model_config *c, mti_product product)
 {
-    const bool expert = product == MTI_PRODUCT_EXPERT_GATE_UP || product == MTI_PRODUCT_EXPERT_DOWN;
+    const bool expert = product == MTI_PRODUCT_EXPERT_FIRST || product == MTI_PRODUCT_EXPERT_DOWN;
     if (expert) return c->mlp == MT_MLP_CLAMPED;
-    if (product == MTI_PRODUCT_ROUTER) return c->router == MT_ROUTER_CHOSEN;
+    if (product == MTI_PRODUCT_ROUTER)
+        return c->router == MT_ROUTER_CHOSEN && c->mlp == MT_MLP_CLAMPED;
     return !c->no_bias || (c->qkv_bias && product <= MTI_PRODUCT_KV) ||
            (c->proj_bias && product == MTI_PRODUCT_PROJ);
 }
@@ -139,6 +146,7 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
     const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
     const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
     const uint64_t before = h * h + (c->no_bias ? 0 : h) + norm + v;
+    const uint64_t joined = 2 * h * h + (c->norm == MT_NORM_POST ? 2 : 3) * norm;
     first = first && whole, last = last && whole;
     const mti_end_size all[MTI_ENDS] = {
         {"the embedding: a vector for each token", first ? v * h : 0},
@@ -151,16 +159,22 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
         {copy ? "the head: a copy of the embedding, which another stage has"
               : "a head of its own, vh: not the embedding's matrix once more",
          last && (copy || c->untied) ? v * h : 0},
+        {"predictions ahead: a product 2h -> h and norms for each, beside their layers",
+         last ? (uint64_t)c->mtp_layers * joined : 0},
     };
     memcpy(ends, all, sizeof all);
 }
 
-static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
+/* With those of predictions ahead. */
+static int64_t layers_of(const mt_model_config *c)
+{
+    return mti_is_whole(c->kind) ? c->layers + c->mtp_layers : 1;
+}
 
 static int64_t dense_layers(const mt_model_config *c)
 {
     if (!mti_is_whole(c->kind)) return 0;
-    return c->dense_layers < c->layers ? c->dense_layers : c->layers;
+    return c->dense_layers < c->layers ? c->dense_layers : layers_of(c);
 }
 
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
@@ -189,7 +203,7 @@ mt_status mt_model_config_active_params(const mt_model_config *config, uint64_t 
     const uint64_t idle = (uint64_t)(c.experts - c.experts_per_token);
     const uint64_t biases = c.mlp == MT_MLP_CLAMPED ? 2 * (uint64_t)c.ffn + (uint64_t)c.hidden : 0;
     *n -= (uint64_t)(layers_of(&c) - dense_layers(&c)) * idle *
-          (mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_GATE_UP) +
+          (mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_FIRST) +
            mti_product_size(&c, 0, 0, MTI_PRODUCT_EXPERT_DOWN) + biases);
     return MT_OK;
 }

@@ -7,7 +7,7 @@
  *   torchtitan   S ((d + 4 f) e + 4 d + 20), the outputs in f32; torchtitan-before: the inputs
  *   megatron     S ((d + 3 f) e + 20), no outputs
  *
- * (4 f with an unfused swiglu, else 3 f). */
+ * (4 f with an unfused swiglu, else 3 f; an MLP without a gate: 2 f, with megatron 3 f). */
 #include <string.h>
 #include "memtape/checkpoint.h"
 #include "memtape/ops.h"
@@ -173,26 +173,36 @@ mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_t
 
 /* ---- megatron: the weights are applied in the activation ---- */
 
-/* silu(gate) up w: in[0] has gate and up side by side [n,2f], in[1] is w [n] */
+/* in[0] times in[1] [n], in that one's type */
+static mt_status weighted(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    *out = weigh(mt_retain(in[0]), in[1], true);
+    return *out ? MT_OK : mt_last_status();
+}
+
+/* The same of silu(gate) up: in[0] has gate and up side by side [n,2f] */
 static mt_status weighted_swiglu(void *user, int n_in, mt_tensor *const *in, int n_out,
                                  mt_tensor **out)
 {
     const int64_t f = mt_shape(in[0])[1] / 2;
-    mt_tensor *half[2] = {NULL, NULL}, *y = NULL;
-    (void)user, (void)n_in, (void)n_out;
+    mt_tensor *half[2] = {NULL, NULL};
+    MT_AUTO mt_tensor *y = NULL;
     if (mt_split(in[0], 1, 2, (const int64_t[]){f, f}, half) == MT_OK)
         y = mt_swiglu(half[0], half[1]);
     mt_release(half[0]), mt_release(half[1]);
-    *out = weigh(y, in[1], true);
-    return *out ? MT_OK : mt_last_status();
+    return y ? weighted(user, n_in, (mt_tensor *[]){y, in[1]}, n_out, out) : mt_last_status();
 }
 
 /* Megatron-Core's WeightedSwiGLUFunction keeps gate, up and the weights, and makes the product of
- * the first two again: what a checkpoint does. */
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights, bool discard)
+ * the first two again; without a gate a product of two types keeps both as they are. A checkpoint
+ * does either. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard)
 {
     const mt_checkpoint_options options = {.discard_outputs = discard};
-    mt_tensor *in[2] = {gate_up, weights}, *y = NULL;
-    if (mt_checkpoint(weighted_swiglu, NULL, NULL, 2, in, 1, &y, &options) != MT_OK) return NULL;
+    mt_tensor *in[2] = {h, weights}, *y = NULL;
+    if (mt_checkpoint(swiglu ? weighted_swiglu : weighted, NULL, NULL, 2, in, 1, &y, &options) !=
+        MT_OK)
+        return NULL;
     return y;
 }

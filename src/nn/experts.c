@@ -1,8 +1,9 @@
-/* experts.c: a mixture of experts in an MLP's place: [..,d] -> [..,d]. Of n gated MLPs d -> f -> d
- * each token goes through the k that a router gives most weight, and their outputs are summed,
- * weighted (Shazeer et al. 2017). No token is dropped. The order of ops is that of Transformers'
- * grouped_mm: what is kept for the t k rows is their sorted copies, gate and up, their product and
- * the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows' weights. */
+/* experts.c: a mixture of experts in an MLP's place: [..,d] -> [..,d]. Of n MLPs d -> f -> d, gated
+ * or, a gpt's, with an activation, each token goes through the k that a router gives most weight,
+ * and their outputs are summed, weighted (Shazeer et al. 2017). No token is dropped. The order of
+ * ops is that of Transformers' grouped_mm: what is kept for the t k rows is their sorted copies,
+ * gate and up, their product and the experts' outputs, (2 d + 3 f) e + 24 bytes each, and the rows'
+ * weights. */
 #include "nn/model.h"
 #include "nn/quantized.h"
 #include "memtape/collectives.h"
@@ -116,19 +117,33 @@ static mt_tensor *gated(const experts *e, mt_tensor *gate_up)
 static mt_tensor *activate_one(mt_module *self, mt_tensor *const *in)
 {
     const experts *e = mt_module_user(self);
-    return e->clamped ? mti_clamped_gate(in[0]) : gated(e, in[0]);
+    return mt_module_child(self, "act") ? mt_forward_child(self, "act", in[0])
+           : e->clamped                 ? mti_clamped_gate(in[0])
+                                        : gated(e, in[0]);
+}
+
+/* The same without a gate, times the rows' weights in[1]. */
+static mt_tensor *activate_weighted(mt_module *self, mt_tensor *const *in)
+{
+    MT_AUTO mt_tensor *h = activate_one(self, in);
+    return h ? mti_weighted_rows(h, in[1], false, false) : NULL;
 }
 
 /* *h = what the last product takes; with act_again that keeps none of it until end_activation. */
 static bool activate(mt_module *self, mt_tensor **h, mt_tensor *weights)
 {
     const bool again = ((const experts *)mt_module_user(self))->act_again;
-    const mti_module_frame frame = {.m = self, .run = activate_one};
+    const bool plain = mt_module_child(self, "act") != NULL;
+    const mti_module_frame frame = {.m = self, .run = weights ? activate_weighted : activate_one};
+    const mt_checkpoint_options discarding = {.discard_outputs = true};
     if (!*h) return false;
-    return mt_set(h, weights ? mti_weighted_swiglu(*h, weights, again)
-                     : again ? mti_run_frame(frame, 1, h,
-                                             &(mt_checkpoint_options){.discard_outputs = true})
-                             : activate_one(self, h)) == MT_OK;
+    if (weights && !plain)
+        mt_set(h, mti_weighted_rows(*h, weights, true, again));
+    else if (again)
+        mt_set(h, mti_run_frame(frame, weights ? 2 : 1, (mt_tensor *[]){*h, weights}, &discarding));
+    else if (mt_set(h, activate_one(self, h)) == MT_OK && weights)
+        mt_set(h, mti_weighted_rows(*h, weights, false, false));
+    return *h != NULL;
 }
 
 static void end_activation(mt_module *self)
@@ -138,7 +153,8 @@ static void end_activation(mt_module *self)
 
 static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
 {
-    mt_set(&h, run_product(self, "experts_gate_up", h, rows));
+    const bool plain = mt_module_child(self, "act") != NULL;
+    mt_set(&h, run_product(self, plain ? "experts_fc" : "experts_gate_up", h, rows));
     if (activate(self, &h, rows->weights)) {
         mt_set(&h, run_product(self, "experts_down", h, rows));
         end_activation(self);
@@ -268,15 +284,22 @@ void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, i
 static bool add_shared(mt_module *m, mt_device *device, const mt_model_config *c)
 {
     mt_model_config own = *c;
-    own.dense_ffn = c->shared_experts * c->ffn;
+    own.dense_ffn = mti_shared_width(c);
     mti_make_dense(&own);
     own.dropout = 0; /* their sum has it */
     return mt_module_add_child(m, "shared", mti_mlp_new(device, &own)) != NULL;
 }
 
+static bool add_first(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    if (c->mlp != MT_MLP_PLAIN)
+        return add_product(m, "experts_gate_up", device, c, c->hidden, 2 * c->ffn, MTI_INIT_STD);
+    return add_product(m, "experts_fc", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
+           mti_add_activation(m, "act", c, c->inplace);
+}
+
 static mt_module *experts_new(mt_device *device, const mt_model_config *c)
 {
-    const int64_t d = c->hidden, f = c->ffn;
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
     *user = (experts){.n = c->experts,
@@ -290,13 +313,13 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
                                .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(
-        m,
-        m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
-            add_product(m, "experts_gate_up", device, c, d, 2 * f, MTI_INIT_STD) &&
-            add_product(m, "experts_down", device, c, f, d, mti_residual_std(c)) &&
-            (c->mlp != MT_MLP_CLAMPED || (add_bias(m, "experts_gate_up_bias", device, c, 2 * f) &&
-                                          add_bias(m, "experts_down_bias", device, c, d))) &&
-            (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
+        m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
+               add_first(m, device, c) &&
+               add_product(m, "experts_down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
+               (c->mlp != MT_MLP_CLAMPED ||
+                (add_bias(m, "experts_gate_up_bias", device, c, 2 * c->ffn) &&
+                 add_bias(m, "experts_down_bias", device, c, c->hidden))) &&
+               (!c->shared_experts || add_shared(m, device, c)) && mti_add_dropout(m, c));
 }
 
 mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)

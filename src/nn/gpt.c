@@ -6,11 +6,7 @@ static mt_tensor *gpt_forward(mt_module *self, mt_tensor *tokens)
 {
     const mti_model *model = mt_module_user(self);
     if (!mti_check_tokens("gpt", tokens)) return NULL;
-    mt_tensor *position = mt_forward_child(self, "wpe", tokens);
-    mt_tensor *h = position ? mt_forward_child(self, "wte", tokens) : NULL;
-    mt_set(&h, mt_add(h, position)); /* [b,s,d] + [s,d] */
-    mt_release(position);
-    mt_set(&h, mt_forward_child(self, "drop", h));
+    mt_tensor *h = mti_embed(self, tokens, 0);
     return mti_logits(self, mti_run_layers(self, h, 0, model->config.layers));
 }
 
@@ -27,5 +23,6 @@ mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
                (c.norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, &c)) &&
                (!c.untied || mt_module_add_child(m, "lm_head",
                                                  mt_linear_new(device, c.dtype, c.hidden, c.vocab,
-                                                               false, MTI_INIT_STD))));
+                                                               false, MTI_INIT_STD))) &&
+               mti_add_mtp(m, device, &c, each));
 }

@@ -8,8 +8,13 @@
  *
  * The tape keeps what the products want, and what any attention does: q and k, put together, and v
  * within the output of kv_b. A KV cache holds the latent and the turned key part, r + p elements a
- * position; keys and values of all positions are made again at each step, as Transformers does. */
+ * position; keys and values of all positions are made again at each step, as Transformers does.
+ *
+ * Of ranks that share the layer each has some heads: some rows of q or q_b and of kv_b, and these
+ * columns of proj. Latents and the key part are the same on all of them; or, where they split the
+ * sequence, each makes those of its piece, and they are gathered, as Megatron-Core does. */
 #include "nn/model.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 
 /* cat(a, b) over the last dimension */
@@ -64,6 +69,23 @@ static mt_tensor *attend_parts(mt_module *self, mt_tensor *const *in)
     return mti_attend(self, (mt_tensor *[]){mt_retain(in[0]), mt_retain(in[1]), mt_retain(in[2])});
 }
 
+static mt_tensor *run_q(mt_module *self, mt_tensor *x) { return mt_forward_child(self, "q", x); }
+static mt_tensor *run_q_b(mt_module *self, mt_tensor *x)
+{
+    return mt_forward_child(self, "q_b", x);
+}
+static mt_tensor *run_kv_b(mt_module *self, mt_tensor *x)
+{
+    return mt_forward_child(self, "kv_b", x);
+}
+
+/* A product of which ranks have some rows each. */
+static mt_tensor *by_heads(mt_module *self, mt_forward_fn *run, mt_tensor *x)
+{
+    const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    return l->enter ? l->enter(self, run, &l->ranks, l->sequence, x) : run(self, x);
+}
+
 /* The latent of queries; without one, x. */
 static mt_tensor *latent_of_queries(mt_module *self, mt_tensor *x)
 {
@@ -75,7 +97,16 @@ static mt_tensor *latent_of_queries(mt_module *self, mt_tensor *x)
 
 static mt_tensor *queries(mt_module *self, mt_tensor *latent)
 {
-    return mt_forward_child(self, mt_module_child(self, "q_a") ? "q_b" : "q", latent);
+    if (!latent) return NULL;
+    return by_heads(self, mt_module_child(self, "q_a") ? run_q_b : run_q, latent);
+}
+
+/* *p, the key part, becomes that of all positions, which all heads read. */
+static bool share_key_part(const mti_heads *l, mt_tensor **p)
+{
+    if (!*p || !l->enter) return *p != NULL;
+    mt_set(p, l->sequence ? mt_all_gather(*p, 1, &l->ranks) : mt_replicate(*p, &l->ranks));
+    return *p != NULL;
 }
 
 /* The parts of latents and the key part, which is not turned yet. */
@@ -86,7 +117,7 @@ static mt_status project_up(void *user, int n_in, mt_tensor *const *in, int n_ou
     mti_rope_tables own = {0};
     mt_tensor *wide[3] = {queries(self, in[0]), NULL, mt_retain(in[2])};
     (void)n_in, (void)n_out;
-    wide[1] = wide[0] ? mt_forward_child(self, "kv_b", in[1]) : NULL;
+    wide[1] = wide[0] ? by_heads(self, run_kv_b, in[1]) : NULL;
     bool ok = wide[1] && mt_scope_push("heads") == MT_OK;
     if (ok) {
         ok = mti_turn_heads(l, l->tables ? l->tables : &own, &wide[2]) && make_parts(l, wide, out);
@@ -106,7 +137,7 @@ static bool compress(mt_module *self, mt_tensor *x, bool turned, mt_tensor **c, 
     bool ok = h && mt_split(h, 2, 2, (const int64_t[]){l->kv_rank, l->rope_dim}, part) == MT_OK;
     mt_release(h);
     mt_set(&part[0], ok ? mt_forward_child(self, "kv_a_norm", part[0]) : NULL);
-    mt_set(&part[1], part[0] ? mti_split_heads(part[1], 1) : NULL);
+    mt_set(&part[1], part[0] && share_key_part(l, &part[1]) ? mti_split_heads(part[1], 1) : NULL);
     ok = part[1] && mt_scope_push("heads") == MT_OK;
     if (ok) {
         ok = !turned || mti_turn_heads(l, l->tables, &part[1]);
@@ -135,7 +166,7 @@ static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
     if (ok && up)
         ok = mt_checkpoint(project_up, self, NULL, 3, in, 3, part, &discarding) == MT_OK;
     else if (ok)
-        ok = mt_set(&in[1], mt_forward_child(self, "kv_b", in[1])) == MT_OK;
+        ok = mt_set(&in[1], by_heads(self, run_kv_b, in[1])) == MT_OK;
     const bool discards = ok && up;
     if (ok && mt_scope_push("heads") == MT_OK) {
         if (!up && l->again & MT_RECOMPUTE_CORE_ATTN) ok = make_parts(l, in, part);

@@ -9,9 +9,7 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     if (mt_shape(tokens)[1] > model->config.context)
         return mti_fail_null(MT_ERR_ARGUMENT, "llama: %lld tokens in a row; the context is %lld",
                              (long long)mt_shape(tokens)[1], (long long)model->config.context);
-    mt_tensor *h = mt_forward_child(self, "wte", tokens);
-    h = mti_scale_embedding(&model->config, h);
-    mt_set(&h, mt_forward_child(self, "drop", h));
+    mt_tensor *h = mti_embed(self, tokens, 0);
     mti_rope_tables tables = {0};
     mti_share_rope_tables(self, &tables);
     h = mti_run_layers(self, h, 0, model->config.layers);
@@ -31,5 +29,6 @@ mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                mti_add_layers(m, device, &c, each) && mti_add_norm(m, "ln_f", device, &c) &&
                (c.tied || mt_module_add_child(m, "lm_head",
                                               mt_linear_new(device, c.dtype, c.hidden, c.vocab,
-                                                            !c.no_bias, MTI_INIT_STD))));
+                                                            !c.no_bias, MTI_INIT_STD))) &&
+               mti_add_mtp(m, device, &c, each));
 }

@@ -40,17 +40,17 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
 typedef enum mti_product {
     MTI_PRODUCT_QKV, /* d -> all three */
     MTI_PRODUCT_Q,
-    MTI_PRODUCT_KV,             /* keys, or values */
-    MTI_PRODUCT_Q_A,            /* d -> q_rank */
-    MTI_PRODUCT_Q_B,            /* q_rank -> heads */
-    MTI_PRODUCT_KV_A,           /* d -> kv_rank + rope_dim */
-    MTI_PRODUCT_KV_B,           /* kv_rank -> keys, without their turned part, and values */
-    MTI_PRODUCT_PROJ,           /* heads -> d */
-    MTI_PRODUCT_WIDEN,          /* d -> f */
-    MTI_PRODUCT_GATE_UP,        /* d -> 2 f */
-    MTI_PRODUCT_DOWN,           /* f -> d */
-    MTI_PRODUCT_ROUTER,         /* d -> experts */
-    MTI_PRODUCT_EXPERT_GATE_UP, /* GATE_UP and DOWN of one expert */
+    MTI_PRODUCT_KV,           /* keys, or values */
+    MTI_PRODUCT_Q_A,          /* d -> q_rank */
+    MTI_PRODUCT_Q_B,          /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,         /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,         /* kv_rank -> keys, without their turned part, and values */
+    MTI_PRODUCT_PROJ,         /* heads -> d */
+    MTI_PRODUCT_WIDEN,        /* d -> f */
+    MTI_PRODUCT_GATE_UP,      /* d -> 2 f */
+    MTI_PRODUCT_DOWN,         /* f -> d */
+    MTI_PRODUCT_ROUTER,       /* d -> experts */
+    MTI_PRODUCT_EXPERT_FIRST, /* GATE_UP and DOWN of one expert */
     MTI_PRODUCT_EXPERT_DOWN,
     MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
     MTI_PRODUCT_SHARED_DOWN
@@ -62,6 +62,8 @@ int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUC
 bool mti_product_is_kept(const mti_product *products, int i);
 /* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* How wide shared experts are here. */
+int64_t mti_shared_width(const mt_model_config *c);
 /* What KV_B makes for a token. */
 int64_t mti_latent_width(const mt_model_config *c);
 /* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
@@ -70,7 +72,7 @@ uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_pr
 uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k);
 /* The same of what a whole model has outside of its layers, or of what a part of it has, with the
  * first layer, with the last; the embedding is the first. */
-enum { MTI_ENDS = 7 };
+enum { MTI_ENDS = 8 };
 typedef struct mti_end_size {
     const char *what;
     uint64_t n;
@@ -185,8 +187,9 @@ bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
-/* discard: as mt_checkpoint_options has it */
-mt_tensor *mti_weighted_swiglu(mt_tensor *gate_up, mt_tensor *weights, bool discard);
+/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. discard: as
+ * mt_checkpoint_options has it. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
@@ -215,7 +218,18 @@ typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */
 void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
 void mti_router_logits_free(mti_router_logits *l);
-mt_tensor *mti_balance_loss(const mti_router_logits *l, int64_t k);
+/* Ranks with other tokens, n of them: `sum` adds up their counts; and those that have the same:
+ * share() makes of the loss a sum over them. */
+typedef struct mti_balance_ranks {
+    int64_t n;
+    mti_sum_loads_fn *sum;
+    mt_tensor *(*share)(const void *user, mt_tensor *balance);
+    const void *user;
+} mti_balance_ranks;
+/* The loss y, taken over, and c->balance_loss times that of the logits, which are freed. r NULL:
+ * there is one rank. */
+mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits,
+                           const mti_balance_ranks *r);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
@@ -281,7 +295,8 @@ bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 typedef struct mti_model {
     mt_model_config config;
     bool last;
-    mt_tensor *target; /* borrowed while a forward makes its loss itself; else NULL */
+    /* Borrowed while a forward makes its loss itself, and predicts ahead; else NULL. */
+    mt_tensor *target, *tokens;
 } mti_model;
 
 /* A module whose user data holds a copy of c. */
@@ -297,6 +312,9 @@ typedef struct mti_each_layer {
 /* Adds the blocks h.0 .. h.(layers - 1); each may be NULL. */
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
                     const mti_each_layer *each);
+/* Adds the modules mtp.0 .. mtp.(mtp_layers - 1). */
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each);
 /* mt_model_new, with each->fn called for every layer. */
 mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
@@ -312,10 +330,31 @@ int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
 /* The configuration of a layer without experts. */
 void mti_make_dense(mt_model_config *c);
 /* The configuration of layer i: layers differ in their angles and windows, and the first may have
- * no experts. */
+ * no experts. Those from `layers` on, which predict ahead, are as the last one. */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
+/* The tokens embedded, which are `ahead` places ahead, and so are the learned positions. */
+mt_tensor *mti_embed(mt_module *m, mt_tensor *tokens, int64_t ahead);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
+
+/* ---- mtp.c: predictions further ahead ---- */
+
+enum { MTI_LAYER_NAME = 32 };
+/* "mtp.k" */
+const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k);
+/* Adds mtp.k, to which its "block" is to be added. */
+mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const mt_model_config *c);
+/* x without its first n places of `dim`, with n of `fill` after it. */
+mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill);
+typedef struct mti_ahead {
+    mt_tensor *tokens, *target; /* [b,s], borrowed */
+    mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
+    mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
+} mti_ahead;
+/* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
+mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
+/* Whether the loss of m, a model or a rank's part of one, has them now: in training alone. */
+bool mti_looks_ahead(const mt_module *m, const mt_model_config *c);
 /* The logits y, taken over, capped if the model asks for it. */
 mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y);
 /* h.i */
@@ -342,6 +381,10 @@ int64_t *mti_positions_start(const mt_module *m);
 
 struct mti_kv_layer;
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
+/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the pieces that
+ * ranks have of it. */
+typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group *ranks,
+                                bool sequence, mt_tensor *x);
 typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
@@ -362,6 +405,11 @@ typedef struct mti_heads {
     mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
+    /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the
+     * sequence. enter NULL: one has all. */
+    mti_enter_fn *enter;
+    mt_group ranks;
+    bool sequence;
     mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
     /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
      * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */

@@ -63,7 +63,7 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
     return mti_module_complete(
         m,
         mt_module_add_param(m, "weight", w) &&
-            (c->router != MT_ROUTER_CHOSEN ||
+            (c->router != MT_ROUTER_CHOSEN || c->mlp != MT_MLP_CLAMPED ||
              mt_module_add_param(
                  m, "bias", mt_normal(device, c->dtype, MT_SHAPE(c->experts), 0, MTI_INIT_STD))) &&
             (c->router != MT_ROUTER_SIGMOID ||
@@ -237,10 +237,11 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
     *weights = *index = NULL;
     if (!collect(r, p)) mt_set(&p, NULL);
     if (r->scores == MT_ROUTER_CHOSEN) {
-        bool chosen = p && mt_topk(p, r->k, weights, index) == MT_OK;
+        const bool chosen = p && mt_topk(p, r->k, weights, index) == MT_OK;
+        const bool widen = r->as_scored && mt_dtype_size(of_p) == 2;
         mt_release(p);
-        return chosen && mt_set(weights, mt_softmax(*weights, 1, false)) == MT_OK &&
-               mt_set(weights, mt_cast(*weights, of_p)) == MT_OK;
+        return chosen && (!widen || mt_set(weights, mt_cast(*weights, MT_F32)) == MT_OK) &&
+               mt_set(weights, mt_softmax(*weights, 1, false)) == MT_OK;
     }
     if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));

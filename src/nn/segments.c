@@ -214,6 +214,11 @@ static bool set_groups(mt_module *m, const char *name, const mti_preset *preset,
         if (!mti_module_set_group(mti_layer(m, from + i), group < layers - i ? group : layers - i,
                                   options))
             return false;
+    char child[MTI_LAYER_NAME];
+    mt_module *ahead;
+    for (int64_t k = 0; (ahead = mt_module_child(m, mti_mtp_name(child, k))); k++)
+        if (mt_module_set_checkpoint(mt_module_child(ahead, "block"), options) != MT_OK)
+            return false;
     return true;
 }
 

@@ -10,10 +10,9 @@
 
 /* ---- layers ---- */
 
-#define LAYER_NAME 32
-static const char *layer_name(char name[LAYER_NAME], int64_t i)
+static const char *layer_name(char name[MTI_LAYER_NAME], int64_t i)
 {
-    snprintf(name, LAYER_NAME, "h.%lld", (long long)i);
+    snprintf(name, MTI_LAYER_NAME, "h.%lld", (long long)i);
     return name;
 }
 
@@ -34,6 +33,7 @@ int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to)
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
 {
     mt_model_config own = *c;
+    if (i >= c->layers && mti_is_whole(c->kind)) i = c->layers - 1;
     const bool local = mti_is_local(c, i);
     if (c->local_theta > 0 && local) own.rope_theta = c->local_theta;
     if (!local) own.window = 0;
@@ -44,7 +44,7 @@ mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
                     const mti_each_layer *each)
 {
-    char name[LAYER_NAME];
+    char name[MTI_LAYER_NAME];
     for (int64_t i = 0; i < c->layers; i++) {
         const mt_model_config own = mti_layer_config(c, i);
         mt_module *layer = mt_module_add_child(m, layer_name(name, i), mt_block_new(device, &own));
@@ -53,15 +53,28 @@ bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
     return true;
 }
 
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each)
+{
+    const mt_model_config own = mti_layer_config(c, c->layers);
+    for (int64_t k = 0; k < c->mtp_layers; k++) {
+        mt_module *child = mti_add_mtp_module(m, k, device, c);
+        if (!child || !mt_module_add_child(child, "block", mt_block_new(device, &own)) ||
+            (each && !each->fn(each->user, child)))
+            return false;
+    }
+    return true;
+}
+
 mt_module *mti_layer(const mt_module *m, int64_t i)
 {
-    char name[LAYER_NAME];
+    char name[MTI_LAYER_NAME];
     return mt_module_child(m, layer_name(name, i));
 }
 
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 {
-    char name[LAYER_NAME];
+    char name[MTI_LAYER_NAME];
     for (int64_t i = from; x && i < to; i++)
         mt_set(&x, mt_forward_child(m, layer_name(name, i), x));
     return x;
@@ -116,6 +129,20 @@ static double rounded(double x, mt_dtype dtype)
     return ldexp(rint(ldexp(m, bits)), exponent - bits);
 }
 
+mt_tensor *mti_embed(mt_module *m, mt_tensor *tokens, int64_t ahead)
+{
+    const mti_model *model = mt_module_user(m);
+    const bool learned = mt_module_child(m, "wpe") != NULL;
+    mt_tensor *position = learned ? mt_forward_child(m, "wpe", tokens) : NULL; /* [s,d] */
+    if (ahead && position) mt_set(&position, mti_shift(position, 0, ahead, 0));
+    mt_tensor *h = position || !learned ? mt_forward_child(m, "wte", tokens) : NULL;
+    if (learned) mt_set(&h, mt_add(h, position)); /* [b,s,d] + [s,d] */
+    mt_release(position);
+    h = mti_scale_embedding(&model->config, h);
+    mt_set(&h, mt_forward_child(m, "drop", h));
+    return h;
+}
+
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h)
 {
     if (c->scaled_embedding)
@@ -137,22 +164,20 @@ mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
     return y;
 }
 
-/* The loss of what the head would make of h, which is taken over. */
+/* The loss of what the head would make of h. */
 static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
 {
     const mti_model *model = mt_module_user(m);
     const mt_module *head = mt_module_child(m, "lm_head");
     mt_tensor *w = mt_module_param(head ? head : mt_module_child(m, "wte"), "weight");
     if (head && strcmp(mt_module_kind(head), "linear") != 0)
-        mt_set(&h,
-               mti_fail_null(MT_ERR_UNSUPPORTED, "loss %s: lm_head is a %s; need a plain linear",
+        return mti_fail_null(MT_ERR_UNSUPPORTED, "loss %s: lm_head is a %s; need a plain linear",
                              mti_choice_name(&mti_loss_forms, (int)model->config.ops.loss),
-                             mt_module_kind(head)));
-    if (!h) return NULL;
+                             mt_module_kind(head));
     bool named = mt_scope_push("lm_head") == MT_OK;
-    mt_set(&h, named ? mti_fused_loss(model->config.ops.loss, h, w, target) : NULL);
+    mt_tensor *y = named ? mti_fused_loss(model->config.ops.loss, h, w, target) : NULL;
     if (named) mt_scope_pop();
-    return h;
+    return y;
 }
 
 /* The logits of the rows h, which are borrowed. */
@@ -171,32 +196,33 @@ static mt_tensor *sum_of_losses(const mt_module *m, mt_tensor *logits, mt_tensor
     return mt_cross_entropy_with(logits, target, MT_IGNORE, &summed);
 }
 
+/* The loss of the rows h, which are borrowed. */
+static mt_tensor *loss_of(mt_module *m, mt_tensor *h, mt_tensor *target)
+{
+    const mti_model *model = mt_module_user(m);
+    const mt_loss_form form = model->config.ops.loss;
+    if (mti_loss_is_fused(form)) return fused_loss(m, h, target);
+    if (form == MT_LOSS_CHUNKED) return mti_chunked_loss(m, h, target, head_forward, sum_of_losses);
+    mt_tensor *y = head_forward(m, h);
+    if (y) mt_set(&y, mt_model_loss(&model->config, y, target));
+    return y;
+}
+
+bool mti_looks_ahead(const mt_module *m, const mt_model_config *c)
+{
+    return c->mtp_layers && mt_module_training(m);
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
-    bool chunked = model->config.ops.loss == MT_LOSS_CHUNKED;
     if (h && model->last) mt_set(&h, mt_slice(h, 1, mt_shape(h)[1] - 1, 1));
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
-    if (model->target && !chunked) return fused_loss(m, h, model->target);
-    mt_set(&h, !h              ? NULL
-               : model->target ? mti_chunked_loss(m, h, model->target, head_forward, sum_of_losses)
-                               : head_forward(m, h));
+    if (h && model->tokens)
+        return mti_loss_ahead(m, &model->config, h,
+                              &(mti_ahead){model->tokens, model->target, mti_embed, loss_of});
+    mt_set(&h, !h ? NULL : model->target ? loss_of(m, h, model->target) : head_forward(m, h));
     return h;
-}
-
-/* The loss y, taken over, and what the routers' logits add to it, which are freed. */
-static mt_tensor *add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits)
-{
-    const bool named = mt_scope_push("balance") == MT_OK;
-    if (!named) mt_set(&y, NULL);
-    mt_tensor *balance = y ? mti_balance_loss(logits, c->experts_per_token) : NULL;
-    mt_set(&balance, mt_mul_scalar(balance, c->balance_loss));
-    mt_set(&balance, balance ? mt_cast(balance, mt_dtype_of(y)) : NULL);
-    mt_set(&y, mt_add(y, balance));
-    if (named) mt_scope_pop();
-    mt_release(balance);
-    mti_router_logits_free(logits);
-    return y;
 }
 
 mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *target)
@@ -210,15 +236,16 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_forward_loss: %s makes no logits; need a gpt, bert or llama",
                              mt_module_kind(m));
-    if (mti_loss_takes_head(model->config.ops.loss)) model->target = target;
+    if (mti_looks_ahead(m, &model->config)) model->tokens = tokens;
+    if (model->tokens || mti_loss_takes_head(model->config.ops.loss)) model->target = target;
     const bool balanced = model->config.balance_loss > 0;
     mti_router_logits logits = {0};
     if (balanced) mti_share_router_logits(m, &logits);
     mt_tensor *y = mt_forward(m, tokens);
     if (balanced) mti_share_router_logits(m, NULL);
     if (!model->target) mt_set(&y, mt_model_loss(&model->config, y, target));
-    model->target = NULL;
-    return balanced ? add_balance(&model->config, y, &logits) : y;
+    model->target = model->tokens = NULL;
+    return balanced ? mti_add_balance(&model->config, y, &logits, NULL) : y;
 }
 
 /* ---- learned positions ---- */

@@ -124,9 +124,10 @@ static bool product_of_group(mti_call *c, const mti_view *a, const mti_view *b, 
 static bool each_group(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *y,
                        const mti_view *dx, const mti_view *dw, const mti_view *counts)
 {
+    const int64_t groups = c->k->traits & MTI_NO_DATA ? 1 : counts->shape[0];
     int32_t *count = read_counts(c, counts, y->shape[0]);
     bool ok = count && mti_device_take_workspace(c->device, c->backward);
-    for (int64_t g = 0, from = 0; ok && g < counts->shape[0]; from += count[g++]) {
+    for (int64_t g = 0, from = 0; ok && g < groups; from += count[g++]) {
         const int64_t n = count[g];
         mti_view xg, wg, yg = mti_range(y, 0, from, n), dxg, dwg;
         if (x) xg = mti_range(x, 0, from, n);

@@ -6,27 +6,28 @@
 
 /* ---- making and freeing ---- */
 
-static bool is_looked_up(const mt_module *m, const mt_tensor *p)
+bool mti_optimizer_note_embeddings(const mt_module *m, mti_hashmap *out)
 {
-    bool found = !strcmp(mt_module_kind(m), "embedding") && mt_module_param(m, "weight") == p;
     const mt_module *child;
-    for (size_t i = 0; !found && (child = mt_module_child_at(m, i)); i++)
-        found = is_looked_up(child, p);
-    return found;
+    bool ok = strcmp(mt_module_kind(m), "embedding") != 0 ||
+              mti_hashmap_add(out, (uintptr_t)mt_module_param(m, "weight"), 0);
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
+        ok = mti_optimizer_note_embeddings(child, out);
+    return ok;
 }
 
 /* Rows of an embedding and of the head are looked up, or one for each class: no map of vectors
  * between two layers. */
-const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m,
+const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mti_hashmap *embeddings,
                                        const mt_named_tensor *p)
 {
     if (!o->rule->others) return o->rule;
     bool hidden = mt_rank(p->tensor) >= 2 && strncmp(p->name, "lm_head.", 8) != 0 &&
-                  !is_looked_up(m, p->tensor);
+                  mti_hashmap_find(embeddings, (uintptr_t)p->tensor) == MTI_NO_PLACE;
     return hidden ? o->rule : o->rule->others;
 }
 
-static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_module *m,
+static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mti_hashmap *embeddings,
                       const mt_named_tensor *p)
 {
     if (!mt_is_contiguous(p->tensor))
@@ -38,7 +39,7 @@ static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_module *m,
                              o->rule->name, p->name);
     o->device = mt_device_of(p->tensor);
     s->param = mt_retain(p->tensor);
-    s->rule = mti_optimizer_rule(o, m, p);
+    s->rule = mti_optimizer_rule(o, embeddings, p);
     return (s->module = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
@@ -57,12 +58,15 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
                         .master = like->master,
                         .weight_decay = like->weight_decay,
                         .decay_matrices_only = like->decay_matrices_only};
+    mti_hashmap embeddings = {0};
     bool ok = (o->slots = mti_calloc(n, sizeof *o->slots)) &&
-              (o->items = mti_calloc(n, sizeof *o->items));
+              (o->items = mti_calloc(n, sizeof *o->items)) &&
+              mti_optimizer_note_embeddings(m, &embeddings);
     for (size_t i = 0; ok && i < n; i++) {
         if (!mt_dtype_is_float(mt_dtype_of(list[i].tensor))) continue;
-        ok = init_slot(o, &o->slots[o->n_slots++], m, &list[i]);
+        ok = init_slot(o, &o->slots[o->n_slots++], &embeddings, &list[i]);
     }
+    mti_hashmap_free(&embeddings);
     if (ok) return o;
     mt_optimizer_free(o);
     return NULL;

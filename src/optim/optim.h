@@ -57,8 +57,8 @@ static inline bool mti_moments_torchao(mt_moments asked)
 {
     return asked >= MT_MOMENTS_TORCHAO_8BIT;
 }
-/* The rule of a parameter of m. */
-const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mt_module *m,
+/* The rule of a parameter of the model whose embeddings were noted. */
+const mti_opt_rule *mti_optimizer_rule(const mt_optimizer *o, const mti_hashmap *embeddings,
                                        const mt_named_tensor *param);
 /* A parameter with this view: whether its state is factored, and not of its shape; how its moments
  * are stored. A slot that has its parameter and rule: how many moments there are; shape, strides

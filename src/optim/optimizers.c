@@ -142,12 +142,13 @@ int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype)
                                                              : wide);
 }
 
-int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mti_hashmap *embeddings,
                         const mt_named_tensor *param, bool master, int64_t bytes[MTI_MAX_STATE])
 {
     if (!rows[choice].rule) return 0;
     const mt_optimizer o = described(choice, master);
-    const mti_opt_slot s = {.param = param->tensor, .rule = mti_optimizer_rule(&o, m, param)};
+    const mti_opt_slot s = {.param = param->tensor,
+                            .rule = mti_optimizer_rule(&o, embeddings, param)};
     int n = mti_optimizer_n_moments(&o, &s);
     for (int k = 0; k < n; k++) {
         const mti_view spec = mti_optimizer_spec(&o, &s, k);

@@ -46,10 +46,12 @@ const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise);
 
 /* Bytes of state for each element of a parameter, without a master. */
 int64_t mti_optimizer_element_bytes(mti_optimizer_choice choice, mt_dtype dtype);
-/* bytes[k]: on the device, of each state tensor but the master of a parameter of m, of which there
- * are as many as it returns. */
+/* Adds the weights of a model's embeddings, by their addresses. */
+bool mti_optimizer_note_embeddings(const mt_module *m, mti_hashmap *out);
+/* bytes[k]: on the device, of each state tensor but the master of a parameter of the model whose
+ * embeddings were noted; returns how many there are. */
 #define MTI_MAX_STATE 4
-int mti_optimizer_sizes(mti_optimizer_choice choice, const mt_module *m,
+int mti_optimizer_sizes(mti_optimizer_choice choice, const mti_hashmap *embeddings,
                         const mt_named_tensor *param, bool master, int64_t bytes[MTI_MAX_STATE]);
 
 /* ---- one that is made ---- */

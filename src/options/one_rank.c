@@ -51,6 +51,7 @@ static bool place_rank(mti_options *o)
     if (o->given[MTI_O_RANK]) h->stage = o->rank / of_a_stage;
     h->context_rank = o->workload.rank / t % c;
     if (h->expert > 1) h->data_rank = o->workload.rank / t / c % at_least_1(h->data);
+    if (h->expert > 1 && h->expert_tensor == 1) h->tensor_rank = o->workload.rank % t;
     return true;
 }
 

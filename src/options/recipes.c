@@ -21,6 +21,8 @@ WHEN(is_llama, c->kind == MT_MODEL_LLAMA)
 WHEN(adapts_weights, c->experts && c->ops.expert_form != MT_EXPERTS_LOOP &&
                          o->workload.memory.lora_dropout <= 0 && o->zero < 3)
 WHEN(has_wide_softmax, c->kind == MT_MODEL_LLAMA && !c->sinks)
+WHEN(is_gpt, c->kind == MT_MODEL_GPT)
+WHEN(has_own_act, c->mlp == MT_MLP_SWIGLU || c->mlp == MT_MLP_PLAIN)
 WHEN(has_swiglu, c->mlp == MT_MLP_SWIGLU)
 WHEN(has_rope, c->rope_theta > 0)
 WHEN(has_tanh, c->act == MT_ACT_GELU_TANH && c->mlp != MT_MLP_SWIGLU && !c->fused_gelu)

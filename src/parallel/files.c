@@ -57,7 +57,8 @@ static range written(const owned *p, bool state)
 {
     range r = piece_of(p);
     if (!is_piece(p, state)) r.first = r.from;
-    bool cut = mti_is_sharded(&p->share->parallel, p->path);
+    const mt_parallel *h = &p->share->parallel;
+    bool cut = mti_is_sharded(h, p->path) || (mti_folds_experts(h) && mti_is_divided(h, p->path));
     if (!cut && p->share->parallel.tensor_rank > 0) r.n = 0;
     return r;
 }

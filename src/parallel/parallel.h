@@ -42,14 +42,26 @@ static inline mt_group mti_reshard_group(const mt_parallel *p)
     const int64_t n = p->reshard > 1 ? p->reshard : 1;
     return (mt_group){n, mti_shard_group(p).rank % n, p->reshard_comm};
 }
-/* Ranks of one shard group: those that divide each layer's experts, and those with the same. */
+/* Whether experts are whole where the ranks of t share the rest of a layer. */
+static inline bool mti_folds_experts(const mt_parallel *p)
+{
+    return p->expert_tensor == 1 && p->tensor > 1;
+}
+/* Ranks with other tokens for the experts: of one shard group, or of t of them. */
+static inline mt_group mti_token_group(const mt_parallel *p)
+{
+    const mt_group g = mti_shard_group(p);
+    if (!mti_folds_experts(p)) return g;
+    return (mt_group){p->tensor * g.ranks, p->tensor_rank + p->tensor * g.rank, NULL};
+}
+/* Among these: those that divide each layer's experts, and those with the same. */
 static inline mt_group mti_expert_group(const mt_parallel *p)
 {
-    return (mt_group){p->expert, mti_shard_group(p).rank % p->expert, p->expert_comm};
+    return (mt_group){p->expert, mti_token_group(p).rank % p->expert, p->expert_comm};
 }
 static inline mt_group mti_expert_data_group(const mt_parallel *p)
 {
-    const mt_group g = mti_shard_group(p);
+    const mt_group g = mti_token_group(p);
     return (mt_group){g.ranks / p->expert, g.rank / p->expert, p->expert_data_comm};
 }
 static inline mt_group mti_stages(const mt_parallel *p)
@@ -104,7 +116,9 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
-/* mt_model_forward_loss of a rank with the head, whose loss takes it. */
+/* Over the ranks with other tokens than those of `user`, an mt_parallel. */
+bool mti_sum_loads(const void *user, mt_tensor *loads);
+/* mt_model_forward_loss of a rank with the head. */
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
@@ -122,6 +136,7 @@ bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel);
 /* The same for one run(m, x). */
 mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
                            mt_tensor *x);
+mti_enter_fn mti_enter;
 /* Replaces a child, a linear of which this rank has some columns: sums its output over all ranks,
  * then adds the bias. -> [b,s,d], or [b,s/t,d] with sequence parallelism. With an adapter, also the
  * output of its A. (Beside some rows of a linear the adapter stays as it is: every rank has A, and
@@ -157,7 +172,8 @@ int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
  * is a matrix of one row. */
 typedef struct mti_sharder {
     mt_device *device;
-    mt_group group, experts;    /* the latter of those that ranks divide; equal if none do */
+    mt_group group, experts;    /* the latter of those that ranks divide */
+    bool divided;               /* some do */
     bool f32;                   /* MT_FSDP_F32_SHARDS */
     bool by_block;              /* a block is a unit, not each of its modules; divided experts are
                                  * units of their own */

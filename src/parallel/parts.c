@@ -105,14 +105,20 @@ bool mti_regather_end(mti_regather *r)
 mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
                            mt_tensor *x)
 {
-    mt_group group = mti_tensor_group(parallel);
-    if (!x || parallel->tensor == 1) return run(m, x);
-    if (!parallel->sequence) {
-        MT_AUTO mt_tensor *same = mt_replicate(x, &group);
+    const mt_group group = mti_tensor_group(parallel);
+    return mti_enter(m, run, &group, parallel->sequence, x);
+}
+
+mt_tensor *mti_enter(mt_module *m, mt_forward_fn *run, const mt_group *group, bool sequence,
+                     mt_tensor *x)
+{
+    if (!x || group->ranks == 1) return run(m, x);
+    if (!sequence) {
+        MT_AUTO mt_tensor *same = mt_replicate(x, group);
         return same ? run(m, same) : NULL;
     }
-    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, &group); /* [b,s/t,d] -> [b,s,d] */
-    mti_regather *r = whole ? begin(whole, x, (mti_regather){.group = group}) : NULL;
+    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, group); /* [b,s/t,d] -> [b,s,d] */
+    mti_regather *r = whole ? begin(whole, x, (mti_regather){.group = *group}) : NULL;
     if (!r) return NULL;
     mt_tensor *y = run(m, whole);
     if (!mti_regather_end(r)) mt_set(&y, NULL);

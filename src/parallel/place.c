@@ -61,11 +61,15 @@ static bool split_shards(mt_parallel *parallel, const mt_parallel *h, mt_comm *w
         (!(parallel->shard_comm = split_data(world, &all, share, all.rank / shards.ranks)) ||
          !(parallel->replica_comm = split_data(world, &all, share, shards.rank))))
         return false;
-    const int64_t ends = shards.ranks / h->expert, neighbours = all.rank / h->expert;
-    if (h->expert > 1 &&
-        (!(parallel->expert_comm = split_data(world, &all, share, neighbours)) ||
+    const bool folds = mti_folds_experts(&placed);
+    const int64_t t = folds ? h->tensor : 1, ends = t * shards.ranks / h->expert;
+    const mt_group each = {t * all.ranks,
+                           folds ? h->tensor * all.rank + parallel->tensor_rank : all.rank};
+    const int64_t with = folds ? parallel->stage : share, neighbours = each.rank / h->expert;
+    if ((folds || h->expert > 1) &&
+        (!(parallel->expert_comm = split_data(world, &each, with, neighbours)) ||
          !(parallel->expert_data_comm = split_data(
-               world, &all, share, neighbours / ends * h->expert + all.rank % h->expert))))
+               world, &each, with, neighbours / ends * h->expert + each.rank % h->expert))))
         return false;
     return h->reshard < 2 ||
            (parallel->reshard_comm = split_data(world, &all, share, all.rank / h->reshard)) != NULL;
@@ -98,11 +102,12 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
                         "parallel_place: replicas is %" PRId64 "; need a divisor of data times "
                         "context, %" PRId64,
                         h.replicas, mti_data_group(&h).ranks);
-    if (h.expert < 1 || mti_shard_group(&h).ranks % h.expert)
+    if (h.expert < 1 || mti_token_group(&h).ranks % h.expert)
         return mti_fail(MT_ERR_ARGUMENT,
                         "parallel_place: expert is %" PRId64 "; need a divisor of data times "
-                        "context over replicas, %" PRId64,
-                        h.expert, mti_shard_group(&h).ranks);
+                        "context over replicas%s, %" PRId64,
+                        h.expert, mti_folds_experts(&h) ? ", times tensor" : "",
+                        mti_token_group(&h).ranks);
     if (group.ranks != all)
         return mti_fail(MT_ERR_ARGUMENT,
                         "parallel_place: there are %" PRId64 " ranks; tensor %" PRId64

@@ -33,8 +33,10 @@ static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
     return mt_forward_child(self, name, some);
 }
 
-static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
+/* The tokens, `ahead` places ahead, as are learned positions. */
+static mt_tensor *embed(mt_module *self, mt_tensor *tokens, int64_t ahead)
 {
+    const mti_share *s = mt_module_user(self);
     if (!mti_check_tokens("rank", tokens)) return NULL;
     int64_t seq = mt_shape(tokens)[1] * s->parallel.context;
     if (!mti_check_length("rank", s, seq)) return NULL;
@@ -43,7 +45,8 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
     for (int i = 0; i < 2; i++) {
         if (!h || !mt_module_child(self, names[i])) continue;
         MT_AUTO mt_tensor *some = rows(self, names[i], tokens);
-        mt_set(&h, mt_add(h, some));
+        if (some && ahead) mt_set(&some, mti_shift(some, 0, ahead, 0));
+        mt_set(&h, some ? mt_add(h, some) : NULL);
     }
     h = mti_scale_embedding(&s->whole, h);
     if (h && mt_module_child(self, "ln")) mt_set(&h, mt_forward_child(self, "ln", h));
@@ -90,13 +93,43 @@ static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
     return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
 }
 
+/* The loss of the rows h, which are borrowed. */
+static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
+{
+    mti_share *s = mt_module_user(self);
+    mt_tensor *outer = s->target;
+    s->target = target; /* for chunked_loss */
+    const bool chunked = s->whole.ops.loss == MT_LOSS_CHUNKED;
+    mt_tensor *y = mti_run_entered(self, chunked ? chunked_loss : head_forward, &s->parallel, h);
+    if (y && !chunked) mt_set(&y, mti_rank_loss(s, y, target));
+    s->target = outer;
+    return y;
+}
+
+/* Ranks that share the layers add up the gradients of what all of them have of their routers: each
+ * has its part of the same loss. */
+static mt_tensor *share_loss(const void *user, mt_tensor *loss)
+{
+    const mt_group group = mti_tensor_group(user);
+    if (group.ranks == 1) return mt_retain(loss);
+    mt_tensor *y = mt_mul_scalar(loss, 1 / (double)group.ranks);
+    mt_set(&y, mt_all_reduce(y, &group));
+    return y;
+}
+
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
+    const mti_balance_ranks ranks = {mti_data_group(&s->parallel).ranks, mti_sum_loads, share_loss,
+                                     &s->parallel};
+    const bool balanced = s->whole.balance_loss > 0;
+    mti_router_logits logits = {0};
     s->target = target;
+    if (balanced) mti_share_router_logits(rank, &logits);
     mt_tensor *loss = mt_forward(rank, input);
+    if (balanced) mti_share_router_logits(rank, NULL);
     s->target = NULL;
-    return loss;
+    return balanced ? mti_add_balance(&s->whole, loss, &logits, &ranks) : loss;
 }
 
 /* ---- forward ---- */
@@ -106,7 +139,7 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     static const char *const ends[] = {"ln_f", "head"};
     const mti_share *s = mt_module_user(self);
     mt_group stages = mti_stages(&s->parallel);
-    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, &stages);
+    mt_tensor *h = s->first ? embed(self, x, 0) : mt_recv(x, &stages);
     mti_rope_tables tables = {0};
     mti_share_rope_tables(self, &tables);
     h = mti_run_layers(self, h, s->from, s->to);
@@ -118,7 +151,10 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     }
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
-    mt_set(&h, mti_run_entered(self, s->target ? chunked_loss : head_forward, &s->parallel, h));
+    if (h && s->target && mti_looks_ahead(self, &s->whole))
+        return mti_loss_ahead(self, &s->whole, h, &(mti_ahead){x, s->target, embed, loss_of});
+    mt_set(&h, s->target ? loss_of(self, h, s->target)
+                         : mti_run_entered(self, head_forward, &s->parallel, h));
     return h;
 }
 
@@ -154,14 +190,28 @@ static bool share_part(mt_module *part, const char *output, const mt_parallel *p
     return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
+/* The same of attention. Of one with latents the products with heads take their inputs. */
+static bool share_attention(mt_module *attn, const mt_parallel *parallel)
+{
+    mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
+    if (!heads || !heads->kv_rank) return share_part(attn, "proj", parallel);
+    if (parallel->tensor > 1) {
+        heads->enter = mti_enter;
+        heads->ranks = mti_tensor_group(parallel), heads->sequence = parallel->sequence;
+    }
+    return mti_sum_over_ranks(attn, "proj", parallel);
+}
+
 /* The same of an MLP or, in its place, of experts: they sum what all of them give. */
 static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
 {
     mti_experts *e = mti_experts_of(mlp);
     if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
-    e->ranks = mti_expert_group(parallel), e->sharing = mti_tensor_group(parallel);
-    e->sequence = parallel->sequence;
     mt_module *shared = mt_module_child(mlp, "shared");
+    e->ranks = mti_expert_group(parallel);
+    if (mti_folds_experts(parallel)) return !shared || share_part(shared, "down", parallel);
+    e->sharing = mti_tensor_group(parallel);
+    e->sequence = parallel->sequence;
     return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
            mti_enter_ranks(mlp, parallel);
 }
@@ -175,7 +225,7 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     if (attn) share_positions(attn, &s->parallel);
     return mti_module_complete(block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
-                                          share_part(attn, "proj", &s->parallel) &&
+                                          share_attention(attn, &s->parallel) &&
                                           share_mlp(mlp, &s->parallel));
 }
 
@@ -258,6 +308,21 @@ static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
     return true;
 }
 
+/* The projection of each is whole on all ranks that share it. */
+static bool add_mtp(mt_module *m, mt_device *device, const mti_share *s,
+                    const mt_lora_options *lora)
+{
+    char name[MTI_LAYER_NAME], path[MTI_LAYER_NAME + 8];
+    bool ok = true;
+    for (int64_t k = 0; ok && k < s->local.mtp_layers; k++) {
+        snprintf(path, sizeof path, "%s.block", mti_mtp_name(name, k));
+        mt_module *child = mti_add_mtp_module(m, k, device, &s->local);
+        ok = child && mt_module_add_child(child, "block",
+                                          make_block(device, s, s->whole.layers, path, lora));
+    }
+    return ok;
+}
+
 /* s is taken over. */
 static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *lora,
                        mt_tensor **shared)
@@ -271,7 +336,7 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
         m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
-               (!s->last || add_head(m, device, s, shared)) &&
+               (!s->last || (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
                (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
 }
 
@@ -304,7 +369,7 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
         (mti_is_end(h) && !h->ends_comm) ||
         (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
         (h->reshard > 1 && !h->reshard_comm) ||
-        (h->expert > 1 && !(h->expert_comm && h->expert_data_comm)))
+        ((h->expert > 1 || mti_folds_experts(h)) && !(h->expert_comm && h->expert_data_comm)))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -388,6 +453,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mti_sharder sharder = {.device = device,
                            .group = mti_shard_group(h),
                            .experts = mti_expert_data_group(h),
+                           .divided = h->expert > 1 || mti_folds_experts(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
                            .by_block = h->fsdp & MT_FSDP_BLOCK,
                            .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};

@@ -38,6 +38,7 @@ struct mti_reducer {
     size_t next;          /* bucket to sum */
     bool is_rebuilt;      /* in the order in which gradients came, ... */
     size_t n_came, *came; /* ... [n] which are their entries */
+    mti_hashmap places;   /* of parameters, by their addresses: their entries */
     size_t n;
     entry entries[];
 };
@@ -50,11 +51,14 @@ static void drop_buckets(mti_reducer *r)
     r->buckets.n = 0;
 }
 
-/* What is in no bucket yet, of the first n entries in that order and of a type. */
-static bool close_bucket(mti_reducer *r, const size_t *order, size_t n, mt_dtype dtype)
+/* What is in no bucket yet, of the entries from *from to n in that order and of a type; before
+ * *from all are in one. */
+static bool close_bucket(mti_reducer *r, const size_t *order, size_t *from, size_t n,
+                         mt_dtype dtype)
 {
     bucket b = {.dtype = dtype};
-    for (size_t i = 0; i < n; i++) {
+    while (*from < n && r->entries[order ? order[*from] : *from].bucket != NO_BUCKET) ++*from;
+    for (size_t i = *from; i < n; i++) {
         entry *e = &r->entries[order ? order[i] : i];
         if (e->bucket != NO_BUCKET || mt_grad_dtype(e->param) != dtype) continue;
         e->bucket = r->buckets.n;
@@ -69,7 +73,7 @@ static bool close_bucket(mti_reducer *r, const size_t *order, size_t n, mt_dtype
  * other: bytes of the first of a type, and of the others. */
 static bool assign(mti_reducer *r, const size_t *order, size_t first, size_t other)
 {
-    size_t bytes[MT_DTYPE_COUNT] = {0};
+    size_t bytes[MT_DTYPE_COUNT] = {0}, from = 0;
     bool has_first[MT_DTYPE_COUNT] = {false}, ok = true;
     for (size_t i = 0; i < r->n; i++) r->entries[i].bucket = NO_BUCKET;
     for (size_t i = 0; ok && i < r->n; i++) {
@@ -77,12 +81,12 @@ static bool assign(mti_reducer *r, const size_t *order, size_t first, size_t oth
         const mt_dtype dtype = mt_grad_dtype(t);
         bytes[dtype] += (size_t)mt_numel(t) * mt_dtype_size(dtype);
         if (bytes[dtype] < (has_first[dtype] ? other : first)) continue;
-        ok = close_bucket(r, order, i + 1, dtype);
+        ok = close_bucket(r, order, &from, i + 1, dtype);
         bytes[dtype] = 0;
         has_first[dtype] = true;
     }
     for (int dtype = 0; ok && dtype < MT_DTYPE_COUNT; dtype++)
-        ok = close_bucket(r, order, r->n, (mt_dtype)dtype);
+        ok = close_bucket(r, order, &from, r->n, (mt_dtype)dtype);
     return ok;
 }
 
@@ -199,6 +203,7 @@ static bool add_entries(mti_reducer *r, const mt_named_tensor *list, size_t n, b
         if (!mt_requires_grad(list[i].tensor) || (late && !r->form) ||
             mti_is_divided(parallel, list[i].name))
             continue;
+        if (!mti_hashmap_add(&r->places, (uintptr_t)list[i].tensor, r->n)) return false;
         entry *e = &r->entries[r->n++];
         *e = (entry){.all = r, .name = list[i].name, .param = list[i].tensor};
         if (!late && !(e->hook = mt_add_leaf_hook(e->param, on_gradient, e))) return false;
@@ -237,6 +242,7 @@ void mti_reducer_free(mti_reducer *r)
     drop_buckets(r);
     mti_free(r->buckets.at);
     mti_free(r->came);
+    mti_hashmap_free(&r->places);
     mti_free(r);
 }
 
@@ -275,7 +281,6 @@ bool mti_reducer_finish(mti_reducer *r, bool ok)
 
 bool mti_reducer_has(const mti_reducer *r, const mt_tensor *param)
 {
-    for (size_t i = 0; i < r->n; i++)
-        if (r->entries[i].param == param) return r->entries[i].has_begun;
-    return false;
+    const size_t place = mti_hashmap_find(&r->places, (uintptr_t)param);
+    return place != MTI_NO_PLACE && r->entries[place].has_begun;
 }

@@ -42,6 +42,7 @@ mt_parallel mti_filled_in(const mt_parallel *parallel)
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         if (!*ones[i]) *ones[i] = 1;
     if (!h.microbatches) h.microbatches = h.pipeline;
+    if (!h.expert_tensor) h.expert_tensor = h.tensor;
     return h;
 }
 
@@ -86,9 +87,11 @@ static bool check_groups(const mt_parallel *h)
                              "parallel: %" PRId64 " replicas of shards with ZeRO stage %d, which "
                              "keeps whole parameters; need stage 3",
                              h->replicas, h->zero);
-    if (!divides("expert", h->expert, "the ranks with other data", mti_shard_group(h).ranks))
+    if (!divides("expert", h->expert,
+                 mti_folds_experts(h) ? "the ranks with other tokens" : "the ranks with other data",
+                 mti_token_group(h).ranks))
         return false;
-    if (h->expert > 1 && h->reshard > 1)
+    if ((h->expert > 1 || mti_folds_experts(h)) && h->reshard > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: reshard is %" PRId64 ", and expert %" PRId64
                              ": experts are let go whole; need reshard default, always or never",
@@ -134,11 +137,26 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
         need = "a form that keeps no codes where ranks split the sequence";
     else if (h->zero >= 3 && h->data * h->context > 1 && c->ops.linear == MT_LINEAR_TE_DELAYED)
         need = "te-current where parameters are shards";
-    else if (attention % (t * block) || narrow % (t * block) || c->ffn % (t * block))
+    else if (c->heads * c->value_dim % (t * block) || attention % (t * block) ||
+             narrow % (t * block) || c->ffn % (t * block))
         need = "a form whose blocks cover the ranks' parts";
     return !need ||
            mti_fail_bool(MT_ERR_UNSUPPORTED, "parallel: the config's linear is %s; need %s",
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
+}
+
+/* Whether the ranks can predict ahead: the last stage has no embedding to begin with, and the next
+ * tokens are on a rank. */
+static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
+{
+    const bool learned = c->kind == MT_MODEL_GPT && h->sequence && h->tensor > 1;
+    return !c->mtp_layers || (h->pipeline == 1 && h->context == 1 && !learned) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "parallel: pipeline is %" PRId64 ", context %" PRId64 "%s, and the "
+                         "config's mtp_layers %" PRId64 ": predictions ahead need the embedding "
+                         "and the next tokens where the head is; need pipeline 1 and context 1%s",
+                         h->pipeline, h->context, learned ? ", with the sequence split" : "",
+                         c->mtp_layers, learned ? ", and a llama where ranks split it" : "");
 }
 
 /* Whether nothing is there that ranks do not cut, or cannot divide as experts. */
@@ -151,11 +169,11 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "; the config's sinks and the biases of its experts are not cut: need "
                              "1 of each",
                              h->tensor, h->expert);
-    if (c->kv_rank && h->tensor > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: tensor is %" PRId64 ", and the config's attention has "
-                             "latents, which all heads read; need tensor 1",
-                             h->tensor);
+    if (h->expert_tensor != h->tensor && (h->expert_tensor != 1 || !c->experts || !h->sequence))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: expert_tensor is %" PRId64 " and tensor %" PRId64
+                             "; need tensor or, with experts and sequence, 1",
+                             h->expert_tensor, h->tensor);
     if (h->expert > 1 && !c->experts)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: expert is %" PRId64 ", and the config has no experts; need "
@@ -167,10 +185,11 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "parallel: expert is %" PRId64 ", and expert_form is loop: one expert "
                              "after the other, all of them here; need another form",
                              h->expert);
-    if (c->balance_loss > 0)
+    if (c->balance_loss > 0 && h->pipeline > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config has balance_loss, which is of all tokens of a "
-                             "step and of all layers; a rank has some: need 0");
+                             "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
+                             "which is of all layers together: need pipeline 1, or balance_loss 0",
+                             h->pipeline);
     return true;
 }
 
@@ -199,16 +218,17 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "logits: need native, f32, lse, chunked or unfused",
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
-    if (!check_cut(h, c)) return false;
+    if (!check_cut(h, c) || !check_ahead(h, c)) return false;
     const int64_t parts = h->pipeline * h->interleave;
     if (parts > layers_of(c))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: pipeline times interleave is %" PRId64
                              ", and layers, %" PRId64 ", are fewer; need one for each part",
                              parts, layers_of(c));
+    const bool folds = mti_folds_experts(h);
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
-           divides("tensor", h->tensor, "ffn", c->ffn) &&
+           divides("tensor", h->tensor, "ffn", folds ? c->shared_experts * c->ffn : c->ffn) &&
            divides("tensor", h->tensor, "dense_ffn", c->dense_ffn);
 }
 
@@ -297,7 +317,10 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     s->local = s->whole;
     s->local.heads /= t;
     s->local.kv_heads /= t;
-    s->local.ffn /= t;
+    if (mti_folds_experts(h))
+        s->local.shared_ranks = t;
+    else
+        s->local.ffn /= t;
     s->local.dense_ffn /= t;
     s->local.vocab /= t;
     if (h->expert > 1) s->local.expert_ranks = h->expert;

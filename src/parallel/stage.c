@@ -68,6 +68,7 @@ static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *c
             !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora, &s->units[i])))
             return false;
         s->layers += s->shares[i].to - s->shares[i].from;
+        if (s->shares[i].last) s->layers += s->shares[i].whole.mtp_layers;
     }
     return true;
 }

@@ -20,7 +20,8 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_t
 {
     mt_module *m = s->parts[part];
     const mt_model_config *c = &s->shares[part].whole;
-    if (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0))
+    if (target &&
+        (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 || mti_looks_ahead(m, c)))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
                            : mti_rank_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
@@ -191,18 +192,18 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
     return mti_optimizer_step_scaled(optimizer, factor);
 }
 
-/* Over the ranks with other tokens. */
-static bool sum_loads(const void *user, mt_tensor *loads)
+bool mti_sum_loads(const void *user, mt_tensor *loads)
 {
-    const mt_group group = mti_data_group(user);
-    return group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group);
+    const mt_group group = mti_data_group(user), tensor = mti_tensor_group(user);
+    return (group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group)) &&
+           (!mti_folds_experts(user) || mti_collective_run(loads, MTI_ALL_REDUCE, &tensor));
 }
 
 static bool balance_experts(const mt_stage *s)
 {
     bool ok = true;
     for (int64_t i = 0; ok && i < s->schedule.n_parts; i++)
-        ok = mti_balance_experts(s->parts[i], sum_loads, &s->shares[i].parallel);
+        ok = mti_balance_experts(s->parts[i], mti_sum_loads, &s->shares[i].parallel);
     return ok;
 }
 

@@ -86,11 +86,18 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {"qkv", "q",       "k",       "v",
-                                      "fc",  "gate",    "up",      "gate_up",
-                                      "wte", "lm_head", "decoder", "experts_gate_up",
-                                      NULL};
+static const char *const by_rows[] = {
+    "qkv",        "q",  "q_b",     "kv_b", "k",       "v",       "fc",
+    "gate",       "up", "gate_up", "wte",  "lm_head", "decoder", "experts_gate_up",
+    "experts_fc", NULL};
+static const char *const of_experts[] = {"experts_gate_up", "experts_fc", "experts_down", NULL};
 static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
+
+/* Whether it is an expert's, and ranks that share the layer do not cut experts. */
+static bool is_whole(const mt_parallel *h, const char *path)
+{
+    return mti_folds_experts(h) && is_one_of(path, of_experts);
+}
 
 /* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
  * weighs, and so does B beside the columns of experts; what lies between a layer's products sees,
@@ -100,9 +107,10 @@ static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
     static const char *const heads[] = {"q_norm", "k_norm", "router", NULL};
-    static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
-                                          "ln_f", "wpe",  "tte",  "dense",    NULL};
-    if (h->tensor == 1) return false;
+    static const char *const between[] = {
+        "ln",  "ln_1",     "ln_2", "ln_1_out",  "ln_2_out", "ln_f",  "wpe",     "tte", "dense",
+        "q_a", "q_a_norm", "kv_a", "kv_a_norm", "enorm",    "hnorm", "eh_proj", NULL};
+    if (h->tensor == 1 || is_whole(h, path)) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
     if (is_b(path) && is_called(path, "experts_down")) return true;
     bool after_sum = (is_bias(path) || is_b(path)) && is_one_of(path, by_columns);
@@ -111,7 +119,7 @@ bool mti_is_partial(const mt_parallel *h, const char *path)
 
 bool mti_is_sharded(const mt_parallel *h, const char *path)
 {
-    if (h->tensor == 1) return false;
+    if (h->tensor == 1 || is_whole(h, path)) return false;
     if (is_a(path)) return is_one_of(path, by_columns);
     if (is_one_of(path, by_rows)) return true;
     return !is_bias(path) && !is_b(path) && is_one_of(path, by_columns);
@@ -119,8 +127,7 @@ bool mti_is_sharded(const mt_parallel *h, const char *path)
 
 bool mti_is_divided(const mt_parallel *h, const char *path)
 {
-    static const char *const experts[] = {"experts_gate_up", "experts_down", NULL};
-    return h->expert > 1 && is_one_of(path, experts);
+    return (h->expert > 1 || mti_folds_experts(h)) && is_one_of(path, of_experts);
 }
 
 mt_group mti_param_group(const mt_parallel *h, const char *path)
@@ -140,7 +147,7 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
 {
     const mt_model_config *own = &s->local, *all = &s->whole;
     int64_t r = s->parallel.tensor_rank;
-    if (s->parallel.tensor == 1 || is_a(path)) {
+    if (s->parallel.tensor == 1 || is_a(path) || is_whole(&s->parallel, path)) {
         add_band(p, 0, rows);
     } else if (is_called(path, "qkv")) {
         int64_t q = own->heads * own->head_dim, k = own->kv_heads * own->head_dim;

@@ -255,13 +255,14 @@ static bool combine(const mti_zero *z, bool values, mti_collective how)
 {
     const mt_named_tensor *list;
     size_t n;
-    bool several = z->data.ranks > 1,
+    bool several = z->data.ranks > 1 || mti_folds_experts(&z->parallel),
          ok = !several || mt_module_params(z->model, &list, &n) == MT_OK;
     for (size_t i = 0; ok && several && i < n; i++) {
         const mt_group group = mti_param_group(&z->parallel, list[i].name);
         mt_tensor *t = list[i].tensor, *value = values ? t : mt_grad(t);
         bool done = !values && z->reducer && mti_reducer_has(z->reducer, t);
-        ok = !mt_requires_grad(t) || !value || done || mti_collective_run(value, how, &group);
+        ok = !mt_requires_grad(t) || !value || done || group.ranks == 1 ||
+             mti_collective_run(value, how, &group);
     }
     return ok;
 }
@@ -341,9 +342,15 @@ static bool add_up_ends(const mti_zero *z)
 
 bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z) && add_up_ends(z); }
 
+/* The ranks, besides those of tensor, over which sums of squares are added up. */
+static mt_group rest_of_squares(const mti_zero *z)
+{
+    return z->stage || mti_folds_experts(&z->parallel) ? z->data : mti_expert_group(&z->parallel);
+}
+
 /* Sums over this rank's gradients. Where all tensor ranks have the same, or without ZeRO all that
- * divide experts, only the first rank counts it; a tied embedding's is counted by the first stage.
- */
+ * divide experts, or that have the same experts, only the first rank counts it; a tied embedding's
+ * is counted by the first stage. */
 static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;
@@ -352,14 +359,16 @@ static bool own_squares(const mti_zero *z, double *out)
     mti_opt_item *items = mti_malloc(n * sizeof *items);
     int n_items = 0;
     bool ok = items != NULL;
+    const bool folds = mti_folds_experts(&z->parallel);
+    const mt_group same = mti_expert_data_group(&z->parallel), first = rest_of_squares(z);
     for (size_t i = 0; ok && i < n; i++) {
         ok = mti_dense_grad(list[i].tensor);
         const mt_tensor *g = mt_grad(list[i].tensor);
-        bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name);
+        const bool divided = mti_is_divided(&z->parallel, list[i].name);
+        bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name) ||
+                      (folds && divided);
         if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
-        if (!z->stage && !mti_is_divided(&z->parallel, list[i].name) &&
-            mti_expert_group(&z->parallel).rank)
-            counts = false;
+        if (!z->stage && (divided ? folds && same.rank : first.rank)) counts = false;
         if (!ok || !g || !counts) continue;
         items[n_items++] = (mti_opt_item){
             .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};
@@ -374,10 +383,9 @@ static bool own_squares(const mti_zero *z, double *out)
 bool mti_zero_squares(const mti_zero *z, double *out)
 {
     const mt_group tensor = mti_tensor_group(&z->parallel), stages = mti_stages(&z->parallel),
-                   experts = mti_expert_group(&z->parallel);
+                   rest = rest_of_squares(z);
     return own_squares(z, out) && mti_sum_value(z->device, &tensor, out) &&
-           mti_sum_value(z->device, z->stage ? &z->data : &experts, out) &&
-           mti_sum_value(z->device, &stages, out);
+           mti_sum_value(z->device, &rest, out) && mti_sum_value(z->device, &stages, out);
 }
 
 bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)

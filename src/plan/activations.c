@@ -133,10 +133,11 @@ static void add_weights(builder *b, bool drop)
 static void add_latents(builder *b, nature input)
 {
     const mt_model_config *c = b->c;
+    const int64_t rows = b->s->tokens / (b->s->rank ? b->s->rank->sequence : 1);
     mti_keep(b, BSH, input, "input of the products that make latents");
     if (c->q_rank) {
         add_norm(b, BSC, FLOATS, "latent of q: input of its norm");
-        add_statistics_of(b, b->s->tokens, c->q_rank);
+        add_statistics_of(b, rows, c->q_rank);
         mti_keep(b, BSC, FLOATS, "latent of q, for its product");
     }
     /* as a view of what the product made, unless it is cast */
@@ -146,7 +147,7 @@ static void add_latents(builder *b, nature input)
     else
         mti_keep(b, BSRP, FLOATS, latent);
     if (unfused_norms(b)) add_quotient(b, BSR);
-    add_statistics_of(b, b->s->tokens, c->kv_rank);
+    add_statistics_of(b, rows, c->kv_rank);
     mti_keep(b, BSR, FLOATS, "latent of k and v, for its product");
 }
 
@@ -159,7 +160,10 @@ static void add_latent_attention(builder *b, nature input)
     const bool up = mti_again(b, MT_RECOMPUTE_MLA_UP_PROJ);
     const bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN);
     add_latents(b, input);
-    if (up && unfused_norms(b) && b->e == 2)
+    if (up && b->s->rank && b->s->rank->sequence > 1)
+        mti_keep_floats(b, "the turned part of k, of all pieces", b->s->tokens * b->c->rope_dim,
+                        b->e);
+    else if (up && unfused_norms(b) && b->e == 2)
         mti_keep(b, BSRP, FLOATS, "the part of k that is turned, beside its latent");
     if (preset_is(b, "selective")) {
         mti_keep(b, BSQ, FLOATS, "q: input of the checkpoint");
@@ -224,50 +228,16 @@ static void add_attention(builder *b, nature input)
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
-/* An activation whose slope follows from its output keeps that, which the next product keeps
- * too.
- */
-static bool keeps_output(mt_act act, bool inplace)
-{
-    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
-           (act == MT_ACT_LEAKY_RELU && inplace);
-}
-
-/* Whether its slope is told by signs alone. */
-static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
-
-/* What an unfused gelu_tanh keeps besides its input. */
-static void add_gelu_parts(builder *b, letters product)
-{
-    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
-    mti_keep(b, product, FLOATS, "tanh of the activation");
-    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
-    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
-}
-
-/* An activation before an op that keeps the activation's output. */
-static void add_activation(builder *b, letters product, bool inplace, const char *input,
-                           const char *output)
-{
-    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
-    bool kinked = is_kinked(b->c->act);
-    add_gelu_parts(b, product);
-    if (!keeps_output(b->c->act, inplace))
-        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
-        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
-    mti_keep(b, product, FLOATS, output);
-}
-
 /* An activation whose output nothing keeps besides. */
 static void add_lone_activation(builder *b, mt_act act, const char *input, const char *output)
 {
-    mti_keep(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
+    mti_keep(b, BSH, mti_is_kinked(act) ? SIGNED : FLOATS,
+             mti_keeps_output(act, false) ? output : input);
 }
 
 static void add_mlp(builder *b, nature input)
 {
-    bool shared = keeps_output(b->c->act, b->c->inplace);
+    bool shared = mti_keeps_output(b->c->act, b->c->inplace);
     mti_keep(b, BSH, input, "input of the MLP's first product");
     if (mti_again(b, MT_RECOMPUTE_MLP)) return;
     if (b->c->mlp == MT_MLP_SWIGLU) {
@@ -281,13 +251,13 @@ static void add_mlp(builder *b, nature input)
             mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
         mti_keep(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else if (b->c->mlp == MT_MLP_GATED) {
-        add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
+        mti_keep_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
         mti_keep(b, BSF, FLOATS, "up");
         mti_keep(b, BSF, FLOATS, "their product: input of the MLP's last product");
     } else {
-        add_activation(b, BSF, b->c->inplace, "input of the activation",
-                       shared ? "output of the activation: input of the second product, too"
-                              : "input of the MLP's second product");
+        mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
+                            shared ? "output of the activation: input of the second product, too"
+                                   : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the MLP");
     if (b->c->has_out_act)
@@ -355,7 +325,8 @@ static void add_result(builder *b, mti_product product)
         break;
     case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
     case MTI_PRODUCT_ROUTER:
-        mti_keep_floats(b, "router: logits", b->s->tokens * b->c->experts,
+        mti_keep_floats(b, "router: logits",
+                        b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
                         b->c->wide_router ? mti_statistic_size(b) : b->e);
         break;
     case MTI_PRODUCT_Q_A: mti_keep(b, BSC, FLOATS, "latent of q"); break;
@@ -364,7 +335,7 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_KV_B: mti_keep(b, BSW, FLOATS, "k and v"); break;
     case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
     case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
-    case MTI_PRODUCT_EXPERT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_FIRST:
     case MTI_PRODUCT_EXPERT_DOWN: break;
     }
 }
@@ -439,39 +410,28 @@ static void add_head_activation(builder *b)
     const char *input = "input of the head's activation";
     if (unfused_norms(b) && b->e == 2) {
         add_lone_activation(b, b->c->act, input, "output of the head's activation");
-        add_gelu_parts(b, BSH);
+        mti_keep_gelu_parts(b, BSH);
         add_norm(b, BSH, FLOATS, "input of the head's norm");
         return;
     }
-    add_activation(b, BSH, false, input, "input of the head's norm");
+    mti_keep_activation(b, BSH, false, input, "input of the head's norm");
     if (unfused_norms(b)) add_quotient(b, BSH);
+}
+
+/* held: the tokens, by the caller. */
+static void add_embedded(builder *b, bool held)
+{
+    mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), held);
+    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
 }
 
 /* What a whole model keeps outside of its blocks: before the first ... */
 static void add_embeddings(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
-    mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), true);
+    add_embedded(b, true);
     if (bert) add_norm(b, BSH, FLOATS, "input of the embeddings' norm");
     if (bert) add_norm_statistics(b);
-    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
-}
-
-/* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
-static void add_chunks(builder *b)
-{
-    const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
-    int64_t sum = 0, bytes;
-    for (int64_t i = 0; i < n; i++, sum += bytes) {
-        const int64_t rows = b->s->batch * (s / n + (i < s % n));
-        mti_kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
-        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows * mti_statistic_size(b),
-                        false);
-    }
-    if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
-    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
-        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
-                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
 }
 
 /* ... and after the last. */
@@ -496,7 +456,7 @@ static void add_head(builder *b)
         mti_keep_beside(b, "gradient of the head's matrix", b->c->vocab * b->c->hidden * b->e,
                         false);
     else if (loss == MT_LOSS_CHUNKED)
-        add_chunks(b);
+        mti_keep_chunks(b);
     else if (loss == MT_LOSS_LSE) {
         mti_keep(b, BSV, FLOATS, "logits, for the loss");
         mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows, false);
@@ -508,12 +468,28 @@ static void add_head(builder *b)
     if (unfused) mti_keep_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
     if (unfused || loss == MT_LOSS_CHUNKED)
         mti_keep_beside(b, "loss: how many targets are counted", mti_statistic_size(b), false);
-    if (b->c->balance_loss > 0) {
-        mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                        (b->c->layers - b->c->dense_layers) * b->s->tokens * b->c->experts, b->e);
-        mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
-    }
-    if (!early) mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
+    const int64_t ahead = mti_dims_ahead(b->s); /* whose targets the caller does not hold */
+    if (early) return;
+    b->times -= ahead;
+    mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, !unfused);
+    b->times = ahead;
+    mti_keep_beside(b, "cross-entropy: targets", 8 * b->s->tokens, false);
+}
+
+/* What a prediction ahead has before its layer: nn/mtp.c. The head before keeps the same rows,
+ * unless it keeps a gradient in their place, or rows of all ranks. */
+static void add_ahead(builder *b)
+{
+    const mt_loss_form loss = b->c->ops.loss;
+    const bool gathered = loss == MT_LOSS_CHUNKED && b->s->rank && b->s->rank->sequence > 1;
+    const bool wide = unfused_norms(b) && b->e == 2;
+    add_embedded(b, false);
+    add_norm(b, BSH, FLOATS, "predictions ahead: input of the embedding's norm");
+    if (wide || gathered || mti_loss_is_early(loss))
+        (wide ? mti_keep_wide : mti_keep)(b, BSH, FLOATS, "predictions ahead: input of their norm");
+    if (unfused_norms(b)) add_quotient(b, BSH);
+    add_norm_statistics(b), add_norm_statistics(b);
+    mti_keep_several(b, 2, BSH, FLOATS, "predictions ahead: input of their first product");
 }
 
 /* ---- the formula as text ---- */
@@ -541,7 +517,9 @@ static void set_values(builder *b)
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
-    const int64_t rows = c->experts ? mti_rows_of_experts(c, s->tokens) : s->tokens;
+    const int64_t folds = s->rank ? s->rank->folds : 1;
+    const int64_t rows = c->experts ? folds * mti_rows_of_experts(c, s->tokens / folds) : s->tokens;
+    const int64_t pieces = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -549,12 +527,12 @@ static void set_values(builder *b)
                                        [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
-                                       [BSNH] = rows * c->hidden,
-                                       [BSO] = s->tokens * c->heads * c->value_dim,
-                                       [BSC] = s->tokens * c->q_rank,
-                                       [BSR] = s->tokens * c->kv_rank,
-                                       [BSRP] = s->tokens * (c->kv_rank + c->rope_dim),
-                                       [BSW] = s->tokens * mti_latent_width(c),
+                                       [BSNH] = rows * c->hidden / folds,
+                                       [BSO] = s->tokens * c->heads * c->value_dim / t,
+                                       [BSC] = pieces * c->q_rank,
+                                       [BSR] = pieces * c->kv_rank,
+                                       [BSRP] = pieces * (c->kv_rank + c->rope_dim),
+                                       [BSW] = s->tokens * mti_latent_width(c) / t,
                                        [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);
 }
@@ -582,9 +560,15 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
     if (mti_is_whole(c->kind)) {
         int64_t first = rank ? rank->first : 1, last = rank ? rank->last : 1;
         add_end(&b, add_embeddings, first, "E");
-        if (first != last) write_sums(&b, b.letter);
-        add_end(&b, add_head, last, "H");
+        const int64_t ahead = mti_dims_ahead(s);
+        if (first != last || ahead) write_sums(&b, b.letter);
+        add_end(&b, add_ahead, ahead, "P");
+        if (ahead) write_sums(&b, b.letter);
+        add_end(&b, add_head, last + ahead, "H");
         write_sums(&b, b.letter);
+        f->n_ahead = ahead;
+        b.times = last;
+        mti_keep_balance(&b);
     }
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);

@@ -76,8 +76,21 @@ void mti_keep_beside(builder *b, const char *text, int64_t bytes, bool held);
 void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size);
 /* Statistics are in f32, those of f64 in f64. */
 int64_t mti_statistic_size(const builder *b);
+/* The logits of a loss in chunks. */
+void mti_keep_chunks(builder *b);
+/* Whether an activation's slope follows from its output: then it keeps that, which the next product
+ * keeps, too; whether it is told by signs alone. */
+bool mti_keeps_output(mt_act act, bool inplace);
+bool mti_is_kinked(mt_act act);
+/* What an unfused gelu_tanh keeps besides its input. */
+void mti_keep_gelu_parts(builder *b, letters product);
+/* An activation before an op that keeps the activation's output. */
+void mti_keep_activation(builder *b, letters product, bool inplace, const char *input,
+                         const char *output);
 /* What a mixture of experts keeps, in an MLP's place. */
 void mti_keep_experts(builder *b, nature input);
+/* What the loss of their balance keeps. */
+void mti_keep_balance(builder *b);
 
 /* What layers with a window keep for a mask; the weights of math attention with sinks. */
 void mti_keep_window_masks(builder *b);

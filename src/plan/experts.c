@@ -3,7 +3,8 @@
 
 void mti_keep_experts(builder *b, nature input)
 {
-    const int64_t tokens = b->s->tokens, n = tokens * b->c->experts_per_token;
+    const int64_t folds = b->s->rank ? b->s->rank->folds : 1; /* ranks with other tokens here */
+    const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
     const int64_t rows = mti_rows_of_experts(b->c, tokens);
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
@@ -16,7 +17,7 @@ void mti_keep_experts(builder *b, nature input)
         return;
     }
     if (wide) {
-        for (int64_t i = b->s->rank ? b->s->rank->sequence : 1; i--;) /* of all pieces */
+        for (int64_t i = b->s->rank ? b->s->rank->sequence / folds : 1; i--;) /* of all pieces */
             mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
@@ -24,9 +25,11 @@ void mti_keep_experts(builder *b, nature input)
     if (!wide || b->c->shared_experts)
         mti_keep(b, BSH, input,
                  wide ? "input of the shared experts" : "input of the router's product");
+    const bool gated = b->c->mlp != MT_MLP_PLAIN, weighted = form == MT_EXPERTS_MEGATRON;
     const bool chosen = b->c->router == MT_ROUTER_CHOSEN, clamped = b->c->mlp == MT_MLP_CLAMPED;
     if (chosen)
-        mti_keep_floats(b, "router: weights of the chosen", n, b->e);
+        mti_keep_floats(b, "router: weights of the chosen", n,
+                        scored ? mti_statistic_size(b) : b->e);
     else
         mti_keep_floats(b, "router: probabilities", tokens * b->c->experts, size);
     if (b->c->expert_groups && b->c->router == MT_ROUTER_SOFTMAX)
@@ -54,15 +57,25 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
-    mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
     const nature active = mti_again(b, MT_RECOMPUTE_MOE_ACT) ? NOT_KEPT : FLOATS;
+    if (!gated && active == NOT_KEPT)
+        mti_keep(b, BSF, FLOATS, "input of the activation");
+    else if (!gated)
+        mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
+                            weighted
+                                ? "output of the activation, for its product with their weights"
+                                : "input of the experts' last product");
+    else
+        mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
     if (clamped) {
         mti_keep_several(b, 2, BSF, active, "the clamped gate, and its sigmoid");
         mti_keep_several(b, 2, BSF, active, "their product, and up + 1");
-    } else if (b->c->ops.swiglu == MT_OP_UNFUSED && form != MT_EXPERTS_MEGATRON)
+    } else if (gated && b->c->ops.swiglu == MT_OP_UNFUSED && !weighted)
         mti_keep(b, BSF, active, "silu(gate), for its product with up");
-    mti_keep(b, BSF, active,
-             clamped ? "the gated rows: input of the experts' last product"
+    if (gated || weighted)
+        mti_keep(b, BSF, active,
+                 clamped || !gated
+                     ? "the weighted or gated rows: input of the experts' last product"
                      : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
@@ -77,4 +90,13 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep(b, BSX, FLOATS, "shared experts: silu(gate) up, for their last product");
     }
     if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout after the experts");
+}
+
+void mti_keep_balance(builder *b)
+{
+    const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
+    if (!(b->c->balance_loss > 0)) return;
+    mti_keep_floats(b, "balance of experts: probabilities of all layers",
+                    layers * b->s->tokens * b->c->experts, b->e);
+    mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }

@@ -77,7 +77,7 @@ mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *o
     mti_dims s;
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "plan: the result is NULL");
     if (!count(run, &full, &s)) return mt_last_status();
-    int64_t h = s.config.hidden, layers = mti_dims_layers(&s);
+    int64_t h = s.config.hidden, layers = mti_dims_layers(&s) - mti_dims_ahead(&s);
     bool whole = mti_is_whole(s.config.kind);
     if (!whole && s.config.kind != MT_MODEL_BLOCK)
         return mti_fail(MT_ERR_ARGUMENT, "plan: 12h^2 is a block's; %s is not one",
@@ -116,7 +116,8 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
         const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
         parts = share.parallel.interleave;
         layers += share.to - share.from;
-        for (int64_t layer = share.from; layer < share.to; layer++) {
+        const int64_t ahead = share.last ? c->mtp_layers : 0;
+        for (int64_t layer = share.from; layer < share.to + ahead; layer++) {
             const mt_model_config own = mti_layer_config(c, layer);
             out->value += (int64_t)mti_layer_size(&own, q, k);
         }

@@ -51,6 +51,7 @@ typedef struct mti_rank_dims {
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
     int64_t context;     /* c: ranks that share every sequence */
     int64_t expert;      /* e: ranks that divide each layer's experts */
+    int64_t folds;       /* of t, how many have other tokens for their experts: 1 or t */
     int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
     int64_t part_layers; /* layers in the rank's first part; others have these or one less */
     int64_t in_flight;   /* forwards through a part of the model */
@@ -93,6 +94,8 @@ int64_t mti_dims_group(const mti_dims *s);
 int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
+/* Those among them that predict ahead. */
+int64_t mti_dims_ahead(const mti_dims *s);
 /* Layers of these with a window. */
 int64_t mti_dims_windows(const mti_dims *s);
 /* Those among them without experts, where others have some. */
@@ -146,8 +149,9 @@ typedef struct mti_formula {
     /* A rank's, else 0: layers in flight L, forwards through the embeddings E and through the head
      * H. */
     int64_t n_layers, n_first, n_last;
-    int64_t n_keys; /* keys that a rank's queries see; else 0 */
-    char text[160]; /* "34bsh + 5abs^2" */
+    int64_t n_ahead; /* P, predictions ahead; H is so many more */
+    int64_t n_keys;  /* keys that a rank's queries see; else 0 */
+    char text[192];  /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
     mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */

@@ -63,13 +63,27 @@ static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
     return (locals > 0) + (locals < to - from);
 }
 
+int64_t mti_dims_ahead(const mti_dims *s)
+{
+    if (!mti_is_whole(s->config.kind)) return 0;
+    return s->config.mtp_layers * (s->rank ? s->rank->last : 1);
+}
+
+/* Those of mti_dims_ahead, if the last layer is such. */
+static int64_t ahead_if(const mti_dims *s, bool is_such) { return is_such ? mti_dims_ahead(s) : 0; }
+
+static bool ends_dense(const mt_model_config *c) { return c->dense_layers >= c->layers; }
+
+static bool ends_local(const mt_model_config *c) { return mti_is_local(c, c->layers - 1); }
+
 int64_t mti_dims_windows(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     if (!c->window) return 0;
-    return s->rank                 ? s->rank->local
-           : mti_is_whole(c->kind) ? mti_local_layers(c, 0, c->layers)
-                                   : mti_dims_layers(s);
+    return (s->rank                 ? s->rank->local
+            : mti_is_whole(c->kind) ? mti_local_layers(c, 0, c->layers)
+                                    : mti_dims_layers(s)) +
+           ahead_if(s, ends_local(c));
 }
 
 /* How many of layers from .. to - 1 have no experts, of a whole model whose others do. */
@@ -81,7 +95,8 @@ static int64_t dense_of(const mt_model_config *c, int64_t from, int64_t to)
 
 int64_t mti_dims_dense(const mti_dims *s)
 {
-    return s->rank ? s->rank->dense : dense_of(&s->config, 0, s->config.layers);
+    return (s->rank ? s->rank->dense : dense_of(&s->config, 0, s->config.layers)) +
+           ahead_if(s, ends_dense(&s->config));
 }
 
 static int64_t dense_windows_of(const mt_model_config *c, int64_t from, int64_t to)
@@ -91,7 +106,9 @@ static int64_t dense_windows_of(const mt_model_config *c, int64_t from, int64_t 
 
 int64_t mti_dims_dense_windows(const mti_dims *s)
 {
-    return s->rank ? s->rank->dense_local : dense_windows_of(&s->config, 0, s->config.layers);
+    const mt_model_config *c = &s->config;
+    return (s->rank ? s->rank->dense_local : dense_windows_of(c, 0, c->layers)) +
+           ahead_if(s, c->window && ends_dense(c) && ends_local(c));
 }
 
 int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
@@ -104,7 +121,8 @@ int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
 
 int64_t mti_dims_thetas(const mti_dims *s)
 {
-    return s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers);
+    return (s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers)) +
+           (mti_dims_ahead(s) ? s->rank ? s->rank->last : 1 : 0);
 }
 
 bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel)
@@ -119,6 +137,7 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
                          .sequence = h->sequence ? h->tensor : 1,
                          .context = h->context,
                          .expert = h->expert,
+                         .folds = mti_folds_experts(h) ? h->tensor : 1,
                          .seen = mti_pieces_seen(&share),
                          .part_layers = share.to - share.from,
                          .in_flight = schedule.ahead,
@@ -142,8 +161,9 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
 
 int64_t mti_dims_layers(const mti_dims *s)
 {
-    if (s->rank) return s->rank->in_flight * s->rank->part_layers - s->rank->fewer;
-    return mti_is_whole(s->config.kind) ? s->config.layers : 1;
+    const mti_rank_dims *r = s->rank;
+    if (r) return r->in_flight * r->part_layers - r->fewer + mti_dims_ahead(s);
+    return mti_is_whole(s->config.kind) ? s->config.layers + mti_dims_ahead(s) : 1;
 }
 
 static int64_t group_of(const mti_dims *s, int64_t layers)
@@ -167,9 +187,10 @@ static int64_t groups_of(const mti_dims *s, int64_t layers)
 int64_t mti_dims_groups(const mti_dims *s)
 {
     const mti_rank_dims *r = s->rank;
-    if (!r) return groups_of(s, mti_dims_layers(s));
+    const int64_t ahead = mti_dims_ahead(s); /* each by itself */
+    if (!r) return groups_of(s, mti_dims_layers(s) - ahead) + ahead;
     return (r->in_flight - r->fewer) * groups_of(s, r->part_layers) +
-           r->fewer * groups_of(s, r->part_layers - 1);
+           r->fewer * groups_of(s, r->part_layers - 1) + ahead;
 }
 
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,
@@ -207,7 +228,7 @@ static mti_dims textbook(const mti_dims *s)
     c->experts = c->experts_per_token = 0;
     c->norm_topk = c->expert_padding = false;
     c->expert_capacity = 0;
-    c->dense_layers = c->shared_experts = 0;
+    c->dense_layers = c->shared_experts = c->mtp_layers = 0;
     c->kv_rank = 0;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = c->proj_bias = c->joint_products = false;
@@ -294,6 +315,7 @@ static const struct choice {
     {"experts with a bound on their rows", {"expert_capacity", "expert_padding"}},
     {"keys and values repeated for each head", {"kv_groups"}},
     {"masks of windows, and what they have repeated", {"window_mask"}},
+    {"layers of predictions ahead", {"mtp_layers"}},
     {"checkpoints: what they hold, less what they make again", {NULL}, take_memory},
 };
 

@@ -77,7 +77,8 @@ mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *trainin
 static int64_t cached(const mti_dims *s)
 {
     const int64_t width = s->config.kv_rank ? s->config.kv_rank + s->config.rope_dim : 2 * s->k;
-    return s->tokens * width * mti_dims_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
+    const int64_t layers = mti_dims_layers(s) - mti_dims_ahead(s); /* those write no text */
+    return s->tokens * width * layers * (int64_t)mt_dtype_size(s->config.dtype);
 }
 
 mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)

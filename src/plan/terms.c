@@ -7,14 +7,17 @@ const char *mti_spelling(const builder *b, letters product)
 {
     static const char *const alone[] = {"bsh",  "bsh", "bsq", "bsk", "bsf",       "abs^2", "bsv",
                                         "bsnh", "bso", "bsc", "bsr", "bs(r + p)", "bsw",   "bsx"};
-    static const char *const shared[] = {"bsh/t", "bsh/t",   "bsq/t", "bsk/t",
-                                         "bsf/t", "abs^2/t", "bsv/t", "bsnh"};
+    static const char *const shared[] = {"bsh/t",   "bsh/t",       "bsq/t", "bsk/t", "bsf/t",
+                                         "abs^2/t", "bsv/t",       "bsnh",  "bso/t", "bsc/t",
+                                         "bsr/t",   "bs(r + p)/t", "bsw/t"};
     const mti_rank_dims *rank = b->s->rank;
-    bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
+    const bool of_piece = product == BSH || (product >= BSC && product <= BSRP);
+    bool cut = rank && (of_piece ? rank->sequence : rank->tensor) > 1;
     if (product == BSF && b->c->experts) return cut ? "bsnf/t" : "bsnf";
+    if (product == BSNH && rank && rank->folds > 1) return "bsnh/t";
     if (product == BSX) return cut ? "bsx/t" : "bsx";
     if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
-    return cut && product <= BSNH ? shared[product] : alone[product];
+    return cut && product < BSX ? shared[product] : alone[product];
 }
 
 void mti_write_term(const builder *b, char *to, size_t size, const char *before, double weight,
@@ -124,4 +127,52 @@ void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size)
     mti_kept_as(b, FLOATS, n, &bytes);
     b->e = e;
     if (bytes) mti_keep_beside(b, text, bytes, false);
+}
+
+/* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
+void mti_keep_chunks(builder *b)
+{
+    const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
+    int64_t sum = 0, bytes;
+    for (int64_t i = 0; i < n; i++, sum += bytes) {
+        const int64_t rows = b->s->batch * (s / n + (i < s % n));
+        mti_kept_as(b, FLOATS, b->value[BSV] / b->s->tokens * rows, &bytes);
+        mti_keep_beside(b, "cross-entropy: log-sum-exp of each row", rows * mti_statistic_size(b),
+                        false);
+    }
+    if (sum) mti_add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+    if (b->s->rank && b->s->rank->sequence > 1) /* chunks are cut from what is gathered */
+        mti_keep_beside(b, "chunked loss: the head's input on other ranks",
+                        (b->s->tokens * b->c->hidden - b->value[BSH]) * (int64_t)b->e, false);
+}
+
+/* ---- activations ---- */
+
+bool mti_keeps_output(mt_act act, bool inplace)
+{
+    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
+           (act == MT_ACT_LEAKY_RELU && inplace);
+}
+
+bool mti_is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
+
+void mti_keep_gelu_parts(builder *b, letters product)
+{
+    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
+    mti_keep(b, product, FLOATS, "tanh of the activation");
+    mti_keep(b, product, FLOATS, "1 + tanh, for its product with x/2");
+    mti_keep(b, product, FLOATS, "x/2, for its product with 1 + tanh");
+}
+
+void mti_keep_activation(builder *b, letters product, bool inplace, const char *input,
+                         const char *output)
+{
+    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
+    bool kinked = mti_is_kinked(b->c->act);
+    mti_keep_gelu_parts(b, product);
+    if (!mti_keeps_output(b->c->act, inplace))
+        mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
+    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
+        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
+    mti_keep(b, product, FLOATS, output);
 }

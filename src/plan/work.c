@@ -13,7 +13,7 @@ static int64_t multiplied(const mti_dims *s)
     const mt_model_config *c = &s->config;
     int64_t h = c->hidden, layers = mti_sum_layers(s, mti_block_matrices);
     int64_t head = mti_is_whole(c->kind) ? c->vocab * h : 0;
-    return layers + head + (c->kind == MT_MODEL_BERT ? h * h : 0);
+    return layers + head + (c->kind == MT_MODEL_BERT ? h * h : 0) + mti_dims_ahead(s) * 2 * h * h;
 }
 
 /* Layers whose queries see a window, and how many keys fewer these see: not in math attention,
@@ -64,7 +64,7 @@ static unsigned modules_of(const mti_dims *s, mti_product product)
     case MTI_PRODUCT_GATE_UP:
     case MTI_PRODUCT_DOWN: return MT_RECOMPUTE_MLP;
     case MTI_PRODUCT_ROUTER:
-    case MTI_PRODUCT_EXPERT_GATE_UP:
+    case MTI_PRODUCT_EXPERT_FIRST:
     case MTI_PRODUCT_EXPERT_DOWN: return MT_RECOMPUTE_MOE;
     case MTI_PRODUCT_SHARED:
     case MTI_PRODUCT_SHARED_DOWN: return MT_RECOMPUTE_MOE | MT_RECOMPUTE_SHARED_EXPERTS;
@@ -110,8 +110,11 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
     const char *of_all = windowed(s, &fewer) ? " times the keys seen" : "^2";
     int64_t head = multiplied(s) - mti_sum_layers(s, mti_block_matrices);
     const int64_t rows = mti_rows_of_experts(c, s->tokens) - s->tokens * c->experts_per_token;
+    const int64_t matrices = c->mlp == MT_MLP_PLAIN ? 2 : 3, own = mti_dims_dense(s);
     const int64_t unbounded =
-        c->experts ? 3 * rows * c->hidden * c->ffn * (mti_dims_layers(s) - mti_dims_dense(s)) : 0;
+        c->experts ? matrices * rows * c->hidden * c->ffn * (mti_dims_layers(s) - own) : 0;
+    const int64_t ahead = mti_dims_ahead(s) * c->vocab * c->hidden;
+    const int64_t joined = mti_dims_ahead(s) * 2 * c->hidden * c->hidden;
     return mti_add_row(out, -each * s->tokens * vectors,
                        "biases, norms and positions: added or scaled, not multiplied") &&
            mti_add_row(out, -each * s->tokens * table,
@@ -120,8 +123,11 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "the head, which is not recomputed") &&
            mti_add_row(out, (each + (mti_dims_again(s) & MT_RECOMPUTE_MOE ? 2 : 0)) * unbounded,
                        "experts' rows that a bound drops, or that fill them up to it") &&
-           mti_add_row(out, whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * head : 0,
-                       "the fused loss: the head's product once more in backward, 2bshv") &&
+           mti_add_row(out, 6 * s->tokens * ahead, "the head, again for each prediction ahead") &&
+           mti_add_row(
+               out,
+               whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * (head - joined + ahead) : 0,
+               "the fused loss: the head's product once more in backward, 2bshv") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs%s", of_all) &&
            mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? scores_of(s) : 0,
                        "flash attention's scores, once more in backward, 2Lbqs%s", of_all) &&
@@ -178,8 +184,8 @@ static components components_of(const mti_dims *s)
     }
     if (mti_feeds(m->kind) && m->experts) {
         add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
-        add_component(&c, "the experts, n for each token", true, "6bsnhf", "", layers - dense,
-                      6 * mti_rows_of_experts(m, t) * h * f);
+        add_component(&c, "the experts, n for each token", gated, "6bsnhf", "4bsnhf",
+                      layers - dense, (gated ? 6 : 4) * mti_rows_of_experts(m, t) * h * f);
         if (m->shared_experts)
             add_component(&c, "the shared experts", true, "6bshx", "", layers - dense,
                           6 * t * h * m->shared_experts * f);
@@ -193,7 +199,12 @@ static components components_of(const mti_dims *s)
         add_component(&c, "the product", true, "2bshf", "", 1, 2 * t * h * f);
     if (m->kind == MT_MODEL_BERT)
         add_component(&c, "the head's dense layer", true, "2bsh^2", "", 1, 2 * t * h * h);
-    if (mti_is_whole(m->kind)) add_component(&c, "the head", true, "2bshv", "", 1, 2 * t * h * v);
+    const int64_t ahead = mti_dims_ahead(s);
+    if (ahead)
+        add_component(&c, "what predictions ahead begin with", true, "4bsh^2", "", ahead,
+                      4 * t * h * h);
+    if (mti_is_whole(m->kind))
+        add_component(&c, "the head", true, "2bshv", "", 1 + ahead, 2 * t * h * v);
     return c;
 }
 
@@ -238,7 +249,7 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
     snprintf(out->text, sizeof out->text, "%s",
              whole ? "L(24bsh^2 + 4bs^2h) + 2bshv" : texts[s.config.kind]);
     int64_t head = whole && mti_loss_is_early(s.config.ops.loss)
-                       ? 4 * s.tokens * s.config.hidden * s.config.vocab
+                       ? (1 + mti_dims_ahead(&s)) * 4 * s.tokens * s.config.hidden * s.config.vocab
                        : 0;
     components c = components_of(&s);
     if (head)

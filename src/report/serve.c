@@ -1,5 +1,6 @@
 /* serve.c: how many sequences fit: an answer, a table of all forms and lengths, and its JSON. */
 #include <string.h>
+#include "nn/model.h"
 #include "report/results.h"
 
 #define GIB 1073741824.0
@@ -33,6 +34,13 @@ bool mti_serve_fits(const mti_serve_report *s)
     for (size_t i = 0; i < s->n_rows && !s->users; i++)
         for (size_t k = 0; k < s->n_lengths; k++) fits = fits || s->rows[i].needs[k].sequences;
     return fits;
+}
+
+/* Layers that keep the last positions alone: those of their window. */
+static int64_t windowed(const mti_serve_report *s)
+{
+    const mt_model_config *c = &s->workload->config;
+    return c->window ? mti_local_layers(c, 0, c->layers) : 0;
 }
 
 /* ---- text ---- */
@@ -75,6 +83,10 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
               scaled(s, n->reserved), scaled(s, s->capacity));
     mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n", row->weights,
               mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+    if (windowed(s))
+        mti_print(out, "%lld of %lld layers keep the last %s positions alone\n",
+                  (long long)windowed(s), (long long)s->workload->config.layers,
+                  mti_thousands(length, s->workload->config.window));
     if (s->kept_aside)
         mti_print(out, "kept aside for CUDA%s, and to spare: %s of a GPU\n",
                   s->gpus > 1 ? " and NCCL" : "",
@@ -143,6 +155,9 @@ void mti_describe_serve(mti_fields *f, const void *report)
     mti_field_size(f, "kept_aside", s->kept_aside);
     mti_field_int(mti_null_unless(f, s->users), "users", s->users);
     mti_field_int(f, "at_once", s->at_once);
+    const size_t layers = (size_t)windowed(s), window = (size_t)s->workload->config.window;
+    mti_field_sizes(mti_null_unless(f, layers), "window",
+                    MTI_SIZES({"layers", layers}, {"positions", window}));
     mti_field_bool(f, "fits", mti_serve_fits(s));
     const mt_serve_need *needed = s->users && s->n_rows ? &chosen(s)->users : &(mt_serve_need){0};
     mti_field_sizes(mti_null_unless(f, s->users), "needed",

@@ -70,12 +70,31 @@ static bool changes_bits(const char *file, int line, const attention_call *want,
     return !same;
 }
 
+/* Removes each step-th of the barriers from the first-th on; fails where the results of all n calls
+ * stay the same under each order. Returns how many barriers there are. */
+static size_t remove_in_turn(size_t first, size_t step, const attention_call *want, int n)
+{
+    enum { MOST = 64 };
+    const char *files[MOST];
+    int lines[MOST];
+    size_t count = cudasim_barriers(files, lines, MOST), n_needed = 0, n_removed = 0;
+    assert_in_range(count, first + 1, MOST);
+    for (size_t i = first; i < count; i += step, n_removed++) {
+        bool changed = changes_bits(files[i], lines[i], want, n);
+        if (!changed) print_message("%s:%d can be removed\n", files[i], lines[i]);
+        n_needed += changed;
+    }
+    print_message("%zu of %zu barriers removed, %zu needed\n", n_removed, count - first, n_needed);
+    assert_int_equal(n_needed, n_removed);
+    return count;
+}
+
 /* The results change under some order if one of the kernels' barriers is removed. The short form
  * removes one barrier in eight. */
 static void removing_any_barrier_changes_the_bits(void **state)
 {
     (void)state;
-    enum { SIZES = 5, CALLS = 2 * SIZES, MOST = 64 };
+    enum { SIZES = 5, CALLS = 2 * SIZES };
     static const mt_dtype one_of_each_kind[] = {MT_F32, MT_BF16};
     static const attention_sizes few[SIZES] = {
         {1, 2, 1, 150, 331, 64, false, 0},
@@ -88,18 +107,45 @@ static void removing_any_barrier_changes_the_bits(void **state)
         attention_call_make(&want[i], &few[i / 2], one_of_each_kind[i % 2]);
         forward_and_backward(&want[i]);
     }
-    const char *files[MOST];
-    int lines[MOST];
-    size_t n = cudasim_barriers(files, lines, MOST), n_needed = 0;
-    assert_in_range(n, 10, MOST);
-    size_t step = mtt_long() ? 1 : 8, n_removed = 0;
-    for (size_t i = 0; i < n; i += step, n_removed++) {
-        bool changed = changes_bits(files[i], lines[i], want, CALLS);
-        if (!changed) print_message("%s:%d can be removed\n", files[i], lines[i]);
-        n_needed += changed;
+    assert_true(remove_in_turn(0, mtt_long() ? 1 : 8, want, CALLS) >= 10);
+    values_free_all();
+}
+
+/* ---- forward by wgmma ---- */
+
+static void with_wgmma_bits_do_not_depend_on_the_order_either(void **state)
+{
+    (void)state;
+    static const attention_sizes few[] = {{1, 2, 1, 140, 330, 64, true, 0},
+                                          {1, 2, 2, 140, 400, 128, false, 0}};
+    static const char *const orders[] = {"reverse", "1", "2"};
+    simulated_choose_wgmma(true);
+    for (int n = 0; n < 2; n++) {
+        attention_call c;
+        attention_call_make(&c, &few[n], MT_BF16);
+        forward_and_backward(&c);
+        for (int i = 0; i < 3; i++) assert_true(same_under(&c, orders[i]));
+        values_free_all();
     }
-    print_message("%zu of %zu barriers removed, %zu needed\n", n_removed, n, n_needed);
-    assert_int_equal(n_needed, n_removed);
+    simulated_choose_wgmma(false);
+}
+
+/* Of its waits and fences, too: the simulator reports a product without its fence. */
+static void removing_any_wait_or_fence_of_wgmma_changes_the_bits(void **state)
+{
+    (void)state;
+    static const attention_sizes few[] = {{1, 1, 1, 130, 330, 64, false, 0},
+                                          {1, 1, 1, 1, 30, 64, true, 0}};
+    attention_call want[2];
+    size_t first = cudasim_barriers(NULL, NULL, 0);
+    simulated_choose_wgmma(true);
+    for (int i = 0; i < 2; i++) {
+        attention_call_make(&want[i], &few[i], MT_BF16);
+        forward_and_backward(&want[i]);
+    }
+    size_t n = remove_in_turn(first, 1, want, 2);
+    assert_true(n >= first + 10);
+    simulated_choose_wgmma(false);
     values_free_all();
 }
 
@@ -140,6 +186,8 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run),
         cmocka_unit_test(removing_any_barrier_changes_the_bits),
         cmocka_unit_test(bits_do_not_depend_on_the_grid),
+        cmocka_unit_test(removing_any_wait_or_fence_of_wgmma_changes_the_bits),
+        cmocka_unit_test(with_wgmma_bits_do_not_depend_on_the_order_either),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
+import others  # noqa: E402
 from measure import machine_limits  # noqa: E402
 from scaling import fits  # noqa: E402
 SECTIONS = ["gpt", "precision", "segments", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
@@ -74,6 +75,22 @@ def check_peaks():
         assert (best["gemm_gflops"], best["bf16_gflops"]) == (4 * 128, 5 * 128), best
 
 
+def check_others():
+    """A side that is slow at one size is left out of those that would take too long; cells that lack a figure are empty."""
+    def of(ms):
+        return {"least": ms, "median": 2 * ms, "allocated": 1 << 20, "analysis": 3 << 20}
+
+    first = {"name": "small", "memtape": of(1), "jax": of(2), "mlx": of(600)}
+    assert not others.too_slow("mlx", of(100), []) and not others.too_slow("jax", of(100), [first])
+    assert others.too_slow("mlx", of(100), [first]) and others.too_slow("magnetron", of(1), [first])
+    text = others.show({"sides": ["memtape", "jax", "mlx"], "missing": ["torch"],
+                        "rows": [first, {"name": "large", "memtape": of(100), "jax": of(50)}]})
+    lines = [line.split() for line in text.splitlines()]
+    for line in (["small", "1.00", "2.00", "2.00x", "600", "600.00x"], ["large", "100", "50.0", "0.50x"],
+                 ["large", "200", "100", "0.50x"], ["small", "1.00", "3.00", "3.00x"], ["Not", "importable:", "torch"]):
+        assert line in lines, (line, text)
+
+
 def check_scaling(scaling):
     """The counts of sweeps, which no clock changes; and slopes of times that are made up."""
     points = {(row["swept"], row["value"]): row["points"] for row in scaling["points"]}
@@ -130,6 +147,7 @@ def main():
     worker, program = map(os.path.abspath, sys.argv[1:3])
     long = os.environ.get("MTT_LONG") == "1"
     check_peaks()
+    check_others()
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
         planted(f"{folder}/row", worker, program, "row", "tiny",

@@ -71,6 +71,7 @@ CHOICES = """--tp 2
 --dropout 0.1
 --attention math
 --untied
+--mtp-layers 2
 --loss fused
 --loss lse
 --loss chunked
@@ -84,7 +85,7 @@ CHOICES = """--tp 2
 --snapshot FILE""".splitlines()
 
 # Of all pairs, and of the short form's eighth: how many work, how many are refused.
-COUNTS = {1: (1977, 90), 8: (305, 10)}
+COUNTS = {1: (1977, 90), 8: (306, 11)}
 
 
 def options(choice):

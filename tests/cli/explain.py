@@ -104,6 +104,8 @@ check("nothing is recorded" in run("explain", "--expr", "x*x", "--shapes", "x=3"
 for expression, shapes, words, place in [
         ("(x*2)@", "x=10x100", "need a number, a name, an op", 6), ("(x*2", "x=3", 'need a sign or ")"', 4),
         ("x y", "x=3,y=3", "need a sign", 2), ("x+z", "x=3", '"z" has no shape', 2), ("gelo(x)", "x=3", "mean gelu", 0),
+        ("y = x*2; x", "x=3", 'nothing uses "y" after this', 0), ("x*2; x", "x=3", "nothing uses this line", 0),
+        ("y = 2; x*y", "x=3", "this is the number 2", 4), ("checkpoint(2)*x", "x=3", "this is a number", 0),
         ("relu(x)@w", "x=10x100,w=10x10", "need [..,m,k] and [..,k,n]", 7), ("x+(x-y)", "x=3,y=4", "equal extents", 4)]:
     p = refused([words, f"\n  {expression}\n  {' ' * place}^\n"], "explain", "--expr", expression, "--shapes", shapes)
 refused(['"y" is not in the expression', "\n  x=3,y=4\n      ^\n"], "explain", "--expr", "x", "--shapes", "x=3,y=4")

@@ -27,9 +27,9 @@ def draw_model(draw):
         dense = draw.choice([0, 1])
         return ([latent(q_lora_rank=draw.choice([12, None]), first_k_dense_replace=dense)],
                 ["core_attn", "layernorm", "mla_up_proj", "moe_act", "moe", "shared_experts"] + ["mlp"] * dense)
-    args = ["llama" if kind == "mixture" else kind, "-d", 32, "-a", 4]
+    args = [draw.choice(["llama", "gpt"]) if kind == "mixture" else kind, "-d", 32, "-a", 4]
     args += ["-l", 2, "--vocab", 64] if kind != "block" else []
-    args += ["--experts", 4] if kind == "mixture" else []
+    args += ["--experts", 4, *draw.choice([[], ["--mtp-layers", 2]])] if kind == "mixture" else []
     args += ["--norm", draw.choice(["pre", "around"])] if kind in ("gpt", "block") else []
     return args, ["core_attn", "layernorm"] + (["moe_act", "moe"] if kind == "mixture" else ["mlp"])
 
@@ -47,13 +47,15 @@ def any_modules(seed, n):
         model, modules = draw_model(draw)
         args = model + draw_options(draw, "moe" in modules)
         args += ["--recipe", "hf"] if "block" not in args and draw.random() < 0.3 else []
+        experts = "moe" in modules
         modules = draw.sample(modules, draw.randint(1, len(modules)))
         if "moe" in modules:
             modules = [m for m in modules if m not in ("moe_act", "shared_experts")]
         again = ["--recompute-modules", "+".join(modules)]
         beside = draw.choice([[], [], ["--offload", "cpu"], ["--compress", "8bit"], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 3],
-                              ["--tp", 2, "--sp"]])
-        if beside and beside[0] in ("--pp", "--tp") and ("block" in args or len(model) == 1):
+                              ["--tp", 2], ["--tp", 2, "--sp"],
+                              ["--tp", 2, "--sp", "--etp", 1] if experts else []])
+        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and {"--pp", "--cp", "--sp"} & set(beside):
             beside = []
         p = json.loads(run("profile", *args, *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")
         equal(p and p["formula"]["unexplained"], 0, f"unexplained of {args} {again} {beside}")

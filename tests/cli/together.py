@@ -11,8 +11,9 @@ import time
 from lib import MEMTAPE, check, done, equal, profile
 from several import MPIRUN, ends, finish, refused, start, together, workers
 
+LONG = os.environ.get("MTT_LONG") == "1"
 MODEL = ["profile", "gpt", "-l", "2", "-d", "64", "-a", "4", "-s", "32", "-b", "2", "--vocab", "256"]
-LONG = ["profile", "gpt", "-l", "6", "-d", "512", "-a", "8", "-s", "512", "-b", "8", "--dp", "2"]
+LASTING = ["profile", "gpt", "-l", "6", "-d", "512", "-a", "8", "-s", "512", "-b", "8", "--dp", "2"]
 
 
 def ranks_of(p, n, what):
@@ -34,19 +35,18 @@ for division in (["--tp", 2, "--dp", 2, "--zero", 1], ["--pp", 2, "--dp", 2, "--
             check(r[key] == alone[key], f"{what}: {key} of rank {i} is not what it is in a profile of its own")
 
 # ---- on the CPU: what each rank has is what meta predicted ----
+DIVISIONS = [(3, "--dp", 3, "--zero", 2), (4, "--tp", 2, "--dp", 2),
+             (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
+             (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16"),
+             (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
+             (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--granule", "64KiB", "--reclaim"),
+             (2, "--tp", 2, "--dropout", 0.1, "--attention", "math", "--compress", "seed+bits"),
+             (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)]
+MORE = [(2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (4, "--dp", 4, "--zero", 3), (2, "--pp", 2, "--microbatches", 5, "--dropout", 0.1),
+        (2, "--dp", 2, "--dropout", 0.1, "--compress", "seed"), (2, "--tp", 2, "--sp", "--expandable-segments"),
+        (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--granule", "4KiB", "--reclaim")]
 n_equal = 0
-for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3, "--zero", 2),
-                     (4, "--dp", 4, "--zero", 3), (4, "--tp", 2, "--dp", 2),
-                     (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
-                     (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16"),
-                     (2, "--pp", 2, "--microbatches", 5, "--dropout", 0.1),
-                     (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
-                     (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--granule", "64KiB", "--reclaim"),
-                     (2, "--dp", 2, "--dropout", 0.1, "--compress", "seed"),
-                     (2, "--tp", 2, "--dropout", 0.1, "--attention", "math", "--compress", "seed+bits"),
-                     (2, "--tp", 2, "--sp", "--expandable-segments"),
-                     (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--granule", "4KiB", "--reclaim"),
-                     (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)):
+for n, *division in DIVISIONS + MORE if LONG else DIVISIONS:
     what = " ".join(map(str, division))
     for r in ranks_of(together(n, *MODEL, *division, "--json", "-"), n, what):
         got = {"saved": r["saved"]["bytes"], "peak": r["steady"]["peak"],
@@ -125,9 +125,9 @@ with tempfile.TemporaryDirectory() as folder:
     refused(["the model of rank 1", "need the same"], finish(start(*configs), "other files"), 1,
             "another file")
 small = ["sh", "-c", 'ulimit -v 100000; exec "$0" "$@"']
-p = finish(start((1, [], LONG), (1, small, LONG)), "too little to start")
+p = finish(start((1, [], LASTING), (1, small, LASTING)), "too little to start")
 check(p.returncode != 0 and p.err.count("out of memory") == 1, f"too little to start: {p.err}")
-for mib in range(120, 520, 20):
+for mib in range(120, 520, 20 if LONG else 60):
     limited = ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"']
     p = finish(start((2, limited, [*MODEL, "--dp", 2])), f"{mib} MiB of addresses")
     check(p.returncode in (0, 1) and "Assertion" not in p.err, f"{mib} MiB of addresses: {p.returncode}, {p.err}")
@@ -141,7 +141,7 @@ refused(["rank 1 of 2", "memory"], p, 1, "one rank without memory")
 # ---- one that is killed ----
 for after in (0, 0.5):  # while they start; in the run
     for who in (0, 1):
-        p = start((2, [], LONG))
+        p = start((2, [], LASTING))
         pairs = workers(p, 2)
         time.sleep(after)
         if check(p.poll() is None, "the run is over already") and 1 in pairs:

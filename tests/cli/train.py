@@ -122,7 +122,8 @@ def mixtures_train_with_every_option():
     inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
                ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],
-               ["--expert-form", "megatron", "--expert-capacity", 1, "--expert-padding"]]
+               ["--expert-form", "megatron", "--expert-capacity", 1, "--expert-padding"],
+               ["--mtp-layers", 2, "--checkpoint", "full", "--dropout", 0.1]]
     for options in [*exact, *inexact]:
         whole = run("train", *mixture, *options)
         equal(losses(whole.stdout) == plain, options in exact, f"losses with {options}: {whole.stderr}")

@@ -23,6 +23,13 @@ static void remember_barrier(place here)
     sim.barriers.push_back(here);
 }
 
+bool skips(place here)
+{
+    if (is_removed(here)) return true;
+    remember_barrier(here);
+    return false;
+}
+
 void barrier(place here)
 {
     if (is_removed(here)) return;
@@ -75,8 +82,7 @@ static void release(meeting *m)
 
 void sync_warp(unsigned mask, place here)
 {
-    if (is_removed(here)) return;
-    remember_barrier(here);
+    if (skips(here)) return;
     exchange(collective::syncwarp, mask, here, slot{});
 }
 

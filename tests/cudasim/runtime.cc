@@ -1,4 +1,5 @@
 /* runtime.cc: CUDA's runtime interface on host memory, but for streams and copies (stream.cc). */
+#include <stdlib.h>
 #include "cudasim/memory.h"
 #include "cudasim/simulator.h"
 
@@ -31,7 +32,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 4; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = getenv("CUDASIM_HOPPER") ? 9 : 8; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 163 << 10; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 164 << 10; break;

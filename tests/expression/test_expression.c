@@ -34,6 +34,54 @@ static void the_expressions_of_the_documents_keep_the_stated_bytes(void **state)
     assert_int_equal(kept_by("x*x", "x=10x100"), 4000); /* one storage */
 }
 
+static void lines_name_values_and_checkpoints_keep_what_comes_from_outside(void **state)
+{
+    (void)state;
+    assert_int_equal(kept_by("h = x@w1\nh = gelu(h) ; y = h@w2", "x=10x100,w1=100x50,w2=50x10"),
+                     4000 + 2000 + 2000);
+    assert_int_equal(kept_by("h = checkpoint(gelu(x@w1)); h@w2", "x=10x100,w1=100x50,w2=50x10"),
+                     4000 + 2000);
+    assert_int_equal(kept_by("h = x*2; checkpoint(h*checkpoint(exp(h)*x))", "x=10x100"), 8000);
+    assert_int_equal(kept_by("h = x@w\n-x*2", "x=10x10,w=10x10"), 4 * 100); /* one line */
+}
+
+/* ---- a step ---- */
+
+static void steps_of(const char *text, size_t n, const char *const *wanted)
+{
+    mti_expression e;
+    mti_expression_walk walk;
+    mt_device *device = mt_device_open("meta");
+    assert_true(mti_expression_read(
+        &e, &(mti_expression_options){.text = text, .shapes = "x=10x100,w=100x10"}));
+    assert_true(mti_expression_walk_of(&walk, device, &e));
+    assert_int_equal(walk.steps.n, n);
+    for (size_t i = 0; i < n; i++) {
+        const mti_expression_step *s = &walk.steps.at[i];
+        const mti_term *t = &e.terms[s->term];
+        char step[80];
+        snprintf(step, sizeof step, "%s %.*s", s->phase, (int)(t->to - t->from), text + t->from);
+        assert_string_equal(step, wanted[i]);
+        if (i) assert_true(s->n_events >= s[-1].n_events);
+    }
+    mti_expression_walk_free(&walk);
+    mti_expression_free(&e);
+    assert_int_equal(mtt_allocated(device), 0);
+    mt_device_release(device);
+}
+
+static void a_step_goes_term_by_term_and_back(void **state)
+{
+    (void)state;
+    steps_of("h = x@w; relu(h)+relu(h)", 8,
+             (const char *const[]){"forward x@w", "forward relu(h)", "forward relu(h)",
+                                   "forward relu(h)+relu(h)", "backward relu(h)+relu(h)",
+                                   "backward relu(h)", "backward relu(h)", "backward x@w"});
+    steps_of("checkpoint(gelu(x@w))", 5,
+             (const char *const[]){"forward x@w", "forward gelu(x@w)", "recompute x@w",
+                                   "backward gelu(x@w)", "backward x@w"});
+}
+
 /* ---- values ---- */
 
 /* The value of the expression with A = 7, B = 3, C = 2, each [1,1], in f64. */
@@ -53,7 +101,7 @@ static double value_of(const char *text)
     for (int i = 0; i < e.n_leaves; i++)
         leaves[i] = mtt_made(mt_from_data(device, MT_F64, MT_SHAPE(1, 1),
                                           &values[e.leaves[i].name[0] - 'A'], sizeof(double)));
-    mt_tensor *y = mtt_made(mti_expression_run(&e, leaves));
+    mt_tensor *y = mtt_made(mti_expression_run(&e, leaves, NULL));
     double value = mt_item(y);
     mt_release(y);
     for (int i = 0; i < e.n_leaves; i++) mt_release(leaves[i]);
@@ -335,17 +383,27 @@ static void any_text_is_read_or_refused(void **state)
     assert_true(n_read > STRINGS / 8);
 }
 
-static void memory_may_run_out_anywhere(void **state)
+static bool read_and_walk(mt_device *device, const mti_expression_options *options)
 {
-    (void)state;
+    mti_expression e;
+    mti_expression_walk walk = {0};
+    bool ok = mti_expression_read(&e, options) && mti_expression_walk_of(&walk, device, &e);
+    mti_expression_walk_free(&walk);
+    mti_expression_free(&e);
+    return ok;
+}
+
+static void memory_may_run_out_anywhere_in(const char *text,
+                                           bool (*act)(mt_device *, const mti_expression_options *))
+{
     mt_device *device = mtt_device();
     const mti_expression_options options = {
-        .text = "mse(linear(relu(x)*2, w1), -y/2)", .shapes = "x=2x3,w1=4x3,y=2x4", .no_grad = "y"};
+        .text = text, .shapes = "x=2x3,w1=4x3,y=2x4", .no_grad = "y"};
     bool refused = true;
     uint64_t nth = 0;
     while (refused) {
         mti_fail_nth_alloc(++nth);
-        bool ok = read_and_record(device, &options);
+        bool ok = act(device, &options);
         refused = mti_alloc_count() >= nth;
         mti_fail_nth_alloc(0);
         assert_true(ok || refused);
@@ -357,10 +415,20 @@ static void memory_may_run_out_anywhere(void **state)
     mt_device_release(device);
 }
 
+static void memory_may_run_out_anywhere(void **state)
+{
+    (void)state;
+    memory_may_run_out_anywhere_in("mse(linear(relu(x)*2, w1), -y/2)", read_and_record);
+    memory_may_run_out_anywhere_in("h = relu(x)*2; mse(checkpoint(linear(h, w1)), -y/2)",
+                                   read_and_walk);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_expressions_of_the_documents_keep_the_stated_bytes),
+        cmocka_unit_test(lines_name_values_and_checkpoints_keep_what_comes_from_outside),
+        cmocka_unit_test(a_step_goes_term_by_term_and_back),
         cmocka_unit_test(signs_bind_as_in_python),
         cmocka_unit_test(every_op_of_the_table_can_be_called),
         cmocka_unit_test(an_error_points_to_its_place),

@@ -9,6 +9,7 @@
 static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_GPT, .dtype = MT_F32},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .dtype = MT_BF16},
+    {SMALL, .kind = MT_MODEL_LLAMA, .window = 9, .local_period = 2, .dtype = MT_BF16},
     {SMALL, .kind = MT_MODEL_LLAMA, .tied = true, .attention = MT_ATTENTION_MATH, .dtype = MT_F16},
 };
 static const mt_quant formats[] = {{.format = MT_QUANT_INT8},
@@ -99,6 +100,61 @@ static void so_many_fit_and_one_more_does_not(void **state)
             }
 }
 
+/* What a run of all layers takes; serve leaves out those that would repeat what others took. */
+static mt_serve_need of_all_layers(const mt_serve_options *o, int64_t sequences)
+{
+    mt_mem_stats stats;
+    mt_device *meta = mt_device_open("meta");
+    mt_module *m = o->weights ? mt_model_new_quantized(meta, o->config, o->weights)
+                              : mt_model_new(meta, o->config);
+    mt_kv_cache *cache = mt_kv_cache_new(m, o->cache, sequences, o->positions);
+    mt_module_set_training(m, false);
+    const int64_t prompt = o->positions - 1, share = o->at_once / sequences;
+    for (int64_t done = 0, n; done < o->positions; done += n) {
+        n = done >= prompt ? 1 : prompt - done < share ? prompt - done : share;
+        mt_tensor *tokens = mt_zeros(meta, MT_I64, MT_SHAPE(sequences, n));
+        mt_release(mt_next_logits(m, cache, tokens)), mt_release(tokens);
+    }
+    mt_mem_get_stats(meta, &stats);
+    mt_serve_need need = {.cache = mt_kv_cache_bytes(cache, NULL),
+                          .peak = (size_t)stats.allocated.peak,
+                          .reserved = (size_t)stats.reserved.peak};
+    memcpy(need.by_category, stats.at_peak, sizeof need.by_category);
+    mt_kv_cache_free(cache);
+    mt_module_free(m);
+    mt_device_release(meta);
+    return need;
+}
+
+#define DEEP .hidden = 64, .heads = 4, .layers = 13, .vocab = 96, .context = 64, .dtype = MT_BF16
+
+static void layers_that_repeat_others_change_nothing(void **state)
+{
+    static const mt_model_config deep[] = {
+        {DEEP, .kind = MT_MODEL_GPT, .attention = MT_ATTENTION_MATH},
+        {DEEP, .kind = MT_MODEL_LLAMA, .window = 8, .local_period = 3,
+         .attention = MT_ATTENTION_MATH},
+        {DEEP, .kind = MT_MODEL_LLAMA, .experts = 4, .experts_per_token = 2, .dense_layers = 2}};
+    (void)state;
+    for (size_t m = 0; m < N(deep); m++)
+        for (size_t f = 0; f < FORMS; f += 2)
+            for (int c = 0; c < MT_KV_FORM_COUNT; c++)
+                for (int64_t at_once = 6; at_once < 300; at_once *= 7) {
+                    mt_serve_need need;
+                    const mt_serve_options options = {.config = &deep[m],
+                                                      .weights = form_of(f),
+                                                      .cache = (mt_kv_form)c,
+                                                      .positions = 61,
+                                                      .at_once = at_once};
+                    const mt_serve_need all = of_all_layers(&options, 3);
+                    mtt_ok(mt_serve_measure(&options, 3, 0, &need));
+                    assert_int_equal(need.cache, all.cache);
+                    assert_int_equal(need.peak, all.peak);
+                    assert_int_equal(need.reserved, all.reserved);
+                    assert_memory_equal(need.by_category, all.by_category, sizeof all.by_category);
+                }
+}
+
 static void too_small_a_capacity_says_what_one_needs(void **state)
 {
     (void)state;
@@ -146,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_the_formulas),
         cmocka_unit_test(so_many_fit_and_one_more_does_not),
+        cmocka_unit_test(layers_that_repeat_others_change_nothing),
         cmocka_unit_test(too_small_a_capacity_says_what_one_needs),
         cmocka_unit_test(bad_options_are_refused),
     };

@@ -216,10 +216,11 @@ def main():
         assert sum(limits.values()) + gpu.LOOK * (part == "correctness") <= seconds, part
         assert part == "correctness" or not set(limits) & set(gpu.CHECKS)
     assert set(gpu.LIMITS) == set(steps.STEPS) - {"warm"} == set(tables.TITLES) - {"warm"}
-    ends = gpu.deadlines({"suite", "gpt", "offload"}, None)
-    assert (ends["suite"], ends["gpt"], ends["offload"]) == (720, 1620, 1920)
-    ends = gpu.deadlines({"gpt", "offload"}, 600)  # divided alike
-    assert (ends["gpt"], ends["offload"], "suite" in ends) == (450, 600, False)
+    assert gpu.WHOLE == 540  # a device is lent for ten minutes
+    ends, share = gpu.deadlines({"suite", "gpt", "offload", "memory"}, None)
+    assert (ends["suite"], ends["gpt"], ends["offload"], ends["memory"], share) == (190, 430, 490, 540, 1)
+    ends, share = gpu.deadlines({"gpt", "offload"}, 600)  # divided alike
+    assert (ends["gpt"], ends["offload"], "suite" in ends, share) == (480, 600, False, 2)
     with open(gpu.PREDICTIONS, encoding="utf-8") as f:
         for listed in json.load(f):
             assert listed["step"] in gpu.LIMITS and listed["least"] <= listed["most"], listed

@@ -137,6 +137,8 @@ static const mt_model_config variants[] = {
      .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2,
      .kv_rank = 12, .q_rank = 10, .head_dim = 8, .rope_dim = 4, .value_dim = 6,
      .rope_order = MT_ROPE_PAIRS},
+    {SMALL, .ffn = 16, .experts = 5, .experts_per_token = 2, .router = MT_ROUTER_CHOSEN,
+     .no_bias = true, .act = MT_ACT_GELU},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_ATTENTION,

@@ -32,6 +32,10 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .attention = MT_ATTENTION_MATH,
      .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_FUSED, MT_OP_UNFUSED, MT_PRECISION_F32,
              MT_KV_REPEATED, MT_LOSS_NATIVE}},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .window = 5, .local_period = 2},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .window = 3, .attention = MT_ATTENTION_MATH},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .window = 7, .local_period = 2, .sinks = true,
+     .attention = MT_ATTENTION_MATH},
     {SMALL, LATENT, .rope_order = MT_ROPE_PAIRS},
     {SMALL, LATENT, .q_rank = 10, .rope_order = MT_ROPE_COMPLEX, .attention = MT_ATTENTION_MATH,
      .ops = {.rope = MT_OP_UNFUSED, .kv_groups = MT_KV_REPEATED}},
@@ -219,12 +223,17 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 mtt_ok(mt_model_config_resolve(&c, &r));
                 int64_t b = cases[j].b, s = cases[j].s, n = cases[j].n;
                 size_t e = mt_dtype_size(c.dtype), scales;
-                int64_t blocks = (s + n + MT_KV_BLOCK - 1) / MT_KV_BLOCK;
-                int64_t t = form == MT_KV_PAGED ? blocks * MT_KV_BLOCK : s + n;
-                size_t vectors = (size_t)(2 * b * t * r.kv_heads * r.layers);
+                int64_t blocks = 0, t = 0; /* of all layers */
+                for (int64_t l = 0; l < r.layers; l++) {
+                    bool local = r.window && (!r.local_period || (l + 1) % r.local_period);
+                    int64_t first = local && s + n > r.window ? s + n - r.window : 0;
+                    int64_t of = (s + n - 1) / MT_KV_BLOCK - first / MT_KV_BLOCK + 1;
+                    blocks += of, t += form == MT_KV_PAGED ? of * MT_KV_BLOCK : s + n - first;
+                }
+                size_t vectors = (size_t)(2 * b * t * r.kv_heads);
                 size_t values = vectors * (size_t)r.head_dim;
                 if (r.kv_rank) { /* one latent, and one turned part of keys */
-                    vectors = (size_t)(2 * b * t * r.layers);
+                    vectors = (size_t)(2 * b * t);
                     values = vectors / 2 * (size_t)(r.kv_rank + r.rope_dim);
                 }
                 mt_module *m = model_of(&c, 1);
@@ -248,7 +257,7 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 mt_mem_get_stats(device, &stats);
                 assert_true(stats.by_category[MT_CACHE] >= bytes);
                 size_t storages = (size_t)r.layers * (form == MT_KV_8BIT ? 4 : 2);
-                if (form == MT_KV_PAGED) storages *= (size_t)(b * blocks);
+                if (form == MT_KV_PAGED) storages = (size_t)(2 * b * blocks);
                 assert_true(stats.by_category[MT_CACHE] < bytes + storages * 512);
                 mt_kv_cache_free(cache);
                 mt_mem_get_stats(device, &stats);
@@ -327,6 +336,39 @@ static void a_failed_step_leaves_no_block(void **state)
     assert_int_equal(mt_kv_cache_bytes(cache, NULL), 2 * before);
     mt_kv_cache_free(cache);
     mt_module_free(m);
+}
+
+/* One token that fails costs a window nothing that is seen; of several, it may. */
+static void a_failed_step_leaves_windows_as_they_were_or_says_so(void **state)
+{
+    (void)state;
+    const mt_model_config c = {SMALL, .kind = MT_MODEL_LLAMA, .window = 5, .local_period = 2};
+    int64_t ids[12];
+    draw_prompt(ids, 12, 61, 7);
+    for (int form = 0; form < (slow() ? 1 : MT_KV_FORM_COUNT); form++)
+        for (int64_t t = 1; t < 3; t++) {
+            mt_module *m = model_of(&c, 2);
+            mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, 1, 0);
+            MT_AUTO mt_tensor *first = tokens_of(1, 9, ids), *next = tokens_of(1, t, ids + 9);
+            MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, cache, first));
+            mtt_ok(mt_set(&y, mt_next_logits(m, cache, next)));
+            mtt_ok(mt_kv_cache_rewind(cache, 0));
+            mt_release(mtt_made(mt_next_logits(m, cache, first)));
+            MT_AUTO mt_tensor *z = NULL;
+            for (uint64_t nth = 1; !z; nth = mtt_next_refusal(nth)) {
+                mti_fail_nth_alloc(nth);
+                z = mt_next_logits(m, cache, next);
+                mti_fail_nth_alloc(0);
+                if (z || t == 1) continue;
+                assert_null(mt_next_logits(m, cache, next));
+                mtt_failed(MT_ERR_STATE, "rewind to 0");
+                mtt_ok(mt_kv_cache_rewind(cache, 0));
+                mt_release(mtt_made(mt_next_logits(m, cache, first)));
+            }
+            assert_true(mtt_same_bits(y, z));
+            mt_kv_cache_free(cache);
+            mt_module_free(m);
+        }
 }
 
 /* The sizes make every tensor of the cache a whole number of 512-byte blocks, and larger than
@@ -442,6 +484,33 @@ static void a_rewound_cache_continues_from_that_position(void **state)
     }
 }
 
+/* What windows have dropped cannot come back: nothing before the last position but the beginning.
+ */
+static void a_cache_that_dropped_positions_rewinds_to_what_it_has(void **state)
+{
+    (void)state;
+    int64_t ids[12];
+    draw_prompt(ids, 12, 61, 7);
+    for (int form = 0; form < MT_KV_FORM_COUNT; form++) {
+        mt_model_config c = {SMALL, .kind = MT_MODEL_LLAMA, .window = 5, .local_period = 2};
+        mt_module *m = model_of(&c, 2);
+        mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, 1, 0);
+        MT_AUTO mt_tensor *first = tokens_of(1, 9, ids), *next = tokens_of(1, 1, ids + 9);
+        MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, cache, first));
+        MT_AUTO mt_tensor *z = mtt_made(mt_next_logits(m, cache, next));
+        mtt_ok(mt_kv_cache_rewind(cache, 9));
+        MT_AUTO mt_tensor *again = mtt_made(mt_next_logits(m, cache, next));
+        assert_true(mtt_same_bits(z, again));
+        assert_int_equal(mt_kv_cache_rewind(cache, 8), MT_ERR_ARGUMENT);
+        mtt_failed(MT_ERR_ARGUMENT, "rewind to 8", "window of 5", "0, 9 or 10");
+        mtt_ok(mt_kv_cache_rewind(cache, 0));
+        mtt_ok(mt_set(&again, mt_next_logits(m, cache, first)));
+        assert_true(mtt_same_bits(y, again));
+        mt_kv_cache_free(cache);
+        mt_module_free(m);
+    }
+}
+
 static void arguments_that_do_not_fit_are_refused_first(void **state)
 {
     (void)state;
@@ -551,10 +620,12 @@ int main(void)
         mtt_test(the_cache_has_the_bytes_of_the_formula),
         mtt_test(each_form_wastes_what_its_formula_says),
         mtt_test(a_failed_step_leaves_no_block),
+        mtt_test(a_failed_step_leaves_windows_as_they_were_or_says_so),
         mtt_test(a_growing_cache_holds_one_tensor_twice_and_8bit_unpacks_two),
         mtt_test(nothing_is_recorded_and_modes_are_restored),
         mtt_test(a_callback_may_stop_and_the_next_call_continues_the_draws),
         mtt_test(a_rewound_cache_continues_from_that_position),
+        mtt_test(a_cache_that_dropped_positions_rewinds_to_what_it_has),
         mtt_test(arguments_that_do_not_fit_are_refused_first),
         mtt_test(scores_that_are_nan_stop_generation),
         mtt_test(failing_memory_is_reported_and_leaves_nothing),

@@ -88,6 +88,33 @@ static void a_token_meets_the_published_number_of_parameters(void **state)
     }
 }
 
+/* The checkpoint of DeepSeek-V3 has 684,489,845,504 values: with those of its module for
+ * predictions ahead, which has copies of embedding and head, and a bias of the choice for each
+ * expert of 59 layers. README_WEIGHTS.md counts the module without its first product: 11.5 billion,
+ * of which a token meets 2.4 with embedding and head. */
+static void the_module_for_predictions_ahead_has_the_published_number_of_parameters(void **state)
+{
+    (void)state;
+    mt_model_config c = read_file("deepseek-v3");
+    uint64_t all, with, active[2];
+    mtt_ok(mt_model_config_params(&c, &all));
+    mtt_ok(mt_model_config_active_params(&c, &active[0]));
+    c.mtp_layers = 1;
+    mtt_ok(mt_model_config_params(&c, &with));
+    mtt_ok(mt_model_config_active_params(&c, &active[1]));
+    assert_int_equal(with - all, 11610067968);
+    assert_int_equal(with + 2 * (uint64_t)(c.vocab * c.hidden) + 59 * 256, 684489845504);
+    const uint64_t ends = 2 * (uint64_t)(c.vocab * c.hidden), first = 2 * 7168 * 7168;
+    assert_int_equal((with - all - first) / 100000000, 115);
+    assert_int_equal((active[1] - active[0] + ends - first) / 100000000, 24);
+    mt_device *meta = mt_device_open("meta");
+    mt_module *m = mt_model_new(meta, &c);
+    mtt_ok(mt_module_size(m, &all, NULL));
+    assert_int_equal(all, with);
+    mt_module_free(m);
+    mt_device_release(meta);
+}
+
 static void the_files_values_are_in_the_configuration(void **state)
 {
     (void)state;
@@ -563,6 +590,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_files_have_the_published_numbers_of_parameters),
         cmocka_unit_test(a_token_meets_the_published_number_of_parameters),
+        cmocka_unit_test(the_module_for_predictions_ahead_has_the_published_number_of_parameters),
         cmocka_unit_test(the_files_values_are_in_the_configuration),
         cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),

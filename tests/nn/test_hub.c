@@ -71,6 +71,31 @@ static void experts_are_written_one_by_one_and_read_back(void **state)
     mt_module_free(m), mt_module_free(other), mt_module_free(third);
 }
 
+/* The layer after the last, as DeepSeek-V3's files have it. */
+static void predictions_ahead_have_the_next_layers_names(void **state)
+{
+    (void)state;
+    char path[MTT_PATH];
+    mt_model_config c = mixture;
+    c.kv_heads = 2, c.kv_rank = 4, c.head_dim = 6, c.rope_dim = 2, c.value_dim = 4;
+    c.mtp_layers = 2;
+    mtt_temporary_file(path);
+    mt_module *m = mt_model_new(device, &c), *other = mt_model_new(device, &c);
+    mtt_ok(mt_hf_save(path, m, "deepseek_v3"));
+    mt_safetensors *f = mt_safetensors_open(path);
+    mt_safetensors_entry e;
+    assert_true(mt_safetensors_find(f, "model.layers.3.eh_proj.weight", &e));
+    assert_true(e.rank == 2 && e.shape[0] == 8 && e.shape[1] == 16);
+    assert_true(mt_safetensors_find(f, "model.layers.2.shared_head.norm.weight", NULL));
+    assert_true(mt_safetensors_find(f, "model.layers.2.mlp.experts.1.up_proj.weight", NULL));
+    mt_safetensors_free(f);
+    assert_false(same(m, other));
+    mtt_ok(mt_hf_load(path, other));
+    assert_true(same(m, other));
+    unlink(path);
+    mt_module_free(m), mt_module_free(other);
+}
+
 static void what_does_not_fit_changes_nothing(void **state)
 {
     (void)state;
@@ -132,6 +157,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(experts_are_written_one_by_one_and_read_back),
+        mtt_test(predictions_ahead_have_the_next_layers_names),
         mtt_test(what_does_not_fit_changes_nothing),
         mtt_test(any_allocation_may_fail),
     };

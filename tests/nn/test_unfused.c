@@ -337,6 +337,30 @@ static void each_choice_keeps_as_much_more_as_it_says(void **state)
 static const mt_model_config moe = {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3,
                                     .experts_per_token = 2};
 
+/* The same without a gate: with megatron the activation's output is kept beside its product. */
+static void forms_of_experts_without_a_gate_have_the_same_values(void **state)
+{
+    (void)state;
+    const int64_t e = 2, rows = BATCH * SEQ * 2, d = 24, f = 16, layers = 2;
+    mt_model_config c = moe;
+    c.kind = MT_MODEL_GPT, c.act = MT_ACT_GELU, c.router = MT_ROUTER_CHOSEN;
+    step grouped = run(&c, NULL, false);
+    for (int i = MT_EXPERTS_LOOP; i < MT_EXPERTS_FORM_COUNT; i++) {
+        if (i == MT_EXPERTS_TORCHTITAN_BEFORE) continue;
+        c.ops.expert_form = (mt_expert_form)i;
+        step s = run(&c, NULL, false), again = run(&c, "full", false);
+        assert_same_step(&again, &s, 1e-5);
+        assert_same_step(&s, &grouped, 1e-5);
+        mt_module_free(s.model);
+        mt_module_free(again.model);
+    }
+    mt_module_free(grouped.model);
+    c.dtype = MT_BF16, c.ops.expert_form = MT_EXPERTS_GROUPED;
+    const int64_t base = (int64_t)kept(&c);
+    c.ops.expert_form = MT_EXPERTS_MEGATRON; /* f32 weights, twice; no inverse; f for d */
+    assert_int_equal((int64_t)kept(&c) - base, layers * rows * ((f - d) * e + 2 * (4 - e) - 8));
+}
+
 static void forms_of_experts_differ_in_what_they_keep_alone(void **state)
 {
     (void)state;
@@ -427,6 +451,7 @@ int main(void)
         mtt_test(a_fused_loss_is_refused_where_the_head_is_no_plain_product),
         mtt_test(values_are_the_same_with_checkpoints_and_adapters),
         mtt_test(each_choice_keeps_as_much_more_as_it_says),
+        mtt_test(forms_of_experts_without_a_gate_have_the_same_values),
         mtt_test(forms_of_experts_differ_in_what_they_keep_alone),
         mtt_test(any_allocation_may_fail),
         mtt_test(a_loss_without_config_or_logits_is_refused),

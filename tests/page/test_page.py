@@ -14,6 +14,9 @@ from urllib.parse import urlencode
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/cli"), str(ROOT / "tests/report")]
 from browser import Browser, missing  # noqa: E402
+from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
+from lessons import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from live import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
 from lib import check, done, equal, run  # noqa: E402
 
 PAGE = ROOT / "build-page/memtape.html"
@@ -27,7 +30,6 @@ CHOICES = {
     "zero": [1, 2, 3, 9], "pp": [2], "loss": ["fused", "chunked"], "attention": ["math", "flash"], "capacity": ["24GB", "80GiB"],
 }
 FLAGS = ["master-weights", "qlora", "f32-gradients", "step-in-backward"]
-VALUES = "return [...document.querySelectorAll(arguments[0])].map(e => Number(e.value))"
 ENDED = ("const p = document.getElementById('page'); return p.dataset.answer === arguments[0] && "
          "(p.dataset.words === arguments[0] || !!document.querySelector('[aria-invalid]'))")
 
@@ -58,23 +60,6 @@ def words_of(values):
         if name != "model":
             words += ["--" + name] if name in FLAGS else ["--" + name, value]
     return [*words, "--device", "meta"]
-
-
-def wait(browser, script, argument, what, seconds=30):
-    end = time.time() + seconds
-    while not browser.js(script, argument):
-        if time.time() > end:
-            shows = browser.js("return [document.getElementById('page').dataset, document.getElementById('verdict').textContent]")
-            raise TimeoutError(f"{what} within {seconds} s: {shows}, {browser.console()}")
-        time.sleep(0.02)
-
-
-def same_bytes(browser, words, what):
-    """What the program prints, and its status, in the page and natively."""
-    there = browser.js("return memtape(arguments[0])", words)
-    here = run(*words)
-    equal([there["status"], there["out"], there["err"]], [here.returncode, here.stdout, here.stderr], what)
-    return here
 
 
 def set_up_shows_the_programs_figures(browser, values, prints):
@@ -114,35 +99,6 @@ def search_is_that_of_fit(browser):
         browser.js("document.querySelectorAll('#fit-result tbody button')[arguments[0]].click()", i)
         wait(browser, "return document.getElementById('page').dataset.answer !== arguments[0]", before, f"row {i} of fit")
         equal(browser.js(VALUES, "#verdict data")[0], setups[i]["reserved"], f"row {i} of fit, as a profile")
-
-
-# Names of the fields and buttons without one, and texts with too little contrast (WCAG AA), as lists of words.
-UNNAMED = """return [...document.querySelectorAll("input:not([aria-hidden]), select, button, summary")].filter(e =>
-  !(e.getAttribute("aria-label") || e.labels && e.labels[0] && e.labels[0].textContent.trim() || e.textContent.trim()))
-  .map(e => e.outerHTML)"""
-FAINT = """
-const numbers = color => color.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-const behind = e => {
-  for (; e; e = e.parentElement) {
-    const color = numbers(getComputedStyle(e).backgroundColor);
-    if (color.length < 4 || color[3]) return color;
-  }
-};
-return [...document.querySelectorAll("#form *, #fit *, .bar *")].filter(e => e.checkVisibility() && !e.disabled &&
-  [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).filter(e => {
-  const [a, b] = [light(numbers(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-  return (a + 0.05) / (b + 0.05) < 4.5;
-}).map(e => e.textContent.trim().slice(0, 40))"""
-
-
-def reads_well(browser):
-    for dark in (False, True):
-        browser.scheme(dark)
-        equal(browser.js(FAINT), [], f"texts with little contrast, dark: {dark}")
-    equal(browser.js(UNNAMED), [], "fields without a name")
-    check(browser.js("return document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than a phone")
 
 
 def refusal_stands_at_its_field(browser):
@@ -242,6 +198,7 @@ def first_answer_is_quick():
 
 
 def main():
+    markdown_is_read()
     if lacking():
         print("skipped, without " + ", ".join(lacking()))
         return 77
@@ -261,6 +218,9 @@ def main():
         config_is_read(browser)
         search_is_that_of_fit(browser)
         reads_well(browser)
+        tape_is_that_of_explain(browser)
+        training_is_that_of_the_program(browser)
+        course_is_that_of_the_lessons(browser)
         if LONG:
             slider_is_quick(browser)
         equal(browser.console(), [], "the console")

@@ -23,13 +23,25 @@ static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,
                                         .experts_per_token = 2,
                                         .norm_topk = true};
 
+/* Experts without a gate, whose router weighs those that it chose. */
+static mt_model_config plain_mixture(void)
+{
+    mt_model_config c = mixture;
+    c.kind = MT_MODEL_GPT, c.act = MT_ACT_GELU, c.router = MT_ROUTER_CHOSEN;
+    c.norm_topk = false, c.no_bias = c.untied = true, c.ops.expert_form = MT_EXPERTS_MEGATRON;
+    return c;
+}
+
 /* ---- training ---- */
 
 typedef struct division {
     mt_parallel split;
     const char *checkpoint;
+    int64_t ahead;  /* mtp_layers */
+    double balance; /* balance_loss */
 } division;
 
+#define FOLDED .tensor = 2, .sequence = true, .expert_tensor = 1
 static const division divisions[] = {
     {{.data = 2, .expert = 2}, NULL},
     {{.data = 4, .expert = 2}, NULL},
@@ -53,7 +65,31 @@ static const division divisions[] = {
     {{.tensor = 2, .sequence = true}, "full"},
     {{.tensor = 2, .sequence = true}, NULL},
     {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .zero = 1}, NULL},
-    {{.tensor = 2, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL}};
+    {{.tensor = 2, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
+    {{.data = 2, .expert = 2}, NULL, 1},
+    {{.data = 2, .zero = 1, .microbatches = 2}, NULL, 2},
+    {{.data = 4, .expert = 2, .zero = 2}, "full", 2},
+    {{.data = 2, .expert = 2, .zero = 3}, NULL, 1},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, "ops", 1},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT}, "every=2", 1},
+    {{.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS}, NULL, 1},
+    {{.tensor = 2, .sequence = true, .data = 2, .expert = 2}, NULL, 1},
+    {{.tensor = 2}, "full", 2},
+    {{.data = 2, .expert = 2}, NULL, 0, 0.5},
+    {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, "full", 0, 0.5},
+    {{.data = 2, .context = 2, .expert = 2, .zero = 1}, NULL, 0, 0.5},
+    {{.tensor = 2}, NULL, 0, 0.5},
+    {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .microbatches = 2}, NULL, 1, 0.5},
+    /* experts are whole, and tensor ranks send tokens, too */
+    {{FOLDED, .data = 2, .expert = 4}, NULL},
+    {{FOLDED, .data = 2, .expert = 2, .zero = 1, .microbatches = 2}, "full"},
+    {{FOLDED, .expert = 2}, NULL},
+    {{FOLDED}, NULL},
+    {{FOLDED, .data = 2, .zero = 2}, NULL},
+    {{FOLDED, .data = 2, .expert = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
+    {{FOLDED, .data = 2, .expert = 2, .zero = 3}, "selective"},
+    {{FOLDED, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, NULL},
+    {{FOLDED, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL}};
 
 /* The simulator takes a few. */
 static bool is_left_out(size_t i)
@@ -67,14 +103,61 @@ static void divided_experts_follow_one_process(void **state)
     (void)state;
     for (size_t i = 0; i < N(divisions); i++) {
         if (is_left_out(i)) continue;
-        mtt_training alone = {
-            .config = &mixture, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mt_model_config c = mixture;
+        c.mtp_layers = divisions[i].ahead, c.balance_loss = divisions[i].balance;
+        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
         mtt_training t = alone;
         mtt_train_alone(&alone);
         assert_true(alone.losses[mtt_steps() - 1] < alone.losses[0]);
         t.checkpoint = divisions[i].checkpoint;
         mtt_train(&t);
         mtt_show("experts", &t.parallel, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+static void experts_without_a_gate_follow_one_process(void **state)
+{
+    (void)state;
+    const mt_model_config c = plain_mixture();
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 6) {
+        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("without a gate", &t.parallel, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+/* Attention with latents, of which ranks share the heads. */
+static mt_model_config latent_mixture(void)
+{
+    mt_model_config c = mixture;
+    c.kv_heads = c.heads, c.head_dim = 10, c.rope_dim = 4, c.value_dim = 6;
+    c.kv_rank = 12, c.q_rank = 14, c.rope_order = MT_ROPE_PAIRS;
+    return c;
+}
+
+static void latents_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_lora_options adapters = {.rank = 3};
+    static const mt_parallel context = {FOLDED, .context = 2, .expert = 4};
+    mt_model_config c = latent_mixture();
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i <= N(divisions); i++) {
+        const mt_parallel *split = i < N(divisions) ? &divisions[i].split : &context;
+        if (split->tensor < 2) continue;
+        c.q_rank = i % 2 ? 14 : 0;
+        c.attention = i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH;
+        mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
+        if (i % 4 == 1) alone.lora = &adapters;
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        if (split != &context) t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("latents", split, mtt_difference(&alone, &t), "one process");
         assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
     }
 }
@@ -115,6 +198,48 @@ static void experts_of_other_stacks_follow_one_process(void **state)
         }
 }
 
+static mt_model_config shared_mixture(void)
+{
+    mt_model_config c = mixture;
+    c.router = MT_ROUTER_SIGMOID, c.expert_scale = 2;
+    c.shared_experts = 1, c.dense_layers = 1, c.dense_ffn = 20;
+    return c;
+}
+
+static void shared_experts_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {{.tensor = 2, .sequence = true},
+                                         {FOLDED, .data = 2, .expert = 4},
+                                         {FOLDED, .data = 2, .expert = 2, .zero = 1}};
+    const mt_model_config c = shared_mixture();
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(splits); i++) {
+        mtt_training alone = {.config = &c, .parallel = splits[i], .max_norm = MAX_NORM};
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        mtt_train(&t);
+        mtt_show("shared", &splits[i], mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+/* A router's biases learn from the loads of all ranks, whichever tokens each has. */
+static void biases_learn_from_all_loads(void **state)
+{
+    (void)state;
+    mt_model_config c = shared_mixture();
+    c.balance_rate = 0.02;
+    mtt_training plain = {.config = &c, .parallel = {.data = 2}, .max_norm = MAX_NORM};
+    mtt_training cut = plain, folded = plain;
+    cut.parallel.tensor = folded.parallel.tensor = 2;
+    cut.parallel.sequence = folded.parallel.sequence = true;
+    folded.parallel.expert_tensor = 1, folded.parallel.expert = 4;
+    if (getenv("MTT_DEVICE")) return;
+    mtt_train(&plain), mtt_train(&cut), mtt_train(&folded);
+    assert_true(mtt_difference(&plain, &cut) < MTT_ROUNDING);
+    assert_true(mtt_difference(&plain, &folded) < MTT_ROUNDING);
+}
+
 static void adapters_of_divided_experts_follow_one_process(void **state)
 {
     (void)state;
@@ -123,7 +248,8 @@ static void adapters_of_divided_experts_follow_one_process(void **state)
                                          {.data = 4, .expert = 2, .zero = 2},
                                          {.tensor = 2},
                                          {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
-                                         {.tensor = 2, .data = 4, .expert = 2, .zero = 3}};
+                                         {.tensor = 2, .data = 4, .expert = 2, .zero = 3},
+                                         {FOLDED, .data = 2, .expert = 4, .zero = 1}};
     for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(splits); i++)
         for (size_t k = 0; k < N(ways); k++) {
             mtt_training alone = {
@@ -323,9 +449,10 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
     int64_t ranks = 0;
-    for (size_t i = 0; i < N(divisions); i++) {
-        if (is_left_out(i)) continue;
-        mti_workload w = {.config = mixture,
+    for (size_t k = 0; k < 2 * N(divisions); k++) {
+        const size_t i = k % N(divisions);
+        if (is_left_out(i) || (k != i && divisions[i].split.tensor < 2)) continue;
+        mti_workload w = {.config = k == i ? mixture : latent_mixture(),
                           .batch = 2,
                           .seq = 16,
                           .seed = 3,
@@ -335,6 +462,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                           .parallel = divisions[i].split};
         w.config.experts = w.config.experts_per_token = 4;
         w.config.vocab = 64;
+        w.config.mtp_layers = divisions[i].ahead, w.config.balance_loss = divisions[i].balance;
         mtt_ok(mt_model_config_resolve(&w.config, &w.config));
         mtt_as_ranks(mtt_count_ranks(&w.parallel), measure_one_rank, &w);
         ranks += mtt_count_ranks(&w.parallel);
@@ -355,6 +483,9 @@ static void indivisible_experts_are_refused_by_name(void **state)
                {{.data = 2, .expert = 4}, {"expert is 4", "other data, 2"}},
                {{.data = 4, .zero = 3, .replicas = 2, .expert = 4}, {"expert is 4", "data, 2"}},
                {{.data = 2, .expert = -1}, {"expert is -1", "need 1"}},
+               {{FOLDED, .data = 2, .expert = 8}, {"expert is 8", "other tokens, 4"}},
+               {{.tensor = 2, .expert_tensor = 1}, {"expert_tensor is 1", "sequence, 1"}},
+               {{.tensor = 4, .sequence = true, .expert_tensor = 2}, {"expert_tensor is 2", "4"}},
                {{.tensor = 16}, {"tensor is 16", "heads"}}};
     for (size_t i = 0; i < N(bad); i++) {
         assert_int_not_equal(mt_parallel_check(&bad[i].split, &mixture), MT_OK);
@@ -375,6 +506,17 @@ static void indivisible_experts_are_refused_by_name(void **state)
     c.mlp = MT_MLP_CLAMPED;
     assert_int_not_equal(mt_parallel_check(&two, &c), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "expert 2", "biases of its experts");
+    const mt_parallel stages = {.pipeline = 2}, pieces_of_all = {.context = 2};
+    c = mixture;
+    c.balance_loss = 0.1;
+    assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "balance_loss");
+    c = mixture;
+    c.mtp_layers = 3;
+    assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "mtp_layers 3");
+    assert_int_not_equal(mt_parallel_check(&pieces_of_all, &c), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "context 2", "mtp_layers 3");
     c = mixture;
     c.expert_ranks = 3;
     assert_int_not_equal(mt_model_config_check(&c), MT_OK);
@@ -438,7 +580,11 @@ int main(void)
         cmocka_unit_test(rows_go_to_their_experts_and_back),
         cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
         cmocka_unit_test(divided_experts_follow_one_process),
+        cmocka_unit_test(experts_without_a_gate_follow_one_process),
         cmocka_unit_test(experts_of_other_stacks_follow_one_process),
+        cmocka_unit_test(shared_experts_follow_one_process),
+        cmocka_unit_test(latents_follow_one_process),
+        cmocka_unit_test(biases_learn_from_all_loads),
         cmocka_unit_test(a_rank_may_get_no_rows),
         cmocka_unit_test(adapters_of_divided_experts_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),

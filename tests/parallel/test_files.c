@@ -237,6 +237,8 @@ static void a_file_comes_back_from_ranks_that_divide_experts(void **state)
         {.data = 6, .expert = 3, .zero = 1},
         {.data = 4, .expert = 2, .zero = 2},
         {.tensor = 2, .data = 4, .expert = 2, .zero = 3},
+        {.tensor = 2, .sequence = true, .expert_tensor = 1, .data = 3, .expert = 6},
+        {.tensor = 2, .sequence = true, .expert_tensor = 1, .data = 3, .expert = 2, .zero = 1},
         {.data = 4, .context = 2, .expert = 2, .zero = 3, .replicas = 2}};
     passed p = {.config = &mixture, .first = 2};
     snprintf(p.from, sizeof p.from, "%s", in_folder("one"));

@@ -60,8 +60,7 @@ static double alone_backward(const mtt_training *t, mt_device *device, mt_module
     for (int64_t m = 0; m < n; m++) {
         mt_tensor *x = ids(device, t->config, step, m, 0, BATCH, false);
         mt_tensor *target = ids(device, t->config, step, m, 0, BATCH, true);
-        mt_tensor *y = mt_forward(model, x);
-        mt_set(&y, mt_model_loss(t->config, y, target));
+        mt_tensor *y = mt_model_forward_loss(model, x, target);
         loss += mt_item(y) / (double)n;
         mt_set(&y, mt_mul_scalar(y, 1 / (double)n));
         mtt_ok(mt_backward(mtt_made(y)));

@@ -61,6 +61,11 @@ static void draw_experts(uint64_t *seed, mt_model_config *c)
     c->joint_products = false;
     c->experts = groups * mtt_pick(seed, 2, 4);
     c->experts_per_token = mtt_pick(seed, 1, 2);
+    if (c->kind == MT_MODEL_GPT) {
+        c->router = mtt_toss(seed) ? MT_ROUTER_CHOSEN : MT_ROUTER_SOFTMAX;
+        c->ops.expert_form = mtt_toss(seed) ? MT_EXPERTS_MEGATRON : MT_EXPERTS_GROUPED;
+        return;
+    }
     c->shared_experts = mtt_pick(seed, 0, 2);
     c->dense_layers = mtt_pick(seed, 0, 2);
     c->dense_ffn = c->dense_layers ? mtt_pick(seed, 1, 60) : 0;
@@ -122,9 +127,11 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
     if (llama && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
-    if (llama && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
+    if ((llama || c.kind == MT_MODEL_GPT) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
     if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
+    if ((c.kind == MT_MODEL_GPT || llama) && mtt_pick(seed, 0, 3) == 0)
+        c.mtp_layers = mtt_pick(seed, 1, 2);
     return c;
 }

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include "cli/explain.h"
 #include "cli/verbs.h"
 #include "report/results.h"
 
@@ -74,6 +75,7 @@ static json_t *schema_for(const char *verb)
     const mti_serve_report serve = {.workload = (const void *)zeros};
     const mti_training training = {.workload = (const void *)zeros, .figures = (const void *)zeros};
     const mti_compared compared = {.runs = {{.what = ""}}};
+    const mti_expression_walk explained = {.e = (const void *)zeros};
     const mti_profile_object profile = {.profile = (const void *)zeros};
     if (!strcmp(verb, "profile"))
         return json_pack("{s:[o,o]}", "anyOf", object_of(mti_describe_profile, &profile),
@@ -93,7 +95,8 @@ static json_t *schema_for(const char *verb)
                {"serve", mti_describe_serve, &serve},
                {"compare", mti_describe_compared, &compared},
                {"ranks", mti_describe_ranks, zeros},
-               {"audit", mti_describe_audits, zeros}};
+               {"audit", mti_describe_audits, zeros},
+               {"explain", mti_describe_explained, &explained}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(verb, all[i].verb)) return object_of(all[i].describe, all[i].blank);
     return NULL;

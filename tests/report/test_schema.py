@@ -54,6 +54,7 @@ RUNS = {
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0, "--keep-aside", 0], 1)],
     "serve": [(["gpt", "-l", 2, "--gpu", "h100", "--capacity", "30MiB"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
+    "explain": [(["--expr", "h = x@w; checkpoint(relu(h))*h", "--shapes", "x=4x5,w=5x4"], 0), (["--expr", "x*x", "--shapes", "x=3", "--no-grad", "x"], 0)],
     "compare": [([SNAPSHOT, LOG, *GPT], 0), ([SNAPSHOT, "mlp", "--checkpoint", "full"], 0)],
     "ranks": [([], 0)],
     "audit": [([], 0), (["dropout"], 0)],

@@ -16,13 +16,16 @@ static mti_ctx *open_cpu(void)
     atomic_init(&ctx->threads, omp_get_max_threads());
     atomic_init(&ctx->shared, 0);
     ctx->copies = mti_cpu_copies_new();
-    if (ctx->copies) return ctx;
+    ctx->team = ctx->copies ? mti_cpu_team_new() : NULL;
+    if (ctx->team) return ctx;
+    mti_cpu_copies_free(ctx->copies);
     mti_free(ctx);
     return NULL;
 }
 
 static void close_cpu(mti_ctx *ctx)
 {
+    mti_cpu_team_free(ctx->team);
     mti_cpu_copies_free(ctx->copies);
     mti_free(ctx);
 }

@@ -20,10 +20,12 @@
 #include "backends/scalar.h"
 
 typedef struct mti_cpu_copies mti_cpu_copies;
+typedef struct mti_cpu_team mti_cpu_team;
 struct mti_ctx {
     atomic_int threads; /* any host thread may set it while another computes */
     atomic_int shared;  /* kernels that several threads shared since AdamW's last step */
     mti_cpu_copies *copies;
+    mti_cpu_team *team; /* threads that share kernels */
 };
 
 /* Granules of memory (ranges.c), where the system has them. */
@@ -36,8 +38,7 @@ extern const mti_ranges mti_cpu_ranges;
 
 /* Compiles a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses one.
  * Needs GCC's target_clones with architecture levels and glibc's ifunc. Functions
- * inlined into it are cloned too, but an outlined OpenMP body is not; so the
- * parallel loop is in mti_cpu_parallel and nowhere else. */
+ * inlined into it are cloned too. */
 #if !defined(MTI_NO_MULTIVERSION) && defined(__x86_64__) && defined(__GLIBC__) &&                  \
     defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define MTI_MULTIVERSION                                                                           \
@@ -88,9 +89,15 @@ static inline int mti_cpu_threads(const mti_ctx *ctx)
 typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);
 
 /* Calls fn over [0, n) in chunks of `chunk` items, one call per chunk. The chunks run on
- * ctx->threads threads if there are at least two chunks, else on the calling thread. */
+ * ctx->threads threads if there are at least two chunks, else on the calling thread; which of them
+ * runs a chunk depends on the moment. A call from within fn, or while another host thread's call
+ * has the threads, runs on the calling thread alone. */
 void mti_cpu_parallel(mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
                       const void *arg);
+
+/* The threads of a context, none of which has started; OMP_WAIT_POLICY=passive: they never spin. */
+mti_cpu_team *mti_cpu_team_new(void);
+void mti_cpu_team_free(mti_cpu_team *team);
 
 /* The chunk size for n items of `cost` simple operations each: all n if that is too little
  * work for a second thread, else an eighth of MTI_CPU_GRAIN operations. A function of its

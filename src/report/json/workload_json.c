@@ -59,6 +59,8 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
         mti_field_real(f, "expert_capacity", c->expert_capacity);
     if (mti_field_there(f, c->expert_padding)) mti_field_bool(f, "expert_padding", true);
     if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
+    if (mti_field_there(f, c->mtp_layers)) mti_field_int(f, "mtp_layers", c->mtp_layers);
+    if (mti_field_there(f, c->mtp_layers)) mti_field_real(f, "mtp_loss", c->mtp_loss);
     const struct {
         const char *name;
         int64_t value;
@@ -126,6 +128,7 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_range(f, "cp", h.context, 1, INT_MAX);
     mti_field_range(f, "dp", h.data, 1, INT_MAX);
     mti_field_range(f, "ep", h.expert, 1, INT_MAX);
+    mti_field_range(f, "etp", h.expert_tensor, 1, INT_MAX);
     mti_field_range(f, "zero", h.zero, 0, 3);
 }
 

@@ -94,15 +94,18 @@ static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *o
     bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
     const char *layers = w->ranked ? "" : "L="; /* a rank's L is its layers in flight */
     const char *name = w->preset ? w->preset : mt_model_kind_name(c->kind);
+    char ahead[48];
     line l = {.n = 0};
+    snprintf(ahead, sizeof ahead, " (%lld of predictions ahead)", (long long)c->mtp_layers);
     add(&l, "%s  b=%lld sequence%s of s=%lld token%s, width h=%lld", name, (long long)w->batch,
         w->batch == 1 ? "" : "s", (long long)w->seq, w->seq == 1 ? "" : "s", (long long)c->hidden);
     if (attends) add(&l, ", a=%lld head%s", (long long)c->heads, c->heads == 1 ? "" : "s");
     if (attends && c->kv_heads != c->heads)
         add(&l, " (%lld of keys and values)", (long long)c->kv_heads);
     if (whole)
-        add(&l, ", %s%lld layer%s, vocabulary v=%lld", layers, (long long)c->layers,
-            c->layers == 1 ? "" : "s", (long long)c->vocab);
+        add(&l, ", %s%lld layer%s%s, vocabulary v=%lld", layers,
+            (long long)(c->layers + c->mtp_layers), c->layers + c->mtp_layers == 1 ? "" : "s",
+            c->mtp_layers ? ahead : "", (long long)c->vocab);
     if (c->kind != MT_MODEL_ATTENTION)
         add(&l, ", %s f=%lld", c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
     if (c->experts)
@@ -187,8 +190,9 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
              mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
              gathered[mti_gather_unit(&h)]);
     if (h.expert > 1)
-        snprintf(text + strlen(text), sizeof text - strlen(text), ", 1 of %lld that divide experts",
-                 (long long)h.expert);
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 ", 1 of %lld that divide %sexperts", (long long)h.expert,
+                 mti_folds_experts(&h) ? "whole " : "");
     if (h.replicas > 1)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
                  (long long)h.replicas);

@@ -45,7 +45,10 @@ static void print_letters(const mti_profile_result *p, FILE *out)
         fprintf(out,
                 "  in flight: L = %lld layers, E = %lld forwards with the embeddings, H = %lld "
                 "with the head\n",
-                (long long)f->n_layers, (long long)f->n_first, (long long)f->n_last);
+                (long long)f->n_layers, (long long)f->n_first, (long long)(f->n_last + f->n_ahead));
+    if (f->n_ahead)
+        fprintf(out, "  P = %lld predictions ahead, each of which has one of L and one of H\n",
+                (long long)f->n_ahead);
     if (f->n_groups) fprintf(out, "  N = %lld groups of layers\n", (long long)f->n_groups);
     if (t) fprintf(out, "  t = %lld ranks\n", (long long)p->workload.parallel.tensor);
     if (p->workload.ranked && p->workload.parallel.context > 1)

@@ -1,0 +1,161 @@
+/* training.js: trains a model on text, here. The program runs for a second at a time: then it is interrupted as if by
+ * Ctrl-C, saves, and goes on with --resume, so that stopping and continuing changes no bit. */
+
+const TRAINED = [["layers", "Layers", "2"], ["hidden", "Width", "32"], ["heads", "Heads", "4"], ["seq", "Length of a sequence", "32"],
+  ["batch", "Sequences in a batch", "8"], ["steps", "Steps", "300"], ["seed", "Seed", "1"]];
+const TRAINED_CHOICES = [["act", "Activation", ["gelu", "relu"]], ["checkpoint", "Checkpoint", ["none", "full"]],
+  ["optimizer", "Optimizer", ["adamw", "sgd", "lion", "adafactor"]]];
+const SAVED = "/dev/saved", SLICE_SECONDS = 1, TERMINAL_COLUMNS = 84;
+const training = {program: null, made: false, going: false, ended: false, saved: null, losses: [], step: 0};
+
+/* What a terminal shows of what is written to it: lines of [{text, code}]. Of its language only what frames use. */
+class Screen {
+  constructor() { this.lines = [[]], this.row = 0, this.code = "", this.rest = ""; }
+
+  write(text) {
+    const all = this.rest + text, parts = all.split(/(\x1b\[[\d;]*[A-Za-z]|\n|\r)/);
+    this.rest = /\x1b[[\d;]*$/.exec(parts.at(-1))?.[0] || "";
+    if (this.rest) parts.push(parts.pop().slice(0, -this.rest.length));
+    for (const part of parts) this.take(part);
+  }
+
+  take(part) {
+    const escape = /^\x1b\[([\d;]*)([A-Za-z])$/.exec(part);
+    if (part === "\n") this.move(1);
+    else if (part === "\r" || !part) return;
+    else if (!escape) this.lines[this.row].push({text: part, code: this.code});
+    else if (escape[2] === "m") this.code = escape[1] === "0" ? "" : escape[1];
+    else if (escape[2] === "A") this.move(-Number(escape[1]));
+    else if (escape[2] === "J") this.lines.length = this.row + 1, this.lines[this.row] = [];
+  }
+
+  /* Lines are written from their begin on. */
+  move(rows) {
+    this.row = Math.max(0, this.row + rows);
+    this.lines[this.row] = [];
+  }
+
+  /* The last frame: from its line "step 12/300  loss ..." on. */
+  frame() {
+    const texts = this.lines.map(line => line.map(({text}) => text).join(""));
+    const from = texts.findLastIndex(text => /^step \d/.test(text)), end = texts.findIndex((text, i) => i > from && /^saved /.test(text));
+    return from < 0 ? null : {head: texts[from], lines: this.lines.slice(from + 1, end < 0 ? undefined : end)};
+  }
+}
+
+const inkOf = code => code.split(";").filter(Boolean).map(n => "ink-" + n).join(" ") || null;
+
+function showFrame(frame) {
+  const found = /^step (\d+)\/\d+ +loss (\S+)/.exec(frame.head);
+  if (!found) return;
+  training.step = Number(found[1]);
+  replace(element("train-now"), frame.head);
+  replace(element("train-memory"), frame.lines.map(line => [line.map(({text, code}) => h("span", {class: inkOf(code)}, text)), "\n"]));
+  if (training.step > (training.losses.at(-1) || [0])[0]) training.losses.push([training.step, Number(found[2])]);
+  drawLosses();
+}
+
+/* ---- the loss ---- */
+
+function drawLosses() {
+  const {losses} = training, wide = 560, high = 150, left = 34, steps = Number(wordOf("steps")) || 1;
+  if (!losses.length) return replace(element("train-loss"));
+  const most = Math.ceil(Math.max(...losses.map(([, loss]) => loss))), x = step => left + (wide - left - 4) * step / steps;
+  const y = loss => 6 + (high - 26) * (1 - loss / most), [step, last] = losses.at(-1);
+  replace(element("train-loss"), svg("svg", {class: "plot", viewBox: `0 0 ${wide} ${high}`, role: "img",
+    "aria-label": `The loss: ${losses[0][1]} after step ${losses[0][0]}, ${last} after step ${step}`},
+  Array.from({length: most + 1}, (_, i) => [svg("line", {class: "grid", x1: left, x2: wide - 4, y1: y(i), y2: y(i)}),
+    svg("text", {x: left - 8, y: y(i) + 4, "text-anchor": "end"}, String(i))]),
+  svg("polyline", {class: "loss", points: losses.map(([s, loss]) => `${x(s).toFixed(1)},${y(loss).toFixed(1)}`).join(" ")}),
+  svg("text", {x: wide - 4, y: high - 4, "text-anchor": "end"}, `${thousands(steps)} steps`)));
+}
+
+/* ---- running ---- */
+
+const wordOf = name => element("train-" + name).value.trim();
+const optionsOfTraining = () => [...TRAINED.map(([name]) => name), ...TRAINED_CHOICES.map(([name]) => name)]
+  .flatMap(name => wordOf(name) === "" || wordOf(name) === "none" ? [] : ["--" + name, wordOf(name)]);
+
+/* What it would be in a terminal. */
+const trainCommand = () => ["train", "--data", "text.txt", ...optionsOfTraining(), "--live"];
+
+async function runSlice() {
+  const screen = new Screen(), files = {"text.txt": new TextEncoder().encode(element("train-text").value)};
+  let asked = 0;
+  if (training.saved) files.run = training.saved;
+  const options = training.saved ? ["--resume", "run"] : optionsOfTraining();
+  training.program ||= new Program(tool.module);
+  return training.program.run(["train", "--data", "text.txt", ...options, "--live", "--save", SAVED], files, {
+    seconds: SLICE_SECONDS, columns: TERMINAL_COLUMNS, told: text => {
+      screen.write(text);
+      cancelAnimationFrame(asked);
+      asked = requestAnimationFrame(() => screen.frame() && showFrame(screen.frame()));
+    }});
+}
+
+function showState() {
+  const begun = training.saved !== null, over = begun && !training.going && training.ended;
+  element("train-go").hidden = training.going || over;
+  replace(element("train-go"), begun ? "Continue" : "Train");
+  element("train-stop").hidden = !training.going;
+  element("train-anew").hidden = training.going || !begun;
+  for (const input of document.querySelectorAll("#train-fields :is(input, select), #train-text")) input.disabled = training.going || begun;
+}
+
+/* 130: interrupted, so there is more to do. */
+async function train() {
+  training.going = true, training.ended = false;
+  replace(element("train-bad"));
+  showState();
+  while (training.going) {
+    const result = await runSlice();
+    if (result.saved.length) training.saved = result.saved;
+    if (result.status === 130) continue;
+    training.going = false, training.ended = result.status === 0;
+    if (result.status) replace(element("train-bad"), result.err.replace(/^memtape \w+: /, ""));
+    else replace(element("train-end"), result.out.trim().split("\n").at(-1));
+  }
+  element("view-train").dataset.step = training.step;
+  showState();
+}
+
+function beginAnew() {
+  Object.assign(training, {saved: null, losses: [], step: 0, ended: false});
+  for (const part of ["now", "memory", "end", "bad", "loss"]) replace(element("train-" + part));
+  showState();
+}
+
+/* ---- the view ---- */
+
+const TEXT_TO_LEARN = `A tensor is made, a block of memory is taken for it, and the block goes back when nothing holds the tensor.
+The tape holds what backward will read. An op that needs its input keeps its input; an op that needs its output keeps
+its output; an op that needs nothing keeps nothing. What is kept is counted once, however many ops keep it.
+Forward fills the tape, backward empties it, and the peak is where the two meet. The optimizer holds two numbers for
+each weight, and the weights themselves stay. So a step takes what stays, what is kept, and what is made on the way.
+`.repeat(3);
+
+function makeTraining() {
+  const labelled = (name, label, control) => h("div", {class: "field"}, h("label", {for: "train-" + name}, label),
+    fill(control, {id: "train-" + name}, []));
+  const button = (id, text, f) => h("button", {type: "button", id: "train-" + id, onclick: f}, text);
+  put(element("view-train"), h("h2", null, "Train a tiny transformer, here"),
+    h("p", {class: "note"}, "Paste a text. The model learns its bytes, in this tab; what each step allocates is drawn as it goes."),
+    labelled("text", "Text", h("textarea", {rows: 6, spellcheck: "false"})),
+    h("div", {class: "fields", id: "train-fields"}, TRAINED.map(([name, label, value]) => labelled(name, label, textInput({inputmode: "numeric", value}))),
+      TRAINED_CHOICES.map(([name, label, values]) => labelled(name, label, select(values.map(value => [value, value]))))),
+    h("div", {class: "toolbar"}, button("go", "Train", train), button("stop", "Stop", () => { training.going = false; }),
+      button("anew", "Begin anew", beginAnew)),
+    h("div", {class: "command"}, h("code", {id: "train-command"})), h("p", {id: "train-bad", class: "bad", role: "alert"}),
+    h("p", {id: "train-now", class: "instant"}), h("div", {class: "trained"}, h("figure", null, h("figcaption", null, "Loss"), h("div", {id: "train-loss"})),
+      h("figure", null, h("figcaption", null, "Memory over the last step"), scroller("Memory over the last step", h("pre", {id: "train-memory"})))),
+    h("p", {id: "train-end", role: "status"}));
+  element("train-text").value = TEXT_TO_LEARN;
+  element("train-fields").addEventListener("input", () => replace(element("train-command"), commandOf(trainCommand())));
+  replace(element("train-command"), commandOf(trainCommand()));
+  showState();
+}
+
+function openTraining() {
+  if (!training.made) makeTraining();
+  training.made = true;
+}

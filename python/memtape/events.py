@@ -1,0 +1,369 @@
+"""What an engine of your own keeps: events that it writes, in the books of memtape's allocator, as a report.
+
+    python3 -m memtape.events events.jsonl --html report.html
+    python3 -m memtape.events events.jsonl --task layer_norm.json
+
+docs/teachers.md is the page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
+
+from memtape._books import BLOCK, MODEL_KEYS, OTHER_KEYS, Books, Held, Peak, categories, dtype_bytes, grouped, steps_section
+from memtape._library import MemtapeError
+from memtape.report import Report
+
+PARAMETER = "parameter"
+ROLES = ("input", "output", "aux")
+FOLLOWS = {"": ("init", "forward"), "init": ("forward",), "forward": ("backward",), "backward": ("forward", "step"),
+           "step": ("forward",)}  # phases
+# The fields of each event: (those that it needs, those that it may have).
+EVENTS: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
+    "alloc": (("id", "shape", "dtype", "bytes"), ("op", "module", "category")),
+    "free": (("id",), ()),
+    "save": (("id", "op", "name"), ("module", "role")),
+    "release": (("id", "op"), ("name",)),
+    "phase": (("name",), ()),
+}
+Identity = Union[int, str]
+
+
+# ---- what a file says, field by field ----
+
+@dataclass
+class Place:
+    """Where something was read, to say what is wrong there."""
+
+    where: str
+    values: Mapping[str, Any]
+
+    def refuse(self, name: str, need: str) -> NoReturn:
+        given = json.dumps(self.values[name], ensure_ascii=False) if name in self.values else "missing"
+        raise MemtapeError(f'{self.where}: "{name}" is {given}; {need}')
+
+    def fields(self, needed: Sequence[str], allowed: Sequence[str]) -> None:
+        for name in needed:
+            if name not in self.values:
+                self.refuse(name, f"need {', '.join(needed)}")
+        for name in self.values:
+            if name not in needed and name not in allowed:
+                self.refuse(name, f"the fields here are {', '.join((*needed, *allowed))}")
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.values.get(name, default)
+        return value if isinstance(value, str) else self.refuse(name, "need a string")
+
+    def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
+        value = self.text(name, default)
+        return value if value in choices else self.refuse(name, f"choose {', '.join(choices)}")
+
+    def size(self, name: str) -> int:
+        value = self.values[name]
+        return int(value) if is_size(value) else self.refuse(name, "need a whole number from 0 on")
+
+    def shape(self) -> List[int]:
+        value = self.values["shape"]
+        return value if isinstance(value, list) and all(map(is_size, value)) else \
+            self.refuse("shape", "need a list of whole numbers from 0 on")
+
+    def dtype(self) -> Tuple[str, int]:
+        """(its name, bytes of an element)"""
+        name = self.text("dtype")
+        return name, dtype_bytes(name) or self.refuse("dtype", "need one of memtape's, such as f32, f64, bf16, i64, bool")
+
+    def nested(self, name: str) -> List[Place]:
+        value = self.values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(inner, dict) for inner in value):
+            self.refuse(name, "need a list of objects")
+        return [Place(f'{self.where}, "{name}" {i + 1}', inner) for i, inner in enumerate(value)]
+
+
+def is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _parse(text: str, where: str) -> Place:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MemtapeError(f"{where}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise MemtapeError(f"{where}: need a JSON object")
+    return Place(where, values)
+
+
+# ---- the events ----
+
+@dataclass
+class _Storage:
+    made: int  # line
+    shape: List[int]
+    dtype: str
+    held: Held
+    savers: List[Dict[str, Any]] = field(default_factory=list)  # in order, with their lines
+
+
+class Run:
+    """An engine's run, event by event: run.event({"event": "alloc", "id": 1, ...}); run.report() at its end."""
+
+    def __init__(self, name: str = "events") -> None:
+        self.name, self.line = name, 0
+        self.books = Books()
+        self.live: Dict[Identity, _Storage] = {}
+        self.freed: Dict[Identity, int] = {}  # line
+        self.n_storages = 0
+        self.saved: Optional[List[Dict[str, Any]]] = None  # when the first forward ended
+        self.params: Set[Identity] = set()
+        self.n_params = self.param_bytes = 0
+        self.init: List[Dict[str, Any]] = []
+        self.steps: List[List[Dict[str, Any]]] = []
+        self.begins = 0  # of the last step: its first event
+        self.peak, self.largest = Peak(), []  # type: Tuple[Peak, List[Dict[str, Any]]]
+        self.books.begin("init")
+
+    def event(self, values: Mapping[str, Any]) -> None:
+        """Enters one event; what cannot be is refused with the line, the field and what would be accepted."""
+        self.line += 1
+        self._enter(Place(f"{self.name}:{self.line}", values))
+
+    def _enter(self, e: Place) -> None:
+        kind = e.choice("event", tuple(EVENTS)) if "event" in e.values else e.refuse("event", f"choose {', '.join(EVENTS)}")
+        needed, allowed = EVENTS[kind]
+        e.fields(("event", *needed), allowed)
+        act: Callable[[Place], None] = getattr(self, "_" + kind)
+        act(e)
+
+    def _alloc(self, e: Place) -> None:
+        identity, shape, (dtype, size) = self._identity(e), e.shape(), e.dtype()
+        n_bytes, wanted = e.size("bytes"), math.prod(shape) * size
+        if identity in self.live:
+            e.refuse("id", f"it has been allocated since line {self.live[identity].made}")
+        if n_bytes != wanted:
+            e.refuse("bytes", f"shape {shape} of {dtype} takes {wanted}")
+        category = e.choice("category", categories(), "activation")
+        module, op = e.text("module"), e.text("op")
+        try:
+            held = self.books.add(identity, n_bytes, category, module, op)
+        except MemtapeError as error:
+            e.refuse("bytes", str(error))
+        self.live[identity] = _Storage(self.line, shape, dtype, held)
+        if category == PARAMETER:
+            self.n_params, self.param_bytes = self.n_params + math.prod(shape), self.param_bytes + n_bytes
+
+    def _free(self, e: Place) -> None:
+        identity, storage = self._storage(e)
+        if storage.savers:
+            by = storage.savers[0]
+            e.refuse("id", f'{by["op"]} has kept it as {by["name"]} since line {by["line"]}; it is released first')
+        self.books.remove(identity)
+        self.freed[identity] = self.line
+        del self.live[identity]
+
+    def _save(self, e: Place) -> None:
+        _, storage = self._storage(e)
+        saver = {"module": e.text("module"), "op": e.text("op"), "role": e.choice("role", ROLES, "input"), "name": e.text("name")}
+        storage.savers.append({**saver, "line": self.line})
+        if storage.held.kept is None:
+            storage.held.kept = {name: saver[name] for name in ("op", "role", "name")}
+
+    def _release(self, e: Place) -> None:
+        _, storage = self._storage(e)
+        op, name = e.text("op"), e.text("name") if "name" in e.values else None
+        for saver in storage.savers:
+            if saver["op"] == op and name in (None, saver["name"]):
+                storage.savers.remove(saver)
+                return
+        kept = ", ".join(f'{s["op"]} as {s["name"]}' for s in storage.savers) or "nobody"
+        e.refuse("op" if name is None else "name", f"who keeps it: {kept}")
+
+    def _phase(self, e: Place) -> None:
+        last = self.books.phase if self.line > 1 else ""
+        self._end()
+        name = e.choice("name", FOLLOWS[last])
+        if name == "forward":
+            self.steps.append([])
+            self.begins, self.peak = self.books.n_events, Peak()
+        self.books.begin(name)
+
+    def _identity(self, e: Place) -> Identity:
+        value: Identity = e.values["id"]
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            e.refuse("id", "need a whole number or a string")
+        return value
+
+    def _storage(self, e: Place) -> Tuple[Identity, _Storage]:
+        identity = self._identity(e)
+        if identity not in self.live:
+            e.refuse("id", f"it was freed in line {self.freed[identity]}" if identity in self.freed else "it was never allocated")
+        return identity, self.live[identity]
+
+    # ---- phases ----
+
+    def _end(self) -> None:
+        """Ends the phase; the end of the file ends the last one."""
+        phase = self.books.end()
+        if self.books.phase == "init":
+            self.init = [phase]
+            return
+        if self.books.phase == "forward" and self.saved is None:
+            self.saved = list(self._entries())
+        self.steps[-1].append(phase)
+        if self.books.peak.allocated > self.peak.allocated:
+            self.peak, self.largest = self.books.peak, grouped(self.books.alive_at_peak())
+
+    def _entries(self) -> Iterator[Dict[str, Any]]:
+        """What is kept now: each storage once, parameters left out, in order of the first save."""
+        kept = [s for s in self.live.values() if s.savers and s.held.category != PARAMETER and s.held.n_bytes]
+        for i, s in enumerate(sorted(kept, key=lambda s: int(s.savers[0]["line"]))):
+            savers = [{name: saver[name] for name in ("module", "op", "role", "name")} for saver in s.savers]
+            yield {"storage": i + 1, "bytes": s.held.n_bytes, "rounded": -(-s.held.n_bytes // BLOCK) * BLOCK,
+                   "allocated": s.held.allocated, "shape": s.shape, "dtype": s.dtype, **savers[0], "also": savers[1:]}
+
+    def close(self) -> None:
+        """Nothing is entered any more."""
+        self.books.close()
+
+    def report(self) -> Report:
+        """What was kept after the first forward; the peak is that of the last step. No event may follow but close()."""
+        if not self.steps:
+            raise MemtapeError(f'{self.name}: there is no forward; need {{"event": "phase", "name": "forward"}}')
+        self._end()
+        entries = self.saved or []
+        values: Dict[str, Any] = {
+            "schema": "memtape.profile/1",
+            "model": {"kind": "events", "preset": self.name, "dtype": None, **dict.fromkeys(MODEL_KEYS)},
+            "device": "events", "params": {"count": self.n_params, "bytes": self.param_bytes}, "optimizer_host": 0,
+            "saved": {"bytes": sum(e["bytes"] for e in entries), "rounded": sum(e["rounded"] for e in entries),
+                      "allocated": sum(e["allocated"] for e in entries), "storages": len(entries), "tensors": entries},
+            **dict.fromkeys(OTHER_KEYS)}
+        values.update(steps_section(self.init + self.steps[0], self.steps[-1], self.begins, self.peak, self.largest,
+                                    len(self.steps)))
+        return Report(values, os.path.basename(self.name))
+
+
+def read(path: Union[str, os.PathLike[str]]) -> Report:
+    """The report of a file of events, a JSON object a line."""
+    run = Run(os.fspath(path))
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                run.line += 1
+                if line.strip():
+                    run._enter(_parse(line, f"{run.name}:{run.line}"))
+        return run.report()
+    finally:
+        run.close()
+
+
+# ---- tasks ----
+
+def _tensor(t: Mapping[str, Any]) -> str:
+    return f'{t["name"]} [{",".join(map(str, t["shape"]))}] {t["dtype"]}, {t["bytes"]:,} bytes'
+
+
+def _difference(got: int, wanted: int) -> str:
+    return f"{abs(got - wanted):,} too {'many' if got > wanted else 'few'}"
+
+
+@dataclass
+class Task:
+    """What an engine shall keep: {"task": "...", "op": "layer_norm", "keeps": [{"name", "shape", "dtype"}, ...]}, and, or
+    instead, "saved", the bytes of all that is kept after forward, and "peak", the bytes allocated at the highest."""
+
+    title: str
+    hint: str
+    op: str
+    keeps: List[Dict[str, Any]]
+    saved: Optional[int]
+    peak: Optional[int]
+
+    @staticmethod
+    def read(path: Union[str, os.PathLike[str]]) -> Task:
+        with open(path, encoding="utf-8") as file:
+            t = _parse(file.read(), os.fspath(path))
+        t.fields(("task",), ("hint", "op", "keeps", "saved", "peak"))
+        if not {"keeps", "saved", "peak"} & set(t.values):
+            t.refuse("keeps", "need something to check: keeps with op, saved or peak")
+        if ("op" in t.values) != ("keeps" in t.values):
+            t.refuse("op" if "keeps" in t.values else "keeps", "op and keeps go together")
+        keeps = []
+        for k in t.nested("keeps"):
+            k.fields(("name", "shape", "dtype"), ())
+            dtype, size = k.dtype()
+            keeps.append({"name": k.text("name"), "shape": k.shape(), "dtype": dtype, "bytes": math.prod(k.shape()) * size})
+        return Task(t.text("task"), t.text("hint"), t.text("op"), keeps,
+                    t.size("saved") if "saved" in t.values else None, t.size("peak") if "peak" in t.values else None)
+
+    def faults(self, report: Report) -> List[str]:
+        """Why the task is not done, line by line; nothing if it is."""
+        faults = self._of_op(report.tensors()) if self.op else []
+        saved, peak = report["saved"]["bytes"], report["steady"]["peak"]
+        if self.saved not in (None, saved):
+            faults.append(f"{saved:,} bytes are kept after forward; expected {self.saved:,}: {_difference(saved, self.saved)}")
+            faults += [f'  {t["op"]} keeps {_tensor(t)}' for t in report.tensors()]
+        if self.peak not in (None, peak):
+            faults.append(f"{peak:,} bytes are allocated at the peak; expected {self.peak:,}: {_difference(peak, self.peak)}")
+            faults += [f'  {row["category"]} made by {row["op"] or "nobody"} in {row["phase"]}: {row["allocated"]:,} bytes'
+                       for row in report["peak"]["largest"]]
+        return faults
+
+    def _of_op(self, tensors: List[Dict[str, Any]]) -> List[str]:
+        kept = []
+        for t in tensors:
+            names = [saver["name"] for saver in (t, *t["also"]) if saver["op"] == self.op]
+            if names:
+                kept.append({**t, "name": names[0]})
+        got, wanted = (sum(t["bytes"] for t in of) for of in (kept, self.keeps))
+        if got == wanted:
+            return []
+        lacking = list(self.keeps)
+        for alike in (("name", "shape", "dtype"), ("shape", "dtype")):
+            for t in list(kept):
+                same = [w for w in lacking if all(w[name] == t[name] for name in alike)]
+                if same:
+                    lacking.remove(same[0])
+                    kept.remove(t)
+        return [f"{self.op} keeps {got:,} bytes; expected {wanted:,}: {_difference(got, wanted)}",
+                *(f"  kept, and not expected: {_tensor(t)}" for t in kept),
+                *(f"  expected, and not kept: {_tensor(t)}" for t in lacking)]
+
+
+# ---- the command ----
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """0: reported, and the task is done; 1: it is not done; 2: the events, the task or the words are refused."""
+    parser = argparse.ArgumentParser(prog="memtape.events", description="Reports what an engine of your own keeps.")
+    parser.add_argument("events", help="a file of events, a JSON object a line (docs/teachers.md)")
+    parser.add_argument("--task", help="a file that says what shall be kept; the exit status is 1 if it is not")
+    parser.add_argument("--json", help="write the report as JSON (docs/profile-json.md)")
+    parser.add_argument("--html", help="write the report as a page")
+    o = parser.parse_args(words)
+    try:
+        task = Task.read(o.task) if o.task else None
+        report = read(o.events)
+        if o.html:
+            report.write_html(o.html)
+        if o.json:
+            with open(o.json, "w", encoding="utf-8") as file:
+                file.write(report.json() + "\n")
+    except (MemtapeError, OSError, UnicodeDecodeError) as error:
+        print(f"memtape.events: {error}", file=sys.stderr)
+        return 2
+    faults = task.faults(report) if task else []
+    if not task:
+        print(report)
+    elif not faults:
+        print(f"done: {task.title}")
+    else:
+        print("\n".join([f"not yet: {task.title}", *("  " + fault for fault in faults), *filter(None, [task.hint])]))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""docs/teachers.md, whose examples print what it quotes below them; engines and the events that they write; tasks; refusals."""
+import gc
+import importlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "lessons"), str(ROOT / "examples" / "engines")]
+import memtape.events  # noqa: E402
+import tape  # noqa: E402
+from events import Events  # noqa: E402
+from lib import check, done, equal  # noqa: E402
+
+ENGINES = ROOT / "examples" / "engines"
+PAGE = (ROOT / "docs" / "teachers.md").read_text()
+FOLDER = Path(tempfile.mkdtemp())
+FILE = FOLDER / "events.jsonl"
+
+
+def ended(*words):
+    """(status, output, messages) of the command."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = memtape.events.main([str(word) for word in words])
+        except SystemExit as end:
+            status = end.code
+    return status, out.getvalue(), err.getvalue()
+
+
+def changed(text, diff):
+    """The text after the hunks of a diff without line numbers."""
+    for hunk in re.split(r"^@@\n", diff, flags=re.M):
+        lines = hunk.splitlines()
+        before = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
+        after = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
+        equal(text.count(before), 1, f"places of a hunk: {hunk}")
+        text = text.replace(before, after)
+    return text
+
+
+def the_page_prints_what_it_shows():
+    for file in ENGINES.iterdir():
+        if file.is_file():
+            (FOLDER / file.name).write_bytes(file.read_bytes())
+    (FOLDER / "tape.c").write_text(changed(tape.answer(8), re.search(r"```diff\n(.*?)```", PAGE, re.S)[1]))
+    (FOLDER / "step.c").write_text(re.search(r"```c\n(.*?)```", PAGE, re.S)[1])
+    equal(json.loads(re.search(r"```json\n(.*?)```", PAGE, re.S)[1]), json.loads((ENGINES / "layer_norm.json").read_text()), "the task")
+    for file in ("events.py", "events.h", "tiny.py"):
+        n = len((ENGINES / file).read_text().splitlines())
+        check(n < 100 and f" {n} lines" in PAGE, f"{file} has {n} lines, which the page does not say, or too many")
+    n = 0
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.S):
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+            p = subprocess.run(["sh", "-c", command], cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=60)
+            printed = p.stdout.endswith(shown[4:]) if shown.startswith("...\n") else p.stdout == shown
+            check(printed, f"{command}: prints {p.stdout!r}, the page shows {shown!r}")
+            n += 1
+    equal(n, 7, "commands of the page")
+
+
+def tiny(source):
+    """Runs the tiny engine with this source; returns the gradient of its input."""
+    names = {"__name__": "tiny"}
+    exec(compile(source, str(FOLDER / "tiny.py"), "exec"), names)
+    return names["run"](Events(FILE, names["Tensor"]))
+
+
+def a_task_is_done_when_the_bytes_are_equal():
+    source = (ENGINES / "tiny.py").read_text()
+    task = ENGINES / "layer_norm.json"
+    before = tiny(source)
+    equal(ended(FILE, "--task", task)[0], 1, "status of what is not done")
+    better = source.replace("xhat[i * d:(i + 1) * d]", "[(v - mean[i]) * rstd[i] for v in self.data[i * d:(i + 1) * d]]")
+    after = tiny(better)
+    equal(ended(FILE, "--task", task), (0, "done: Make your layer norm keep one tensor less\n", ""), "what is done")
+    equal(list(after), list(before), "gradients, with a tensor less")
+    # Too little is as wrong as too much.
+    gc.collect()
+    lines = FILE.read_text().splitlines(keepends=True)
+    FILE.write_text("".join(line for line in lines if '"layer_norm", "name": "self"' not in line))
+    status, out, _ = ended(FILE, "--task", task)
+    equal(status, 1, "status of an op that keeps too little")
+    check("8,192 too few" in out and "expected, and not kept: self [64,16] f64, 8,192 bytes" in out, out)
+
+
+def micrograd_is_watched():
+    class Value:
+        def __init__(self, data, _children=(), _op=""):
+            self.data, self.grad = data, 0
+            self._backward, self._prev, self._op = lambda: None, set(_children), _op
+
+        def __mul__(self, other):
+            out = Value(self.data * other.data, (self, other), "*")
+
+            def _backward():
+                self.grad += other.data * out.grad
+                other.grad += self.data * out.grad
+            out._backward = _backward
+            return out
+
+        def relu(self):
+            out = Value(max(self.data, 0.0), (self,), "ReLU")
+
+            def _backward():
+                self.grad += (out.data > 0) * out.grad
+            out._backward = _backward
+            return out
+
+    events = Events(FILE, Value)
+    w = Value(2.0)
+    events.phase("forward")
+    x = Value(3.0)
+    y = (x * w).relu()
+    events.phase("backward")
+    y.grad = 1
+    y._backward()
+    del x, y
+    gc.collect()
+    events.phase("step")
+    w.data -= 0.1
+    report = memtape.events.read(FILE)
+    kept = [(t["op"], t["name"], t["bytes"], [(s["op"], s["name"]) for s in t["also"]]) for t in report.tensors()]
+    equal(kept, [("mul", "out", 8, [("relu", "self")]), ("mul", "self", 8, []), ("relu", "out", 8, [])], "what micrograd keeps")
+    equal(report["params"], {"count": 1, "bytes": 8}, "its parameter")
+    equal([p["requested"] for p in report["steady"]["phases"]], [32, 8, 8], "bytes after each phase")
+    equal(report["steady"]["by_category"]["activation"], 3 * 512, "allocated for activations")
+
+
+def a_view_is_its_array_and_a_parameter_stays_one():
+    try:
+        numpy = importlib.import_module("numpy")
+    except ImportError:
+        print("skipped: numpy is not installed")
+        return
+
+    class Tensor:
+        def __init__(self, data):
+            self.data = data
+
+    events = Events(FILE, Tensor)
+    w = Tensor(numpy.ones((4, 2), numpy.float32))
+    events.phase("forward")
+    view = Tensor(w.data.reshape(8)[2:])
+    made = Tensor(w.data + 1)
+    w.data = w.data - 1
+    del view
+    lines = [json.loads(line) for line in FILE.read_text().splitlines()]
+    told = [(e["event"], e.get("id"), e.get("category")) for e in lines if e["event"] != "phase"]
+    equal(told, [("alloc", 1, "parameter"), ("alloc", 2, "activation"), ("alloc", 3, "parameter"), ("free", 1, None)], "events")
+    equal(memtape.events.read(FILE)["steady"]["phases"][0]["requested"], 2 * made.data.nbytes, "bytes")
+
+
+ALLOC = {"event": "alloc", "id": 1, "shape": [2], "dtype": "f32", "bytes": 8}
+SAVE = {"event": "save", "id": 1, "op": "mul", "name": "x"}
+FREE, RELEASE = {"event": "free", "id": 1}, {"event": "release", "id": 1, "op": "mul"}
+
+
+def phase(name):
+    return {"event": "phase", "name": name}
+
+
+# (events of which the last is refused, what the message has after the file and the line)
+REFUSED = [
+    ([{"event": "made", "id": 1}], '"event" is "made"; choose alloc, free, save, release, phase'),
+    ([{"id": 1}], '"event" is missing; choose alloc'),
+    ([{"event": ["alloc"]}], '"event" is ["alloc"]; need a string'),
+    ([{**ALLOC, "colour": 1}], '"colour" is 1; the fields here are event, id, shape, dtype, bytes, op, module, category'),
+    ([{k: v for k, v in ALLOC.items() if k != "dtype"}], '"dtype" is missing; need event, id, shape, dtype, bytes'),
+    ([{**ALLOC, "bytes": 9}], '"bytes" is 9; shape [2] of f32 takes 8'),
+    ([{**ALLOC, "bytes": True}], '"bytes" is true; need a whole number'),
+    ([{**ALLOC, "bytes": -8}], '"bytes" is -8; need a whole number'),
+    ([{**ALLOC, "shape": [2.0]}], '"shape" is [2.0]; need a list of whole numbers'),
+    ([{**ALLOC, "shape": 2}], '"shape" is 2; need a list'),
+    ([{**ALLOC, "shape": [1 << 61], "bytes": 1 << 63}], '"bytes" is 9223372036854775808; need a whole number'),
+    ([{**ALLOC, "id": i, "shape": [1 << 59], "bytes": 1 << 61} for i in range(8)], '"bytes" is 2305843009213693952; '),
+    ([{**ALLOC, "dtype": "float"}], '"dtype" is "float"; need one of memtape\'s'),
+    ([{**ALLOC, "category": "weights"}], '"category" is "weights"; choose parameter, gradient'),
+    ([{**ALLOC, "id": None}], '"id" is null; need a whole number or a string'),
+    ([{**ALLOC, "op": 3}], '"op" is 3; need a string'),
+    ([ALLOC, ALLOC], '"id" is 1; it has been allocated since line 1'),
+    ([FREE], '"id" is 1; it was never allocated'),
+    ([ALLOC, FREE, FREE], '"id" is 1; it was freed in line 2'),
+    ([ALLOC, SAVE, FREE], '"id" is 1; mul has kept it as x since line 2; it is released first'),
+    ([SAVE], '"id" is 1; it was never allocated'),
+    ([ALLOC, FREE, SAVE], '"id" is 1; it was freed in line 2'),
+    ([ALLOC, {**SAVE, "role": "weight"}], '"role" is "weight"; choose input, output, aux'),
+    ([ALLOC, RELEASE], '"op" is "mul"; who keeps it: nobody'),
+    ([ALLOC, SAVE, {**RELEASE, "name": "y"}], '"name" is "y"; who keeps it: mul as x'),
+    ([ALLOC, SAVE, {**RELEASE, "op": "add"}], '"op" is "add"; who keeps it: mul as x'),
+    ([ALLOC, SAVE, RELEASE, RELEASE], '"op" is "mul"; who keeps it: nobody'),
+    ([phase("backward")], '"name" is "backward"; choose init, forward'),
+    ([phase("forward"), phase("step")], '"name" is "step"; choose backward'),
+    ([ALLOC, phase("init")], '"name" is "init"; choose forward'),
+    ([phase("forward"), phase("loss")], '"name" is "loss"; choose backward'),
+]
+
+
+def what_cannot_be_is_refused():
+    for events, message in REFUSED:
+        FILE.write_text("".join(json.dumps(e) + "\n" for e in events))
+        status, out, err = ended(FILE)
+        check(status == 2 and not out and err.startswith(f"memtape.events: {FILE}:{len(events)}: {message}"),
+              f"{events}: {status}, {out!r}, {err!r}; wanted {message}")
+    for text, message in (("", ': there is no forward; need {"event": "phase", "name": "forward"}'),
+                          ("[1]\n", ":1: need a JSON object"), ("\n\n{\n", ":3: not JSON: "), ("[" * 100000, ":1: not JSON: "),
+                          ("\x00\n", ":1: not JSON: ")):
+        FILE.write_text(text)
+        status, out, err = ended(FILE)
+        check(status == 2 and err.startswith(f"memtape.events: {FILE}{message}"), f"{text[:9]!r}: {status}, {err!r}; wanted {message}")
+    FILE.write_bytes(b"\xff\n")
+    equal(ended(FILE)[0], 2, "status of what is not UTF-8")
+    equal(ended(FOLDER / "none")[0], 2, "status without a file")
+    equal(ended()[0], 2, "status without words")
+
+
+TASKS = [
+    ({}, '"task" is missing; need task'), ({"task": "t"}, '"keeps" is missing; need something to check'),
+    ({"task": "t", "keeps": []}, '"op" is missing; op and keeps go together'),
+    ({"task": "t", "op": "mul", "saved": 1}, '"keeps" is missing; op and keeps go together'),
+    ({"task": "t", "saved": "8"}, '"saved" is "8"; need a whole number'), ({"task": 1, "peak": 8}, '"task" is 1; need a string'),
+    ({"task": "t", "op": "mul", "keeps": [1]}, '"keeps" is [1]; need a list of objects'),
+    ({"task": "t", "saved": 8, "grade": 1}, '"grade" is 1; the fields here are task, hint, op, keeps, saved, peak'),
+]
+
+
+def tasks_check_totals_and_are_checked():
+    steps = [phase("init"), {**ALLOC, "id": "w", "category": "parameter"}]
+    for _ in range(2):
+        steps += [phase("forward"), {**ALLOC, "op": "mul"}, SAVE, {**SAVE, "op": "add"}, {**SAVE, "id": "w"}, phase("backward"),
+                  {**ALLOC, "id": 2, "category": "gradient"}, RELEASE, {**RELEASE, "op": "add"}, {**RELEASE, "id": "w"}, FREE,
+                  phase("step"), {"event": "free", "id": 2}]
+    FILE.write_text("".join(json.dumps(e) + "\n" for e in steps))
+    task = FOLDER / "task.json"
+    for values, faults in (({"saved": 8, "peak": 1536}, 0), ({"saved": 16}, "8 bytes are kept after forward; expected 16: 8 too few"),
+                           ({"peak": 1024}, "1,536 bytes are allocated at the peak; expected 1,024: 512 too many"),
+                           ({"op": "add", "keeps": [{"name": "x", "shape": [2], "dtype": "f32"}]}, 0),
+                           ({"op": "exp", "keeps": []}, 0)):
+        task.write_text(json.dumps({"task": "t", **values}))
+        status, out, err = ended(FILE, "--task", task)
+        check((status, err) == (1 if faults else 0, "") and (out == "done: t\n" if not faults else faults in out), f"{values}: {out}{err}")
+    for values, message in TASKS:
+        task.write_text(json.dumps(values))
+        status, _, err = ended(FILE, "--task", task)
+        check(status == 2 and err.startswith(f"memtape.events: {task}: {message}"), f"{values}: {status}, {err!r}; wanted {message}")
+    page, values = FOLDER / "report.html", FOLDER / "report.json"
+    equal(ended(FILE, "--html", page, "--json", values)[0], 0, "status of a report")
+    read = json.loads(values.read_text())
+    equal([read["saved"]["bytes"], read["steady"]["peak"], read["peak"]["step"], read["schema"]], [8, 1536, 2, "memtape.profile/1"], "a report")
+    check("memtape.profile/1" in page.read_text(), "the page has no report")
+
+
+for test in (the_page_prints_what_it_shows, a_task_is_done_when_the_bytes_are_equal, micrograd_is_watched,
+             a_view_is_its_array_and_a_parameter_stays_one, what_cannot_be_is_refused, tasks_check_totals_and_are_checked):
+    test()
+done()
