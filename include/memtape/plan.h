@@ -29,7 +29,7 @@ typedef struct mt_plan_row {
 } mt_plan_row;
 
 /* Rows of a formula at most. */
-#define MT_PLAN_MAX_ROWS 40
+#define MT_PLAN_MAX_ROWS 96
 
 /* One formula. Plain data; amounts are in `unit`. */
 typedef struct mt_plan_formula {

@@ -154,9 +154,11 @@ static void add_latents(builder *b, nature input)
 static void add_latent_attention(builder *b, nature input)
 {
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
-    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
-                          mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
-    const int64_t seen = repeated && b->s->rank ? b->s->rank->seen : 1; /* of all pieces a copy */
+    const int64_t heads = b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
+    const int64_t pieces = b->s->rank ? b->s->rank->seen : 1;
+    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq * pieces > 1 &&
+                          mti_copies_heads(b->s->batch, heads, heads);
+    const int64_t seen = repeated ? pieces : 1; /* of all pieces a copy */
     const bool up = mti_again(b, MT_RECOMPUTE_MLA_UP_PROJ);
     const bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN);
     add_latents(b, input);

@@ -140,8 +140,8 @@ typedef struct mti_residual {
     int64_t bytes;
 } mti_residual;
 
-#define MTI_MAX_TERMS     64
-#define MTI_MAX_RESIDUALS 24
+#define MTI_MAX_TERMS     128
+#define MTI_MAX_RESIDUALS 48 /* more than there are texts */
 
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */
