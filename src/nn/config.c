@@ -276,6 +276,7 @@ void mti_make_dense(mt_model_config *c)
     c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
     c->expert_groups = c->expert_topk_groups = 0;
     c->norm_topk = false;
-    c->balance_loss = 0;
+    c->balance_loss = c->expert_capacity = 0;
+    c->expert_padding = false;
     c->ops.expert_form = MT_EXPERTS_GROUPED;
 }

@@ -127,7 +127,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
     const bool gpt = c.kind == MT_MODEL_GPT;
-    if (llama && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    if ((llama || gpt) && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
     if ((llama || gpt) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
