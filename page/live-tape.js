@@ -141,7 +141,8 @@ class Side {
     const rows = aliveAt(this.t, moment.event).map(s => {
       const at = this.t.events[s.made].at, category = categoryAt(s, moment.event);
       const keepers = onTape.flatMap((op, i) => op.keeps.filter(k => k.storage === s.storage).map(k => `#${i + 1} ${k.name}`));
-      return [[swatch(category), h("code", null, named.get(s.storage) || at.module || "dy"), named.has(s.storage) || !at.op ? "" : " " + at.op],
+      const name = named.get(s.storage) || at.module, back = at.phase === "backward" && at.module && " in backward";
+      return [[swatch(category), name ? h("code", null, name) : "gradient of the value", back],
         CATEGORIES[category], keepers.join(", "), exact(s.allocated)];
     });
     return table("Storages at this moment", [["storage", ""], ["for", "minor"], ["kept by", ""], ["allocated", "n"]], rows,

@@ -5,7 +5,7 @@ const TRAINED = [["layers", "Layers", "2"], ["hidden", "Width", "32"], ["heads",
   ["batch", "Sequences in a batch", "8"], ["steps", "Steps", "300"], ["seed", "Seed", "1"]];
 const TRAINED_CHOICES = [["act", "Activation", ["gelu", "relu"]], ["checkpoint", "Checkpoint", ["none", "full"]],
   ["optimizer", "Optimizer", ["adamw", "sgd", "lion", "adafactor"]]];
-const SAVED = "/dev/saved", SLICE_SECONDS = 1, TERMINAL_COLUMNS = 84;
+const SAVED = "/dev/saved", SLICE_SECONDS = 1, CHARACTER = 6.65;
 const training = {program: null, made: false, going: false, ended: false, saved: null, losses: [], step: 0};
 
 /* What a terminal shows of what is written to it: lines of [{text, code}]. Of its language only what frames use. */
@@ -49,7 +49,7 @@ function showFrame(frame) {
   const found = /^step (\d+)\/\d+ +loss (\S+)/.exec(frame.head);
   if (!found) return;
   training.step = Number(found[1]);
-  replace(element("train-now"), frame.head);
+  replace(element("train-now"), frame.head.split(/ {2,}/).slice(0, 3).join(DOT)); /* "step 12/300", the loss, and how fast */
   replace(element("train-memory"), frame.lines.map(line => [line.map(({text, code}) => h("span", {class: inkOf(code)}, text)), "\n"]));
   if (training.step > (training.losses.at(-1) || [0])[0]) training.losses.push([training.step, Number(found[2])]);
   drawLosses();
@@ -58,7 +58,7 @@ function showFrame(frame) {
 /* ---- the loss ---- */
 
 function drawLosses() {
-  const {losses} = training, wide = 560, high = 150, left = 34, steps = Number(wordOf("steps")) || 1;
+  const {losses} = training, wide = element("train-loss").clientWidth || 560, high = 150, left = 34, steps = Number(wordOf("steps")) || 1;
   if (!losses.length) return replace(element("train-loss"));
   const most = Math.ceil(Math.max(...losses.map(([, loss]) => loss))), x = step => left + (wide - left - 4) * step / steps;
   const y = loss => 6 + (high - 26) * (1 - loss / most), [step, last] = losses.at(-1);
@@ -79,6 +79,9 @@ const optionsOfTraining = () => [...TRAINED.map(([name]) => name), ...TRAINED_CH
 /* What it would be in a terminal. */
 const trainCommand = () => ["train", "--data", "text.txt", ...optionsOfTraining(), "--live"];
 
+/* As many as there is room for. */
+const columnsShown = () => Math.max(40, Math.min(110, Math.floor(element("train-memory").parentElement.clientWidth / CHARACTER)));
+
 async function runSlice() {
   const screen = new Screen(), files = {"text.txt": new TextEncoder().encode(element("train-text").value)};
   let asked = 0;
@@ -86,7 +89,7 @@ async function runSlice() {
   const options = training.saved ? ["--resume", "run"] : optionsOfTraining();
   training.program ||= new Program(tool.module);
   return training.program.run(["train", "--data", "text.txt", ...options, "--live", "--save", SAVED], files, {
-    seconds: SLICE_SECONDS, columns: TERMINAL_COLUMNS, told: text => {
+    seconds: SLICE_SECONDS, columns: columnsShown(), told: text => {
       screen.write(text);
       cancelAnimationFrame(asked);
       asked = requestAnimationFrame(() => screen.frame() && showFrame(screen.frame()));

@@ -26,9 +26,9 @@ STARTED = time.monotonic()
 # first. A dry run, on a machine that may be slow, gets far more.
 LOOK = 30
 PARTS = {"correctness": (190, {"suite": 120, "saved": 20, "curve": 20}),
-         "speed": (240, {"limits": 15, "attention": 30, "wgmma": 15, "gemm": 35, "gpt": 100, "variants": 45}),
+         "speed": (240, {"limits": 15, "attention": 30, "wgmma": 25, "gemm": 30, "gpt": 95, "variants": 45}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
-         "more": (50, {"memory": 25, "sanitizer": 25})}
+         "more": (50, {"sanitizer": 10, "memory": 40})}
 WHOLE = sum(seconds for seconds, _ in PARTS.values())
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed

@@ -37,6 +37,7 @@ class Code:
 
     def __init__(self, name):
         self.name, self.lines, self.labels = name, [], {}
+        self.launched_with = 0  # registers of a thread when a block begins
 
     def loops(self):
         """(first, last + 1) of each backward branch."""
@@ -81,9 +82,18 @@ def parse(text):
     return kernels
 
 
+def launched_with(cubin):
+    """The fewest registers with which a kernel of this file is launched: attribute REGCOUNT of its section .nv.info."""
+    with open(cubin, "rb") as f:
+        found = re.findall(rb"\x04\x2f\x08\x00....(....)", f.read(), re.S)
+    return min((int.from_bytes(count, "little") for count in found), default=0)
+
+
 def disassemble(nvdisasm, cubin):
     text = subprocess.run([nvdisasm, "-c", cubin], capture_output=True, text=True, check=True).stdout
     kernels = parse(text)
+    for code in kernels.values():
+        code.launched_with = launched_with(cubin)
     names = subprocess.run(["c++filt"], input="\n".join(kernels), capture_output=True, text=True,
                            check=True).stdout.splitlines()
     return dict(zip(names, kernels.values()))
@@ -118,9 +128,18 @@ def judge(kernel, code):
         wrong.append(f"no vector loads{'' if kernel.loads else ' and stores'}")
     if kernel.slots and slots and slots > kernel.slots:
         wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
+    if kernel.groups and asked_for(code, kernel.groups) > sum(kernel.groups) * code.launched_with:
+        wrong.append(f"its groups of warps ask for {asked_for(code, kernel.groups)} registers of "
+                     f"{sum(kernel.groups) * code.launched_with}: they would wait for ever")
     if kernel.tensor_cores and not code.count("HMMA|HGMMA"):
         wrong.append("no product on tensor cores")
     return row, wrong
+
+
+def asked_for(code, groups):
+    """Registers of a thread of each group, summed, once some groups have given theirs to others."""
+    changed = [int(text.split()[-1], 16) for op, text in code.lines if op.startswith("USETMAXREG")] or [0]
+    return groups[0] * max(changed) + groups[1] * min(changed)
 
 
 def share(kernel, slots):

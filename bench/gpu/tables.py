@@ -138,8 +138,8 @@ def attention(rows, result):
 def wgmma(rows, result):
     peak, out = limit(result, "gemm_tflops"), []
     for r in rows:
-        if "failed" in r:
-            out.append([r["name"], "FAILED"] + [""] * 6)
+        if "failed" in r or "skipped" in r:
+            out.append([r["name"], r.get("skipped", "FAILED")] + [""] * 6)
             continue
         rates = {side: r["forward"]["flop"] / r["forward"][side]["ns"] / 1e3 for side in ("mma", "memtape")}
         times = {side: r["forward"][side]["ns"] for side in rates}

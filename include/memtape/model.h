@@ -307,7 +307,8 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
 /* A gpt, bert or llama with the weights of mt_model_new, but that the linears of its layers, and
  * experts' products, keep theirs as mt_quantize makes them, and widen them for each use. Embedding,
  * positions, norms and head stay in the model's dtype. All of it is frozen. A layer's weights are
- * quantised as soon as it is made: at no time is more than one layer there as it was. */
+ * quantised as soon as it is made (in mxfp4 those of experts alone): at no time is more than one
+ * layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:

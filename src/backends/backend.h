@@ -67,7 +67,7 @@ typedef enum mti_unary {
 } mti_unary;
 
 /* The number format of quantized values. */
-typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4 } mti_code;
+typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4, MTI_CODE_MXFP4 } mti_code;
 #define MTI_MEAN_LANES 256 /* of the kernel lane_mean */
 
 typedef enum mti_compare {

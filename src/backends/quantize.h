@@ -39,6 +39,42 @@ MTI_HD uint32_t mti_nf4_encode(float v)
     return code;
 }
 
+/* MXFP4 (Open Compute Project 2023, "Microscaling Formats (MX)", 5.3.3): the values of E2M1, a sign
+ * bit above them, in blocks of 32 that share a power of 2, in E8M0. */
+#define MTI_MXFP4_LEVELS                                                                           \
+    {                                                                                              \
+        0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f,  \
+            -4.0f, -6.0f                                                                           \
+    }
+
+/* The nearest level, of two equally near ones that whose code is even; at most 6. */
+MTI_HD uint32_t mti_mxfp4_encode(float v)
+{
+    float m = v < 0.0f ? -v : v;
+    uint32_t code = m > 0.25f;
+    code += m >= 0.75f;
+    code += m > 1.25f;
+    code += m >= 1.75f;
+    code += m > 2.5f;
+    code += m >= 3.5f;
+    code += m > 5.0f;
+    return code | (mti_f32_bits(v) >> 31) << 3;
+}
+
+/* E8M0 of a block's scale, 2^(floor(log2 max|x|) - 2); 255 is NaN. */
+MTI_HD uint8_t mti_mxfp4_exponent(uint32_t largest)
+{
+    uint32_t e = largest >> 23;
+    return (uint8_t)(e == 255 ? 255 : e < 2 ? 0 : e - 2);
+}
+
+MTI_HD float mti_mxfp4_scale(uint8_t exponent)
+{
+    return mti_f32_from_bits(exponent == 255 ? 0x7fc00000u
+                             : exponent      ? (uint32_t)exponent << 23
+                                             : 0x00400000u);
+}
+
 /* q, between about -127 and 127, rounded to an integer, ties to even, as a byte. */
 MTI_HD uint8_t mti_int8_encode(float q)
 {

@@ -7,7 +7,8 @@
 static const mt_quant formats[MTI_WEIGHTS_COUNT] = {
     [MTI_WEIGHTS_INT8] = {.format = MT_QUANT_INT8},
     [MTI_WEIGHTS_NF4] = {.format = MT_QUANT_NF4},
-    [MTI_WEIGHTS_NF4_DOUBLE] = {.format = MT_QUANT_NF4, .double_scales = true}};
+    [MTI_WEIGHTS_NF4_DOUBLE] = {.format = MT_QUANT_NF4, .double_scales = true},
+    [MTI_WEIGHTS_MXFP4] = {.format = MT_QUANT_MXFP4}};
 
 /* ---- what is measured ---- */
 
@@ -22,8 +23,9 @@ typedef struct forms {
 
 static forms forms_of(const mti_options *o)
 {
-    forms f = {.n_weights = 3,
-               .weights = {MTI_WEIGHTS_PLAIN, MTI_WEIGHTS_INT8, MTI_WEIGHTS_NF4},
+    const bool mxfp4 = o->workload.config.mlp == MT_MLP_CLAMPED; /* its files are in MXFP4 */
+    forms f = {.n_weights = mxfp4 ? 4 : 3,
+               .weights = {MTI_WEIGHTS_PLAIN, MTI_WEIGHTS_INT8, MTI_WEIGHTS_NF4, MTI_WEIGHTS_MXFP4},
                .n_caches = 2,
                .caches = {MT_KV_PREALLOCATED, MT_KV_8BIT}};
     if (o->given[MTI_O_SERVE_WEIGHTS]) f.n_weights = 1, f.weights[0] = o->weights;
@@ -127,6 +129,10 @@ static bool check(mti_options *o)
                                   "MODEL: a %s does not generate from left to right; give a gpt, a "
                                   "llama, a preset or a path to a config.json of one",
                                   mt_model_kind_name(kind));
+    if (o->given[MTI_O_SERVE_WEIGHTS] && o->weights == MTI_WEIGHTS_MXFP4 &&
+        !o->workload.config.experts)
+        return mti_options_refuse(
+            o, "--weights mxfp4 is for experts' weights, and MODEL has none; give nf4");
     return o->given[MTI_O_GPU] || o->given[MTI_O_CAPACITY] ||
            mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
 }

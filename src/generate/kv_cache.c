@@ -1,5 +1,4 @@
 /* kv_cache.c: the keys and values of every position so far, in the forms of kv_layer.h. */
-#include <stdio.h>
 #include "memtape/generate.h"
 #include "memtape/ops.h"
 #include "generate/kv_layer.h"
@@ -262,15 +261,15 @@ static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
     int64_t *start = mti_positions_start(mt_module_child(model, "wpe"));
     if (start) *start = cache ? cache->length : 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        char path[48];
-        snprintf(path, sizeof path, "h.%lld.attn.heads", (long long)i);
-        mti_heads *heads = mti_heads_of(mt_module_find(model, path));
+        mti_heads *heads = mti_heads_of(mt_module_find(mti_layer(model, i), "attn.heads"));
         if (heads) {
             heads->cached = cache ? &cache->length : NULL;
             heads->kv = cache ? &cache->layers[i] : NULL;
             heads->append = mti_kv_append;
         } else if (cache)
-            return mti_fail_bool(MT_ERR_STATE, "kv_cache: %s of the model was replaced", path);
+            return mti_fail_bool(MT_ERR_STATE,
+                                 "kv_cache: h.%lld.attn.heads of the model was replaced",
+                                 (long long)i);
     }
     return true;
 }

@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "memtape/model.h"
 #include "memtape/ops.h"
+#include "memtape/quantize.h"
 
 typedef struct hf_name {
     unsigned families;
@@ -25,13 +26,21 @@ static const hf_name names[] = {
 };
 enum { N_NAMES = sizeof names / sizeof *names };
 
+/* What is read in MXFP4 for a parameter that is wider. */
+typedef struct packed {
+    mt_tensor *codes, *param; /* param: borrowed */
+} packed;
+
+static const mt_quant mxfp4 = {.format = MT_QUANT_MXFP4};
+
 /* A checkpoint that is read, or, without files, one of these families that is written. */
 typedef struct hub {
     const char *path;
     unsigned family;
     int64_t layers; /* of the model; predictions ahead have those behind */
     MTI_VEC(mt_safetensors *) files;
-    MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters */
+    MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters, or of `packed` */
+    MTI_VEC(packed) packed;
 } hub;
 
 /* ---- a parameter as tensors of a file ---- */
@@ -42,6 +51,7 @@ typedef struct hub {
 static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
                        int64_t i)
 {
+    theirs += *theirs == '^';
     const char *second = strchr(theirs, ' '), *from = second && i % 2 ? second + 1 : theirs;
     size_t n = 0;
     for (; *from && *from != ' ' && n < LONGEST - 32; from++)
@@ -53,12 +63,25 @@ static void write_name(char name[LONGEST], const char *theirs, const char *rest,
     snprintf(name + n, LONGEST - n, "%s", rest);
 }
 
+static bool is_in_files(const hub *h, const char *name, const char *suffix)
+{
+    char whole[LONGEST + 16];
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    for (size_t i = 0; i < h->files.n; i++)
+        if (mt_safetensors_find(h->files.at[i], whole, NULL)) return true;
+    return false;
+}
+
+static bool is_packed(const hub *h, const hf_name *as, const char *name)
+{
+    return *as->theirs == '^' && is_in_files(h, name, "_blocks");
+}
+
+/* Matrices that are swapped have biases beside them, others of the same name have none. */
 static bool is_there(const hub *h, const hf_name *as, const char *name)
 {
-    bool found = (as->families & h->family) != 0;
-    for (size_t i = 0; !found && i < h->files.n; i++)
-        found = mt_safetensors_find(h->files.at[i], name, NULL);
-    return found;
+    return (as->families & h->family) || is_packed(h, as, name) ||
+           (is_in_files(h, name, "") && (*as->theirs != '^' || is_in_files(h, name, "_bias")));
 }
 
 /* The i-th of n equal shards. */
@@ -71,12 +94,69 @@ static mt_tensor *shard_of(mt_tensor *t, int64_t i, int64_t n)
     return view;
 }
 
+/* Takes view over. */
+static bool add_view(hub *h, const char *name, const char *suffix, mt_tensor *view)
+{
+    char whole[LONGEST + 16];
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    mt_named_tensor t = {view ? mti_strdup(whole) : NULL, view};
+    if (t.name && MTI_PUSH(&h->tensors, t)) return true;
+    mti_free((char *)t.name), mt_release(view);
+    return false;
+}
+
+/* n bytes of codes from `first` on, in the shape that the file has, if it has so many. */
+static mt_tensor *bytes_of(const hub *h, mt_tensor *codes, int64_t first, int64_t n,
+                           const char *name, const char *suffix)
+{
+    char whole[LONGEST + 16];
+    mt_safetensors_entry e = {0};
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    for (size_t i = 0; i < h->files.n; i++) mt_safetensors_find(h->files.at[i], whole, &e);
+    mt_tensor *view = mt_slice(codes, 0, first, n);
+    if (e.rank && e.bytes == (size_t)n && e.dtype == MT_U8)
+        mt_set(&view, mt_reshape(view, e.rank, e.shape));
+    return view;
+}
+
+/* ours as scales, then codes: of a layer that keeps them so, or to be widened once they are read */
+static bool add_packed(hub *h, const char *name, mt_tensor *ours)
+{
+    if (!is_in_files(h, name, "_scales"))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s_scales\"",
+                             h->path, name);
+    const bool keeps = mt_dtype_of(ours) == MT_U8;
+    const int64_t n = (int64_t)(keeps ? mt_numel(ours) / 17 : mt_numel(ours) / 32);
+    mt_tensor *codes =
+        keeps ? mt_retain(ours)
+              : mt_empty(mt_device_of(ours), MT_U8,
+                         MT_SHAPE((int64_t)mt_quantized_bytes(&mxfp4, mt_numel(ours))));
+    if (!codes || !MTI_PUSH(&h->packed, ((packed){codes, keeps ? NULL : ours}))) {
+        mt_release(codes);
+        return false;
+    }
+    return add_view(h, name, "_scales", bytes_of(h, codes, 0, n, name, "_scales")) &&
+           add_view(h, name, "_blocks", bytes_of(h, codes, n, 16 * n, name, "_blocks"));
+}
+
+static bool widen(const packed *p)
+{
+    if (!p->param) return true;
+    mt_tensor *wide = mt_dequantize(p->codes, &mxfp4, mt_dtype_of(p->param), mt_rank(p->param),
+                                    mt_shape(p->param));
+    bool grad = mt_set_grad_mode(false), ok = wide && mt_copy(p->param, wide) == MT_OK;
+    mt_set_grad_mode(grad);
+    mt_release(wide);
+    return ok;
+}
+
 /* Adds ours under the first name that is there. */
 static bool add_param(hub *h, const mt_named_tensor *ours)
 {
     char name[LONGEST] = "", first[LONGEST] = "";
     long long layer = 0;
     int behind = 0;
+    bool swapped = false;
     if (sscanf(ours->name, "h.%lld.%n", &layer, &behind) < 1) behind = 0;
     if (!behind && sscanf(ours->name, "mtp.%lld.%n", &layer, &behind) == 1) {
         layer += h->layers;
@@ -87,16 +167,17 @@ static bool add_param(hub *h, const mt_named_tensor *ours)
         const size_t length = strlen(as->ours);
         if (strncmp(path, as->ours, length) || (path[length] && path[length] != '.')) continue;
         write_name(name, as->theirs, path + length, layer, 0);
-        if (!*first) strcpy(first, name);
+        if (!*first || (swapped && *as->theirs != '^')) strcpy(first, name);
+        swapped = *as->theirs == '^';
         if (!is_there(h, as, name)) continue;
+        if (is_packed(h, as, name)) return add_packed(h, name, ours->tensor);
+        if (*as->theirs == '^') return add_view(h, name, "", mt_transpose(ours->tensor, 1, 2));
         const int64_t n = (strchr(as->theirs, ' ') ? 2 : 1) *
                           (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
         bool ok = true;
         for (int64_t i = 0; ok && i < n; i++) {
             write_name(name, as->theirs, path + length, layer, i);
-            mt_named_tensor t = {mti_strdup(name), shard_of(ours->tensor, i, n)};
-            ok = t.name && t.tensor && MTI_PUSH(&h->tensors, t);
-            if (!ok) mti_free((char *)t.name), mt_release(t.tensor);
+            ok = add_view(h, name, "", shard_of(ours->tensor, i, n));
         }
         return ok;
     }
@@ -121,7 +202,8 @@ static mt_status hub_close(hub *h, bool ok)
     for (size_t i = 0; i < h->tensors.n; i++)
         mti_free((char *)h->tensors.at[i].name), mt_release(h->tensors.at[i].tensor);
     for (size_t i = 0; i < h->files.n; i++) mt_safetensors_free(h->files.at[i]);
-    mti_free(h->tensors.at), mti_free(h->files.at);
+    for (size_t i = 0; i < h->packed.n; i++) mt_release(h->packed.at[i].codes);
+    mti_free(h->tensors.at), mti_free(h->files.at), mti_free(h->packed.at);
     return ok ? MT_OK : mt_last_status();
 }
 
@@ -183,6 +265,7 @@ mt_status mt_hf_load(const char *path, mt_module *m)
         else if (n && mt_device_has_data(mt_device_of(list->tensor)))
             ok = mti_weights_load(f, list, n);
     }
+    for (size_t i = 0; ok && i < h.packed.n; i++) ok = widen(&h.packed.at[i]);
     return hub_close(&h, ok);
 }
 

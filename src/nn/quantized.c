@@ -94,13 +94,13 @@ static mt_tensor *forward(mt_module *self, mt_tensor *x)
 
 mt_module *mti_linear_quantized_new(const mt_module *linear, const mt_quant *format)
 {
+    static const char *const names[] = {"linear_int8", "linear_nf4", "linear_mxfp4"};
     mt_tensor *dense = mt_module_param(linear, "weight"), *bias = mt_module_param(linear, "bias");
     weight *w = mti_malloc(sizeof *w);
     if (!w) return NULL;
     *w = (weight){.format = *format, .dtype = mt_dtype_of(dense), .rank = mt_rank(dense)};
     memcpy(w->shape, mt_shape(dense), (size_t)w->rank * sizeof *w->shape);
-    mt_module *m = mt_module_new(format->format == MT_QUANT_NF4 ? "linear_nf4" : "linear_int8",
-                                 forward, w, mti_free);
+    mt_module *m = mt_module_new(names[format->format], forward, w, mti_free);
     bool wanted = mt_requires_grad(bias);
     bool complete = m && mt_module_add_param(m, "weight", mt_quantize(dense, &w->format)) &&
                     (!bias || mt_module_add_param(m, "bias", mt_retain(bias)));

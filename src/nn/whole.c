@@ -3,7 +3,6 @@
  * A tensor held by a local variable cannot be freed. So a forward reuses one variable (mt_set) and
  * releases each tensor once it has been used; the tape holds what it needs. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -12,8 +11,12 @@
 
 static const char *layer_name(char name[MTI_LAYER_NAME], int64_t i)
 {
-    snprintf(name, MTI_LAYER_NAME, "h.%lld", (long long)i);
-    return name;
+    char *at = name + MTI_LAYER_NAME - 1; /* snprintf takes as long as an op without data */
+    *at = '\0';
+    do *--at = (char)('0' + i % 10);
+    while (i /= 10);
+    *--at = '.', *--at = 'h';
+    return at;
 }
 
 bool mti_is_local(const mt_model_config *c, int64_t i)

@@ -4,9 +4,10 @@
  * u8 tensor in one storage:
  *
  *     plain:          scales f32 [m]                                     | codes
+ *     mxfp4:          scales u8 [m]                                      | codes
  *     double scales:  mean f32, scales of scales f32 [ceil(m / 256)], scales as int8 [m] | codes
  *
- * with m = ceil(n / block), and codes of n bytes (int8) or (n + 1) / 2 (nf4). */
+ * with m = ceil(n / block), and codes of n bytes (int8) or (n + 1) / 2. */
 #include "ops/ops.h"
 
 #define SCALES_BLOCK 256 /* number of scales that share a scale */
@@ -102,20 +103,24 @@ mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *shape, do
 /* The parts of a quantised tensor of n values, in bytes from its start. */
 typedef struct parts {
     int64_t n, block, n_scales, n_groups;  /* groups of scales; 0 if scales are f32 */
+    mt_dtype dtype;                        /* of scales */
     size_t groups, scales, codes, n_bytes; /* the mean is at 0 */
 } parts;
 
 static bool parts_of(const char *caller, const mt_quant *q, int64_t n, parts *p)
 {
     if (!q) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the format is NULL", caller);
-    bool nf4 = q->format == MT_QUANT_NF4;
-    int block = q->block ? q->block : nf4 ? 64 : 128;
-    if ((!nf4 && q->format != MT_QUANT_INT8) || (block != 64 && block != 128 && block != 256))
+    const bool int8 = q->format == MT_QUANT_INT8, mx = q->format == MT_QUANT_MXFP4;
+    int block = q->block ? q->block : mx ? 32 : int8 ? 128 : 64;
+    if ((unsigned)q->format > MT_QUANT_MXFP4 || (mx && q->double_scales) ||
+        (mx ? block != 32 : block != 64 && block != 128 && block != 256))
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
-            "%s: format %d with blocks of %d; need int8 or nf4, and 64, 128 or 256", caller,
-            (int)q->format, block);
+            "%s: format %d with blocks of %d; need int8 or nf4, and 64, 128 or 256, or mxfp4, 32 "
+            "and no double scales",
+            caller, (int)q->format, block);
     *p = (parts){.n = n, .block = block, .n_scales = (n + block - 1) / block};
+    p->dtype = mx ? MT_U8 : MT_F32;
     size_t m = (size_t)p->n_scales;
     if (q->double_scales) {
         p->n_groups = (p->n_scales + SCALES_BLOCK - 1) / SCALES_BLOCK;
@@ -123,9 +128,9 @@ static bool parts_of(const char *caller, const mt_quant *q, int64_t n, parts *p)
         p->scales = p->groups + (size_t)p->n_groups * sizeof(float);
         p->codes = p->scales + m;
     } else {
-        p->codes = m * sizeof(float);
+        p->codes = m * mt_dtype_size(p->dtype);
     }
-    p->n_bytes = p->codes + (size_t)(nf4 ? (n + 1) / 2 : n);
+    p->n_bytes = p->codes + (size_t)(int8 ? n : (n + 1) / 2);
     return true;
 }
 
@@ -151,7 +156,9 @@ size_t mt_quantized_bytes(const mt_quant *q, int64_t n)
 
 static mti_code code_of(const mt_quant *q)
 {
-    return q->format == MT_QUANT_NF4 ? MTI_CODE_NF4 : MTI_CODE_INT8;
+    return q->format == MT_QUANT_MXFP4 ? MTI_CODE_MXFP4
+           : q->format == MT_QUANT_NF4 ? MTI_CODE_NF4
+                                       : MTI_CODE_INT8;
 }
 
 /* Makes f32 scales first, then stores their mean and the differences from it in int8. */
@@ -177,7 +184,7 @@ static bool quantize(const mt_quant *q, const parts *p, const mt_tensor *x, mt_t
     mt_device *d = x->storage->device;
     if (!p->n) return true;
     if (q->double_scales) return quantize_doubly(q, p, x, out);
-    mti_view scales = part(out, p->scales, MT_F32, p->n_scales);
+    mti_view scales = part(out, p->scales, p->dtype, p->n_scales);
     mti_view codes = part(out, p->codes, MT_U8, (int64_t)(p->n_bytes - p->codes));
     return d->backend->quantize(d->ctx, code_of(q), p->block, &x->view, NULL, &codes, &scales);
 }
@@ -217,7 +224,7 @@ static bool dequantize(const mt_quant *q, const parts *p, const mt_tensor *packe
     if (!p->n) return true;
     mt_tensor *full = q->double_scales ? scales_of(p, packed) : NULL;
     if (q->double_scales && !full) return false;
-    mti_view scales = full ? full->view : part(packed, p->scales, MT_F32, p->n_scales);
+    mti_view scales = full ? full->view : part(packed, p->scales, p->dtype, p->n_scales);
     mti_view codes = part(packed, p->codes, MT_U8, (int64_t)(p->n_bytes - p->codes));
     bool ok = d->backend->dequantize(d->ctx, code_of(q), p->block, &codes, &scales, NULL, &y->view);
     mt_release(full);

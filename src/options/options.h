@@ -46,6 +46,7 @@ typedef enum mti_weights_choice {
     MTI_WEIGHTS_INT8,
     MTI_WEIGHTS_NF4,
     MTI_WEIGHTS_NF4_DOUBLE,
+    MTI_WEIGHTS_MXFP4, /* of experts alone */
     MTI_WEIGHTS_COUNT
 } mti_weights_choice;
 const char *mti_weights_name(mti_weights_choice weights);

@@ -124,7 +124,8 @@ mti_verb mti_verb_find(const char *name)
 
 static const mti_choice kv_caches = {"kv-cache",
                                      MTI_NAMES("preallocated", "growing", "8bit", "paged", "none")};
-static const mti_choice weight_forms = {"weights", MTI_NAMES("plain", "int8", "nf4", "nf4-double")};
+static const mti_choice weight_forms = {"weights",
+                                        MTI_NAMES("plain", "int8", "nf4", "nf4-double", "mxfp4")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice compressions = {"compress",

@@ -120,8 +120,9 @@ static mt_tensor *share_loss(const void *user, mt_tensor *loss)
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
-    const mti_balance_ranks ranks = {mti_data_group(&s->parallel).ranks, mti_sum_loads, share_loss,
-                                     &s->parallel};
+    const int64_t pieces = mti_folds_experts(&s->parallel) ? s->parallel.tensor : 1;
+    const mti_balance_ranks ranks = {pieces * mti_data_group(&s->parallel).ranks, mti_sum_loads,
+                                     share_loss, &s->parallel};
     const bool balanced = s->whole.balance_loss > 0;
     mti_router_logits logits = {0};
     s->target = target;

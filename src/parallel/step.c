@@ -192,13 +192,6 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
     return mti_optimizer_step_scaled(optimizer, factor);
 }
 
-bool mti_sum_loads(const void *user, mt_tensor *loads)
-{
-    const mt_group group = mti_data_group(user), tensor = mti_tensor_group(user);
-    return (group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group)) &&
-           (!mti_folds_experts(user) || mti_collective_run(loads, MTI_ALL_REDUCE, &tensor));
-}
-
 static bool balance_experts(const mt_stage *s)
 {
     bool ok = true;

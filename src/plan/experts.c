@@ -97,6 +97,7 @@ void mti_keep_balance(builder *b)
     const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
     if (!(b->c->balance_loss > 0)) return;
     mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                    layers * b->s->tokens * b->c->experts, b->e);
+                    layers * b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
+                    b->e);
     mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }

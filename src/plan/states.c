@@ -73,12 +73,15 @@ mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *trainin
 
 /* ---- keys and values ---- */
 
-/* Bytes of the keys and values of seq positions. */
+/* Bytes of the keys and values of seq positions, or of a window's. */
 static int64_t cached(const mti_dims *s)
 {
-    const int64_t width = s->config.kv_rank ? s->config.kv_rank + s->config.rope_dim : 2 * s->k;
+    const mt_model_config *c = &s->config;
+    const int64_t width = c->kv_rank ? c->kv_rank + c->rope_dim : 2 * s->k;
     const int64_t layers = mti_dims_layers(s) - mti_dims_ahead(s); /* those write no text */
-    return s->tokens * width * layers * (int64_t)mt_dtype_size(s->config.dtype);
+    const int64_t few = c->window && c->window < s->seq ? mti_local_layers(c, 0, c->layers) : 0;
+    return s->batch * (s->seq * (layers - few) + c->window * few) * width *
+           (int64_t)mt_dtype_size(c->dtype);
 }
 
 mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)

@@ -453,7 +453,7 @@ static void scratch_does_not_grow_with_s_times_t(void **state)
  * keys than queries and fewer. */
 static const attention_sizes for_wgmma[] = {
     {2, 2, 1, 65, 70, 64, true, 0},     {1, 4, 2, 130, 200, 64, true, 0},
-    {1, 2, 1, 300, 300, 64, true, 0},   {1, 1, 1, 70, 400, 64, false, 0},
+    {1, 2, 1, 300, 700, 64, true, 0},   {1, 1, 1, 70, 800, 64, false, 0},
     {1, 2, 1, 300, 129, 64, true, 0},   {1, 2, 1, 67, 67, 128, true, 0},
     {1, 2, 2, 129, 700, 128, true, 0},  {1, 2, 1, 290, 40, 128, true, 0},
     {1, 3, 1, 128, 384, 128, false, 0}, {1, 1, 1, 1, 1, 128, true, 0},
@@ -497,6 +497,14 @@ static int test_wgmma(void)
         cmocka_unit_test(an_unknown_instruction_is_refused),
     };
     setenv("MEMTAPE_CUDA_ATTENTION", "wgmma", true);
+    const mti_backend *be = mti_backend_find(getenv("MTT_DEVICE"));
+    mti_ctx *ctx = be->open();
+    if (!ctx && strstr(mt_last_error(), "need 9.0 (Hopper)")) {
+        print_message("[  SKIPPED ] %d tests: %s\n", (int)(sizeof tests / sizeof *tests),
+                      mt_last_error());
+        return 0;
+    }
+    if (ctx) be->close(ctx);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

@@ -116,7 +116,7 @@ static void removing_any_barrier_changes_the_bits(void **state)
 static void with_wgmma_bits_do_not_depend_on_the_order_either(void **state)
 {
     (void)state;
-    static const attention_sizes few[] = {{1, 2, 1, 140, 330, 64, true, 0},
+    static const attention_sizes few[] = {{1, 2, 1, 140, 650, 64, true, 0},
                                           {1, 2, 2, 140, 400, 128, false, 0}};
     static const char *const orders[] = {"reverse", "1", "2"};
     simulated_choose_wgmma(true);
@@ -134,7 +134,7 @@ static void with_wgmma_bits_do_not_depend_on_the_order_either(void **state)
 static void removing_any_wait_or_fence_of_wgmma_changes_the_bits(void **state)
 {
     (void)state;
-    static const attention_sizes few[] = {{1, 1, 1, 130, 330, 64, false, 0},
+    static const attention_sizes few[] = {{1, 1, 1, 130, 700, 64, false, 0},
                                           {1, 1, 1, 1, 30, 64, true, 0}};
     attention_call want[2];
     size_t first = cudasim_barriers(NULL, NULL, 0);

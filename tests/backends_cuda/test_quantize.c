@@ -59,8 +59,9 @@ static void check_blocks(const mtt_pair *p, mti_code code, mt_dtype dtype, int64
     mtt_twin x = line(p, dtype, n, -size, size);
     /* half of the lengths begin where no vector may */
     mtt_twin y = mtt_twin_make(p, dtype, 1, &n, MTT_PLACED_DENSE, shifted && n % 2, 0, 1);
-    mtt_twin codes = line(p, MT_U8, code == MTI_CODE_NF4 ? (n + 1) / 2 : n, 0, 1);
-    mtt_twin scales = line(p, MT_F32, blocks, 0, 1), shift = line(p, MT_F32, 1, 0.1, 0.2);
+    mtt_twin codes = line(p, MT_U8, code == MTI_CODE_INT8 ? n : (n + 1) / 2, 0, 1);
+    mtt_twin scales = line(p, code == MTI_CODE_MXFP4 ? MT_U8 : MT_F32, blocks, 0, 1),
+             shift = line(p, MT_F32, 1, 0.1, 0.2);
     if (n > 3 * block) { /* a block with values that are not finite, and a block of zeros */
         mtt_set(&x.host, block + 1, NAN), mtt_set(&x.host, 2 * block, INFINITY);
         for (int64_t i = 0; i < block; i++) mtt_set(&x.host, i, 0);
@@ -82,14 +83,14 @@ static void check_blocks(const mtt_pair *p, mti_code code, mt_dtype dtype, int64
 
 static void codes_scales_and_restored_values_are_the_same(void **state)
 {
-    for (int code = 0; code < 2; code++)
+    for (int code = 0; code < 3; code++)
         for (int t = 0; t < 4; t++)
             for (int k = 0; k < N_SIZES; k++)
                 for (int64_t block = 64; block <= 256; block *= 2) {
                     check_blocks(*state, (mti_code)code, mtt_floats[t], block, sizes[k], false, 3);
                     check_blocks(*state, (mti_code)code, mtt_floats[t], block, sizes[k], true, 3);
                 }
-    for (int code = 0; code < 2; code++)
+    for (int code = 0; code < 3; code++)
         for (int64_t block = 8; block <= 512; block *= 8)
             for (double size = 1e-44; size < 1e38; size *= 1e9)
                 check_blocks(*state, (mti_code)code, MT_F32, block, 3000, false, size);

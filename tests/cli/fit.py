@@ -62,7 +62,7 @@ known = documented_keys("fit.md")
 for key in set(paths(j)) - known:
     check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]", "published.")), f"fit.md: no {key}")
 for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatron"]), (4, ["--recipe", "hf"]),
-                   (4, ["--amp", "bf16"]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
+                   (4, ["--amp", "bf16"]), (4, ["--mtp-layers", 1]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
                    (4, ["--optimizer", "adamw-8bit"]), (4, ["--tp", 2, "--zero", 2, "--checkpoint", "full"]),
                    (8, ["--dtype", "f32", "--dropout", 0.1, "--act", "relu", "--inplace"]), (1, [])):
     found = reproduced(*GPT, "--gpus", gpus, "--gpu", "a100-80", "-b", 8, *more)

@@ -375,7 +375,7 @@ def main():
     def do(job):
         verb, mode, base, option = job
         if option in options[verb]:
-            return look_at(verb, mode, base, option, "json" in options[verb] and verb != "train", seen)
+            return look_at(verb, mode, base, option, "json" in options[verb] and verb not in ("train", "explain"), seen)
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
         return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"

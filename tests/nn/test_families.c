@@ -139,6 +139,9 @@ static const mt_model_config variants[] = {
      .rope_order = MT_ROPE_PAIRS},
     {SMALL, .ffn = 16, .experts = 5, .experts_per_token = 2, .router = MT_ROUTER_CHOSEN,
      .no_bias = true, .act = MT_ACT_GELU},
+    {SMALL, .mtp_layers = 2, .dropout = 0.1},
+    {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3, .mtp_layers = 1, .balance_loss = 0.5,
+     .ops = {.rope = MT_OP_UNFUSED, .loss = MT_LOSS_CHUNKED}},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_ATTENTION,
@@ -424,7 +427,9 @@ static mt_status once(const mt_model_config *c)
     MT_AUTO mt_tensor *x = !m      ? NULL
                            : whole ? mt_from_data(device, MT_I64, MT_SHAPE(2, 3), ids, sizeof ids)
                                    : mt_normal(device, c->dtype, MT_SHAPE(2, 3, c->hidden), 0, 1);
-    MT_AUTO mt_tensor *y = x ? mt_forward(m, x) : NULL;
+    MT_AUTO mt_tensor *y = !x              ? NULL
+                           : c->mtp_layers ? mt_model_forward_loss(m, x, x)
+                                           : mt_forward(m, x);
     if (y) mt_set(&y, mt_sum_all(y));
     if (y) mt_backward(y);
     mt_module_free(m);

@@ -2,6 +2,7 @@
  * and read; what does not fit, and refused memory, change nothing. tests/parity/hub.py compares
  * with Transformers. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -128,6 +129,72 @@ static void what_does_not_fit_changes_nothing(void **state)
     mt_module_free(m), mt_module_free(before);
 }
 
+/* Writes m with experts in MXFP4, all codes 2: a weight is its block's scale. */
+static void write_mxfp4(const char *path, mt_module *m)
+{
+    static const char *const products[] = {"gate_up", "down"};
+    mt_named_tensor list[64];
+    char names[8][80];
+    size_t n = 0, begun;
+    mtt_ok(mt_hf_save(path, m, "olmoe"));
+    mt_safetensors *f = mt_safetensors_open(path);
+    mt_safetensors_entry e;
+    for (size_t i = 0; i < mt_safetensors_count(f); i++) {
+        mtt_ok(mt_safetensors_get(f, i, &e));
+        if (!strstr(e.name, ".experts."))
+            list[n++] = (mt_named_tensor){e.name, mt_safetensors_read(f, e.name, device)};
+    }
+    begun = n;
+    for (int i = 0; i < 8; i++) {
+        uint8_t bytes[3 * 64 * 16];
+        const int64_t rows = i / 2 % 2 ? 32 : 64, size = i % 2 ? 16 : 1;
+        memset(bytes, i % 2 ? 0x22 : 130, sizeof bytes);
+        snprintf(names[i], sizeof names[i], "model.layers.%d.mlp.experts.%s_proj_%s", i / 4,
+                 products[i / 2 % 2], i % 2 ? "blocks" : "scales");
+        list[n++] =
+            (mt_named_tensor){names[i], mtt_made(mt_from_data(device, MT_U8, 4 - (size == 1),
+                                                              (const int64_t[]){3, rows, 1, 16},
+                                                              bytes, (size_t)(3 * rows * size)))};
+    }
+    mtt_ok(mt_safetensors_save(path, n, list, 0, NULL));
+    while (n--) mt_release(list[n].tensor);
+    assert_true(begun > 10);
+    mt_safetensors_free(f);
+}
+
+static void experts_in_mxfp4_are_read_as_they_are_or_widened(void **state)
+{
+    (void)state;
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
+    mt_model_config c = mixture;
+    c.hidden = c.ffn = 32;
+    mt_module *m = mt_model_new(device, &c);
+    mt_module *kept = mt_model_new_quantized(device, &c, &(mt_quant){.format = MT_QUANT_MXFP4});
+    write_mxfp4(path, m);
+    const size_t before = mtt_allocated(device);
+    for (int keeps = 0; keeps < 2; keeps++) {
+        bool refused = true;
+        for (uint64_t n = 1; refused; n = mtt_next_refusal(n)) {
+            mti_fail_nth_alloc(n);
+            mt_status status = mt_hf_load(path, keeps ? kept : m);
+            refused = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status != MT_OK) assert_int_equal(status, MT_ERR_MEMORY);
+            mt_clear_error();
+            assert_int_equal(mtt_allocated(device), before);
+        }
+    }
+    double *w = mtt_doubles(mt_module_param(mt_module_find(m, "h.1.mlp.experts_down"), "weight"));
+    for (int i = 0; i < 3 * 32 * 32; i++) assert_true(w[i] == 8);
+    free(w);
+    const mt_tensor *codes =
+        mt_module_param(mt_module_find(kept, "h.1.mlp.experts_down"), "weight");
+    assert_int_equal(mt_numel(codes), 3 * 32 * 17);
+    unlink(path);
+    mt_module_free(m), mt_module_free(kept);
+}
+
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
@@ -159,6 +226,7 @@ int main(void)
         mtt_test(experts_are_written_one_by_one_and_read_back),
         mtt_test(predictions_ahead_have_the_next_layers_names),
         mtt_test(what_does_not_fit_changes_nothing),
+        mtt_test(experts_in_mxfp4_are_read_as_they_are_or_widened),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

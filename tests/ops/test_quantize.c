@@ -107,7 +107,7 @@ static void ops_that_draw_nothing_report_p_0_to_hooks(void **state)
 static const mt_quant formats[] = {
     {MT_QUANT_INT8, 0, false}, {MT_QUANT_INT8, 64, false}, {MT_QUANT_INT8, 256, false},
     {MT_QUANT_INT8, 64, true}, {MT_QUANT_NF4, 0, false},   {MT_QUANT_NF4, 128, false},
-    {MT_QUANT_NF4, 64, true},
+    {MT_QUANT_NF4, 64, true},  {MT_QUANT_MXFP4, 0, false},
 };
 #define N_FORMATS (int)(sizeof formats / sizeof *formats)
 
@@ -176,13 +176,13 @@ static double scale_error(const mt_quant *q, double largest)
 
 static void check_round_trip(const mt_quant *q, mt_dtype dtype, int64_t n)
 {
-    bool is_nf4 = q->format == MT_QUANT_NF4;
-    int64_t block = q->block ? q->block : is_nf4 ? 64 : 128;
+    bool is_nf4 = q->format == MT_QUANT_NF4, is_mx = q->format == MT_QUANT_MXFP4;
+    int64_t block = q->block ? q->block : is_nf4 ? 64 : is_mx ? 32 : 128;
     MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, dtype, 1, &n, 11, -3, 3));
     MT_AUTO mt_tensor *packed = mtt_made(mt_quantize(x, q));
     MT_AUTO mt_tensor *y = mtt_made(mt_dequantize(packed, q, dtype, 1, &n));
-    int64_t m = (n + block - 1) / block, codes = is_nf4 ? (n + 1) / 2 : n;
-    int64_t scales = q->double_scales ? m + 4 * ((m + 255) / 256) + 4 * (m > 0) : 4 * m;
+    int64_t m = (n + block - 1) / block, codes = is_nf4 || is_mx ? (n + 1) / 2 : n;
+    int64_t scales = q->double_scales ? m + 4 * ((m + 255) / 256) + 4 * (m > 0) : is_mx ? m : 4 * m;
     assert_int_equal(mt_storage_of(packed).bytes, codes + scales);
     assert_int_equal(mt_quantized_bytes(q, n), codes + scales);
     double *in = mtt_doubles(x), *out = mtt_doubles(y);
@@ -192,7 +192,7 @@ static void check_round_trip(const mt_quant *q, mt_dtype dtype, int64_t n)
         int64_t end = (b + 1) * block < n ? (b + 1) * block : n;
         for (int64_t i = b * block; i < end; i++) top = fmax(top, fabs(in[i]));
         for (int64_t i = b * block; i < end; i++) worst = fmax(worst, fabs(in[i] - out[i]));
-        double off = is_nf4 ? NF4_HALF_GAP * top : 0.5 * top / 127;
+        double off = is_mx ? 0.25 * top : is_nf4 ? NF4_HALF_GAP * top : 0.5 * top / 127;
         off += scale_error(q, is_nf4 ? 3 : 3.0 / 127) * (is_nf4 ? 1 : 127);
         if (worst > off + top * rounding)
             fail_msg("block %d of %d: off by %g, allowed %g", (int)b, (int)n, worst, off);
@@ -225,6 +225,41 @@ static void quantising_restored_values_changes_nothing(void **state)
         free(p);
         free(q);
     }
+}
+
+/* All codes with all scales but NaN, and the nearest of two levels, in a tie the even code. */
+static void mxfp4_has_the_levels_of_e2m1_times_powers_of_two(void **state)
+{
+    (void)state;
+    static const double level[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    static const double in[] = {6,    .25,  .26, .74, .75,  1.25, 1.26, 1.74, 1.75, 2.5,
+                                2.51, 3.49, 3.5, 5,   5.01, 7.9,  -.25, -2.5, -7};
+    static const double want[] = {6, 0, .5, .5, 1, 1, 1.5, 1.5, 2, 2, 3, 3, 4, 4, 6, 6, 0, -2, -6};
+    const mt_quant q = {MT_QUANT_MXFP4, 0, false};
+    const int64_t n = 255 * 32;
+    uint8_t bytes[255 * 17];
+    for (int e = 0; e < 255; e++) {
+        bytes[e] = (uint8_t)e;
+        for (int i = 0; i < 16; i++) bytes[255 + 16 * e + i] = (uint8_t)((15 - i) << 4 | i);
+    }
+    MT_AUTO mt_tensor *packed =
+        mtt_made(mt_from_data(device, MT_U8, MT_SHAPE(sizeof bytes), bytes, sizeof bytes));
+    MT_AUTO mt_tensor *y = mtt_made(mt_dequantize(packed, &q, MT_F32, MT_SHAPE(n)));
+    double *out = mtt_doubles(y);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t code = i % 2 ? 15 - i % 32 / 2 : i % 32 / 2;
+        double v = ldexp(code < 8 ? level[code] : -level[code - 8], (int)(i / 32) - 127);
+        assert_true(out[i] == (double)(float)v);
+    }
+    free(out);
+    double values[32] = {0};
+    memcpy(values, in, sizeof in);
+    MT_AUTO mt_tensor *x = mtt_made(mtt_from_doubles(device, MT_F32, MT_SHAPE(32), values));
+    mt_set(&packed, mtt_made(mt_quantize(x, &q)));
+    mt_set(&y, mtt_made(mt_dequantize(packed, &q, MT_F32, MT_SHAPE(32))));
+    out = mtt_doubles(y);
+    for (size_t i = 0; i < sizeof in / sizeof *in; i++) assert_true(out[i] == want[i]);
+    free(out);
 }
 
 static void int8_ties_go_to_even_and_nf4_ties_to_the_lower_level(void **state)
@@ -269,7 +304,7 @@ static void a_block_that_is_not_finite_comes_back_as_nan_and_its_neighbours_do_n
             double values[600];
             for (int i = 0; i < 600; i++) values[i] = 0.01 * i;
             values[300] = inf ? -INFINITY : NAN;
-            int64_t block = formats[f].block ? formats[f].block : f < 4 ? 128 : 64;
+            int64_t block = formats[f].block ? formats[f].block : f < 4 ? 128 : f < 7 ? 64 : 32;
             MT_AUTO mt_tensor *x =
                 mtt_made(mtt_from_doubles(device, MT_F32, MT_SHAPE(600), values));
             MT_AUTO mt_tensor *q = mtt_made(mt_quantize(x, &formats[f]));
@@ -424,6 +459,7 @@ int main(void)
         mtt_test(nf4_levels_are_quantiles_of_the_normal_distribution),
         mtt_test(restored_values_are_within_half_a_step_of_the_input),
         mtt_test(quantising_restored_values_changes_nothing),
+        mtt_test(mxfp4_has_the_levels_of_e2m1_times_powers_of_two),
         mtt_test(int8_ties_go_to_even_and_nf4_ties_to_the_lower_level),
         mtt_test(a_block_that_is_not_finite_comes_back_as_nan_and_its_neighbours_do_not),
         mtt_test(zeros_and_the_smallest_numbers_survive),

@@ -89,7 +89,9 @@ static const division divisions[] = {
     {{FOLDED, .data = 2, .expert = 4, .zero = 3, .fsdp = MT_FSDP_BLOCK}, NULL},
     {{FOLDED, .data = 2, .expert = 2, .zero = 3}, "selective"},
     {{FOLDED, .data = 2, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .replicas = 2}, NULL},
-    {{FOLDED, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL}};
+    {{FOLDED, .expert = 2, .pipeline = 2, .microbatches = 4}, NULL},
+    {{FOLDED, .data = 2, .expert = 4}, NULL, 1},
+    {{FOLDED, .data = 2, .expert = 4}, NULL, 0, 0.5}};
 
 /* The simulator takes a few. */
 static bool is_left_out(size_t i)
@@ -555,6 +557,8 @@ static void every_refused_request_for_memory_is_reported(void **state)
     static const mt_parallel splits[] = {
         {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .zero = 1},
         {.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}};
+    mt_model_config c = mixture;
+    c.mtp_layers = 1, c.balance_loss = 0.5;
     for (size_t i = 0; i < N(splits); i++) {
         bool done = false;
         for (uint64_t n = 1; !done; n += n < 400 ? 1 : 37) {
@@ -562,7 +566,7 @@ static void every_refused_request_for_memory_is_reported(void **state)
             mt_rank_report r;
             mt_mem_stats stats;
             mti_fail_nth_alloc(n);
-            bool ok = mt_rank_measure(meta, &mixture, &splits[i], 1, 16, "full", &r) == MT_OK;
+            bool ok = mt_rank_measure(meta, &c, &splits[i], 1, 16, "full", &r) == MT_OK;
             done = ok && mti_alloc_count() < n;
             mti_fail_nth_alloc(0);
             mt_mem_get_stats(meta, &stats);

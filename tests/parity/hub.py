@@ -22,12 +22,12 @@ import memtape
 from harness import MODEL_TOLERANCE, far
 from published import CASES, TOKENS, auto_class, make
 
-FAMILIES = ("llama", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3", "gemma3_text", "deepseek_v2", "deepseek_v3")
+FAMILIES = ("llama", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3", "gemma3_text", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
-def load(library, model, path):
+def load(library, model, path, mxfp4=False):
     tells = model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")}
-    ours = memtape.Model(library, hf=tells)
+    ours = memtape.Model(library, hf=tells, mxfp4=mxfp4)
     library.check(library.mt_hf_load(path.encode(), ours.pointer))
     return ours
 
@@ -78,6 +78,52 @@ def faults(library, meta, folder, kind, config, dtype):
     yield from refused(library, model, whole, last, "; need")
 
 
+def mxfp4_faults(library, folder):
+    """gpt-oss' own files: experts in MXFP4, as blocks and scales, widened to f32, bf16 and f16 as Transformers does, and kept as they are."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    g = torch.Generator().manual_seed(4)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        config = transformers.GptOssConfig(
+            vocab_size=31, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=4, attn_implementation="eager")
+        model = transformers.GptOssForCausalLM(config).to(dtype).eval()
+        hub, wide = {n: t.clone() for n, t in model.state_dict().items()}, {}
+        for name in [n for n in hub if n.endswith("experts.gate_up_proj") or n.endswith("experts.down_proj")]:
+            e, i, o = hub.pop(name).shape
+            hub[name + "_blocks"] = torch.randint(0, 256, (e, o, i // 32, 16), generator=g, dtype=torch.uint8)
+            low, high = (112, 124) if dtype == torch.float16 else (0, 255)  # f16 has fewer powers; 255 is NaN here, infinite there
+            hub[name + "_scales"] = torch.randint(low, high, (e, o, i // 32), generator=g, dtype=torch.uint8)
+            wide[name] = convert_moe_packed_tensors(hub[name + "_blocks"], hub[name + "_scales"], dtype=dtype)
+        path = os.path.join(folder, "mxfp4.safetensors")
+        save_file(hub, path)
+        ours = load(library, model, path)
+        for name, theirs in wide.items():
+            layer, product = name.split(".")[2], name.rsplit(".", 1)[1].removesuffix("_proj")
+            values = ours.parameters[f"h.{layer}.mlp.experts_{product}.weight"].torch()
+            if not torch.equal(values, theirs.transpose(1, 2)):
+                yield f"{dtype}: {name} is not Transformers'"
+        for name in wide:  # to numbers that a model can compute with
+            hub[name + "_scales"] = hub[name + "_scales"] % 8 + 116
+        save_file(hub, path)
+        model.load_state_dict({n: convert_moe_packed_tensors(hub[n + "_blocks"], hub[n + "_scales"], dtype=dtype) for n in wide}, strict=False)
+        x = torch.randint(0, 31, TOKENS, generator=g)
+        ours, kept = load(library, model, path), load(library, model, path, mxfp4=True)
+        logits = ours(library.tensor(x)).torch()
+        fault = dtype in MODEL_TOLERANCE and far(logits, model(input_ids=x).logits.detach(), MODEL_TOLERANCE[dtype])
+        if fault:
+            yield f"{dtype}: logits: {fault}"
+        if not torch.equal(logits, kept(library.tensor(x)).torch()):
+            yield f"{dtype}: kept in 4 bits the logits are others"
+        codes = kept.parameters["h.1.mlp.experts_down.weight"].torch()
+        if codes.dtype != torch.uint8 or codes.numel() * 32 != 4 * 64 * 32 * 17:
+            yield f"{dtype}: kept as {codes.dtype}, {codes.numel()}"
+        missing = next(iter(wide)) + "_scales"
+        save_file({n: t for n, t in hub.items() if n != missing}, path)
+        yield from refused(library, model, path, missing)
+        save_file(hub | {missing: hub[missing][:1].clone()}, path)
+        yield from refused(library, model, path, missing, "; need")
+
+
 def program_faults(program, folder):
     """The program writes what Transformers writes, and begins to train where it is."""
     def ran(*args):
@@ -119,7 +165,7 @@ def main():
             print(f"FAILED: {kind}: {fault}")
         failed += bool(found)
     with tempfile.TemporaryDirectory() as folder:
-        for fault in program_faults(sys.argv[2], folder):
+        for fault in [*mxfp4_faults(library, folder), *program_faults(sys.argv[2], folder)]:
             print(f"FAILED: {fault}")
             failed += 1
     print(f"{len(seen)} checkpoints, {failed} failed")

@@ -36,7 +36,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "math_attention": (P, P, P, P, REAL, BOOL, REAL),
     "model_config_from_json": (I, TEXT, P), "model_config_from_hf": (I, TEXT, P, P, SIZE),
     "model_config_to_json": (I, P, P, SIZE),
-    "model_new": (P, P, P), "module_free": (None, P),
+    "model_new": (P, P, P), "model_new_quantized": (P, P, P, P), "module_free": (None, P),
     "module_params": (I, P, P, P), "module_zero_grad": (I, P), "forward": (P, P, P), "model_forward_loss": (P, P, P, P),
     "autocast_begin": (I, I), "autocast_end": (I,),
 }
@@ -210,7 +210,7 @@ class Model:
     """A ready-made model; parameters are a dict of Tensors by path. hf: a Hugging Face config.json, as a dict, whose
     fields the others override."""
 
-    def __init__(self, library, hf=None, **config):
+    def __init__(self, library, hf=None, mxfp4=False, **config):
         self.library, self.pointer = library, None
         buffer = ctypes.create_string_buffer(1024)  # larger than an mt_model_config
         if hf:
@@ -219,7 +219,8 @@ class Model:
             library.check(library.mt_model_config_to_json(buffer, text, len(text)))
             config = json.loads(text.value) | config
         library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
-        self.pointer = library.mt_model_new(library.device, buffer)
+        self.pointer = (library.mt_model_new_quantized(library.device, buffer, (ctypes.c_int * 3)(2, 0, 0)) if mxfp4
+                        else library.mt_model_new(library.device, buffer))
         if not self.pointer:
             raise library.error()
         items, n = ctypes.POINTER(NamedTensor)(), SIZE()

@@ -102,6 +102,7 @@ typedef struct quantize_job {
     const mti_view *values; /* contiguous */
     uint8_t *codes;
     float *scales;
+    uint8_t *exponents; /* mxfp4: in the place of scales */
     const float *shift; /* NULL: 0 */
     int64_t n, block;
     bool nf4;
@@ -135,6 +136,17 @@ static MTI_MULTIVERSION void encode_nf4(const float *v, float scale, uint8_t *co
         codes[i] = (uint8_t)(level[2 * i] << 4 | level[2 * i + 1]);
 }
 
+/* The second value of a byte is in the high bits. */
+static MTI_MULTIVERSION void encode_mxfp4(const float *v, float scale, uint8_t *codes, int64_t n)
+{
+    uint8_t level[MTI_CPU_RUN + 1];
+    MTI_SIMD
+    for (int64_t i = 0; i < n; i++) level[i] = (uint8_t)mti_mxfp4_encode(v[i] / scale);
+    level[n] = 0;
+    for (int64_t i = 0; i < (n + 1) / 2; i++)
+        codes[i] = (uint8_t)(level[2 * i + 1] << 4 | level[2 * i]);
+}
+
 static void load_values(const mti_view *x, int64_t at, float *v, int64_t n)
 {
     if (x->dtype == MT_F64)
@@ -151,9 +163,16 @@ static void quantize_chunk(const void *arg, int64_t begin, int64_t end)
     float v[MTI_CPU_RUN], shift = job->shift ? *job->shift : 0.0f;
     for (int64_t b = begin; b < end; b++) {
         int64_t at = b * job->block, n = job->n - at < job->block ? job->n - at : job->block;
-        uint8_t *codes = job->codes + (job->nf4 ? at / 2 : at);
+        uint8_t *codes = job->codes + (job->nf4 || job->exponents ? at / 2 : at);
         load_values(job->values, at, v, n);
-        float scale = mti_block_scale(job->nf4, largest_magnitude(v, shift, n));
+        const uint32_t largest = largest_magnitude(v, shift, n);
+        if (job->exponents) {
+            const uint8_t e = job->exponents[b] = mti_mxfp4_exponent(largest);
+            if (e == 255) memset(v, 0, (size_t)n * sizeof *v);
+            encode_mxfp4(v, e == 255 ? 1 : mti_mxfp4_scale(e), codes, n);
+            continue;
+        }
+        float scale = mti_block_scale(job->nf4, largest);
         job->scales[b] = scale;
         if (!mti_scale_divides(scale))
             memset(codes, job->nf4 ? MTI_NF4_ZERO << 4 | MTI_NF4_ZERO : 0,
@@ -172,6 +191,7 @@ static quantize_job job_of(mti_code code, int64_t block, const mti_view *values,
     return (quantize_job){.values = values,
                           .codes = codes->data,
                           .scales = scales->data,
+                          .exponents = code == MTI_CODE_MXFP4 ? scales->data : NULL,
                           .shift = shift ? shift->data : NULL,
                           .n = mti_view_count(values),
                           .block = block,
@@ -207,6 +227,15 @@ static MTI_MULTIVERSION void decode_nf4(const uint8_t *codes, float scale, float
     if (n % 2) v[n - 1] = scaled[codes[n / 2] >> 4];
 }
 
+static MTI_MULTIVERSION void decode_mxfp4(const uint8_t *codes, float scale, float shift, float *v,
+                                          int64_t n)
+{
+    static const float levels[16] = MTI_MXFP4_LEVELS;
+    float scaled[16];
+    for (int i = 0; i < 16; i++) scaled[i] = mti_scaled(levels[i], scale, shift);
+    for (int64_t i = 0; i < n; i++) v[i] = scaled[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
+}
+
 static void dequantize_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const quantize_job *job = arg;
@@ -214,7 +243,9 @@ static void dequantize_chunk(const void *arg, int64_t begin, int64_t end)
     float v[MTI_CPU_RUN], shift = job->shift ? *job->shift : 0.0f;
     for (int64_t b = begin; b < end; b++) {
         int64_t at = b * job->block, n = job->n - at < job->block ? job->n - at : job->block;
-        if (job->nf4)
+        if (job->exponents)
+            decode_mxfp4(job->codes + at / 2, mti_mxfp4_scale(job->exponents[b]), shift, v, n);
+        else if (job->nf4)
             decode_nf4(job->codes + at / 2, job->scales[b], shift, v, n);
         else
             decode_int8(job->codes + at, job->scales[b], shift, v, n);

@@ -17,19 +17,25 @@
  * exponentials, 16 a cycle, need as many cycles as the products at d = 64, and half at d = 128. */
 #include "backends/cuda/attention/wgmma.cuh"
 
+namespace wgmma
+{
 namespace
 {
 
 constexpr int GROUPS = 2, GROUP_QUERIES = 64, QUERIES = GROUPS * GROUP_QUERIES;
 constexpr int THREADS = (GROUPS + 1) * MTI_WARPGROUP, COMPUTING_WARPS = GROUPS * MTI_WARPGROUP / 32;
 
-/* With d = 64 two blocks share a multiprocessor's 65,536 registers, with d = 128 one has them. All
- * threads begin with as many; then the copying group gives most of its own away. */
+/* A multiprocessor has one block at a time, and 65,536 registers. All its threads begin with as
+ * many, a multiple of 8; then the copying group gives some of its own to the others, which would
+ * wait for ever for more than that. */
+constexpr int LAUNCHED_WITH = 65536 / THREADS / 8 * 8, REGISTERS = 232, COPYING_REGISTERS = 40;
+static_assert(GROUPS * REGISTERS + COPYING_REGISTERS <= (GROUPS + 1) * LAUNCHED_WITH,
+              "the block has no more registers");
+
+constexpr int KEYS = 128; /* a step */
+
 template <int D> struct shape {
-    static constexpr int BLOCKS = D == 64 ? 2 : 1, STAGES = D == 64 ? 3 : 2;
-    static constexpr int REGISTERS = D == 64 ? 112 : 240, COPYING_REGISTERS = 24;
-    static_assert(BLOCKS * MTI_WARPGROUP * (GROUPS * REGISTERS + COPYING_REGISTERS) <= 65536, "");
-    static constexpr int KEYS = D == 64 ? 64 : 128;
+    static constexpr int STAGES = D == 64 ? 4 : 2;
     /* The output passes through the group's queries, in rows of D + 8. */
     static constexpr int QUERY_BYTES = 2 * mti_attn_tile<GROUP_QUERIES, D>();
     static constexpr int STAGE_BYTES = 2 * KEYS * D;
@@ -37,8 +43,7 @@ template <int D> struct shape {
     static constexpr int BYTES = MTI_TILE_ALIGN + GROUPS * QUERY_BYTES + 2 * STAGES * STAGE_BYTES +
                                  BARRIERS * static_cast<int>(sizeof(uint64_t));
     static_assert(QUERY_BYTES % MTI_TILE_ALIGN == 0, "tiles follow each other");
-    static_assert(BLOCKS * (BYTES + 1024) <= 228 << 10,
-                  "Hopper's shared memory; 1,024 are its own");
+    static_assert(BYTES <= 227 << 10, "what a block may have on Hopper");
 };
 
 /* A ring of stages: of keys, or of values. */
@@ -119,7 +124,7 @@ __device__ __forceinline__ void copy_stage(const ring &to, turn at, const __nv_b
 {
     typedef shape<D> Z;
     mti_mbarrier_wait(to.empty + at.stage, at.parity ^ 1u);
-    copy_rows<D, Z::KEYS>(to.tiles + at.stage * Z::STAGE_BYTES, from, row, n);
+    copy_rows<D, KEYS>(to.tiles + at.stage * Z::STAGE_BYTES, from, row, n);
     mti_mbarrier_arrive_copied(to.full + at.stage);
 }
 
@@ -139,7 +144,7 @@ __device__ __forceinline__ void copy_all(const mti_attn_args &x, const memory<D>
                                     n_queries - group * GROUP_QUERIES);
     mti_mbarrier_arrive_copied(m.queries_full);
     turn to = {0, 0};
-    for (int j = 0; j < n_keys; j += Z::KEYS) {
+    for (int j = 0; j < n_keys; j += KEYS) {
         copy_stage<D>(m.k, to, k + j * x.k.row, x.k.row, n_keys - j);
         copy_stage<D>(m.v, to, v + j * x.v.row, x.v.row, n_keys - j);
         go_on<Z::STAGES>(to);
@@ -158,8 +163,8 @@ struct running {
 
 /* The registers of a warp's 16 queries. */
 template <int D> struct fragments {
-    float score[shape<D>::KEYS / 8][4], out[1][D / 8][4];
-    uint32_t weight[shape<D>::KEYS / 16][4]; /* the scores of the step before, rounded */
+    float score[KEYS / 8][4], out[1][D / 8][4];
+    uint32_t weight[KEYS / 16][4]; /* the scores of the step before, rounded */
     running st;
     turn k, v;
 };
@@ -278,7 +283,7 @@ template <int D> __device__ __forceinline__ uint64_t await_stage(const ring &fro
 {
     typedef shape<D> Z;
     mti_mbarrier_wait(from.full + at.stage, at.parity);
-    return mti_tile_descriptor(mti_shared_address(from.tiles + at.stage * Z::STAGE_BYTES), Z::KEYS);
+    return mti_tile_descriptor(mti_shared_address(from.tiles + at.stage * Z::STAGE_BYTES), KEYS);
 }
 
 /* Takes the scores of the keys from j on, which are there; the group's first query sees
@@ -290,7 +295,7 @@ __device__ __forceinline__ void take_scores(const mti_attn_args &x, const memory
     mti_wgmma_settle(f.score);
     arrive_once(m.k.empty + f.k.stage);
     go_on<shape<D>::STAGES>(f.k);
-    if (j + shape<D>::KEYS > seen_by_first) mask_scores(x, i, j, f.score);
+    if (j + KEYS > seen_by_first) mask_scores(x, i, j, f.score);
     weigh(static_cast<float>(x.scale * MTI_LOG2E), f.st, f.score);
 }
 
@@ -315,7 +320,6 @@ template <int D>
 __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> &m, int group,
                                         int i, int n_keys, int seen_by_first, fragments<D> &f)
 {
-    constexpr int KEYS = shape<D>::KEYS;
     mti_mbarrier_wait(m.queries_full, 0);
     uint64_t queries = mti_tile_descriptor(
         mti_shared_address(m.queries + group * shape<D>::QUERY_BYTES), GROUP_QUERIES);
@@ -349,8 +353,7 @@ __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> 
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS, shape<D>::BLOCKS)
-    attention_forward_wgmma(const mti_attn_args x)
+__global__ void __launch_bounds__(THREADS, 1) attention_forward_wgmma(const mti_attn_args x)
 {
     typedef __nv_bfloat16 T;
     MTI_DYNAMIC_SHARED(unsigned char, shared);
@@ -364,10 +367,10 @@ __global__ void __launch_bounds__(THREADS, shape<D>::BLOCKS)
     if (threadIdx.x == 0) make_barriers(m);
     __syncthreads();
     if (warp >= COMPUTING_WARPS) {
-        mti_registers_give<shape<D>::COPYING_REGISTERS>();
+        mti_registers_give<COPYING_REGISTERS>();
         copy_all(x, m, at, block_i, n_keys);
     } else {
-        mti_registers_take<shape<D>::REGISTERS>();
+        mti_registers_take<REGISTERS>();
         int group = warp / 4, group_i = block_i + group * GROUP_QUERIES, i = block_i + warp * 16;
         /* Beyond the last query a group computes along, on zeros. Else it may end a step earlier
          * than the block does: nobody waits for it there. */
@@ -396,8 +399,9 @@ template <int D> bool run(mti_ctx *ctx, const mti_attn_args &x)
 }
 
 } // namespace
+} // namespace wgmma
 
 bool mti_attn_forward_wgmma(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return x.d == 64 ? run<64>(ctx, x) : run<128>(ctx, x);
+    return x.d == 64 ? wgmma::run<64>(ctx, x) : wgmma::run<128>(ctx, x);
 }

@@ -84,11 +84,12 @@ extern "C" bool mti_cuda_unpack_bits(mti_ctx *ctx, const mti_view *bits, const m
 #define PAIRS 8 /* per lane: a block has at most 512 values, in pairs over 32 lanes */
 
 /* One block of values per warp; lane l has pairs l, l + 32, ... */
-template <class T, bool nf4>
+template <class T, mti_code code>
 __global__ void __launch_bounds__(THREADS)
-    quantize_blocks(const T *x, const float *shift, uint8_t *codes, float *scales, int64_t n,
+    quantize_blocks(const T *x, const float *shift, uint8_t *codes, void *scales, int64_t n,
                     int64_t blocks, int block)
 {
+    constexpr bool nf4 = code == MTI_CODE_NF4, mx = code == MTI_CODE_MXFP4;
     int lane = (int)threadIdx.x % 32;
     float off = shift ? *shift : 0.0f;
     for (int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < blocks;
@@ -111,14 +112,20 @@ __global__ void __launch_bounds__(THREADS)
             uint32_t u = __shfl_xor_sync(0xffffffffu, largest, away);
             largest = u > largest ? u : largest;
         }
-        float scale = mti_block_scale(nf4, largest);
+        uint8_t e = mti_mxfp4_exponent(largest);
+        float scale = mx ? mti_mxfp4_scale(e) : mti_block_scale(nf4, largest);
         bool divides = mti_scale_divides(scale);
-        if (lane == 0) scales[b] = scale;
+        if (lane == 0)
+            mx ? (void)(((uint8_t *)scales)[b] = e) : (void)(((float *)scales)[b] = scale);
         MTI_UNROLL
         for (int k = 0; k < PAIRS; k++) {
             int i = 2 * (lane + 32 * k);
             if (i >= here) continue;
-            if (nf4) {
+            if (mx) {
+                uint32_t low = divides ? mti_mxfp4_encode(v[k][0] / scale) : 0;
+                uint32_t high = divides && i + 1 < here ? mti_mxfp4_encode(v[k][1] / scale) : 0;
+                codes[(first + i) / 2] = (uint8_t)(high << 4 | low);
+            } else if (nf4) {
                 uint32_t high = divides ? mti_nf4_encode(v[k][0] / scale) : MTI_NF4_ZERO;
                 uint32_t low =
                     divides && i + 1 < here ? mti_nf4_encode(v[k][1] / scale) : MTI_NF4_ZERO;
@@ -140,39 +147,50 @@ extern "C" bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, co
     if (blocks == 0) return true;
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
-        void (*quantize)(const T *, const float *, uint8_t *, float *, int64_t, int64_t, int) =
-            code == MTI_CODE_NF4 ? quantize_blocks<T, true> : quantize_blocks<T, false>;
+        void (*quantize)(const T *, const float *, uint8_t *, void *, int64_t, int64_t, int) =
+            code == MTI_CODE_NF4     ? quantize_blocks<T, MTI_CODE_NF4>
+            : code == MTI_CODE_MXFP4 ? quantize_blocks<T, MTI_CODE_MXFP4>
+                                     : quantize_blocks<T, MTI_CODE_INT8>;
         return MTI_LAUNCH(ctx, quantize, grid_for(ctx, blocks, WARPS), THREADS, 0,
                           static_cast<const T *>(x->data),
                           static_cast<const float *>(shift ? shift->data : nullptr),
-                          static_cast<uint8_t *>(codes->data), static_cast<float *>(scales->data),
-                          mti_view_count(x), blocks, (int)block);
+                          static_cast<uint8_t *>(codes->data), scales->data, mti_view_count(x),
+                          blocks, (int)block);
     });
 }
 
 /* The codes of N values as they lie in memory, and value k of them. */
-template <bool nf4, int N> struct code_group {
-    static constexpr int BYTES = nf4 ? N / 2 : N;
+template <mti_code code, int N> struct code_group {
+    static constexpr int BYTES = code == MTI_CODE_INT8 ? N : N / 2;
     mti_vec<uint8_t, BYTES> codes;
 
     __device__ __forceinline__ float value(int k, const float *levels) const
     {
-        if (!nf4) return (float)(int8_t)codes.v[k];
-        return levels[k % 2 == 0 ? codes.v[k / 2] >> 4 : codes.v[k / 2] & 15u];
+        if (code == MTI_CODE_INT8) return (float)(int8_t)codes.v[k];
+        const bool high = k % 2 == (code == MTI_CODE_MXFP4);
+        return levels[high ? codes.v[k / 2] >> 4 : codes.v[k / 2] & 15u];
     }
 };
 
+template <mti_code code>
+static __device__ __forceinline__ float scale_at(const void *scales, int64_t b)
+{
+    return code == MTI_CODE_MXFP4 ? mti_mxfp4_scale(((const uint8_t *)scales)[b])
+                                  : ((const float *)scales)[b];
+}
+
 /* A thread converts N values of one block at a time, with vector accesses if N > 2; thread 0 of the
  * grid also the rest, fewer. */
-template <class T, bool nf4, int N>
+template <class T, mti_code code, int N>
 __global__ void __launch_bounds__(THREADS)
-    dequantize_groups(const uint8_t *codes, const float *scales, const float *shift, T *y,
-                      int64_t n, int log2_block)
+    dequantize_groups(const uint8_t *codes, const void *scales, const float *shift, T *y, int64_t n,
+                      int log2_block)
 {
-    typedef code_group<nf4, N> group;
-    const float all[16] = MTI_NF4_LEVELS;
+    typedef code_group<code, N> group;
+    const float nf4[16] = MTI_NF4_LEVELS, mxfp4[16] = MTI_MXFP4_LEVELS;
     MTI_SHARED(float, levels[16]);
-    if (threadIdx.x < 16) levels[threadIdx.x] = all[threadIdx.x];
+    if (threadIdx.x < 16)
+        levels[threadIdx.x] = code == MTI_CODE_MXFP4 ? mxfp4[threadIdx.x] : nf4[threadIdx.x];
     __syncthreads();
     float off = shift ? *shift : 0.0f;
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
@@ -182,7 +200,7 @@ __global__ void __launch_bounds__(THREADS)
             from.codes = mti_load<group::BYTES>(codes + g * group::BYTES);
         else
             for (int k = 0; k < group::BYTES; k++) from.codes.v[k] = codes[g * group::BYTES + k];
-        float scale = scales[g * N >> log2_block];
+        float scale = scale_at<code>(scales, g * N >> log2_block);
         mti_vec<T, N> to;
         MTI_UNROLL
         for (int k = 0; k < N; k++)
@@ -193,23 +211,23 @@ __global__ void __launch_bounds__(THREADS)
             for (int k = 0; k < N; k++) y[g * N + k] = to.v[k];
     }
     for (int64_t i = n / N * N; at == 0 && i < n; i++) {
-        code_group<nf4, 2> from = {};
-        from.codes.v[0] = codes[nf4 ? i / 2 : i];
-        float value = from.value(nf4 ? (int)(i % 2) : 0, levels);
-        y[i] = mti_narrow<T>(mti_scaled(value, scales[i >> log2_block], off));
+        code_group<code, 2> from = {};
+        from.codes.v[0] = codes[code == MTI_CODE_INT8 ? i : i / 2];
+        float value = from.value(code == MTI_CODE_INT8 ? 0 : (int)(i % 2), levels);
+        y[i] = mti_narrow<T>(mti_scaled(value, scale_at<code>(scales, i >> log2_block), off));
     }
 }
 
 /* Eight values at a time if they are aligned and in one block; else two, a byte of nf4. */
-template <class T, bool nf4>
-static bool dequantize(mti_ctx *ctx, int64_t block, const uint8_t *codes, const float *scales,
+template <class T, mti_code code>
+static bool dequantize(mti_ctx *ctx, int64_t block, const uint8_t *codes, const void *scales,
                        const float *shift, T *y, int64_t n)
 {
     int log2_block = 0;
     while ((int64_t)1 << log2_block < block) log2_block++;
     bool eights = block % 8 == 0 && mti_is_aligned(codes, 8) && mti_is_aligned(y, 16);
-    void (*dequantize)(const uint8_t *, const float *, const float *, T *, int64_t, int) =
-        eights ? dequantize_groups<T, nf4, 8> : dequantize_groups<T, nf4, 2>;
+    void (*dequantize)(const uint8_t *, const void *, const float *, T *, int64_t, int) =
+        eights ? dequantize_groups<T, code, 8> : dequantize_groups<T, code, 2>;
     int64_t groups = eights ? (n + 7) / 8 : (n + 1) / 2;
     return MTI_LAUNCH(ctx, dequantize, grid_for(ctx, groups, THREADS), THREADS, 0, codes, scales,
                       shift, y, n, log2_block);
@@ -222,13 +240,15 @@ extern "C" bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block,
     int64_t n = mti_view_count(y);
     if (n == 0) return true;
     const uint8_t *from = static_cast<const uint8_t *>(codes->data);
-    const float *scale = static_cast<const float *>(scales->data);
+    const void *scale = scales->data;
     const float *off = static_cast<const float *>(shift ? shift->data : nullptr);
     return mti_for_float(y->dtype, [&](auto t) {
         auto *to = static_cast<decltype(t) *>(y->data);
-        return code == MTI_CODE_NF4
-                   ? dequantize<decltype(t), true>(ctx, block, from, scale, off, to, n)
-                   : dequantize<decltype(t), false>(ctx, block, from, scale, off, to, n);
+        typedef decltype(t) T;
+        auto run = code == MTI_CODE_NF4     ? dequantize<T, MTI_CODE_NF4>
+                   : code == MTI_CODE_MXFP4 ? dequantize<T, MTI_CODE_MXFP4>
+                                            : dequantize<T, MTI_CODE_INT8>;
+        return run(ctx, block, from, scale, off, to, n);
     });
 }
 
