@@ -34,7 +34,7 @@ LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed
 PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
 SHARES = {"gemm", "attention", "wgmma", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
-DRY_FACTOR = 6
+DRY_FACTOR = 12
 
 
 def parse():

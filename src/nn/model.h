@@ -363,6 +363,8 @@ mt_module *mti_layer(const mt_module *m, int64_t i);
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
 /* The same, in groups if mt_model_checkpoint made groups of layers. */
 mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+/* The same, with tables of rotary positions for all of them. */
+mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to);
 /* From the layers' output h [b,s,d], taken over, to the logits of a gpt or llama: "ln_f", if there
  * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
  * set. */

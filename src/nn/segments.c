@@ -250,3 +250,13 @@ mt_status mt_model_checkpoint(mt_module *m, const char *preset)
 {
     return mt_model_checkpoint_with(m, preset, NULL);
 }
+
+mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to)
+{
+    mti_rope_tables tables = {0};
+    mti_share_rope_tables(m, &tables);
+    h = mti_run_layers(m, h, from, to);
+    mti_share_rope_tables(m, NULL);
+    mti_rope_tables_free(&tables);
+    return h;
+}

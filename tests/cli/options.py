@@ -31,7 +31,7 @@ VALUES = {
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
-    "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
+    "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
@@ -132,6 +132,7 @@ def of(verb, model):
     return ["measured.pickle", *model] if verb == "compare" else model
 
 
+LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
@@ -140,6 +141,8 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
            ("compare", "gpu"): ["measured.log", *GPT],
            **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "routing", "balance-loss", "lora-on-weights")},
+           **{(verb, option): of(verb, LATENT) for verb in LOOKING for option in LATENTS}, **{("fit", option): [*LATENT, *GPUS] for option in LATENTS},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "deepseek-tiny"] for option in LATENTS},
            **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "lora-on-weights")},
            **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "record-routing")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
