@@ -61,6 +61,10 @@ typedef struct mt_checkpoint_options {
     bool check;         /* compare a digest of each recomputed tensor with the original's */
     bool no_early_stop; /* run the function to its end in backward */
     bool rng_as_it_is;  /* for tests: do not repeat the random numbers of forward */
+    /* Outputs go, too (Megatron's CheckpointWithoutOutput): a hook is left on the stack, under
+     * which an op that saves an output keeps nothing, and backward makes it again. Run what reads
+     * the outputs, then call mt_pop_saved_hooks. A failed call leaves no hook. */
+    bool discard_outputs;
     mt_checkpoint_report *report; /* gets a line for each forward; NULL: none. Must live until
                                    * the forward is over */
 } mt_checkpoint_options;

@@ -191,6 +191,11 @@ typedef struct mt_model_config {
     /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
      * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
     double balance_loss;
+    /* llama with experts, of expert_form megatron: an expert has at most so many times the rows of
+     * an even share, those with the largest weights, and with expert_padding exactly so many; 0: no
+     * row is dropped. */
+    double expert_capacity;
+    bool expert_padding;
     int64_t shared_experts; /* of the same width, which every token meets besides */
     /* The first layers, so many, have one MLP of dense_ffn each instead; 0: of ffn. */
     int64_t dense_layers, dense_ffn;
@@ -322,6 +327,23 @@ MT_API mt_status mt_model_checkpoint_with(mt_module *model, const char *preset,
  * place of what these layers were told before; NULL: they run plainly. Groups do not overlap. */
 MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int64_t n,
                                             const mt_checkpoint_options *options);
+/* Modules of layers that backward runs again, of m or below it, as Megatron-Core's
+ * recompute_modules has them: core_attn, mlp (of layers without experts), moe and shared_experts
+ * keep their inputs; of moe_act (the experts' activation), layernorm (before attention and MLP) and
+ * mla_up_proj (from latents to queries, keys and values) what follows keeps no output, either.
+ * Modules that m lacks are passed over. options: of those that keep their inputs; NULL for all
+ * zero. */
+typedef enum mt_recompute {
+    MT_RECOMPUTE_CORE_ATTN = 1,
+    MT_RECOMPUTE_MOE_ACT = 2,
+    MT_RECOMPUTE_LAYERNORM = 4,
+    MT_RECOMPUTE_MLA_UP_PROJ = 8,
+    MT_RECOMPUTE_MLP = 16,
+    MT_RECOMPUTE_MOE = 32,
+    MT_RECOMPUTE_SHARED_EXPERTS = 64
+} mt_recompute;
+MT_API mt_status mt_model_recompute(mt_module *m, unsigned modules,
+                                    const mt_checkpoint_options *options);
 /* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
  */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);

@@ -234,7 +234,7 @@ typedef struct mt_rank_row {
     int64_t bytes;
 } mt_rank_row;
 /* Limits of mt_rank_report: rows, and bytes of a text. */
-#define MT_RANK_ROWS 24
+#define MT_RANK_ROWS 48
 #define MT_RANK_TEXT 256
 
 /* One rank's step. */

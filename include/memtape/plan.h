@@ -18,6 +18,7 @@ typedef struct mt_plan_run {
     const mt_model_config *config; /* borrowed */
     int64_t batch, seq;
     const char *checkpoint; /* as mt_model_checkpoint takes it; NULL: none */
+    unsigned recompute;     /* as mt_model_recompute takes it; 0: none */
     int64_t parameters;     /* N, as a paper rounds it; 0: counted */
 } mt_plan_run;
 
@@ -28,7 +29,7 @@ typedef struct mt_plan_row {
 } mt_plan_row;
 
 /* Rows of a formula at most. */
-#define MT_PLAN_MAX_ROWS 40
+#define MT_PLAN_MAX_ROWS 96
 
 /* One formula. Plain data; amounts are in `unit`. */
 typedef struct mt_plan_formula {

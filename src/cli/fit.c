@@ -124,12 +124,13 @@ static bool measure_other(const mti_options *o, const mt_fit_options *options,
 
 static bool write_reports(const mti_options *o, const mt_fit_result *r,
                           const mti_fit_remedies *remedies, const mti_fit_other *other,
-                          const mti_fit_most *most)
+                          const mti_fit_published *trained, const mti_fit_most *most)
 {
     char command[2048];
     mti_fit_report report = {.result = r,
                              .remedies = remedies,
                              .other = other,
+                             .trained = trained,
                              .most = o->fit.max_seq || o->fit.max_batch ? most : NULL,
                              .workload = &o->workload,
                              .command = command,
@@ -152,6 +153,7 @@ int mti_fit(const mti_options *o)
     mt_fit_result r = {0};
     mti_fit_remedies remedies;
     mti_fit_other other;
+    mti_fit_published trained;
     mti_fit_most most = {.in_batches = o->fit.max_batch};
     mti_workload w = o->workload;
     mti_progress progress;
@@ -163,9 +165,9 @@ int mti_fit(const mti_options *o)
     if (ok && (o->fit.max_seq || o->fit.max_batch)) ok = mti_fit_find_most(&most, &w, &options);
     ok = ok && mti_fit_run(&w, &options, false, 0, &r) &&
          mti_fit_remedies_make(&remedies, &r, &w, &options) &&
-         measure_other(o, &options, &r, &other);
+         measure_other(o, &options, &r, &other) && mti_fit_measure_published(&w, &r, &trained);
     mti_progress_end(&progress);
-    ok = ok && write_reports(o, &r, &remedies, &other, &most);
+    ok = ok && write_reports(o, &r, &remedies, &other, &trained, &most);
     int status = !ok ? mti_report_failure(o) : r.n_fitting ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     mt_fit_free(&r);
     return status;

@@ -142,6 +142,19 @@ typedef struct mti_fit_fastest {
 } mti_fit_fastest;
 void mti_fit_note(mti_fit_fastest *best, const mt_fit_setup *s);
 
+/* ---- published.c ---- */
+
+/* How the model was trained, as published, measured with what the search has besides: the ops, the
+ * optimizer, the capacity. */
+typedef struct mti_fit_published {
+    const char *source; /* NULL: none is known */
+    int64_t gpus, seq;
+    unsigned recompute; /* a set of mt_recompute */
+    mt_fit_setup setup;
+} mti_fit_published;
+bool mti_fit_measure_published(const mti_workload *workload, const mt_fit_result *r,
+                               mti_fit_published *out);
+
 /* ---- explore.c: the set-ups of one layout ---- */
 
 typedef struct mti_fit_found {

@@ -31,6 +31,7 @@ static void frame_free(void *user)
     mti_hashmap_free(&f->seen);
     for (int i = 0; f->in && i < f->n_in; i++) mt_saved_free(f->in[i].saved);
     mti_free(f->in);
+    mti_outputs_free(f);
     if (f->destroy) f->destroy(f->user);
     mt_device_release(f->device);
     mti_free(f);
@@ -79,7 +80,7 @@ static mt_status on_collect(void *user, const mt_save_info *info, mt_tensor *t, 
     mti_trace_entry *e = &f->entries.at[f->at];
     if (!e->parameter) *kept = NULL;
     if (e->alive && !e->again && !(e->again = mt_saved_new(t, info))) return mt_last_status();
-    f->stopped = f->at++ == f->stop_at && !f->options.no_early_stop;
+    f->stopped = f->at++ == f->stop_at && !f->wants_outputs && !f->options.no_early_stop;
     return f->stopped ? ENOUGH : MT_OK;
 }
 
@@ -133,6 +134,8 @@ static mt_status run_apart(void *user)
         status = f->fn(f->user, f->n_in, t.in, f->n_out, t.out);
         if (autocast) mt_autocast_end();
     }
+    if (status == MT_OK && f->wants_outputs && !mti_outputs_take(f, t.out))
+        status = mt_last_status();
     release_tensors(&t);
     return status;
 }
@@ -194,6 +197,33 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
     mt_saved_free(e->again);
     e->again = NULL;
     return *tensor ? MT_OK : mt_last_status();
+}
+
+/* ---- outputs that are given up ---- */
+
+/* What the function's own ops saved is there with the outputs. */
+static mt_status on_unpack_output(void *user, const mt_save_info *info, mt_tensor **tensor,
+                                  void *state)
+{
+    mti_frame *f = user;
+    (void)info;
+    mt_status status = mti_outputs_unpack(tensor, state);
+    if (status != MT_OK || *tensor || !state) return status;
+    f->wants_outputs = true;
+    status = run_again(f);
+    f->wants_outputs = false;
+    return status == MT_OK ? mti_outputs_unpack(tensor, state) : status;
+}
+
+/* Leaves the hook that gives the outputs up on the stack. */
+static mt_status discard(mti_frame *f, mt_tensor *const *outputs)
+{
+    static const mt_saved_hooks hooks = {mti_outputs_pack, on_unpack_output, mti_outputs_drop,
+                                         frame_free};
+    if (!mti_outputs_note(f, outputs)) return mt_last_status();
+    mt_status status = mt_push_saved_hooks(&hooks, f);
+    if (status == MT_OK) f->holders++;
+    return status;
 }
 
 /* ---- making a frame ---- */
@@ -336,8 +366,10 @@ static mt_status run_frame(mti_frame *f, mt_tensor *const *inputs, mt_tensor **o
     f->first = false;
     status = pop(f, status);
     mt_status reported = mti_report_leave(f, status == MT_OK ? inputs : NULL);
+    if (status == MT_OK) status = reported;
+    if (status == MT_OK && f->options.discard_outputs) status = discard(f, outputs);
     frame_free(f); /* with its inputs, if nothing in the function needs a gradient */
-    return status == MT_OK ? reported : status;
+    return status;
 }
 
 mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)(void *user), int n_in,
@@ -358,6 +390,7 @@ mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)(void *
         status = run_frame(f, inputs, outputs);
     } else {
         status = call(f, inputs, outputs);
+        if (status == MT_OK && f->options.discard_outputs) status = discard(f, outputs);
         frame_free(f);
     }
     for (int i = 0; status != MT_OK && i < n_out; i++) {

@@ -32,8 +32,15 @@ typedef struct mti_kept_input {
     bool made; /* by a recorded op: no leaf */
 } mti_kept_input;
 
+/* An output that options.discard_outputs gives up. */
+typedef struct mti_discarded {
+    uint64_t serial;  /* of its storage */
+    size_t n, unread; /* saved tensors of it; those that have not read it since it was made again */
+    mt_tensor *again;
+} mti_discarded;
+
 typedef struct mti_frame {
-    int holders; /* the hook, and run_frame */
+    int holders; /* the hooks, and run_frame */
     mt_checkpoint_fn *fn;
     void *user;
     void (*destroy)(void *user);
@@ -45,11 +52,12 @@ typedef struct mti_frame {
     mt_dtype autocast_dtype;
     int n_in, n_out;
     mti_kept_input *in;
+    mti_discarded *out; /* NULL: they are kept */
     MTI_VEC(mti_trace_entry) entries;
     size_t n_live; /* no entry from here on is alive */
     bool first;    /* running in forward */
     /* while recomputing */
-    bool again, stopped;
+    bool again, stopped, wants_outputs;
     size_t at, stop_at;
     /* policies */
     MTI_VEC(mti_decision) decisions;
@@ -69,6 +77,18 @@ typedef struct mti_frame {
 bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, mti_trace_entry *e);
 /* Whether `now` equals forward's save number i; fails otherwise. now NULL: no more saves. */
 bool mti_trace_compare(const mti_frame *f, size_t i, const mti_trace_entry *now);
+
+/* ---- checkpoint_outputs.c ---- */
+
+bool mti_outputs_note(mti_frame *f, mt_tensor *const *outputs); /* those to give up */
+/* Hooks of saved tensors. unpack sets *tensor to NULL if the outputs are to be made first. */
+mt_status mti_outputs_pack(void *frame, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                           void **state);
+mt_status mti_outputs_unpack(mt_tensor **tensor, const void *state);
+void mti_outputs_drop(void *frame, const mt_save_info *info, void *state);
+/* Takes over what the function made again of those that are waited for. */
+bool mti_outputs_take(mti_frame *f, mt_tensor *const *outputs);
+void mti_outputs_free(mti_frame *f);
 
 /* ---- checkpoint_policy.c ---- */
 

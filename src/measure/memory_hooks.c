@@ -11,8 +11,8 @@ static bool hooks_wanted(const mti_memory_options *options)
 /* Whether the tape keeps what it keeps without options. */
 static bool is_plain(const mti_memory_options *options)
 {
-    return !options || (!options->checkpoint && !options->budget && !hooks_wanted(options) &&
-                        !options->amp && !options->lora_rank);
+    return !options || (!options->checkpoint && !options->budget && !options->recompute &&
+                        !hooks_wanted(options) && !options->amp && !options->lora_rank);
 }
 
 static bool is_default(const mti_memory_options *options)
@@ -84,11 +84,13 @@ static bool widen_gradients(const mti_memory_hooks *p, mt_module *model)
 
 static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
 {
-    if (!p->options->checkpoint && !p->options->budget) return true;
+    const unsigned recompute = p->options->recompute;
+    if (!p->options->checkpoint && !p->options->budget && !recompute) return true;
     if (!p->report) p->report = mt_checkpoint_report_new();
     if (!p->report) return false;
     const mt_checkpoint_options options = {.report = p->report};
-    mt_status status = p->options->budget
+    mt_status status = recompute ? mt_model_recompute(model, recompute, &options)
+                       : p->options->budget
                            ? mt_budget_apply(p->options->budget, model, &options)
                            : mt_model_checkpoint_with(model, p->options->checkpoint, &options);
     return status == MT_OK;

@@ -202,6 +202,7 @@ static bool compare(mti_plan_result *p)
                              .batch = w.batch,
                              .seq = w.seq,
                              .checkpoint = w.memory.checkpoint,
+                             .recompute = w.memory.recompute,
                              .parameters = (int64_t)p->options->parameters};
     states st = {.workload = &w};
     mti_measurement m;

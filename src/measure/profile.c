@@ -47,6 +47,9 @@ static bool peak_routed(const mti_workload *w, const char *routing, size_t *peak
 
 static bool route(mti_profile_result *p)
 {
+    if (p->workload.config.expert_capacity > 0 && !mt_device_has_data(p->device) &&
+        !mti_routing_keeps(&p->workload, &p->routed.rows))
+        return false;
     return !mti_routing_matters(&p->workload, p->device) ||
            (peak_routed(&p->workload, "balanced", &p->routed.balanced) &&
             peak_routed(&p->workload, "worst", &p->routed.worst));
@@ -63,7 +66,8 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     return mti_check_room_for(p->device, with, advice) && (!inference || infer(p)) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
            note_left(&p->left, p->device, with) && route(p) &&
-           mti_routed_formula(&p->formula, with, mt_ledger_bytes(p->measured.ledger));
+           mti_routed_formula(&p->formula, with, mt_device_has_data(p->device),
+                              mt_ledger_bytes(p->measured.ledger));
 }
 
 bool mti_profile_find_requirement(mti_profile_result *p)

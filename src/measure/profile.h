@@ -15,6 +15,7 @@ typedef struct mti_left {
 /* The peak of a step, as the tokens take experts; 0: none depends on it. */
 typedef struct mti_routed {
     size_t balanced, worst;
+    int64_t rows; /* of the first layer's experts, where these are bounded and there is no data */
 } mti_routed;
 
 typedef struct mti_profile_result {

@@ -106,6 +106,16 @@ const char *const mti_ranks_formulas[MTI_RANKS_TECHNIQUES] = {
 const char *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES] = {
     "none", "tp", "tp, sp", "tp, selective", "tp, sp, selective", "full"};
 
+mt_parallel mti_ranks_division(size_t i, int64_t *microbatch)
+{
+    *microbatch = models[i].batch;
+    return (mt_parallel){.tensor = 8,
+                         .sequence = true,
+                         .pipeline = models[i].pipeline,
+                         .interleave = models[i].interleave,
+                         .microbatches = models[i].microbatches};
+}
+
 static bool measure(const mti_workload *w, const mt_parallel *parallel, mt_rank_report *out)
 {
     mt_device *device = mti_device_make(&w->device);

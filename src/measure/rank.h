@@ -22,6 +22,8 @@ typedef struct mti_ranks_result {
     mt_rank_report stage[MTI_RANKS_TECHNIQUES][MTI_RANKS_MODELS];
 } mti_ranks_result;
 bool mti_ranks_make(mti_ranks_result *r);
+/* How the ith of the models was trained. */
+mt_parallel mti_ranks_division(size_t i, int64_t *microbatch);
 
 typedef enum mti_figure { MTI_SAVED, MTI_PEAK, MTI_RESERVED, MTI_FIGURES } mti_figure;
 

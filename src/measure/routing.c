@@ -3,6 +3,7 @@
 #include "files/files.h"
 #include "io/json_text.h"
 #include "measure/routing.h"
+#include "parallel/parallel.h"
 
 #define SCHEMA "memtape.routing/1"
 
@@ -76,15 +77,39 @@ bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed)
 bool mti_routing_matters(const mti_workload *w, const mt_device *device)
 {
     const mt_model_config *c = &w->config;
-    return c->experts && !mt_device_has_data(device) &&
-           (c->ops.expert_form == MT_EXPERTS_LOOP || (w->ranked && w->parallel.expert > 1));
+    return c->experts && !mt_device_has_data(device) && !c->expert_padding &&
+           (c->ops.expert_form == MT_EXPERTS_LOOP || c->expert_capacity > 0 ||
+            (w->ranked && w->parallel.expert > 1));
 }
 
-bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured)
+bool mti_routing_keeps(const mti_workload *w, int64_t *rows)
+{
+    const mt_model_config *c = &w->config;
+    const mt_parallel h = mti_filled_in(&w->parallel);
+    const int64_t pieces = !w->ranked ? 1 : h.context * (mti_folds_experts(&h) ? h.tensor : 1);
+    const int64_t t = w->batch * w->seq / pieces;
+    const mti_expert_call call = {.experts = c->experts,
+                                  .k = c->experts_per_token,
+                                  .capacity = c->expert_capacity,
+                                  .padded = c->expert_padding};
+    mti_routing r = {0};
+    int64_t *counts = mti_calloc((size_t)c->experts, sizeof *counts);
+    bool ok = counts && mti_routing_make(&r, w->routing, w->seed);
+    ok = ok && mti_routing_counts(&r, 0, t, call.k, call.experts, counts);
+    if (ok) mti_cap_counts(&call, t, counts);
+    *rows = 0;
+    for (int64_t e = 0; ok && e < call.experts; e++) *rows += counts[e];
+    mti_free(r.rows), mti_free(counts);
+    return ok;
+}
+
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured)
 {
     *f = (mti_formula){0};
     const bool balanced = !w->routing || !strcmp(w->routing, "balanced");
-    return (!balanced && w->ranked && w->parallel.expert > 1) ||
+    const bool bound = w->config.expert_capacity > 0, padded = w->config.expert_padding;
+    return (!padded && bound && (!balanced || has_data)) ||
+           (!padded && !balanced && w->ranked && w->parallel.expert > 1) ||
            mti_formula_make(f, &w->config, w->batch, w->seq, &w->memory,
                             w->ranked ? &w->parallel : NULL, measured);
 }

@@ -13,11 +13,14 @@ bool mti_routing_parse(const char *text, mti_routing_kind *kind, const char **fi
  * balanced. */
 bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 
-/* Whether bytes depend on it: experts run one by one, or are divided among ranks, without data. */
+/* Whether bytes depend on it: experts run one by one, are divided among ranks or drop rows, without
+ * data. */
 bool mti_routing_matters(const mti_workload *w, const mt_device *device);
+/* *rows: how many rows the first layer's experts have, without data, where they are bounded. */
+bool mti_routing_keeps(const mti_workload *w, int64_t *rows);
 /* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
- * balanced routing gives it. */
-bool mti_routed_formula(mti_formula *f, const mti_workload *w, size_t measured);
+ * balanced routing gives it, or experts drop rows that nobody knows. */
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.
  */

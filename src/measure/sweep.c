@@ -150,7 +150,8 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
     summarise(r, m);
     r->loss = w->loss;
     r->has_data = has_data;
-    if (!mti_routed_formula(&r->formula, load, r->saved) || !balanced(r, &m->growth)) return false;
+    if (!mti_routed_formula(&r->formula, load, has_data, r->saved) || !balanced(r, &m->growth))
+        return false;
     if (!has_data) return true;
     if (i == 0) w->first = w->now, w->now = (gradients){0};
     r->off = gradients_compare(&w->first, i ? &w->now : &w->first);

@@ -8,7 +8,10 @@ static mt_tensor *add_branch(mt_module *self, const char *in, const char *f, con
                              mt_tensor *x)
 {
     mt_tensor *h = in ? mt_forward_child(self, in, x) : mt_retain(x);
+    const mt_checkpoint_options *norm =
+        h && in ? mti_module_checkpoint(mt_module_child(self, in), NULL) : NULL;
     mt_set(&h, mt_forward_child(self, f, h));
+    if (norm && norm->discard_outputs) mt_pop_saved_hooks();
     if (out) mt_set(&h, mt_forward_child(self, out, h));
     mt_set(&h, mt_add(x, h));
     mt_release(x);

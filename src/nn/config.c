@@ -194,7 +194,8 @@ static bool check_rules(const mt_model_config *c)
 {
     const bool bert = c->kind == MT_MODEL_BERT, llama = c->kind == MT_MODEL_LLAMA;
     const bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
-    const bool rope = attends && (c->rope_theta > 0 || llama);
+    const bool turned = llama || (c->kind == MT_MODEL_GPT && c->kv_rank);
+    const bool rope = attends && (c->rope_theta > 0 || turned);
     const int64_t heads = c->heads ? c->heads : 1;
     const int64_t dim = c->head_dim ? c->head_dim : c->hidden / heads;
     const struct {
@@ -275,6 +276,7 @@ void mti_make_dense(mt_model_config *c)
     c->experts = c->experts_per_token = c->shared_experts = c->dense_layers = c->dense_ffn = 0;
     c->expert_groups = c->expert_topk_groups = 0;
     c->norm_topk = false;
-    c->balance_loss = 0;
+    c->balance_loss = c->expert_capacity = 0;
+    c->expert_padding = false;
     c->ops.expert_form = MT_EXPERTS_GROUPED;
 }

@@ -11,71 +11,8 @@
 #include <string.h>
 #include "memtape/checkpoint.h"
 #include "memtape/ops.h"
-#include "base/philox.h"
 #include "nn/model.h"
 #include "ops/ops.h"
-
-/* ---- how many rows each expert has, where nothing says so ---- */
-
-/* Each of t tokens takes k of n experts, none twice, each set as likely (Floyd). */
-static bool count_random(uint64_t seed, int64_t layer, int64_t t, int64_t k, int64_t n,
-                         int64_t *counts)
-{
-    int64_t *taken = mti_calloc((size_t)n, sizeof *taken); /* by which token last, from 1 */
-    for (int64_t i = 0; taken && i < t; i++)
-        for (int64_t j = n - k; j < n; j++) {
-            const mti_u32x4 r = mti_philox(seed, (uint64_t)layer << 48 | (uint64_t)(i * n + j));
-            int64_t e = (int64_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % (uint64_t)(j + 1));
-            if (taken[e] == i + 1) e = j;
-            taken[e] = i + 1, counts[e]++;
-        }
-    mti_free(taken);
-    return taken != NULL;
-}
-
-bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
-                        int64_t *counts)
-{
-    const mti_routing_kind kind = r ? r->kind : MTI_ROUTING_BALANCED;
-    int64_t sum = 0;
-    memset(counts, 0, (size_t)n * sizeof *counts);
-    switch (kind) {
-    case MTI_ROUTING_BALANCED:
-        for (int64_t e = 0; e < n; e++) counts[e] = t * k / n + (e < t * k % n);
-        return true;
-    case MTI_ROUTING_WORST:
-        for (int64_t e = 0; e < k; e++) counts[e] = t;
-        return true;
-    case MTI_ROUTING_RANDOM: return count_random(r->seed, layer, t, k, n, counts);
-    case MTI_ROUTING_RECORDED: break;
-    case MTI_ROUTING_COUNT: return false;
-    }
-    if (layer >= r->layers || n != r->experts)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "routing: %lld layers of %lld experts are recorded; layer %lld has "
-                             "%lld",
-                             (long long)r->layers, (long long)r->experts, (long long)layer,
-                             (long long)n);
-    for (int64_t e = 0; e < n; e++) sum += counts[e] = r->rows[layer * n + e];
-    return sum == t * k ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "routing: layer %lld has %lld rows recorded; %lld tokens take %lld each, "
-                         "%lld",
-                         (long long)layer, (long long)sum, (long long)t, (long long)k,
-                         (long long)(t * k));
-}
-
-bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows)
-{
-    const int64_t own = call->experts / group->ranks;
-    int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
-    bool ok = counts && mti_routing_counts(call->routing, call->layer, n / call->k, call->k,
-                                           call->experts, counts);
-    *rows = 0;
-    for (int64_t e = 0; ok && e < own; e++) *rows += group->ranks * counts[group->rank * own + e];
-    mti_free(counts);
-    return ok;
-}
 
 /* ---- loop: an expert after the other, as Transformers' experts_implementation="eager" does ----
  */
@@ -208,9 +145,14 @@ static mt_tensor *in_order(mt_module *self, const mti_expert_call *call, mt_tens
     mt_groups groups = {0};
     MT_AUTO mt_tensor *tokens = NULL, *w = NULL;
     mt_tensor *h = NULL;
-    if (sort_rows(call, x, index, &tokens, &groups)) {
+    if (call->capacity > 0 ? mti_limit_rows(call, weights, index, &tokens, &groups)
+                           : sort_rows(call, x, index, &tokens, &groups)) {
         h = mt_embedding(tokens, x, NULL);
         w = mt_reshape(weights, MT_SHAPE(-1));
+        if (w && call->padded) {
+            MT_AUTO mt_tensor *zero = mt_zeros(mt_device_of(w), mt_dtype_of(w), MT_SHAPE(1));
+            mt_set(&w, zero ? mt_cat(2, (mt_tensor *[]){w, zero}, 0) : NULL);
+        }
         mt_set(&w, w ? mt_gather(w, 0, groups.order) : NULL);
     }
     if (call->form == MT_EXPERTS_TORCHTITAN_BEFORE) h = weigh(h, w, true);
@@ -255,10 +197,12 @@ static mt_status weighted_swiglu(void *user, int n_in, mt_tensor *const *in, int
 /* Megatron-Core's WeightedSwiGLUFunction keeps gate, up and the weights, and makes the product of
  * the first two again; without a gate a product of two types keeps both as they are. A checkpoint
  * does either. */
-mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu)
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard)
 {
+    const mt_checkpoint_options options = {.discard_outputs = discard};
     mt_tensor *in[2] = {h, weights}, *y = NULL;
-    if (mt_checkpoint(swiglu ? weighted_swiglu : weighted, NULL, NULL, 2, in, 1, &y, NULL) != MT_OK)
+    if (mt_checkpoint(swiglu ? weighted_swiglu : weighted, NULL, NULL, 2, in, 1, &y, &options) !=
+        MT_OK)
         return NULL;
     return y;
 }

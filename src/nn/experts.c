@@ -114,16 +114,51 @@ static mt_tensor *gated(const experts *e, mt_tensor *gate_up)
     return y;
 }
 
+static mt_tensor *activate_one(mt_module *self, mt_tensor *const *in)
+{
+    const experts *e = mt_module_user(self);
+    return mt_module_child(self, "act") ? mt_forward_child(self, "act", in[0])
+           : e->clamped                 ? mti_clamped_gate(in[0])
+                                        : gated(e, in[0]);
+}
+
+/* The same without a gate, times the rows' weights in[1]. */
+static mt_tensor *activate_weighted(mt_module *self, mt_tensor *const *in)
+{
+    MT_AUTO mt_tensor *h = activate_one(self, in);
+    return h ? mti_weighted_rows(h, in[1], false, false) : NULL;
+}
+
+/* *h = what the last product takes; with act_again that keeps none of it until end_activation. */
+static bool activate(mt_module *self, mt_tensor **h, mt_tensor *weights)
+{
+    const bool again = ((const experts *)mt_module_user(self))->act_again;
+    const bool plain = mt_module_child(self, "act") != NULL;
+    const mti_module_frame frame = {.m = self, .run = weights ? activate_weighted : activate_one};
+    const mt_checkpoint_options discarding = {.discard_outputs = true};
+    if (!*h) return false;
+    if (weights && !plain)
+        mt_set(h, mti_weighted_rows(*h, weights, true, again));
+    else if (again)
+        mt_set(h, mti_run_frame(frame, weights ? 2 : 1, (mt_tensor *[]){*h, weights}, &discarding));
+    else if (mt_set(h, activate_one(self, h)) == MT_OK && weights)
+        mt_set(h, mti_weighted_rows(*h, weights, false, false));
+    return *h != NULL;
+}
+
+static void end_activation(mt_module *self)
+{
+    if (((const experts *)mt_module_user(self))->act_again) mt_pop_saved_hooks();
+}
+
 static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
 {
     const bool plain = mt_module_child(self, "act") != NULL;
     mt_set(&h, run_product(self, plain ? "experts_fc" : "experts_gate_up", h, rows));
-    if (plain) mt_set(&h, mt_forward_child(self, "act", h));
-    if (h && rows->weights)
-        mt_set(&h, mti_weighted_rows(h, rows->weights, !plain));
-    else if (h && !plain)
-        mt_set(&h, gated(mt_module_user(self), h));
-    mt_set(&h, run_product(self, "experts_down", h, rows));
+    if (activate(self, &h, rows->weights)) {
+        mt_set(&h, run_product(self, "experts_down", h, rows));
+        end_activation(self);
+    }
     return h;
 }
 
@@ -135,8 +170,10 @@ static mt_tensor *run_clamped(mt_module *self, mt_tensor *h, mt_tensor *index, c
     mt_set(&ids, mt_gather(ids, 0, g->order));
     mt_set(&h, ids ? run_product(self, "experts_gate_up", h, &rows) : NULL);
     mt_set(&h, h ? run_bias(self, "experts_gate_up_bias", h, ids) : NULL);
-    mt_set(&h, h ? mti_clamped_gate(h) : NULL);
-    mt_set(&h, h ? run_product(self, "experts_down", h, &rows) : NULL);
+    if (activate(self, &h, NULL)) {
+        mt_set(&h, run_product(self, "experts_down", h, &rows));
+        end_activation(self);
+    }
     mt_set(&h, h ? run_bias(self, "experts_down_bias", h, ids) : NULL);
     mt_release(ids);
     return h;
@@ -166,7 +203,7 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     if (e->ranks.ranks < 2) return run_experts(self, h, rows);
     bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
     if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
-        ok = mti_rows_routed(&e->call, &e->ranks, mt_shape(h)[0], &routes.n_received);
+        ok = mti_rows_routed(&e->call, &e->ranks, &routes.n_received);
     own.counts = routes.counts;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
     if (h && rows->weights) { /* as columns of one */
@@ -206,9 +243,10 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
 
 static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
 {
-    const experts *e = mt_module_user(self);
+    experts *e = mt_module_user(self);
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
+    e->call.tokens = rows ? mt_shape(rows)[0] : 0;
     if (rows && mti_choose_experts(self, rows, &weights, &index) && mti_count_rows(&e->call, index))
         y = e->call.form ? mti_experts_formed(self, &e->call, rows, weights, index)
                          : grouped(self, rows, weights, index);
@@ -270,6 +308,8 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,
                                .k = c->experts_per_token,
+                               .capacity = c->expert_capacity,
+                               .padded = c->expert_padding,
                                .run = run_among_ranks}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
     return mti_module_complete(

@@ -7,7 +7,7 @@ static mt_tensor *gpt_forward(mt_module *self, mt_tensor *tokens)
     const mti_model *model = mt_module_user(self);
     if (!mti_check_tokens("gpt", tokens)) return NULL;
     mt_tensor *h = mti_embed(self, tokens, 0);
-    return mti_logits(self, mti_run_layers(self, h, 0, model->config.layers));
+    return mti_logits(self, mti_run_turned(self, h, 0, model->config.layers));
 }
 
 mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,

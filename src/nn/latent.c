@@ -35,12 +35,12 @@ static bool turn_end(const mti_heads *l, mti_rope_tables *tables, mt_tensor **x)
     return *x != NULL;
 }
 
-/* in: q [b,s,a h], keys and values [b,t,a (h - p + v)], key part [b,1,t,p], turned; all borrowed */
-static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
+/* part: what the core takes of q [b,s,a h], keys and values [b,t,a (h - p + v)], key part
+ * [b,1,t,p], turned; these are borrowed */
+static bool make_parts(const mti_heads *l, mt_tensor *const *in, mt_tensor *part[3])
 {
-    const mti_heads *l = mt_module_user(self);
     mti_rope_tables own = {0};
-    mt_tensor *part[3] = {mti_split_heads(in[0], l->n), NULL, NULL};
+    part[0] = mti_split_heads(in[0], l->n);
     mt_tensor *kv = mti_split_heads(in[1], l->n);
     bool ok = part[0] && kv && turn_end(l, l->tables ? l->tables : &own, &part[0]);
     ok = ok && mt_split(kv, 3, 2, (const int64_t[]){l->dim - l->rope_dim, l->value_dim},
@@ -53,9 +53,20 @@ static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
             mt_expand(in[2], MT_SHAPE(shape[0], shape[1], shape[2], l->rope_dim));
         mt_set(&part[1], join(part[1], all));
     }
-    if (ok && part[1]) return mti_attend(self, part);
+    return ok && part[1];
+}
+
+static mt_tensor *attend(mt_module *self, mt_tensor *const *in)
+{
+    mt_tensor *part[3] = {NULL, NULL, NULL};
+    if (make_parts(mt_module_user(self), in, part)) return mti_attend(self, part);
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     return NULL;
+}
+
+static mt_tensor *attend_parts(mt_module *self, mt_tensor *const *in)
+{
+    return mti_attend(self, (mt_tensor *[]){mt_retain(in[0]), mt_retain(in[1]), mt_retain(in[2])});
 }
 
 static mt_tensor *run_q(mt_module *self, mt_tensor *x) { return mt_forward_child(self, "q", x); }
@@ -75,13 +86,19 @@ static mt_tensor *by_heads(mt_module *self, mt_forward_fn *run, mt_tensor *x)
     return l->enter ? l->enter(self, run, &l->ranks, l->sequence, x) : run(self, x);
 }
 
-static mt_tensor *queries(mt_module *self, mt_tensor *x)
+/* The latent of queries; without one, x. */
+static mt_tensor *latent_of_queries(mt_module *self, mt_tensor *x)
 {
-    if (!mt_module_child(self, "q_a")) return by_heads(self, run_q, x);
+    if (!mt_module_child(self, "q_a")) return mt_retain(x);
     mt_tensor *h = mt_forward_child(self, "q_a", x);
     mt_set(&h, mt_forward_child(self, "q_a_norm", h));
-    mt_set(&h, by_heads(self, run_q_b, h));
     return h;
+}
+
+static mt_tensor *queries(mt_module *self, mt_tensor *latent)
+{
+    if (!latent) return NULL;
+    return by_heads(self, mt_module_child(self, "q_a") ? run_q_b : run_q, latent);
 }
 
 /* *p, the key part, becomes that of all positions, which all heads read. */
@@ -92,8 +109,28 @@ static bool share_key_part(const mti_heads *l, mt_tensor **p)
     return *p != NULL;
 }
 
-/* *c [b,s,r], the latent, and *p [b,1,s,p], the key part, turned; with a cache of all positions */
-static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p)
+/* The parts of latents and the key part, which is not turned yet. */
+static mt_status project_up(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    mt_module *self = user;
+    const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    mti_rope_tables own = {0};
+    mt_tensor *wide[3] = {queries(self, in[0]), NULL, mt_retain(in[2])};
+    (void)n_in, (void)n_out;
+    wide[1] = wide[0] ? by_heads(self, run_kv_b, in[1]) : NULL;
+    bool ok = wide[1] && mt_scope_push("heads") == MT_OK;
+    if (ok) {
+        ok = mti_turn_heads(l, l->tables ? l->tables : &own, &wide[2]) && make_parts(l, wide, out);
+        mt_scope_pop();
+    }
+    for (int i = 0; i < 3; i++) mt_release(wide[i]);
+    mti_rope_tables_free(&own);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* *c [b,s,r], the latent, and *p [b,1,s,p], the key part, turned if `turned`; with a cache of all
+ * positions */
+static bool compress(mt_module *self, mt_tensor *x, bool turned, mt_tensor **c, mt_tensor **p)
 {
     const mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
     mt_tensor *part[2] = {NULL, NULL}, *h = mt_forward_child(self, "kv_a", x);
@@ -103,7 +140,7 @@ static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p
     mt_set(&part[1], part[0] && share_key_part(l, &part[1]) ? mti_split_heads(part[1], 1) : NULL);
     ok = part[1] && mt_scope_push("heads") == MT_OK;
     if (ok) {
-        ok = mti_turn_heads(l, l->tables, &part[1]);
+        ok = !turned || mti_turn_heads(l, l->tables, &part[1]);
         mt_scope_pop();
     }
     if (ok && l->cached) {
@@ -116,6 +153,33 @@ static bool compress(mt_module *self, mt_tensor *x, mt_tensor **c, mt_tensor **p
     return ok;
 }
 
+static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
+{
+    static const mt_checkpoint_options discarding = {.discard_outputs = true};
+    mt_module *heads = mt_module_child(self, "heads");
+    const mti_heads *l = mt_module_user(heads);
+    const bool up = l->again & MT_RECOMPUTE_MLA_UP_PROJ && !l->cached;
+    mt_tensor *in[3] = {latent_of_queries(self, x), NULL, NULL}, *part[3] = {NULL, NULL, NULL};
+    mt_tensor *h = NULL;
+    if (!up) mt_set(&in[0], queries(self, in[0]));
+    bool ok = in[0] && compress(self, x, !up, &in[1], &in[2]);
+    if (ok && up)
+        ok = mt_checkpoint(project_up, self, NULL, 3, in, 3, part, &discarding) == MT_OK;
+    else if (ok)
+        ok = mt_set(&in[1], by_heads(self, run_kv_b, in[1])) == MT_OK;
+    const bool discards = ok && up;
+    if (ok && mt_scope_push("heads") == MT_OK) {
+        if (!up && l->again & MT_RECOMPUTE_CORE_ATTN) ok = make_parts(l, in, part);
+        h = !ok       ? NULL
+            : part[0] ? mti_run_module(heads, attend_parts, 3, part)
+                      : mti_run_module(heads, attend, 3, in);
+        mt_scope_pop();
+    }
+    if (discards) mt_pop_saved_hooks();
+    for (int i = 0; i < 3; i++) mt_release(in[i]), mt_release(part[i]);
+    return h;
+}
+
 static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
 {
     if (mt_rank(x) != 3)
@@ -124,14 +188,7 @@ static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
     mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
     mti_rope_tables own = {0}, *shared = l->tables;
     if (!shared) l->tables = &own;
-    mt_tensor *in[3] = {queries(self, x), NULL, NULL}, *h = NULL;
-    bool ok = in[0] && compress(self, x, &in[1], &in[2]);
-    mt_set(&in[1], ok ? by_heads(self, run_kv_b, in[1]) : NULL);
-    if (in[1] && mt_scope_push("heads") == MT_OK) {
-        h = mti_run_module(mt_module_child(self, "heads"), attend, 3, in);
-        mt_scope_pop();
-    }
-    for (int i = 0; i < 3; i++) mt_release(in[i]);
+    mt_tensor *h = attend_latents(self, x);
     l->tables = shared;
     mti_rope_tables_free(&own);
     mt_set(&h, mt_forward_child(self, "proj", h));

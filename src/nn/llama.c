@@ -10,12 +10,7 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
         return mti_fail_null(MT_ERR_ARGUMENT, "llama: %lld tokens in a row; the context is %lld",
                              (long long)mt_shape(tokens)[1], (long long)model->config.context);
     mt_tensor *h = mti_embed(self, tokens, 0);
-    mti_rope_tables tables = {0};
-    mti_share_rope_tables(self, &tables);
-    h = mti_run_layers(self, h, 0, model->config.layers);
-    mti_share_rope_tables(self, NULL);
-    mti_rope_tables_free(&tables);
-    return mti_logits(self, h);
+    return mti_logits(self, mti_run_turned(self, h, 0, model->config.layers));
 }
 
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,

@@ -98,6 +98,11 @@ bool mti_preset_parse(const char *text, mti_preset *out);
 /* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
+/* "none" and the modules of mt_recompute, in the order of its bits */
+extern const mti_choice mti_recomputed;
+#define MTI_RECOMPUTED_TEXT 96
+const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT]); /* joined by + */
+
 /* ---- children, named; NULL on failure. c is resolved ---- */
 
 mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
@@ -135,7 +140,8 @@ typedef struct mti_expert_rows {
 /* Rows h [n,d], taken over, through their experts. */
 typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
 
-/* ---- expert_forms.c: orders of ops of other stacks, and which experts the tokens take ---- */
+/* ---- expert_forms.c: orders of ops of other stacks; expert_rows.c: which experts the tokens take
+ * ---- */
 
 typedef enum mti_routing_kind {
     MTI_ROUTING_BALANCED,
@@ -156,7 +162,10 @@ bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t 
                         int64_t *counts);
 typedef struct mti_expert_call {
     mt_expert_form form;
-    int64_t experts, layer, k;  /* k: of a token */
+    int64_t experts, layer, k; /* k: of a token */
+    int64_t tokens;            /* of the forward that runs */
+    double capacity;           /* 0: no row is dropped */
+    bool padded;
     const mti_routing *routing; /* borrowed; NULL: balanced */
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
@@ -164,15 +173,23 @@ typedef struct mti_expert_call {
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
-/* *rows: how many of the rows that `group` sends, n each, come to this rank, which has no data. */
-bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t n, int64_t *rows);
+/* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
+/* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
+ * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
+ * order is t k where a row has weight 0. */
+void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
+int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
+                    mt_tensor **tokens, mt_groups *groups);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
 bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
 /* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
 mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
                               mt_tensor *weights, mt_tensor *index);
-/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. */
-mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu);
+/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. discard: as
+ * mt_checkpoint_options has it. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard);
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
@@ -182,7 +199,8 @@ typedef struct mti_experts {
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
     mt_group ranks, sharing;
-    bool sequence; /* the latter split the sequence, too */
+    bool sequence;  /* the latter split the sequence, too */
+    bool act_again; /* their activation is made again, and its output not kept */
 } mti_experts;
 mti_experts *mti_experts_of(const mt_module *m);
 /* How many this rank has. */
@@ -345,6 +363,8 @@ mt_module *mti_layer(const mt_module *m, int64_t i);
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
 /* The same, in groups if mt_model_checkpoint made groups of layers. */
 mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+/* The same, with tables of rotary positions for all of them. */
+mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to);
 /* From the layers' output h [b,s,d], taken over, to the logits of a gpt or llama: "ln_f", if there
  * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
  * set. */
@@ -380,6 +400,7 @@ typedef struct mti_heads {
     mt_op_form rope;
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    unsigned again;                       /* of mt_recompute, what latent attention makes again */
     bool sinks;                           /* its child "sinks" has them */
     double yarn_scale;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */

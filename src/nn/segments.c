@@ -76,6 +76,55 @@ mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
     return ok ? MT_OK : mt_last_status();
 }
 
+/* ---- single modules ---- */
+
+const mti_choice mti_recomputed = {"recompute-modules",
+                                   MTI_NAMES("none", "core_attn", "moe_act", "layernorm",
+                                             "mla_up_proj", "mlp", "moe", "shared_experts")};
+
+const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT])
+{
+    size_t n = 0;
+    for (int i = 1; i < mti_recomputed.n; i++)
+        if (modules >> (i - 1) & 1)
+            n += (size_t)snprintf(buf + n, MTI_RECOMPUTED_TEXT - n, "%s%s", n ? "+" : "",
+                                  mti_recomputed.names[i]);
+    return n ? buf : "none";
+}
+
+static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options *options)
+{
+    static const mt_checkpoint_options discarding = {.discard_outputs = true};
+    const char *kind = mt_module_kind(m);
+    mti_experts *experts = mti_experts_of(m);
+    mti_heads *heads = mti_heads_of(m);
+    mt_module *child;
+    const unsigned as = experts                                ? MT_RECOMPUTE_MOE
+                        : heads                                ? MT_RECOMPUTE_CORE_ATTN
+                        : !strcmp(mt_module_name(m), "shared") ? MT_RECOMPUTE_SHARED_EXPERTS
+                        : !strcmp(kind, "mlp")                 ? MT_RECOMPUTE_MLP
+                                                               : 0;
+    if (experts) experts->act_again = which & MT_RECOMPUTE_MOE_ACT;
+    if (heads) heads->again = which;
+    if (which & as && !mti_module_set_group(m, 0, options)) return false;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
+        const char *name = mt_module_name(child);
+        if (which & MT_RECOMPUTE_LAYERNORM && !strcmp(kind, "block") &&
+            (!strcmp(name, "ln_1") || !strcmp(name, "ln_2")) &&
+            !mti_module_set_group(child, 0, &discarding))
+            return false;
+        if (!recompute(child, which, options)) return false;
+    }
+    return true;
+}
+
+mt_status mt_model_recompute(mt_module *m, unsigned modules, const mt_checkpoint_options *options)
+{
+    static const mt_checkpoint_options zero;
+    if (!mti_given(m, "model_recompute", "the model")) return mt_last_status();
+    return recompute(m, modules, options ? options : &zero) ? MT_OK : mt_last_status();
+}
+
 /* ---- presets ---- */
 
 static void clear(mt_module *m)
@@ -200,4 +249,14 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
 mt_status mt_model_checkpoint(mt_module *m, const char *preset)
 {
     return mt_model_checkpoint_with(m, preset, NULL);
+}
+
+mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to)
+{
+    mti_rope_tables tables = {0};
+    mti_share_rope_tables(m, &tables);
+    h = mti_run_layers(m, h, from, to);
+    mti_share_rope_tables(m, NULL);
+    mti_rope_tables_free(&tables);
+    return h;
 }

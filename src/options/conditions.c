@@ -82,6 +82,23 @@ static bool groups_layers(const mti_memory_options *m)
     return m->checkpoint && mti_preset_parse(m->checkpoint, &preset) &&
            preset.form == MTI_PRESET_GROUPS;
 }
+/* Whether layers have all modules of that set of mt_recompute. */
+static bool has_modules(const mt_model_config *config, unsigned modules)
+{
+    mt_model_config c;
+    const bool ok = mt_model_config_resolve(config, &c) == MT_OK;
+    if (!ok) return mt_clear_error(), true; /* refused for that */
+    const bool normed = mti_is_whole(c.kind) || c.kind == MT_MODEL_BLOCK;
+    const unsigned there =
+        (mti_attends(c.kind) ? MT_RECOMPUTE_CORE_ATTN : 0) |
+        (c.experts ? MT_RECOMPUTE_MOE_ACT | MT_RECOMPUTE_MOE : 0) |
+        (normed && (c.norm == MT_NORM_PRE || c.norm == MT_NORM_AROUND) ? MT_RECOMPUTE_LAYERNORM
+                                                                       : 0) |
+        (mti_attends(c.kind) && c.kv_rank ? MT_RECOMPUTE_MLA_UP_PROJ : 0) |
+        (mti_feeds(c.kind) && (!c.experts || c.dense_layers) ? MT_RECOMPUTE_MLP : 0) |
+        (c.experts && c.shared_experts ? MT_RECOMPUTE_SHARED_EXPERTS : 0);
+    return !(modules & ~there);
+}
 static bool adapts_head(const mti_memory_options *m)
 {
     const mt_lora_options lora = mti_adapters_of(m);

@@ -287,12 +287,3 @@ bool mti_share_draws(mt_module *m, const mt_parallel *h)
         if (!mti_share_draws(child, h)) return false;
     return true;
 }
-
-/* ---- what routers count ---- */
-
-bool mti_sum_loads(const void *user, mt_tensor *loads)
-{
-    const mt_group group = mti_data_group(user), tensor = mti_tensor_group(user);
-    return (group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group)) &&
-           (!mti_folds_experts(user) || mti_collective_run(loads, MTI_ALL_REDUCE, &tensor));
-}

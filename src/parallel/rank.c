@@ -106,6 +106,13 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
     return y;
 }
 
+bool mti_sum_loads(const void *user, mt_tensor *loads)
+{
+    const mt_group group = mti_data_group(user), tensor = mti_tensor_group(user);
+    return (group.ranks == 1 || mti_collective_run(loads, MTI_ALL_REDUCE, &group)) &&
+           (!mti_folds_experts(user) || mti_collective_run(loads, MTI_ALL_REDUCE, &tensor));
+}
+
 /* Ranks that share the layers add up the gradients of what all of them have of their routers: each
  * has its part of the same loss. */
 static mt_tensor *share_loss(const void *user, mt_tensor *loss)
@@ -141,11 +148,7 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     const mti_share *s = mt_module_user(self);
     mt_group stages = mti_stages(&s->parallel);
     mt_tensor *h = s->first ? embed(self, x, 0) : mt_recv(x, &stages);
-    mti_rope_tables tables = {0};
-    mti_share_rope_tables(self, &tables);
-    h = mti_run_layers(self, h, s->from, s->to);
-    mti_share_rope_tables(self, NULL);
-    mti_rope_tables_free(&tables);
+    h = mti_run_turned(self, h, s->from, s->to);
     if (!s->last) {
         mt_set(&h, mt_send(h, &stages));
         return h;

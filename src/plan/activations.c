@@ -154,28 +154,42 @@ static void add_latents(builder *b, nature input)
 static void add_latent_attention(builder *b, nature input)
 {
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
-    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq > 1 &&
-                          mti_copies_heads(b->s->batch, b->c->heads, b->c->heads);
-    const int64_t seen = repeated && b->s->rank ? b->s->rank->seen : 1; /* of all pieces a copy */
+    const int64_t heads = b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
+    const int64_t pieces = b->s->rank ? b->s->rank->seen : 1;
+    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq * pieces > 1 &&
+                          mti_copies_heads(b->s->batch, heads, heads);
+    const int64_t seen = repeated ? pieces : 1; /* of all pieces a copy */
+    const bool up = mti_again(b, MT_RECOMPUTE_MLA_UP_PROJ);
+    const bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN);
     add_latents(b, input);
+    if (up && b->s->rank && b->s->rank->sequence > 1)
+        mti_keep_floats(b, "the turned part of k, of all pieces", b->s->tokens * b->c->rope_dim,
+                        b->e);
+    else if (up && unfused_norms(b) && b->e == 2)
+        mti_keep(b, BSRP, FLOATS, "the part of k that is turned, beside its latent");
     if (preset_is(b, "selective")) {
         mti_keep(b, BSQ, FLOATS, "q: input of the checkpoint");
         mti_keep(b, BSW, FLOATS, "k and v: input of the checkpoint");
         mti_keep_floats(b, "the turned part of k: input of the checkpoint",
                         b->s->tokens * b->c->rope_dim, b->e);
     } else {
-        mti_keep(b, BSQ, FLOATS, "q, turned in part");
-        mti_keep_several(b, seen, BSQ, FLOATS, "k, with the turned part for each head");
-        if (repeated)
+        const bool copied = repeated && core;
+        const nature made = up ? NOT_KEPT : FLOATS;
+        mti_keep(b, BSQ, made, "q, turned in part");
+        mti_keep_several(b, core ? seen : 1, BSQ, copied && seen > 1 ? FLOATS : made,
+                         "k, with the turned part for each head");
+        if (copied)
             mti_keep_several(b, seen, BSO, FLOATS, "v, a copy");
         else
-            mti_keep(b, BSW, FLOATS, "v, beside k without its turned part");
+            mti_keep(b, BSW, made, "v, beside k without its turned part");
+    }
+    if (core) {
         if (!math) add_flash_statistics(b);
         if (math && b->c->attention_cap > 0)
             mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
         if (math) add_weights(b, drop);
     }
-    if (!preset_is(b, "selective")) mti_keep_window_masks(b);
+    if (core) mti_keep_window_masks(b);
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
     if (drop) mti_keep(b, BSH, MASK, "mask of the dropout after the projection");
 }
@@ -187,7 +201,7 @@ static void add_attention(builder *b, nature input)
         return;
     }
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
-    bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
+    bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
     const int64_t width = b->c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
     bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED &&
@@ -227,6 +241,7 @@ static void add_mlp(builder *b, nature input)
 {
     bool shared = mti_keeps_output(b->c->act, b->c->inplace);
     mti_keep(b, BSH, input, "input of the MLP's first product");
+    if (mti_again(b, MT_RECOMPUTE_MLP)) return;
     if (b->c->mlp == MT_MLP_SWIGLU) {
         if (b->c->joint_products) {
             mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
@@ -257,9 +272,10 @@ static void add_tables(builder *b)
 {
     int64_t bytes;
     /* latent attention turns the keys' part outside of a checkpoint of its core */
-    const bool outside = b->c->kv_rank && preset_is(b, "selective");
-    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED ||
-        (mti_dims_checkpoint(b->s) && !outside))
+    const bool again =
+        mti_again(b, b->c->kv_rank ? MT_RECOMPUTE_MLA_UP_PROJ : MT_RECOMPUTE_CORE_ATTN);
+    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || again ||
+        (mti_dims_checkpoint(b->s) && !preset_is(b, "selective")))
         return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
     const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
@@ -277,15 +293,18 @@ static void add_layer(builder *b)
     /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
     bool around = b->c->norm == MT_NORM_AROUND, pre = b->c->norm == MT_NORM_PRE || around;
-    if (block) add_norm(b, BSH, pre ? first : FLOATS, "input of the first norm");
-    if (block) add_norm(b, BSH, FLOATS, "input of the second norm");
-    if (block) add_norm_statistics(b), add_norm_statistics(b);
+    const bool norms = !mti_again(b, MT_RECOMPUTE_LAYERNORM);
+    const nature normed = norms ? FLOATS : NOT_KEPT;
+    if (block)
+        (norms ? add_norm : mti_keep)(b, BSH, pre ? first : FLOATS, "input of the first norm");
+    if (block) (norms ? add_norm : mti_keep)(b, BSH, FLOATS, "input of the second norm");
+    if (block && norms) add_norm_statistics(b), add_norm_statistics(b);
     if (block && around) add_norm(b, BSH, FLOATS, "attention's output: input of its norm");
     if (block && around) add_norm(b, BSH, FLOATS, "the MLP's output: input of its norm");
     if (block && around) add_norm_statistics(b), add_norm_statistics(b);
     if (kind == MT_MODEL_LINEAR) mti_keep(b, BSH, first, "input of the product");
-    if (mti_attends(kind)) add_attention(b, block && pre ? FLOATS : first);
-    if (mti_feeds(kind)) (b->c->experts ? mti_keep_experts : add_mlp)(b, block ? FLOATS : first);
+    if (mti_attends(kind)) add_attention(b, block && pre ? normed : first);
+    if (mti_feeds(kind)) (b->c->experts ? mti_keep_experts : add_mlp)(b, block ? normed : first);
 }
 
 /* The output of a product on a rank that has some rows of its weight: whole, to be summed. */
@@ -500,7 +519,8 @@ static void set_values(builder *b)
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
-    const int64_t rows = s->tokens * (c->experts ? c->experts_per_token : 1);
+    const int64_t folds = s->rank ? s->rank->folds : 1;
+    const int64_t rows = c->experts ? folds * mti_rows_of_experts(c, s->tokens / folds) : s->tokens;
     const int64_t pieces = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
@@ -509,7 +529,7 @@ static void set_values(builder *b)
                                        [BSF] = rows * c->ffn / t,
                                        [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
-                                       [BSNH] = rows * c->hidden / (s->rank ? s->rank->folds : 1),
+                                       [BSNH] = rows * c->hidden / folds,
                                        [BSO] = s->tokens * c->heads * c->value_dim / t,
                                        [BSC] = pieces * c->q_rank,
                                        [BSR] = pieces * c->kv_rank,

@@ -41,8 +41,14 @@ typedef struct builder {
     const char *letter;       /* stands for `times` */
 } builder;
 
+/* Whether backward makes that module again. */
+static inline bool mti_again(const builder *b, mt_recompute module)
+{
+    return mti_dims_again(b->s) & module;
+}
+
 /* What a storage is to offload and compression. */
-typedef enum nature { FLOATS, INPUT, STATISTICS, MASK, SIGNED } nature;
+typedef enum nature { FLOATS, INPUT, STATISTICS, MASK, SIGNED, NOT_KEPT } nature;
 
 #define MTI_SMALL 4096 /* bytes under which neither offload nor compression takes a storage */
 

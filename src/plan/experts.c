@@ -5,12 +5,17 @@ void mti_keep_experts(builder *b, nature input)
 {
     const int64_t folds = b->s->rank ? b->s->rank->folds : 1; /* ranks with other tokens here */
     const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
+    const int64_t rows = mti_rows_of_experts(b->c, tokens);
     const mt_expert_form form = b->c->ops.expert_form;
     const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
     const bool wide = b->c->wide_router && b->e == 2;
     /* sigmoids are in the logits' type */
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
+    if (mti_again(b, MT_RECOMPUTE_MOE)) {
+        mti_keep(b, BSH, input, "input of the router and the experts");
+        return;
+    }
     if (wide) {
         for (int64_t i = b->s->rank ? b->s->rank->sequence / folds : 1; i--;) /* of all pieces */
             mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
@@ -36,7 +41,8 @@ void mti_keep_experts(builder *b, nature input)
     /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order; those
      * of biases */
     for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3) + clamped; i++)
-        mti_keep_beside(b, "experts: lists of indices", n * (int64_t)sizeof(int64_t), false);
+        mti_keep_beside(b, "experts: lists of indices", (i ? rows : n) * (int64_t)sizeof(int64_t),
+                        false);
     const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
     const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
     for (int64_t i = 0; i < counts; i++)
@@ -45,12 +51,16 @@ void mti_keep_experts(builder *b, nature input)
     if (ranks > 1)
         mti_keep_beside(b, "experts: rows of each, from all ranks",
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
-    mti_keep_floats(b, "experts: weights of their rows", n, scored ? mti_statistic_size(b) : b->e);
+    mti_keep_floats(b, "experts: weights of their rows", rows,
+                    scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
-    if (b->c->mlp == MT_MLP_PLAIN)
+    const nature active = mti_again(b, MT_RECOMPUTE_MOE_ACT) ? NOT_KEPT : FLOATS;
+    if (!gated && active == NOT_KEPT)
+        mti_keep(b, BSF, FLOATS, "input of the activation");
+    else if (!gated)
         mti_keep_activation(b, BSF, b->c->inplace, "input of the activation",
                             weighted
                                 ? "output of the activation, for its product with their weights"
@@ -58,12 +68,12 @@ void mti_keep_experts(builder *b, nature input)
     else
         mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
     if (clamped) {
-        mti_keep_several(b, 2, BSF, FLOATS, "the clamped gate, and its sigmoid");
-        mti_keep_several(b, 2, BSF, FLOATS, "their product, and up + 1");
+        mti_keep_several(b, 2, BSF, active, "the clamped gate, and its sigmoid");
+        mti_keep_several(b, 2, BSF, active, "their product, and up + 1");
     } else if (gated && b->c->ops.swiglu == MT_OP_UNFUSED && !weighted)
-        mti_keep(b, BSF, FLOATS, "silu(gate), for its product with up");
+        mti_keep(b, BSF, active, "silu(gate), for its product with up");
     if (gated || weighted)
-        mti_keep(b, BSF, FLOATS,
+        mti_keep(b, BSF, active,
                  clamped || !gated
                      ? "the weighted or gated rows: input of the experts' last product"
                      : "silu(gate) up: input of the experts' last product");
@@ -73,7 +83,7 @@ void mti_keep_experts(builder *b, nature input)
     else if (!scored)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
-    if (b->c->shared_experts) {
+    if (b->c->shared_experts && !mti_again(b, MT_RECOMPUTE_SHARED_EXPERTS)) {
         for (int i = 0; i < 2; i++) mti_keep(b, BSX, FLOATS, "shared experts: gate, and up");
         if (b->c->ops.swiglu == MT_OP_UNFUSED)
             mti_keep(b, BSX, FLOATS, "shared experts: silu(gate), for its product with up");

@@ -24,6 +24,7 @@ typedef enum mti_offload_choice {
 typedef struct mti_memory_options {
     const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
     const mt_budget_plan *budget; /* instead of `checkpoint`; NULL: none */
+    unsigned recompute;           /* bits of mt_recompute */
     mti_offload_choice offload;
     unsigned compress; /* bits of mt_compress_rule */
     bool amp;
@@ -83,6 +84,8 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
  * cleared. */
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,
                   mt_plan_formula *out);
+/* What layers make again besides checkpoints of whole blocks: a set of mt_recompute. */
+unsigned mti_dims_again(const mti_dims *s);
 /* The checkpoint preset; NULL: none. */
 const char *mti_dims_checkpoint(const mti_dims *s);
 /* Layers in one checkpoint; 1 unless the preset groups them. */
@@ -137,8 +140,8 @@ typedef struct mti_residual {
     int64_t bytes;
 } mti_residual;
 
-#define MTI_MAX_TERMS     64
-#define MTI_MAX_RESIDUALS 24
+#define MTI_MAX_TERMS     128
+#define MTI_MAX_RESIDUALS 48 /* more than there are texts */
 
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */

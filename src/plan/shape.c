@@ -41,6 +41,13 @@ bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, in
     return true;
 }
 
+unsigned mti_dims_again(const mti_dims *s)
+{
+    if (!s->memory) return 0;
+    const char *preset = s->memory->checkpoint;
+    return preset && !strcmp(preset, "selective") ? MT_RECOMPUTE_CORE_ATTN : s->memory->recompute;
+}
+
 const char *mti_dims_checkpoint(const mti_dims *s)
 {
     return s->memory ? s->memory->checkpoint : NULL;
@@ -202,7 +209,8 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
     *memory =
-        (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
+        (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint,
+                             .recompute = run->recompute};
     return mti_dims_make(s, run->config, run->batch, run->seq, memory);
 }
 
@@ -218,7 +226,8 @@ static mti_dims textbook(const mti_dims *s)
     if (c->kind != MT_MODEL_LINEAR) c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
     c->experts = c->experts_per_token = 0;
-    c->norm_topk = false;
+    c->norm_topk = c->expert_padding = false;
+    c->expert_capacity = 0;
     c->dense_layers = c->shared_experts = c->mtp_layers = 0;
     c->kv_rank = 0;
     c->act = MT_ACT_GELU;
@@ -303,6 +312,7 @@ static const struct choice {
     {"unfused gelu_tanh: three tensors besides its input", {"gelu_tanh"}},
     {"softmax in f32: weights in 4 bytes, and again in 2", {"softmax"}},
     {"experts in another order of ops", {"expert_form"}},
+    {"experts with a bound on their rows", {"expert_capacity", "expert_padding"}},
     {"keys and values repeated for each head", {"kv_groups"}},
     {"masks of windows, and what they have repeated", {"window_mask"}},
     {"layers of predictions ahead", {"mtp_layers"}},

@@ -34,7 +34,8 @@ double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes
     int64_t size = of == MASK ? 1 : b->e;
     unsigned rules = b->memory ? b->memory->compress : 0;
     bool offload = b->memory && b->memory->offload;
-    *bytes = elements * size;
+    *bytes = of == NOT_KEPT ? 0 : elements * size;
+    if (of == NOT_KEPT) return 0;
     if (*bytes < MTI_SMALL) return (double)size;
     if (offload && of != INPUT) return *bytes = 0, 0;
     if (of == STATISTICS) return (double)size;

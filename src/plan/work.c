@@ -47,29 +47,56 @@ static int64_t scores_of(const mti_dims *s)
     return attention_pair(s) / (s->q + values_of(s)) * s->q;
 }
 
-/* Elements that "ops" multiplies again in a layer. */
+static bool is_ops(const mti_dims *s)
+{
+    const char *preset = mti_dims_checkpoint(s);
+    return preset && !strcmp(preset, "ops");
+}
+
+/* The modules of mt_recompute that it belongs to. */
+static unsigned modules_of(const mti_dims *s, mti_product product)
+{
+    switch (product) {
+    case MTI_PRODUCT_Q: return s->config.kv_rank ? MT_RECOMPUTE_MLA_UP_PROJ : 0;
+    case MTI_PRODUCT_Q_B:
+    case MTI_PRODUCT_KV_B: return MT_RECOMPUTE_MLA_UP_PROJ;
+    case MTI_PRODUCT_WIDEN:
+    case MTI_PRODUCT_GATE_UP:
+    case MTI_PRODUCT_DOWN: return MT_RECOMPUTE_MLP;
+    case MTI_PRODUCT_ROUTER:
+    case MTI_PRODUCT_EXPERT_FIRST:
+    case MTI_PRODUCT_EXPERT_DOWN: return MT_RECOMPUTE_MOE;
+    case MTI_PRODUCT_SHARED:
+    case MTI_PRODUCT_SHARED_DOWN: return MT_RECOMPUTE_MOE | MT_RECOMPUTE_SHARED_EXPERTS;
+    default: return 0;
+    }
+}
+
+/* Elements that "ops", or modules that are made again, multiply again in a layer. */
 static int64_t made_again(const mti_dims *s)
 {
+    const bool ops = is_ops(s);
     mti_product products[MTI_PRODUCTS];
     int64_t again = 0;
     int n = mti_layer_products(&s->config, products);
     for (int i = 0; i < n; i++) {
         int64_t taken;
         mti_product_copies(&s->config, products[i], &taken);
-        if (!mti_product_is_kept(products, i))
+        if (ops ? !mti_product_is_kept(products, i)
+                : modules_of(s, products[i]) & mti_dims_again(s))
             again += taken * (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
     }
     return again;
 }
 
-/* What "ops" makes again: every second product, and math attention's scores. */
-static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
+/* What "ops" makes again: every second product, and math attention's scores; and what modules do.
+ */
+static bool add_again_rows(mt_plan_formula *out, const mti_dims *s)
 {
-    const char *preset = mti_dims_checkpoint(s);
-    if (!preset || strcmp(preset, "ops") != 0) return true;
-    bool math = s->config.attention == MT_ATTENTION_MATH;
-    return mti_add_row(out, 2 * s->tokens * mti_sum_layers(s, made_again),
-                       "every second product, recomputed") &&
+    const bool ops = is_ops(s), math = ops && s->config.attention == MT_ATTENTION_MATH;
+    if (!ops && !mti_dims_again(s)) return true;
+    return mti_add_row(out, 2 * s->tokens * mti_sum_layers(s, made_again), "%s, recomputed",
+                       ops ? "every second product" : "the modules' products") &&
            mti_add_row(out, math ? scores_of(s) : 0, "attention's scores, recomputed, 2Lbqs^2");
 }
 
@@ -77,12 +104,15 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
 {
     const mt_model_config *c = &s->config;
     bool whole = mti_is_whole(c->kind), recomputed = each == 8;
-    const char *preset = mti_dims_checkpoint(s);
-    bool selective = preset && !strcmp(preset, "selective");
+    const bool selective = mti_dims_again(s) & MT_RECOMPUTE_CORE_ATTN;
     int64_t table = c->untied ? c->vocab * c->hidden : 0, pair = attention_pair(s);
     int64_t vectors = counted - table - multiplied(s), fewer;
     const char *of_all = windowed(s, &fewer) ? " times the keys seen" : "^2";
     int64_t head = multiplied(s) - mti_sum_layers(s, mti_block_matrices);
+    const int64_t rows = mti_rows_of_experts(c, s->tokens) - s->tokens * c->experts_per_token;
+    const int64_t matrices = c->mlp == MT_MLP_PLAIN ? 2 : 3, own = mti_dims_dense(s);
+    const int64_t unbounded =
+        c->experts ? matrices * rows * c->hidden * c->ffn * (mti_dims_layers(s) - own) : 0;
     const int64_t ahead = mti_dims_ahead(s) * c->vocab * c->hidden;
     const int64_t joined = mti_dims_ahead(s) * 2 * c->hidden * c->hidden;
     return mti_add_row(out, -each * s->tokens * vectors,
@@ -91,6 +121,8 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "the embedding: looked up, not multiplied") &&
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
+           mti_add_row(out, (each + (mti_dims_again(s) & MT_RECOMPUTE_MOE ? 2 : 0)) * unbounded,
+                       "experts' rows that a bound drops, or that fill them up to it") &&
            mti_add_row(out, 6 * s->tokens * ahead, "the head, again for each prediction ahead") &&
            mti_add_row(
                out,
@@ -101,7 +133,7 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "flash attention's scores, once more in backward, 2Lbqs%s", of_all) &&
            mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs%s",
                        of_all) &&
-           add_ops_rows(out, s);
+           add_again_rows(out, s);
 }
 
 /* ---- forward, component by component ---- */
@@ -153,7 +185,7 @@ static components components_of(const mti_dims *s)
     if (mti_feeds(m->kind) && m->experts) {
         add_component(&c, "the router", true, "2bshE", "", layers - dense, 2 * t * h * m->experts);
         add_component(&c, "the experts, n for each token", gated, "6bsnhf", "4bsnhf",
-                      layers - dense, (gated ? 6 : 4) * t * m->experts_per_token * h * f);
+                      layers - dense, (gated ? 6 : 4) * mti_rows_of_experts(m, t) * h * f);
         if (m->shared_experts)
             add_component(&c, "the shared experts", true, "6bshx", "", layers - dense,
                           6 * t * h * m->shared_experts * f);

@@ -55,6 +55,7 @@ typedef struct mti_fit_report {
     const mti_fit_remedies *remedies;
     const mti_fit_other *other;
     const mti_fit_most *most; /* NULL: not asked for */
+    const mti_fit_published *trained;
     const mti_workload *workload;
     const char *command; /* that profiles the first set-up */
     mti_outside outside; /* what is kept aside for; empty: another figure was asked for */

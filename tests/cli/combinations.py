@@ -59,6 +59,7 @@ CHOICES = """--tp 2
 --checkpoint full
 --checkpoint selective
 --checkpoint ops
+--recompute-modules core_attn+layernorm
 --checkpoint every=3
 --checkpoint sqrt
 --budget 1GB

@@ -60,7 +60,7 @@ MIB = 1 << 20
 equal((j["fitting"] > 0, j["batch"], j["seq"], j["kept_aside"]), (True, 8, 8192, (1024 + 300 + 688) * MIB), "Llama on 8 x H100")
 known = documented_keys("fit.md")
 for key in set(paths(j)) - known:
-    check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]")), f"fit.md: no {key}")
+    check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]", "published.")), f"fit.md: no {key}")
 for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatron"]), (4, ["--recipe", "hf"]),
                    (4, ["--amp", "bf16"]), (4, ["--mtp-layers", 1]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
                    (4, ["--optimizer", "adamw-8bit"]), (4, ["--tp", 2, "--zero", 2, "--checkpoint", "full"]),
@@ -238,6 +238,21 @@ equal((j["fitting"] > 0, j["other_stack"]["fits"], j["other_stack"]["any_fits"])
 equal(fit(*LORA, "--recipe", "hf", status=1)["fitting"], 0, "nothing fits with Transformers' own modules")
 check("(--recipe hf): 30.9 GiB, nothing fits" in run_once(*LORA).stdout, run_once(*LORA).stdout)
 equal(fit("gpt", "--gpus", 1, "--gpu", "h100", "--dtype", "f32")["other_stack"], None, "the same stack")
+
+# ---- how the model was trained, as published ----
+equal(j["published"], None, "of Llama no division is known")
+V3 = ("deepseek-v3", "--gpus", 512, "--gpu", "h100", "--tp", 1, "--pp", 1, "--cp", 1, "--zero", 3, "--ep", 4, "--checkpoint", "ops", "--offload", "none")
+trained = fit(*V3)["published"]
+equal({k: trained[k] for k in ("gpus", "seq", "tp", "pp", "dp", "ep", "zero", "microbatches", "recompute_modules")},
+      {"gpus": 2048, "seq": 4096, "tp": 1, "pp": 16, "dp": 128, "ep": 64, "zero": 1, "microbatches": 120,
+       "recompute_modules": "moe_act+layernorm+mla_up_proj"}, "DeepSeek-V3's division")
+p = json.loads(run("profile", "deepseek-v3", "-b", 1, "-s", 4096, "--pp", 16, "--dp", 128, "--ep", 64, "--zero", 1, "--microbatches", 120,
+                   "--recompute-modules", trained["recompute_modules"], "--stage", trained["stage"], "--device", "meta", "--json", "-").stdout)
+equal((p["steady"]["peak"], p["steady"]["reserved"]), (trained["peak"], trained["reserved"]), "its bytes are a profile's")
+check(f"as 1F1B: {trained['reserved'] / 2**30:.1f} GiB" in " ".join(run_once(*V3).stdout.split()), run_once(*V3).stdout)
+trained = fit("megatron-22b", "--gpus", 8, "--gpu", "a100-80", "--tp", 8, "--checkpoint", "none", "--offload", "none")["published"]
+equal((trained["gpus"], trained["tp"], trained["sp"], trained["checkpoint"], trained["fits"]), (8, 8, True, "selective", True), "Megatron's 22B")
+equal(fit("megatron-22b", "--gpus", 8, "--gpu", "a100-80", "-l", 8, "--tp", 8, "--pp", 1)["published"], None, "another model")
 
 # ---- host memory is a resource ----
 first = j["setups"][0]

@@ -130,6 +130,7 @@ def experts_have_the_same_books():
     for args in ([], ["--recipe", "hf", "--dtype", "f32"], ["--checkpoint", "full", "-b", 3], ["--amp", "bf16", "--dtype", "f32"],
                  ["--offload", "cpu", "-b", 2], ["--compress", "8bit+bits", "--dropout", 0.1], ["--lora-rank", 2], ["--expert-form", "torchtitan"],
                  ["--expert-form", "megatron", "--amp", "bf16", "--dtype", "f32"],
+                 ["--expert-form", "megatron", "--expert-capacity", 0.7, "--expert-padding", "--recompute-modules", "moe_act+layernorm"],
                  ["--mtp-layers", 2, "--checkpoint", "full", "--recipe", "hf", "--dtype", "f32"]):
         seen = []
         for on in (["--device", "cpu", "--seed", 1], ["--device", "cpu", "--seed", 2], ["--device", "meta"]):

@@ -31,8 +31,8 @@ VALUES = {
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
-    "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
-    "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
+    "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
+    "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
     "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
@@ -42,7 +42,7 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated", "window-mask": "kept",
-    "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json",
+    "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json", "expert-capacity": 0.5, "expert-padding": None,
     "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
@@ -68,7 +68,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--kv-heads", 2],
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
-           "routing": [*ON_META, "--expert-form", "loop"], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
+           "routing": [*ON_META, "--expert-form", "loop"], "expert-capacity": ["--expert-form", "megatron"],
+           "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
              ("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
@@ -131,6 +132,7 @@ def of(verb, model):
     return ["measured.pickle", *model] if verb == "compare" else model
 
 
+LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
@@ -138,9 +140,11 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
            **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
            ("compare", "gpu"): ["measured.log", *GPT],
-           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "routing", "balance-loss", "lora-on-weights")},
-           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "balance-loss", "lora-on-weights")},
-           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "balance-loss", "record-routing")},
+           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "routing", "balance-loss", "lora-on-weights")},
+           **{(verb, option): of(verb, LATENT) for verb in LOOKING for option in LATENTS}, **{("fit", option): [*LATENT, *GPUS] for option in LATENTS},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "deepseek-tiny"] for option in LATENTS},
+           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "lora-on-weights")},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "record-routing")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -154,7 +158,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
-             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "router", "expert-form", "routing"}
+             "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "router", "expert-form", "expert-capacity", "expert-padding", "routing"}
 
 # ---- modes of the verbs: every option is tried in each ----
 MODES = [

@@ -207,6 +207,15 @@ static void profile_with_memory_options_reports_every_refusal(void **state)
                 NULL);
 }
 
+static void modules_made_again_report_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("moe-tiny", "-b", "1", "-s", "4", "-d", "8", "-a", "2", "-l", "1", "--ffn",
+                      "8", "--vocab", "9", "--recompute-modules", "moe_act+layernorm+core_attn"),
+                NULL);
+}
+
 static void sweep_reports_every_refusal(void **state)
 {
     (void)state;
@@ -404,6 +413,7 @@ int main(void)
         cmocka_unit_test(profile_of_a_folder_reports_every_refusal),
         cmocka_unit_test(explain_reports_every_refusal),
         cmocka_unit_test(profile_with_memory_options_reports_every_refusal),
+        cmocka_unit_test(modules_made_again_report_every_refusal),
         cmocka_unit_test(sweep_reports_every_refusal),
         cmocka_unit_test(plan_reports_every_refusal),
         cmocka_unit_test(rank_reports_every_refusal),

@@ -117,10 +117,12 @@ def mixtures_train_with_every_option():
     equal(len(plain), 20, "a line for each step")
     check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")
     exact = [["--checkpoint", "full", "--offload", "cpu"], ["--checkpoint", "ops"], ["--checkpoint", "selective"],
-             ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"]]
+             ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"],
+             ["--recompute-modules", "moe_act+layernorm+core_attn"]]
     inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
                ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],
+               ["--expert-form", "megatron", "--expert-capacity", 1, "--expert-padding"],
                ["--mtp-layers", 2, "--checkpoint", "full", "--dropout", 0.1]]
     for options in [*exact, *inexact]:
         whole = run("train", *mixture, *options)

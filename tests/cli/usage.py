@@ -155,7 +155,7 @@ refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every",
 for option in ["--fragment=x", "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
 refused(["option"], "profile", "block", "--steps", "3")
-refused(["option"], "explain", "block", "--json", "-")
+refused(["--json", "needs --expr"], "explain", "block", "--json", "-")
 refused(["option"], "explain", "block", "--optimizer", "sgd")
 refused(["option"], "generate", "--model", "x", "--batch", "3")
 refused(["option"], "train", "--data", __file__, "--vocab", "3")

@@ -158,6 +158,80 @@ static void a_second_backward_runs_the_function_again(void **state)
     tear_down(&b);
 }
 
+/* y0's readers are two products and a view, which share what is made again; y1's keeps nothing. */
+static mt_tensor *read_outputs(setup *s)
+{
+    MT_AUTO mt_tensor *turned = mt_transpose(s->out[0], 0, 1);
+    MT_AUTO mt_tensor *square = mt_matmul(turned, s->out[0]);
+    MT_AUTO mt_tensor *wide = mt_linear(s->out[0], s->d.w, NULL);
+    MT_AUTO mt_tensor *sum = mt_sum_all(square), *other = mt_sum_all(wide);
+    mt_tensor *loss = mt_add(sum, other);
+    MT_AUTO mt_tensor *last = mt_mean_all(s->out[1]);
+    mt_set(&loss, mt_add(loss, last));
+    for (int i = 0; i < 2; i++) mt_release(s->out[i]), s->out[i] = NULL;
+    return loss;
+}
+
+static void discarded_outputs_are_made_again_for_what_saved_them(void **state)
+{
+    (void)state;
+    const mt_backward_options retain = {.retain_graph = true};
+    setup a = set_up(0.3), b;
+    mtt_ok(fn(&a.d, 2, a.x, 2, a.out));
+    a.loss = mtt_made(read_outputs(&a));
+    mtt_ok(mt_backward_with(a.loss, &retain));
+    mtt_ok(mt_backward(a.loss));
+    b = set_up(0.3);
+    mt_ledger *ledger = mt_ledger_new(device);
+    const mt_checkpoint_options options = {.check = true, .discard_outputs = true};
+    size_t before = mtt_allocated(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    mtt_ok(mt_checkpoint(fn, &b.d, count_destroy, 2, b.x, 2, b.out, &options));
+    b.loss = mtt_made(read_outputs(&b));
+    mtt_ok(mt_pop_saved_hooks());
+    mtt_ok(mt_ledger_end(ledger));
+    assert_int_equal(mt_ledger_bytes(ledger), 2 * ROWS * N * 4); /* the inputs */
+    assert_int_equal(mtt_allocated(device) - before, mt_storage_of(b.loss).allocated);
+    before = mtt_allocated(device);
+    mtt_ok(mt_backward_with(b.loss, &retain));
+    assert_int_equal(b.d.calls, 2);
+    size_t grads = 0;
+    for (int i = 0; i < 3; i++) grads += mt_storage_of(mt_grad(i < 2 ? b.x[i] : b.d.w)).allocated;
+    assert_int_equal(mtt_allocated(device) - before, grads);
+    mtt_ok(mt_backward(b.loss));
+    assert_int_equal(b.d.calls, 3);
+    assert_int_equal(b.d.destroys, 1);
+    assert_same_grads(&a, &b, 2);
+    mt_ledger_free(ledger);
+    tear_down(&a);
+    tear_down(&b);
+}
+
+/* Where nothing wants a gradient but what reads an output, that is made again, too; and without
+ * recording there is a hook to pop as well. */
+static void outputs_of_a_frozen_function_are_discarded(void **state)
+{
+    (void)state;
+    for (int recording = 0; recording < 2; recording++) {
+        setup s = set_up(0);
+        const mt_checkpoint_options options = {.discard_outputs = true};
+        for (int i = 0; i < 2; i++) mtt_ok(mt_set_requires_grad(s.x[i], false));
+        mtt_ok(mt_set_requires_grad(s.d.w, false));
+        MT_AUTO mt_tensor *w = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(N, N)));
+        mtt_ok(mt_set_requires_grad(w, true));
+        const bool was = mt_set_grad_mode(recording);
+        mtt_ok(mt_checkpoint(fn, &s.d, count_destroy, 1, s.x, 1, s.out, &options));
+        s.loss = mtt_made(mt_linear(s.out[0], w, NULL));
+        mt_set(&s.loss, mt_sum_all(s.loss));
+        mtt_ok(mt_pop_saved_hooks());
+        mt_set_grad_mode(was);
+        if (recording) mtt_ok(mt_backward(s.loss));
+        assert_int_equal(s.d.calls, 1 + recording);
+        assert_int_equal(s.d.destroys, 1);
+        tear_down(&s);
+    }
+}
+
 /* One backward for each of two outputs: recomputed tensors that the first does not need are kept
  * for the second. */
 static void two_outputs_may_each_have_a_backward(void **state)
@@ -282,6 +356,8 @@ int main(void)
         mtt_test(without_recording_a_checkpoint_is_a_plain_call),
         mtt_test(releasing_an_unused_result_frees_the_functions_data),
         mtt_test(a_second_backward_runs_the_function_again),
+        mtt_test(discarded_outputs_are_made_again_for_what_saved_them),
+        mtt_test(outputs_of_a_frozen_function_are_discarded),
         mtt_test(two_outputs_may_each_have_a_backward),
         mtt_test(checkpoints_nest),
         mtt_test(inputs_pass_the_hooks_around_the_checkpoint),

@@ -137,6 +137,7 @@ static const mt_model_config variants[] = {
      .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2,
      .kv_rank = 12, .q_rank = 10, .head_dim = 8, .rope_dim = 4, .value_dim = 6,
      .rope_order = MT_ROPE_PAIRS},
+    {SMALL, .kv_rank = 12, .q_rank = 10, .head_dim = 8, .rope_dim = 4, .value_dim = 6},
     {SMALL, .ffn = 16, .experts = 5, .experts_per_token = 2, .router = MT_ROUTER_CHOSEN,
      .no_bias = true, .act = MT_ACT_GELU},
     {SMALL, .mtp_layers = 2, .dropout = 0.1},

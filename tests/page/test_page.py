@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/cli"), str(ROOT / "tests/report")]
 from browser import Browser, missing  # noqa: E402
 from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
-from lessons import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
-from live import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
+from course_cells import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from tape_and_training import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
 from lib import check, done, equal, run  # noqa: E402
 
 PAGE = ROOT / "build-page/memtape.html"

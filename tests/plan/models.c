@@ -126,8 +126,9 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.qkv_bias = mtt_toss(seed);
     c.dtype = dtypes[mtt_pick(seed, 0, 3)];
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
-    if (llama && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
-    if ((llama || c.kind == MT_MODEL_GPT) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
+    const bool gpt = c.kind == MT_MODEL_GPT;
+    if ((llama || gpt) && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    if ((llama || gpt) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
     if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;

@@ -95,11 +95,23 @@ static void any_model_agrees_whole_and_divided(void **state)
     assert_true(n_ranks >= 300);
 }
 
+/* A rank's one head is no copy of itself; a position of each rank's is gathered to two. */
+static void copies_for_each_head_are_those_of_the_rank(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_preset("deepseek-tiny", &c));
+    c.heads = c.kv_heads = 2, c.hidden = 64, c.ops.kv_groups = MT_KV_REPEATED;
+    c.attention = MT_ATTENTION_FLASH;
+    for (int i = 0; i < DIVISIONS; i++) plan("two heads of latents", &c, 3, 2, i);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_published_model_agrees_whole_and_divided),
         cmocka_unit_test(any_model_agrees_whole_and_divided),
+        cmocka_unit_test(copies_for_each_head_are_those_of_the_rank),
     };
     assert_int_equal(argc, 2);
     configs = argv[1];

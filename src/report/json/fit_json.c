@@ -89,6 +89,19 @@ static void describe_other(mti_fields *f, const void *other)
     mti_field_bool(f, "any_fits", o->setup.fits || o->any);
 }
 
+static void describe_trained(mti_fields *f, const void *report)
+{
+    const mti_fit_published none = {.setup = {.checkpoint = "none", .offload = "none"}};
+    const mti_fit_report *r = report;
+    const mti_fit_published *p = r->trained && r->trained->source ? r->trained : &none;
+    mti_field_text(f, "source", p->source);
+    mti_field_int(f, "gpus", p->gpus);
+    mti_field_int(f, "seq", p->seq);
+    mti_field_text(mti_null_unless(f, p->recompute), "recompute_modules",
+                   mti_recomputed_text(p->recompute, (char[MTI_RECOMPUTED_TEXT]){0}));
+    describe_setup(f, r, &p->setup);
+}
+
 static void describe_most(mti_fields *f, const void *most)
 {
     const mti_fit_most *m = most;
@@ -130,6 +143,8 @@ void mti_describe_fit(mti_fields *f, const void *report)
                    p->workload->recipe_options);
     mti_field_object(mti_null_unless(f, p->other && p->other->recipe), "other_stack",
                      describe_other, p->other ? p->other : &none);
+    mti_field_object(mti_null_unless(f, p->trained && p->trained->source), "published",
+                     describe_trained, p);
     mti_field_object(mti_null_unless(f, p->most), "largest", describe_most,
                      p->most ? p->most : &nothing);
     mti_field_real(f, "utilisation", p->utilisation);

@@ -250,6 +250,8 @@ static void describe_memory(mti_fields *f, const void *profile)
     const mti_memory_stats *s = &p->measured.memory_stats;
     mti_field_size(f, "asked", s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger));
     mti_field_object(mti_null_unless(f, o->checkpoint), "checkpoint", describe_checkpoint, p);
+    mti_field_text(mti_null_unless(f, o->recompute), "recompute_modules",
+                   mti_recomputed_text(o->recompute, (char[MTI_RECOMPUTED_TEXT]){0}));
     mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
     mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
     mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));
@@ -333,6 +335,7 @@ static void describe_routing(mti_fields *f, const void *profile)
     mti_field_text(f, "given", p->workload.routing ? p->workload.routing : "balanced");
     mti_field_size(mti_null_unless(f, r->balanced), "balanced", r->balanced);
     mti_field_size(mti_null_unless(f, r->worst), "worst", r->worst);
+    mti_field_int(mti_null_unless(f, r->rows), "rows", r->rows);
 }
 
 void mti_describe_profile(mti_fields *f, const void *at)

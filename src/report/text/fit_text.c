@@ -101,6 +101,28 @@ static void print_other(const mti_fit_report *f, FILE *out, const mti_style *sty
     mti_print(out, "%s\n", !fits && o->any ? "; others do" : "");
 }
 
+/* The division with which the model was trained. */
+static void print_trained(const mti_fit_report *f, FILE *out, const mti_style *style)
+{
+    const mti_fit_published *p = f->trained;
+    const mt_parallel *h = &p->setup.parallel;
+    char text[600], parts[24] = "", ep[24] = "", zero[24] = "", modules[MTI_RECOMPUTED_TEXT];
+    if (!p->source) return;
+    if (h->interleave > 1) mti_format(parts, sizeof parts, "/%lld", (long long)h->interleave);
+    if (h->expert > 1) mti_format(ep, sizeof ep, ", ep %lld", (long long)h->expert);
+    if (h->data > 1) mti_format(zero, sizeof zero, ", zero %d", h->zero);
+    mti_format(text, sizeof text,
+               "published: %lld GPUs, tp %lld%s, pp %lld%s, dp %lld%s%s, %lld x %lld x %lld "
+               "tokens, %s recomputed (%s); measured here with this optimizer, as 1F1B: %.1f GiB, "
+               "%s",
+               (long long)p->gpus, (long long)h->tensor, h->sequence ? "+sp" : "",
+               (long long)h->pipeline, parts, (long long)h->data, ep, zero,
+               (long long)h->microbatches, (long long)p->setup.microbatch, (long long)p->seq,
+               mti_recomputed_text(p->recompute ? p->recompute : MT_RECOMPUTE_CORE_ATTN, modules),
+               p->source, gib(p->setup.reserved), p->setup.fits ? "fits" : "does not fit");
+    mti_print_wrapped(out, 0, style->width, text);
+}
+
 /* An offload's copies in host memory. */
 static void print_host(const mti_fit_report *f, FILE *out)
 {
@@ -370,6 +392,7 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     print_task(f, out, &style);
     if (f->most) print_most(f->most, out);
     print_other(f, out, &style);
+    print_trained(f, out, &style);
     print_host(f, out);
     if (!print_setups(f, out, &style)) return false;
     if (f->result->n_fitting) print_time(f, out, &style);

@@ -5,11 +5,15 @@
 static void checkpoint_lines(mti_table *t, const mti_measurement *m)
 {
     const mti_memory_stats *s = &m->memory_stats;
+    const char *flops = MTI_SCALED((double)m->flops.recompute);
+    if (!s->n_segments) { /* modules whose outputs go, too */
+        mti_equation_row(t, "checkpoints", 0, "recomputed modules; in all %s FLOP", flops);
+        return;
+    }
     mti_equation_row(t, "checkpoints", (int64_t)s->between, "inputs held between %zu segment%s",
                      s->n_segments, s->n_segments == 1 ? "" : "s");
     mti_equation_row(t, "", (int64_t)s->inside,
-                     "the most that one segment recomputes; in all %s FLOP",
-                     MTI_SCALED((double)m->flops.recompute));
+                     "the most that one segment recomputes; in all %s FLOP", flops);
 }
 
 static void offload_lines(mti_table *t, const mt_offload_stats *s, bool timed)
@@ -60,14 +64,15 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
     const mti_memory_options *memory = &p->workload.memory;
     const mti_memory_stats *s = &p->measured.memory_stats;
     bool has_data = mt_device_has_data(p->device);
-    if (!memory->checkpoint && !memory->offload && !memory->compress && !memory->amp &&
+    const bool checkpoints = memory->checkpoint || memory->recompute;
+    if (!checkpoints && !memory->offload && !memory->compress && !memory->amp &&
         memory->loss_scale == 0 && !s->duplicates)
         return true;
     mti_heading(out, style, "The memory options: what they saved, and at what cost");
     mti_table *t = mti_table_new("lrw", NULL);
     if (s->asked)
         mti_equation_row(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
-    if (memory->checkpoint) checkpoint_lines(t, &p->measured);
+    if (checkpoints) checkpoint_lines(t, &p->measured);
     if (memory->offload) offload_lines(t, &s->offload, has_data);
     if (memory->compress) compress_lines(t, &s->compress);
     cast_lines(t, s, memory->amp);

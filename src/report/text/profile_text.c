@@ -264,6 +264,9 @@ static bool print_routed(const mti_profile_result *p, FILE *out)
 {
     const char *given = p->workload.routing ? p->workload.routing : "balanced";
     if (!p->workload.config.experts || mt_device_has_data(p->device)) return true;
+    if (p->routed.rows)
+        mti_print(out, "  a layer's experts have %s rows with routing %s\n",
+                  MTI_THOUSANDS(p->routed.rows), given);
     if (!p->routed.worst)
         fputs("  whichever experts the tokens take, no byte of this differs\n", out);
     else
