@@ -102,9 +102,9 @@ KERNELS = [
     step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
     step("sgd", "float", 20, 21, 2, ", float, float"),
     step("scale", "float", 8, 7, 1),
-    *(Kernel(f"dequantize {code}, bf16", "quantize",
-             rf"dequantize_groups<__nv_bfloat16, ({nf4}|\(bool\){int(nf4 == 'true')}), 8>", 2, n_bytes, slots)
-      for code, nf4, n_bytes, slots in (("nf4", "true", 2.5, 11), ("int8", "false", 3, 9))),
+    *(Kernel(f"dequantize {code}, bf16", "quantize", rf"dequantize_groups<__nv_bfloat16, (\(mti_code\))?{number}, 8>",
+             2, n_bytes, slots)
+      for number, code, n_bytes, slots in ((0, "int8", 3, 9), (1, "nf4", 2.5, 11), (2, "mxfp4", 2.53, 12))),
     Kernel("embedding backward, bf16", "embedding", r"add_rows<__nv_bfloat16>", 2, rows=True),
     *(rows("norm", "norm", "norm_rows", fit) for fit in (0, 1, 2)),
     *(rows("norm", "norm", "norm_rows", 2, dtype=dtype) for dtype in ("f32", "f64")),
