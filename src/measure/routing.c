@@ -108,7 +108,11 @@ bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, si
     *f = (mti_formula){0};
     const bool balanced = !w->routing || !strcmp(w->routing, "balanced");
     const bool bound = w->config.expert_capacity > 0, padded = w->config.expert_padding;
-    return (!padded && bound && (!balanced || has_data)) ||
+    const unsigned masks = 1u << MT_COMPRESS_MASK_BITS | 1u << MT_COMPRESS_MASK_SEED;
+    const bool by_size = w->memory.offload || w->memory.compress & ~masks;
+    const bool loop = w->config.experts && w->config.ops.expert_form == MT_EXPERTS_LOOP;
+    return (loop && by_size && (!balanced || has_data)) ||
+           (!padded && bound && (!balanced || has_data)) ||
            (!padded && !balanced && w->ranked && w->parallel.expert > 1) ||
            mti_formula_make(f, &w->config, w->batch, w->seq, &w->memory,
                             w->ranked ? &w->parallel : NULL, measured);

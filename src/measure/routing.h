@@ -19,7 +19,8 @@ bool mti_routing_matters(const mti_workload *w, const mt_device *device);
 /* *rows: how many rows the first layer's experts have, without data, where they are bounded. */
 bool mti_routing_keeps(const mti_workload *w, int64_t *rows);
 /* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
- * balanced routing gives it, or experts drop rows that nobody knows. */
+ * balanced routing gives it, experts drop rows that nobody knows, or what becomes of one expert's
+ * depends on their number. */
 bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.

@@ -40,11 +40,12 @@ static bool is_of_experts(mti_product product)
     return product == MTI_PRODUCT_EXPERT_FIRST || product == MTI_PRODUCT_EXPERT_DOWN;
 }
 
-bool mti_product_is_kept(const mti_product *products, int i)
+bool mti_product_is_kept(const mt_model_config *c, const mti_product *products, int i)
 {
-    int before = 0; /* linears: experts have other products */
-    for (int k = 0; k < i; k++) before += !is_of_experts(products[k]);
-    return before % 2 == 0 && !is_of_experts(products[i]);
+    const bool loop = c->ops.expert_form == MT_EXPERTS_LOOP; /* two for each expert */
+    int before = 0; /* linears: other experts have other products */
+    for (int k = 0; k < i; k++) before += loop || !is_of_experts(products[k]);
+    return before % 2 == 0 && (loop || !is_of_experts(products[i]));
 }
 
 int64_t mti_experts_here(const mt_model_config *c)

@@ -58,8 +58,8 @@ typedef enum mti_product {
 #define MTI_PRODUCTS 12
 /* Returns how many. */
 int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
-/* Whether `ops` keeps the ith: those of experts are made again. */
-bool mti_product_is_kept(const mti_product *products, int i);
+/* Whether `ops` keeps the ith: those of experts, but of a loop, are made again. */
+bool mti_product_is_kept(const mt_model_config *c, const mti_product *products, int i);
 /* How many matrices it has here; of all of them a token takes so many: *taken. */
 int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
 /* How wide shared experts are here. */

@@ -185,6 +185,11 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "parallel: expert is %" PRId64 ", and expert_form is loop: one expert "
                              "after the other, all of them here; need another form",
                              h->expert);
+    if (h->zero == 3 && c->experts && c->ops.expert_form == MT_EXPERTS_LOOP)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: zero is 3, and expert_form is loop: a rank gathers for "
+                             "each expert that its tokens take, another rank for others; need "
+                             "zero 2 or less, or another form");
     if (c->balance_loss > 0 && h->pipeline > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "

@@ -338,7 +338,13 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
     case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
     case MTI_PRODUCT_EXPERT_FIRST:
-    case MTI_PRODUCT_EXPERT_DOWN: break;
+    case MTI_PRODUCT_EXPERT_DOWN: {
+        const bool down = product == MTI_PRODUCT_EXPERT_DOWN;
+        b->by_expert = true;
+        mti_keep_several(b, down || b->c->mlp == MT_MLP_PLAIN ? 1 : 2, down ? BSNH : BSF, FLOATS,
+                         "outputs of the experts' products");
+        b->by_expert = false;
+    }
     }
 }
 
@@ -349,7 +355,7 @@ static void add_kept_results(builder *b)
     const mti_rank_dims *rank = b->s->rank;
     int n = mti_layer_products(b->c, products);
     for (int i = 0; i < n; i++)
-        if (mti_product_is_kept(products, i)) add_result(b, products[i]);
+        if (mti_product_is_kept(b->c, products, i)) add_result(b, products[i]);
     if (mti_attends(b->c->kind)) {
         mti_keep(b, b->c->kv_rank ? BSO : BSQ, FLOATS, "attention's output");
         if (b->c->attention == MT_ATTENTION_FLASH) add_flash_statistics(b);

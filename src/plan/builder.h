@@ -39,6 +39,7 @@ typedef struct builder {
     double sum[N_LETTERS];    /* weights so far */
     int64_t times;            /* how often each added term is kept */
     const char *letter;       /* stands for `times` */
+    bool by_expert;           /* each has a storage: they run one after the other */
 } builder;
 
 /* Whether backward makes that module again. */
@@ -48,7 +49,15 @@ static inline bool mti_again(const builder *b, mt_recompute module)
 }
 
 /* What a storage is to offload and compression. */
-typedef enum nature { FLOATS, INPUT, STATISTICS, MASK, SIGNED, NOT_KEPT } nature;
+typedef enum nature {
+    FLOATS,
+    INPUT,
+    STATISTICS,
+    MASK,
+    SIGNED,
+    SIGNS, /* of SIGNED, beside it */
+    NOT_KEPT
+} nature;
 
 #define MTI_SMALL 4096 /* bytes under which neither offload nor compression takes a storage */
 

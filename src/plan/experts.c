@@ -7,7 +7,8 @@ void mti_keep_experts(builder *b, nature input)
     const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
     const int64_t rows = mti_rows_of_experts(b->c, tokens);
     const mt_expert_form form = b->c->ops.expert_form;
-    const bool scored = form != MT_EXPERTS_GROUPED && form != MT_EXPERTS_LOOP;
+    const bool loop = form == MT_EXPERTS_LOOP;
+    const bool scored = form != MT_EXPERTS_GROUPED && !loop;
     const bool wide = b->c->wide_router && b->e == 2;
     /* sigmoids are in the logits' type */
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
@@ -38,19 +39,20 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep_floats(b, "router: the chosen probabilities", n, size);
         mti_keep_floats(b, "router: their sums", tokens, size);
     }
-    /* chosen experts; rows, order, inverse, or both lists of one expert, or tokens and order; those
-     * of biases */
+    /* chosen experts; rows, order, inverse, or both lists of one expert, which are inputs, or
+     * tokens and order; those of biases */
     for (int i = 0; i < (form == MT_EXPERTS_GROUPED ? 4 : 3) + clamped; i++)
         mti_keep_beside(b, "experts: lists of indices", (i ? rows : n) * (int64_t)sizeof(int64_t),
-                        false);
+                        i && loop);
     const int64_t ranks = b->s->rank ? b->s->rank->expert : 1;
-    const int64_t counts = form == MT_EXPERTS_LOOP ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
+    const int64_t counts = loop ? 0 : ranks > 1 ? 2 : 1; /* sent; received */
     for (int64_t i = 0; i < counts; i++)
         mti_keep_beside(b, "experts: rows of each", b->c->experts * (int64_t)sizeof(int32_t),
                         false);
     if (ranks > 1)
         mti_keep_beside(b, "experts: rows of each, from all ranks",
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
+    b->by_expert = loop;
     mti_keep_floats(b, "experts: weights of their rows", rows,
                     scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
@@ -82,7 +84,8 @@ void mti_keep_experts(builder *b, nature input)
                         n * b->c->hidden, mti_statistic_size(b));
     else if (!scored)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
-    if (form == MT_EXPERTS_LOOP) mti_keep(b, BSNH, FLOATS, "that product, for its sum by token");
+    if (loop) mti_keep(b, BSNH, SIGNED, "that product, for its sum by token"); /* none is read */
+    b->by_expert = false;
     if (b->c->shared_experts && !mti_again(b, MT_RECOMPUTE_SHARED_EXPERTS)) {
         for (int i = 0; i < 2; i++) mti_keep(b, BSX, FLOATS, "shared experts: gate, and up");
         if (b->c->ops.swiglu == MT_OP_UNFUSED)

@@ -29,13 +29,14 @@ void mti_write_term(const builder *b, char *to, size_t size, const char *before,
         mti_format(to, size, "%s%g%s%s", before, weight, layers, mti_spelling(b, product));
 }
 
-double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes)
+static double kept_of(const builder *b, nature of, int64_t elements, int64_t *bytes)
 {
     int64_t size = of == MASK ? 1 : b->e;
     unsigned rules = b->memory ? b->memory->compress : 0;
     bool offload = b->memory && b->memory->offload;
     *bytes = of == NOT_KEPT ? 0 : elements * size;
     if (of == NOT_KEPT) return 0;
+    if (*bytes < MTI_SMALL && of == SIGNS) return *bytes = 0, 0;
     if (*bytes < MTI_SMALL) return (double)size;
     if (offload && of != INPUT) return *bytes = 0, 0;
     if (of == STATISTICS) return (double)size;
@@ -46,7 +47,7 @@ double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes
         *bytes = (elements + 7) / 8;
         return 0.125;
     }
-    if (of == SIGNED && rules & 1u << MT_COMPRESS_SIGNS) {
+    if ((of == SIGNED || of == SIGNS) && rules & 1u << MT_COMPRESS_SIGNS) {
         *bytes = (elements + 7) / 8;
         return 0.125;
     }
@@ -59,6 +60,17 @@ double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes
         return 2;
     }
     return (double)size;
+}
+
+double mti_kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes)
+{
+    const int64_t n = b->c->experts, rows = b->value[BSNH] / b->c->hidden;
+    int64_t sum = 0, part;
+    if (!b->by_expert) return kept_of(b, of, elements, bytes);
+    for (int64_t i = 0; i < n; i++, sum += part) /* as mti_routing_counts has them if balanced */
+        kept_of(b, of, elements / rows * (rows / n + (i < rows % n)), &part);
+    *bytes = sum;
+    return (double)sum / (double)elements;
 }
 
 letters mti_in_terms_of_h(const builder *b, letters product, double *weight)
@@ -126,7 +138,7 @@ void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size)
     b->e = size;
     mti_kept_as(b, FLOATS, n, &bytes);
     b->e = e;
-    if (bytes) mti_keep_beside(b, text, bytes, false);
+    if (bytes) mti_keep_beside(b, text, bytes, true); /* offload has had its part */
 }
 
 /* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
@@ -172,7 +184,7 @@ void mti_keep_activation(builder *b, letters product, bool inplace, const char *
     mti_keep_gelu_parts(b, product);
     if (!mti_keeps_output(b->c->act, inplace))
         mti_keep(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked && b->value[product] * b->e >= MTI_SMALL)
-        mti_keep(b, product, SIGNED, "signs of an activation's output, for nothing");
+    else if (signs && kinked)
+        mti_keep(b, product, SIGNS, "signs of an activation's output, for nothing");
     mti_keep(b, product, FLOATS, output);
 }

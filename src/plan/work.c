@@ -82,7 +82,7 @@ static int64_t made_again(const mti_dims *s)
     for (int i = 0; i < n; i++) {
         int64_t taken;
         mti_product_copies(&s->config, products[i], &taken);
-        if (ops ? !mti_product_is_kept(products, i)
+        if (ops ? !mti_product_is_kept(&s->config, products, i)
                 : modules_of(s, products[i]) & mti_dims_again(s))
             again += taken * (int64_t)mti_product_size(&s->config, s->q, s->k, products[i]);
     }

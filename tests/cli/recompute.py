@@ -37,7 +37,7 @@ def draw_model(draw):
 def draw_options(draw, experts):
     args = ["--dtype", draw.choice(["f32", "bf16", "f64"]), "-b", draw.choice([1, 2]), "-s", draw.choice([4, 16])]
     args += draw.choice([[], ["--attention", "math"]]) + draw.choice([[], ["--dropout", 0.1]])
-    return args + (draw.choice([[], ["--expert-form", "torchtitan"], ["--expert-form", "megatron"],
+    return args + (draw.choice([[], ["--expert-form", "loop"], ["--expert-form", "torchtitan"], ["--expert-form", "megatron"],
                               ["--expert-form", "megatron", "--expert-capacity", draw.choice([0.5, 1.3]), "--expert-padding"]]) if experts else [])
 
 
@@ -55,7 +55,8 @@ def any_modules(seed, n):
         beside = draw.choice([[], [], ["--offload", "cpu"], ["--compress", "8bit"], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 3],
                               ["--tp", 2], ["--tp", 2, "--sp"],
                               ["--tp", 2, "--sp", "--etp", 1] if experts else []])
-        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and {"--pp", "--cp", "--sp"} & set(beside):
+        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and {"--pp", "--cp", "--sp"} & set(beside) or \
+                "loop" in args and "--zero" in beside:
             beside = []
         p = json.loads(run("profile", *args, *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")
         equal(p and p["formula"]["unexplained"], 0, f"unexplained of {args} {again} {beside}")

@@ -502,6 +502,8 @@ static void indivisible_experts_are_refused_by_name(void **state)
     loop.ops.expert_form = MT_EXPERTS_LOOP;
     assert_int_not_equal(mt_parallel_check(&two, &loop), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "expert is 2", "expert_form is loop");
+    assert_int_not_equal(mt_parallel_check(&(mt_parallel){.data = 2, .zero = 3}, &loop), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "zero is 3", "expert_form is loop");
     assert_int_not_equal(mt_parallel_check(&two, &mtt_models[MTT_LLAMA]), MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "expert is 2", "no experts");
     mt_model_config c = mixture;

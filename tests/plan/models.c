@@ -61,9 +61,9 @@ static void draw_experts(uint64_t *seed, mt_model_config *c)
     c->joint_products = false;
     c->experts = groups * mtt_pick(seed, 2, 4);
     c->experts_per_token = mtt_pick(seed, 1, 2);
+    c->ops.expert_form = (mt_expert_form)mtt_pick(seed, 0, MT_EXPERTS_FORM_COUNT - 1);
     if (c->kind == MT_MODEL_GPT) {
         c->router = mtt_toss(seed) ? MT_ROUTER_CHOSEN : MT_ROUTER_SOFTMAX;
-        c->ops.expert_form = mtt_toss(seed) ? MT_EXPERTS_MEGATRON : MT_EXPERTS_GROUPED;
         return;
     }
     c->shared_experts = mtt_pick(seed, 0, 2);
