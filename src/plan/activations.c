@@ -308,10 +308,10 @@ static void add_layer(builder *b)
 }
 
 /* The output of a product on a rank that has some rows of its weight: whole, to be summed. */
-static void add_partial_sum(builder *b)
+static void add_partial_sum(builder *b, const char *what)
 {
     int64_t sequence = b->s->rank ? b->s->rank->sequence : 1;
-    mti_keep_several(b, sequence, BSH, FLOATS, "output of the MLP's last product");
+    mti_keep_several(b, sequence, BSH, FLOATS, what);
 }
 
 static void add_result(builder *b, mti_product product)
@@ -320,12 +320,12 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_QKV: add_qkv(b, "q, k and v, before they are turned"); break;
     case MTI_PRODUCT_Q: mti_keep(b, BSQ, FLOATS, "q, before it is turned"); break;
     case MTI_PRODUCT_KV: mti_keep(b, BSK, FLOATS, "v"); break;
-    case MTI_PRODUCT_PROJ: mti_keep(b, BSH, FLOATS, "output of attention's projection"); break;
+    case MTI_PRODUCT_PROJ: add_partial_sum(b, "output of attention's projection"); break;
     case MTI_PRODUCT_WIDEN: mti_keep(b, BSF, FLOATS, "output of the MLP's first product"); break;
     case MTI_PRODUCT_GATE_UP:
         mti_keep_several(b, 2, BSF, FLOATS, "gate and up, side by side");
         break;
-    case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
+    case MTI_PRODUCT_DOWN: add_partial_sum(b, "output of the MLP's last product"); break;
     case MTI_PRODUCT_ROUTER:
         mti_keep_floats(b, "router: logits",
                         b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
@@ -336,7 +336,7 @@ static void add_result(builder *b, mti_product product)
     case MTI_PRODUCT_KV_A: mti_keep(b, BSRP, FLOATS, "latent of k and v"); break;
     case MTI_PRODUCT_KV_B: mti_keep(b, BSW, FLOATS, "k and v"); break;
     case MTI_PRODUCT_SHARED: mti_keep(b, BSX, FLOATS, "shared experts: gate, or up"); break;
-    case MTI_PRODUCT_SHARED_DOWN: mti_keep(b, BSH, FLOATS, "shared experts: output"); break;
+    case MTI_PRODUCT_SHARED_DOWN: add_partial_sum(b, "shared experts: output"); break;
     case MTI_PRODUCT_EXPERT_FIRST:
     case MTI_PRODUCT_EXPERT_DOWN: {
         const bool down = product == MTI_PRODUCT_EXPERT_DOWN;
@@ -363,7 +363,8 @@ static void add_kept_results(builder *b)
     if (rank && rank->sequence > 1)
         for (int i = 0; i < n; i++)
             if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN ||
-                products[i] == MTI_PRODUCT_EXPERT_DOWN || products[i] == MTI_PRODUCT_SHARED_DOWN)
+                (products[i] == MTI_PRODUCT_EXPERT_DOWN && rank->folds == 1) ||
+                products[i] == MTI_PRODUCT_SHARED_DOWN)
                 mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
 }
 

@@ -18,8 +18,10 @@ void mti_keep_experts(builder *b, nature input)
         return;
     }
     if (wide) {
-        for (int64_t i = b->s->rank ? b->s->rank->sequence / folds : 1; i--;) /* of all pieces */
-            mti_keep_wide(b, BSH, FLOATS, "input of the router's product, in f32");
+        b->e = 4; /* of all pieces */
+        mti_keep_several(b, b->s->rank ? b->s->rank->sequence / folds : 1, BSH, FLOATS,
+                         "input of the router's product, in f32");
+        b->e = 2;
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
     }

@@ -34,7 +34,8 @@ static void assert_agrees(const mti_plan_result *p, int division)
 }
 
 /* Whether the model can be divided so; if it can, formulas and measurements agree. */
-static bool plan(const char *name, const mt_model_config *c, int64_t batch, int64_t seq, int nth)
+static bool plan(const char *name, const mt_model_config *c, int64_t batch, int64_t seq, int nth,
+                 const mti_memory_options *memory)
 {
     const mti_plan_options options = {.kv = -1};
     const mti_workload w = {.name = name,
@@ -43,6 +44,7 @@ static bool plan(const char *name, const mt_model_config *c, int64_t batch, int6
                             .seq = seq,
                             .optimizer = MTI_OPT_ADAMW,
                             .ranked = nth > 0,
+                            .memory = nth && memory ? *memory : (mti_memory_options){0},
                             .parallel = divisions[nth],
                             .device = {.kind = "meta"}};
     mti_plan_result p = {0};
@@ -69,7 +71,7 @@ static void every_published_model_agrees_whole_and_divided(void **state)
         if (*e->d_name == '.') continue;
         snprintf(path, sizeof path, "%s/%s", configs, e->d_name);
         mtt_ok(mt_model_config_from_hf_file(path, &c, NULL, 0));
-        for (int i = 0; i < DIVISIONS; i++) n_ranks += plan(e->d_name, &c, 1, 16, i);
+        for (int i = 0; i < DIVISIONS; i++) n_ranks += plan(e->d_name, &c, 1, 16, i, NULL);
         n_models++;
         n_mixtures += c.experts > 0;
     }
@@ -90,7 +92,9 @@ static void any_model_agrees_whole_and_divided(void **state)
         mt_model_config c = mtt_draw_model(&seed);
         int64_t batch = mtt_pick(&seed, 1, 4), seq = 2 * mtt_pick(&seed, 1, 16);
         if (seq <= c.mtp_layers) seq = 4;
-        for (int k = 0; k < DIVISIONS; k++) n_ranks += plan(name, &c, batch, seq, k);
+        mti_memory_options memory = {0};
+        if (mtt_toss(&seed) && !c.inplace) memory.checkpoint = "ops";
+        for (int k = 0; k < DIVISIONS; k++) n_ranks += plan(name, &c, batch, seq, k, &memory);
     }
     assert_true(n_ranks >= 300);
 }
@@ -103,7 +107,7 @@ static void copies_for_each_head_are_those_of_the_rank(void **state)
     mtt_ok(mt_model_preset("deepseek-tiny", &c));
     c.heads = c.kv_heads = 2, c.hidden = 64, c.ops.kv_groups = MT_KV_REPEATED;
     c.attention = MT_ATTENTION_FLASH;
-    for (int i = 0; i < DIVISIONS; i++) plan("two heads of latents", &c, 3, 2, i);
+    for (int i = 0; i < DIVISIONS; i++) plan("two heads of latents", &c, 3, 2, i, NULL);
 }
 
 int main(int argc, char **argv)
