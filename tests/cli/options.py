@@ -102,7 +102,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "ep", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -267,17 +267,19 @@ def progress(verb, args):
 
 
 def threads(verb, args):
-    """The most threads that the process had."""
-    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.DEVNULL, cwd=own_folder(),
-                         stderr=subprocess.PIPE, text=True)
+    """The most threads that the process was seen to have, in three runs: they may live for a moment."""
     most = 0
-    while p.poll() is None:
-        try:
-            most = max(most, len(os.listdir(f"/proc/{p.pid}/task")))
-        except FileNotFoundError:
-            break  # it has ended
-        time.sleep(0.001)
-    return p.wait(), p.communicate()[1], [most]
+    for _ in range(3):
+        p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.DEVNULL, cwd=own_folder(),
+                             stderr=subprocess.PIPE, text=True)
+        while p.poll() is None:
+            try:
+                most = max(most, len(os.listdir(f"/proc/{p.pid}/task")))
+            except FileNotFoundError:
+                break  # it has ended
+            time.sleep(0.0005)
+        _, errors = p.communicate()
+    return p.returncode, errors, [most]
 
 
 def beginning(verb, args):
