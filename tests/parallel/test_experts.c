@@ -424,6 +424,7 @@ static void measure_one_rank(mt_comm *world, void *user)
     MTT_NEED(mt_parallel_place(&w.parallel, world) == MT_OK);
     MTT_NEED(mt_parallel_locate(&predicted.parallel, mt_comm_group(world).rank) == MT_OK);
     const char *kind = getenv("MTT_DEVICE");
+    if (kind) predicted.parallel.reduce = MT_REDUCE_AFTER; /* as on CUDA */
     w.device = (mti_device_options){.kind = kind ? kind : "cpu", .threads = 1};
     predicted.device = (mti_device_options){.kind = "meta", .threads = 1};
     mt_device *device = mti_device_make(&w.device), *meta = mti_device_make(&predicted.device);
