@@ -329,7 +329,7 @@ void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)
 {
     mti_heads *heads = mti_heads_of(m);
     mt_module *child;
-    if (heads) heads->tables = tables;
+    if (heads && heads->angles.theta > 0) heads->tables = tables; /* else threads may share m */
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
         mti_share_rope_tables(child, tables);
 }
