@@ -130,7 +130,7 @@ static void with_wgmma_bits_do_not_depend_on_the_order_either(void **state)
     simulated_choose_wgmma(false);
 }
 
-/* Of its waits and fences, too: the simulator reports a product without its fence. */
+/* Checks its waits and fences, too: the simulator reports a product without its fence. */
 static void removing_any_wait_or_fence_of_wgmma_changes_the_bits(void **state)
 {
     (void)state;
