@@ -6,9 +6,10 @@
  * on fewer threads, where a team that starts and ends together (OpenMP's, PyTorch's) waits for
  * whichever thread the system runs last. Which thread runs a chunk changes no bit of it.
  *
- * A helper claims a piece by a compare-and-swap of the range's word, which has the number of the
- * job: a claim for a job that is over fails, and while one holds the job cannot end. So a helper
- * that comes late reads nothing that is gone. Who waits spins for a moment, then sleeps. */
+ * A helper claims a piece by a compare-and-swap of the range's word, and while it holds one the job
+ * cannot end: one that comes late reads nothing that is gone. The word has the job's number, so
+ * that helpers of an earlier, larger team take no part. A thread that waits spins for a moment,
+ * then sleeps. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
