@@ -116,13 +116,15 @@ void mti_subject_free(mti_subject *s)
 
 bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f)
 {
-    bool target = s->has_loss && f->last;
+    bool target = s->has_loss && f->last, tokens = false;
     if (s->stage.is_plain) {
         f->input = mt_retain(s->input);
         f->target = mt_retain(s->target);
     } else {
         f->input = stage_input(s, turn.part);
         if (target) f->target = random_ids(s->device, s->workload, 2);
+        tokens = target && mti_share_copies(&s->stage.shares[turn.part]);
+        if (tokens) f->tokens = random_ids(s->device, s->workload, 1);
     }
-    return f->input && (f->target || !target);
+    return f->input && (f->target || !target) && (f->tokens || !tokens);
 }

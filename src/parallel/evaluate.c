@@ -30,7 +30,8 @@ static bool run_parts(const mt_stage *s, mt_tensor *tokens, mt_tensor *targets, 
     for (int64_t i = 0; ok && i < n; i++) {
         bool last = s->shares[i].last;
         MT_AUTO mt_tensor *x = mti_stage_input(s, i, tokens);
-        MT_AUTO mt_tensor *y = x ? mti_stage_run(s, i, x, last ? targets : NULL) : NULL;
+        MT_AUTO mt_tensor *y =
+            x ? mti_stage_run(s, i, &(mti_in_flight){x, last ? targets : NULL}) : NULL;
         ok = y != NULL;
         if (ok && last && mt_device_has_data(s->device)) *loss = mt_item(y);
     }

@@ -145,18 +145,16 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
 }
 
-/* Whether the ranks can predict ahead: the last stage has no embedding to begin with, and the next
- * tokens are on a rank. */
+/* Whether the ranks can predict ahead: the next tokens of a piece are on another rank. */
 static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
 {
     const bool learned = c->kind == MT_MODEL_GPT && h->sequence && h->tensor > 1;
-    return !c->mtp_layers || (h->pipeline == 1 && h->context == 1 && !learned) ||
+    return !c->mtp_layers || (h->context == 1 && !learned) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "parallel: pipeline is %" PRId64 ", context %" PRId64 "%s, and the "
-                         "config's mtp_layers %" PRId64 ": predictions ahead need the embedding "
-                         "and the next tokens where the head is; need pipeline 1 and context 1%s",
-                         h->pipeline, h->context, learned ? ", with the sequence split" : "",
-                         c->mtp_layers, learned ? ", and a llama where ranks split it" : "");
+                         "parallel: context is %" PRId64 "%s, and the config's mtp_layers %" PRId64
+                         ": predictions ahead need the next tokens; need context 1%s",
+                         h->context, learned ? ", with the sequence split" : "", c->mtp_layers,
+                         learned ? ", and a llama where ranks split it" : "");
 }
 
 /* Whether nothing is there that ranks do not cut, or cannot divide as experts. */
