@@ -95,7 +95,7 @@ static bool gather_shape(mti_call *c)
 {
     mti_view y = *mti_in(c, 0);
     int64_t *extent = &y.shape[along(c)];
-    if (!check(c) || !mti_need_float(c, 0)) return false;
+    if (!check(c) || (!arguments_of(c).positions && !mti_need_float(c, 0))) return false;
     if (arguments_of(c).casts) y.dtype = arguments_of(c).dtype;
     if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
         return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",

@@ -157,8 +157,9 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
     if (h && s->target && mti_looks_ahead(self, &s->whole))
-        return mti_loss_ahead(self, &s->whole, h,
-                              &(mti_ahead){s->tokens, s->target, embed, loss_of});
+        return mti_loss_ahead(
+            self, &s->whole, h,
+            &(mti_ahead){s->tokens, s->target, embed, loss_of, mti_context_group(&s->parallel)});
     mt_set(&h, s->target ? loss_of(self, h, s->target)
                          : mti_run_entered(self, head_forward, &s->parallel, h));
     return h;

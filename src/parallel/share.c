@@ -145,16 +145,16 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
 }
 
-/* Whether the ranks can predict ahead: the next tokens of a piece are on another rank. */
+/* Whether the ranks can predict ahead: learned positions are shifted where they are. */
 static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
 {
-    const bool learned = c->kind == MT_MODEL_GPT && h->sequence && h->tensor > 1;
-    return !c->mtp_layers || (h->context == 1 && !learned) ||
+    const bool cut = h->context > 1 || (h->sequence && h->tensor > 1);
+    return !c->mtp_layers || c->kind == MT_MODEL_LLAMA || !cut ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "parallel: context is %" PRId64 "%s, and the config's mtp_layers %" PRId64
-                         ": predictions ahead need the next tokens; need context 1%s",
-                         h->context, learned ? ", with the sequence split" : "", c->mtp_layers,
-                         learned ? ", and a llama where ranks split it" : "");
+                         "parallel: context is %" PRId64 ", sequence %d, and the config a gpt with "
+                         "mtp_layers %" PRId64 ": predictions ahead need the learned positions of "
+                         "the next tokens; need context 1, sequence 0, or a llama",
+                         h->context, h->sequence, c->mtp_layers);
 }
 
 /* Whether nothing is there that ranks do not cut, or cannot divide as experts. */

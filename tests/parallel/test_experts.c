@@ -88,6 +88,10 @@ static const division divisions[] = {
      NULL,
      1},
     {{.tensor = 2, .sequence = true, .pipeline = 2, .microbatches = 2}, NULL, 1},
+    {{.context = 2}, "full", 2},
+    {{.context = 2, .data = 2, .expert = 4, .zero = 1, .microbatches = 2}, NULL, 2},
+    {{.context = 2, .tensor = 2, .sequence = true, .zero = 3}, NULL, 1},
+    {{.context = 2, .pipeline = 2, .microbatches = 2}, NULL, 1},
     {{.data = 2, .expert = 2}, NULL, 0, 0.5},
     {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, "full", 0, 0.5},
     {{.data = 2, .context = 2, .expert = 2, .zero = 1}, NULL, 0, 0.5},
@@ -529,7 +533,7 @@ static void indivisible_experts_are_refused_by_name(void **state)
     c.balance_loss = 0.1;
     assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "balance_loss");
-    c = mixture;
+    c = plain_mixture();
     c.mtp_layers = 3;
     assert_int_not_equal(mt_parallel_check(&pieces_of_all, &c), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "context is 2", "mtp_layers 3");
