@@ -66,7 +66,7 @@ mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill)
     return y;
 }
 
-/* Of [b,s] what is k places ahead, `fill` after the last. */
+/* What is k places ahead of each of x [b,s], `fill` after the last. */
 static mt_tensor *places_ahead(const mti_ahead *a, mt_tensor *x, int64_t k, double fill)
 {
     const int64_t s = mt_shape(x)[1];

@@ -97,10 +97,14 @@ static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
 /* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
 static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
 {
-    const int64_t parts = s->parallel.pipeline * s->parallel.interleave;
-    const int64_t n = (s->whole.layers + parts - 1) / parts;
+    mt_parallel h = s->parallel;
+    mti_share first;
     mti_whole whole;
-    if (s->parallel.pipeline == 1 || !lora->n_targets) return true;
+    if (h.pipeline == 1 || !lora->n_targets) return true;
+    h.stage = 0;
+    h.pipeline_comm = h.ends_comm = NULL;
+    if (!mti_share_make(&first, &s->whole, &h, 0)) return false;
+    const int64_t n = first.to;
     bool ok = mti_whole_open(&whole, s, lora), found = false;
     for (size_t i = 0; ok && i < whole.n; i++) {
         long long layer;

@@ -35,7 +35,7 @@ VALUES = {
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
+    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
@@ -102,7 +102,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -155,7 +155,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): of(verb, ["moe-tiny", "-b", 2, "-s", 16]) for verb in LOOKING for option in ("ep", "etp")}, ("fit", "ep"): ["moe-tiny", "-b", 4, "-s", 16, *GPUS],
            **{(verb, option): RANK if verb in ("profile", "sweep") else of(verb, [word for word in RANK if word not in ON_META])
               for verb in ("profile", "sweep", "plan", "compare") for option in
-              ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
+              ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
              "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "router", "expert-form", "expert-capacity", "expert-padding", "routing"}

@@ -85,12 +85,14 @@ static void a_pipeline_has_the_bits_of_one_process(void **state)
             }
 }
 
-/* 5 layers in stages of 2, 2 and 1, or in parts of 2, 1, 1 and 1. */
+/* 5 layers in stages of 2, 2 and 1, of 1, 1 and 3 or of 4 and 1, or in parts of 2, 1, 1 and 1. */
 static void stages_of_different_lengths_have_the_bits_of_one_process(void **state)
 {
     (void)state;
     static const mt_parallel splits[] = {{.pipeline = 3, .microbatches = 1},
                                          {.pipeline = 2, .interleave = 2, .microbatches = 2},
+                                         {.pipeline = 3, .last_layers = 3, .microbatches = 1},
+                                         {.pipeline = 2, .first_layers = 4, .microbatches = 1},
                                          {.pipeline = 3, .microbatches = 4}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
@@ -127,7 +129,8 @@ static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **
         }
 }
 
-/* The last stage has a copy of the embedding; stages of 3 and 2 layers, or parts of 2, 1, 1, 1. */
+/* The last stage has a copy of the embedding; stages of 3 and 2 layers, or parts of 2, 1, 1, 1, or
+ * of 2, 2, 1 and none but what predicts ahead. */
 static void predictions_ahead_follow_one_process(void **state)
 {
     (void)state;
@@ -136,6 +139,7 @@ static void predictions_ahead_follow_one_process(void **state)
         {.pipeline = 2, .interleave = 2, .microbatches = 2},
         {.pipeline = 3, .data = 2, .zero = 1, .microbatches = 2},
         {.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .microbatches = 2},
+        {.pipeline = 2, .interleave = 2, .first_layers = 2, .last_layers = 1, .microbatches = 2},
         {.pipeline = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .microbatches = 2}};
     static const char *const checkpoints[] = {"none", "full", "every=2"};
     for (int i = 0; i < MTT_MODELS; i++)

@@ -16,6 +16,8 @@ static const mt_parallel divisions[] = {
     {.data = 2, .zero = 3},
     {.pipeline = 2},
     {.pipeline = 2, .stage = 1},
+    {.pipeline = 2, .stage = 1, .first_layers = 1},
+    {.pipeline = 2, .last_layers = 1},
     {.pipeline = 2, .interleave = 2, .stage = 1, .microbatches = 4},
     {.tensor = 2},
     {.tensor = 2, .sequence = true, .pipeline = 2},

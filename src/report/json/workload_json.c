@@ -123,6 +123,8 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_bool(f, "sp", h.sequence);
     mti_field_range(f, "pp", h.pipeline, 1, INT_MAX);
     mti_field_range(f, "interleave", h.interleave, 1, INT_MAX);
+    mti_field_range(f, "pp_first", h.first_layers, 0, INT_MAX);
+    mti_field_range(f, "pp_last", h.last_layers, 0, INT_MAX);
     mti_field_int(f, "stage", h.stage);
     mti_field_range(f, "microbatches", h.microbatches, 1, INT_MAX);
     mti_field_range(f, "cp", h.context, 1, INT_MAX);
