@@ -100,7 +100,7 @@ static bool route(mti_subject *s)
 
 bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target)
 {
-    *s = (mti_subject){.device = device, .workload = w};
+    *s = (mti_subject){.device = device, .workload = w, .learns = target};
     mt_seed(device, w->seed);
     return (w->ranked ? make_stage(s, target) : make_model(s, target)) && route(s);
 }
@@ -121,6 +121,7 @@ bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f)
         f->input = mt_retain(s->input);
         f->target = mt_retain(s->target);
     } else {
+        f->learns = s->learns;
         f->input = stage_input(s, turn.part);
         if (target) f->target = random_ids(s->device, s->workload, 2);
         tokens = target && mti_share_copies(&s->stage.shares[turn.part]);

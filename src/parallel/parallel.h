@@ -119,7 +119,8 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
 /* Over the ranks with other tokens than those of `user`, an mt_parallel. */
 bool mti_sum_loads(const void *user, mt_tensor *loads);
-/* mt_model_forward_loss of a rank with the head. */
+/* mt_model_forward_loss of a rank with the head; of another one, without a target, what its layers
+ * add to the loss, or if that is nothing what it sends. */
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *tokens,
                                  mt_tensor *target);
 /* Whether a part has a copy of the embedding, which the first stage has, for predictions ahead. */
@@ -427,16 +428,18 @@ void mti_stage_free(mti_stage *s);
 
 /* A part of the model whose forward has run and whose backward has not. */
 typedef struct mti_in_flight {
-    mt_tensor *input, *target; /* target NULL: the output is no loss */
+    mt_tensor *input, *target; /* target NULL: the output is not the model's loss */
     mt_tensor *tokens;         /* of a part with a copy of the embedding; else NULL */
     mt_tensor *output;
-    bool last; /* the output is the model's; else it is what is sent on */
+    bool last;    /* the output is the model's; else it is what is sent on */
+    bool learns;  /* what layers add to the loss is wanted, of a part before the last, too */
+    bool is_loss; /* the output, or a part of it */
 } mti_in_flight;
 
 /* What a part takes for a microbatch of such tokens: they, or what the stage before sends. */
 mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens);
 /* Forward of one part, f but for its output: what goes to the next stage or, of the model's last
- * part, its output; with a target the loss. */
+ * part, its output; with a target the loss. If it learns, and its layers add to the loss, that. */
 mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f);
 
 /* mt_rank_new, with adapters. *units: of its shards, which the caller releases; NULL: it has none.

@@ -138,7 +138,9 @@ mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *t
     mt_tensor *loss = mt_forward(rank, input);
     if (balanced) mti_share_router_logits(rank, NULL);
     s->target = s->tokens = NULL;
-    return balanced ? mti_add_balance(&s->whole, loss, &logits, &ranks) : loss;
+    if (!logits.n) return loss;
+    if (!s->last) mt_set(&loss, mt_sum_all(loss)); /* 0: what stands for that which was sent */
+    return mti_add_balance(&s->whole, loss, &logits, &ranks);
 }
 
 /* ---- forward ---- */

@@ -190,11 +190,13 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "parallel: zero is 3, and expert_form is loop: a rank gathers for "
                              "each expert that its tokens take, another rank for others; need "
                              "zero 2 or less, or another form");
-    if (c->balance_loss > 0 && h->pipeline > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
-                             "which is of all layers together: need pipeline 1, or balance_loss 0",
-                             h->pipeline);
+    if (c->balance_loss > 0 && !c->balance_by_layer && h->pipeline > 1)
+        return mti_fail_bool(
+            MT_ERR_UNSUPPORTED,
+            "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
+            "which is of all layers together: need pipeline 1, balance_by_layer, or "
+            "balance_loss 0",
+            h->pipeline);
     return true;
 }
 

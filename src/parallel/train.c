@@ -111,6 +111,7 @@ static bool take(void *user, mti_turn turn, mti_in_flight *f)
 {
     const batches *t = user;
     if (!begin_draws(t, turn)) return false;
+    f->learns = true;
     if (f->last) f->target = mt_retain(t->targets[turn.micro]);
     if (mti_share_copies(&t->stage->shares[turn.part]))
         f->tokens = mt_retain(t->tokens[turn.micro]);

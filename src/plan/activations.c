@@ -576,8 +576,7 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
         add_end(&b, add_head, last + ahead, "H");
         write_sums(&b, b.letter);
         f->n_ahead = ahead;
-        b.times = last;
-        mti_keep_balance(&b);
+        if (last || c->balance_by_layer) mti_keep_balance(&b);
     }
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);

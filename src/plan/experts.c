@@ -56,7 +56,9 @@ void mti_keep_experts(builder *b, nature input)
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
     b->by_expert = loop;
     mti_keep_floats(b, "experts: weights of their rows", rows,
-                    scored ? mti_statistic_size(b) : b->e);
+                    weighted ? size
+                    : scored ? mti_statistic_size(b)
+                             : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));
@@ -100,9 +102,11 @@ void mti_keep_experts(builder *b, nature input)
 void mti_keep_balance(builder *b)
 {
     const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
-    if (!(b->c->balance_loss > 0)) return;
+    if (!(b->c->balance_loss > 0) || !layers) return;
+    b->times = layers; /* of all forwards in flight */
     mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                    layers * b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
-                    b->e);
+                    b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
+                    b->c->wide_router && b->e == 2 ? 4 : b->e);
+    if (!b->c->balance_by_layer) b->times = 1;
     mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }
