@@ -420,11 +420,21 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* mt_math_attention, with more to choose. */
+typedef struct mti_math_options {
+    double scale, cap, dropout; /* cap 0: none */
+    bool causal;
+    bool wide;       /* the softmax of 2-byte floats in f32 */
+    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
+} mti_math_options;
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
 /* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
  * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
-mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
-                              double p);
+/* The same by flash attention, whose options have no sinks. */
+mt_tensor *mti_sink_flash(const mt_module *heads, mt_tensor *const part[3], mt_tensor *mask,
+                          const mt_attention_options *options);
+mt_tensor *mti_sink_attention(const mt_module *self, mt_tensor *const part[3], double p);
 mt_tensor *mti_clamped_gate(mt_tensor *h);
 mt_module *mti_heads_new(const mt_model_config *c);
 /* [b,s,n h] -> [b,n,s,h], a view */
