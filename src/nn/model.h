@@ -134,6 +134,7 @@ mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
 /* The rows that the experts run: sorted by expert, counts of each; or all of one. */
 typedef struct mti_expert_rows {
     mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
+    mt_tensor *ids;              /* i64 [n]: the rows' experts, which have biases; NULL: none */
     int64_t expert;
     bool alone;
 } mti_expert_rows;
@@ -180,6 +181,8 @@ bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t
  * order is t k where a row has weight 0. */
 void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
 int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+/* i64 [n]: the expert of each row, sorted, of experts with so many rows */
+mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n);
 bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
                     mt_tensor **tokens, mt_groups *groups);
 /* Counts in call->record the rows that index [t,k] gives each expert. */

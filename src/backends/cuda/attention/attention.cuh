@@ -32,8 +32,8 @@ struct mti_attn_args {
     int reach, past;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint32_t threshold;
-    double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
-    const void *sinks;            /* [a], sinks_step apart; NULL: none */
+    double keep_scale; /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
+    const void *sinks; /* [a], sinks_step apart; NULL: none */
     int64_t sinks_step;
     const int64_t *seed, *offset; /* device memory; NULL without dropout */
     /* of one launch: tiles per head, heads per batch item, query heads per key head */
