@@ -56,7 +56,7 @@ void mti_keep_experts(builder *b, nature input)
     mti_keep_floats(b, "experts: weights of their rows", rows, scored ? size : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
-                        n * b->c->hidden, mti_statistic_size(b));
+                        n * b->c->hidden, size);
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     const nature active = mti_again(b, MT_RECOMPUTE_MOE_ACT) ? NOT_KEPT : FLOATS;
     if (!gated && active == NOT_KEPT)
@@ -80,7 +80,7 @@ void mti_keep_experts(builder *b, nature input)
                      : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
-                        n * b->c->hidden, mti_statistic_size(b));
+                        n * b->c->hidden, size);
     else if (!scored)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (loop) mti_keep(b, BSNH, SIGNED, "that product, for its sum by token"); /* none is read */
