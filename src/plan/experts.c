@@ -10,8 +10,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool loop = form == MT_EXPERTS_LOOP;
     const bool scored = form != MT_EXPERTS_GROUPED && !loop;
     const bool wide = b->c->wide_router && b->e == 2;
-    /* sigmoids are in the logits' type */
-    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router && !scored;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (mti_again(b, MT_RECOMPUTE_MOE)) {
         mti_keep(b, BSH, input, "input of the router and the experts");
