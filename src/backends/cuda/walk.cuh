@@ -107,6 +107,11 @@ template <class Each> bool mti_for_real(mt_dtype dtype, const Each &each)
 
 __device__ __forceinline__ float mti_root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double mti_root(double x) { return sqrt(x); }
+/* exp(x), x <= 0 */
+__device__ __forceinline__ float mti_exp_below(float x) { return mti_exp_nonpositive_f32(x); }
+__device__ __forceinline__ double mti_exp_below(double x) { return mti_exp_nonpositive_f64(x); }
+__device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
+__device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 
 /* The last of n numbers, which rise, that is at most `number`; the first is. */
 template <class First>

@@ -373,26 +373,6 @@ size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
     return 2 * mti_cuda_rms_norm_backward_scratch(ctx, x);
 }
 
-template <class T>
-static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, const mti_view *db)
-{
-    slot_plan plan = plan_slots(&job->x, sizeof(T));
-    job->team_size = plan.rows.size, job->rows_per_block = plan.rows_per_block;
-    slots_job sums = {{}, {}, plan.slots, job->x.n};
-    unsigned n_sums = 0;
-    if (dw) sums.sums[n_sums] = job->sum_w, sums.out[n_sums++] = dw->data;
-    if (db) sums.sums[n_sums] = job->sum_b, sums.out[n_sums++] = db->data;
-    dim3 grid(mti_blocks(job->x.n, COLUMNS), n_sums);
-    auto layer_norm_sums = norm_add_slots<T>;
-    auto layer_norm_backward = plan.rows.fit == MTI_FIT_WARP ? norm_backward_rows<T, MTI_FIT_WARP>
-                               : plan.rows.fit == MTI_FIT_BLOCK
-                                   ? norm_backward_rows<T, MTI_FIT_BLOCK>
-                                   : norm_backward_rows<T, MTI_FIT_LONG>;
-    return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
-                                          (unsigned)plan.rows.threads, 0, *job)) &&
-           (!n_sums || MTI_LAUNCH(ctx, layer_norm_sums, grid, COLUMNS * COLUMN_PARTS, 0, sums));
-}
-
 bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
                                   const mti_view *w, const mti_view *mean, const mti_view *rstd,
                                   const mti_view *dx, const mti_view *dw, const mti_view *db,
@@ -402,13 +382,28 @@ bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vi
     job.dy = mti_rowset_of(dy), job.x = mti_rowset_of(x), job.dx = mti_rowset_of(dx ? dx : x);
     job.w = mti_data(w), job.mean = mti_data(mean), job.rstd = rstd->data;
     job.has_dx = dx != nullptr;
-    int64_t slots = plan_slots(&job.x, mt_dtype_size(x->dtype)).slots;
+    slot_plan plan = plan_slots(&job.x, mt_dtype_size(x->dtype));
+    job.team_size = plan.rows.size, job.rows_per_block = plan.rows_per_block;
     if (dw) job.sum_w = scratch;
-    if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, slots);
+    if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, plan.slots);
     if (job.x.n == 0) return true;
     if (!mti_rows_are_short("norm", &job.x, mt_dtype_size(x->dtype))) return false;
-    return mti_for_float(x->dtype,
-                         [&](auto t) { return backward<decltype(t)>(ctx, &job, dw, db); });
+    slots_job sums = {{}, {}, plan.slots, job.x.n};
+    unsigned n_sums = 0;
+    if (dw) sums.sums[n_sums] = job.sum_w, sums.out[n_sums++] = dw->data;
+    if (db) sums.sums[n_sums] = job.sum_b, sums.out[n_sums++] = db->data;
+    dim3 grid(mti_blocks(job.x.n, COLUMNS), n_sums);
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        auto layer_norm_sums = norm_add_slots<T>;
+        auto layer_norm_backward =
+            plan.rows.fit == MTI_FIT_WARP    ? norm_backward_rows<T, MTI_FIT_WARP>
+            : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
+                                             : norm_backward_rows<T, MTI_FIT_LONG>;
+        return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
+                                              (unsigned)plan.rows.threads, 0, job)) &&
+               (!n_sums || MTI_LAUNCH(ctx, layer_norm_sums, grid, COLUMNS * COLUMN_PARTS, 0, sums));
+    });
 }
 
 bool mti_cuda_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
