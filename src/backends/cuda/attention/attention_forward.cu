@@ -55,8 +55,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     /* starts with the last queries of a head, which see most keys */
     int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * QUERIES;
     int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
-    int i = block_i + warp * WARP_QUERIES, row = i + static_cast<int>(threadIdx.x % 32) / 4;
-    int n_queries = min(QUERIES, s - block_i);
+    int i = block_i + warp * WARP_QUERIES, n_queries = min(QUERIES, s - block_i);
     int seen_by_block = static_cast<int>(mti_attn_seen(x, block_i + n_queries - 1));
     int seen_by_first = static_cast<int>(mti_attn_seen(x, block_i));
     int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + WARP_QUERIES - 1));
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
             mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                                      keys);
             if (j + KEYS > seen_by_first || j < seen_by_block - x.reach)
-                mti_attn_mask<true>(x, row, j, score);
+                mti_attn_mask<true>(x, i, j, score);
             float shrink[M][2];
             mti_attn_softmax(scale, st, score, shrink);
             mti_attn_scale(out, shrink);
@@ -100,9 +99,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_cp_async_commit();
         if (busy) mti_attn_weigh<T, M, N, D>(out, score, values);
     }
-    float factor[M][2];
-    mti_attn_finish(x, at.head, row, static_cast<float>(x.keep_scale), st, factor);
-    mti_attn_scale(out, factor);
+    float *lse = x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head;
+    mti_attn_finish(x, lse, i, static_cast<float>(x.keep_scale), st, out);
     mti_cp_async_wait<0>();
     __syncthreads(); /* all copies into the query tile are done */
     mti_attn_put<T, M, D>(out, 1.0f, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),

@@ -1,6 +1,6 @@
 /* attention_softmax.cuh: the online softmax of attention forward on tensor cores, by mma and by
- * wgmma: scores lie in the layout of accumulators (attention_mma.cuh), 16 M queries of a warp, of
- * which lane's rows are i + 16 m and i + 16 m + 8. */
+ * wgmma: scores lie in the layout of accumulators (attention_mma.cuh), of 16 M queries of a warp,
+ * of which i is the first. */
 #ifndef MTI_CUDA_ATTENTION_SOFTMAX_CUH
 #define MTI_CUDA_ATTENTION_SOFTMAX_CUH
 
@@ -17,12 +17,12 @@ template <bool WINDOW, int M, int N>
 __device__ __forceinline__ void mti_attn_mask(const mti_attn_args &x, int i, int j,
                                               float (&score)[M][N][4])
 {
-    int c = static_cast<int>(threadIdx.x % 4);
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + r * 8)) - j;
+            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r * 8)) - j;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
@@ -75,12 +75,14 @@ __device__ __forceinline__ void mti_attn_scale(float (&out)[M][K][4], const floa
             for (int e = 0; e < 4; e++) out[m][k][e] *= by[m][e / 2];
 }
 
-/* Sets what the outputs are scaled by, keep_scale / sum; writes the queries' lse, if wanted. */
-template <int M>
-__device__ __forceinline__ void mti_attn_finish(const mti_attn_args &x, int head, int i,
+/* Divides by the sums, times keep_scale; writes lse of the queries, unless it is NULL: `lse` points
+ * to query 0 of the head. */
+template <int M, int K>
+__device__ __forceinline__ void mti_attn_finish(const mti_attn_args &x, float *lse, int i,
                                                 float keep_scale, const mti_attn_running<M> &st,
-                                                float (&factor)[M][2])
+                                                float (&out)[M][K][4])
 {
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -88,12 +90,17 @@ __device__ __forceinline__ void mti_attn_finish(const mti_attn_args &x, int head
             float sum = st.sum[m][r];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            factor[m][r] = sum == 0.0f ? 0.0f : keep_scale / sum;
-            int row = i + m * 16 + r * 8;
-            if (x.lse == NULL || threadIdx.x % 4 != 0 || row >= x.s) continue;
-            static_cast<float *>(x.lse)[x.s * head + row] =
-                sum == 0.0f ? -INFINITY
-                            : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
+            float factor = sum == 0.0f ? 0.0f : keep_scale / sum;
+            int row = i + m * 16 + r * 8 + g;
+            if (lse != NULL && c == 0 && row < x.s)
+                lse[row] = sum == 0.0f
+                               ? -INFINITY
+                               : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                out[m][k][2 * r] *= factor;
+                out[m][k][2 * r + 1] *= factor;
+            }
         }
 }
 

@@ -241,7 +241,7 @@ __device__ __forceinline__ void take_output(const memory<D> &m, bool any, fragme
     round_weights(f.score[0], f.weight);
 }
 
-/* What a warp of a group does for queries i and i + 8 of each lane; the group sees n_keys. */
+/* What a warp of a group does for its queries, from i on; the group sees n_keys. */
 template <int D>
 __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> &m, int group,
                                         int i, int n_keys, int seen_by_first, fragments<D> &f)
@@ -302,13 +302,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_wgmma(const mti_
          * than the block does: nobody waits for it there. */
         if (group_i < s)
             n_keys = static_cast<int>(mti_attn_seen(x, min(group_i + GROUP_QUERIES, s) - 1));
-        int row = i + static_cast<int>(threadIdx.x % 32) / 4;
         fragments<D> f = {};
-        float factor[1][2];
         f.st.max[0][0] = f.st.max[0][1] = -INFINITY;
-        compute(x, m, group, row, n_keys, static_cast<int>(mti_attn_seen(x, group_i)), f);
-        mti_attn_finish(x, at.head, row, 1.0f, f.st, factor);
-        mti_attn_scale(f.out, factor);
+        compute(x, m, group, i, n_keys, static_cast<int>(mti_attn_seen(x, group_i)), f);
+        float *lse = x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head;
+        mti_attn_finish(x, lse, i, 1.0f, f.st, f.out);
         T *stage = reinterpret_cast<T *>(m.queries + group * shape<D>::QUERY_BYTES);
         mti_mbarrier_wait(m.queries_read + group, 0); /* by the group's products */
         mti_attn_put<T, 1, D>(f.out, 1.0f, stage + warp % 4 * 16 * mti_attn_pitch<D>(),
