@@ -72,7 +72,7 @@ def ask(text, following):
     question, rest = re.fullmatch(r"ask: (.*?) = (.*)", " ".join(text.split())).groups()
     number, *others = [part.strip() for part in rest.split("; ")]
     answer = following[:following.index("</details>")]
-    assert number in answer, f"the answer to {question} does not have {number}"
+    assert re.search(rf"(?<![\d,.]){re.escape(number)}(?![,.]?\d)", answer), f"the answer to {question} does not have {number}"
     others = [other.split(" = ", 1) for other in others]
     return (f'<div class="ask" data-question="{html.escape(question, quote=True)}" data-number="{number.replace(",", "")}" '
             f'data-wrong="{html.escape(json.dumps({a.replace(",", ""): b for a, b in others}), quote=True)}"></div>')
