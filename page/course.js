@@ -73,7 +73,7 @@ function makeCell(cell) {
   fill(place, {"aria-label": "What it prints", role: "region"}, []);
   place.hidden = !why || !quoted;
   cell.classList.toggle("quoted", why !== "");
-  cell.prepend(h("div", {class: "cell-head"}, h("code", null, "$ " + cell.dataset.command), button),
+  cell.prepend(h("div", {class: "cell-head"}, h("code", null, unbroken("$ " + cell.dataset.command)), button),
     h("p", {class: "note ran", role: "status"}, why && why + (quoted ? " As it prints on a machine:" : "")));
 }
 

@@ -118,6 +118,9 @@ def block(lines, i):
         inner, j = taken(lines, i + 1, lambda other: other.strip() == "</details>")
         summary = re.search("<summary>(.*)</summary>", line)[1]
         return f"<details><summary>{inline(summary)}</summary>{blocks(inner)}</details>", j + 1
+    if line.startswith("    "):
+        inner, j = taken(lines, i, lambda other: not other.startswith("    "))
+        return code("", [other[4:] for other in inner]), j
     if line.startswith("<!--"):
         inner, j = taken(lines, i, lambda other: other.endswith("-->"))
         text = "\n".join([*inner, lines[j]])[4:-3].strip()

@@ -90,11 +90,11 @@ def markdown_is_read():
     sys.path.insert(0, str(ROOT / "page"))
     import course
     text = ("1. *One* `a*b*c`\n   and **two**: [x](01-one-tensor.md), [y](../fit.md).\n\n   ```console\n   $ a 'b' \\\n     c\n   d\n   $ e\n   ```\n"
-            "2. | a | b |\n\n| `x` | y |\n|---|---|\n| 1 | 2 < 3 |\n\n<details><summary>S</summary>\n\nIn.\n</details>")
+            "2. | a | b |\n\n| `x` | y |\n|---|---|\n| 1 | 2 < 3 |\n\n<details><summary>S</summary>\n\nIn.\n</details>\n\n    x  1\n      y")
     equal(course.blocks(text.split("\n")),
           '<ol><li><p><em>One</em> <code>a*b*c</code>\nand <strong>two</strong>: <a href="#view=course&amp;lesson=01-one-tensor">x</a>, y.</p>'
           '<div class="cell" data-command="a &#x27;b&#x27; c"><pre tabindex="0">d</pre></div><div class="cell" data-command="e"><pre tabindex="0"></pre></div>'
           '</li><li><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">a</th><th scope="col">b</th></tr></thead>'
           '<tbody></tbody></table></div></li></ol><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr>'
           '<th scope="col"><code>x</code></th><th scope="col">y</th></tr></thead><tbody><tr><td>1</td><td>2 &lt; 3</td></tr></tbody></table></div>'
-          '<details><summary>S</summary><p>In.</p></details>', "Markdown")
+          '<details><summary>S</summary><p>In.</p></details><figure class="code"><pre tabindex="0">x  1\n  y</pre></figure>', "Markdown")

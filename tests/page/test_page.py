@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ CHOICES = {
     "offload": ["cpu"], "dtype": ["f32", "bf16", "f16"], "amp": ["bf16", "f16"], "lora-rank": [4, 16], "tp": [2], "dp": [2, 8],
     "zero": [1, 2, 3, 9], "pp": [2], "loss": ["fused", "chunked"], "attention": ["math", "flash"], "capacity": ["24GB", "80GiB"],
 }
+GROUPS = {"Model (a preset brings its own)", "Choice of ops", "Memory", "One rank of several", "Device"}
 FLAGS = ["master-weights", "qlora", "f32-gradients", "step-in-backward"]
 ENDED = ("const p = document.getElementById('page'); return p.dataset.answer === arguments[0] && "
          "(p.dataset.words === arguments[0] || !!document.querySelector('[aria-invalid]'))")
@@ -108,6 +110,33 @@ def refusal_stands_at_its_field(browser):
     equal(browser.js("return [...document.querySelectorAll('[aria-invalid]')].map(e => e.name)"), ["zero"], "the refused field")
     browser.write("#in-zero", "\ue003")
     wait(browser, "return !document.querySelector('[aria-invalid]')", None, "the refusal's end")
+
+
+def every_option_has_a_field(browser):
+    shown, group = set(), ""
+    for line in run("profile", "--help", "all").stdout.splitlines():
+        if heading := re.match(r" (\S.*):$", line):
+            group = heading[1]
+        elif option := re.match(r"  (?:-\w, |    )--([\w-]+)", line):
+            shown |= {option[1]} if group in GROUPS else set()
+    fields = browser.js("return [...document.querySelectorAll('#form .field')].map(e => [e.querySelector('[name]').name, e.querySelector('p').textContent])")
+    names = [name for name, _ in fields]
+    equal(sorted(names), sorted({*names}), "fields, each once")
+    equal(shown - {*names, "device", "seed", "threads", "scratch"}, set(), "options without a field")
+    equal([name for name, text in fields if len(text) < 15 or "mpirun" in text], [], "fields without a text of their own")
+
+
+def link_that_is_damaged(browser):
+    browser.js("location.hash = 'model=tiny&frobnicate=3&gpu=zzz&beside=memtape+profile+nothing'")
+    wait(browser, "return document.getElementById('notes').textContent.includes('beside')", None, "what a damaged link has")
+    equal(browser.js("return document.getElementById('notes').textContent"), " The link has frobnicate, gpu, beside, which cannot be set here.",
+          "what a damaged link has")
+    equal(browser.js("return document.getElementById('in-gpu').value"), "h100", "the kind of GPU")
+    browser.js("document.querySelector('.skip').click()")
+    equal(browser.js("return [document.activeElement.id, new URLSearchParams(location.hash.slice(1)).get('model')]"), ["verdict", "tiny"], "the skip link")
+    browser.js("location.hash = 'model=tiny&gpus=many'")
+    browser.click("#fit-button")
+    wait(browser, "return document.getElementById('bad-gpus').textContent.includes('\"many\" is not')", None, "a refusal of fit at its field")
 
 
 def slider_stops_are_whole(browser):
@@ -214,6 +243,8 @@ def main():
         for seed in range(SETUPS):
             set_up_shows_the_programs_figures(browser, drawn(seed), seed % 4 == 0)
         refusal_stands_at_its_field(browser)
+        every_option_has_a_field(browser)
+        link_that_is_damaged(browser)
         slider_stops_are_whole(browser)
         config_is_read(browser)
         search_is_that_of_fit(browser)
