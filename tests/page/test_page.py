@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/cli"), str(ROOT / "tests/report")]
 from browser import Browser, missing  # noqa: E402
 from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
-from course_cells import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from course_cells import asks_are_answered, cells_print_what_is_quoted, course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from firefox import FIREFOX, Firefox  # noqa: E402
 from tape_and_training import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
 from lib import check, done, equal, run  # noqa: E402
 
@@ -226,6 +227,25 @@ def first_answer_is_quick():
     in_time(min(taken) / 1000, 1, "four times throttled, the first answer takes")
 
 
+def firefox_has_the_same_figures():
+    with Firefox() as browser:
+        browser.open(PAGE)
+        wait(browser, "return !!document.querySelector('#page .hero')", None, "a first answer in Firefox")
+        values = {"model": "llama-3.1-8b"}
+        for seed in range(SETUPS, SETUPS + 8):
+            set_up_shows_the_programs_figures(browser, values, True)
+            values = drawn(seed)
+        asks_are_answered(browser, "06-relu-and-gelu")
+        cells_print_what_is_quoted(browser, "06-relu-and-gelu")
+        equal(browser.console(), [], "the console of Firefox")
+        browser.js("console.error('planted'), setTimeout(() => { throw new Error('planted') })")
+        end = time.time() + 10
+        while len(browser.console()) < 2 and time.time() < end:
+            time.sleep(0.05)
+        equal(len(browser.console()), 2, "what is planted there")
+    print("Firefox has the same figures")
+
+
 def main():
     markdown_is_read()
     if lacking():
@@ -256,6 +276,10 @@ def main():
             slider_is_quick(browser)
         equal(browser.console(), [], "the console")
     first_answer_is_quick()
+    if LONG and FIREFOX:
+        firefox_has_the_same_figures()
+    elif LONG:
+        print("skipped: Firefox, which is not installed")
     return done()
 
 
