@@ -232,7 +232,7 @@ typedef struct mt_model_config {
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
      * all heads share them. Queries are products of a latent of q_rank; 0: of x. kv_rank 0: none of
-     * it. */
+     * it; then rope_dim is how many first elements of a head are turned (GLM-4.5); 0: all. */
     int64_t kv_rank, q_rank, rope_dim, value_dim;
     mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */

@@ -44,8 +44,21 @@ static bool apart(mt_tensor **x)
     return mt_set(x, *x ? mt_reshape(*x, MT_SHAPE(b, n, s, h)) : NULL) == MT_OK;
 }
 
+/* *x [b,n,s,h], whose first elements are turned */
+static bool turn_beginning(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
+{
+    const int64_t extents[2] = {heads->rope_dim, heads->dim - heads->rope_dim};
+    mt_tensor *part[2] = {NULL, NULL};
+    const bool ok = mt_split(*x, 3, 2, extents, part) == MT_OK &&
+                    mti_turn_heads(heads, tables, &part[0]) &&
+                    mt_set(x, mt_cat(2, part, 3)) == MT_OK;
+    mt_release(part[0]), mt_release(part[1]);
+    return ok;
+}
+
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
+    if (heads->rope_dim && mt_shape(*x)[3] == heads->dim) return turn_beginning(heads, tables, x);
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->angles.theta == 0) return true;
     mt_dtype low;
@@ -178,7 +191,7 @@ mti_heads *mti_heads_of(const mt_module *m)
 /* The pair that turns so often within YaRN's context. */
 static double pair_of(const mt_model_config *c, double turns)
 {
-    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
     return d * log((double)c->yarn_context / (turns * 6.283185307179586)) /
            (2 * log(c->rope_theta));
 }
@@ -187,7 +200,7 @@ static mt_rope_options angles_of(const mt_model_config *c)
 {
     mt_rope_options o = {.theta = c->rope_theta};
     if (c->yarn_factor == 0) return o;
-    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
     o.factor = c->yarn_factor;
     const double first = pair_of(c, c->yarn_fast), last = pair_of(c, c->yarn_slow);
     o.low = fmax(c->yarn_exact ? first : floor(first), 0);

@@ -278,7 +278,7 @@ static void add_tables(builder *b)
         (mti_dims_checkpoint(b->s) && !preset_is(b, "selective")))
         return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
-    const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
+    const int64_t e = b->e, width = b->c->rope_dim ? b->c->rope_dim : b->c->head_dim;
     if (joint) b->e = mti_statistic_size(b);
     mti_kept_as(b, FLOATS, b->s->seq * width / (b->c->sinks ? 2 : 1), &bytes);
     b->e = e;

@@ -128,6 +128,9 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
     const bool gpt = c.kind == MT_MODEL_GPT;
     if ((llama || gpt) && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    const int64_t width = c.head_dim ? c.head_dim : c.hidden / c.heads;
+    if (!c.kv_rank && (llama || c.rope_theta > 0) && width > 2 && mtt_toss(seed))
+        c.rope_dim = 2 * mtt_pick(seed, 1, (width - 1) / 2);
     if ((llama || gpt) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
