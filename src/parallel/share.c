@@ -162,13 +162,6 @@ static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
 /* Whether nothing is there that ranks do not cut, or cannot divide as experts. */
 static bool check_cut(const mt_parallel *h, const mt_model_config *c)
 {
-    const bool biases = c->mlp == MT_MLP_CLAMPED && c->experts;
-    if ((c->sinks || biases) && (h->tensor > 1 || h->expert > 1))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: tensor is %" PRId64 " and expert %" PRId64
-                             "; the config's sinks and the biases of its experts are not cut: need "
-                             "1 of each",
-                             h->tensor, h->expert);
     if (h->expert_tensor != h->tensor && (h->expert_tensor != 1 || !c->experts || !h->sequence))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: expert_tensor is %" PRId64 " and tensor %" PRId64

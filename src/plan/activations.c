@@ -457,7 +457,8 @@ static void add_head(builder *b)
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     bool early = mti_loss_is_early(loss);
-    mti_keep(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
+    mti_keep(b, BSH, early ? STATISTICS : FLOATS,
+             early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) mti_keep(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (loss == MT_LOSS_FUSED)
         mti_keep_beside(b, "fused loss: log-sum-exp of each row", rows, false);

@@ -10,8 +10,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool loop = form == MT_EXPERTS_LOOP;
     const bool scored = form != MT_EXPERTS_GROUPED && !loop;
     const bool wide = b->c->wide_router && b->e == 2;
-    /* sigmoids are in the logits' type */
-    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router && !scored;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (mti_again(b, MT_RECOMPUTE_MOE)) {
         mti_keep(b, BSH, input, "input of the router and the experts");
@@ -56,9 +55,7 @@ void mti_keep_experts(builder *b, nature input)
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
     b->by_expert = loop;
     mti_keep_floats(b, "experts: weights of their rows", rows,
-                    weighted ? size
-                    : scored ? mti_statistic_size(b)
-                             : b->e);
+                    scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
                         n * b->c->hidden, mti_statistic_size(b));

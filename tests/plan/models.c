@@ -115,7 +115,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dropout = mtt_toss(seed) ? 0.25 : 0;
     c.attention = mtt_toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     if (c.attention == MT_ATTENTION_MATH && mtt_toss(seed)) c.attention_cap = 50;
-    if (llama && c.attention == MT_ATTENTION_MATH && c.attention_cap == 0 && mtt_toss(seed)) {
+    if (llama && c.attention_cap == 0 && mtt_toss(seed)) {
         c.sinks = true;
         if (mtt_toss(seed))
             c.yarn_factor = 2, c.yarn_context = 8, c.yarn_fast = 4, c.yarn_slow = 1,
