@@ -97,17 +97,19 @@ static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3
     return y;
 }
 
-static mt_tensor *attend_by_flash(const mti_heads *heads, mt_tensor *const part[3], bool masked,
+static mt_tensor *attend_by_flash(const mt_module *self, mt_tensor *const part[3], bool masked,
                                   double p)
 {
+    const mti_heads *heads = mt_module_user(self);
     const mt_tensor *q = part[0];
     const int64_t *shape = mt_shape(q), t = mt_shape(part[1])[2];
-    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window};
+    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window, NULL};
     mt_tensor *mask = NULL;
     if (masked && !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 4,
                                            (int64_t[]){shape[0], 1, shape[2], t}, heads->window)))
         return NULL;
-    mt_tensor *y = mti_flash_attention(part[0], part[1], part[2], mask, &options);
+    mt_tensor *y = heads->sinks ? mti_sink_flash(self, part, mask, &options)
+                                : mti_flash_attention(part[0], part[1], part[2], mask, &options);
     mt_release(mask);
     return y;
 }
@@ -149,9 +151,9 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
     if (part[1] && part[2])
-        y = heads->sinks ? mti_sink_attention(heads, part, mt_module_child(self, "sinks"), p)
-            : flash      ? attend_by_flash(heads, part, masked, p)
-                         : attend_by_math(heads, part, p);
+        y = flash          ? attend_by_flash(self, part, masked, p)
+            : heads->sinks ? mti_sink_attention(self, part, p)
+                           : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:

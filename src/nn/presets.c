@@ -16,11 +16,10 @@
 #define GPT_OSS(l, n)                                                                              \
     LLAMA(l, 64, 2880, 201088, 131072),                                                            \
         .kv_heads = 8, .head_dim = 64, .ffn = 2880, EXPERTS(n, 4), .mlp = MT_MLP_CLAMPED,          \
-        .router = MT_ROUTER_CHOSEN, .sinks = true, .attention = MT_ATTENTION_MATH,                 \
-        .qkv_bias = true, .proj_bias = true, .window = 128, .local_period = 2, .norm_eps = 1e-5,   \
-        .rope_theta = 150000, .yarn_factor = 32, .yarn_fast = 32, .yarn_slow = 1,                  \
-        .yarn_context = 4096, .yarn_scale = 1.3465735902799727, .yarn_exact = true,                \
-        .padded = true, .pad_token = 199999
+        .router = MT_ROUTER_CHOSEN, .sinks = true, .qkv_bias = true, .proj_bias = true,            \
+        .window = 128, .local_period = 2, .norm_eps = 1e-5, .rope_theta = 150000,                  \
+        .yarn_factor = 32, .yarn_fast = 32, .yarn_slow = 1, .yarn_context = 4096,                  \
+        .yarn_scale = 1.3465735902799727, .yarn_exact = true, .padded = true, .pad_token = 199999
 #define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
 #define DEEPSEEK(k, n, shared, yarn, fast)                                                         \
     EXPERTS(n, k), .shared_experts = (shared), .kv_rank = 512, .head_dim = 192, .rope_dim = 64,    \
