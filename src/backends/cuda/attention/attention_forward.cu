@@ -66,8 +66,11 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
 
     float out[M][D / 8][4] = {};
     mti_attn_running<M> st;
+    /* a sink is a score seen before the first key's, in one lane's columns */
+    float sink = mti_attn_sink<T>(x, at.h) / static_cast<float>(x.scale);
+    float own = x.sinks != NULL && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
     for (int m = 0; m < M; m++)
-        st.max[m][0] = st.max[m][1] = -INFINITY, st.sum[m][0] = st.sum[m][1] = 0.0f;
+        st.max[m][0] = st.max[m][1] = sink, st.sum[m][0] = st.sum[m][1] = own;
     mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, at.b, at.h, block_i), x.q.row,
                                   n_queries, d);
     if (seen_by_block > 0)

@@ -166,8 +166,10 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     int64_t n = mti_attn_seen(x, last);
     span<T> q = span_of<T>(x.q, b, h, p.first, x.s);
     mti_attn_drop drop = mti_attn_read_drop(x);
-    R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS] = {}, scale = R(x.scale);
-    for (int r = 0; r < ROWS; r++) max[r] = -R(INFINITY);
+    R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS], scale = R(x.scale);
+    /* a sink is a score seen before the first key's */
+    for (int r = 0; r < ROWS; r++)
+        max[r] = mti_attn_sink<T>(x, h), sum[r] = x.sinks == NULL ? R(0) : R(1);
     for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
