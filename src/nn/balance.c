@@ -41,7 +41,7 @@ static bool add_to(mt_tensor **sum, mt_tensor *x)
     return mt_set(sum, x) == MT_OK;
 }
 
-/* Of the layers from, from + 1, ..., to - 1. */
+/* Covers the layers from, from + 1, ..., to - 1. */
 static mt_tensor *loss_of(const mti_router_logits *l, size_t from, size_t to, int64_t k,
                           const mti_balance_ranks *r)
 {

@@ -171,9 +171,6 @@ typedef struct mti_expert_call {
     int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
     mti_run_experts_fn *run;
 } mti_expert_call;
-/* Whether a router of 2-byte floats scores in f32: all but sigmoids, which other stacks than
- * torchtitan's have in the logits' type. */
-bool mti_scores_widely(const mt_model_config *c);
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
  * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);

@@ -10,7 +10,6 @@ typedef struct routing {
     mt_router scores;
     bool norm;            /* a token's weights add up to 1, before they are scaled */
     bool wide, as_scored; /* the weights keep the scores' type */
-    bool widens;          /* scores are in f32, whatever the logits are in */
     double scale;
     double rate;               /* of the bias's steps; 0: none */
     float *loads;              /* [n]: rows of each expert since the last one; NULL: no steps */
@@ -37,13 +36,6 @@ static mt_tensor *router_forward(mt_module *self, mt_tensor *x)
     return w32 ? mt_linear(x32, w32, NULL) : NULL;
 }
 
-bool mti_scores_widely(const mt_model_config *c)
-{
-    return c->router != MT_ROUTER_SIGMOID || c->wide_router ||
-           c->ops.expert_form == MT_EXPERTS_TORCHTITAN ||
-           c->ops.expert_form == MT_EXPERTS_TORCHTITAN_BEFORE;
-}
-
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
 {
     routing *r = mti_malloc(sizeof *r);
@@ -56,7 +48,6 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
                    .norm = c->norm_topk,
                    .wide = c->wide_router,
                    .as_scored = c->ops.expert_form > MT_EXPERTS_LOOP,
-                   .widens = mti_scores_widely(c),
                    .scale = c->expert_scale,
                    .rate = c->balance_rate,
                    .loads =
@@ -252,7 +243,8 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
         return chosen && (!widen || mt_set(weights, mt_cast(*weights, MT_F32)) == MT_OK) &&
                mt_set(weights, mt_softmax(*weights, 1, false)) == MT_OK;
     }
-    if (p && r->widens && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
+    const bool narrow = bias && !r->as_scored; /* Transformers' sigmoids; torchtitan has f32 */
+    if (p && !narrow && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
     bool ok =
         p && (bias ? choose_biased(r, p, bias, weights, index) : choose(r, p, weights, index));
