@@ -101,7 +101,7 @@ static void removing_any_barrier_changes_the_bits(void **state)
     static const attention_sizes few[SIZES] = {
         {1, 2, 1, 150, 331, 64, false, 0},
         {1, 1, 1, 140, 190, 96, true, 0.1},
-        {1, 1, 1, 300, 260, 32, true, 0},
+        {1, 1, 1, 300, 260, 32, true, 0, 0, true},
         {1, 2, 1, 290, 30, 64, true, 0}, /* some queries see no key */
         {1, 1, 1, 0, 150, 64, false, 0}};
     attention_call want[CALLS];
