@@ -189,8 +189,11 @@ typedef struct mt_model_config {
     int64_t experts, experts_per_token;
     bool norm_topk;
     /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
-     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers.
+     * balance_by_layer: that of each layer for itself, divided by experts_per_token, summed, as
+     * Megatron-Core has it, not of all layers' tokens together. */
     double balance_loss;
+    bool balance_by_layer;
     /* llama with experts, of expert_form megatron: an expert has at most so many times the rows of
      * an even share, those with the largest weights, and with expert_padding exactly so many; 0: no
      * row is dropped. */

@@ -353,6 +353,7 @@ typedef struct mti_ahead {
     mt_tensor *tokens, *target; /* [b,s], borrowed */
     mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
     mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
+    mt_group pieces; /* ranks that have a piece of each sequence; ranks 0: one has all */
 } mti_ahead;
 /* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
 mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);

@@ -158,6 +158,15 @@ bool mti_is_vocabulary(const char *path)
     return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, names);
 }
 
+bool mti_is_at_both_ends(const mti_share *s, const char *path)
+{
+    static const char *const embeddings[] = {"wte", "wpe", NULL};
+    const mt_model_config *c = &s->whole;
+    if (!mti_is_end(&s->parallel) || !mti_is_whole(c->kind)) return false;
+    return (!c->untied && mti_is_vocabulary(path)) ||
+           (c->mtp_layers && !mti_is_adapter(path) && is_one_of(path, embeddings));
+}
+
 /* Several products side by side: this rank has some rows of each. What they have in common is A.
  * Codes of 4 bits, which have no rows, are whole. */
 static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)

@@ -10,8 +10,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool loop = form == MT_EXPERTS_LOOP;
     const bool scored = form != MT_EXPERTS_GROUPED && !loop;
     const bool wide = b->c->wide_router && b->e == 2;
-    /* sigmoids are in the logits' type */
-    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router && !scored;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (mti_again(b, MT_RECOMPUTE_MOE)) {
         mti_keep(b, BSH, input, "input of the router and the experts");
@@ -55,10 +54,11 @@ void mti_keep_experts(builder *b, nature input)
         mti_keep_beside(b, "experts: rows of each, from all ranks",
                         b->c->experts / ranks * (int64_t)sizeof(int32_t), false);
     b->by_expert = loop;
-    mti_keep_floats(b, "experts: weights of their rows", rows, scored ? size : b->e);
+    mti_keep_floats(b, "experts: weights of their rows", rows,
+                    scored ? mti_statistic_size(b) : b->e);
     if (form == MT_EXPERTS_TORCHTITAN_BEFORE)
         mti_keep_floats(b, "input of the experts, for its product with their weights",
-                        n * b->c->hidden, size);
+                        n * b->c->hidden, mti_statistic_size(b));
     mti_keep(b, BSNH, FLOATS, "input of the experts, a row for each of a token's");
     const nature active = mti_again(b, MT_RECOMPUTE_MOE_ACT) ? NOT_KEPT : FLOATS;
     if (!gated && active == NOT_KEPT)
@@ -82,7 +82,7 @@ void mti_keep_experts(builder *b, nature input)
                      : "silu(gate) up: input of the experts' last product");
     if (form == MT_EXPERTS_TORCHTITAN)
         mti_keep_floats(b, "output of the experts, for its product with their weights",
-                        n * b->c->hidden, size);
+                        n * b->c->hidden, mti_statistic_size(b));
     else if (!scored)
         mti_keep(b, BSNH, FLOATS, "output of the experts, for its product with their weights");
     if (loop) mti_keep(b, BSNH, SIGNED, "that product, for its sum by token"); /* none is read */
@@ -99,9 +99,11 @@ void mti_keep_experts(builder *b, nature input)
 void mti_keep_balance(builder *b)
 {
     const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
-    if (!(b->c->balance_loss > 0)) return;
+    if (!(b->c->balance_loss > 0) || !layers) return;
+    b->times = layers; /* of all forwards in flight */
     mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                    layers * b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
-                    b->e);
+                    b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
+                    b->c->wide_router && b->e == 2 ? 4 : b->e);
+    if (!b->c->balance_by_layer) b->times = 1;
     mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }

@@ -74,6 +74,9 @@ static void draw_experts(uint64_t *seed, mt_model_config *c)
     c->router = (mt_router)mtt_pick(seed, 0, 1);
     c->wide_router = mtt_toss(seed);
     c->norm_topk = mtt_toss(seed);
+    uint64_t apart = *seed;
+    if (c->router == MT_ROUTER_SOFTMAX && mtt_toss(&apart))
+        c->balance_loss = 0.1, c->balance_by_layer = mtt_toss(&apart);
     if (mtt_pick(seed, 0, 2)) return;
     c->router = MT_ROUTER_CHOSEN, c->mlp = MT_MLP_CLAMPED;
     c->expert_groups = c->expert_topk_groups = c->shared_experts = 0;
