@@ -314,6 +314,9 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
  * layer there as it was. */
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
+/* The same of a model that has its weights, without adapters. After a failure some are quantised.
+ */
+MT_API mt_status mt_model_quantize(mt_module *model, const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:
  *   none       nothing
  *   full       each block: a layer keeps its input, 2bsh bytes of 2-byte floats (Chen et al. 2016)

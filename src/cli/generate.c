@@ -45,6 +45,17 @@ static bool check_room(const mti_options *o, const mt_device *device, mt_model_c
     return mti_check_room(device, &w, rehearse, config, MTI_PROFILE_ON_META);
 }
 
+static bool quantize(const mti_options *o, mt_module *model, bool adapted)
+{
+    const mt_quant *format = mti_weights_format(o->weights);
+    if (format && adapted)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "--weights %s: the model has adapters beside its weights; give "
+                             "--merge, too",
+                             mti_weights_name(o->weights));
+    return !format || mt_model_quantize(model, format) == MT_OK;
+}
+
 /* With adapters, if the model's file has them or --adapter names one. */
 static mt_module *load_model(const mti_options *o, mt_device *device)
 {
@@ -55,7 +66,8 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
         check_room(o, device, &config))
         model = mti_run_read_model(o->model_file, device, &config, &adapted);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
-        (!o->merge || mt_lora_merge(model) == MT_OK))
+        (!o->merge || mt_lora_merge(model) == MT_OK) &&
+        quantize(o, model, (adapted || o->adapter) && !o->merge))
         return model;
     mt_module_free(model);
     return NULL;

@@ -4,12 +4,6 @@
 
 #define SHORTEST 16
 
-static const mt_quant formats[MTI_WEIGHTS_COUNT] = {
-    [MTI_WEIGHTS_INT8] = {.format = MT_QUANT_INT8},
-    [MTI_WEIGHTS_NF4] = {.format = MT_QUANT_NF4},
-    [MTI_WEIGHTS_NF4_DOUBLE] = {.format = MT_QUANT_NF4, .double_scales = true},
-    [MTI_WEIGHTS_MXFP4] = {.format = MT_QUANT_MXFP4}};
-
 /* ---- what is measured ---- */
 
 /* The forms that were given, or the usual ones. */
@@ -54,7 +48,7 @@ static bool measure_row(const mti_options *o, const forms *f, mti_weights_choice
     s->n_rows++;
     for (size_t k = 0; k < f->n_lengths; k++) {
         const mt_serve_options options = {.config = config,
-                                          .weights = weights ? &formats[weights] : NULL,
+                                          .weights = mti_weights_format(weights),
                                           .cache = row->cache,
                                           .positions = f->lengths[k],
                                           .at_once = o->at_once,

@@ -225,28 +225,28 @@ static bool attempt(bracket *b, int64_t n)
     return true;
 }
 
-/* Where the line through what 1 and 2 take reaches the capacity; 1 is known to fit. */
-static bool guess(const bracket *b, int64_t *out)
+/* Where the line through what two numbers take, the second of which fits, reaches the capacity. */
+static int64_t reach(const bracket *b, const mt_serve_need *one, const mt_serve_need *two)
 {
-    mt_serve_need two;
-    size_t one = b->need.peak;
-    bool fits;
-    if (!measure(b->options, 2, 0, &fits, &two) || !fits) return false;
-    double each = two.peak > one ? (double)(two.peak - one) : 1;
-    double n = 1 + ((double)b->capacity - (double)one) / each;
-    *out = n < 2 ? 2 : n > (double)MOST_SEQUENCES ? MOST_SEQUENCES : (int64_t)n;
-    return true;
+    double more = (double)(two->sequences - one->sequences);
+    double each = two->peak > one->peak ? (double)(two->peak - one->peak) / more : 1;
+    double n = (double)two->sequences + ((double)b->capacity - (double)two->peak) / each;
+    return n > (double)MOST_SEQUENCES ? MOST_SEQUENCES : (int64_t)n;
 }
 
-/* From the guess on in growing steps to the other side, then the middle. */
-static bool close_in(bracket *b, int64_t n)
+/* From what 1 and 2 take along lines until a number is refused, then the middle. */
+static bool close_in(bracket *b)
 {
-    for (int64_t step = 1; b->refused - b->fits > 1; step *= 2) {
+    mt_serve_need one = b->need, two;
+    bool fits;
+    if (!measure(b->options, 2, 0, &fits, &two) || !fits) return false;
+    for (int64_t n = reach(b, &one, &two); b->refused - b->fits > 1;) {
+        one = b->need;
         if (n <= b->fits) n = b->fits + 1;
         if (n >= b->refused) n = b->refused - 1;
         if (!attempt(b, n)) return false;
-        bool open = b->fits == 1 || b->refused > MOST_SEQUENCES; /* one side is still far */
-        n = !open ? b->fits + (b->refused - b->fits) / 2 : b->fits == n ? n + step : n - step;
+        n = b->refused > MOST_SEQUENCES ? reach(b, &one, &b->need)
+                                        : b->fits + (b->refused - b->fits) / 2;
     }
     return true;
 }
@@ -255,7 +255,6 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
 {
     mt_model_config config;
     mt_serve_options o;
-    int64_t first;
     if (!given(out, "serve_most", "the result") || !complete("serve_most", options, &config, &o))
         return mt_last_status();
     if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
@@ -266,7 +265,7 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
         out->sequences = 0;
         return ok ? MT_OK : mt_last_status();
     }
-    if (!guess(&b, &first) || !close_in(&b, first)) return mt_last_status();
+    if (!close_in(&b)) return mt_last_status();
     *out = b.need;
     return MT_OK;
 }

@@ -11,22 +11,17 @@
  * and v, by math attention: the weights [b,a,s,t + 1] and the index of each row's largest score,
  * i64 ---- */
 
-/* A flash attention that is to have the sinks. */
+/* A flash attention that is to have the sinks: the module's user data points to it while it runs;
+ * without one forward puts scores and sinks side by side. */
 typedef struct flash_call {
     mt_tensor *const *part, *mask;
     const mt_attention_options *options;
 } flash_call;
 
-/* The module's user data, set while it runs: without a call forward puts scores and sinks side by
- * side. */
-typedef struct sinks_user {
-    const flash_call *flash;
-} sinks_user;
-
 /* x: q, or scores [b,k,r,s,t] -> [b,k,r,s,t + 1]. What is put around modules is around this op. */
 static mt_tensor *sinks_forward(mt_module *self, mt_tensor *x)
 {
-    const flash_call *flash = ((const sinks_user *)mt_module_user(self))->flash;
+    const flash_call *flash = *(const flash_call **)mt_module_user(self);
     const int64_t *n = mt_shape(x), b = n[0], k = n[1], r = n[2], s = n[3];
     MT_AUTO mt_tensor *sinks = mt_cast(mt_module_param(self, "weight"), mt_dtype_of(x));
     if (!sinks) return NULL;
@@ -45,16 +40,16 @@ mt_tensor *mti_sink_flash(const mt_module *heads, mt_tensor *const part[3], mt_t
 {
     const flash_call call = {part, mask, options};
     mt_module *sinks = mt_module_child(heads, "sinks");
-    sinks_user *user = mt_module_user(sinks);
-    user->flash = &call;
+    const flash_call **user = mt_module_user(sinks);
+    *user = &call;
     mt_tensor *y = mt_forward(sinks, part[0]);
-    user->flash = NULL;
+    *user = NULL;
     return y;
 }
 
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c)
 {
-    sinks_user *user = mti_calloc(1, sizeof *user);
+    const flash_call **user = mti_calloc(1, sizeof *user);
     mt_module *m = user ? mt_module_new("sinks", sinks_forward, user, mti_free) : NULL;
     mt_tensor *w = m ? mt_normal(device, c->dtype, MT_SHAPE(c->heads), 0, MTI_INIT_STD) : NULL;
     return mti_module_complete(m, m && mt_module_add_param(m, "weight", w));

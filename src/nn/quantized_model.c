@@ -27,20 +27,50 @@ static bool quantize_below(void *format, mt_module *m)
     return true;
 }
 
+static bool takes(const char *caller, const mt_quant *format, bool experts)
+{
+    return mt_quantized_bytes(format, 1) &&
+           (format->format != MT_QUANT_MXFP4 || experts ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "%s: mxfp4 is for experts' weights, and the model has no experts",
+                          caller));
+}
+
+static bool has_experts(const mt_module *m)
+{
+    mt_module *child;
+    bool found = mti_experts_of(m) != NULL;
+    for (size_t i = 0; !found && (child = mt_module_child_at(m, i)); i++)
+        found = has_experts(child);
+    return found;
+}
+
+mt_status mt_model_quantize(mt_module *model, const mt_quant *format)
+{
+    mt_module *child;
+    if (!mti_given(model, "model_quantize", "the model") ||
+        !takes("model_quantize", format, has_experts(model)) ||
+        mt_module_freeze(model, true) != MT_OK)
+        return mt_last_status();
+    mt_quant copy = *format;
+    for (size_t i = 0; (child = mt_module_child_at(model, i)); i++) {
+        const char *name = mt_module_name(child);
+        const bool layer = !strncmp(name, "h.", 2) || !strncmp(name, "mtp.", 4);
+        if (layer && !quantize_below(&copy, child)) return mt_last_status();
+    }
+    return MT_OK;
+}
+
 mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                   const mt_quant *format)
 {
     if (!mti_given(device, "model_new_quantized", "the device") ||
-        mt_model_config_check(config) != MT_OK || !mt_quantized_bytes(format, 1))
+        mt_model_config_check(config) != MT_OK ||
+        !takes("model_new_quantized", format, config->experts > 0))
         return NULL;
     if (!mti_is_whole(config->kind))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_new_quantized: the model is a %s; need a gpt, bert or llama",
-                             mt_model_kind_name(config->kind));
-    if (format->format == MT_QUANT_MXFP4 && !config->experts)
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "model_new_quantized: mxfp4 is for experts' weights, and this %s has "
-                             "no experts",
                              mt_model_kind_name(config->kind));
     mt_quant copy = *format;
     const mti_each_layer each = {quantize_below, &copy};

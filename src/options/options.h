@@ -50,6 +50,7 @@ typedef enum mti_weights_choice {
     MTI_WEIGHTS_COUNT
 } mti_weights_choice;
 const char *mti_weights_name(mti_weights_choice weights);
+const mt_quant *mti_weights_format(mti_weights_choice weights); /* NULL: plain */
 
 /* Exit statuses. */
 enum {
@@ -142,7 +143,7 @@ typedef struct mti_options {
         bool max_seq, max_batch;
     } fit;
     mti_words measured;         /* compare: its files */
-    mti_weights_choice weights; /* serve */
+    mti_weights_choice weights; /* serve, generate */
     int64_t at_once, users;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 

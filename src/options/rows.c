@@ -213,6 +213,16 @@ const char *mti_weights_name(mti_weights_choice weights)
     return mti_choice_name(&weight_forms, (int)weights);
 }
 
+const mt_quant *mti_weights_format(mti_weights_choice weights)
+{
+    static const mt_quant formats[MTI_WEIGHTS_COUNT] = {
+        [MTI_WEIGHTS_INT8] = {.format = MT_QUANT_INT8},
+        [MTI_WEIGHTS_NF4] = {.format = MT_QUANT_NF4},
+        [MTI_WEIGHTS_NF4_DOUBLE] = {.format = MT_QUANT_NF4, .double_scales = true},
+        [MTI_WEIGHTS_MXFP4] = {.format = MT_QUANT_MXFP4}};
+    return weights ? &formats[weights] : NULL;
+}
+
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
 
 bool mti_runs_on_meta(mti_verb verb) { return META >> verb & 1; }

@@ -149,6 +149,10 @@ def mixtures_train_with_every_option():
         if "--qlora" not in options:
             other = run("generate", "--model", name, "--adapter", adapter, "-n", 20, "-q")
             equal(other.stdout, text.stdout, f"text of the base and its adapters, {options}")
+            refused(["--weights nf4", "--merge"], "generate", "--model", name, "--adapter", adapter, "--weights", "nf4", status=1)
+    for form in ("int8", "nf4-double", "mxfp4"):
+        text = run("generate", "--model", name, "-n", 20, "-q", "--weights", form)
+        equal((text.returncode, text.stderr), (0, ""), f"generating with weights in {form}")
 
 
 def loss_scale_is_resumed():
@@ -384,6 +388,9 @@ def generation_reports_speed_and_cache():
     check("KV cache paged, 4,096 bytes" in report("--kv-cache", "paged"), "one block of 16 positions")
     check("no KV cache" in report("--kv-cache", "none"), "none")
     equal(report("-q"), "", "quiet")
+    greedy = [run("generate", "--model", path("resumed.safetensors"), "-n", 12, "-t", 0, "-q", "--weights", form).stdout for form in ("plain", "int8")]
+    equal(*greedy, "text with weights in 8 bits")
+    refused(["mxfp4", "experts"], "generate", "--model", path("resumed.safetensors"), "--weights", "mxfp4", status=1)
     refused(["--kv-cache", "4bit", "preallocated, growing, 8bit, paged, none"], "generate", "--model", "x",
             "--kv-cache", "4bit")
 

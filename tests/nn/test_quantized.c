@@ -71,6 +71,10 @@ static void scores_are_those_of_the_widened_weights(void **state)
             if (experts && !models[i].experts) {
                 assert_null(mt_model_new_quantized(device, &models[i], &formats[f]));
                 mtt_failed(MT_ERR_ARGUMENT, "mxfp4", "no experts");
+                mt_module *m = mt_model_new(device, &models[i]);
+                assert_int_not_equal(mt_model_quantize(m, &formats[f]), MT_OK);
+                mtt_failed(MT_ERR_ARGUMENT, "model_quantize", "no experts");
+                mt_module_free(m);
                 continue;
             }
             mt_seed(device, 3);
@@ -78,15 +82,21 @@ static void scores_are_those_of_the_widened_weights(void **state)
             mt_seed(device, 3);
             mt_module *coded = mt_model_new_quantized(device, &models[i], &formats[f]);
             assert_non_null(coded);
+            mt_seed(device, 3);
+            mt_module *later = mt_model_new(device, &models[i]);
+            mtt_ok(mt_model_quantize(later, &formats[f]));
             assert_true(round_weights(dense, &formats[f]) >= (experts ? 4 : 8));
             MT_AUTO mt_tensor *tokens = tokens_of();
             MT_AUTO mt_tensor *x = mt_forward(dense, tokens);
             MT_AUTO mt_tensor *y = mt_forward(coded, tokens);
             assert_non_null(y);
             same_bits(x, y);
+            mt_set(&y, mt_forward(later, tokens));
+            same_bits(x, y);
             assert_false(mt_requires_grad(y)); /* frozen */
             mt_module_free(dense);
             mt_module_free(coded);
+            mt_module_free(later);
         }
 }
 
