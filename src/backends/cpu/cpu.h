@@ -224,16 +224,16 @@ void mti_walk_advance(const mti_walk *walk, int64_t by, int64_t index[MT_MAX_RAN
 int64_t mti_walk_offset(const mti_walk *walk, int operand, const int64_t index[MT_MAX_RANK]);
 
 /* A run of elements. */
-typedef struct mti_span {
+typedef struct mti_cpu_span {
     int64_t first; /* the number of the first one in the walk's order */
     bool past;     /* f32 outputs go past the caches; a kernel need not heed it */
-} mti_span;
+} mti_cpu_span;
 
 /* The arithmetic of an element-wise kernel on n contiguous elements. p[0] is the
  * output; narrow floats are converted to and from f32 by the caller. p[0] may equal another
  * pointer.
  */
-typedef void mti_cpu_run_fn(const void *op, void *const *p, mti_span part, int64_t n);
+typedef void mti_cpu_run_fn(const void *op, void *const *p, mti_cpu_span part, int64_t n);
 
 /* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y;
  * if `outputs` is 2, views[1] is an output too. `cost` as in mti_cpu_chunk. */

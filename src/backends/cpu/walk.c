@@ -176,7 +176,7 @@ static void map_run(const map_job *job, const int64_t *index, char *const *direc
         if (!direct[k]) move_packed(w, k, index, n, raw, false);
         if (narrow) mti_cpu_load_f32(w->dtype[k], direct[k] ? direct[k] : raw, p[k], n);
     }
-    job->run(job->op, p, (mti_span){first, job->past}, n);
+    job->run(job->op, p, (mti_cpu_span){first, job->past}, n);
     for (int k = 0; k < job->outputs; k++) {
         if (p[k] == direct[k]) continue;
         bool narrow = mti_cpu_is_narrow(w->dtype[k]);

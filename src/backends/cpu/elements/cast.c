@@ -68,7 +68,7 @@ static int64_t presented_size(mt_dtype dtype)
     return mti_cpu_is_narrow(dtype) ? 4 : (int64_t)mt_dtype_size(dtype);
 }
 
-static void cast_run(const void *op, void *const *p, mti_span part, int64_t n)
+static void cast_run(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     (void)part;
     const cast_job *job = op;

@@ -89,7 +89,8 @@ typedef struct arange_job {
     double start, step;
 } arange_job;
 
-static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, mti_span part, int64_t n)
+static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, mti_cpu_span part,
+                                        int64_t n)
 {
     const arange_job *job = op;
     double *wide = p[0];
@@ -153,7 +154,7 @@ typedef struct unary_job {
             call(p0);                                                                              \
     } while (0)
 
-static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, mti_span part, int64_t n)
+static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     (void)part;
     const unary_job *job = op;
@@ -174,7 +175,7 @@ static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, mti_span 
     }
 }
 
-static void unary_f64(const void *op, void *const *p, mti_span part, int64_t n)
+static void unary_f64(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     (void)part;
     const unary_job *job = op;
@@ -206,7 +207,7 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
     unary_job job = {op, p0, p1};
     int64_t count = mti_view_count(y), cost = unary_cost(op, y->dtype);
     if (count * cost < MTI_CPU_GRAIN && is_simple(x, MT_F32) && is_simple(y, MT_F32)) {
-        unary_f32(&job, (void *[]){y->data, x->data}, (mti_span){0}, count);
+        unary_f32(&job, (void *[]){y->data, x->data}, (mti_cpu_span){0}, count);
         return true;
     }
     mti_cpu_map(ctx, 2, (const mti_view *[]){y, x}, 1, false, cost,
@@ -235,7 +236,7 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
 #define UNARY(name, cost, _, dx_is) EACH_SLOPE(double, slope_##name##_f64, dx_is)
 #include "backends/unary.def"
 
-static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, mti_span part,
+static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, mti_cpu_span part,
                                                 int64_t n)
 {
     (void)part;
@@ -257,7 +258,7 @@ static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, 
     }
 }
 
-static void unary_backward_f64(const void *op, void *const *p, mti_span part, int64_t n)
+static void unary_backward_f64(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     (void)part;
     const unary_job *job = op;
@@ -281,7 +282,8 @@ bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, co
     int64_t count = mti_view_count(dx), cost = unary_cost(op, dx->dtype) + 1;
     if (count * cost < MTI_CPU_GRAIN && is_simple(kept, MT_F32) && is_simple(dy, MT_F32) &&
         is_simple(dx, MT_F32)) {
-        unary_backward_f32(&job, (void *[]){dx->data, dy->data, kept->data}, (mti_span){0}, count);
+        unary_backward_f32(&job, (void *[]){dx->data, dy->data, kept->data}, (mti_cpu_span){0},
+                           count);
         return true;
     }
     mti_cpu_map(ctx, 3, (const mti_view *[]){dx, dy, kept}, 1, false, cost,
@@ -296,7 +298,8 @@ bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, co
                   (MTI_FETCH(a + from, MTI_AHEAD), MTI_FETCH(b + from, MTI_AHEAD)), y, value)
 /* Integers wrap around, and are not divided. */
 #define DEFINE_BINARY(name, T, quotient)                                                           \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const T *a = p[1], *b = p[2];                                                              \
         T *y = p[0];                                                                               \
@@ -320,7 +323,7 @@ bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vi
     int64_t count = mti_view_count(y);
     if (count < MTI_CPU_GRAIN && is_simple(a, MT_F32) && is_simple(b, MT_F32) &&
         is_simple(y, MT_F32)) {
-        binary_f32(&op, (void *[]){y->data, a->data, b->data}, (mti_span){0}, count);
+        binary_f32(&op, (void *[]){y->data, a->data, b->data}, (mti_cpu_span){0}, count);
         return true;
     }
     mti_cpu_run_fn *run = y->dtype == MT_F64   ? binary_f64
@@ -344,7 +347,8 @@ typedef struct compare_job {
         MTI_EACH(y, a[i] sign b[i]);                                                               \
     } while (0)
 
-static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, mti_span part, int64_t n)
+static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, mti_cpu_span part,
+                                         int64_t n)
 {
     (void)part;
     const compare_job *job = op;

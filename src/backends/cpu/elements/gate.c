@@ -8,7 +8,8 @@ typedef struct where_job {
 } where_job;
 
 #define DEFINE_WHERE(name, T)                                                                      \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         (void)part;                                                                                \
         const where_job *job = op;                                                                 \
@@ -40,7 +41,7 @@ bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const 
 /* ---- swiglu ---- */
 
 #define DEFINE_SWIGLU(clones, name, T, forward)                                                    \
-    static clones void name(const void *op, void *const *p, mti_span part, int64_t n)              \
+    static clones void name(const void *op, void *const *p, mti_cpu_span part, int64_t n)          \
     {                                                                                              \
         (void)op, (void)part;                                                                      \
         T *y = p[0];                                                                               \
@@ -69,7 +70,7 @@ bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, cons
         store;                                                                                     \
     }
 #define DEFINE_SWIGLU_BACKWARD(clones, name, T, backward, n_out, STORE)                            \
-    static clones void name(const void *op, void *const *p, mti_span part, int64_t n)              \
+    static clones void name(const void *op, void *const *p, mti_cpu_span part, int64_t n)          \
     {                                                                                              \
         (void)op;                                                                                  \
         T *out = p[0], *second = n_out == 2 ? p[1] : NULL;                                         \

@@ -34,7 +34,8 @@ MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_
 
 /* Rounding could give hi, so results are limited to b, the largest number below hi. */
 #define DEFINE_UNIFORM(name, T)                                                                    \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         T *y = p[0], lo = (T)job->a, span = (T)job->span, below = (T)job->b;                       \
@@ -87,7 +88,8 @@ static MTI_MULTIVERSION void normal_pairs(const uint32_t *u, float *z, int64_t p
 }
 
 #define DEFINE_NORMAL(name, T)                                                                     \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         T *y = p[0], mean = (T)job->a, std = (T)job->b;                                            \
@@ -117,7 +119,8 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
 
 /* p[0]: y; then the mask, if requested, and x. */
 #define DEFINE_DROPOUT(name, T, HAS_MASK)                                                          \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];                             \
@@ -156,7 +159,7 @@ bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, con
     return true;
 }
 
-static MTI_MULTIVERSION void mask_run(const void *op, void *const *p, mti_span part, int64_t n)
+static MTI_MULTIVERSION void mask_run(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     const random_job *job = op;
     uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];
@@ -186,7 +189,8 @@ bool mti_cpu_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_v
 }
 
 #define DEFINE_DROPOUT_BACKWARD(name, T)                                                           \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_span part, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         (void)part;                                                                                \
         T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                      \
