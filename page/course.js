@@ -73,15 +73,15 @@ function makeCell(cell) {
   fill(place, {"aria-label": "What it prints", role: "region"}, []);
   place.hidden = !why || !quoted;
   cell.classList.toggle("quoted", why !== "");
-  cell.prepend(h("div", {class: "cell-head"}, h("code", null, "$ " + cell.dataset.command), button),
+  cell.prepend(h("div", {class: "cell-head"}, h("code", null, unbroken("$ " + cell.dataset.command)), button),
     h("p", {class: "note ran", role: "status"}, why && why + (quoted ? " As it prints on a machine:" : "")));
 }
 
 /* ---- exercises ---- */
 
-/* "40,960", "40 KiB", "1.5e6 bytes"; NaN for what is no number. */
+/* "40,960", "40 KiB", "1.5e6 bytes", "14.3 %"; NaN for what is no number. */
 function numberFrom(text) {
-  const found = /^([\d\s,_.]+(?:e\d+)?)\s*([kmgt]i?)?(?:b|bytes?)?$/i.exec(text.trim());
+  const found = /^([\d\s,_.]+(?:e\d+)?)\s*([kmgt]i?)?(?:b|bytes?|%)?$/i.exec(text.trim());
   if (!found) return NaN;
   const unit = (found[2] || "").toLowerCase(), power = unit ? " kmgt".indexOf(unit[0]) : 0;
   return Number(found[1].replace(/[\s,_]/g, "")) * (unit.endsWith("i") ? 1024 : 1000) ** power;

@@ -72,7 +72,7 @@ def ask(text, following):
     question, rest = re.fullmatch(r"ask: (.*?) = (.*)", " ".join(text.split())).groups()
     number, *others = [part.strip() for part in rest.split("; ")]
     answer = following[:following.index("</details>")]
-    assert number in answer, f"the answer to {question} does not have {number}"
+    assert re.search(rf"(?<![\d,.]){re.escape(number)}(?![,.]?\d)", answer), f"the answer to {question} does not have {number}"
     others = [other.split(" = ", 1) for other in others]
     return (f'<div class="ask" data-question="{html.escape(question, quote=True)}" data-number="{number.replace(",", "")}" '
             f'data-wrong="{html.escape(json.dumps({a.replace(",", ""): b for a, b in others}), quote=True)}"></div>')
@@ -118,6 +118,9 @@ def block(lines, i):
         inner, j = taken(lines, i + 1, lambda other: other.strip() == "</details>")
         summary = re.search("<summary>(.*)</summary>", line)[1]
         return f"<details><summary>{inline(summary)}</summary>{blocks(inner)}</details>", j + 1
+    if line.startswith("    "):
+        inner, j = taken(lines, i, lambda other: not other.startswith("    "))
+        return code("", [other[4:] for other in inner]), j
     if line.startswith("<!--"):
         inner, j = taken(lines, i, lambda other: other.endswith("-->"))
         text = "\n".join([*inner, lines[j]])[4:-3].strip()

@@ -42,8 +42,8 @@ class Side {
     fill(this.examples, {"aria-label": `An example for ${name}`});
     this.leaves = h("div", {class: "leaves"}), this.command = h("code"), this.answer = h("div");
     this.element = h("section", {class: "side-tape", "aria-label": name}, h("div", {class: "field"},
-      h("label", {for: id}, `Expression ${name}`), this.text, h("label", {for: id + "-shapes"}, "Shapes"), this.shapes, this.examples),
-    this.leaves, this.bad, h("div", {class: "command"}, this.command), this.answer);
+      h("label", {for: id}, `Expression ${name}`), this.text, this.bad, h("label", {for: id + "-shapes"}, "Shapes"), this.shapes, this.examples),
+    this.leaves, h("div", {class: "command"}, this.command), this.answer);
     for (const input of [this.text, this.shapes]) input.addEventListener("input", () => this.changed());
     this.examples.addEventListener("change", () => this.take(...EXAMPLES[this.examples.value].slice(1)));
   }
@@ -60,7 +60,7 @@ class Side {
 
   async run() {
     const words = this.words;
-    replace(this.command, commandOf(words));
+    replace(this.command, unbroken(commandOf(words)));
     const result = await tool.front.run([...words, "--json", "-"]);
     if (words.join("\n") !== this.words.join("\n")) return;
     this.refuse(result.err);

@@ -10,21 +10,25 @@ function optionsOf(help) {
   const rows = [];
   let group = "";
   for (const line of help.split("\n")) {
-    const heading = /^ (\S.*):$/.exec(line), row = /^ {2}(?:-\w, | {4})--([\w-]+)(?:=(\w+))? +(\S.*)$/.exec(line);
+    const heading = /^ (\S.*):$/.exec(line), row = /^ {2}(?:-\w, | {4})--([\w-]+)(?:=(\w+))?(?: +(\S.*))?$/.exec(line);
     if (heading) group = heading[1];
-    else if (row) rows.push({group, name: row[1], argument: row[2], text: row[3]});
+    else if (row) rows.push({group, name: row[1], argument: row[2], text: row[3] || ""});
     else if (/^ {20}/.test(line) && rows.length) rows.at(-1).text += " " + line.trim();
   }
-  return rows.map(row => ({...row, ...withChoices(row.text)}));
+  return rows.map(row => ({...row, ...withChoices(row.text.replace(NOT_HERE, "").trim())}));
 }
 
+/* What help says of other verbs and other places than a profile on meta. */
+const NOT_HERE = /^train: .*; else: |^on meta, |; on meta, or (all )?under mpirun| \(train: [^)]*\)|; train: --\w+/g;
+
 /* "how: none, full (each block), every=K blocks (default none)" as {text: "how", choices: [["none", "none"],
- * ["full", "full (each block)"]]}; what has no such list has no choices. */
+ * ["full", "full (each block)"]]}; what has no such list has no choices. any: others than these are accepted, too. */
 function withChoices(text) {
   const list = /^(.*): ([^:]*) \(default [^:]*\)$/.exec(text);
-  const words = list ? list[2].split(/, (?![^(]*\))/).filter(word => !/^[\w-]+=/.test(word)) : [];
+  const all = list ? list[2].split(/, (?![^(]*\))/) : [], words = all.filter(word => !/^[\w-]+=/.test(word));
   const plain = words.length > 1 && words.every(word => /^[\w.+-]+( \(.*\))?$/.test(word));
-  return plain ? {text: list[1], choices: words.map(word => [word.split(" ")[0], word])} : {text, choices: []};
+  const any = words.length < all.length || /joined by/.test(text);
+  return {text: plain && words.length === all.length ? list[1] : text, any, choices: plain ? words.map(word => [word.split(" ")[0], word]) : []};
 }
 
 /* The names that a refusal lists. */
@@ -38,7 +42,7 @@ const GROUPS = ["Model (a preset brings its own)", "Choice of ops", "Memory", "O
 const HIDDEN = ["batch", "seq", "device", "gpu", "seed", "threads", "scratch"];
 const CONFIG = "config.json";
 const DEFAULTS = {model: "llama-3.1-8b", gpus: "8", gpu: "h100"};
-const state = {values: {}, files: {}, other: ""};
+const state = {values: {}, files: {}, other: "", dropped: []};
 
 /* A value of "" is not given; that of a flag is "on". */
 function optionWords(values, known) {
@@ -59,7 +63,7 @@ function fitWords() {
 const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 const commandOf = words => ["memtape", ...words].map(quoted).join(" ");
 /* A line may end between words, not in "--device". */
-const commandText = words => ["memtape", ...words].map((word, i) => [i > 0 && " ", h("span", {class: "word"}, quoted(word))]);
+const unbroken = text => text.split(/(--[\w-]+)/).map((part, i) => i % 2 ? h("span", {class: "word"}, part) : part);
 
 function readLink() {
   const link = viewNow() === "fit" ? linkNow() : new URLSearchParams();
@@ -70,6 +74,12 @@ function readLink() {
     else if (name === "beside") state.other = value;
     else if (name === "view") continue;
     else state.values[name] = value;
+  }
+  state.dropped = Object.keys(state.values).filter(name => !(name in DEFAULTS || name in tool.argument));
+  if (tool.cards.length && !tool.cards.some(card => card.name === state.values.gpu)) state.dropped.push("gpu");
+  for (const name of state.dropped) {
+    if (name in DEFAULTS) state.values[name] = DEFAULTS[name];
+    else delete state.values[name];
   }
 }
 
@@ -92,7 +102,7 @@ function field(name, label, text, control, ...beside) {
     change();
   });
   return h("div", {class: "field"}, isFlag ? h("label", null, control, label) : [h("label", {for: control.id}, label), control],
-    beside, h("p", {id: "about-" + name}, text), h("p", {class: "bad", id: "bad-" + name, role: "alert"}));
+    beside, h("p", {id: "about-" + name}, unbroken(text)), h("p", {class: "bad", id: "bad-" + name, role: "alert"}));
 }
 
 function fillForm() {
@@ -106,8 +116,8 @@ const textInput = attributes => h("input", {type: "text", autocomplete: "off", s
   ...attributes});
 const select = choices => h("select", null, choices.map(([value, text]) => h("option", {value}, text)));
 
-function optionField({name, argument, text, choices}) {
-  const oneOf = choices.length && !/joined by/.test(text);
+function optionField({name, argument, text, choices, any}) {
+  const oneOf = choices.length && !any;
   return field(name, "--" + name, text, !argument ? h("input", {type: "checkbox"})
     : oneOf ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
   choices.length > 0 && !oneOf && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
@@ -147,6 +157,7 @@ function configInput() {
 async function takeConfig(file) {
   state.files[CONFIG] = new Uint8Array(await file.arrayBuffer());
   element("in-model").value = state.values.model = CONFIG;
+  showView("fit");
   change();
 }
 
@@ -155,12 +166,12 @@ function makeForm(options, models, gpus) {
   const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
   put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
     field("model", "Model", "A preset, or a Hugging Face config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
-    field("batch", "Batch, b", row(options, "batch").text, textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
-    field("seq", "Sequence, s", row(options, "seq").text, textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
-    field("gpus", "GPUs", "How many train the model together; for the search below.", textInput({inputmode: "numeric"})),
-    field("gpu", "Kind of GPU", "Whose memory the answer is held against.", select(gpus.map(name => [name, name]))))));
+    field("batch", "Batch, b", "Sequences at once, on one GPU.", textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
+    field("seq", "Sequence, s", "Tokens in each; 4k is 4096.", textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
+    field("gpus", "GPUs", "How many there are for the search: does it fit?", textInput({inputmode: "numeric"})),
+    field("gpu", "Kind of GPU", "The answer is held against its memory.", select(gpus.map(name => [name, name]))))));
   put(element("techniques"), h("fieldset", null, h("legend", null, "Techniques"), h("div", {class: "fields"},
-    FIRST.map(name => optionField(row(shown, name))))), GROUPS.map(group => h("details", null, h("summary", null, group + ": more"), h("div", {class: "fields"},
+    FIRST.map(name => optionField(row(shown, name))))), GROUPS.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
     shown.filter(option => option.group === group && !FIRST.includes(option.name)).map(optionField)))));
   element("form").addEventListener("submit", e => e.preventDefault());
   document.addEventListener("dragover", e => e.preventDefault());
@@ -171,13 +182,7 @@ function makeForm(options, models, gpus) {
 }
 
 /* A refusal stands beside the field that it names first. */
-function showRefusal(text) {
-  for (const p of document.querySelectorAll("#form [id^='bad-']")) {
-    if (p.textContent) replace(p);
-    element(p.id.replace("bad-", "in-")).removeAttribute("aria-invalid");
-  }
-  page.classList.toggle("refused", text !== "");
-  if (!text) return;
+function refuse(text) {
   const reason = text.trim().replace(/^memtape \w+: /, "");
   const named = [...reason.matchAll(/--([\w-]+)|^(MODEL)/g)].map(m => m[2] ? "model" : m[1]);
   const name = named.find(n => element("bad-" + n)) || "model", input = element("in-" + name);
@@ -185,7 +190,19 @@ function showRefusal(text) {
   input.setAttribute("aria-invalid", "true");
   const folded = input.closest("details");
   if (folded) folded.open = true;
-  showVerdict([h("span", {class: "bad"}, reason)], "refused");
+  return input;
+}
+
+function showRefusal(text) {
+  for (const p of document.querySelectorAll("#form [id^='bad-']")) {
+    if (p.textContent) replace(p);
+    element(p.id.replace("bad-", "in-")).removeAttribute("aria-invalid");
+  }
+  page.classList.toggle("refused", text !== "");
+  if (!text) return;
+  const input = refuse(text);
+  showVerdict([h("span", {class: "bad"}, "No answer: "), "see ",
+    h("button", {type: "button", class: "link", onclick: () => input.focus()}, input.labels[0].textContent)], "refused");
   replace(element("cards"));
 }
 
@@ -200,19 +217,24 @@ function showVerdict(text, brief) {
 function showCards(report) {
   const needed = report.steady.reserved, has = card => card.capacity >= needed;
   const mine = tool.cards.find(card => card.name === state.values.gpu) || tool.cards[0];
-  const verdict = (has(mine) ? "fits " : "too much for ") + mine.name;
-  showVerdict(["A training step reserves ", h("strong", null, rounded(needed)), `: ${verdict}, which has `, rounded(mine.capacity)],
-    scaled(needed) + ": " + verdict);
+  showVerdict(["On one GPU a training step reserves ", h("strong", null, rounded(needed)),
+    `: ${has(mine) ? "fits" : "too much for"} ${mine.name}, which has `, rounded(mine.capacity)],
+  `${scaled(needed)}: ${has(mine) ? "fits" : "not on"} ${mine.name}`);
   replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards"}, tool.cards.map(card =>
     h("li", {class: has(card) ? "yes" : "no"}, h("b", null, card.name), has(card) ? " fits" : " too small",
       h("small", null, "has ", rounded(card.capacity))))));
+}
+
+function showNotes(text) {
+  const {dropped} = state;
+  replace(element("notes"), text.trim(), dropped.length > 0 && ` The link has ${dropped.join(", ")}, which cannot be set here.`);
 }
 
 function showAnswer(result) {
   if (!result.out) return showRefusal(result.err);
   const report = JSON.parse(result.out), oom = report.out_of_memory;
   showRefusal("");
-  replace(element("notes"), result.err.trim());
+  showNotes(result.err);
   followSlider("batch", report.model.batch, 1), followSlider("seq", report.model.seq, 32);
   if (report.steady) showCards(report);
   else showVerdict([h("span", {class: "bad"}, "Out of memory: "), rounded(oom.requested), " refused"], "out of memory");
@@ -283,8 +305,9 @@ async function finish(words) {
 }
 
 function showCommands(words) {
-  replace(element("command"), commandText(words));
-  replace(element("fit-command"), commandText(fitWords()));
+  replace(element("command"), unbroken(commandOf(words)));
+  replace(element("fit-command"), unbroken(commandOf(fitWords())));
+  replace(element("fit-button"), `Search: ${state.values.gpus} ${TIMES} ${state.values.gpu}`);
 }
 
 function change() {
@@ -322,12 +345,13 @@ function choose(setup) {
 
 function fitTable(fit) {
   const many = n => n > 1 ? String(n) : "";
-  const columns = [["", ""], ["tp", "n"], ["pp", "n"], ["cp", "n"], ["dp", "n"], ["ZeRO", "n"], ["batches", "n"], ["checkpoint", ""],
-    ["offload", ""], ["reserved", "n"], ["", ""]];
+  const columns = [["", ""], ["", ""], ["reserved", "n"], ["tp", "n"], ["pp", "n"], ["cp", "n"], ["dp", "n"], ["ZeRO", "n"], ["batches", "n"], ["checkpoint", ""],
+    ["offload", ""]];
   const rows = fit.setups.slice(0, 12).map((s, i) => [
     h("button", {type: "button", class: "link", onclick: () => choose(s), "aria-label": "Show set-up " + (i + 1)}, "show"),
+    s.fits ? "fits" : h("span", {class: "bad"}, "does not fit"), exact(s.reserved),
     many(s.tp) + (s.sp ? "+sp" : ""), many(s.pp), many(s.cp), many(s.dp), String(s.zero), s.microbatches + TIMES + s.microbatch,
-    s.checkpoint, s.offload, exact(s.reserved), s.fits ? "fits" : h("span", {class: "bad"}, "does not fit")]);
+    s.checkpoint, s.offload]);
   return table("Set-ups that fit", columns, rows);
 }
 
@@ -340,6 +364,7 @@ async function search() {
   button.disabled = false;
   replace(element("fit-result"), result.json ? [scroller("What memtape fit prints", h("pre", null, result.out)),
     fitTable(JSON.parse(result.json))] : h("p", {class: "bad", role: "alert"}, result.err));
+  if (!result.json) refuse(result.err);
   element("fit-result").dataset.words = words.join(" ");
 }
 
@@ -355,19 +380,29 @@ async function lookAtCards() {
   tool.cards = await Promise.all(names.map(cardOf));
 }
 
+/* What the link has beside the set-up. */
+async function readOther() {
+  const words = state.other.split(" ").slice(1);
+  if (!state.other) return;
+  const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
+  if (result.html) other = readRun(result.html, "the other set-up"), showOther();
+  else state.dropped.push("beside"), state.other = "", showNotes("");
+}
+
 /* The first answer does not wait for the form. */
 async function begin() {
-  readLink();
   const module = await unpack();
   tool.module = module, tool.front = new Program(module), tool.behind = new Program(module);
   window.memtape = (...all) => tool.front.run(...all); // for the console, and for tests
-  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(); }, tape: openTape, train: openTraining,
+  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(), readOther(); }, tape: openTape, train: openTraining,
     course: openCourse});
   const cards = lookAtCards(), models = tool.front.run(["profile", "?"]);
   const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
+  readLink();
   const first = tool.front.run([...profileWords(), "--json", "-"]);
   await cards;
+  readLink();
   for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
   makeForm(options, namesIn((await models).err), tool.cards.map(card => card.name));
   fillForm();
@@ -377,10 +412,7 @@ async function begin() {
   element("fit-button").addEventListener("click", search);
   showCommands(profileWords());
   take(profileWords(), await first);
-  if (!state.other) return;
-  const words = state.other.split(" ").slice(1);
-  const result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
-  if (result.html) other = readRun(result.html, "the other set-up"), showOther();
+  readOther();
 }
 
-begin();
+begin().catch(error => showVerdict([h("span", {class: "bad"}, "The program does not start in this browser: "), error.message], ""));

@@ -82,49 +82,76 @@ const trainCommand = () => ["train", "--data", "text.txt", ...optionsOfTraining(
 /* As many as there is room for. */
 const columnsShown = () => Math.max(40, Math.min(110, Math.floor(element("train-memory").parentElement.clientWidth / CHARACTER)));
 
+/* A slice ends by itself; one that does not get as far as its first step is dropped. */
+function stopTraining() {
+  const slice = training.slice;
+  training.going = false;
+  replace(element("train-stop"), "Stopping");
+  setTimeout(() => {
+    if (slice !== training.slice) return;
+    training.program.stop();
+    training.drop({status: 130, out: "", saved: []});
+  }, 1000 * (SLICE_SECONDS + 4));
+}
+
 async function runSlice() {
   const screen = new Screen(), files = {"text.txt": new TextEncoder().encode(element("train-text").value)};
   let asked = 0;
   if (training.saved) files.run = training.saved;
   const options = training.saved ? ["--resume", "run"] : optionsOfTraining();
   training.program ||= new Program(tool.module);
-  return training.program.run(["train", "--data", "text.txt", ...options, "--live", "--save", SAVED], files, {
+  training.slice = {};
+  const dropped = new Promise(resolve => { training.drop = resolve; });
+  return Promise.race([dropped, training.program.run(["train", "--data", "text.txt", ...options, "--live", "--save", SAVED], files, {
     seconds: SLICE_SECONDS, columns: columnsShown(), told: text => {
       screen.write(text);
       cancelAnimationFrame(asked);
       asked = requestAnimationFrame(() => screen.frame() && showFrame(screen.frame()));
-    }});
+    }})]);
 }
 
 function showState() {
+  const button = document.activeElement;
   const begun = training.saved !== null, over = begun && !training.going && training.ended;
   element("train-go").hidden = training.going || over;
   replace(element("train-go"), begun ? "Continue" : "Train");
   element("train-stop").hidden = !training.going;
+  replace(element("train-stop"), "Stop");
   element("train-anew").hidden = training.going || !begun;
+  document.querySelector(".trained").hidden = !training.going && !begun;
   for (const input of document.querySelectorAll("#train-fields :is(input, select), #train-text")) input.disabled = training.going || begun;
+  if (button.hidden) [...button.parentElement.children].find(other => !other.hidden).focus();
+}
+
+/* It stands beside the field that it names. */
+function showTrainingRefusal(text) {
+  for (const field of document.querySelectorAll("#view-train [aria-invalid]")) field.removeAttribute("aria-invalid");
+  const [, name] = /--(\w+)/.exec(text) || ["", "text"], field = element("train-" + name) || element("train-text");
+  if (text) field.setAttribute("aria-invalid", "true"), field.parentElement.append(element("train-bad"));
+  replace(element("train-bad"), text.replace(/^memtape \w+: /, ""));
 }
 
 /* 130: interrupted, so there is more to do. */
 async function train() {
   training.going = true, training.ended = false;
-  replace(element("train-bad"));
+  showTrainingRefusal("");
   showState();
   while (training.going) {
     const result = await runSlice();
     if (result.saved.length) training.saved = result.saved;
     if (result.status === 130) continue;
     training.going = false, training.ended = result.status === 0;
-    if (result.status) replace(element("train-bad"), result.err.replace(/^memtape \w+: /, ""));
+    if (result.status) showTrainingRefusal(result.err);
     else replace(element("train-end"), result.out.trim().split("\n").at(-1));
   }
+  training.slice = null;
   element("view-train").dataset.step = training.step;
   showState();
 }
 
 function beginAnew() {
   Object.assign(training, {saved: null, losses: [], step: 0, ended: false});
-  for (const part of ["now", "memory", "end", "bad", "loss"]) replace(element("train-" + part));
+  for (const part of ["now", "memory", "end", "loss"]) replace(element("train-" + part));
   showState();
 }
 
@@ -146,15 +173,16 @@ function makeTraining() {
     labelled("text", "Text", h("textarea", {rows: 6, spellcheck: "false"})),
     h("div", {class: "fields", id: "train-fields"}, TRAINED.map(([name, label, value]) => labelled(name, label, textInput({inputmode: "numeric", value}))),
       TRAINED_CHOICES.map(([name, label, values]) => labelled(name, label, select(values.map(value => [value, value]))))),
-    h("div", {class: "toolbar"}, button("go", "Train", train), button("stop", "Stop", () => { training.going = false; }),
+    h("div", {class: "toolbar"}, button("go", "Train", train), button("stop", "Stop", stopTraining),
       button("anew", "Begin anew", beginAnew)),
     h("div", {class: "command"}, h("code", {id: "train-command"})), h("p", {id: "train-bad", class: "bad", role: "alert"}),
     h("p", {id: "train-now", class: "instant"}), h("div", {class: "trained"}, h("figure", null, h("figcaption", null, "Loss"), h("div", {id: "train-loss"})),
       h("figure", null, h("figcaption", null, "Memory over the last step"), scroller("Memory over the last step", h("pre", {id: "train-memory"})))),
     h("p", {id: "train-end", role: "status"}));
   element("train-text").value = TEXT_TO_LEARN;
-  element("train-fields").addEventListener("input", () => replace(element("train-command"), commandOf(trainCommand())));
-  replace(element("train-command"), commandOf(trainCommand()));
+  const showCommand = () => replace(element("train-command"), unbroken(commandOf(trainCommand())));
+  element("train-fields").addEventListener("input", showCommand);
+  showCommand();
   showState();
 }
 

@@ -30,6 +30,12 @@ function openViews(open) {
       links[viewNow()] = location.hash;
       location.hash = links[name] || "view=" + name;
     }}, title)));
+  document.querySelector(".skip").addEventListener("click", e => {
+    e.preventDefault(); // the link is the set-up
+    const place = viewNow() === "fit" ? element("verdict") : element("view-" + viewNow());
+    place.tabIndex = -1;
+    place.focus();
+  });
   const follow = () => {
     showView(viewNow());
     open[viewNow()]();

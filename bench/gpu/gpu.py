@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-import steps
+import setting
 import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -111,7 +111,7 @@ def look(s):
                                "clocks.max.sm,power.limit,temperature.gpu")
     about["nvidia_smi"] = text if status == 0 else None
     status, _, why = output(os.path.join(s.pack, "bin", "memtape_gpu"), "probe", "cuda",
-                            environment=steps.environment(about["libs"], about["cuda_libs"]))
+                            environment=setting.environment(about["libs"], about["cuda_libs"]))
     about["opens"], about["probe"] = status == 0, why
     return about
 

@@ -128,6 +128,8 @@ def judge(kernel, code):
         wrong.append(f"no vector loads{'' if kernel.loads else ' and stores'}")
     if kernel.slots and slots and slots > kernel.slots:
         wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
+    if kernel.groups and code.count("USETMAXREG") < len(kernel.groups):
+        wrong.append("its groups of warps exchange no registers: ptxas has left setmaxnreg out")
     if kernel.groups and asked_for(code, kernel.groups) > sum(kernel.groups) * code.launched_with:
         wrong.append(f"its groups of warps ask for {asked_for(code, kernel.groups)} registers of "
                      f"{sum(kernel.groups) * code.launched_with}: they would wait for ever")

@@ -7,7 +7,7 @@
     torch_side.py warm DEVICE DTYPE L D A V B S        compiles one step, for the cache
     torch_side.py snapshot DEVICE DTYPE L D A V B S FILE [expandable]
                                                        two steps, recorded: writes the snapshot, prints the memory
-                                                       after each phase and its own figures (see steps.py)
+                                                       after each phase and its own figures (see step_snapshot.py)
 """
 
 import contextlib

@@ -76,6 +76,11 @@ MT_API mt_status mt_safetensors_save_module(const char *path, mt_module *m, size
  * a time. Names, shapes and dtypes are compared first: then a failure changes nothing. On meta that
  * is all. */
 MT_API mt_status mt_hf_load(const char *path, mt_module *m);
+/* The same, with left[n_bytes] (may be NULL, 0) for a line on what the model has no place for:
+ * layers that predict ahead, as in DeepSeek-V3's files. (To a model with such layers they come
+ * without their copies of embedding and head, which have to be equal to these.) "": nothing was
+ * left. */
+MT_API mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_bytes);
 /* A file that Transformers reads as model.safetensors beside a config.json of that model_type. */
 MT_API mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type);
 

@@ -189,8 +189,11 @@ typedef struct mt_model_config {
     int64_t experts, experts_per_token;
     bool norm_topk;
     /* llama with experts: mt_model_forward_loss adds so many times the loss that keeps experts
-     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers. */
+     * evenly used (Transformers' router_aux_loss_coef); 0: not. Not of sigmoid routers.
+     * balance_by_layer: that of each layer for itself, divided by experts_per_token, summed, as
+     * Megatron-Core has it, not of all layers' tokens together. */
     double balance_loss;
+    bool balance_by_layer;
     /* llama with experts, of expert_form megatron: an expert has at most so many times the rows of
      * an even share, those with the largest weights, and with expert_padding exactly so many; 0: no
      * row is dropped. */
@@ -232,7 +235,7 @@ typedef struct mt_model_config {
     /* Latent attention (DeepSeek-AI 2024): keys and values are products of a latent of kv_rank
      * elements, values value_dim wide; the last rope_dim elements of a head are turned, and of keys
      * all heads share them. Queries are products of a latent of q_rank; 0: of x. kv_rank 0: none of
-     * it. */
+     * it; then rope_dim is how many first elements of a head are turned (GLM-4.5); 0: all. */
     int64_t kv_rank, q_rank, rope_dim, value_dim;
     mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */

@@ -10,7 +10,7 @@ MT_C_BEGIN
 typedef struct mt_op_info {
     const char *name;
     int n_inputs;           /* -1: any number */
-    const char *inputs[4];  /* letters: "x", "w", "b"; NULL past the last */
+    const char *inputs[5];  /* letters: "x", "w", "b"; NULL past the last */
     const char *outputs[2]; /* of the first two; others have the first's letter */
     const char *auxiliaries[3];
     const char *formula;
@@ -19,7 +19,7 @@ typedef struct mt_op_info {
     const char *autocast;
     /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary
      * k. The tape keeps the union over the inputs that want a gradient. */
-    unsigned keep[4];
+    unsigned keep[5];
 } mt_op_info;
 /* How many rows there are, and row i of them. */
 MT_API int mt_op_count(void);

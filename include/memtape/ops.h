@@ -229,6 +229,10 @@ typedef struct mt_attention_options {
     /* With causal: a query sees the last so many keys up to its own (Beltagy et al. 2020), and the
      * work is s window, not s t; 0: all. */
     int64_t window;
+    /* [a], q's dtype: a score for each head that takes part in the softmax of every row and has no
+     * value (gpt-oss), so that a row's weights sum to less than 1; NULL: none. The tape keeps it
+     * besides. */
+    mt_tensor *sinks;
 } mt_attention_options;
 MT_API mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
                                           const mt_attention_options *options);

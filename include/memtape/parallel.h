@@ -83,7 +83,10 @@ typedef struct mt_parallel {
     int64_t pipeline;   /* p: stages */
     int64_t interleave; /* parts of the model that each stage has. Where p times it does not divide
                            the layers, the first parts have one more. */
-    int64_t stage;      /* this rank's, from 0 on */
+    /* Layers of the model's first part, and of its last, predictions ahead among them; 0: these are
+     * as the others, and predictions ahead come besides. */
+    int64_t first_layers, last_layers;
+    int64_t stage;        /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */

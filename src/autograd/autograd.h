@@ -9,7 +9,7 @@
 /* ---- an op: one row of src/ops/ops.def and the functions of its file ---- */
 
 #define MTI_MAX_AUX   3
-#define MTI_MAX_KEEP  4  /* inputs whose gradient may need kept tensors */
+#define MTI_MAX_KEEP  5  /* inputs whose gradient may need kept tensors */
 #define MTI_MAX_WANT  64 /* inputs of one call, cat's included */
 #define MTI_MAX_OUT   64
 #define MTI_MAX_SAVED 8
@@ -21,6 +21,7 @@ enum mti_slot {
     MTI_IN1 = 1 << 1,
     MTI_IN2 = 1 << 2,
     MTI_IN3 = 1 << 3,
+    MTI_IN4 = 1 << 4,
     MTI_OUT0 = 1 << MTI_OUT_BIT,
     MTI_OUT1 = 2 << MTI_OUT_BIT,
     MTI_AUX0 = 1 << MTI_AUX_BIT,

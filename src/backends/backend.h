@@ -124,7 +124,8 @@ typedef struct mti_rope {
  * stride[2] >= d.
  * Causal: query i sees keys j <= i + (t - s), with a window only the last so many of them.
  * Dropout with p > 0: the probability of (b,h,i,j) is kept when the draw of
- * element ((b*a + h)*s + i)*t + j is >= p (see `dropout`), scaled by 1/(1-p). */
+ * element ((b*a + h)*s + i)*t + j is >= p (see `dropout`), scaled by 1/(1-p).
+ * sinks: [a], q's dtype: one more score in each row of a head, in lse too, without a value. */
 typedef struct mti_attention {
     const mti_view *q, *k, *v;
     const mti_view *o, *lse;
@@ -132,6 +133,7 @@ typedef struct mti_attention {
     bool causal;
     int64_t window;                /* 0: all; else causal */
     const mti_view *seed, *offset; /* i64 scalars in device memory; NULL when p == 0 */
+    const mti_view *sinks;         /* NULL: none */
 } mti_attention;
 
 typedef struct mti_graph mti_graph; /* calls noted once, launched as one */

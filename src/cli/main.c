@@ -32,7 +32,7 @@ static void print_help(FILE *out)
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
         char usage[64];
         snprintf(usage, sizeof usage, "%s %s", info->name, info->args);
-        mti_print(out, "  %-16s%s\n", usage, info->summary);
+        mti_print(out, "  %-21s %s\n", usage, info->summary);
     }
     mti_heading(out, &style, "For a start");
     for (int v = 0; v < MTI_VERB_COUNT; v++)

@@ -381,8 +381,10 @@ mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_mode
     mt_module *model =
         open_model(path, &file, &adapters) ? new_model(device, config, &adapters) : NULL;
     *adapted = adapters.rank > 0;
-    bool ok = model &&
-              (file ? mt_safetensors_load_module(file, model) : mt_hf_load(path, model)) == MT_OK;
+    char left[256] = "";
+    bool ok = model && (file ? mt_safetensors_load_module(file, model)
+                             : mt_hf_load_with(path, model, left, sizeof left)) == MT_OK;
+    if (ok && *left) mti_print(stderr, "%s: %s", path, left);
     mt_safetensors_free(file);
     return mti_module_complete(model, ok);
 }

@@ -95,7 +95,7 @@ static bool gather_shape(mti_call *c)
 {
     mti_view y = *mti_in(c, 0);
     int64_t *extent = &y.shape[along(c)];
-    if (!check(c) || !mti_need_float(c, 0)) return false;
+    if (!check(c) || (!arguments_of(c).positions && !mti_need_float(c, 0))) return false;
     if (arguments_of(c).casts) y.dtype = arguments_of(c).dtype;
     if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
         return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",
@@ -216,7 +216,8 @@ static bool send_forward(mti_call *c)
     mt_tensor *token = mti_tensor_new(c->device, &one, MT_ACTIVATION, true);
     if (!token) return false;
     mti_view y = mti_broadcast_view(&token->view, x->rank, x->shape);
-    c->out[0] = mti_tensor_view(token, &y);
+    const bool is_zero = c->k->fill(c->ctx, &token->view, 0); /* for who sums it up */
+    c->out[0] = is_zero ? mti_tensor_view(token, &y) : NULL;
     mt_release(token);
     return c->out[0] && mti_send_on(c, &group, MTI_ONWARD, c->in[0]);
 }

@@ -18,8 +18,8 @@
 /* Row i of all tables, as mt_op_get counts. */
 const mti_op *mti_op_row(int i);
 
-/* mt_all_gather along `dim` of keys or values [b,s,k,h], counted as sent to ranks with other
- * positions. */
+/* mt_all_gather along `dim` of keys or values [b,s,k,h], or of tokens [b,s], counted as sent to
+ * ranks with other positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 /* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
  * after they are summed over the ranks or, with f32_sum, before. leaf: of which x is a view; where

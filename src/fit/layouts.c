@@ -70,13 +70,14 @@ bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t
 {
     const int64_t n = layout->data * layout->context, t = layout->tensor;
     const mt_model_config *model = &task->workload->config;
-    const bool ahead = model->mtp_layers > 0; /* needs the next tokens, and learned positions */
+    /* needs learned positions where the head is */
+    const bool ahead = model->mtp_layers > 0 && model->kind == MT_MODEL_GPT;
     if ((ahead && c > 1) || n % c || task->batch % (n / c) || task->seq % c ||
         !allowed(task->options->context, c))
         return false;
     *out = *layout;
-    out->sequence = t > 1 && task->seq / c % t == 0 && !mti_linear_keeps_codes(model->ops.linear) &&
-                    !(ahead && model->kind == MT_MODEL_GPT);
+    out->sequence =
+        t > 1 && task->seq / c % t == 0 && !mti_linear_keeps_codes(model->ops.linear) && !ahead;
     out->context = c;
     out->context_rank = c - 1;
     out->data = n / c;

@@ -190,7 +190,7 @@ static double least_of(const mti_fit_task *task, const mt_parallel *h)
 {
     mt_parallel most = *h;
     if (task->any || task->nearest) return (double)mti_fit_least_states(task, h);
-    most.microbatches = task->batch / h->data;
+    most.microbatches = h->pipeline > 1 ? task->batch / h->data : 1;
     return mti_fit_least_time(task, &most, task->model_flops, 0);
 }
 

@@ -116,11 +116,68 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     return t;
 }
 
-/* A hair less, for what rounding makes of a sum of shares. */
-double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *h, double flops,
+/* The elements of the stage that has most of them: at least the average. */
+static elements least_elements(const mti_fit_task *task, const mt_parallel *h)
+{
+    const mt_model_config *c = &task->workload->config;
+    const mt_parallel whole = {.expert = 1, .tensor = 1};
+    const double size = (double)mt_dtype_size(c->dtype), stages = (double)h->pipeline;
+    double all = (double)task->states.params / size, experts = 0, layers = 0;
+    if (c->experts) {
+        layers = (double)(c->layers + c->mtp_layers - c->dense_layers);
+        experts = layers * mti_fit_experts_of_layer(c, &whole);
+    }
+    return (elements){.experts = experts / stages / (double)(h->expert * h->tensor),
+                      .others = most(0, all - experts) / stages / (double)h->tensor,
+                      .size = size,
+                      .grad_size = task->workload->memory.f32_gradients ? sizeof(float) : size};
+}
+
+/* Seconds of sending to the ranks with the same parameters, at least. With ZeRO 3 all parameters
+ * are gathered in each forward, and experts', which nothing keeps, in each backward. */
+static double least_exchange(const mti_fit_task *task, const mt_parallel *h)
+{
+    const int64_t same = h->data * h->context;
+    const double ranks = (double)same, copies = ranks / (double)h->expert;
+    const elements e = least_elements(task, h);
+    const double others = sent_of(e.others, ranks), experts = sent_of(e.experts, copies);
+    const bool trains = !task->workload->memory.lora_rank, again = trains && !h->fsdp;
+    double often = 0;
+    if (h->zero == 3) often = (others + (again ? 2 : 1) * experts) * e.size;
+    if (h->zero >= 2 && trains) often += (others + experts) * e.size;
+    const double once = trains ? sent_once(&e, h) : 0;
+    return (once + (double)h->microbatches * often) / rate_of(&task->gpu, same, h->tensor);
+}
+
+/* Seconds of sending rows to experts, at least: there and back, and their gradients; with a
+ * capacity below a balanced share not all rows go, and with autocast they may be narrower. */
+static double least_to_experts(const mti_fit_task *task, const mt_parallel *h)
+{
+    const mt_model_config *c = &task->workload->config;
+    if (!c->experts || h->expert == 1) return 0;
+    const double layers = (double)(c->layers + c->mtp_layers - c->dense_layers);
+    const double kept = c->expert_capacity > 0 && c->expert_capacity < 1 ? c->expert_capacity : 1;
+    const double size = task->workload->memory.amp ? 2 : (double)mt_dtype_size(c->dtype);
+    const double rows = (double)(task->batch * task->seq * c->experts_per_token) * kept /
+                        (double)(h->data * h->context * h->tensor);
+    return layers / (double)h->pipeline * 4 *
+           sent_of(rows * (double)c->hidden * size, (double)h->expert) /
+           rate_to_all(&task->gpu, h->expert, h->tensor);
+}
+
+/* A hair less, for what rounding makes of a sum of shares. Where all stages have as many layers,
+ * none computes or sends to experts more than the first or the last one; but the stage that
+ * exchanges most may be another. */
+double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel, double flops,
                           double sending)
 {
+    const mt_parallel filled = mti_filled_in(parallel), *h = &filled;
     double micro = (double)h->microbatches, parts = (double)h->interleave;
     double products = flops / ((double)task->gpus * task->gpu.flops * task->utilisation);
-    return (1 - 1e-9) * (products + sending) * (1 + (double)(h->pipeline - 1) / (micro * parts));
+    double exchange = least_exchange(task, h);
+    if (task->workload->config.layers % h->pipeline == 0)
+        sending = most(sending, least_to_experts(task, h));
+    if (h->pipeline == 1) exchange += sending;
+    double computed = (products + sending) * (1 + (double)(h->pipeline - 1) / (micro * parts));
+    return (1 - 1e-9) * most(computed, exchange);
 }

@@ -75,6 +75,7 @@ static mt_status on_collect(void *user, const mt_save_info *info, mt_tensor *t, 
     mti_frame *f = user;
     mti_trace_entry now;
     if (f->stopped) return ENOUGH;
+    if (mti_failed_since(f->failures)) return *kept = NULL, MT_OK; /* another branch goes on */
     if (!mti_trace_note(f, info, t, &now)) return mt_last_status();
     if (!mti_trace_compare(f, f->at, &now)) return MT_ERR_STATE;
     mti_trace_entry *e = &f->entries.at[f->at];
@@ -164,6 +165,7 @@ static mt_status run_again(mti_frame *f)
     mti_error before;
     mti_error_get(&before);
     f->again = true, f->stopped = false;
+    f->failures = before.count;
     f->at = f->call = f->stop_at = 0;
     for (size_t i = 0; i < f->entries.n; i++)
         if (f->entries.at[i].alive && !f->entries.at[i].again) f->stop_at = i;

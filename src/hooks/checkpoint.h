@@ -59,6 +59,7 @@ typedef struct mti_frame {
     /* while recomputing */
     bool again, stopped, wants_outputs;
     size_t at, stop_at;
+    uint64_t failures; /* until it was run again */
     /* policies */
     MTI_VEC(mti_decision) decisions;
     size_t call;                     /* the next decision, while recomputing */

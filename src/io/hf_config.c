@@ -29,6 +29,7 @@ typedef struct reader {
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
     bool grouped;            /* experts are chosen by groups */
+    double turned;           /* share of a head */
     char *notes;             /* cut to the buffer */
     size_t n_notes;
     char ignored[1024];
@@ -239,6 +240,20 @@ static bool read_pairs(reader *r, const json_t *value)
     return true;
 }
 
+static bool read_head_norms(reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    r->c.qk_norm = json_is_true(value) ? MT_QK_NORM_HEAD : MT_QK_NORM_NONE;
+    return true;
+}
+
+/* The share of each head that is turned. */
+static bool read_part(reader *r, const json_t *value)
+{
+    r->turned = json_number_value(value);
+    return (r->turned > 0 && r->turned <= 1) || refuse(r, value, "a number above 0, and 1 at most");
+}
+
 static bool read_groups(reader *r, const json_t *value)
 {
     r->grouped = is_word(value, "group_limited_greedy");
@@ -329,9 +344,7 @@ static bool read_rope(reader *r, const json_t *value)
     if (json_object_get(value, "full_attention")) return read_ropes(r, value);
     if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
         return refuse(r, value, "an object with a \"rope_theta\" above 0");
-    if (part && json_number_value(part) != 1)
-        return refuse_as(MT_ERR_FORMAT, "partial_rotary_factor", part,
-                         "; need 1: whole heads are turned here");
+    if (part && !read_part(r, part)) return false;
     r->c.rope_theta = json_number_value(theta);
     return !type || is_word(type, "default") || read_yarn(r, value) || note(r);
 }
@@ -472,28 +485,18 @@ static json_t *text_of(json_t *root, reader *r)
     return text;
 }
 
-/* By "model_type", or else by the name of the first architecture. NULL: another one. */
-static const struct hf_family *known_family(const json_t *root)
-{
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (type ? !strcmp(type, families[i].type) : made && !strcmp(made, families[i].class))
-            return &families[i];
-    return NULL;
-}
-
+/* By "model_type", or else by the name of the first architecture. */
 static const struct hf_family *find_family(const json_t *root)
 {
-    const struct hf_family *found = known_family(root);
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
     const char *name = type ? type : made;
-    char list[400] = "";
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        put(list, sizeof list, "%s%s", i ? ", " : "",
-            made && !type ? families[i].class : families[i].type);
-    if (found) return found;
+    char list[512] = "";
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *known = made && !type ? families[i].class : families[i].type;
+        if (name && !strcmp(name, known)) return &families[i];
+        put(list, sizeof list, "%s%s", i ? ", " : "", known);
+    }
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
                  MTI_ANY_FILE
@@ -506,24 +509,6 @@ static const struct hf_family *find_family(const json_t *root)
                               "what it is; need one of %s",
                  list);
     return NULL;
-}
-
-/* Refuses, by name, a mixture of experts that no family here is. */
-static bool check_sort(const json_t *root)
-{
-    static const char *const experts[] = {
-        "num_experts",         "num_local_experts", "n_routed_experts", "moe_num_experts",
-        "num_experts_per_tok", "moe_top_k",         "n_shared_experts", "num_experts_per_token"};
-    const struct hf_family *family = known_family(root);
-    const bool known = family && family->bit & (EXPERTS | DEEPSEEK);
-    for (size_t i = 0; !known && i < sizeof experts / sizeof *experts; i++) {
-        const json_t *n = json_object_get(root, experts[i]);
-        if (json_number_value(n) > 0)
-            return refuse_as(MT_ERR_UNSUPPORTED, experts[i], n,
-                             ": a mixture of experts; need a dense model, a mixtral, qwen3_moe, "
-                             "olmoe, gpt_oss, deepseek_v2 or deepseek_v3");
-    }
-    return true;
 }
 
 /* Rows of the table of positions that are no position's are no part of the context. */
@@ -557,6 +542,8 @@ static void finish_latent(reader *r)
 {
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
     if (r->c.expert_scale == 1) r->c.expert_scale = 0;
+    const int64_t width = r->c.head_dim ? r->c.head_dim : r->c.hidden / r->c.heads;
+    if (r->turned < 1) r->c.rope_dim = (int64_t)((double)width * r->turned);
     if (r->c.kv_rank) r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }
 
@@ -566,9 +553,10 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (n_bytes) notes[0] = 0;
     reader r = {.notes = notes, .n_notes = n_bytes};
     root = text_of(root, &r);
-    r.family = check_sort(root) ? find_family(root) : NULL;
+    r.family = find_family(root);
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
+    r.turned = r.family->bit & GLM4 ? 0.5 : 1;
     if (!read_keys(&r, root)) return mt_last_status();
     finish_latent(&r);
     if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;

@@ -37,7 +37,8 @@ static const mt_quant mxfp4 = {.format = MT_QUANT_MXFP4};
 typedef struct hub {
     const char *path;
     unsigned family;
-    int64_t layers; /* of the model; predictions ahead have those behind */
+    int64_t layers, ahead; /* of the model; predictions ahead have those behind */
+    bool has_data;         /* the model */
     MTI_VEC(mt_safetensors *) files;
     MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters, or of `packed` */
     MTI_VEC(packed) packed;
@@ -63,13 +64,19 @@ static void write_name(char name[LONGEST], const char *theirs, const char *rest,
     snprintf(name + n, LONGEST - n, "%s", rest);
 }
 
+/* The file that has the tensor, and *e (may be NULL) what it is; NULL: none has. */
+static mt_safetensors *file_of(const hub *h, const char *name, mt_safetensors_entry *e)
+{
+    for (size_t i = 0; i < h->files.n; i++)
+        if (mt_safetensors_find(h->files.at[i], name, e)) return h->files.at[i];
+    return NULL;
+}
+
 static bool is_in_files(const hub *h, const char *name, const char *suffix)
 {
     char whole[LONGEST + 16];
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
-    for (size_t i = 0; i < h->files.n; i++)
-        if (mt_safetensors_find(h->files.at[i], whole, NULL)) return true;
-    return false;
+    return file_of(h, whole, NULL) != NULL;
 }
 
 static bool is_packed(const hub *h, const hf_name *as, const char *name)
@@ -112,7 +119,7 @@ static mt_tensor *bytes_of(const hub *h, mt_tensor *codes, int64_t first, int64_
     char whole[LONGEST + 16];
     mt_safetensors_entry e = {0};
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
-    for (size_t i = 0; i < h->files.n; i++) mt_safetensors_find(h->files.at[i], whole, &e);
+    file_of(h, whole, &e);
     mt_tensor *view = mt_slice(codes, 0, first, n);
     if (e.rank && e.bytes == (size_t)n && e.dtype == MT_U8)
         mt_set(&view, mt_reshape(view, e.rank, e.shape));
@@ -191,7 +198,8 @@ static bool add_all(hub *h, mt_module *m)
     size_t n;
     const mt_model_config *c = mt_model_config_of(m);
     bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
-    h->layers = c ? c->layers : 0;
+    h->layers = c ? c->layers : 0, h->ahead = c ? c->mtp_layers : 0;
+    h->has_data = ok && n && mt_device_has_data(mt_device_of(list->tensor));
     for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
     mt_set_grad_mode(grad);
     return ok;
@@ -236,6 +244,78 @@ static bool add_files(hub *h)
     return ok && (h->files.n || mti_fail_bool(MT_ERR_IO, "%s: has no model.safetensors", h->path));
 }
 
+/* What a layer that predicts ahead has a copy of in DeepSeek-V3's files, and shares here. */
+static const char *const shared[][2] = {{"embed_tokens.weight", "model.embed_tokens.weight"},
+                                        {"shared_head.head.weight", "lm_head.weight"}};
+
+/* Whether two tensors of the files have the same bytes; without data, the same number. */
+static bool are_same(const hub *h, const char *a, const char *b)
+{
+    enum { AT_ONCE = 1 << 20 };
+    mt_safetensors_entry e, other;
+    const mt_safetensors *f = file_of(h, a, &e), *g = file_of(h, b, &other);
+    char *data = mti_malloc(2 * AT_ONCE);
+    bool read = data != NULL, same = g && e.bytes == other.bytes && e.dtype == other.dtype;
+    for (uint64_t at = 0; h->has_data && read && same && at < e.bytes; at += AT_ONCE) {
+        const size_t n = e.bytes - at < AT_ONCE ? (size_t)(e.bytes - at) : AT_ONCE;
+        read = mti_safetensors_read_part(f, a, at, data, n) &&
+               mti_safetensors_read_part(g, b, at, data + AT_ONCE, n);
+        same = read && !memcmp(data, data + AT_ONCE, n);
+    }
+    mti_free(data);
+    return read &&
+           (same ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "%s: tensor \"%s\" is not the same as \"%s\", which predictions ahead "
+                          "share here",
+                          h->path, a, b));
+}
+
+/* Whether the tensor is one that a layer which predicts ahead has and the model leaves: the layer
+ * is not the model's, *left, or what it shares is there, and equal. *ok: false if it is not. */
+static bool passes_over(const hub *h, const char *name, bool *left, bool *ok)
+{
+    char of_layer[64];
+    long long layer;
+    int behind = 0;
+    *left = false;
+    if (sscanf(name, "model.layers.%lld.%n", &layer, &behind) < 1 || !behind || layer < h->layers)
+        return false;
+    snprintf(of_layer, sizeof of_layer, "model.layers.%lld.eh_proj.weight", layer);
+    *left = layer >= h->layers + h->ahead;
+    if (*left) return file_of(h, of_layer, NULL) != NULL;
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(name + behind, shared[i][0])) {
+            const bool tied = !file_of(h, shared[i][1], NULL);
+            *ok = are_same(h, name, shared[tied ? 0 : i][1]);
+            return true;
+        }
+    return false;
+}
+
+/* Adds what is passed over, without a tensor. */
+static bool pass_over(hub *h, char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    bool ok = true, left;
+    for (size_t i = 0; ok && i < h->files.n; i++)
+        for (size_t k = 0; ok && k < h->files.at[i]->entries.n; k++) {
+            const char *name = h->files.at[i]->entries.at[k].info.name;
+            if (!passes_over(h, name, &left, &ok)) continue;
+            n += left;
+            mt_named_tensor t = {mti_strdup(name), NULL};
+            ok = ok && t.name && MTI_PUSH(&h->tensors, t);
+            if (!ok) mti_free((char *)t.name);
+        }
+    if (n_bytes) *text = '\0';
+    if (n_bytes && n)
+        snprintf(text, n_bytes,
+                 "left: %zu tensors of layers from %lld on, which predict ahead; mtp_layers takes "
+                 "them\n",
+                 n, (long long)(h->layers + h->ahead));
+    return ok;
+}
+
 /* Moves the tensors that f has before the others; *n: how many. */
 static mt_named_tensor *those_of(hub *h, const mt_safetensors *f, size_t *n)
 {
@@ -250,19 +330,39 @@ static mt_named_tensor *those_of(hub *h, const mt_safetensors *f, size_t *n)
     return at;
 }
 
-mt_status mt_hf_load(const char *path, mt_module *m)
+/* Whether no weight is in 8 bits with a scale for each of its blocks. */
+static bool has_no_scales(const hub *h)
+{
+    static const char scale[] = "_scale_inv";
+    for (size_t i = 0; i < h->files.n; i++)
+        for (size_t k = 0; k < h->files.at[i]->entries.n; k++) {
+            const char *name = h->files.at[i]->entries.at[k].info.name;
+            const size_t n = strlen(name), end = sizeof scale - 1;
+            char shown[MTI_SHOWN];
+            if (n >= end && !strcmp(name + n - end, scale))
+                return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                     "%s: tensor \"%s\": weights in FP8 with scales; need bf16, as "
+                                     "DeepSeek's fp8_cast_bf16.py makes it",
+                                     h->path, mti_shown(shown, name));
+        }
+    return true;
+}
+
+mt_status mt_hf_load(const char *path, mt_module *m) { return mt_hf_load_with(path, m, NULL, 0); }
+
+mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_bytes)
 {
     hub h = {.path = path};
     size_t n;
     if (!mti_given(m, "hf_load", "the module")) return mt_last_status();
     if (!path) return mti_fail(MT_ERR_ARGUMENT, "hf_load: the path is NULL");
-    bool ok = add_files(&h) && add_all(&h, m);
+    bool ok = add_files(&h) && has_no_scales(&h) && add_all(&h, m) && pass_over(&h, left, n_bytes);
     for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
         mt_safetensors *f = h.files.at[i % h.files.n];
         const mt_named_tensor *list = those_of(&h, f, &n);
         if (i < h.files.n)
             ok = mti_weights_fit(f, list, n);
-        else if (n && mt_device_has_data(mt_device_of(list->tensor)))
+        else if (h.has_data)
             ok = mti_weights_load(f, list, n);
     }
     for (size_t i = 0; ok && i < h.packed.n; i++) ok = widen(&h.packed.at[i]);

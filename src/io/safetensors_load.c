@@ -140,14 +140,15 @@ bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_
     bool *wanted = mti_calloc(f->entries.n + 1, sizeof *wanted);
     bool ok = wanted && same_names(f, list, n, wanted);
     mti_free(wanted);
-    for (size_t i = 0; ok && i < n; i++) ok = fits(f, &find(f, list[i].name)->info, list[i].tensor);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = !list[i].tensor || fits(f, &find(f, list[i].name)->info, list[i].tensor);
     return ok;
 }
 
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!load_entry(f, find(f, list[i].name), list[i].tensor)) return false;
+        if (list[i].tensor && !load_entry(f, find(f, list[i].name), list[i].tensor)) return false;
     return true;
 }
 

@@ -94,7 +94,8 @@ static bool account_for_growth(mti_measurement *m, const mti_step *step)
     for (int64_t i = 0; ok && i < m->in_flight; i++) {
         const mti_in_flight *f = &step->in_flight[i];
         g->output += unsaved(m, &saved, f->output);
-        g->input += unsaved(m, &saved, f->input) + unsaved(m, &saved, f->target);
+        g->input += unsaved(m, &saved, f->input) + unsaved(m, &saved, f->target) +
+                    unsaved(m, &saved, f->tokens);
     }
     for (int way = 0; ok && way < MTI_WAYS; way++)
         g->output += unsaved(m, &saved, mti_on_the_way(stages, (mti_way)way));

@@ -20,6 +20,7 @@ typedef struct mti_subject {
                        * others for each microbatch */
     mt_tensor *target; /* i64 [b,s] for a whole model, whose output is then the loss; else NULL */
     bool has_loss;     /* some forward ends in one */
+    bool learns;       /* as mti_in_flight has it */
     mti_routing routing;
 } mti_subject;
 

@@ -100,7 +100,7 @@ static bool route(mti_subject *s)
 
 bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target)
 {
-    *s = (mti_subject){.device = device, .workload = w};
+    *s = (mti_subject){.device = device, .workload = w, .learns = target};
     mt_seed(device, w->seed);
     return (w->ranked ? make_stage(s, target) : make_model(s, target)) && route(s);
 }
@@ -116,13 +116,16 @@ void mti_subject_free(mti_subject *s)
 
 bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f)
 {
-    bool target = s->has_loss && f->last;
+    bool target = s->has_loss && f->last, tokens = false;
     if (s->stage.is_plain) {
         f->input = mt_retain(s->input);
         f->target = mt_retain(s->target);
     } else {
+        f->learns = s->learns;
         f->input = stage_input(s, turn.part);
         if (target) f->target = random_ids(s->device, s->workload, 2);
+        tokens = target && mti_share_copies(&s->stage.shares[turn.part]);
+        if (tokens) f->tokens = random_ids(s->device, s->workload, 1);
     }
-    return f->input && (f->target || !target);
+    return f->input && (f->target || !target) && (f->tokens || !tokens);
 }

@@ -114,7 +114,7 @@ static mt_tensor *forward_of(void *user)
 {
     subject *s = user;
     if (!mti_memory_hooks_begin(&s->hooks, true)) return NULL;
-    mt_tensor *output = mti_stage_run(&s->of.stage, 0, s->of.input, s->of.target);
+    mt_tensor *output = mti_stage_run(&s->of.stage, 0, &(mti_in_flight){s->of.input, s->of.target});
     if (!mti_memory_hooks_end(&s->hooks)) mt_set(&output, NULL);
     return output;
 }

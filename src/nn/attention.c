@@ -44,8 +44,21 @@ static bool apart(mt_tensor **x)
     return mt_set(x, *x ? mt_reshape(*x, MT_SHAPE(b, n, s, h)) : NULL) == MT_OK;
 }
 
+/* *x [b,n,s,h], whose first elements are turned */
+static bool turn_beginning(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
+{
+    const int64_t extents[2] = {heads->rope_dim, heads->dim - heads->rope_dim};
+    mt_tensor *part[2] = {NULL, NULL};
+    const bool ok = mt_split(*x, 3, 2, extents, part) == MT_OK &&
+                    mti_turn_heads(heads, tables, &part[0]) &&
+                    mt_set(x, mt_cat(2, part, 3)) == MT_OK;
+    mt_release(part[0]), mt_release(part[1]);
+    return ok;
+}
+
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
+    if (heads->rope_dim && mt_shape(*x)[3] == heads->dim) return turn_beginning(heads, tables, x);
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
     if (heads->angles.theta == 0) return true;
     mt_dtype low;
@@ -84,17 +97,19 @@ static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3
     return y;
 }
 
-static mt_tensor *attend_by_flash(const mti_heads *heads, mt_tensor *const part[3], bool masked,
+static mt_tensor *attend_by_flash(const mt_module *self, mt_tensor *const part[3], bool masked,
                                   double p)
 {
+    const mti_heads *heads = mt_module_user(self);
     const mt_tensor *q = part[0];
     const int64_t *shape = mt_shape(q), t = mt_shape(part[1])[2];
-    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window};
+    const mt_attention_options options = {heads->scale, p, heads->causal, heads->window, NULL};
     mt_tensor *mask = NULL;
     if (masked && !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 4,
                                            (int64_t[]){shape[0], 1, shape[2], t}, heads->window)))
         return NULL;
-    mt_tensor *y = mti_flash_attention(part[0], part[1], part[2], mask, &options);
+    mt_tensor *y = heads->sinks ? mti_sink_flash(self, part, mask, &options)
+                                : mti_flash_attention(part[0], part[1], part[2], mask, &options);
     mt_release(mask);
     return y;
 }
@@ -136,9 +151,9 @@ mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
     if (part[1] && part[2])
-        y = heads->sinks ? mti_sink_attention(heads, part, mt_module_child(self, "sinks"), p)
-            : flash      ? attend_by_flash(heads, part, masked, p)
-                         : attend_by_math(heads, part, p);
+        y = flash          ? attend_by_flash(self, part, masked, p)
+            : heads->sinks ? mti_sink_attention(self, part, p)
+                           : attend_by_math(heads, part, p);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
@@ -178,7 +193,7 @@ mti_heads *mti_heads_of(const mt_module *m)
 /* The pair that turns so often within YaRN's context. */
 static double pair_of(const mt_model_config *c, double turns)
 {
-    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
     return d * log((double)c->yarn_context / (turns * 6.283185307179586)) /
            (2 * log(c->rope_theta));
 }
@@ -187,7 +202,7 @@ static mt_rope_options angles_of(const mt_model_config *c)
 {
     mt_rope_options o = {.theta = c->rope_theta};
     if (c->yarn_factor == 0) return o;
-    const double d = (double)(c->kv_rank ? c->rope_dim : c->head_dim);
+    const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
     o.factor = c->yarn_factor;
     const double first = pair_of(c, c->yarn_fast), last = pair_of(c, c->yarn_slow);
     o.low = fmax(c->yarn_exact ? first : floor(first), 0);

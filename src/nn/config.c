@@ -277,6 +277,6 @@ void mti_make_dense(mt_model_config *c)
     c->expert_groups = c->expert_topk_groups = 0;
     c->norm_topk = false;
     c->balance_loss = c->expert_capacity = 0;
-    c->expert_padding = false;
+    c->expert_padding = c->balance_by_layer = false;
     c->ops.expert_form = MT_EXPERTS_GROUPED;
 }

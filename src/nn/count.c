@@ -143,14 +143,17 @@ uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k)
 void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last)
 {
     const bool bert = c->kind == MT_MODEL_BERT, whole = mti_is_whole(c->kind);
-    const bool copy = !c->untied && !first; /* a tied head on another rank than the embedding */
+    /* on another rank than the embedding predictions ahead have a copy of it, or a tied head */
+    const bool ahead = !first && last && c->mtp_layers, copy = !c->untied && !first && !ahead;
     const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
     const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
     const uint64_t before = h * h + (c->no_bias ? 0 : h) + norm + v;
     const uint64_t joined = 2 * h * h + (c->norm == MT_NORM_POST ? 2 : 3) * norm;
-    first = first && whole, last = last && whole;
+    first = (first || ahead) && whole, last = last && whole;
     const mti_end_size all[MTI_ENDS] = {
-        {"the embedding: a vector for each token", first ? v * h : 0},
+        {ahead ? "a copy of the embedding, which another stage has, for predictions ahead"
+               : "the embedding: a vector for each token",
+         first ? v * h : 0},
         {"learned positions: a vector for each",
          first && c->kind != MT_MODEL_LLAMA ? positions : 0},
         {"a vector for each type of token", first && bert ? (uint64_t)c->token_types * h : 0},

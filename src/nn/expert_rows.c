@@ -174,6 +174,21 @@ static mt_tensor *list_of(mt_device *device, const int64_t *data, int64_t n)
                 : mt_empty(device, MT_I64, 1, &n);
 }
 
+mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n)
+{
+    mt_device *device = mt_device_of(counts);
+    const size_t experts = (size_t)mt_numel(counts);
+    if (!mt_device_has_data(device)) return list_of(device, NULL, n);
+    int32_t *of = mti_malloc(experts * sizeof *of);
+    int64_t *ids = mti_malloc((size_t)n * sizeof *ids + 1), row = 0;
+    bool ok = of && ids && mt_to_host(counts, of, experts * sizeof *of) == MT_OK;
+    for (size_t e = 0; ok && e < experts; e++)
+        for (int32_t i = 0; i < of[e] && row < n; i++) ids[row++] = (int64_t)e;
+    mt_tensor *list = ok ? list_of(device, ids, n) : NULL;
+    mti_free(of), mti_free(ids);
+    return list;
+}
+
 bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
                     mt_tensor **tokens, mt_groups *groups)
 {

@@ -71,6 +71,7 @@ static mt_tensor *run_product(mt_module *self, const char *name, mt_tensor *x,
 /* The module's user data: whose row each is, i64 [n], set while the experts run; borrowed. */
 typedef struct expert_bias {
     mt_tensor *ids;
+    int64_t parts; /* of a sum over ranks, each of which adds the bias */
 } expert_bias;
 
 static mt_tensor *bias_forward(mt_module *self, mt_tensor *h)
@@ -78,6 +79,7 @@ static mt_tensor *bias_forward(mt_module *self, mt_tensor *h)
     const expert_bias *user = mt_module_user(self);
     MT_AUTO mt_tensor *rows = mt_embedding(user->ids, mt_module_param(self, "weight"), NULL);
     mt_set(&rows, rows ? mt_cast(rows, mt_dtype_of(h)) : NULL);
+    if (rows && user->parts > 1) mt_set(&rows, mt_affine(rows, 1 / (double)user->parts, 0));
     return rows ? mt_add(h, rows) : NULL;
 }
 
@@ -86,18 +88,20 @@ static bool add_bias(mt_module *m, const char *name, mt_device *device, const mt
 {
     expert_bias *user = mti_calloc(1, sizeof *user);
     mt_module *bias = user ? mt_module_new("expert_bias", bias_forward, user, mti_free) : NULL;
-    mt_tensor *w = bias ? mt_zeros(device, c->dtype, MT_SHAPE(c->experts, width)) : NULL;
+    mt_tensor *w = bias ? mt_zeros(device, c->dtype, MT_SHAPE(mti_experts_here(c), width)) : NULL;
     return mt_module_add_child(
         m, name, mti_module_complete(bias, bias && mt_module_add_param(bias, "weight", w)));
 }
 
-static mt_tensor *run_bias(mt_module *self, const char *name, mt_tensor *h, mt_tensor *ids)
+/* *h with the biases, if the rows have some. */
+static void run_bias(mt_module *self, const char *name, mt_tensor **h, const mti_expert_rows *rows,
+                     int64_t parts)
 {
+    if (!*h || !rows->ids) return;
     expert_bias *user = mt_module_user(mt_module_child(self, name));
-    user->ids = ids;
-    mt_tensor *y = mt_forward_child(self, name, h);
+    *user = (expert_bias){rows->ids, parts};
+    mt_set(h, mt_forward_child(self, name, *h));
     user->ids = NULL;
-    return y;
 }
 
 /* ---- the mixture ---- */
@@ -154,28 +158,14 @@ static void end_activation(mt_module *self)
 static mt_tensor *run_experts(mt_module *self, mt_tensor *h, const mti_expert_rows *rows)
 {
     const bool plain = mt_module_child(self, "act") != NULL;
+    const int64_t parts = ((const experts *)mt_module_user(self))->sharing.ranks;
     mt_set(&h, run_product(self, plain ? "experts_fc" : "experts_gate_up", h, rows));
+    run_bias(self, "experts_gate_up_bias", &h, rows, 1);
     if (activate(self, &h, rows->weights)) {
         mt_set(&h, run_product(self, "experts_down", h, rows));
         end_activation(self);
+        run_bias(self, "experts_down_bias", &h, rows, parts);
     }
-    return h;
-}
-
-/* The same with a clamped gate and biases; index [t,k]: the rows' experts before the sorting. */
-static mt_tensor *run_clamped(mt_module *self, mt_tensor *h, mt_tensor *index, const mt_groups *g)
-{
-    const mti_expert_rows rows = {.counts = g->counts};
-    mt_tensor *ids = mt_reshape(index, MT_SHAPE(-1));
-    mt_set(&ids, mt_gather(ids, 0, g->order));
-    mt_set(&h, ids ? run_product(self, "experts_gate_up", h, &rows) : NULL);
-    mt_set(&h, h ? run_bias(self, "experts_gate_up_bias", h, ids) : NULL);
-    if (activate(self, &h, NULL)) {
-        mt_set(&h, run_product(self, "experts_down", h, &rows));
-        end_activation(self);
-    }
-    mt_set(&h, h ? run_bias(self, "experts_down_bias", h, ids) : NULL);
-    mt_release(ids);
     return h;
 }
 
@@ -205,6 +195,8 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
         ok = mti_rows_routed(&e->call, &e->ranks, &routes.n_received);
     own.counts = routes.counts;
+    if (ok && rows->ids)
+        ok = (own.ids = mti_experts_of_rows(own.counts, routes.n_received)) != NULL;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
     if (h && rows->weights) { /* as columns of one */
         own.weights = mt_reshape(rows->weights, MT_SHAPE(-1, 1));
@@ -213,7 +205,7 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
         if (!own.weights) mt_set(&h, NULL);
     }
     if (h) h = run_experts(self, h, &own);
-    mt_release(own.weights);
+    mt_release(own.weights), mt_release(own.ids);
     mt_set(&h, h ? mt_all_to_all(h, &routes, true, &e->ranks) : NULL);
     mt_routes_release(&routes);
     return h;
@@ -233,9 +225,10 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
     const experts *e = mt_module_user(self);
     mt_groups groups = {0};
     mt_tensor *y = mt_dispatch(x, index, e->n, &groups);
-    if (y)
-        y = e->clamped ? run_clamped(self, y, index, &groups)
-                       : run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts});
+    mt_tensor *ids = y && e->clamped ? mt_reshape(index, MT_SHAPE(-1)) : NULL;
+    if (ids && mt_set(&ids, mt_gather(ids, 0, groups.order)) != MT_OK) mt_set(&y, NULL);
+    if (y) y = run_among_ranks(self, y, &(mti_expert_rows){.counts = groups.counts, .ids = ids});
+    mt_release(ids);
     if (y) y = combine(y, weights, &groups);
     mt_groups_release(&groups);
     return y;

@@ -3,26 +3,59 @@
 #include <math.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
+#include "ops/ops.h"
 
 /* ---- attention with sinks: softmax([scale q k^T, sink]) without its last column, times v
  *
  * Each head has a learned logit that takes part in the softmax and has no value. Kept besides q, k
- * and v: the weights [b,a,s,t + 1] and the index of each row's largest score, i64 ---- */
+ * and v, by math attention: the weights [b,a,s,t + 1] and the index of each row's largest score,
+ * i64 ---- */
 
-/* scores [b,k,r,s,t] and the heads' sinks [k r] side by side: [b,k,r,s,t + 1] */
-static mt_tensor *sinks_forward(mt_module *self, mt_tensor *scores)
+/* A flash attention that is to have the sinks. */
+typedef struct flash_call {
+    mt_tensor *const *part, *mask;
+    const mt_attention_options *options;
+} flash_call;
+
+/* The module's user data, set while it runs: without a call forward puts scores and sinks side by
+ * side. */
+typedef struct sinks_user {
+    const flash_call *flash;
+} sinks_user;
+
+/* x: q, or scores [b,k,r,s,t] -> [b,k,r,s,t + 1]. What is put around modules is around this op. */
+static mt_tensor *sinks_forward(mt_module *self, mt_tensor *x)
 {
-    const int64_t *n = mt_shape(scores), b = n[0], k = n[1], r = n[2], s = n[3];
-    MT_AUTO mt_tensor *column =
-        mt_reshape(mt_module_param(self, "weight"), MT_SHAPE(1, k, r, 1, 1));
-    mt_set(&column, column ? mt_cast(column, mt_dtype_of(scores)) : NULL);
-    mt_set(&column, column ? mt_expand(column, MT_SHAPE(b, k, r, s, 1)) : NULL);
-    return column ? mt_cat(2, (mt_tensor *[]){scores, column}, 4) : NULL;
+    const flash_call *flash = ((const sinks_user *)mt_module_user(self))->flash;
+    const int64_t *n = mt_shape(x), b = n[0], k = n[1], r = n[2], s = n[3];
+    MT_AUTO mt_tensor *sinks = mt_cast(mt_module_param(self, "weight"), mt_dtype_of(x));
+    if (!sinks) return NULL;
+    if (flash) {
+        mt_attention_options options = *flash->options;
+        options.sinks = sinks;
+        return mti_flash_attention(x, flash->part[1], flash->part[2], flash->mask, &options);
+    }
+    mt_set(&sinks, mt_reshape(sinks, MT_SHAPE(1, k, r, 1, 1)));
+    mt_set(&sinks, sinks ? mt_expand(sinks, MT_SHAPE(b, k, r, s, 1)) : NULL);
+    return sinks ? mt_cat(2, (mt_tensor *[]){x, sinks}, 4) : NULL;
+}
+
+mt_tensor *mti_sink_flash(const mt_module *heads, mt_tensor *const part[3], mt_tensor *mask,
+                          const mt_attention_options *options)
+{
+    const flash_call call = {part, mask, options};
+    mt_module *sinks = mt_module_child(heads, "sinks");
+    sinks_user *user = mt_module_user(sinks);
+    user->flash = &call;
+    mt_tensor *y = mt_forward(sinks, part[0]);
+    user->flash = NULL;
+    return y;
 }
 
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c)
 {
-    mt_module *m = mt_module_new("sinks", sinks_forward, NULL, NULL);
+    sinks_user *user = mti_calloc(1, sizeof *user);
+    mt_module *m = user ? mt_module_new("sinks", sinks_forward, user, mti_free) : NULL;
     mt_tensor *w = m ? mt_normal(device, c->dtype, MT_SHAPE(c->heads), 0, MTI_INIT_STD) : NULL;
     return mti_module_complete(m, m && mt_module_add_param(m, "weight", w));
 }
@@ -37,9 +70,9 @@ static mt_tensor *shifted_softmax(mt_tensor *x)
     return x;
 }
 
-mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
-                              double p)
+mt_tensor *mti_sink_attention(const mt_module *self, mt_tensor *const part[3], double p)
 {
+    const mti_heads *heads = mt_module_user(self);
     const int64_t *q = mt_shape(part[0]), *kv = mt_shape(part[1]), b = q[0], a = q[1], s = q[2];
     const int64_t k = kv[1], t = kv[2], h = q[3], window = heads->window ? heads->window : t;
     MT_AUTO mt_tensor *mask =
@@ -51,7 +84,7 @@ mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], 
     mt_tensor *w = keys ? mt_matmul(groups, keys) : NULL;
     mt_set(&w, mt_affine(w, heads->scale != 0 ? heads->scale : 1 / sqrt((double)h), 0));
     mt_set(&w, w ? mt_add(w, mask) : NULL);
-    mt_set(&w, w ? mt_forward(sinks, w) : NULL);
+    mt_set(&w, w ? mt_forward(mt_module_child(self, "sinks"), w) : NULL);
     w = shifted_softmax(w);
     mt_set(&w, w ? mt_slice(w, 4, 0, t) : NULL);
     mt_set(&w, mt_dropout(w, p));

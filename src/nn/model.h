@@ -134,6 +134,7 @@ mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
 /* The rows that the experts run: sorted by expert, counts of each; or all of one. */
 typedef struct mti_expert_rows {
     mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
+    mt_tensor *ids;              /* i64 [n]: the rows' experts, which have biases; NULL: none */
     int64_t expert;
     bool alone;
 } mti_expert_rows;
@@ -180,6 +181,8 @@ bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t
  * order is t k where a row has weight 0. */
 void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
 int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+/* i64 [n]: the expert of each row, sorted, of experts with so many rows */
+mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n);
 bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
                     mt_tensor **tokens, mt_groups *groups);
 /* Counts in call->record the rows that index [t,k] gives each expert. */
@@ -350,6 +353,7 @@ typedef struct mti_ahead {
     mt_tensor *tokens, *target; /* [b,s], borrowed */
     mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
     mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
+    mt_group pieces; /* ranks that have a piece of each sequence; ranks 0: one has all */
 } mti_ahead;
 /* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
 mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
@@ -420,11 +424,21 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* mt_math_attention, with more to choose. */
+typedef struct mti_math_options {
+    double scale, cap, dropout; /* cap 0: none */
+    bool causal;
+    bool wide;       /* the softmax of 2-byte floats in f32 */
+    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
+} mti_math_options;
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
 /* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
  * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
-mt_tensor *mti_sink_attention(const mti_heads *heads, mt_tensor *const part[3], mt_module *sinks,
-                              double p);
+/* The same by flash attention, whose options have no sinks. */
+mt_tensor *mti_sink_flash(const mt_module *heads, mt_tensor *const part[3], mt_tensor *mask,
+                          const mt_attention_options *options);
+mt_tensor *mti_sink_attention(const mt_module *self, mt_tensor *const part[3], double p);
 mt_tensor *mti_clamped_gate(mt_tensor *h);
 mt_module *mti_heads_new(const mt_model_config *c);
 /* [b,s,n h] -> [b,n,s,h], a view */

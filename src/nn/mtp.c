@@ -5,10 +5,14 @@
  *
  * of which the model's own head predicts the token k + 1 places ahead. The last k positions have no
  * such token: theirs is 0, and their target ignored. loss = the model's + mtp_loss times the mean
- * of the modules'. Only training runs them. */
+ * of the modules'. Only training runs them.
+ *
+ * Ranks with a piece of every sequence each gather tokens and targets, for those of the next piece;
+ * the loss of each counts as much as it has targets. */
 #include <stdio.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
+#include "collectives/collectives.h"
 
 /* User data of such a module. */
 typedef struct mtp {
@@ -62,13 +66,35 @@ mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill)
     return y;
 }
 
+/* What is k places ahead of each of x [b,s], `fill` after the last. */
+static mt_tensor *places_ahead(const mti_ahead *a, mt_tensor *x, int64_t k, double fill)
+{
+    const int64_t s = mt_shape(x)[1];
+    if (a->pieces.ranks < 2) return mti_shift(x, 1, k, fill);
+    mt_tensor *y = mti_gather_positions(x, 1, &a->pieces);
+    mt_set(&y, y ? mti_shift(y, 1, k, fill) : NULL);
+    mt_set(&y, y ? mt_slice(y, 1, a->pieces.rank * s, s) : NULL);
+    mt_set(&y, y ? mt_clone(y) : NULL); /* the whole is let go */
+    return y;
+}
+
+/* The mean over a rank's targets, taken over, as its part of the ranks' mean: the last piece has k
+ * targets fewer than the others. */
+static mt_tensor *weigh(const mti_ahead *a, mt_tensor *loss, int64_t k)
+{
+    const int64_t c = a->pieces.ranks, s = mt_shape(a->tokens)[1];
+    const int64_t own = a->pieces.rank == c - 1 ? s - k : s;
+    if (c > 1 && loss) mt_set(&loss, mt_mul_scalar(loss, (double)(c * own) / (double)(c * s - k)));
+    return loss;
+}
+
 /* Prediction k's rows, of those of the one before: *h, taken over. And its loss. */
 static mt_tensor *predict(mt_module *m, int64_t k, mt_tensor **h, const mti_ahead *a)
 {
     char name[MTI_LAYER_NAME];
     mt_module *child = mt_module_child(m, mti_mtp_name(name, k - 1));
-    MT_AUTO mt_tensor *tokens = mti_shift(a->tokens, 1, k, 0);
-    MT_AUTO mt_tensor *target = tokens ? mti_shift(a->target, 1, k, (double)MT_IGNORE) : NULL;
+    MT_AUTO mt_tensor *tokens = places_ahead(a, a->tokens, k, 0);
+    MT_AUTO mt_tensor *target = tokens ? places_ahead(a, a->target, k, (double)MT_IGNORE) : NULL;
     mt_tensor *y = target ? a->embed(m, tokens, k) : NULL, *loss = NULL;
     mtp *user = mt_module_user(child);
     int64_t group;
@@ -81,7 +107,7 @@ static mt_tensor *predict(mt_module *m, int64_t k, mt_tensor **h, const mti_ahea
     mt_release(*h);
     *h = y;
     if (y && mt_scope_push(name) == MT_OK) {
-        loss = a->loss(m, y, target);
+        loss = weigh(a, a->loss(m, y, target), k);
         mt_scope_pop();
     }
     return loss;

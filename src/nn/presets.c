@@ -16,16 +16,21 @@
 #define GPT_OSS(l, n)                                                                              \
     LLAMA(l, 64, 2880, 201088, 131072),                                                            \
         .kv_heads = 8, .head_dim = 64, .ffn = 2880, EXPERTS(n, 4), .mlp = MT_MLP_CLAMPED,          \
-        .router = MT_ROUTER_CHOSEN, .sinks = true, .attention = MT_ATTENTION_MATH,                 \
-        .qkv_bias = true, .proj_bias = true, .window = 128, .local_period = 2, .norm_eps = 1e-5,   \
-        .rope_theta = 150000, .yarn_factor = 32, .yarn_fast = 32, .yarn_slow = 1,                  \
-        .yarn_context = 4096, .yarn_scale = 1.3465735902799727, .yarn_exact = true,                \
-        .padded = true, .pad_token = 199999
+        .router = MT_ROUTER_CHOSEN, .sinks = true, .qkv_bias = true, .proj_bias = true,            \
+        .window = 128, .local_period = 2, .norm_eps = 1e-5, .rope_theta = 150000,                  \
+        .yarn_factor = 32, .yarn_fast = 32, .yarn_slow = 1, .yarn_context = 4096,                  \
+        .yarn_scale = 1.3465735902799727, .yarn_exact = true, .padded = true, .pad_token = 199999
 #define EXPERTS(n, k) .experts = (n), .experts_per_token = (k)
-#define DEEPSEEK(k, n, shared)                                                                     \
+#define DEEPSEEK(k, n, shared, yarn, fast)                                                         \
     EXPERTS(n, k), .shared_experts = (shared), .kv_rank = 512, .head_dim = 192, .rope_dim = 64,    \
-                   .value_dim = 128, .wide_router = true, .norm_eps = 1e-6, .yarn_factor = 40,     \
-                   .yarn_context = 4096, .yarn_fast = 32, .yarn_slow = 1
+                   .value_dim = 128, .wide_router = true, .norm_eps = 1e-6, .yarn_factor = (yarn), \
+                   .yarn_context = 4096, .yarn_fast = (fast), .yarn_slow = 1
+#define GLM4(l, d, f, n)                                                                           \
+    LLAMA(l, 96, d, 151552, 131072),                                                               \
+        .kv_heads = 8, .head_dim = 128, .rope_dim = 64, .rope_theta = 1e6, .norm_eps = 1e-5,       \
+        .qkv_bias = true, .ffn = (f), EXPERTS(n, 8), .shared_experts = 1, .expert_groups = 1,      \
+        .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .wide_router = true,                 \
+        .norm_topk = true, .padded = true, .pad_token = 151329
 #define GEMMA3(l, a, d, v, s)                                                                      \
     LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
                           .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
@@ -99,18 +104,32 @@ static const struct {
      {LLAMA(48, 32, 2048, 151936, 40960), .kv_heads = 4, .head_dim = 128, .ffn = 768,
       .rope_theta = 1e6, .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD, EXPERTS(128, 8),
       .norm_topk = true}},
+    {"qwen3-235b-a22b",
+     {LLAMA(94, 64, 4096, 151936, 40960), .kv_heads = 4, .head_dim = 128, .ffn = 1536,
+      .rope_theta = 1e6, .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD, EXPERTS(128, 8),
+      .norm_topk = true}},
     {"olmoe-1b-7b",
      {LLAMA(16, 16, 2048, 50304, 4096), .ffn = 1024, .norm_eps = 1e-5, .qk_norm = MT_QK_NORM_WIDTH,
       EXPERTS(64, 8), .padded = true, .pad_token = 1}},
     /* YaRN's mscale is in the softmax's scale */
     {"deepseek-v2-lite",
-     {LLAMA(27, 16, 2048, 102400, 163840), DEEPSEEK(6, 64, 2), .ffn = 1408, .dense_layers = 1,
-      .dense_ffn = 10944, .rope_order = MT_ROPE_COMPLEX, .attention_scale = 0.11472138679292612}},
+     {LLAMA(27, 16, 2048, 102400, 163840), DEEPSEEK(6, 64, 2, 40, 32), .ffn = 1408,
+      .dense_layers = 1, .dense_ffn = 10944, .rope_order = MT_ROPE_COMPLEX,
+      .attention_scale = 0.11472138679292612}},
     {"deepseek-v3",
-     {LLAMA(61, 128, 7168, 129280, 163840), DEEPSEEK(8, 256, 1), .q_rank = 1536, .ffn = 2048,
-      .dense_layers = 3, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS, .expert_groups = 8,
-      .expert_topk_groups = 4, .router = MT_ROUTER_SIGMOID, .norm_topk = true, .expert_scale = 2.5,
-      .attention_scale = 0.1352337788608801}},
+     {LLAMA(61, 128, 7168, 129280, 163840), DEEPSEEK(8, 256, 1, 40, 32), .q_rank = 1536,
+      .ffn = 2048, .dense_layers = 3, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS,
+      .expert_groups = 8, .expert_topk_groups = 4, .router = MT_ROUTER_SIGMOID, .norm_topk = true,
+      .expert_scale = 2.5, .attention_scale = 0.1352337788608801}},
+    {"kimi-k2",
+     {LLAMA(61, 64, 7168, 163840, 131072), DEEPSEEK(8, 384, 1, 32, 1), .q_rank = 1536, .ffn = 2048,
+      .dense_layers = 1, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS, .rope_theta = 50000,
+      .expert_groups = 1, .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .norm_topk = true,
+      .expert_scale = 2.827, .attention_scale = 0.13086079996295008}},
+    {"glm-4.5-air", {GLM4(46, 4096, 1408, 128), .dense_layers = 1, .dense_ffn = 10944}},
+    {"glm-4.5",
+     {GLM4(92, 5120, 1536, 160), .dense_layers = 3, .dense_ffn = 12288, .expert_scale = 2.5,
+      .qk_norm = MT_QK_NORM_HEAD}},
     {"gpt-oss-20b", {GPT_OSS(24, 32)}},
     {"gpt-oss-120b", {GPT_OSS(36, 128)}},
     {"phi-4",

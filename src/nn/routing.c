@@ -243,7 +243,8 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
         return chosen && (!widen || mt_set(weights, mt_cast(*weights, MT_F32)) == MT_OK) &&
                mt_set(weights, mt_softmax(*weights, 1, false)) == MT_OK;
     }
-    if (p && !bias && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
+    const bool narrow = bias && !r->as_scored; /* Transformers' sigmoids; torchtitan has f32 */
+    if (p && !narrow && mt_dtype_size(of_p) == 2) mt_set(&p, mt_cast(p, MT_F32));
     mt_set(&p, bias ? mt_sigmoid(p) : mt_softmax(p, 1, false));
     bool ok =
         p && (bias ? choose_biased(r, p, bias, weights, index) : choose(r, p, weights, index));

@@ -206,16 +206,16 @@ static bool set_groups(mt_module *m, const char *name, const mti_preset *preset,
                        const mt_checkpoint_options *options)
 {
     int64_t from, layers;
-    if (!find_layers(m, &from, &layers))
+    char child[MTI_LAYER_NAME];
+    mt_module *ahead = mt_module_child(m, mti_mtp_name(child, 0));
+    if (!find_layers(m, &from, &layers) && !ahead)
         return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", name,
                              mt_module_kind(m));
-    int64_t group = mti_preset_group(preset, layers);
+    int64_t group = layers ? mti_preset_group(preset, layers) : 1;
     for (int64_t i = 0; i < layers; i += group)
         if (!mti_module_set_group(mti_layer(m, from + i), group < layers - i ? group : layers - i,
                                   options))
             return false;
-    char child[MTI_LAYER_NAME];
-    mt_module *ahead;
     for (int64_t k = 0; (ahead = mt_module_child(m, mti_mtp_name(child, k))); k++)
         if (mt_module_set_checkpoint(mt_module_child(ahead, "block"), options) != MT_OK)
             return false;

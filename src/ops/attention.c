@@ -1,14 +1,15 @@
-/* attention.c: softmax(scale q k^T) v, by blocks (flash) or as a composition of ops (math).
+/* attention.c: softmax(scale q k^T) v, by blocks (flash).
  *
- * flash: q [b,a,s,d], k [b,a_kv,t,d], v [b,a_kv,t,e] -> out [b,a,s,e], laid out as [b,s,a,e].
+ * q [b,a,s,d], k [b,a_kv,t,d], v [b,a_kv,t,e] -> out [b,a,s,e], laid out as [b,s,a,e].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
  * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). With a window
- * blocks outside of it are passed over; a mask [b,1,s,t] that says the same is kept, not read. */
+ * blocks outside of it are passed over; a mask [b,1,s,t] that says the same is kept, not read.
+ * sinks [a]: a score of each head's in every row's sum, which has no value (gpt-oss). */
 #include <limits.h>
 #include <math.h>
 #include "ops/ops.h"
 
-static bool check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v)
+bool mti_check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v)
 {
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
     mti_view like_v = *k; /* but for the width */
@@ -22,6 +23,18 @@ static bool check_heads(const char *caller, const mti_view *q, const mti_view *k
                                  caller, mti_shape_text(tq, q->rank, q->shape),
                                  mti_shape_text(tk, k->rank, k->shape),
                                  mti_shape_text(tv, v->rank, v->shape));
+}
+
+static bool check_sinks(mti_call *c)
+{
+    const mti_view *q = mti_in(c, 0), *sinks = mti_in(c, 3);
+    char text[MTI_SHAPE_TEXT];
+    if (!sinks) return true;
+    if (!mti_need_same_dtype(c, 0, 3)) return false;
+    return (sinks->rank == 1 && sinks->shape[0] == q->shape[1]) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "flash_attention: sinks are %s; need [%lld], one for each head of q",
+                         mti_shape_text(text, sinks->rank, sinks->shape), (long long)q->shape[1]);
 }
 
 /* The kernels count the elements of a row, of all heads, in an int. */
@@ -46,7 +59,7 @@ static bool flash_shape(mti_call *c)
 {
     const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
     if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2) ||
-        !check_heads("flash_attention", q, k, v) || !check_width(q))
+        !mti_check_heads("flash_attention", q, k, v) || !check_width(q) || !check_sinks(c))
         return false;
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
@@ -179,7 +192,7 @@ static bool flash_forward(mti_call *c)
     mti_attention a;
     if (!attention_of(c, &a, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
     a.o = mti_out(c, 0), a.lse = mti_aux(c, 0);
-    a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2);
+    a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2), a.sinks = mti_in(c, 3);
     count_products(c, &a, 1, 1);
     if (a.k->shape[1] == 0) return true; /* no heads: nothing to write */
     void *scratch;
@@ -207,28 +220,31 @@ static bool flash_backward(mti_call *c)
     a.o = mti_saved(c, MTI_OUT0), a.lse = mti_saved(c, MTI_AUX0);
     a.seed = mti_saved(c, MTI_AUX1), a.offset = mti_saved(c, MTI_AUX2);
     mti_view dy;
-    const mti_view *d[3];
+    const mti_view *d[3], *d_sinks = NULL;
     for (int i = 0; i < 3; i++)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
+    if (mti_wants(c, 3) && (a.sinks = mti_saved(c, MTI_IN3), !(d_sinks = mti_din(c, 3))))
+        return false;
     count_products(c, &a, 3, 2); /* the weights again, dq, dk; dp, dv */
-    if (a.k->shape[1] == 0) return true;
+    if (a.k->shape[1] == 0) return !d_sinks || c->k->fill(c->ctx, d_sinks, 0);
     void *scratch;
     size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
     return fit_rows(c, mti_dout(c), &dy) && mti_scratch(c, n_scratch, &scratch) &&
-           (is_part(c)
-                ? backward_in_runs(c, &a, &dy, d, scratch, n_scratch)
-                : c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch, n_scratch));
+           (is_part(c) ? backward_in_runs(c, &a, &dy, d, scratch, n_scratch)
+                       : c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch,
+                                                  n_scratch)) &&
+           (!d_sinks || c->k->attention_sinks_backward(c->ctx, &a, &dy, d_sinks));
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};
 
-static bool check_dropout(const char *caller, double p)
+bool mti_check_dropout(const char *caller, double p)
 {
     return (p >= 0 && p < 1) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "%s: dropout is %g; need 0 <= p < 1", caller, p);
 }
 
-static double scale_or_default(const mt_tensor *q, double scale)
+double mti_scale_or_default(const mt_tensor *q, double scale)
 {
     return scale != 0 || !q || !q->view.rank ? scale
                                              : 1 / sqrt((double)q->view.shape[q->view.rank - 1]);
@@ -237,100 +253,28 @@ static double scale_or_default(const mt_tensor *q, double scale)
 mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
                                const mt_attention_options *o)
 {
-    mt_tensor *in[4] = {q, k, v, mask}, *y;
-    if (!check_dropout("flash_attention", o->dropout)) return NULL;
+    mt_tensor *in[5] = {q, k, v, o->sinks, mask}, *y;
+    if (!mti_check_dropout("flash_attention", o->dropout)) return NULL;
     if (o->window < 0 || (o->window && !o->causal))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "flash_attention: the window is %lld; need 0, or with "
                              "causal 1 and more",
                              (long long)o->window);
-    mti_params p = {.attention = {scale_or_default(q, o->scale), o->dropout, o->causal,
+    mti_params p = {.attention = {mti_scale_or_default(q, o->scale), o->dropout, o->causal,
                                   mti_modes_now()->part, o->window}};
-    return mti_apply(&mti_op_flash_attention, &p, 4, in, 1, &y) ? y : NULL;
+    return mti_apply(&mti_op_flash_attention, &p, 5, in, 1, &y) ? y : NULL;
 }
 
 mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                               double dropout)
 {
-    return mti_flash_attention(q, k, v, NULL, &(mt_attention_options){scale, dropout, causal, 0});
+    return mti_flash_attention(
+        q, k, v, NULL,
+        &(mt_attention_options){.scale = scale, .causal = causal, .dropout = dropout});
 }
 
 mt_tensor *mt_flash_attention_with(mt_tensor *q, mt_tensor *k, mt_tensor *v,
                                    const mt_attention_options *options)
 {
     return mti_flash_attention(q, k, v, NULL, options ? options : &(mt_attention_options){0});
-}
-
-/* *w = tanh(scale w / cap), and *scale what is to be made of it. */
-static void soft_cap(mt_tensor **w, double *scale, double cap)
-{
-    mt_set(w, mt_affine(*w, *scale / cap, 0));
-    mt_set(w, mt_tanh(*w));
-    *scale = cap;
-}
-
-/* Releases each intermediate once the next one is made; the tape retains those it needs. */
-static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
-{
-    double scale = scale_or_default(q, o->scale);
-    mt_tensor *kt = k ? mt_transpose(k, -2, -1) : NULL;
-    mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
-    mt_release(kt);
-    if (w && o->cap > 0) soft_cap(&w, &scale, o->cap);
-    if (w && o->mask) mt_set(&w, mt_affine(w, scale, 0)), scale = 1;
-    if (w && o->mask) mt_set(&w, mt_add(w, o->mask));
-    if (w && o->wide && mt_dtype_size(w->view.dtype) == 2) mt_set(&w, mt_cast(w, MT_F32));
-    if (w) mt_set(&w, mt_softmax(w, scale, o->causal));
-    if (w && o->wide) mt_set(&w, mt_cast(w, q->view.dtype));
-    if (w) mt_set(&w, mt_dropout(w, o->dropout));
-    mt_tensor *y = w ? mt_matmul(w, v) : NULL;
-    mt_release(w);
-    return y;
-}
-
-/* [b,a,..] -> [b,groups,a / groups,..]: a view */
-static mt_tensor *in_groups(mt_tensor *x, int64_t groups)
-{
-    const int64_t *s = x->view.shape;
-    return mt_reshape(x, MT_SHAPE(s[0], groups, s[1] / groups, s[2], s[3]));
-}
-
-/* For a > a_kv: each group of q's heads shares a head of k and v, broadcast with stride 0. */
-static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v,
-                                   const mti_math_options *o)
-{
-    const int64_t *s = q->view.shape, groups = k->view.shape[1];
-    mt_tensor *gq = in_groups(q, groups), *gk = in_groups(k, groups), *gv = in_groups(v, groups);
-    mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, o) : NULL;
-    mt_release(gq), mt_release(gk), mt_release(gv);
-    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], v->view.shape[3])));
-    return y;
-}
-
-mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o)
-{
-    if (!check_dropout("math_attention", o->dropout) || !mti_given(q, "math_attention", "q") ||
-        !mti_given(k, "math_attention", "k") || !mti_given(v, "math_attention", "v") ||
-        !check_heads("math_attention", &q->view, &k->view, &v->view))
-        return NULL;
-    bool grouped = q->view.shape[1] != k->view.shape[1] && k->view.shape[1] > 0;
-    return (grouped ? attend_in_groups : attend)(q, k, v, o);
-}
-
-mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
-                             double dropout)
-{
-    return mti_math_attention(
-        q, k, v, &(mti_math_options){.scale = scale, .causal = causal, .dropout = dropout});
-}
-
-mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
-                                    double cap, bool causal, double dropout)
-{
-    if (!(cap > 0) || isinf(cap))
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "math_attention_capped: cap is %g; need a positive number", cap);
-    return mti_math_attention(
-        q, k, v,
-        &(mti_math_options){.scale = scale, .cap = cap, .causal = causal, .dropout = dropout});
 }

@@ -46,15 +46,9 @@ mt_tensor *mti_log_softmax_apart(mt_tensor *x);
 /* mt_combine that also keeps x, as PyTorch's index_add does, for its shape alone. */
 mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows);
 
-/* mt_math_attention, with more to choose. */
-typedef struct mti_math_options {
-    double scale, cap, dropout; /* cap 0: none */
-    bool causal;
-    bool wide;       /* the softmax of 2-byte floats in f32 */
-    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
-} mti_math_options;
-mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
-
+bool mti_check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v);
+bool mti_check_dropout(const char *caller, double p);
+double mti_scale_or_default(const mt_tensor *q, double scale);
 mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
                                const mt_attention_options *o);
 

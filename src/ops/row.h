@@ -15,6 +15,7 @@
 #define IN1      MTI_IN1
 #define IN2      MTI_IN2
 #define IN3      MTI_IN3
+#define IN4      MTI_IN4
 #define OUT0     MTI_OUT0
 #define OUT1     MTI_OUT1
 #define OUT(...) __VA_ARGS__

@@ -34,7 +34,10 @@ static bool count_part(const counting *c, int64_t nth)
     MT_AUTO mt_tensor *x = part ? input_of(c, part, nth == 0) : NULL;
     bool ok = x && mti_share_draws(part, &h);
     mt_rng_set(c->device, 0, 0);
-    MT_AUTO mt_tensor *y = ok ? mt_forward(part, x) : NULL;
+    MT_AUTO mt_tensor *tokens = ok ? input_of(c, part, true) : NULL;
+    MT_AUTO mt_tensor *y = !tokens                  ? NULL
+                           : nth == c->draws->n - 1 ? mti_rank_forward_loss(part, x, tokens, tokens)
+                                                    : mt_forward(part, x);
     mt_rng_get(c->device, &seed, &c->draws->parts[nth]);
     mt_module_free(part);
     return y != NULL;

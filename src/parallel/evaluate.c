@@ -22,7 +22,7 @@ static void set_training(const mt_stage *s, bool training)
 }
 
 /* This stage's parts, one after the other: the batch passes through all stages once for each.
- * *loss: of the stage that has it, else 0. */
+ * *loss: what this stage has of it. */
 static bool run_parts(const mt_stage *s, mt_tensor *tokens, mt_tensor *targets, double *loss)
 {
     const int64_t n = s->schedule.n_parts;
@@ -30,9 +30,10 @@ static bool run_parts(const mt_stage *s, mt_tensor *tokens, mt_tensor *targets, 
     for (int64_t i = 0; ok && i < n; i++) {
         bool last = s->shares[i].last;
         MT_AUTO mt_tensor *x = mti_stage_input(s, i, tokens);
-        MT_AUTO mt_tensor *y = x ? mti_stage_run(s, i, x, last ? targets : NULL) : NULL;
+        const mti_in_flight f = {x, last ? targets : NULL, .last = last, .learns = true};
+        MT_AUTO mt_tensor *y = x ? mti_stage_run(s, i, &f) : NULL;
         ok = y != NULL;
-        if (ok && last && mt_device_has_data(s->device)) *loss = mt_item(y);
+        if (ok && mt_rank(y) == 0 && mt_device_has_data(s->device)) *loss += mt_item(y);
     }
     return ok && mt_comm_settle(s->shares->parallel.pipeline_comm) == MT_OK;
 }

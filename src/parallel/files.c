@@ -283,17 +283,17 @@ static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool
     return ok;
 }
 
-/* Whether it is a tied head's copy of the embedding's weight, on another rank. */
-static bool is_copy(const mt_named_tensor *of, const owned *p)
+/* Whether another rank has the embedding of which it is a copy. */
+static bool is_copy(const owned *p)
 {
-    return !strcmp(of->name, "wte.weight") && strcmp(of->name, p->path) != 0;
+    return p->share->parallel.stage && mti_is_at_both_ends(p->share, p->path);
 }
 
 static bool write_owned(const save *w, const owned *p)
 {
     const mt_named_tensor *of = mti_whole_find(&w->whole, p->path);
     if (!of) return mti_fail_bool(MT_ERR_INTERNAL, "stage_save: the whole has no %s", p->path);
-    if (is_copy(of, p)) return true; /* the rank with the embedding writes it */
+    if (is_copy(p)) return true; /* the rank with the embedding writes it */
     size_t nth = (size_t)(of - w->whole.list);
     bool ok = write_tensor(w, p, p->t, false, nth);
     mti_opt_slot *slot = w->optimizer ? mti_optimizer_slot(w->optimizer, p->stepped) : NULL;

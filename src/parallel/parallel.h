@@ -86,7 +86,8 @@ typedef struct mti_share {
     mt_model_config local; /* this rank's part of a layer: fewer heads, a narrower MLP */
     int64_t from, to;      /* layers */
     bool first, last;      /* with the embedding; with the head */
-    mt_tensor *target; /* while a rank makes the loss itself (mti_rank_forward_loss); borrowed */
+    /* While a rank makes the loss itself (mti_rank_forward_loss); borrowed. */
+    mt_tensor *target, *tokens;
 } mti_share;
 
 /* Whether these MT_FSDP_... are asked for. */
@@ -118,8 +119,15 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
 /* Over the ranks with other tokens than those of `user`, an mt_parallel. */
 bool mti_sum_loads(const void *user, mt_tensor *loads);
-/* mt_model_forward_loss of a rank with the head. */
-mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target);
+/* mt_model_forward_loss of a rank with the head; of another one, without a target, what its layers
+ * add to the loss, or if that is nothing what it sends. */
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *tokens,
+                                 mt_tensor *target);
+/* Whether a part has a copy of the embedding, which the first stage has, for predictions ahead. */
+static inline bool mti_share_copies(const mti_share *s)
+{
+    return s->last && !s->first && s->whole.mtp_layers > 0;
+}
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
@@ -251,6 +259,9 @@ bool mti_is_divided(const mt_parallel *parallel, const char *path);
 mt_group mti_param_group(const mt_parallel *parallel, const char *path);
 /* Whether it is the embedding's weight or, under another path, the head's. */
 bool mti_is_vocabulary(const char *path);
+/* Whether the first stage and the last, of which this is one, both have it: a tied embedding, or
+ * that of predictions ahead. */
+bool mti_is_at_both_ends(const mti_share *share, const char *path);
 /* Whether it is an adapter's A or B. */
 bool mti_is_adapter(const char *path);
 /* A parameter's name in the model without adapters: an adapter's base is the linear itself. */
@@ -332,7 +343,7 @@ bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
 
 /* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
 typedef struct mti_zero mti_zero;
-mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model);
+mti_zero *mti_zero_new(const mti_share *share, mt_device *device, mt_module *model);
 void mti_zero_free(mti_zero *zero);
 /* The module whose parameters an optimizer steps: shards, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
@@ -415,11 +426,21 @@ bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config
                           mt_module *model, int64_t microbatches);
 void mti_stage_free(mti_stage *s);
 
+/* A part of the model whose forward has run and whose backward has not. */
+typedef struct mti_in_flight {
+    mt_tensor *input, *target; /* target NULL: the output is not the model's loss */
+    mt_tensor *tokens;         /* of a part with a copy of the embedding; else NULL */
+    mt_tensor *output;
+    bool last;    /* the output is the model's; else it is what is sent on */
+    bool learns;  /* what layers add to the loss is wanted, of a part before the last, too */
+    bool is_loss; /* the output, or a part of it */
+} mti_in_flight;
+
 /* What a part takes for a microbatch of such tokens: they, or what the stage before sends. */
 mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens);
-/* Forward of one part: what goes to the next stage or, of the model's last part, its output; with a
- * target the loss. */
-mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target);
+/* Forward of one part, f but for its output: what goes to the next stage or, of the model's last
+ * part, its output; with a target the loss. If it learns, and its layers add to the loss, that. */
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f);
 
 /* mt_rank_new, with adapters. *units: of its shards, which the caller releases; NULL: it has none.
  * units may be NULL. */
@@ -428,13 +449,6 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                         mti_units **units);
 
 /* ---- one training step (step.c) ---- */
-
-/* A part of the model whose forward has run and whose backward has not. */
-typedef struct mti_in_flight {
-    mt_tensor *input, *target; /* target NULL: the output is no loss */
-    mt_tensor *output;
-    bool last; /* the output is the model's; else it is what is sent on */
-} mti_in_flight;
 
 /* Where a step's batches come from, and where its losses go. */
 typedef struct mti_batches {

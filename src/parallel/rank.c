@@ -124,7 +124,8 @@ static mt_tensor *share_loss(const void *user, mt_tensor *loss)
     return y;
 }
 
-mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *target)
+mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *tokens,
+                                 mt_tensor *target)
 {
     mti_share *s = mt_module_user(rank);
     const int64_t pieces = mti_folds_experts(&s->parallel) ? s->parallel.tensor : 1;
@@ -132,12 +133,14 @@ mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *t
                                      share_loss, &s->parallel};
     const bool balanced = s->whole.balance_loss > 0;
     mti_router_logits logits = {0};
-    s->target = target;
+    s->target = target, s->tokens = tokens;
     if (balanced) mti_share_router_logits(rank, &logits);
     mt_tensor *loss = mt_forward(rank, input);
     if (balanced) mti_share_router_logits(rank, NULL);
-    s->target = NULL;
-    return balanced ? mti_add_balance(&s->whole, loss, &logits, &ranks) : loss;
+    s->target = s->tokens = NULL;
+    if (!logits.n) return loss;
+    if (!s->last) mt_set(&loss, mt_sum_all(loss)); /* 0: what stands for that which was sent */
+    return mti_add_balance(&s->whole, loss, &logits, &ranks);
 }
 
 /* ---- forward ---- */
@@ -156,7 +159,9 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
     if (h && s->target && mti_looks_ahead(self, &s->whole))
-        return mti_loss_ahead(self, &s->whole, h, &(mti_ahead){x, s->target, embed, loss_of});
+        return mti_loss_ahead(
+            self, &s->whole, h,
+            &(mti_ahead){s->tokens, s->target, embed, loss_of, mti_context_group(&s->parallel)});
     mt_set(&h, s->target ? loss_of(self, h, s->target)
                          : mti_run_entered(self, head_forward, &s->parallel, h));
     return h;
@@ -339,7 +344,8 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     }
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
-        m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
+        m, m && (!(s->first || mti_share_copies(s)) || add_embeddings(m, device, s)) &&
+               add_layers(m, device, s, lora) &&
                (!s->last || (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
                (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
 }

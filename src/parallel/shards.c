@@ -75,7 +75,8 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_grou
 /* Whether its parameters are those of experts that ranks divide. */
 static bool is_divided(const mt_module *m, const mti_sharder *sharder)
 {
-    return sharder->divided && !strcmp(mt_module_kind(m), "grouped_linear");
+    const char *kind = mt_module_kind(m);
+    return sharder->divided && (!strcmp(kind, "grouped_linear") || !strcmp(kind, "expert_bias"));
 }
 
 /* A buffer stays whole, on the sharder's device; its first values are zeros. */

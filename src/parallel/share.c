@@ -64,6 +64,8 @@ static bool check_ranges(const mt_parallel *h)
     return in_range("tensor", h->tensor, 1, MOST_RANKS) &&
            in_range("pipeline", h->pipeline, 1, MOST_RANKS) &&
            in_range("interleave", h->interleave, 1, MOST_RANKS) &&
+           in_range("first_layers", h->first_layers, 0, h->pipeline > 1 ? MOST_RANKS : 0) &&
+           in_range("last_layers", h->last_layers, 0, h->pipeline > 1 ? MOST_RANKS : 0) &&
            in_range("context", h->context, 1, MOST_RANKS) &&
            in_range("data", h->data, 1, MOST_RANKS) && in_range("zero", h->zero, 0, 3) &&
            in_range("stage", h->stage, 0, h->pipeline - 1) &&
@@ -145,30 +147,21 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
 }
 
-/* Whether the ranks can predict ahead: the last stage has no embedding to begin with, and the next
- * tokens are on a rank. */
+/* Whether the ranks can predict ahead: learned positions are shifted where they are. */
 static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
 {
-    const bool learned = c->kind == MT_MODEL_GPT && h->sequence && h->tensor > 1;
-    return !c->mtp_layers || (h->pipeline == 1 && h->context == 1 && !learned) ||
+    const bool cut = h->context > 1 || (h->sequence && h->tensor > 1);
+    return !c->mtp_layers || c->kind == MT_MODEL_LLAMA || !cut ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "parallel: pipeline is %" PRId64 ", context %" PRId64 "%s, and the "
-                         "config's mtp_layers %" PRId64 ": predictions ahead need the embedding "
-                         "and the next tokens where the head is; need pipeline 1 and context 1%s",
-                         h->pipeline, h->context, learned ? ", with the sequence split" : "",
-                         c->mtp_layers, learned ? ", and a llama where ranks split it" : "");
+                         "parallel: context is %" PRId64 ", sequence %d, and the config a gpt with "
+                         "mtp_layers %" PRId64 ": predictions ahead need the learned positions of "
+                         "the next tokens; need context 1, sequence 0, or a llama",
+                         h->context, h->sequence, c->mtp_layers);
 }
 
 /* Whether nothing is there that ranks do not cut, or cannot divide as experts. */
 static bool check_cut(const mt_parallel *h, const mt_model_config *c)
 {
-    const bool biases = c->mlp == MT_MLP_CLAMPED && c->experts;
-    if ((c->sinks || biases) && (h->tensor > 1 || h->expert > 1))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: tensor is %" PRId64 " and expert %" PRId64
-                             "; the config's sinks and the biases of its experts are not cut: need "
-                             "1 of each",
-                             h->tensor, h->expert);
     if (h->expert_tensor != h->tensor && (h->expert_tensor != 1 || !c->experts || !h->sequence))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: expert_tensor is %" PRId64 " and tensor %" PRId64
@@ -190,12 +183,46 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "parallel: zero is 3, and expert_form is loop: a rank gathers for "
                              "each expert that its tokens take, another rank for others; need "
                              "zero 2 or less, or another form");
-    if (c->balance_loss > 0 && h->pipeline > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
-                             "which is of all layers together: need pipeline 1, or balance_loss 0",
-                             h->pipeline);
+    if (c->balance_loss > 0 && !c->balance_by_layer && h->pipeline > 1)
+        return mti_fail_bool(
+            MT_ERR_UNSUPPORTED,
+            "parallel: pipeline is %" PRId64 ", and the config has balance_loss, "
+            "which is of all layers together: need pipeline 1, balance_by_layer, or "
+            "balance_loss 0",
+            h->pipeline);
     return true;
+}
+
+/* Part nth of the model: layers *from .. *to - 1. */
+static void cut_layers(const mt_parallel *h, const mt_model_config *c, int64_t nth, int64_t *from,
+                       int64_t *to)
+{
+    const bool first = h->first_layers > 0, last = h->last_layers > 0;
+    const int64_t all = layers_of(c), parts = h->pipeline * h->interleave;
+    const int64_t end = last ? all - h->last_layers + c->mtp_layers : all;
+    const int64_t others = parts - first - last, k = nth - first, left = end - h->first_layers;
+    const int64_t n = others ? left / others : 0, more = others ? left % others : 0;
+    *from = k < 0 ? 0 : k < others ? h->first_layers + k * n + (k < more ? k : more) : end;
+    *to = k < 0 ? h->first_layers : k < others ? *from + n + (k < more) : all;
+}
+
+/* Whether each part has a layer. */
+static bool check_parts(const mt_parallel *h, const mt_model_config *c)
+{
+    const int64_t parts = h->pipeline * h->interleave, all = layers_of(c);
+    int64_t begin = 0, from, to;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < parts && i <= all; i++) {
+        cut_layers(h, c, i, &from, &to);
+        ok = from == begin && to >= from && to - from + (i == parts - 1 ? c->mtp_layers : 0) > 0;
+        begin = to;
+    }
+    return (ok && begin == all) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: pipeline times interleave is %" PRId64 ", first_layers %" PRId64
+                         ", last_layers %" PRId64 ", and layers, %" PRId64
+                         ", do not do for all; need one for each part",
+                         parts, h->first_layers, h->last_layers, all);
 }
 
 static bool check_model(const mt_parallel *h, const mt_model_config *c)
@@ -224,12 +251,7 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
     if (!check_cut(h, c) || !check_ahead(h, c)) return false;
-    const int64_t parts = h->pipeline * h->interleave;
-    if (parts > layers_of(c))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: pipeline times interleave is %" PRId64
-                             ", and layers, %" PRId64 ", are fewer; need one for each part",
-                             parts, layers_of(c));
+    if (!check_parts(h, c)) return false;
     const bool folds = mti_folds_experts(h);
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
@@ -312,13 +334,11 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
         !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER) ||
         !check_buckets(h) || !in_range("part", part, 0, h->interleave - 1))
         return false;
-    int64_t t = h->tensor, parts = h->pipeline * h->interleave;
-    int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;
-    int64_t more = layers_of(&s->whole) % parts; /* of the first parts one each */
+    int64_t t = h->tensor, nth = part * h->pipeline + h->stage;
     s->vocab = s->whole.vocab;
     s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
-    s->from = nth * n + (nth < more ? nth : more), s->to = s->from + n + (nth < more);
-    s->first = nth == 0, s->last = nth == parts - 1;
+    cut_layers(h, &s->whole, nth, &s->from, &s->to);
+    s->first = nth == 0, s->last = nth == h->pipeline * h->interleave - 1;
     s->local = s->whole;
     s->local.heads /= t;
     s->local.kv_heads /= t;

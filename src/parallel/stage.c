@@ -97,10 +97,14 @@ static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
 /* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
 static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
 {
-    const int64_t parts = s->parallel.pipeline * s->parallel.interleave;
-    const int64_t n = (s->whole.layers + parts - 1) / parts;
+    mt_parallel h = s->parallel;
+    mti_share first;
     mti_whole whole;
-    if (s->parallel.pipeline == 1 || !lora->n_targets) return true;
+    if (h.pipeline == 1 || !lora->n_targets) return true;
+    h.stage = 0;
+    h.pipeline_comm = h.ends_comm = NULL;
+    if (!mti_share_make(&first, &s->whole, &h, 0)) return false;
+    const int64_t n = first.to;
     bool ok = mti_whole_open(&whole, s, lora), found = false;
     for (size_t i = 0; ok && i < whole.n; i++) {
         long long layer;
@@ -135,8 +139,7 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
         return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
     s->model = n > 1 ? s->joined : s->parts[0];
-    bool tied = mti_is_whole(first.whole.kind) && !first.whole.untied;
-    s->zero = s->model ? mti_zero_new(&first.parallel, tied, device, s->model) : NULL;
+    s->zero = s->model ? mti_zero_new(s->shares, device, s->model) : NULL;
     return s->zero != NULL;
 }
 
@@ -152,9 +155,9 @@ bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config
     if (!s->parts) mt_module_free(model);
     if (!model || !s->shares || !s->parts) return false;
     s->shares[0] = (mti_share){.parallel = alone, .first = true, .last = true};
-    s->zero = mti_zero_new(&alone, false, device, model);
-    return s->zero && mt_model_config_resolve(config, &s->shares[0].whole) == MT_OK &&
-           mt_module_size(model, &s->n_params, NULL) == MT_OK;
+    if (mt_model_config_resolve(config, &s->shares->whole) != MT_OK) return false;
+    s->zero = mti_zero_new(s->shares, device, model);
+    return s->zero && mt_module_size(model, &s->n_params, NULL) == MT_OK;
 }
 
 void mti_stage_free(mti_stage *s)

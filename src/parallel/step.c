@@ -16,14 +16,16 @@ double mti_stage_losses(const mt_stage *s)
 
 /* ---- forward ---- */
 
-mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *input, mt_tensor *target)
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f)
 {
     mt_module *m = s->parts[part];
+    mt_tensor *input = f->input, *target = f->target;
     const mt_model_config *c = &s->shares[part].whole;
-    if (target &&
-        (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 || mti_looks_ahead(m, c)))
+    const bool adds = c->balance_by_layer && f->learns && !s->shares[part].last;
+    if (adds || (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 ||
+                            mti_looks_ahead(m, c))))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
-                           : mti_rank_forward_loss(m, input, target);
+                           : mti_rank_forward_loss(m, input, f->tokens ? f->tokens : input, target);
     mt_tensor *y = mt_forward(m, input);
     if (!target || !y) return y;
     bool named = mt_scope_push("loss") == MT_OK;
@@ -60,22 +62,27 @@ static bool forward(mti_step *p, int64_t k)
     mti_in_flight *f = &p->in_flight[k % p->n_places];
     *f = (mti_in_flight){.last = s->shares[turn.part].last};
     if (o->before_forward && !o->before_forward(o->user, k == 0)) return false;
-    if (p->batches.take(p->batches.user, turn, f))
-        f->output = mti_stage_run(s, turn.part, f->input, f->target);
+    if (p->batches.take(p->batches.user, turn, f)) f->output = mti_stage_run(s, turn.part, f);
     bool ok = !o->after_forward || o->after_forward(o->user);
     if (!ok || !f->output) return false;
-    if (f->target && p->batches.note_loss && !p->batches.note_loss(p->batches.user, f->output))
+    f->is_loss = f->target || mt_rank(f->output) == 0;
+    if (f->is_loss && p->batches.note_loss && !p->batches.note_loss(p->batches.user, f->output))
         return false;
-    return (!f->target || scale_loss(s, &f->output)) &&
+    return (!f->is_loss || scale_loss(s, &f->output)) &&
            mt_set_category(f->output, MT_OUTPUT) == MT_OK;
 }
 
 /* ---- backward ---- */
 
+static void let_go_of_inputs(mti_in_flight *f)
+{
+    mt_release(f->input), mt_release(f->target), mt_release(f->tokens);
+    f->input = f->target = f->tokens = NULL;
+}
+
 static void land(mti_in_flight *f)
 {
-    mt_release(f->input);
-    mt_release(f->target);
+    let_go_of_inputs(f);
     mt_release(f->output);
     *f = (mti_in_flight){0};
 }
@@ -101,11 +108,9 @@ static bool backward(mti_step *p, int64_t k)
     const mti_turn turn = mti_schedule_at(&s->schedule, k, true);
     mti_in_flight *f = &p->in_flight[mti_schedule_return(&s->schedule, k) % p->n_places];
     mt_backward_options options = {0};
-    bool is_loss = f->target != NULL;
+    const bool is_loss = f->is_loss;
     if (o->before_backward && !o->before_backward(o->user, p, k)) return false;
-    mt_release(f->input);
-    mt_release(f->target);
-    f->input = f->target = NULL; /* the tape has what it needs of them */
+    let_go_of_inputs(f); /* the tape has what it needs of them */
     if (!is_loss) options.gradient = gradient_of(f);
     mti_zero_set_last(s->zero, turn.micro + 1 == s->schedule.run);
     if (s->units) mti_units_set_last(s->units[turn.part], turn.micro + 1 == s->schedule.run);

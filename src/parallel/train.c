@@ -111,7 +111,10 @@ static bool take(void *user, mti_turn turn, mti_in_flight *f)
 {
     const batches *t = user;
     if (!begin_draws(t, turn)) return false;
+    f->learns = true;
     if (f->last) f->target = mt_retain(t->targets[turn.micro]);
+    if (mti_share_copies(&t->stage->shares[turn.part]))
+        f->tokens = mt_retain(t->tokens[turn.micro]);
     return (f->input = mti_stage_input(t->stage, turn.part, t->tokens[turn.micro])) != NULL;
 }
 
@@ -162,7 +165,7 @@ static const char *not_yet(const mt_stage *s)
         return "microbatches, data or context ranks have parts of each gradient";
     if (h->tensor > 1 && (mti_stage_lora(s) || mti_zero_has_parts(s->zero)))
         return "tensor ranks have parts of some gradients";
-    if (h->pipeline > 1 && !s->shares->whole.untied)
+    if (h->pipeline > 1 && (!s->shares->whole.untied || s->shares->whole.mtp_layers))
         return "the first stage and the last have parts of the embedding's gradient";
     return NULL;
 }

@@ -86,11 +86,28 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {
-    "qkv",        "q",  "q_b",     "kv_b", "k",       "v",       "fc",
-    "gate",       "up", "gate_up", "wte",  "lm_head", "decoder", "experts_gate_up",
-    "experts_fc", NULL};
-static const char *const of_experts[] = {"experts_gate_up", "experts_fc", "experts_down", NULL};
+static const char *const by_rows[] = {"qkv",
+                                      "q",
+                                      "q_b",
+                                      "kv_b",
+                                      "k",
+                                      "v",
+                                      "fc",
+                                      "gate",
+                                      "up",
+                                      "gate_up",
+                                      "wte",
+                                      "lm_head",
+                                      "decoder",
+                                      "experts_gate_up",
+                                      "experts_fc",
+                                      "sinks",
+                                      "experts_gate_up_bias",
+                                      NULL};
+static const char *const of_experts[] = {"experts_gate_up",   "experts_fc",
+                                         "experts_down",      "experts_gate_up_bias",
+                                         "experts_down_bias", NULL};
+static const char *const expert_biases[] = {"experts_gate_up_bias", "experts_down_bias", NULL};
 static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
 
 /* Whether it is an expert's, and ranks that share the layer do not cut experts. */
@@ -100,13 +117,13 @@ static bool is_whole(const mt_parallel *h, const char *path)
 }
 
 /* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
- * weighs, and so does B beside the columns of experts; what lies between a layer's products sees,
- * with sequence parallelism, this rank's piece of the sequence. So does B beside columns. A beside
- * rows has its gradient through this rank's rows of B.
+ * weighs, the bias behind experts' columns is added in parts, and B beside the columns of experts;
+ * what lies between a layer's products sees, with sequence parallelism, this rank's piece of the
+ * sequence. So does B beside columns. A beside rows has its gradient through this rank's rows of B.
  */
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
-    static const char *const heads[] = {"q_norm", "k_norm", "router", NULL};
+    static const char *const heads[] = {"q_norm", "k_norm", "router", "experts_down_bias", NULL};
     static const char *const between[] = {
         "ln",  "ln_1",     "ln_2", "ln_1_out",  "ln_2_out", "ln_f",  "wpe",     "tte", "dense",
         "q_a", "q_a_norm", "kv_a", "kv_a_norm", "enorm",    "hnorm", "eh_proj", NULL};
@@ -141,6 +158,15 @@ bool mti_is_vocabulary(const char *path)
     return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, names);
 }
 
+bool mti_is_at_both_ends(const mti_share *s, const char *path)
+{
+    static const char *const embeddings[] = {"wte", "wpe", NULL};
+    const mt_model_config *c = &s->whole;
+    if (!mti_is_end(&s->parallel) || !mti_is_whole(c->kind)) return false;
+    return (!c->untied && mti_is_vocabulary(path)) ||
+           (c->mtp_layers && !mti_is_adapter(path) && is_one_of(path, embeddings));
+}
+
 /* Several products side by side: this rank has some rows of each. What they have in common is A.
  * Codes of 4 bits, which have no rows, are whole. */
 static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)
@@ -155,7 +181,8 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
         add_band(p, r * q, q);
         add_band(p, from + r * k, k);
         add_band(p, from + kv + r * k, k);
-    } else if (is_called(path, "gate_up") || is_called(path, "experts_gate_up")) {
+    } else if ((is_called(path, "gate_up") || is_called(path, "experts_gate_up")) &&
+               all->mlp != MT_MLP_CLAMPED) { /* whose gate and up lie by turns */
         add_band(p, r * own->ffn, own->ffn);
         add_band(p, all->ffn + r * own->ffn, own->ffn);
     } else {
@@ -176,7 +203,8 @@ static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t 
 {
     const mti_matrix all = mti_matrix_of(whole);
     const mt_parallel *h = &s->parallel;
-    const int64_t n = mt_rank(whole) == 3 ? mt_shape(whole)[0] : 1;
+    const bool stand = mt_rank(whole) == 3 || is_one_of(path, expert_biases);
+    const int64_t n = stand ? mt_shape(whole)[0] : 1;
     part p = {.cols = cols, .whole_rows = all.rows / n, .whole_cols = all.cols};
     if (n > 1) {
         const int64_t here = n / h->expert;
@@ -287,12 +315,18 @@ static void close_draws(model_draws *w)
     mti_whole_close(&w->adapted);
 }
 
-/* Vectors have one value everywhere; matrices are drawn. */
-static bool is_drawn(const mt_tensor *t) { return mt_rank(t) > 1; }
-
-static uint64_t counters_of(const mt_tensor *t)
+/* Vectors have one value everywhere, and so have experts' biases; matrices are drawn, and sinks and
+ * a router's bias that is no buffer. */
+static bool is_drawn(const char *path, const mt_tensor *t)
 {
-    return is_drawn(t) ? ((uint64_t)mt_numel(t) + 3) / 4 : 0;
+    static const char *const vectors[] = {"sinks", "router", NULL};
+    return mt_rank(t) > 1 ? !is_one_of(path, expert_biases)
+                          : is_one_of(path, vectors) && !mti_is_buffer(t);
+}
+
+static uint64_t counters_of(const mt_named_tensor *p)
+{
+    return is_drawn(p->name, p->tensor) ? ((uint64_t)mt_numel(p->tensor) + 3) / 4 : 0;
 }
 
 /* Counts for the weights before `end` of the list; NULL: for all. */
@@ -300,7 +334,7 @@ static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end)
 {
     uint64_t n = 0;
     for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
-        n += counters_of(q->tensor);
+        n += counters_of(q);
     return n;
 }
 
@@ -309,7 +343,7 @@ static uint64_t counters_of_adapters(const mti_whole *w, const mt_named_tensor *
 {
     uint64_t n = 0;
     for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
-        if (is_a(q->name)) n += counters_of(q->tensor);
+        if (is_a(q->name)) n += counters_of(q);
     return n;
 }
 
@@ -322,7 +356,8 @@ static double std_of(const mti_share *s, const char *path)
 /* A vector's first values: norms begin with 1, biases with 0. */
 static double constant_of(const mti_share *s, const char *path)
 {
-    return !is_bias(path) && s->whole.norm_kind != MT_NORM_RMS_ONE;
+    return !is_bias(path) && !is_one_of(path, expert_biases) &&
+           s->whole.norm_kind != MT_NORM_RMS_ONE;
 }
 
 /* The whole parameter that `path`, which is drawn, is a part of, and how one process draws it. */
@@ -383,7 +418,7 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
     if (is_b(path)) return mti_fill_run(t, 0, own, 0);
-    if (!is_drawn(t)) return mti_fill_run(t, 0, own, constant_of(s, path));
+    if (!is_drawn(path, t)) return mti_fill_run(t, 0, own, constant_of(s, path));
     draw d;
     const mt_named_tensor *all = find_draw(w, s, path, &d);
     if (!all) return false;

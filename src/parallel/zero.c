@@ -24,12 +24,11 @@ typedef struct waiting {
 struct mti_zero {
     mti_ending ending; /* the first member; of backward, with stage 2's buffer */
     int stage;
-    mt_module *model;  /* borrowed */
-    mt_device *device; /* borrowed */
+    mt_module *model;       /* borrowed */
+    mt_device *device;      /* borrowed */
+    const mti_share *share; /* borrowed: of the stage's first part */
     mt_parallel parallel;
     mt_group data;
-    bool tied_ends;       /* this is the first stage or the last, and the head has the embedding's
-                           * weight */
     mt_module *shards;    /* of stages 1 and 2: views of the parameters that train; else NULL */
     mti_reducer *reducer; /* NULL: gradients are summed when a step has all of them */
     MTI_VEC(shard) all;
@@ -186,9 +185,13 @@ static bool make_shards(mti_zero *z)
 }
 
 /* Links queue their collectives on the stream of compute: nothing goes on behind it. */
-static bool make_reducer(mti_zero *z, bool tied)
+static bool make_reducer(mti_zero *z, const mti_share *s)
 {
     const mt_parallel *h = &z->parallel;
+    const mt_model_config *c = &s->whole;
+    /* here the embedding is the head, too */
+    const bool tied = mti_is_whole(c->kind) && !c->untied &&
+                      (h->pipeline == 1 || (c->mtp_layers && h->stage == h->pipeline - 1));
     if (h->buckets && z->device->backend->links)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: buckets on %s, where gradients are summed after backward; need "
@@ -197,22 +200,21 @@ static bool make_reducer(mti_zero *z, bool tied)
     if (h->reduce == MT_REDUCE_AFTER || z->data.ranks == 1 || z->stage > 1 ||
         z->device->backend->links)
         return true;
-    z->reducer =
-        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1, h);
+    z->reducer = mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied, h);
     return z->reducer != NULL;
 }
 
-mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model)
+mti_zero *mti_zero_new(const mti_share *share, mt_device *device, mt_module *model)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
     z->model = model;
     z->device = device;
-    z->parallel = *parallel;
-    z->tied_ends = tied && mti_is_end(parallel);
-    z->data = mti_shard_group(parallel);
-    z->stage = z->data.ranks > 1 ? parallel->zero : 0;
-    if (make_reducer(z, tied) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
+    z->share = share;
+    z->parallel = share->parallel;
+    z->data = mti_shard_group(&z->parallel);
+    z->stage = z->data.ranks > 1 ? z->parallel.zero : 0;
+    if (make_reducer(z, share) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -326,16 +328,17 @@ static bool add_up_parts(const mti_zero *z)
     return ok;
 }
 
-/* Between the first stage and the last: of a tied embedding each has a copy, which stays equal. */
+/* Between the first stage and the last: of what both have the copies stay equal. */
 static bool add_up_ends(const mti_zero *z)
 {
     const mt_group ends = mti_ends(&z->parallel);
     const mt_named_tensor *list;
     size_t n;
-    bool ok = !z->tied_ends || mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
-    for (size_t i = 0; ok && z->tied_ends && i < n; i++) {
+    bool ok = mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *g = mt_grad(list[i].tensor);
-        ok = !g || !mti_is_vocabulary(list[i].name) || mti_collective_run(g, MTI_ALL_REDUCE, &ends);
+        ok = !g || !mti_is_at_both_ends(z->share, list[i].name) ||
+             mti_collective_run(g, MTI_ALL_REDUCE, &ends);
     }
     return ok;
 }
@@ -349,8 +352,8 @@ static mt_group rest_of_squares(const mti_zero *z)
 }
 
 /* Sums over this rank's gradients. Where all tensor ranks have the same, or without ZeRO all that
- * divide experts, or that have the same experts, only the first rank counts it; a tied embedding's
- * is counted by the first stage. */
+ * divide experts, or that have the same experts, only the first rank counts it; what is at
+ * both ends is counted by the first stage. */
 static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;
@@ -367,7 +370,7 @@ static bool own_squares(const mti_zero *z, double *out)
         const bool divided = mti_is_divided(&z->parallel, list[i].name);
         bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name) ||
                       (folds && divided);
-        if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
+        if (z->parallel.stage && mti_is_at_both_ends(z->share, list[i].name)) counts = false;
         if (!z->stage && (divided ? folds && same.rank : first.rank)) counts = false;
         if (!ok || !g || !counts) continue;
         items[n_items++] = (mti_opt_item){

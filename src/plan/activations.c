@@ -278,7 +278,7 @@ static void add_tables(builder *b)
         (mti_dims_checkpoint(b->s) && !preset_is(b, "selective")))
         return;
     const bool joint = b->c->rope_order == MT_ROPE_COMPLEX;
-    const int64_t e = b->e, width = b->c->kv_rank ? b->c->rope_dim : b->c->head_dim;
+    const int64_t e = b->e, width = b->c->rope_dim ? b->c->rope_dim : b->c->head_dim;
     if (joint) b->e = mti_statistic_size(b);
     mti_kept_as(b, FLOATS, b->s->seq * width / (b->c->sinks ? 2 : 1), &bytes);
     b->e = e;
@@ -395,7 +395,7 @@ static void add_each(builder *b, void (*add)(builder *b))
 /* All layers, or the inputs of their checkpoints. */
 static void add_layers(builder *b)
 {
-    int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
+    const int64_t layers = mti_dims_layers(b->s), groups = mti_dims_groups(b->s);
     bool whole = mti_is_whole(b->c->kind);
     if (!mti_dims_checkpoint(b->s) || preset_is(b, "selective")) {
         add_each(b, add_layer);
@@ -403,13 +403,13 @@ static void add_layers(builder *b)
     }
     b->times = layers;
     b->letter = whole || layers > 1 ? "L" : "";
-    if (group > 1) {
-        b->times = mti_dims_groups(b->s);
+    if (groups < layers) {
+        b->times = groups;
         b->letter = "N";
         b->f->n_groups = b->times;
     }
     mti_keep(b, BSH, whole ? FLOATS : INPUT,
-             group > 1 ? "input of each group of blocks" : "input of each checkpoint");
+             groups < layers ? "input of each group of blocks" : "input of each checkpoint");
     if (preset_is(b, "ops")) add_each(b, add_kept_results);
 }
 
@@ -457,7 +457,8 @@ static void add_head(builder *b)
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     bool early = mti_loss_is_early(loss);
-    mti_keep(b, BSH, FLOATS, early ? "gradient of the head's input" : "input of the head");
+    mti_keep(b, BSH, early ? STATISTICS : FLOATS,
+             early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) mti_keep(b, BSV, FLOATS, "tanh of the logits: soft capping");
     if (loss == MT_LOSS_FUSED)
         mti_keep_beside(b, "fused loss: log-sum-exp of each row", rows, false);
@@ -576,8 +577,7 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
         add_end(&b, add_head, last + ahead, "H");
         write_sums(&b, b.letter);
         f->n_ahead = ahead;
-        b.times = last;
-        mti_keep_balance(&b);
+        if (last || c->balance_by_layer) mti_keep_balance(&b);
     }
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);

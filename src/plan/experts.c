@@ -10,8 +10,7 @@ void mti_keep_experts(builder *b, nature input)
     const bool loop = form == MT_EXPERTS_LOOP;
     const bool scored = form != MT_EXPERTS_GROUPED && !loop;
     const bool wide = b->c->wide_router && b->e == 2;
-    /* sigmoids are in the logits' type */
-    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router;
+    const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router && !scored;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);
     if (mti_again(b, MT_RECOMPUTE_MOE)) {
         mti_keep(b, BSH, input, "input of the router and the experts");
@@ -100,9 +99,11 @@ void mti_keep_experts(builder *b, nature input)
 void mti_keep_balance(builder *b)
 {
     const int64_t layers = mti_dims_layers(b->s) - mti_dims_dense(b->s);
-    if (!(b->c->balance_loss > 0)) return;
+    if (!(b->c->balance_loss > 0) || !layers) return;
+    b->times = layers; /* of all forwards in flight */
     mti_keep_floats(b, "balance of experts: probabilities of all layers",
-                    layers * b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
-                    b->e);
+                    b->s->tokens / (b->s->rank ? b->s->rank->folds : 1) * b->c->experts,
+                    b->c->wide_router && b->e == 2 ? 4 : b->e);
+    if (!b->c->balance_by_layer) b->times = 1;
     mti_keep_beside(b, "balance of experts: shares of tokens", 4 * b->c->experts, false);
 }

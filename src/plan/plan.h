@@ -53,9 +53,8 @@ typedef struct mti_rank_dims {
     int64_t expert;      /* e: ranks that divide each layer's experts */
     int64_t folds;       /* of t, how many have other tokens for their experts: 1 or t */
     int64_t seen;        /* shards of a sequence whose keys this rank's queries see */
-    int64_t part_layers; /* layers in the rank's first part; others have these or one less */
-    int64_t in_flight;   /* forwards through a part of the model */
-    int64_t fewer;       /* of them through one with a layer less */
+    int64_t layers;      /* of all forwards through a part of the model that are in flight */
+    int64_t groups;      /* of layers in one checkpoint, summed over the forwards */
     int64_t dense;       /* layers without experts, summed over the forwards */
     int64_t first, last; /* forwards through the part with the embeddings; with the head */
     int64_t local;       /* layers with a window, summed over the forwards */
@@ -88,9 +87,7 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
 unsigned mti_dims_again(const mti_dims *s);
 /* The checkpoint preset; NULL: none. */
 const char *mti_dims_checkpoint(const mti_dims *s);
-/* Layers in one checkpoint; 1 unless the preset groups them. */
-int64_t mti_dims_group(const mti_dims *s);
-/* Checkpoints of such groups, of all forwards in flight. */
+/* Checkpoints of groups of layers, if the preset groups them, of all forwards in flight. */
 int64_t mti_dims_groups(const mti_dims *s);
 /* Blocks that are kept: a whole model's layers, else 1; for a rank, those in flight. */
 int64_t mti_dims_layers(const mti_dims *s);

@@ -57,6 +57,7 @@ const char *mti_dims_checkpoint(const mti_dims *s)
  */
 static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
 {
+    if (to <= from) return 0;
     bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
     if (!local) return 1;
     int64_t locals = mti_local_layers(c, from, to);
@@ -125,6 +126,16 @@ int64_t mti_dims_thetas(const mti_dims *s)
            (mti_dims_ahead(s) ? s->rank ? s->rank->last : 1 : 0);
 }
 
+/* Checkpoints of a part of so many layers. */
+static int64_t groups_of(const mti_dims *s, int64_t layers)
+{
+    const char *text = mti_dims_checkpoint(s);
+    mti_preset preset;
+    if (!layers || !text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset))
+        return layers;
+    return (layers - 1) / mti_preset_group(&preset, layers) + 1;
+}
+
 bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel)
 {
     const mt_model_config *config = &s->config;
@@ -139,15 +150,14 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
                          .expert = h->expert,
                          .folds = mti_folds_experts(h) ? h->tensor : 1,
                          .seen = mti_pieces_seen(&share),
-                         .part_layers = share.to - share.from,
-                         .in_flight = schedule.ahead,
                          .masks_in_parts = h->tensor > 1 || mti_data_group(h).ranks > 1};
     for (int64_t k = 0; k < schedule.ahead; k++) {
         if (!mti_share_make(&share, config, parallel, mti_schedule_at(&schedule, k, false).part))
             return false;
         r->first += share.first;
         r->last += share.last;
-        r->fewer += share.to - share.from < r->part_layers;
+        r->layers += share.to - share.from;
+        r->groups += groups_of(s, share.to - share.from);
         r->thetas += thetas_of(config, share.from, share.to);
         r->local += mti_local_layers(config, share.from, share.to);
         r->dense += dense_of(config, share.from, share.to);
@@ -162,35 +172,14 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
 int64_t mti_dims_layers(const mti_dims *s)
 {
     const mti_rank_dims *r = s->rank;
-    if (r) return r->in_flight * r->part_layers - r->fewer + mti_dims_ahead(s);
+    if (r) return r->layers + mti_dims_ahead(s);
     return mti_is_whole(s->config.kind) ? s->config.layers + mti_dims_ahead(s) : 1;
-}
-
-static int64_t group_of(const mti_dims *s, int64_t layers)
-{
-    const char *text = mti_dims_checkpoint(s);
-    mti_preset preset;
-    if (!text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset)) return 1;
-    return mti_preset_group(&preset, layers);
-}
-
-int64_t mti_dims_group(const mti_dims *s)
-{
-    return group_of(s, s->rank ? s->rank->part_layers : s->config.layers);
-}
-
-static int64_t groups_of(const mti_dims *s, int64_t layers)
-{
-    return layers ? (layers - 1) / group_of(s, layers) + 1 : 0;
 }
 
 int64_t mti_dims_groups(const mti_dims *s)
 {
-    const mti_rank_dims *r = s->rank;
     const int64_t ahead = mti_dims_ahead(s); /* each by itself */
-    if (!r) return groups_of(s, mti_dims_layers(s) - ahead) + ahead;
-    return (r->in_flight - r->fewer) * groups_of(s, r->part_layers) +
-           r->fewer * groups_of(s, r->part_layers - 1) + ahead;
+    return ahead + (s->rank ? s->rank->groups : groups_of(s, mti_dims_layers(s) - ahead));
 }
 
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,

@@ -25,6 +25,9 @@ void attention_call_make_with(attention_call *c, const attention_sizes *z, mt_dt
     c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
     values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
     values_random(&c->d_o, 4);
+    c->sinks = values_new(dtype, 1, (int64_t[]){z->a}),
+    c->d_sinks = values_new(dtype, 1, (int64_t[]){z->a});
+    values_random(&c->sinks, 5);
     for (int64_t i = 0; i < mti_view_count(&c->q);
          i++) /* large enough that the running maximum changes */
         values_set(&c->q, i, 4 * values_get(&c->q, i));
@@ -47,5 +50,6 @@ mti_attention attention_of(attention_call *c, bool with_lse)
                            .causal = c->z.causal,
                            .window = c->z.window,
                            .seed = c->z.p > 0 ? &c->seed_view : NULL,
-                           .offset = c->z.p > 0 ? &c->offset_view : NULL};
+                           .offset = c->z.p > 0 ? &c->offset_view : NULL,
+                           .sinks = c->z.sinks ? &c->sinks : NULL};
 }

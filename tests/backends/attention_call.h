@@ -9,6 +9,7 @@ typedef struct attention_sizes {
     bool causal;
     double p;
     int64_t window;
+    bool sinks;
 } attention_sizes;
 
 typedef struct attention_call {
@@ -16,7 +17,7 @@ typedef struct attention_call {
     double scale;
     int64_t seed, offset;
     mti_view seed_view, offset_view;
-    mti_view q, k, v, o, lse, d_o, dq, dk, dv;
+    mti_view q, k, v, o, lse, d_o, dq, dk, dv, sinks, d_sinks;
 } attention_call;
 
 /* The log-sum-exp is f64 if `dtype` is, else f32. The views live until values_free_all. */

@@ -51,6 +51,14 @@ static const attention_sizes cases[] = {
     {1, 2, 1, 67, 131, 40, true, 0.2, 20},
     {1, 1, 1, 330, 330, 128, true, 0, 130},
     {1, 4, 2, 200, 200, 96, true, 0.1, 70},
+    /* sinks: with fewer keys than queries, so that some see none, and each width's kernel */
+    {1, 2, 1, 5, 3, 3, true, 0, 0, true},
+    {2, 4, 2, 65, 70, 17, false, 0, 0, true},
+    {2, 4, 2, 150, 150, 64, true, 0, 100, true},
+    {1, 3, 1, 140, 66, 80, true, 0.3, 0, true},
+    {1, 2, 2, 67, 67, 128, true, 0.1, 9, true},
+    {1, 2, 1, 1, 90, 96, true, 0, 0, true},
+    {1, 1, 1, 20, 20, 200, true, 0, 0, true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const mt_dtype each_dtype[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
@@ -81,6 +89,7 @@ static void backward_after(attention_call *c, int asked, int threads)
     char *scratch = values_scratch(n_bytes);
     assert_true(
         be->attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch, n_bytes));
+    if (at.sinks) assert_true(be->attention_sinks_backward(ctx, &at, &c->d_o, &c->d_sinks));
     values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }
@@ -95,7 +104,7 @@ static void backward(attention_call *c, int threads) { backward_after(c, threads
 /* The arguments as f64, and the results. */
 typedef struct answers {
     double *q, *k, *v, *d_o;
-    double *o, *lse, *dq, *dk, *dv;
+    double *o, *lse, *dq, *dk, *dv, *sinks, *d_sinks;
 } answers;
 
 static double *numbers(int64_t n)
@@ -134,13 +143,15 @@ static void answer_row(const attention_call *c, const answers *w, int64_t row)
     const double *q = w->q + row * d, *d_o = w->d_o + row * d;
     const double *k = w->k + kv * d, *v = w->v + kv * d;
     int64_t first = z->window && n > z->window ? n - z->window : 0;
-    double *o = w->o + row * d, *p = numbers(z->t), max = -(double)INFINITY, sum = 0;
+    double *o = w->o + row * d, *p = numbers(z->t), sum = 0;
+    double sink = z->sinks ? w->sinks[bh % z->a] : -(double)INFINITY, max = sink;
     for (int64_t j = first; j < n; j++) {
         p[j] = c->scale * dot(q, k + j * d, d);
         max = p[j] > max ? p[j] : max;
     }
     for (int64_t j = first; j < n; j++) sum += exp(p[j] - max);
-    w->lse[row] = n > 0 ? max + log(sum) : -(double)INFINITY;
+    if (z->sinks) sum += exp(sink - max);
+    w->lse[row] = n > 0 || z->sinks ? max + log(sum) : -(double)INFINITY;
     for (int64_t j = first; j < n; j++) {
         double keep = keep_factor(c, row * z->t + j);
         p[j] = exp(p[j] - w->lse[row]);
@@ -148,6 +159,7 @@ static void answer_row(const attention_call *c, const answers *w, int64_t row)
         add_times(w->dv + (kv + j) * d, keep * p[j], d_o, d);
     }
     double delta = dot(o, d_o, d);
+    if (z->sinks) w->d_sinks[bh % z->a] -= exp(sink - w->lse[row]) * delta;
     for (int64_t j = first; j < n; j++) {
         double dp = keep_factor(c, row * z->t + j) * dot(d_o, v + j * d, d);
         double ds = c->scale * p[j] * (dp - delta);
@@ -161,9 +173,17 @@ static answers answers_make(const attention_call *c)
 {
     const attention_sizes *z = &c->z;
     int64_t queries = z->b * z->a * z->s, keys = z->b * z->a_kv * z->t;
-    answers w = {values_all(&c->q),       values_all(&c->k),       values_all(&c->v),
-                 values_all(&c->d_o),     numbers(queries * z->d), numbers(queries),
-                 numbers(queries * z->d), numbers(keys * z->d),    numbers(keys * z->d)};
+    answers w = {values_all(&c->q),
+                 values_all(&c->k),
+                 values_all(&c->v),
+                 values_all(&c->d_o),
+                 numbers(queries * z->d),
+                 numbers(queries),
+                 numbers(queries * z->d),
+                 numbers(keys * z->d),
+                 numbers(keys * z->d),
+                 values_all(&c->sinks),
+                 numbers(z->a)};
     for (int64_t row = 0; row < queries; row++) answer_row(c, &w, row);
     return w;
 }
@@ -172,6 +192,7 @@ static void answers_free(answers *w)
 {
     free(w->q), free(w->k), free(w->v), free(w->d_o);
     free(w->o), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
+    free(w->sinks), free(w->d_sinks);
 }
 
 /* Each element is within `bound` of the largest magnitude in `want`, or of 1; nothing else was
@@ -203,6 +224,7 @@ static void check_call(attention_call *c, double bound)
     check("dq", c, &c->dq, w.dq, 4 * bound);
     check("dk", c, &c->dk, w.dk, 4 * bound);
     check("dv", c, &c->dv, w.dv, 4 * bound);
+    if (c->z.sinks) check("d_sinks", c, &c->d_sinks, w.d_sinks, 4 * bound);
     answers_free(&w);
     values_free_all();
 }

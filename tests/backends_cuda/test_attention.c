@@ -23,7 +23,8 @@ static bool runs(attention_call *c)
     bool ok = mti_cuda_attention_backward(simulated_ctx(), &at, &c->d_o, &c->dq, &c->dk, &c->dv,
                                           scratch, n_bytes);
     free(scratch);
-    return ok;
+    return ok && (!at.sinks ||
+                  mti_cuda_attention_sinks_backward(simulated_ctx(), &at, &c->d_o, &c->d_sinks));
 }
 
 static void forward_and_backward(attention_call *c) { assert_true(runs(c)); }
@@ -38,7 +39,8 @@ static bool same_under(const attention_call *want, const char *schedule)
     assert_true(cudasim_set_schedule("forward"));
     return ok && values_same_bits(&want->o, &c.o) && values_same_bits(&want->lse, &c.lse) &&
            values_same_bits(&want->dq, &c.dq) && values_same_bits(&want->dk, &c.dk) &&
-           values_same_bits(&want->dv, &c.dv);
+           values_same_bits(&want->dv, &c.dv) &&
+           (!c.z.sinks || values_same_bits(&want->d_sinks, &c.d_sinks));
 }
 
 static const mt_dtype each_dtype[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
@@ -47,7 +49,7 @@ static void bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run(void
 {
     (void)state;
     static const attention_sizes few[] = {{1, 4, 2, 67, 131, 64, true, 0.1},
-                                          {1, 2, 1, 70, 65, 96, true, 0}};
+                                          {1, 2, 1, 70, 65, 96, true, 0, 0, true}};
     static const char *const orders[] = {"reverse", "1", "2"};
     for (int n = 0; n < 2; n++)
         for (int t = 0; t < 4; t++) {

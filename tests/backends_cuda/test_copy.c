@@ -174,6 +174,19 @@ static void page_locked_memory_given_back_in_a_capture_is_freed_after_it(void **
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
 }
 
+/* A runtime of CUDA 13 needs a driver of 13, whatever code the module has for the GPU. */
+static void a_driver_of_an_older_cuda_is_named_beside_the_one_that_is_needed(void **state)
+{
+    mtt_pair *p = *state;
+    if (!mtt_double("cudasim_waits")) skip();
+    setenv("CUDASIM_DRIVER", "12040", true);
+    assert_null(p->dev->open());
+    unsetenv("CUDASIM_DRIVER");
+    assert_string_equal(mt_last_error(), "device \"cuda\": the NVIDIA driver is too old: it is for "
+                                         "CUDA 12.4; need one for CUDA 13");
+    mt_clear_error();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +198,7 @@ int main(void)
         cmocka_unit_test(extreme_numbers_are_cast_as_on_the_cpu),
         cmocka_unit_test(a_download_is_one_wait),
         cmocka_unit_test(an_upload_has_read_its_source),
+        cmocka_unit_test(a_driver_of_an_older_cuda_is_named_beside_the_one_that_is_needed),
         cmocka_unit_test(page_locked_memory_given_back_in_a_capture_is_freed_after_it),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);

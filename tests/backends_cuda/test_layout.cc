@@ -61,7 +61,7 @@ static void check_vector(const mti_walk<N> &w, const mti_view *const (&views)[N]
 /* Walks the views in row-major order as mti_map does; returns the number of launches. */
 template <int N> static int check_walk(const mti_view *const (&views)[N], int width)
 {
-    mti_layout<N> whole = mti_lay_out<N>(views, true);
+    mti_layout<N> whole = mti_lay_out(views, true);
     uint64_t next = 0;
     int parts = 0;
     bool ok = mti_cut(whole, [&](const mti_layout<N> &l) {
@@ -162,14 +162,14 @@ static void sums_divide_by_multiplying_only_while_31_bits_suffice(void **)
     for (int64_t n : {two31 - 1, two31, two31 + 1, two32 + 5}) {
         mti_view x = view_of(0, MT_F32, {n, 3}, {7, 2});
         const mti_view *views[] = {&x};
-        mti_layout<1> l = mti_lay_out<1>(views, true);
+        mti_layout<1> l = mti_lay_out(views, true);
         mti_steps s = make_steps(l, 0, 1, 1);
         assert_true(s.narrow == (n < two31));
         for (int64_t i : {(int64_t)0, n / 2, n - 1}) assert_true(offset_of(s, i) == i * 7);
     }
     mti_view x = view_of(0, MT_F32, {3, two32 / 2}, {two32 + 8, 2});
     const mti_view *views[] = {&x};
-    mti_layout<1> l = mti_lay_out<1>(views, true);
+    mti_layout<1> l = mti_lay_out(views, true);
     mti_steps s = make_steps(l, 0, 2, 1);
     assert_false(s.narrow);
     for (uint64_t i : {(uint64_t)0, (uint64_t)two31, (uint64_t)two32, (uint64_t)two32 + two31 - 1})

@@ -58,7 +58,8 @@ for name, count in presets(cells(text, "Presets and their parameters")):
 for name, h, v in (("bert-base", 768, 30522), ("bert-large", 1024, 30522)):
     seen.append(f"{sizes[name] - 2 * h - v:,}")
     check(f"{seen[-1]} of `{name}`" in text, f"BertModel of {name}: {seen[-1]}")
-for name in ("mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v2-lite", "deepseek-v3"):
+for name in ("mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2",
+             "glm-4.5", "glm-4.5-air", "qwen3-235b-a22b"):
     seen.append(f"{profile(name, '-s', 64)['model']['active_params']:,}")
     check(re.search(rf"{seen[-1]}\s(parameters )?of `{name}`", text), f"of {name} a token meets {seen[-1]}")
 
@@ -95,7 +96,8 @@ def step_of(model, **more):
 
 
 for name in ("llama-3.1-8b", "llama-3.2-3b", "qwen3-0.6b", "qwen3-8b", "qwen3-32b", "phi-4", "olmo-3-7b", "gemma-3-1b",
-             "mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3"):
+             "mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "glm-4.5",
+             "glm-4.5-air", "qwen3-235b-a22b"):
     equal(step_of(name)[:3], step_of(CONFIGS / f"{name}.json")[:3], f"the preset {name} and its config.json")
 with tempfile.TemporaryDirectory() as home:
     model = Path(home) / "hub" / "models--Qwen--Qwen3-8B"

@@ -35,14 +35,14 @@ VALUES = {
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
+    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated", "window-mask": "kept",
-    "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json", "expert-capacity": 0.5, "expert-padding": None,
+    "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "balance-by-layer": None, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json", "expert-capacity": 0.5, "expert-padding": None,
     "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
@@ -57,7 +57,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
+           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "ep": [*ON_META, "--dp", 4], "etp": [*ON_META, "--tp", 2, "--sp"], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
@@ -102,7 +102,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -140,11 +140,11 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
            **{(verb, "window-mask"): of(verb, WINDOWED) for verb in LOOKING}, ("fit", "window-mask"): [*WINDOWED, *GPUS],
            ("compare", "gpu"): ["measured.log", *GPT],
-           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "routing", "balance-loss", "lora-on-weights")},
+           **{(verb, option): of(verb, MIXTURE) for verb in LOOKING for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "routing", "balance-loss", "balance-by-layer", "lora-on-weights")},
            **{(verb, option): of(verb, LATENT) for verb in LOOKING for option in LATENTS}, **{("fit", option): [*LATENT, *GPUS] for option in LATENTS},
            **{("train", option): [*TEXT, "-b", 2, "--preset", "deepseek-tiny"] for option in LATENTS},
-           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "lora-on-weights")},
-           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "record-routing")},
+           **{("fit", option): [*MIXTURE, *GPUS] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "balance-by-layer", "lora-on-weights")},
+           **{("train", option): [*TEXT, "-b", 2, "--preset", "moe-tiny"] for option in ("experts", "experts-per-token", "router", "expert-form", "expert-capacity", "expert-padding", "balance-loss", "balance-by-layer", "record-routing")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope", "joint-products")},
            **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
            ("fit", "max-seq"): ["gpt", "-b", 4, *FIT[5:]], ("fit", "max-batch"): ["gpt", *FIT[3:]],
@@ -155,7 +155,7 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): of(verb, ["moe-tiny", "-b", 2, "-s", 16]) for verb in LOOKING for option in ("ep", "etp")}, ("fit", "ep"): ["moe-tiny", "-b", 4, "-s", 16, *GPUS],
            **{(verb, option): RANK if verb in ("profile", "sweep") else of(verb, [word for word in RANK if word not in ON_META])
               for verb in ("profile", "sweep", "plan", "compare") for option in
-              ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
+              ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "rank", "stage", "microbatches", "cp", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
              "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "window-mask", "loss", "router", "expert-form", "expert-capacity", "expert-padding", "routing"}

@@ -55,7 +55,7 @@ def any_modules(seed, n):
         beside = draw.choice([[], [], ["--offload", "cpu"], ["--compress", "8bit"], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 3],
                               ["--tp", 2], ["--tp", 2, "--sp"],
                               ["--tp", 2, "--sp", "--etp", 1] if experts else []])
-        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and {"--pp", "--cp", "--sp"} & set(beside) or \
+        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and (4 in args[args.index("-s"):] or "gpt" in args) and {"--cp", "--sp"} & set(beside) or \
                 "loop" in args and "--zero" in beside:
             beside = []
         p = json.loads(run("profile", *args, *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")

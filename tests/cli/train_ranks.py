@@ -134,7 +134,7 @@ def staged(short):
              (2, DRY, short, "--cp", 2), (4, DRY, short, "--cp", 2, "--pp", 2, "--offload", "cpu")]
     if LONG:
         cases += [(n, more, [], *division) for n, more, *division in (
-            (2, [], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--interleave", 2),
+            (2, ["--mtp-layers", 2], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--interleave", 2),
             (4, [], "--pp", 2, "--dp", 2, "--zero", 2), (4, [], "--pp", 2, "--dp", 2, "--zero", 3), (2, [], "--pp", 2, "--compress", "seed"),
             (4, [], "--pp", 2, "--tp", 2, "--sp"), (2, DRY, "--cp", 2, "--checkpoint", "full"),
             (4, DRY, "--cp", 4, "--zero", 3), (4, DRY, "--cp", 2, "--dp", 2, "--zero", 1), (4, DRY, "--cp", 2, "--tp", 2, "--sp"),

@@ -15,8 +15,10 @@ cudaError_t cudasim::keep(cudaError_t status)
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
+    int version;
+    cudaDriverGetVersion(&version);
     *n = 1;
-    return cudaSuccess;
+    return keep(version < CUDART_VERSION ? cudaErrorInsufficientDriver : cudaSuccess);
 }
 cudaError_t cudaGetDevice(int *device)
 {
@@ -42,7 +44,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 }
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = 12000;
+    const char *driver = getenv("CUDASIM_DRIVER");
+    *version = driver ? atoi(driver) : CUDART_VERSION;
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)

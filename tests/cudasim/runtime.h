@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#define CUDART_VERSION 13000
+
 enum cudaError_t {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,

@@ -50,7 +50,7 @@ static const mt_fit_setup *find(const mt_fit_result *r, const mt_fit_setup *s)
         a.stage = b.stage = 0;
         if (t->microbatch == s->microbatch && a.tensor == b.tensor && a.pipeline == b.pipeline &&
             a.interleave == b.interleave && a.context == b.context && a.data == b.data &&
-            a.zero == b.zero && !strcmp(t->checkpoint, s->checkpoint) &&
+            a.expert == b.expert && a.zero == b.zero && !strcmp(t->checkpoint, s->checkpoint) &&
             !strcmp(t->offload, s->offload))
             return t;
     }
@@ -71,7 +71,8 @@ static void try(const mti_fit_task *task, const mt_fit_result *r, const mti_poli
     assert_true(mti_fit_measure(task, &s, &seen));
     const mt_fit_setup *found = find(r, &s);
     /* Of one that does not fit, one stage may be enough. */
-    assert_true(!s.fits || s.time.total >= mti_fit_least_time(task, &s.parallel, policy->flops, 0));
+    const double at_least = mti_fit_least_time(task, &s.parallel, policy->flops, 0);
+    if (s.fits && s.time.total < at_least) fail_msg("%g s, at least %g", s.time.total, at_least);
     assert_true(policy->flops >= task->model_flops);
     if (!b->least || s.reserved < b->least) b->least = s.reserved;
     b->n++;
@@ -91,17 +92,19 @@ static void try(const mti_fit_task *task, const mt_fit_result *r, const mti_poli
     for (size_t i = 0; i < r->n_fitting; i++) {
         const mt_parallel *x = &r->setups[i].parallel, *y = &s.parallel;
         if (r->setups[i].time.total < s.time.total) mti_fit_note(&faster, &r->setups[i]);
-        slower = slower || (x->tensor == y->tensor && x->pipeline == y->pipeline &&
-                            x->interleave == y->interleave && x->zero == y->zero &&
-                            r->setups[i].time.total <= s.time.total * (1 + ROUNDING));
+        slower = slower ||
+                 (x->tensor == y->tensor && x->pipeline == y->pipeline &&
+                  x->interleave == y->interleave && x->expert == y->expert && x->zero == y->zero &&
+                  r->setups[i].time.total <= s.time.total * (1 + ROUNDING));
     }
     b->n_beyond += !slower;
     if (!slower && faster.n < MTI_FIT_FASTEST)
-        fail_msg(
-            "tp %d pp %d v %d cp %d dp %d zero %d %s %s %d x %d fits in %g s and was ruled out",
-            (int)s.parallel.tensor, (int)s.parallel.pipeline, (int)s.parallel.interleave,
-            (int)s.parallel.context, (int)s.parallel.data, s.parallel.zero, s.checkpoint, s.offload,
-            (int)s.parallel.microbatches, (int)s.microbatch, s.time.total);
+        fail_msg("tp %d pp %d v %d cp %d dp %d ep %d zero %d %s %s %d x %d fits in %g s and was "
+                 "ruled out",
+                 (int)s.parallel.tensor, (int)s.parallel.pipeline, (int)s.parallel.interleave,
+                 (int)s.parallel.context, (int)s.parallel.data, (int)s.parallel.expert,
+                 s.parallel.zero, s.checkpoint, s.offload, (int)s.parallel.microbatches,
+                 (int)s.microbatch, s.time.total);
 }
 
 #define MOST_PIECES 8
@@ -141,9 +144,18 @@ static void the_search_finds_the_best_of_all(void **state)
         size_t memory;
         int64_t gpus;
         double flops;
-    } cases[] = {{600 << 10, 4, 1e12}, {2 << 20, 4, 1e12}, {4 << 20, 4, 1e12},
-                 {1 << 30, 4, 1e12},   {2 << 20, 8, 1e9},  {6 << 20, 4, 1e12}};
-    const size_t n_cases = sizeof cases / sizeof *cases - !mtt_long();
+        int64_t experts, rank;
+        unsigned fsdp;
+    } cases[] = {{600 << 10, 4, 1e12},
+                 {2 << 20, 4, 1e12},
+                 {4 << 20, 4, 1e12},
+                 {1 << 30, 4, 1e12},
+                 {2 << 20, 8, 1e9},
+                 {4 << 20, 4, 1e12, .experts = 4},
+                 {3 << 20, 4, 1e12, .experts = 4, .rank = 2},
+                 {3 << 20, 4, 1e12, .experts = 4, .fsdp = MT_FSDP_PYTORCH},
+                 {6 << 20, 4, 1e12}};
+    const size_t n_cases = sizeof cases / sizeof *cases - (mtt_long() ? 0 : 3);
     size_t mixed = 0;
     int64_t beyond = 0;
     (void)state;
@@ -151,10 +163,14 @@ static void the_search_finds_the_best_of_all(void **state)
         mt_gpu gpu = small_gpu(cases[i].memory);
         gpu.flops = cases[i].flops;
         mti_workload w = workload();
-        const int64_t gpus = cases[i].gpus, batch = mtt_long() && gpus == 4 ? 16 : gpus;
+        w.config.experts = cases[i].experts, w.config.experts_per_token = cases[i].experts / 2;
+        w.memory.lora_rank = cases[i].rank, w.memory.master = !cases[i].rank && !cases[i].fsdp;
+        w.parallel.fsdp = cases[i].fsdp;
+        const int64_t gpus = cases[i].gpus,
+                      batch = mtt_long() && gpus == 4 && !cases[i].experts ? 16 : gpus;
         const mt_fit_options o = {.gpu = &gpu, .gpus = gpus, .batch = batch, .threads = 2};
         mt_fit_result r;
-        assert_true(mti_fit_run(&w, &o, false, 0, &r));
+        if (!mti_fit_run(&w, &o, false, 0, &r)) fail_msg("case %zu: %s", i, mt_last_error());
         mti_fit_task task = {.workload = &w,
                              .options = &o,
                              .gpu = gpu,

@@ -14,8 +14,11 @@ import time
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
 import gpu  # noqa: E402
+import setting  # noqa: E402
 import shapes  # noqa: E402
 import snapshot  # noqa: E402
+import step_checks  # noqa: E402
+import step_snapshot  # noqa: E402
 import steps  # noqa: E402
 import tables  # noqa: E402
 
@@ -123,10 +126,10 @@ def hanging_test():
     """One program of the suite that hangs takes its own time only."""
     with tempfile.TemporaryDirectory() as folder:
         write_program(os.path.join(folder, "hangs"), "#!/bin/sh\nsleep 60\n")
-        steps.TEST_LIMIT = 1
+        step_checks.TEST_LIMIT = 1
         settings = type("Settings", (), {"pack": folder, "environment": {}, "kind": "cudasim", "toy": False,
                                          "until": time.monotonic() + 60})
-        return steps.run_test(settings, {"name": "hangs", "program": "hangs", "arguments": []})
+        return step_checks.run_test(settings, {"name": "hangs", "program": "hangs", "arguments": []})
 
 
 # A block that grows to a second segment, one that fits where it was, and what PyTorch said of them.
@@ -161,14 +164,14 @@ def recorded_requests():
 def phases_beside():
     """After each phase PyTorch's bytes, less its workspace and AdamW's counters, beside memtape's."""
     said, settings = [], type("Settings", (), {"kind": "cuda"})
-    keep = steps.say, steps.profile_of
+    keep = step_snapshot.say, step_snapshot.profile_of
     own = [("init", 100), ("forward", 300), ("backward", 200), ("step", 400), ("forward", 600), ("backward", 500), ("step", 400)]
-    steps.say = lambda **row: said.append(row)
+    step_snapshot.say = lambda **row: said.append(row)
     phases = [{"name": name, "allocated": n} for name, n in own]
-    steps.profile_of = lambda s, device: {"phases": phases[:4], "steady": {"phases": phases[4:]}}
-    steps.phase_rows(settings, [["workspace", "7"], ["counters", "512"]] + [
+    step_snapshot.profile_of = lambda s, device: {"phases": phases[:4], "steady": {"phases": phases[4:]}}
+    step_snapshot.phase_rows(settings, [["workspace", "7"], ["counters", "512"]] + [
         ["phase", name, str(n + 7 + (512 if i > 2 else 0) + (i == 5))] for i, (name, n) in enumerate(own)])
-    steps.say, steps.profile_of = keep
+    step_snapshot.say, step_snapshot.profile_of = keep
     assert [row["difference"] for row in said] == [0, 0, 0, 0, 0, 1, 0], said
     assert [row["name"] for row in said][-2:] == ["backward 2", "step 2"]
     assert "step counters" in tables.snapshot(said, None)
@@ -228,8 +231,8 @@ def main():
     phases_beside()
     judged_predictions()
     os.environ["LD_LIBRARY_PATH"] = "/driver"
-    assert steps.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
-                                                      "MEMTAPE_CUDA_LIBS": "/cuda"}
+    assert setting.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
+                                                        "MEMTAPE_CUDA_LIBS": "/cuda"}
     del os.environ["LD_LIBRARY_PATH"]
     everything = ("suite", "saved", "curve", "sanitizer", "memory", "offload", "variants")
     status, faults = run("none", *everything)

@@ -160,6 +160,31 @@ static void wrong_arguments_are_refused(void **state)
     tear_down(&s);
 }
 
+/* The sum of two branches, the first of which fails from the second call on. */
+static mt_status two_branches(void *user, int n_in, mt_tensor *const *in, int n_out,
+                              mt_tensor **out)
+{
+    int *calls = user;
+    MT_AUTO mt_tensor *part = mt_slice(in[0], 0, 99 * (++*calls > 1), 5);
+    MT_AUTO mt_tensor *a = mt_silu(part), *b = mt_exp(in[0]);
+    (void)n_in, (void)n_out;
+    out[0] = mt_add(a, b);
+    return out[0] ? MT_OK : mt_last_status();
+}
+
+/* The branches after it save other tensors than forward did; that is not what went wrong. */
+static void what_failed_is_told_and_not_what_was_saved_afterwards(void **state)
+{
+    int calls = 0;
+    (void)state;
+    setup s = set_up(0);
+    mtt_ok(mt_checkpoint(two_branches, &calls, NULL, 1, s.x, 1, s.out, NULL));
+    s.loss = mtt_made(mt_sum_all(s.out[0]));
+    assert_int_equal(mt_backward(s.loss), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "slice", "99");
+    tear_down(&s);
+}
+
 /* ---- every allocation ---- */
 
 static bool run_with_failure(uint64_t n, mt_tensor *const *expected)
@@ -225,6 +250,7 @@ int main(void)
         mtt_test(an_input_changed_before_backward_is_an_error),
         mtt_test(a_function_that_fails_in_forward_leaves_nothing),
         mtt_test(a_function_that_fails_only_in_backward_may_be_tried_again),
+        mtt_test(what_failed_is_told_and_not_what_was_saved_afterwards),
         mtt_test(wrong_arguments_are_refused),
         mtt_test(any_allocation_may_fail),
     };

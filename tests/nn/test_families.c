@@ -143,6 +143,8 @@ static const mt_model_config variants[] = {
     {SMALL, .mtp_layers = 2, .dropout = 0.1},
     {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3, .mtp_layers = 1, .balance_loss = 0.5,
      .ops = {.rope = MT_OP_UNFUSED, .loss = MT_LOSS_CHUNKED}},
+    {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 3, .experts_per_token = 2,
+     .balance_loss = 0.5, .balance_by_layer = true},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_ATTENTION,
@@ -203,6 +205,29 @@ static void a_step_raises_the_bias_of_experts_with_few_rows(void **state)
     assert_true(mti_balance_experts(m, alone, NULL));
     bias_is(m, then); /* they were counted once */
     mt_module_free(m);
+}
+
+static double loss_with(double balance, bool by_layer)
+{
+    mt_model_config c = {SMALL, .kind = MT_MODEL_LLAMA, .experts = 5, .experts_per_token = 2};
+    c.layers = 1, c.balance_loss = balance, c.balance_by_layer = by_layer;
+    mt_seed(device, 3);
+    mt_module *m = mt_model_new(device, &c);
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(2, 7)));
+    MT_AUTO mt_tensor *y = mtt_made(mt_model_forward_loss(m, x, x));
+    const double loss = mt_item(y);
+    mt_module_free(m);
+    return loss;
+}
+
+/* Megatron-Core's: over the experts of a token. That of layers is their sum: test_experts.c. */
+static void the_balance_of_one_layer_is_that_of_all_over_k(void **state)
+{
+    (void)state;
+    const double plain = loss_with(0, false), all = loss_with(40, false),
+                 each = loss_with(40, true);
+    assert_true(all - plain > 10);
+    assert_true(fabs((all - plain) - 2 * (each - plain)) < 1e-4);
 }
 
 static void the_config_gives_the_number_of_parameters(void **state)
@@ -563,6 +588,7 @@ int main(void)
         mtt_test(llamas_follow_their_layer_formula),
         mtt_test(a_position_sees_what_the_windows_of_all_layers_reach),
         mtt_test(a_step_raises_the_bias_of_experts_with_few_rows),
+        mtt_test(the_balance_of_one_layer_is_that_of_all_over_k),
         mtt_test(the_config_gives_the_number_of_parameters),
         mtt_test(parameters_have_the_names_that_the_documents_map),
         mtt_test(a_model_returns_its_config),

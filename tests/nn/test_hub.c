@@ -97,6 +97,65 @@ static void predictions_ahead_have_the_next_layers_names(void **state)
     mt_module_free(m), mt_module_free(other);
 }
 
+/* Writes m as DeepSeek-V3's files are, with embedding and head once more in layer 2; other: the one
+ * of them that is another's. */
+static void write_with_copies(const char *path, mt_module *m, const char *other)
+{
+    static const char *const copies[][2] = {
+        {"model.embed_tokens.weight", "model.layers.2.embed_tokens.weight"},
+        {"lm_head.weight", "model.layers.2.shared_head.head.weight"}};
+    mt_named_tensor list[128];
+    size_t n = 0;
+    mtt_ok(mt_hf_save(path, m, "deepseek_v3"));
+    mt_safetensors *f = mt_safetensors_open(path);
+    for (; n < mt_safetensors_count(f); n++) {
+        mt_safetensors_entry e;
+        mtt_ok(mt_safetensors_get(f, n, &e));
+        list[n] = (mt_named_tensor){e.name, mt_safetensors_read(f, e.name, device)};
+    }
+    for (int i = 0; i < 2; i++) {
+        mt_tensor *t = mt_safetensors_read(f, copies[i][0], device);
+        if (other && !strcmp(other, copies[i][1])) mt_set(&t, mt_mul_scalar(t, 2));
+        list[n++] = (mt_named_tensor){copies[i][1], t};
+    }
+    mtt_ok(mt_safetensors_save(path, n, list, 0, NULL));
+    for (size_t i = 0; i < n; i++) mt_release(list[i].tensor);
+    mt_safetensors_free(f);
+}
+
+static void copies_that_predictions_ahead_share_are_checked(void **state)
+{
+    (void)state;
+    static const char *const others[] = {NULL, "model.layers.2.embed_tokens.weight",
+                                         "model.layers.2.shared_head.head.weight"};
+    char path[MTT_PATH], left[200];
+    mt_model_config c = mixture;
+    c.mtp_layers = 1;
+    mtt_temporary_file(path);
+    mt_module *m = mt_model_new(device, &c), *ahead = mt_model_new(device, &c);
+    for (int i = 0; i < 3; i++) {
+        write_with_copies(path, m, others[i]);
+        mt_status status = mt_hf_load_with(path, ahead, left, sizeof left);
+        assert_int_equal(status, i ? MT_ERR_ARGUMENT : MT_OK);
+        if (i) mtt_failed(MT_ERR_ARGUMENT, others[i], "share");
+        assert_true(same(m, ahead));
+        assert_string_equal(left, "");
+        mt_module *plain = make(4);
+        mtt_ok(mt_hf_load_with(path, plain, left, sizeof left));
+        assert_non_null(strstr(left, "left: 22 tensors of layers from 2 on"));
+        assert_true(mtt_same_bits(mt_module_param(mt_module_child(plain, "wte"), "weight"),
+                                  mt_module_param(mt_module_child(m, "wte"), "weight")));
+        mt_module_free(plain);
+    }
+    const mt_named_tensor scaled = {"model.layers.0.self_attn.q_a_proj.weight_scale_inv",
+                                    mt_module_param(mt_module_child(m, "wte"), "weight")};
+    mtt_ok(mt_safetensors_save(path, 1, &scaled, 0, NULL));
+    assert_int_equal(mt_hf_load(path, ahead), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, scaled.name, "FP8 with scales; need bf16");
+    unlink(path);
+    mt_module_free(m), mt_module_free(ahead);
+}
+
 static void what_does_not_fit_changes_nothing(void **state)
 {
     (void)state;
@@ -225,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(experts_are_written_one_by_one_and_read_back),
         mtt_test(predictions_ahead_have_the_next_layers_names),
+        mtt_test(copies_that_predictions_ahead_share_are_checked),
         mtt_test(what_does_not_fit_changes_nothing),
         mtt_test(experts_in_mxfp4_are_read_as_they_are_or_widened),
         mtt_test(any_allocation_may_fail),

@@ -71,16 +71,30 @@ def training_is_that_of_the_program(browser):
     view_trains(browser)
 
 
+def stop_ends_what_does_not_begin(browser):
+    """With a width of 10,000 no step is reached."""
+    browser.js("document.getElementById('train-hidden').value = 10000")
+    browser.click("#train-go")
+    browser.click("#train-stop")
+    wait(browser, "return !document.getElementById('train-go').hidden", None, "the end of what does not begin")
+    equal(browser.js("return [document.getElementById('train-go').textContent, document.getElementById('train-bad').textContent]"), ["Train", ""], "what is shown then")
+
+
 def view_trains(browser):
     shown = "return document.getElementById('train-%s').textContent"
     browser.js("location.hash = 'view=train'")
     wait(browser, "return !!document.getElementById('train-go')", None, "the view of training")
+    if LONG:
+        stop_ends_what_does_not_begin(browser)
     browser.js("""document.getElementById('train-hidden').value = 16, document.getElementById('train-seq').value = 16;
                   document.getElementById('train-steps').value = 'x'""")
     browser.click("#train-go")
     wait(browser, "return document.getElementById('train-bad').textContent.includes('--steps')", None, "a refusal")
+    equal(browser.js("return document.getElementById('train-bad').parentElement.querySelector('[aria-invalid]').id"), "train-steps", "the refused field")
     browser.js("document.getElementById('train-steps').value = arguments[0]", 100000 if LONG else 12)
-    browser.click("#train-go")
+    browser.js("document.getElementById('train-go').focus()")
+    browser.keys("\ue007")
+    wait(browser, "return document.activeElement.id === 'train-stop'", None, "the focus on the button that is there")
     if LONG:
         wait(browser, "return document.querySelectorAll('#train-memory span').length > 20", None, "a picture of memory")
         browser.click("#train-stop")

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/cli"), str(ROOT / "tests/report")]
 from browser import Browser, missing  # noqa: E402
 from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
-from course_cells import course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from course_cells import asks_are_answered, cells_print_what_is_quoted, course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
+from firefox import FIREFOX, Firefox  # noqa: E402
 from tape_and_training import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
 from lib import check, done, equal, run  # noqa: E402
 
@@ -29,6 +31,7 @@ CHOICES = {
     "offload": ["cpu"], "dtype": ["f32", "bf16", "f16"], "amp": ["bf16", "f16"], "lora-rank": [4, 16], "tp": [2], "dp": [2, 8],
     "zero": [1, 2, 3, 9], "pp": [2], "loss": ["fused", "chunked"], "attention": ["math", "flash"], "capacity": ["24GB", "80GiB"],
 }
+GROUPS = {"Model (a preset brings its own)", "Choice of ops", "Memory", "One rank of several", "Device"}
 FLAGS = ["master-weights", "qlora", "f32-gradients", "step-in-backward"]
 ENDED = ("const p = document.getElementById('page'); return p.dataset.answer === arguments[0] && "
          "(p.dataset.words === arguments[0] || !!document.querySelector('[aria-invalid]'))")
@@ -108,6 +111,33 @@ def refusal_stands_at_its_field(browser):
     equal(browser.js("return [...document.querySelectorAll('[aria-invalid]')].map(e => e.name)"), ["zero"], "the refused field")
     browser.write("#in-zero", "\ue003")
     wait(browser, "return !document.querySelector('[aria-invalid]')", None, "the refusal's end")
+
+
+def every_option_has_a_field(browser):
+    shown, group = set(), ""
+    for line in run("profile", "--help", "all").stdout.splitlines():
+        if heading := re.match(r" (\S.*):$", line):
+            group = heading[1]
+        elif option := re.match(r"  (?:-\w, |    )--([\w-]+)", line):
+            shown |= {option[1]} if group in GROUPS else set()
+    fields = browser.js("return [...document.querySelectorAll('#form .field')].map(e => [e.querySelector('[name]').name, e.querySelector('p').textContent])")
+    names = [name for name, _ in fields]
+    equal(sorted(names), sorted({*names}), "fields, each once")
+    equal(shown - {*names, "device", "seed", "threads", "scratch"}, set(), "options without a field")
+    equal([name for name, text in fields if len(text) < 15 or "mpirun" in text], [], "fields without a text of their own")
+
+
+def link_that_is_damaged(browser):
+    browser.js("location.hash = 'model=tiny&frobnicate=3&gpu=zzz&beside=memtape+profile+nothing'")
+    wait(browser, "return document.getElementById('notes').textContent.includes('beside')", None, "what a damaged link has")
+    equal(browser.js("return document.getElementById('notes').textContent"), " The link has frobnicate, gpu, beside, which cannot be set here.",
+          "what a damaged link has")
+    equal(browser.js("return document.getElementById('in-gpu').value"), "h100", "the kind of GPU")
+    browser.js("document.querySelector('.skip').click()")
+    equal(browser.js("return [document.activeElement.id, new URLSearchParams(location.hash.slice(1)).get('model')]"), ["verdict", "tiny"], "the skip link")
+    browser.js("location.hash = 'model=tiny&gpus=many'")
+    browser.click("#fit-button")
+    wait(browser, "return document.getElementById('bad-gpus').textContent.includes('\"many\" is not')", None, "a refusal of fit at its field")
 
 
 def slider_stops_are_whole(browser):
@@ -197,6 +227,25 @@ def first_answer_is_quick():
     in_time(min(taken) / 1000, 1, "four times throttled, the first answer takes")
 
 
+def firefox_has_the_same_figures():
+    with Firefox() as browser:
+        browser.open(PAGE)
+        wait(browser, "return !!document.querySelector('#page .hero')", None, "a first answer in Firefox")
+        values = {"model": "llama-3.1-8b"}
+        for seed in range(SETUPS, SETUPS + 8):
+            set_up_shows_the_programs_figures(browser, values, True)
+            values = drawn(seed)
+        asks_are_answered(browser, "06-relu-and-gelu")
+        cells_print_what_is_quoted(browser, "06-relu-and-gelu")
+        equal(browser.console(), [], "the console of Firefox")
+        browser.js("console.error('planted'), setTimeout(() => { throw new Error('planted') })")
+        end = time.time() + 10
+        while len(browser.console()) < 2 and time.time() < end:
+            time.sleep(0.05)
+        equal(len(browser.console()), 2, "what is planted there")
+    print("Firefox has the same figures")
+
+
 def main():
     markdown_is_read()
     if lacking():
@@ -214,6 +263,8 @@ def main():
         for seed in range(SETUPS):
             set_up_shows_the_programs_figures(browser, drawn(seed), seed % 4 == 0)
         refusal_stands_at_its_field(browser)
+        every_option_has_a_field(browser)
+        link_that_is_damaged(browser)
         slider_stops_are_whole(browser)
         config_is_read(browser)
         search_is_that_of_fit(browser)
@@ -225,6 +276,10 @@ def main():
             slider_is_quick(browser)
         equal(browser.console(), [], "the console")
     first_answer_is_quick()
+    if LONG and FIREFOX:
+        firefox_has_the_same_figures()
+    elif LONG:
+        print("skipped: Firefox, which is not installed")
     return done()
 
 

@@ -35,6 +35,7 @@ static const mt_model_config models[] = {
      .vocab = 48,
      .context = S,
      .joint_products = true,
+     .rope_dim = 2,
      .dtype = MT_BF16},
     {.kind = MT_MODEL_BERT,
      .hidden = 32,

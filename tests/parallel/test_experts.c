@@ -38,7 +38,7 @@ typedef struct division {
     mt_parallel split;
     const char *checkpoint;
     int64_t ahead;  /* mtp_layers */
-    double balance; /* balance_loss */
+    double balance; /* balance_loss; by layer in a pipeline */
 } division;
 
 #define FOLDED .tensor = 2, .sequence = true, .expert_tensor = 1
@@ -75,11 +75,32 @@ static const division divisions[] = {
     {{.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_GROUP_ENDS}, NULL, 1},
     {{.tensor = 2, .sequence = true, .data = 2, .expert = 2}, NULL, 1},
     {{.tensor = 2}, "full", 2},
+    {{.pipeline = 2, .microbatches = 2}, NULL, 2},
+    {{.data = 2, .expert = 2, .pipeline = 2, .microbatches = 4}, "full", 1},
+    {{.data = 2, .zero = 1, .pipeline = 2, .microbatches = 2}, NULL, 1},
+    {{.data = 2, .zero = 2, .pipeline = 2, .microbatches = 2}, NULL, 1},
+    {{.data = 2, .expert = 2, .zero = 3, .pipeline = 2, .microbatches = 2}, NULL, 2},
+    {{.data = 2,
+      .pipeline = 2,
+      .microbatches = 2,
+      .buckets = MT_BUCKETS_VIEWS,
+      .bucket_bytes = 5000},
+     NULL,
+     1},
+    {{.tensor = 2, .sequence = true, .pipeline = 2, .microbatches = 2}, NULL, 1},
+    {{.context = 2}, "full", 2},
+    {{.context = 2, .data = 2, .expert = 4, .zero = 1, .microbatches = 2}, NULL, 2},
+    {{.context = 2, .tensor = 2, .sequence = true, .zero = 3}, NULL, 1},
+    {{.context = 2, .pipeline = 2, .microbatches = 2}, NULL, 1},
     {{.data = 2, .expert = 2}, NULL, 0, 0.5},
     {{.data = 4, .expert = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK}, "full", 0, 0.5},
     {{.data = 2, .context = 2, .expert = 2, .zero = 1}, NULL, 0, 0.5},
     {{.tensor = 2}, NULL, 0, 0.5},
     {{.tensor = 2, .sequence = true, .data = 2, .expert = 2, .microbatches = 2}, NULL, 1, 0.5},
+    {{.pipeline = 2, .microbatches = 2}, NULL, 1, 0.5},
+    {{.data = 2, .expert = 2, .pipeline = 2, .microbatches = 4}, "full", 0, 0.5},
+    {{.tensor = 2, .sequence = true, .pipeline = 2, .microbatches = 2}, "ops", 0, 0.5},
+    {{.data = 2, .zero = 3, .pipeline = 2, .microbatches = 2}, NULL, 0, 0.5},
     /* experts are whole, and tensor ranks send tokens, too */
     {{FOLDED, .data = 2, .expert = 4}, NULL},
     {{FOLDED, .data = 2, .expert = 2, .zero = 1, .microbatches = 2}, "full"},
@@ -107,6 +128,7 @@ static void divided_experts_follow_one_process(void **state)
         if (is_left_out(i)) continue;
         mt_model_config c = mixture;
         c.mtp_layers = divisions[i].ahead, c.balance_loss = divisions[i].balance;
+        c.balance_by_layer = divisions[i].balance > 0 && divisions[i].split.pipeline > 1;
         mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
         mtt_training t = alone;
         mtt_train_alone(&alone);
@@ -129,6 +151,31 @@ static void experts_without_a_gate_follow_one_process(void **state)
         t.checkpoint = divisions[i].checkpoint;
         mtt_train(&t);
         mtt_show("without a gate", &t.parallel, mtt_difference(&alone, &t), "one process");
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+    }
+}
+
+/* Biases of experts, gate and up by turns, and sinks: gpt-oss'. */
+static mt_model_config clamped_mixture(mt_attention_form attention)
+{
+    mt_model_config c = mixture;
+    c.mlp = MT_MLP_CLAMPED, c.router = MT_ROUTER_CHOSEN, c.norm_topk = false;
+    c.sinks = c.qkv_bias = c.proj_bias = true, c.attention = attention;
+    c.window = 5, c.local_period = 2, c.no_bias = true;
+    return c;
+}
+
+static void biases_of_experts_and_sinks_follow_one_process(void **state)
+{
+    (void)state;
+    for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 5) {
+        const mt_model_config c = clamped_mixture(i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH);
+        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
+        mtt_training t = alone;
+        mtt_train_alone(&alone);
+        t.checkpoint = divisions[i].checkpoint;
+        mtt_train(&t);
+        mtt_show("clamped", &t.parallel, mtt_difference(&alone, &t), "one process");
         assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
     }
 }
@@ -452,10 +499,14 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
     int64_t ranks = 0;
-    for (size_t k = 0; k < 2 * N(divisions); k++) {
-        const size_t i = k % N(divisions);
-        if (is_left_out(i) || (k != i && divisions[i].split.tensor < 2)) continue;
-        mti_workload w = {.config = k == i ? mixture : latent_mixture(),
+    const mt_model_config models[] = {mixture, latent_mixture(),
+                                      clamped_mixture(MT_ATTENTION_FLASH),
+                                      clamped_mixture(MT_ATTENTION_MATH)};
+    for (size_t k = 0; k < N(models) * N(divisions); k++) {
+        const size_t i = k % N(divisions), model = k / N(divisions);
+        if (is_left_out(i) || (model == 1 && divisions[i].split.tensor < 2)) continue;
+        if (model > 1 && !mtt_long() && i % 4 != model) continue;
+        mti_workload w = {.config = models[model],
                           .batch = 2,
                           .seq = 16,
                           .seed = 3,
@@ -466,6 +517,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
         w.config.experts = w.config.experts_per_token = 4;
         w.config.vocab = 64;
         w.config.mtp_layers = divisions[i].ahead, w.config.balance_loss = divisions[i].balance;
+        w.config.balance_by_layer = divisions[i].balance > 0 && divisions[i].split.pipeline > 1;
         mtt_ok(mt_model_config_resolve(&w.config, &w.config));
         mtt_as_ranks(mtt_count_ranks(&w.parallel), measure_one_rank, &w);
         ranks += mtt_count_ranks(&w.parallel);
@@ -508,20 +560,14 @@ static void indivisible_experts_are_refused_by_name(void **state)
     assert_int_not_equal(mt_parallel_check(&two, &mtt_models[MTT_LLAMA]), MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "expert is 2", "no experts");
     mt_model_config c = mixture;
-    c.mlp = MT_MLP_CLAMPED;
-    assert_int_not_equal(mt_parallel_check(&two, &c), MT_OK);
-    mtt_failed(MT_ERR_UNSUPPORTED, "expert 2", "biases of its experts");
     const mt_parallel stages = {.pipeline = 2}, pieces_of_all = {.context = 2};
-    c = mixture;
     c.balance_loss = 0.1;
     assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "balance_loss");
-    c = mixture;
+    c = plain_mixture();
     c.mtp_layers = 3;
-    assert_int_not_equal(mt_parallel_check(&stages, &c), MT_OK);
-    mtt_failed(MT_ERR_UNSUPPORTED, "pipeline is 2", "mtp_layers 3");
     assert_int_not_equal(mt_parallel_check(&pieces_of_all, &c), MT_OK);
-    mtt_failed(MT_ERR_UNSUPPORTED, "context 2", "mtp_layers 3");
+    mtt_failed(MT_ERR_UNSUPPORTED, "context is 2", "mtp_layers 3");
     c = mixture;
     c.expert_ranks = 3;
     assert_int_not_equal(mt_model_config_check(&c), MT_OK);
@@ -588,6 +634,7 @@ int main(void)
         cmocka_unit_test(ranks_begin_with_the_experts_of_one_process),
         cmocka_unit_test(divided_experts_follow_one_process),
         cmocka_unit_test(experts_without_a_gate_follow_one_process),
+        cmocka_unit_test(biases_of_experts_and_sinks_follow_one_process),
         cmocka_unit_test(experts_of_other_stacks_follow_one_process),
         cmocka_unit_test(shared_experts_follow_one_process),
         cmocka_unit_test(latents_follow_one_process),

@@ -57,7 +57,7 @@ static void follows_one_process(int i, const mt_model_config *c, const mt_parall
     mtt_training alone = {.config = c, .parallel = *split, .max_norm = max_norm}, t = alone;
     mtt_train_alone(&alone);
     t.checkpoint = checkpoint;
-    if (mtt_is_tied(i)) t.look = ends_have_one_embedding;
+    if (mtt_is_tied(i) || c->mtp_layers) t.look = ends_have_one_embedding;
     mtt_train(&t);
     mtt_show(mtt_model_names[i], split, mtt_difference(&alone, &t), "one process");
     if (bound == 0)
@@ -85,12 +85,14 @@ static void a_pipeline_has_the_bits_of_one_process(void **state)
             }
 }
 
-/* 5 layers in stages of 2, 2 and 1, or in parts of 2, 1, 1 and 1. */
+/* 5 layers in stages of 2, 2 and 1, of 1, 1 and 3 or of 4 and 1, or in parts of 2, 1, 1 and 1. */
 static void stages_of_different_lengths_have_the_bits_of_one_process(void **state)
 {
     (void)state;
     static const mt_parallel splits[] = {{.pipeline = 3, .microbatches = 1},
                                          {.pipeline = 2, .interleave = 2, .microbatches = 2},
+                                         {.pipeline = 3, .last_layers = 3, .microbatches = 1},
+                                         {.pipeline = 2, .first_layers = 4, .microbatches = 1},
                                          {.pipeline = 3, .microbatches = 4}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
@@ -123,6 +125,29 @@ static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **
             if (!mtt_is_taken((size_t)i, k)) continue;
             mt_model_config c = model(i, 0.2);
             c.dtype = MT_F64;
+            follows_one_process(i, &c, &splits[k], checkpoints[(i + k) % 3], 1, BOUND);
+        }
+}
+
+/* The last stage has a copy of the embedding; stages of 3 and 2 layers, or parts of 2, 1, 1, 1, or
+ * of 2, 2, 1 and none but what predicts ahead. */
+static void predictions_ahead_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.pipeline = 2, .microbatches = 3},
+        {.pipeline = 2, .interleave = 2, .microbatches = 2},
+        {.pipeline = 3, .data = 2, .zero = 1, .microbatches = 2},
+        {.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .microbatches = 2},
+        {.pipeline = 2, .interleave = 2, .first_layers = 2, .last_layers = 1, .microbatches = 2},
+        {.pipeline = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .microbatches = 2}};
+    static const char *const checkpoints[] = {"none", "full", "every=2"};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            mt_model_config c = model(i, 0.2);
+            if (c.kind == MT_MODEL_BERT || !mtt_is_taken((size_t)i, k)) continue;
+            c.dtype = MT_F64, c.layers = 5, c.mtp_layers = 1 + (int64_t)k % 2;
+            c.tied = c.kind == MT_MODEL_LLAMA && k % 2;
             follows_one_process(i, &c, &splits[k], checkpoints[(i + k) % 3], 1, BOUND);
         }
 }
@@ -216,14 +241,15 @@ static void the_parts_of_a_model_draw_as_much_as_the_whole(void **state)
 {
     (void)state;
     for (int i = 0; i < MTT_MODELS; i++) {
-        const mt_model_config c = model(i, 0.2);
+        mt_model_config c = model(i, 0.2);
+        if (i < MTT_BERT) c.mtp_layers = i;
         const mt_parallel h = {.pipeline = 2, .interleave = 2};
         mt_device *meta = mt_device_open("meta");
         mt_module *whole = mt_model_new(meta, &c);
         mt_tensor *tokens = mt_zeros(meta, MT_I64, MT_SHAPE(3, 10));
         uint64_t seed, drawn;
         mt_seed(meta, 1);
-        mt_tensor *y = mtt_made(mt_forward(whole, tokens));
+        mt_tensor *y = mtt_made(mt_model_forward_loss(whole, tokens, tokens));
         mt_rng_get(meta, &seed, &drawn);
         mti_share share;
         mti_part_draws draws = {0};
@@ -268,6 +294,7 @@ int main(void)
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_process),
         cmocka_unit_test(stages_of_different_lengths_have_the_bits_of_one_process),
         cmocka_unit_test(a_pipeline_of_divided_layers_and_batches_follows_one_process),
+        cmocka_unit_test(predictions_ahead_follow_one_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

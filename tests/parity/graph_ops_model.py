@@ -329,6 +329,6 @@ class FlashAttention(Op):
         return all(x.stride(-1) == 1 for x in t)  # PyTorch has no fused kernel for other strides
 
     def differences(self, call):
-        q, k, _ = call.operands
+        q, k, *_ = call.operands
         window = [Applied("window mask", {"s": q.shape[2], "t": k.shape[2]})] if call.parameters.get("window") else []
         return [Applied("flash generator", {}), *window]

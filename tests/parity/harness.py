@@ -190,11 +190,11 @@ def our_view(library, leaf, layout):
 def leaves(case, layout, dtype):
     generator = torch.Generator().manual_seed(17)
     drawn = [i.draw(generator, dtype) for i in case.inputs]
-    return [t if i.below or not t.dim() else store(t, layout) for i, t in zip(case.inputs, drawn)]
+    return [store(t, of) for of, t in zip(layouts_of(case, layout), drawn)]
 
 
 def layouts_of(case, layout):
-    return ["dense" if i.below or not i.shape else layout for i in case.inputs]
+    return ["dense" if i.below or not i.shape or layout == "heads" and len(i.shape) < 2 else layout for i in case.inputs]
 
 
 def run_ours(library, case, layout, values, wanted):

@@ -43,9 +43,9 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
 
 
 class OpInfo(ctypes.Structure):
-    _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 4), ("outputs", TEXT * 2),
+    _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 5), ("outputs", TEXT * 2),
                 ("auxiliaries", TEXT * 3), ("formula", TEXT), ("why", TEXT),
-                ("autocast", TEXT)]
+                ("autocast", TEXT), ("keep", ctypes.c_uint * 5)]
 
 
 class BackwardOptions(ctypes.Structure):

@@ -31,6 +31,8 @@ ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_
 LATENT = SMALL | dict(num_key_value_heads=4, rope_theta=500.0, kv_lora_rank=12, q_lora_rank=14, qk_nope_head_dim=6,
                       qk_rope_head_dim=4, v_head_dim=8, moe_intermediate_size=16, n_routed_experts=5,
                       num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1)
+GLM = ROTARY | dict(head_dim=8, moe_intermediate_size=16, n_routed_experts=5, num_experts_per_tok=3, n_shared_experts=1,
+                    first_k_dense_replace=1)
 YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.9,
             rope_theta=20.0, beta_fast=2, beta_slow=0.5)
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
@@ -56,6 +58,9 @@ CASES = [
     ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5, rope_parameters=YARN)),
     ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
                                   n_shared_experts=2, first_k_dense_replace=2)),
+    ("glm4_moe", GLM | dict(use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5)),
+    ("glm4_moe", GLM | dict(n_group=2, topk_group=1, n_routed_experts=8, rope_parameters=dict(
+        rope_type="default", rope_theta=500.0, partial_rotary_factor=0.25))),
     ("gpt_oss", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
@@ -116,11 +121,12 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
                        "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
-         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
+         "glm4_moe": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
 def is_buffer(kind, name):
-    return kind.startswith("deepseek") and name.endswith("router.bias")
+    return kind.startswith(("deepseek", "glm")) and name.endswith("router.bias")
 
 
 def theirs_for(kind, name, tensors):

@@ -73,8 +73,46 @@ def linear_cross_entropy_early(x, w, target, ignore, chunk, wide):
     return loss.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def flash_attention(q, k, v, scale, causal, p, window=0):
+class SinkAttention(torch.autograd.Function):
+    """softmax([scale q k^T, sinks]) without its last column, times v; keeps what a fused one would, and a mask."""
+
+    wide = staticmethod(lambda x: x.to(torch.promote_types(x.dtype, torch.float32)))
+    heads = staticmethod(lambda x, q: x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), 1))
+    groups = staticmethod(lambda x, k: x.unflatten(1, (k.shape[1], -1)).sum(2).to(k.dtype))
+
+    @staticmethod
+    def scores(q, k, scale, mask):
+        y = scale * SinkAttention.wide(q) @ SinkAttention.heads(SinkAttention.wide(k), q).mT
+        return y if mask is None else y.masked_fill(mask == 0, float("-inf"))
+
+    @staticmethod
+    def forward(ctx, q, k, v, sinks, scale, mask):
+        scores, ctx.scale = SinkAttention.scores(q, k, scale, mask), scale
+        column = SinkAttention.wide(sinks)[:, None, None].expand(*scores.shape[:-1], 1)
+        lse = torch.cat((scores, column), -1).logsumexp(-1)
+        out = ((scores - lse[..., None]).exp() @ SinkAttention.heads(SinkAttention.wide(v), q)).to(q.dtype)
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
+        ctx.save_for_backward(q, k, v, sinks if ctx.needs_input_grad[3] else None, out, lse, mask)
+        return out
+
+    @staticmethod
+    def backward(ctx, dy):
+        q, k, v, sinks, out, lse, mask = ctx.saved_tensors
+        wide, heads, groups = SinkAttention.wide, SinkAttention.heads, SinkAttention.groups
+        p, dy = (SinkAttention.scores(q, k, ctx.scale, mask) - lse[..., None]).exp(), wide(dy)
+        delta = (dy * wide(out)).sum(-1)
+        ds = ctx.scale * p * (dy @ heads(wide(v), q).mT - delta[..., None])
+        d_sinks = sinks if sinks is None else -((wide(sinks)[:, None] - lse).exp() * delta).sum((0, 2)).to(sinks.dtype)
+        return (ds @ heads(wide(k), q)).to(q.dtype), groups(ds.mT @ wide(q), k), groups(p.mT @ dy, v), d_sinks, None, None
+
+
+def flash_attention(q, k, v, *more):
+    """Takes sinks or not, then scale, causal, p and window or not."""
+    *sinks, scale, causal, p, window = (*more, 0)[:4 + torch.is_tensor(more[0])]
     mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril().triu(1 - window) if window else None
+    if sinks:
+        mask = mask.to(q.dtype) if window else None
+        return SinkAttention.apply(q, k, v, sinks[0], scale or max(q.shape[-1], 1) ** -0.5, mask)
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=bool(causal and not window),
                                           scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
 

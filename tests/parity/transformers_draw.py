@@ -7,6 +7,8 @@ ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemm
 EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
 OSS = ("gpt_oss",)
 LATENT = ("deepseek_v2", "deepseek_v3")
+GLM = ("glm4_moe",)
+SHARED = (*LATENT, *GLM)
 MASKED = ("bert", "roberta", "xlm-roberta")
 FAMILIES = ("gpt2", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
@@ -18,7 +20,7 @@ ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rop
 
 def sizes(rng, family):
     heads = rng.choice((1, 2, 3, 4, 6, 8, 12))
-    rotary = family in (*ROTARY, *EXPERTS, *OSS, *LATENT)
+    rotary = family in (*ROTARY, *EXPERTS, *OSS, *SHARED)
     kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if rotary else heads
     width = rng.choice((2, 4, 6, 8, 16, 64) if rotary else (1, 3, 4, 7, 16, 64))
     if rotary and rng.random() < 0.03:
@@ -35,8 +37,8 @@ def sizes(rng, family):
         experts = rng.choice((1, 2, 5, 8))
         drawn |= {"experts": experts, "k": rng.randint(1, experts), "d": 8 * rng.choice((1, 3, 6)), "head_dim": True,
                   "width": rng.choice((2, 4, 8, 64)), "f": rng.choice((8, 16, 48))}
-    if family in LATENT:
-        drawn |= latent_sizes(rng, drawn["heads"])
+    if family in SHARED:
+        drawn |= latent_sizes(rng, drawn["heads"]) | ({"kv": kv, "width": rng.choice((4, 8, 16))} if family in GLM else {})
     return drawn
 
 
@@ -70,6 +72,12 @@ def of_family(rng, family, s, layers, width):
         more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6}
         if rng.random() < 0.2:
             more["n_inner"] = None
+    elif family in GLM:
+        part = rng.choice((0.25, 0.5, 0.5, 1.0))
+        more |= {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default",
+                                     "partial_rotary_factor": part if width * part % 2 == 0 else 0.5},
+                 "use_qk_norm": rng.random() < 0.5, "attention_bias": rng.random() < 0.7, "norm_topk_prob": rng.random() < 0.7,
+                 "tie_word_embeddings": rng.random() < 0.5, "pad_token_id": rng.choice((None, 0, 3))}
     elif family in LATENT:
         more |= {"tie_word_embeddings": rng.random() < 0.5, "pad_token_id": rng.choice((None, 0, 3))}
         more |= {"topk_method": rng.choice(("greedy", "group_limited_greedy"))} if family == "deepseek_v2" else {
@@ -84,6 +92,8 @@ def of_family(rng, family, s, layers, width):
             kind = more["rope_parameters"]["rope_type"]  # Transformers fails
             if (width == 2 and kind == "dynamic") or (family == "mixtral" and kind in ("dynamic", "yarn")):
                 more["rope_parameters"] = ROPES[1] | {"rope_theta": 500.0}
+    if family == "phi3" and width % 4 == 0 and rng.random() < 0.5:
+        more["rope_parameters"] = {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}
     if family in OSS:
         more |= {"sliding_window": rng.choice((1, 2, s, max(1, s // 2), 128)), "tie_word_embeddings": rng.random() < 0.5}
         if rng.random() < 0.7:
@@ -119,7 +129,7 @@ def draw(seed, families=FAMILIES):
         sizes_["value"] = sizes_["width"]  # else PyTorch's fused attention on the CPU refuses
     dtype = rng.choice(("f32", "f32", "bf16", "f16"))
     # gpt2, bert and an unfused gelu call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
-    amp = family in (*ROTARY, *EXPERTS, *LATENT) and dtype == "f32" and rng.random() < 0.3 and \
+    amp = family in (*ROTARY, *EXPERTS, *SHARED) and dtype == "f32" and rng.random() < 0.3 and \
         more.get("hidden_activation") not in ("gelu_new", "gelu_fast")
     return {"family": family, "attention": attention, "dtype": dtype, "b": b, "s": s, "sizes": sizes_,
             "more": more, "amp": amp, "checkpoint": rng.random() < 0.15, "seed": seed,

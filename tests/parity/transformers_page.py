@@ -48,15 +48,15 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
     ("repeated by sdpa", "flash attention of grouped heads wider than 256, s > 1, of l layers without a window of at most s",
      "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only up "
      "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
-    ("merged by a copy", "phi3, deepseek_v2 and deepseek_v3 with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
+    ("merged by a copy", "phi3, deepseek_v2, deepseek_v3 and glm4_moe with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
     ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
      "holds. Here softmax knows which columns are masked from their numbers."),
-    ("mixed factors", "under autocast: norms of queries and keys (qwen3, qwen3_moe, olmoe) or of latents q and k wide (deepseek_v2, "
-     "deepseek_v3), and the weights of n experts a token (of deepseek_v3 2 n + 1: before their division by their sum, too)", "2 L b s (q + k + n)",
+    ("mixed factors", "under autocast: norms of queries and keys (qwen3, qwen3_moe, olmoe, glm4_moe) or of latents q and k wide (deepseek_v2, "
+     "deepseek_v3), and the weights of n experts a token (of deepseek_v3 and glm4_moe 2 n + 1: before their division by their sum, too)", "2 L b s (q + k + n)",
      "A product of 16-bit rows and an f32 weight keeps the rows as they are there; here autocast casts them to f32 first, "
      "and the copy is kept."),
-    ("wide weights of experts", "mixtral, deepseek_v2 and deepseek_v3 in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
+    ("wide weights of experts", "mixtral, deepseek_v2, deepseek_v3 and glm4_moe in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
      "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
     ("wide norms", "olmo2 and gpt_oss in 2-byte floats", "-2 for each element of normalised rows, of olmo2 and of tables", "They multiply with the norm's weight "
      "before they cast back, and OLMo 2 leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),

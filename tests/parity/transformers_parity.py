@@ -31,7 +31,7 @@ import memtape
 from harness import MODEL_TOLERANCE, SavedTensors, Tally, address, far
 from lifetimes import Lifetimes
 from published import is_buffer, theirs_for
-from transformers_draw import EXPERTS, LATENT, MASKED, OSS, ROTARY, draw
+from transformers_draw import EXPERTS, GLM, LATENT, MASKED, OSS, ROTARY, SHARED, draw
 from transformers_page import DIFFERENCES, document
 
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -144,7 +144,8 @@ CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralCon
            "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
            "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
            "olmoe": transformers.OlmoeConfig, "deepseek_v2": transformers.DeepseekV2Config,
-           "deepseek_v3": transformers.DeepseekV3Config, "gpt_oss": transformers.GptOssConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
+           "deepseek_v3": transformers.DeepseekV3Config, "glm4_moe": transformers.Glm4MoeConfig,
+           "gpt_oss": transformers.GptOssConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
            "xlm-roberta": transformers.XLMRobertaConfig}
 
 
@@ -162,14 +163,16 @@ def their_config(case):
             c["max_position_embeddings"] += case.more["pad_token_id"] + 1
     else:
         c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
-    if case.family in ("qwen3", "gemma2", "gemma3_text", *OSS) or z.get("head_dim"):
+    if case.family in ("qwen3", "gemma2", "gemma3_text", *OSS, *GLM) or z.get("head_dim"):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
     if case.family in (*EXPERTS, *OSS):
         c |= {"num_experts_per_tok": z["k"], "num_local_experts": z["experts"]}
-    if case.family in LATENT:
+    if case.family in SHARED:
         c |= {"num_experts_per_tok": z["k"], "n_routed_experts": z["experts"], "n_shared_experts": z["shared"],
               "moe_intermediate_size": z["f"], "intermediate_size": z["dense_f"], "first_k_dense_replace": z["dense"],
-              "n_group": z["groups"], "topk_group": z["met"], "kv_lora_rank": z["rank"], "q_lora_rank": z["q_rank"],
+              "n_group": z["groups"], "topk_group": z["met"]}
+    if case.family in LATENT:
+        c |= {"kv_lora_rank": z["rank"], "q_lora_rank": z["q_rank"],
               "qk_nope_head_dim": z["width"] - z["rope"], "qk_rope_head_dim": z["rope"], "v_head_dim": z["value"],
               "topk_method": "group_limited_greedy" if case.family == "deepseek_v2" else "noaux_tc"}
     if case.family == "qwen3_moe":
@@ -338,7 +341,7 @@ def of_attention(case):
     if not case.causal or case.family == "gpt2" and case.attention == "eager" and copied:
         yield "apart", layers * [3 * q * e], 3 * layers * [q * e]
     e = 2 if case.amp else e
-    if case.family in ("phi3", *LATENT) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
+    if case.family in ("phi3", *SHARED) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
         yield "merged by a copy", [], layers * [q * e]
     if case.attention == "sdpa" and z["kv"] < z["heads"] and case.s > 1 and width > 256:
         # Of one head that is a view, whose cast is a copy; under autocast values are cast already.
@@ -348,7 +351,7 @@ def of_attention(case):
             yield "repeated by sdpa", n * [k * e, values * e], 2 * n * [q * e]
         elif case.amp:
             yield "repeated by sdpa", n * [k * e], n * [q * e]
-    if case.family in ("qwen3", "qwen3_moe", "olmoe") and case.amp:
+    if (case.family in ("qwen3", "qwen3_moe", "olmoe") or case.more.get("use_qk_norm")) and case.amp:
         yield "mixed factors", layers * [4 * q, 4 * k], layers * [2 * q, 2 * k]
     if case.family in ("qwen3_moe", "olmoe") and case.amp:
         yield "mixed factors", layers * [4 * tokens * z["k"]], layers * [2 * tokens * z["k"]]
@@ -356,11 +359,11 @@ def of_attention(case):
     if case.family in LATENT and case.amp:
         rows = [tokens * n for n in (z["q_rank"] or 0, z["rank"]) if n]
         yield "mixed factors", layers * [4 * n for n in rows], layers * [2 * n for n in rows]
-    if case.family == "deepseek_v3" and case.amp and with_experts:
+    if case.family in ("deepseek_v3", *GLM) and case.amp and with_experts:
         rows = [tokens * z["k"]] * (1 + case.more.get("norm_topk_prob", True))
         rows += [tokens] * case.more.get("norm_topk_prob", True)
         yield "mixed factors", with_experts * [4 * n for n in rows], with_experts * [2 * n for n in rows]
-    if case.family in LATENT and case.dtype != "f32" and with_experts:
+    if case.family in SHARED and case.dtype != "f32" and with_experts:
         yield "wide weights of experts", with_experts * [2 * tokens * z["k"]], with_experts * [4 * tokens * z["k"]]
     if case.family == "mixtral" and case.dtype != "f32":
         yield "wide weights of experts", layers * [2 * tokens * z["k"]], layers * [4 * tokens * z["k"]]
@@ -526,7 +529,8 @@ def compare(library, program, tally, figures):
     for case in [*cases(), *(Case(**draw(seed)) for seed in range(LONG_DRAWS if LONG else DRAWS)),
                  *(Case(**draw(seed, EXPERTS)) for seed in range(100 if LONG else 15)),
                  *(Case(**draw(seed, OSS)) for seed in range(60 if LONG else 8)),
-                 *(Case(**draw(seed, LATENT)) for seed in range(100 if LONG else 10))]:
+                 *(Case(**draw(seed, LATENT)) for seed in range(100 if LONG else 10)),
+                 *(Case(**draw(seed, GLM)) for seed in range(60 if LONG else 6))]:
         try:
             faults = list(run_drawn(library, program, case) if case.seed is not None
                           else run_case(library, program, case, figures))

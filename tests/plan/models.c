@@ -74,6 +74,9 @@ static void draw_experts(uint64_t *seed, mt_model_config *c)
     c->router = (mt_router)mtt_pick(seed, 0, 1);
     c->wide_router = mtt_toss(seed);
     c->norm_topk = mtt_toss(seed);
+    uint64_t apart = *seed;
+    if (c->router == MT_ROUTER_SOFTMAX && mtt_toss(&apart))
+        c->balance_loss = 0.1, c->balance_by_layer = mtt_toss(&apart);
     if (mtt_pick(seed, 0, 2)) return;
     c->router = MT_ROUTER_CHOSEN, c->mlp = MT_MLP_CLAMPED;
     c->expert_groups = c->expert_topk_groups = c->shared_experts = 0;
@@ -112,7 +115,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     c.dropout = mtt_toss(seed) ? 0.25 : 0;
     c.attention = mtt_toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     if (c.attention == MT_ATTENTION_MATH && mtt_toss(seed)) c.attention_cap = 50;
-    if (llama && c.attention == MT_ATTENTION_MATH && c.attention_cap == 0 && mtt_toss(seed)) {
+    if (llama && c.attention_cap == 0 && mtt_toss(seed)) {
         c.sinks = true;
         if (mtt_toss(seed))
             c.yarn_factor = 2, c.yarn_context = 8, c.yarn_fast = 4, c.yarn_slow = 1,
@@ -128,6 +131,9 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     if (mtt_toss(seed)) draw_ops(seed, &c.ops);
     const bool gpt = c.kind == MT_MODEL_GPT;
     if ((llama || gpt) && !c.sinks && mtt_pick(seed, 0, 3) == 0) draw_latent(seed, &c);
+    const int64_t width = c.head_dim ? c.head_dim : c.hidden / c.heads;
+    if (!c.kv_rank && (llama || c.rope_theta > 0) && width > 2 && mtt_toss(seed))
+        c.rope_dim = 2 * mtt_pick(seed, 1, (width - 1) / 2);
     if ((llama || gpt) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;

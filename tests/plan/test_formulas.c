@@ -435,9 +435,40 @@ static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
     }
 }
 
+/* Few of those that are drawn have experts. */
+static void experts_in_16_bits_keep_what_their_formula_says(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8 * MT_EXPERTS_FORM_COUNT; i++) {
+        mt_model_config c = {.kind = MT_MODEL_LLAMA,
+                             .hidden = 18,
+                             .heads = 1,
+                             .layers = 2,
+                             .vocab = 64,
+                             .context = 6,
+                             .experts = 12,
+                             .experts_per_token = 2,
+                             .shared_experts = 1,
+                             .expert_groups = 3,
+                             .expert_topk_groups = 2,
+                             .router = i & 1 ? MT_ROUTER_SIGMOID : MT_ROUTER_SOFTMAX,
+                             .wide_router = i & 2,
+                             .norm_topk = i & 4,
+                             .ops = {.expert_form = (mt_expert_form)(i / 8)},
+                             .dtype = MT_F16};
+        mt_device *device = mt_device_open("meta");
+        const mt_plan_run run = {.config = &c, .batch = 3, .seq = 6};
+        mt_plan_formula f;
+        mtt_ok(mt_plan_activations(&run, &f));
+        assert_agrees(&f, measure(device, &run, &(mt_plan_training){"sgd"}).kept, &run, i);
+        mt_device_release(device);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_in_16_bits_keep_what_their_formula_says),
         cmocka_unit_test(activations_of_bert_llama_and_gpt3_are_those_of_the_formula),
         cmocka_unit_test(a_layer_of_gpt3_follows_table_2_of_the_paper),
         cmocka_unit_test(parameters_follow_12lh2_and_the_longer_formula),

@@ -121,18 +121,19 @@ static inline cudaStream_t mti_stream(const mti_ctx *ctx)
 /* True on success; else mti_fail with `what` and the runtime's text. */
 bool mti_cuda_ok(cudaError_t status, const char *what);
 
-/* One extent of a grid. More blocks than 31 bits hold become a number that no grid may have, so
- * that the launch fails instead of leaving out most of its work. */
-static inline unsigned mti_blocks(int64_t n)
+/* One extent of a grid, for n items, of which a block does `each`. More blocks than 31 bits hold
+ * become a number that no grid may have, so that the launch fails instead of leaving out most of
+ * its work. */
+static inline unsigned mti_blocks(int64_t n, int64_t each = 1)
 {
-    return n > INT32_MAX ? UINT32_MAX : static_cast<unsigned>(n);
+    int64_t blocks = (n + each - 1) / each;
+    return blocks > INT32_MAX ? UINT32_MAX : static_cast<unsigned>(blocks);
 }
 
-/* A view by value, as kernels take it: 32-bit dtype, up to MT_MAX_RANK strides. */
-struct mti_dview {
-    void *data;
-    int rank;
-    int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
-};
+/* A view's data; NULL of none. */
+template <class T = void> T *mti_data(const mti_view *v)
+{
+    return v ? static_cast<T *>(v->data) : nullptr;
+}
 
 #endif

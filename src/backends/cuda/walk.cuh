@@ -70,44 +70,19 @@ __host__ __device__ __forceinline__ float mti_widen(mti_e5m2 x)
 }
 
 /* Rounds to nearest even; f64 reaches a narrower float through f32, as on the CPU. */
-template <class T> __host__ __device__ __forceinline__ T mti_narrow(double x) { return (T)x; }
-template <> __host__ __device__ __forceinline__ __nv_bfloat16 mti_narrow(double x)
+template <class T, class A> __host__ __device__ __forceinline__ T mti_narrow(A x)
 {
-    return __float2bfloat16_rn((float)x);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        return __float2bfloat16_rn((float)x);
+    else if constexpr (std::is_same_v<T, __half>)
+        return __float2half_rn((float)x);
+    else if constexpr (std::is_same_v<T, mti_e4m3>)
+        return {mti_e4m3_from_f32((float)x)};
+    else if constexpr (std::is_same_v<T, mti_e5m2>)
+        return {mti_e5m2_from_f32((float)x)};
+    else
+        return (T)x;
 }
-template <> __host__ __device__ __forceinline__ __half mti_narrow(double x)
-{
-    return __float2half_rn((float)x);
-}
-template <class T> __host__ __device__ __forceinline__ T mti_narrow(float x) { return (T)x; }
-template <> __host__ __device__ __forceinline__ __nv_bfloat16 mti_narrow(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-template <> __host__ __device__ __forceinline__ __half mti_narrow(float x)
-{
-    return __float2half_rn(x);
-}
-
-template <> __host__ __device__ __forceinline__ mti_e4m3 mti_narrow(float x)
-{
-    return {mti_e4m3_from_f32(x)};
-}
-template <> __host__ __device__ __forceinline__ mti_e4m3 mti_narrow(double x)
-{
-    return {mti_e4m3_from_f32((float)x)};
-}
-template <> __host__ __device__ __forceinline__ mti_e5m2 mti_narrow(float x)
-{
-    return {mti_e5m2_from_f32(x)};
-}
-template <> __host__ __device__ __forceinline__ mti_e5m2 mti_narrow(double x)
-{
-    return {mti_e5m2_from_f32((float)x)};
-}
-
-template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
-template <class T> __device__ __forceinline__ T mti_narrow(uint64_t x) { return x; }
 
 /* Calls n(T()) for the type of a floating dtype; n is a generic lambda. */
 template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
@@ -132,6 +107,11 @@ template <class Each> bool mti_for_real(mt_dtype dtype, const Each &each)
 
 __device__ __forceinline__ float mti_root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double mti_root(double x) { return sqrt(x); }
+/* exp(x), x <= 0 */
+__device__ __forceinline__ float mti_exp_below(float x) { return mti_exp_nonpositive_f32(x); }
+__device__ __forceinline__ double mti_exp_below(double x) { return mti_exp_nonpositive_f64(x); }
+__device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
+__device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 
 /* The last of n numbers, which rise, that is at most `number`; the first is. */
 template <class First>
@@ -313,6 +293,12 @@ template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bo
     }
     l.rank = last + 1;
     return l;
+}
+
+template <class... V> mti_layout<sizeof...(V)> mti_lay_out(bool row_major, const V *...views)
+{
+    const mti_view *const all[] = {views...};
+    return mti_lay_out(all, row_major);
 }
 
 /* Indices [begin, begin + n) of dimension d. */
@@ -517,8 +503,10 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     }
 }
 
-static inline unsigned mti_grid(const mti_ctx *ctx, int64_t blocks)
+/* Blocks that take n items in turns, `each` at a time. */
+static inline unsigned mti_grid(const mti_ctx *ctx, int64_t n, int64_t each = 1)
 {
+    int64_t blocks = (n + each - 1) / each;
     int64_t most = (int64_t)ctx->multiprocessors * MTI_BLOCKS_PER_MULTIPROCESSOR;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
@@ -529,8 +517,7 @@ bool mti_map_launch(mti_ctx *ctx, const mti_layout<F::operands> &l, const F &f)
     mti_walk<F::operands> w = mti_make_walk(l, V);
     int64_t span = MTI_BLOCK_THREADS * F::unroll;
     auto element_wise = mti_map_kernel<F, V>;
-    return MTI_LAUNCH(ctx, element_wise, mti_grid(ctx, ((int64_t)w.count + span - 1) / span),
-                      MTI_BLOCK_THREADS, 0, w, f);
+    return MTI_LAUNCH(ctx, element_wise, mti_grid(ctx, w.count, span), MTI_BLOCK_THREADS, 0, w, f);
 }
 
 template <class F>
@@ -546,8 +533,7 @@ bool mti_map(mti_ctx *ctx, const mti_layout<F::operands> &layout, const F &f,
 /* Sets all of y by an mti_make_op; counted: i is an element's number, in y's own order. */
 template <class T, class F> bool mti_make(mti_ctx *ctx, const mti_view *y, bool counted, const F &f)
 {
-    const mti_view *views[] = {y};
-    return mti_map(ctx, mti_lay_out<1>(views, counted), mti_make_op<T, F>{f});
+    return mti_map(ctx, mti_lay_out(counted, y), mti_make_op<T, F>{f});
 }
 
 #endif

@@ -55,6 +55,7 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     if (mti_field_there(f, c->experts))
         mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
     if (mti_field_there(f, c->balance_loss > 0)) mti_field_real(f, "balance_loss", c->balance_loss);
+    if (mti_field_there(f, c->balance_by_layer)) mti_field_bool(f, "balance_by_layer", true);
     if (mti_field_there(f, c->expert_capacity > 0))
         mti_field_real(f, "expert_capacity", c->expert_capacity);
     if (mti_field_there(f, c->expert_padding)) mti_field_bool(f, "expert_padding", true);
@@ -123,6 +124,8 @@ void mti_describe_division(mti_fields *f, const mt_parallel *division)
     mti_field_bool(f, "sp", h.sequence);
     mti_field_range(f, "pp", h.pipeline, 1, INT_MAX);
     mti_field_range(f, "interleave", h.interleave, 1, INT_MAX);
+    mti_field_range(f, "pp_first", h.first_layers, 0, INT_MAX);
+    mti_field_range(f, "pp_last", h.last_layers, 0, INT_MAX);
     mti_field_int(f, "stage", h.stage);
     mti_field_range(f, "microbatches", h.microbatches, 1, INT_MAX);
     mti_field_range(f, "cp", h.context, 1, INT_MAX);

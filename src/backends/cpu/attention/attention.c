@@ -116,3 +116,39 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *call, const m
     int n = mti_cpu_scratch_workers(workers(ctx, &x, items), n_scratch, x.scratch_per_worker);
     return mti_cpu_workers(ctx, n, items, 1, run_backward, &x);
 }
+
+/* ---- the gradient of the sinks: an item is a head ---- */
+
+static void run_sinks(void *arg, int worker, int64_t begin, int64_t end)
+{
+    const mti_attn *x = arg;
+    const mti_attention *call = x->call;
+    enum { PIECE = 64 };
+    double o[PIECE], d_o[PIECE], sink, lse;
+    (void)worker;
+    for (int64_t h = begin; h < end; h++) {
+        double sum = 0;
+        mti_cpu_read_wide(call->sinks, h * call->sinks->stride[0], &sink, 1);
+        for (int64_t row = 0; x->d > 0 && row < x->b * x->s; row++) {
+            const int64_t b = row / x->s, i = row % x->s;
+            double delta = 0;
+            for (int64_t c = 0; c < x->e; c += PIECE) {
+                const int64_t n = min64(PIECE, x->e - c);
+                mti_cpu_read_wide(call->o, mti_attn_at(call->o, b, h, i) + c, o, n);
+                mti_cpu_read_wide(x->d_o, mti_attn_at(x->d_o, b, h, i) + c, d_o, n);
+                for (int64_t j = 0; j < n; j++) delta += o[j] * d_o[j];
+            }
+            mti_cpu_read_wide(call->lse, (b * x->a + h) * x->s + i, &lse, 1);
+            if (delta != 0) sum -= exp(sink - lse) * delta;
+        }
+        mti_cpu_write_wide(x->d_sinks, h * x->d_sinks->stride[0], &sum, 1);
+    }
+}
+
+bool mti_cpu_attention_sinks_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
+                                      const mti_view *d_sinks)
+{
+    mti_attn x = describe(call);
+    x.d_o = d_o, x.d_sinks = d_sinks;
+    return mti_cpu_workers(ctx, workers(ctx, &x, x.a), x.a, 1, run_sinks, &x);
+}

@@ -11,7 +11,7 @@
 
 typedef struct mti_attn {
     const mti_attention *call;
-    const mti_view *d_o, *dq, *dk, *dv; /* backward only */
+    const mti_view *d_o, *dq, *dk, *dv, *d_sinks; /* backward only */
     mt_dtype dtype;
     int64_t b, a, a_kv, s, t, d, e; /* e: the width of v */
     int64_t block_q, block_k;       /* functions of the shapes alone */
@@ -25,10 +25,13 @@ typedef struct mti_attn {
 } mti_attn;
 
 /* The first element of head h of batch item b in row i. */
+static inline int64_t mti_attn_at(const mti_view *v, int64_t b, int64_t h, int64_t i)
+{
+    return b * v->stride[0] + h * v->stride[1] + i * v->stride[2];
+}
 static inline char *mti_attn_row(const mti_view *v, int64_t b, int64_t h, int64_t i)
 {
-    int64_t at = b * v->stride[0] + h * v->stride[1] + i * v->stride[2];
-    return (char *)v->data + at * (int64_t)mti_dtype_size(v->dtype);
+    return (char *)v->data + mti_attn_at(v, b, h, i) * (int64_t)mti_dtype_size(v->dtype);
 }
 
 /* Query i sees keys [0, result). */

@@ -30,6 +30,7 @@ mti_attn_args describe(const mti_attention *call)
     x.a_kv = k->shape[1], x.t = k->shape[2], x.e = call->v->shape[3];
     x.scale = call->scale, x.causal = call->causal, x.keep_scale = 1;
     x.window = call->window;
+    if (call->sinks) x.sinks = call->sinks->data, x.sinks_step = call->sinks->stride[0];
     x.reach = x.window > 0 ? static_cast<int>(x.window) : INT_MAX;
     x.past = x.window > 0 ? static_cast<int>(x.window - 1 - (x.t - x.s)) : INT_MAX / 2;
     if (call->p > 0) {
@@ -117,12 +118,34 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
     });
 }
 
+/* d_sinks[h] = -sum of exp(sink - lse) (do . o), over the rows of a block's head: a warp for each
+ */
+constexpr int SINKS_BLOCK = 256;
+
+template <typename T>
+__global__ void __launch_bounds__(SINKS_BLOCK)
+    attention_sinks(const mti_attn_args x, T *d_sinks, int64_t step)
+{
+    typedef mti_wide<T> R;
+    int64_t h = blockIdx.x, lane = threadIdx.x % 32;
+    R sum = 0, sink = mti_attn_sink<T>(x, h);
+    for (int64_t row = threadIdx.x / 32; row < x.b * x.s; row += SINKS_BLOCK / 32) {
+        int64_t b = row / x.s, i = row % x.s;
+        const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
+        R delta = 0, lse = static_cast<const R *>(x.lse)[(b * x.a + h) * x.s + i];
+        for (int64_t c = lane; c < x.e; c += 32) delta += mti_widen(o[c]) * mti_widen(d_o[c]);
+        if (delta != 0) sum -= mti_exp_below(sink - lse) * delta;
+    }
+    sum = mti_block_sum(sum);
+    if (threadIdx.x == 0) d_sinks[h * step] = mti_narrow<T>(sum);
+}
+
 } // namespace
 
 bool mti_attn_fits_wgmma(const mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 {
     return ctx->wgmma && dtype == MT_BF16 && (x.d == 64 || x.d == 128) && x.seed == NULL &&
-           x.window == 0;
+           x.window == 0 && x.sinks == NULL;
 }
 
 size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
@@ -161,4 +184,17 @@ bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const 
     if (!fits_tensor_cores(x, dtype, true)) return mti_attn_backward_general(ctx, x, dtype);
     return mti_attn_backward_tensor(ctx, x, dtype,
                                     static_cast<char *>(scratch) + delta_bytes(x, dtype));
+}
+
+bool mti_cuda_attention_sinks_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
+                                       const mti_view *d_sinks)
+{
+    mti_attn_args x = describe(call);
+    x.d_o = rows_of(d_o);
+    if (x.a == 0) return true;
+    return mti_for_float(call->q->dtype, [&](auto type) {
+        typedef decltype(type) T;
+        return MTI_LAUNCH(ctx, attention_sinks<T>, mti_blocks(x.a), SINKS_BLOCK, 0, x,
+                          static_cast<T *>(d_sinks->data), d_sinks->stride[0]);
+    });
 }

@@ -32,7 +32,9 @@ struct mti_attn_args {
     int reach, past;
     /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint32_t threshold;
-    double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
+    double keep_scale; /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
+    const void *sinks; /* [a], sinks_step apart; NULL: none */
+    int64_t sinks_step;
     const int64_t *seed, *offset; /* device memory; NULL without dropout */
     /* of one launch: tiles per head, heads per batch item, query heads per key head */
     mti_divider tiles, heads, group;
@@ -94,6 +96,15 @@ __device__ __forceinline__ int64_t mti_attn_past(const mti_attn_args &x, int64_t
 __device__ __forceinline__ bool mti_attn_hidden(const mti_attn_args &x, int seen, int key)
 {
     return static_cast<unsigned>(seen - 1 - key) >= static_cast<unsigned>(x.reach);
+}
+
+/* The sink of a head; without any -inf. */
+template <typename T>
+__device__ __forceinline__ mti_wide<T> mti_attn_sink(const mti_attn_args &x, int64_t h)
+{
+    typedef mti_wide<T> R;
+    return x.sinks == NULL ? -R(INFINITY)
+                           : R(mti_widen(static_cast<const T *>(x.sinks)[h * x.sinks_step]));
 }
 
 /* ---- the two paths; backward expects delta to be computed ---- */

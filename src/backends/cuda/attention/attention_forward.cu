@@ -12,7 +12,7 @@
  * Work: 4 b a s t d FLOP (half of it causal); bytes: q, k, v and o once, k and v again from L2
  * for every 128 queries. At d = 64, s = t = 1024 that is 512 FLOP per byte of device memory, so
  * the limit is the tensor cores, and at small d the exponentials, one per 4 d FLOP. */
-#include "backends/cuda/attention/attention_mma.cuh"
+#include "backends/cuda/attention/attention_softmax.cuh"
 
 namespace
 {
@@ -24,65 +24,6 @@ template <int D, mti_drop_kind DROP> struct step {
     static constexpr int KEYS = D > 80 && mti_drops(DROP) ? 32 : 64;
     static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
 };
-
-/* The running state of a lane's 2 M queries over the blocks of keys. */
-struct running {
-    float max[M][2]; /* of the unscaled scores */
-    float sum[M][2]; /* of exp(scale (score - max)), over this lane's columns only */
-};
-
-/* Masks what each query does not see with -inf; j is the first key of the block. */
-template <int N>
-__device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j,
-                                            float (&score)[M][N][4])
-{
-    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                if (mti_attn_hidden(x, seen, n * 8 + c * 2 + r % 2)) score[m][n][r] = -INFINITY;
-        }
-}
-
-/* Turns scores into weights under the new maximum, and rescales the sums and outputs so far. */
-template <int D, int N>
-__device__ __forceinline__ void online_softmax(float scale, running &st, float (&score)[M][N][4],
-                                               float (&out)[M][D / 8][4])
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float best = st.max[m][r];
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
-            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-            /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
-            float base = best > -INFINITY ? best : 0.0f, from = base * scale;
-            float shrink = mti_exp2_fast((st.max[m][r] - base) * scale); /* 1 if unchanged */
-            float sum = 0.0f;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
-                    sum += score[m][n][e];
-                }
-            st.max[m][r] = best;
-            st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
-#pragma unroll
-            for (int k = 0; k < D / 8; k++) {
-                out[m][k][2 * r] *= shrink;
-                out[m][k][2 * r + 1] *= shrink;
-            }
-        }
-}
 
 template <int N, mti_drop_kind DROP>
 __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t t, int64_t first,
@@ -98,33 +39,6 @@ __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t 
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
-        }
-}
-
-/* Divides by the sums; writes lse of queries i.. < s if not NULL; `lse` points to query 0. */
-template <int D>
-__device__ __forceinline__ void finish(const mti_attn_args &x, int i, const running &st, float *lse,
-                                       float (&out)[M][D / 8][4])
-{
-    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float sum = st.sum[m][r];
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            float factor = sum == 0.0f ? 0.0f : static_cast<float>(x.keep_scale) / sum;
-            int row = i + m * 16 + r * 8 + g;
-            if (lse != NULL && c == 0 && row < x.s)
-                lse[row] = sum == 0.0f
-                               ? -INFINITY
-                               : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
-#pragma unroll
-            for (int k = 0; k < D / 8; k++) {
-                out[m][k][2 * r] *= factor;
-                out[m][k][2 * r + 1] *= factor;
-            }
         }
 }
 
@@ -151,9 +65,12 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     float scale = static_cast<float>(x.scale * MTI_LOG2E);
 
     float out[M][D / 8][4] = {};
-    running st;
+    mti_attn_running<M> st;
+    /* a sink is a score seen before the first key's, in one lane's columns */
+    float sink = mti_attn_sink<T>(x, at.h) / static_cast<float>(x.scale);
+    float own = x.sinks != NULL && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
     for (int m = 0; m < M; m++)
-        st.max[m][0] = st.max[m][1] = -INFINITY, st.sum[m][0] = st.sum[m][1] = 0.0f;
+        st.max[m][0] = st.max[m][1] = sink, st.sum[m][0] = st.sum[m][1] = own;
     mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, at.b, at.h, block_i), x.q.row,
                                   n_queries, d);
     if (seen_by_block > 0)
@@ -170,8 +87,10 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
             mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                                      keys);
             if (j + KEYS > seen_by_first || j < seen_by_block - x.reach)
-                mask_scores(x, i, j, score);
-            online_softmax<D, N>(scale, st, score, out);
+                mti_attn_mask<true>(x, i, j, score);
+            float shrink[M][2];
+            mti_attn_softmax(scale, st, score, shrink);
+            mti_attn_scale(out, shrink);
             if (mti_drops(DROP))
                 drop_weights<N, DROP>(drop, x.t, (x.s * at.head + i) * x.t + j, score);
         }
@@ -183,7 +102,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_cp_async_commit();
         if (busy) mti_attn_weigh<T, M, N, D>(out, score, values);
     }
-    finish<D>(x, i, st, x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head, out);
+    float *lse = x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head;
+    mti_attn_finish(x, lse, i, static_cast<float>(x.keep_scale), st, out);
     mti_cp_async_wait<0>();
     __syncthreads(); /* all copies into the query tile are done */
     mti_attn_put<T, M, D>(out, 1.0f, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),

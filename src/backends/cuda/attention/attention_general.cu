@@ -17,14 +17,10 @@ namespace
 constexpr int TILE = 64, SIDE = 16, THREADS = SIDE * SIDE, ROWS = TILE / SIDE, DEPTH = 16;
 constexpr int PITCH = DEPTH + 1, WEIGHT_PITCH = TILE + 1;
 
-__device__ __forceinline__ float exp_of(float x) { return mti_exp_nonpositive_f32(x); }
-__device__ __forceinline__ double exp_of(double x) { return mti_exp_nonpositive_f64(x); }
 /* a b, rounded before anything is subtracted: a score is the same bits in backward, and where it is
  * all of lse, exp(score - lse) is exactly 1. */
 __device__ __forceinline__ float score_of(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double score_of(double a, double b) { return __dmul_rn(a, b); }
-__device__ __forceinline__ float log_of(float x) { return mti_log_f32(x); }
-__device__ __forceinline__ double log_of(double x) { return log(x); }
 
 /* Shared memory of a block; W is the width of its outputs. */
 template <typename R, int W> struct room {
@@ -170,8 +166,10 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     int64_t n = mti_attn_seen(x, last);
     span<T> q = span_of<T>(x.q, b, h, p.first, x.s);
     mti_attn_drop drop = mti_attn_read_drop(x);
-    R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS] = {}, scale = R(x.scale);
-    for (int r = 0; r < ROWS; r++) max[r] = -R(INFINITY);
+    R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS], scale = R(x.scale);
+    /* a sink is a score seen before the first key's */
+    for (int r = 0; r < ROWS; r++)
+        max[r] = mti_attn_sink<T>(x, h), sum[r] = x.sinks == NULL ? R(0) : R(1);
     for (int64_t j = mti_attn_first(x, p.first) / TILE * TILE; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
@@ -189,11 +187,11 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             }
             new_max = row_max(new_max);
             /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
-            R base = new_max > -R(INFINITY) ? new_max : R(0), shrink = exp_of(max[r] - base);
+            R base = new_max > -R(INFINITY) ? new_max : R(0), shrink = mti_exp_below(max[r] - base);
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 int64_t key = j + col + c * SIDE;
-                R weight = exp_of(score[r][c] - base);
+                R weight = mti_exp_below(score[r][c] - base);
                 total += weight;
                 if (x.seed != NULL && i < x.s && key < seen && !mti_attn_keep(drop, first + key))
                     weight = 0;
@@ -213,7 +211,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
         for (int c = 0; c < W / SIDE; c++) out[r][c] *= factor;
         if (x.lse != NULL && p.from == 0 && col == 0 && i < x.s)
             static_cast<R *>(x.lse)[p.head * x.s + i] =
-                sum[r] == 0 ? -R(INFINITY) : max[r] + log_of(sum[r]);
+                sum[r] == 0 ? -R(INFINITY) : max[r] + mti_log_of(sum[r]);
     }
     put<T, R, W>(out, R(1), mti_attn_row<T>(x.o, b, h, p.first), x.o.row, x.s - p.first, p.from,
                  x.e);
@@ -231,7 +229,7 @@ __device__ __forceinline__ void weights_of_pair(const mti_attn_args &x, const mt
         return;
     }
     int64_t query = head * x.s + i;
-    R weight = exp_of(score_of(*p, R(x.scale)) - static_cast<const R *>(x.lse)[query]);
+    R weight = mti_exp_below(score_of(*p, R(x.scale)) - static_cast<const R *>(x.lse)[query]);
     R keep = x.seed == NULL ? R(1) : mti_attn_keep(drop, query * x.t + j) ? R(x.keep_scale) : R(0);
     *p = keep * weight;
     *ds = weight * (keep * *ds - static_cast<const R *>(x.delta)[query]);

@@ -126,32 +126,23 @@ static inline void mti_add_in_turn(float4 *sum, float4 x)
 
 /* ---- by dtype ---- */
 
-template <typename T> struct mti_attn_half;
+template <typename T> struct mti_attn_half {
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>;
 
-template <> struct mti_attn_half<__nv_bfloat16> {
     static __device__ __forceinline__ void mma(float *c, const uint32_t *a, const uint32_t *b)
     {
-        mti_mma_bf16(c, a, b);
+        BF16 ? mti_mma_bf16(c, a, b) : mti_mma_f16(c, a, b);
     }
     static __device__ __forceinline__ uint32_t pack(float low, float high)
     {
-        __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
         uint32_t bits;
-        memcpy(&bits, &two, sizeof bits);
-        return bits;
-    }
-};
-
-template <> struct mti_attn_half<__half> {
-    static __device__ __forceinline__ void mma(float *c, const uint32_t *a, const uint32_t *b)
-    {
-        mti_mma_f16(c, a, b);
-    }
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
-    {
-        __half2 two = __floats2half2_rn(low, high);
-        uint32_t bits;
-        memcpy(&bits, &two, sizeof bits);
+        if constexpr (BF16) {
+            __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+            memcpy(&bits, &two, sizeof bits);
+        } else {
+            __half2 two = __floats2half2_rn(low, high);
+            memcpy(&bits, &two, sizeof bits);
+        }
         return bits;
     }
 };

@@ -154,18 +154,12 @@ __device__ __forceinline__ void copy_all(const mti_attn_args &x, const memory<D>
 
 /* ---- the computing warps ---- */
 
-/* The running state of a lane's two queries. */
-struct running {
-    float max[2];    /* of the unscaled scores */
-    float sum[2];    /* of exp(scale (score - max)), over this lane's columns only */
-    float shrink[2]; /* exp(scale (max before - max)) of the last step */
-};
-
 /* The registers of a warp's 16 queries. */
 template <int D> struct fragments {
-    float score[KEYS / 8][4], out[1][D / 8][4];
+    float score[1][KEYS / 8][4], out[1][D / 8][4];
     uint32_t weight[KEYS / 16][4]; /* the scores of the step before, rounded */
-    running st;
+    mti_attn_running<1> st;
+    float shrink[1][2]; /* of the last step */
     turn k, v;
 };
 
@@ -193,49 +187,6 @@ __device__ __forceinline__ void start_output(float (&out)[D / 8][4], const uint3
     mti_wgmma_commit();
 }
 
-/* Masks what queries i and i + 8 do not see with -inf; j is the first key of the step. */
-template <int N>
-__device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j,
-                                            float (&score)[N][4])
-{
-    int c = static_cast<int>(threadIdx.x % 4);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int seen = static_cast<int>(mti_attn_seen(x, i + 8 * r)) - j;
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (n * 8 + c * 2 + e >= seen) score[n][2 * r + e] = -INFINITY;
-    }
-}
-
-/* Turns scores into weights under the new maximum; outputs so far must shrink. */
-template <int N>
-__device__ __forceinline__ void weigh(float scale, running &st, float (&score)[N][4])
-{
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float best = st.max[r];
-#pragma unroll
-        for (int n = 0; n < N; n++) best = fmaxf(best, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
-        float base = best > -INFINITY ? best : 0.0f, from = base * scale, sum = 0.0f;
-        st.shrink[r] = mti_exp2_fast((st.max[r] - base) * scale);
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 2 * r; e < 2 * r + 2; e++) {
-                score[n][e] = mti_exp2_fast(fmaf(score[n][e], scale, -from));
-                sum += score[n][e];
-            }
-        st.max[r] = best;
-        st.sum[r] = fmaf(st.sum[r], st.shrink[r], sum);
-    }
-}
-
 template <int N>
 __device__ __forceinline__ void round_weights(const float (&score)[N][4],
                                               uint32_t (&weight)[N / 2][4])
@@ -246,31 +197,6 @@ __device__ __forceinline__ void round_weights(const float (&score)[N][4],
         for (int r = 0; r < 2; r++)
             weight[n / 2][n % 2 * 2 + r] =
                 mti_attn_half<__nv_bfloat16>::pack(score[n][2 * r], score[n][2 * r + 1]);
-}
-
-template <int TILES>
-__device__ __forceinline__ void scale_rows(float (&out)[TILES][4], const float (&by)[2])
-{
-#pragma unroll
-    for (int n = 0; n < TILES; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) out[n][e] *= by[e / 2];
-}
-
-/* 1 / the sums, by which the outputs are scaled; writes lse of queries i and i + 8, if wanted. */
-__device__ __forceinline__ void finish(const mti_attn_args &x, int head, int i, const running &st,
-                                       float (&factor)[2])
-{
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float sum = st.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        factor[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        if (x.lse == NULL || threadIdx.x % 4 != 0 || i + 8 * r >= x.s) continue;
-        static_cast<float *>(x.lse)[x.s * head + i + 8 * r] =
-            sum == 0.0f ? -INFINITY : st.max[r] * static_cast<float>(x.scale) + mti_log_f32(sum);
-    }
 }
 
 __device__ __forceinline__ void arrive_once(uint64_t *barrier)
@@ -292,11 +218,11 @@ template <int D>
 __device__ __forceinline__ void take_scores(const mti_attn_args &x, const memory<D> &m, int i,
                                             int j, int seen_by_first, fragments<D> &f)
 {
-    mti_wgmma_settle(f.score);
+    mti_wgmma_settle(f.score[0]);
     arrive_once(m.k.empty + f.k.stage);
     go_on<shape<D>::STAGES>(f.k);
-    if (j + KEYS > seen_by_first) mask_scores(x, i, j, f.score);
-    weigh(static_cast<float>(x.scale * MTI_LOG2E), f.st, f.score);
+    if (j + KEYS > seen_by_first) mti_attn_mask<false>(x, i, j, f.score);
+    mti_attn_softmax(static_cast<float>(x.scale * MTI_LOG2E), f.st, f.score, f.shrink);
 }
 
 /* Waits for the outputs so far, so that the next product can add to them: with what this step has
@@ -311,11 +237,11 @@ __device__ __forceinline__ void take_output(const memory<D> &m, bool any, fragme
         arrive_once(m.v.empty + f.v.stage);
         go_on<shape<D>::STAGES>(f.v);
     }
-    scale_rows(f.out[0], f.st.shrink);
-    round_weights(f.score, f.weight);
+    mti_attn_scale(f.out, f.shrink);
+    round_weights(f.score[0], f.weight);
 }
 
-/* What a warp of a group does for queries i and i + 8 of each lane; the group sees n_keys. */
+/* What a warp of a group does for its queries, from i on; the group sees n_keys. */
 template <int D>
 __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> &m, int group,
                                         int i, int n_keys, int seen_by_first, fragments<D> &f)
@@ -327,7 +253,7 @@ __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> 
         uint64_t keys = await_stage<D>(m.k, f.k);
         mti_fence_async();
         mti_wgmma_fence();
-        start_scores<D>(f.score, queries, keys);
+        start_scores<D>(f.score[0], queries, keys);
         mti_wgmma_wait<0>();
         take_scores(x, m, i, 0, seen_by_first, f);
         for (int j = KEYS; j < n_keys; j += KEYS) {
@@ -336,7 +262,7 @@ __device__ __forceinline__ void compute(const mti_attn_args &x, const memory<D> 
             uint64_t values = await_stage<D>(m.v, f.v);
             mti_fence_async();
             mti_wgmma_fence();
-            start_scores<D>(f.score, queries, keys);
+            start_scores<D>(f.score[0], queries, keys);
             start_output<D>(f.out[0], f.weight, values);
             mti_wgmma_wait<1>(); /* the scores */
             take_scores(x, m, i, j, seen_by_first, f);
@@ -376,13 +302,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_wgmma(const mti_
          * than the block does: nobody waits for it there. */
         if (group_i < s)
             n_keys = static_cast<int>(mti_attn_seen(x, min(group_i + GROUP_QUERIES, s) - 1));
-        int row = i + static_cast<int>(threadIdx.x % 32) / 4;
         fragments<D> f = {};
-        float factor[2];
-        f.st.max[0] = f.st.max[1] = -INFINITY;
-        compute(x, m, group, row, n_keys, static_cast<int>(mti_attn_seen(x, group_i)), f);
-        finish(x, at.head, row, f.st, factor);
-        scale_rows(f.out[0], factor);
+        f.st.max[0][0] = f.st.max[0][1] = -INFINITY;
+        compute(x, m, group, i, n_keys, static_cast<int>(mti_attn_seen(x, group_i)), f);
+        float *lse = x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head;
+        mti_attn_finish(x, lse, i, 1.0f, f.st, f.out);
         T *stage = reinterpret_cast<T *>(m.queries + group * shape<D>::QUERY_BYTES);
         mti_mbarrier_wait(m.queries_read + group, 0); /* by the group's products */
         mti_attn_put<T, 1, D>(f.out, 1.0f, stage + warp % 4 * 16 * mti_attn_pitch<D>(),

@@ -55,7 +55,7 @@
 #ifndef MTI_CUDA_WGMMA_CUH
 #define MTI_CUDA_WGMMA_CUH
 
-#include "backends/cuda/attention/attention_mma.cuh"
+#include "backends/cuda/attention/attention_softmax.cuh"
 
 #define MTI_WARPGROUP    128  /* threads */
 #define MTI_TILE_ROW     128  /* bytes */

@@ -46,9 +46,9 @@ static bool find_device(int *n_devices)
         cudaGetLastError();
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              found ? "device \"cuda\": the NVIDIA driver is too old: it is for "
-                                     "CUDA %d.%d"
+                                     "CUDA %d.%d; need one for CUDA %d"
                                    : "device \"cuda\": no NVIDIA driver here (libcuda.so.1)",
-                             version / 1000, version % 1000 / 10);
+                             version / 1000, version % 1000 / 10, CUDART_VERSION / 1000);
     }
     if (status == cudaErrorNoDevice || (status == cudaSuccess && *n_devices == 0)) {
         cudaGetLastError();

@@ -30,57 +30,44 @@ static bool gather(mti_link *l, mt_dtype dtype, const void *own, void *all, size
 {
     int type = type_of(dtype, &n);
     return mti_nccl_ready(l, "all_gather") &&
-           mti_nccl_ok(l, l->ctx->nccl->call.all_gather(own, all, n, type, l->comm, l->stream),
-                       "ncclAllGather");
+           mti_nccl_call(l, "ncclAllGather", &nccl_functions::all_gather, own, all, n, type);
 }
 
 static bool scatter_sum(mti_link *l, mt_dtype dtype, const void *all, void *own, size_t n)
 {
-    int type = type_of(dtype, &n);
+    int type = type_of(dtype, &n), op = NCCL_SUM;
     return sums(dtype) && mti_nccl_ready(l, "reduce_scatter") &&
-           mti_nccl_ok(
-               l,
-               l->ctx->nccl->call.reduce_scatter(all, own, n, type, NCCL_SUM, l->comm, l->stream),
-               "ncclReduceScatter");
+           mti_nccl_call(l, "ncclReduceScatter", &nccl_functions::reduce_scatter, all, own, n, type,
+                         op);
 }
 
 static bool sum(mti_link *l, mt_dtype dtype, void *x, size_t n)
 {
-    int type = type_of(dtype, &n);
+    int type = type_of(dtype, &n), op = NCCL_SUM;
     return sums(dtype) && mti_nccl_ready(l, "all_reduce") &&
-           mti_nccl_ok(l,
-                       l->ctx->nccl->call.all_reduce(x, x, n, type, NCCL_SUM, l->comm, l->stream),
-                       "ncclAllReduce");
+           mti_nccl_call(l, "ncclAllReduce", &nccl_functions::all_reduce, x, x, n, type, op);
 }
 
 static bool sum_on(mti_link *l, mt_dtype dtype, void *x, size_t n, int64_t rank)
 {
-    int type = type_of(dtype, &n);
+    int type = type_of(dtype, &n), op = NCCL_SUM, root = (int)rank;
     return sums(dtype) && mti_nccl_ready(l, "reduce") &&
-           mti_nccl_ok(
-               l, l->ctx->nccl->call.reduce(x, x, n, type, NCCL_SUM, (int)rank, l->comm, l->stream),
-               "ncclReduce");
+           mti_nccl_call(l, "ncclReduce", &nccl_functions::reduce, x, x, n, type, op, root);
 }
 
 static bool spread(mti_link *l, mt_dtype dtype, void *x, size_t n, int64_t rank)
 {
-    int type = type_of(dtype, &n);
+    int type = type_of(dtype, &n), root = (int)rank;
     return mti_nccl_ready(l, "broadcast") &&
-           mti_nccl_ok(l,
-                       l->ctx->nccl->call.broadcast(x, x, n, type, (int)rank, l->comm, l->stream),
-                       "ncclBroadcast");
+           mti_nccl_call(l, "ncclBroadcast", &nccl_functions::broadcast, x, x, n, type, root);
 }
 
 static bool trade(mti_link *l, const void *out, size_t n_out, void *in, size_t n_in, int64_t rank)
 {
+    int type = NCCL_U8, peer = (int)rank;
     return (!n_out ||
-            mti_nccl_ok(l,
-                        l->ctx->nccl->call.send(out, n_out, NCCL_U8, (int)rank, l->comm, l->stream),
-                        "ncclSend")) &&
-           (!n_in ||
-            mti_nccl_ok(l,
-                        l->ctx->nccl->call.recv(in, n_in, NCCL_U8, (int)rank, l->comm, l->stream),
-                        "ncclRecv"));
+            mti_nccl_call(l, "ncclSend", &nccl_functions::send, out, n_out, type, peer)) &&
+           (!n_in || mti_nccl_call(l, "ncclRecv", &nccl_functions::recv, in, n_in, type, peer));
 }
 
 static bool begin(mti_link *l)
@@ -124,10 +111,9 @@ static bool settle(mti_link *l)
 
 static bool receive(mti_link *l, void *where, size_t n_bytes, int64_t from)
 {
+    int type = NCCL_U8, peer = (int)from;
     return mti_nccl_ready(l, "recv") && mti_nccl_join(l) && follow_compute(l) &&
-           mti_nccl_ok(
-               l, l->ctx->nccl->call.recv(where, n_bytes, NCCL_U8, (int)from, l->comm, l->stream),
-               "ncclRecv") &&
+           mti_nccl_call(l, "ncclRecv", &nccl_functions::recv, where, n_bytes, type, peer) &&
            mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event") && settle(l);
 }
 

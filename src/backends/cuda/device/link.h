@@ -32,6 +32,12 @@ struct mti_link {
 
 /* True if NCCL's call succeeded, or does once what it has begun is over. */
 bool mti_nccl_ok(mti_link *link, int status, const char *what);
+/* A call, of this name, that ends with the group and the stream. */
+template <class F, class... A>
+bool mti_nccl_call(mti_link *l, const char *name, F nccl_functions::*function, A... arguments)
+{
+    return mti_nccl_ok(l, (l->ctx->nccl->call.*function)(arguments..., l->comm, l->stream), name);
+}
 /* Closes the group of calls that is open, if any; NCCL's status. */
 int mti_nccl_end_group(mti_link *link);
 /* Whether calls may be made: not while they are noted for a graph, not after a failure. */

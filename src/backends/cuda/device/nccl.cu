@@ -246,10 +246,8 @@ bool mti_nccl_try_to_send(mti_link *l)
     if (!l->to_send || !l->comm || (!l->joined && ask(l) != NCCL_OK)) return true;
     l->joined = true;
     l->to_send = false;
-    return mti_nccl_ok(l,
-                       l->ctx->nccl->call.send(l->what, l->n_bytes, NCCL_U8, (int)l->to, l->comm,
-                                               l->stream),
-                       "ncclSend") &&
+    return mti_nccl_call(l, "ncclSend", &nccl_functions::send, l->what, l->n_bytes, (int)NCCL_U8,
+                         (int)l->to) &&
            mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event");
 }
 

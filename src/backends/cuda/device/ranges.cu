@@ -36,9 +36,7 @@ static bool find(cu_functions *call)
 static cu_kind kind_of(const mti_ctx *ctx)
 {
     cu_kind kind = {};
-    kind.type = CU_PINNED;
-    kind.location.type = CU_ON_DEVICE;
-    kind.location.id = ctx->device;
+    kind.type = CU_PINNED, kind.location.type = CU_ON_DEVICE, kind.location.id = ctx->device;
     return kind;
 }
 

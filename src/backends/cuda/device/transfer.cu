@@ -162,9 +162,4 @@ bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
 }
 
 /* Ranks exchange through NCCL (link.cu), which has memory of its own. */
-extern "C" size_t mti_cuda_exchange_scratch(mti_ctx *ctx, int64_t pieces)
-{
-    (void)ctx;
-    (void)pieces;
-    return 0;
-}
+size_t mti_cuda_exchange_scratch(mti_ctx *, int64_t) { return 0; }

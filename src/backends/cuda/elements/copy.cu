@@ -219,10 +219,9 @@ struct mti_convert_op {
     }
 };
 
-extern "C" bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
-    const mti_view *views[] = {y, x};
-    mti_layout<2> l = mti_lay_out<2>(views, false);
+    mti_layout<2> l = mti_lay_out(false, y, x);
     if (x->dtype == y->dtype) {
         switch (l.size[0]) {
         case 1: return copy_bits<uint8_t>(ctx, l);

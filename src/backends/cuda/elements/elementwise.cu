@@ -36,7 +36,7 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
     }
 }
 
-extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
+bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
 {
     uint64_t bits = fill_bits(y->dtype, value);
     switch (mt_dtype_size(y->dtype)) {
@@ -68,7 +68,7 @@ template <class T> struct count_up {
     }
 };
 
-extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
+bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
 {
     if (y->dtype == MT_I64) return mti_make<int64_t>(ctx, y, true, count_up<int64_t>{start, step});
     return mti_for_float(y->dtype, [&](auto t) {
@@ -114,11 +114,10 @@ template <class Each> static bool for_unary(mti_unary op, const Each &each)
     return false;
 }
 
-extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
-                               const mti_view *y)
+bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
+                    const mti_view *y)
 {
-    const mti_view *views[] = {y, x};
-    mti_layout<2> l = mti_lay_out<2>(views, false);
+    mti_layout<2> l = mti_lay_out(false, y, x);
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
@@ -161,13 +160,11 @@ template <class A, class Op> struct unary_slope_of : Op {
     }
 };
 
-extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1,
-                                        const mti_view *kept, const mti_view *dy,
-                                        const mti_view *dx)
+bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *kept,
+                             const mti_view *dy, const mti_view *dx)
 {
     if (!kept) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
-    const mti_view *views[] = {dx, dy, kept};
-    mti_layout<3> l = mti_lay_out<3>(views, false);
+    mti_layout<3> l = mti_lay_out(false, dx, dy, kept);
     return mti_for_float(dx->dtype, [&](auto t) {
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
@@ -211,11 +208,10 @@ template <class T> static bool binary_exact(mti_ctx *ctx, mti_binary op, const m
     }
 }
 
-extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
-                                const mti_view *y)
+bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
+                     const mti_view *y)
 {
-    const mti_view *views[] = {y, a, b};
-    mti_layout<3> l = mti_lay_out<3>(views, false);
+    mti_layout<3> l = mti_lay_out(false, y, a, b);
     if (y->dtype == MT_I64) return binary_exact<uint64_t>(ctx, op, l);
     if (y->dtype == MT_I32) return binary_exact<uint32_t>(ctx, op, l);
     return mti_for_float(y->dtype, [&](auto t) {
@@ -262,11 +258,10 @@ template <class T> static bool compare_typed(mti_ctx *ctx, mti_compare op, const
     return mti_map(ctx, l, f, 6u);
 }
 
-extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a, const mti_view *b,
-                                 const mti_view *y)
+bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a, const mti_view *b,
+                      const mti_view *y)
 {
-    const mti_view *views[] = {y, a, b};
-    mti_layout<3> l = mti_lay_out<3>(views, false);
+    mti_layout<3> l = mti_lay_out(false, y, a, b);
     switch (a->dtype) {
     case MT_I64: return compare_typed<int64_t>(ctx, op, l);
     case MT_I32: return compare_typed<int32_t>(ctx, op, l);

@@ -30,17 +30,15 @@ template <class T, bool HAS_A, bool HAS_B> struct mti_where_op {
     }
 };
 
-extern "C" bool mti_cuda_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a,
-                               const mti_view *b, const mti_view *y)
+bool mti_cuda_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
+                    const mti_view *y)
 {
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
-        if (a && b) {
-            const mti_view *views[] = {y, mask, a, b};
-            return mti_map(ctx, mti_lay_out<4>(views, false), mti_where_op<T, true, true>(), 14u);
-        }
-        const mti_view *views[] = {y, mask, a ? a : b};
-        mti_layout<3> l = mti_lay_out<3>(views, false);
+        if (a && b)
+            return mti_map(ctx, mti_lay_out(false, y, mask, a, b), mti_where_op<T, true, true>(),
+                           14u);
+        mti_layout<3> l = mti_lay_out(false, y, mask, a ? a : b);
         return a ? mti_map(ctx, l, mti_where_op<T, true, false>(), 6u)
                  : mti_map(ctx, l, mti_where_op<T, false, true>(), 6u);
     });
@@ -71,11 +69,9 @@ struct swiglu {
     template <class A> __device__ A operator()(const A *x) const { return swiglu_of(x[0], x[1]); }
 };
 
-extern "C" bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
-                                const mti_view *y)
+bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y)
 {
-    const mti_view *views[] = {y, gate, up};
-    mti_layout<3> l = mti_lay_out<3>(views, false);
+    mti_layout<3> l = mti_lay_out(false, y, gate, up);
     return mti_for_float(y->dtype, [&](auto t) {
         return mti_map(ctx, l, mti_each_op<decltype(t), 2, 2, swiglu>());
     });
@@ -112,23 +108,18 @@ template <class T, bool DGATE, bool DUP> struct mti_swiglu_backward_op {
     }
 };
 
-extern "C" bool mti_cuda_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
-                                         const mti_view *dy, const mti_view *dgate,
-                                         const mti_view *dup)
+bool mti_cuda_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
+                              const mti_view *dy, const mti_view *dgate, const mti_view *dup)
 {
     return mti_for_float(dy->dtype, [&](auto t) {
         typedef decltype(t) T;
-        if (dgate && dup) {
-            const mti_view *views[] = {dgate, dup, dy, gate, up};
-            return mti_map(ctx, mti_lay_out<5>(views, false),
+        if (dgate && dup)
+            return mti_map(ctx, mti_lay_out(false, dgate, dup, dy, gate, up),
                            mti_swiglu_backward_op<T, true, true>());
-        }
-        if (dgate) {
-            const mti_view *views[] = {dgate, dy, gate, up};
-            return mti_map(ctx, mti_lay_out<4>(views, false),
+        if (dgate)
+            return mti_map(ctx, mti_lay_out(false, dgate, dy, gate, up),
                            mti_swiglu_backward_op<T, true, false>());
-        }
-        const mti_view *views[] = {dup, dy, gate};
-        return mti_map(ctx, mti_lay_out<3>(views, false), mti_swiglu_backward_op<T, false, true>());
+        return mti_map(ctx, mti_lay_out(false, dup, dy, gate),
+                       mti_swiglu_backward_op<T, false, true>());
     });
 }

@@ -1,17 +1,11 @@
 /* quantize.cu: bits and blocks, bit for bit as backends/cpu/elements/quantize.c. Everything is
  * contiguous. The scalar maths is in backends/quantize.h. */
 #include "backends/cuda/kernels.h"
-#include "backends/cuda/walk.cuh"
+#include "backends/cuda/rows/reduce.cuh"
 #include "backends/quantize.h"
 
 #define THREADS MTI_BLOCK_THREADS
 #define WARPS   (THREADS / 32)
-
-/* Grid size for n items, `each` per block. */
-static unsigned grid_for(const mti_ctx *ctx, int64_t n, int64_t each)
-{
-    return mti_grid(ctx, (n + each - 1) / each);
-}
 
 /* Calls n(T()) for bool, as bytes, and the floating dtypes. */
 template <class Each> static bool for_bool_or_float(mt_dtype dtype, const Each &each)
@@ -41,15 +35,15 @@ __global__ void __launch_bounds__(THREADS) pack_elements(const T *x, uint8_t *bi
     }
 }
 
-extern "C" bool mti_cuda_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits)
+bool mti_cuda_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits)
 {
     int64_t n = mti_view_count(x);
     if (n == 0) return true;
     return for_bool_or_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
-        void (*pack_bits)(const T *, uint8_t *, int64_t) = pack_elements<T>;
-        return MTI_LAUNCH(ctx, pack_bits, grid_for(ctx, n, THREADS), THREADS, 0,
-                          static_cast<const T *>(x->data), static_cast<uint8_t *>(bits->data), n);
+        auto pack_bits = pack_elements<T>;
+        return MTI_LAUNCH(ctx, pack_bits, mti_grid(ctx, n, THREADS), THREADS, 0,
+                          mti_data<const T>(x), mti_data<uint8_t>(bits), n);
     });
 }
 
@@ -67,15 +61,15 @@ __global__ void __launch_bounds__(THREADS) unpack_elements(const uint8_t *bits, 
         put_bit(y + i, bits[i / 8] >> (i % 8) & 1);
 }
 
-extern "C" bool mti_cuda_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y)
+bool mti_cuda_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y)
 {
     int64_t n = mti_view_count(y);
     if (n == 0) return true;
     return for_bool_or_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
-        void (*unpack_bits)(const uint8_t *, T *, int64_t) = unpack_elements<T>;
-        return MTI_LAUNCH(ctx, unpack_bits, grid_for(ctx, n, THREADS), THREADS, 0,
-                          static_cast<const uint8_t *>(bits->data), static_cast<T *>(y->data), n);
+        auto unpack_bits = unpack_elements<T>;
+        return MTI_LAUNCH(ctx, unpack_bits, mti_grid(ctx, n, THREADS), THREADS, 0,
+                          mti_data<const uint8_t>(bits), mti_data<T>(y), n);
     });
 }
 
@@ -104,14 +98,10 @@ __global__ void __launch_bounds__(THREADS)
             for (int j = 0; j < 2; j++) {
                 int i = 2 * (lane + 32 * k) + j;
                 v[k][j] = i < here ? (float)mti_widen(x[first + i]) - off : 0.0f;
-                uint32_t u = mti_magnitude_bits(v[k][j]);
-                largest = u > largest ? u : largest;
+                largest = max(largest, mti_magnitude_bits(v[k][j]));
             }
         }
-        for (int away = 16; away > 0; away /= 2) {
-            uint32_t u = __shfl_xor_sync(0xffffffffu, largest, away);
-            largest = u > largest ? u : largest;
-        }
+        largest = mti_lanes_max(largest, 32);
         uint8_t e = mti_mxfp4_exponent(largest);
         float scale = mx ? mti_mxfp4_scale(e) : mti_block_scale(nf4, largest);
         bool divides = mti_scale_divides(scale);
@@ -139,23 +129,20 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
-                                  const mti_view *shift, const mti_view *codes,
-                                  const mti_view *scales)
+bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
+                       const mti_view *shift, const mti_view *codes, const mti_view *scales)
 {
     int64_t blocks = mti_view_count(scales);
     if (blocks == 0) return true;
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
-        void (*quantize)(const T *, const float *, uint8_t *, void *, int64_t, int64_t, int) =
-            code == MTI_CODE_NF4     ? quantize_blocks<T, MTI_CODE_NF4>
-            : code == MTI_CODE_MXFP4 ? quantize_blocks<T, MTI_CODE_MXFP4>
-                                     : quantize_blocks<T, MTI_CODE_INT8>;
-        return MTI_LAUNCH(ctx, quantize, grid_for(ctx, blocks, WARPS), THREADS, 0,
-                          static_cast<const T *>(x->data),
-                          static_cast<const float *>(shift ? shift->data : nullptr),
-                          static_cast<uint8_t *>(codes->data), scales->data, mti_view_count(x),
-                          blocks, (int)block);
+        auto quantize = code == MTI_CODE_NF4     ? quantize_blocks<T, MTI_CODE_NF4>
+                        : code == MTI_CODE_MXFP4 ? quantize_blocks<T, MTI_CODE_MXFP4>
+                                                 : quantize_blocks<T, MTI_CODE_INT8>;
+        return MTI_LAUNCH(ctx, quantize, mti_grid(ctx, blocks, WARPS), THREADS, 0,
+                          mti_data<const T>(x), mti_data<const float>(shift),
+                          mti_data<uint8_t>(codes), scales->data, mti_view_count(x), blocks,
+                          (int)block);
     });
 }
 
@@ -226,24 +213,22 @@ static bool dequantize(mti_ctx *ctx, int64_t block, const uint8_t *codes, const 
     int log2_block = 0;
     while ((int64_t)1 << log2_block < block) log2_block++;
     bool eights = block % 8 == 0 && mti_is_aligned(codes, 8) && mti_is_aligned(y, 16);
-    void (*dequantize)(const uint8_t *, const void *, const float *, T *, int64_t, int) =
-        eights ? dequantize_groups<T, code, 8> : dequantize_groups<T, code, 2>;
+    auto dequantize = eights ? dequantize_groups<T, code, 8> : dequantize_groups<T, code, 2>;
     int64_t groups = eights ? (n + 7) / 8 : (n + 1) / 2;
-    return MTI_LAUNCH(ctx, dequantize, grid_for(ctx, groups, THREADS), THREADS, 0, codes, scales,
+    return MTI_LAUNCH(ctx, dequantize, mti_grid(ctx, groups, THREADS), THREADS, 0, codes, scales,
                       shift, y, n, log2_block);
 }
 
-extern "C" bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block,
-                                    const mti_view *codes, const mti_view *scales,
-                                    const mti_view *shift, const mti_view *y)
+bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
+                         const mti_view *scales, const mti_view *shift, const mti_view *y)
 {
     int64_t n = mti_view_count(y);
     if (n == 0) return true;
-    const uint8_t *from = static_cast<const uint8_t *>(codes->data);
+    const uint8_t *from = mti_data<const uint8_t>(codes);
     const void *scale = scales->data;
-    const float *off = static_cast<const float *>(shift ? shift->data : nullptr);
+    const float *off = mti_data<const float>(shift);
     return mti_for_float(y->dtype, [&](auto t) {
-        auto *to = static_cast<decltype(t) *>(y->data);
+        auto *to = mti_data<decltype(t)>(y);
         typedef decltype(t) T;
         auto run = code == MTI_CODE_NF4     ? dequantize<T, MTI_CODE_NF4>
                    : code == MTI_CODE_MXFP4 ? dequantize<T, MTI_CODE_MXFP4>
@@ -270,8 +255,8 @@ __global__ void __launch_bounds__(MTI_MEAN_LANES)
     if (l == 0) *mean = (float)(lane[0] / (double)n);
 }
 
-extern "C" bool mti_cuda_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+bool mti_cuda_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
-    return MTI_LAUNCH(ctx, mean_of_lanes, 1, MTI_MEAN_LANES, 0, static_cast<const float *>(x->data),
-                      mti_view_count(x), static_cast<float *>(y->data));
+    return MTI_LAUNCH(ctx, mean_of_lanes, 1, MTI_MEAN_LANES, 0, mti_data<const float>(x),
+                      mti_view_count(x), mti_data<float>(y));
 }

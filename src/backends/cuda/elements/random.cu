@@ -90,8 +90,8 @@ template <class T> static double last_below(double lo, double hi)
     return (double)mti_widen(t);
 }
 
-extern "C" bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t offset,
-                                 const mti_view *y)
+bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t offset,
+                      const mti_view *y)
 {
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
@@ -130,8 +130,8 @@ template <class T, class D> struct normal_draws {
     }
 };
 
-extern "C" bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t seed,
-                                uint64_t offset, const mti_view *y)
+bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64_t offset,
+                     const mti_view *y)
 {
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
@@ -177,8 +177,8 @@ template <class T, bool has_mask, class D> struct mti_dropout_op {
     }
 };
 
-extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
-                                 const mti_view *x, const mti_view *y, const mti_view *mask)
+bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
+                      const mti_view *y, const mti_view *mask)
 {
     uint32_t threshold = mti_drop_threshold(p);
     return mti_for_float(y->dtype, [&](auto t) {
@@ -186,13 +186,10 @@ extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t
         mti_wide<T> scale = (mti_wide<T>)(1.0 / (1.0 - p));
         return with_draws(ctx, seed, offset, [&](auto d) {
             typedef decltype(d) D;
-            if (mask) {
-                const mti_view *views[] = {y, x, mask};
-                return mti_map(ctx, mti_lay_out<3>(views, true),
+            if (mask)
+                return mti_map(ctx, mti_lay_out(true, y, x, mask),
                                mti_dropout_op<T, true, D>{d, threshold, scale});
-            }
-            const mti_view *views[] = {y, x};
-            return mti_map(ctx, mti_lay_out<2>(views, true),
+            return mti_map(ctx, mti_lay_out(true, y, x),
                            mti_dropout_op<T, false, D>{d, threshold, scale});
         });
     });
@@ -211,8 +208,8 @@ template <class D> struct kept_draws {
     }
 };
 
-extern "C" bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
-                                      const mti_view *mask)
+bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                           const mti_view *mask)
 {
     return with_draws(ctx, seed, offset, [&](auto d) {
         return mti_make<uint8_t>(ctx, mask, true,
@@ -243,11 +240,10 @@ template <class T> struct mti_dropout_backward_op {
     }
 };
 
-extern "C" bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask,
-                                          const mti_view *dy, const mti_view *dx)
+bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
+                               const mti_view *dx)
 {
-    const mti_view *views[] = {dx, dy, mask};
-    mti_layout<3> l = mti_lay_out<3>(views, false);
+    mti_layout<3> l = mti_lay_out(false, dx, dy, mask);
     return mti_for_float(dx->dtype, [&](auto t) {
         typedef decltype(t) T;
         return mti_map(ctx, l, mti_dropout_backward_op<T>{(mti_wide<T>)(1.0 / (1.0 - p))});
@@ -262,13 +258,13 @@ template <class D> __global__ void place_of_draws(const D d, uint64_t *seed, uin
     *offset = d.first();
 }
 
-extern "C" bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset,
-                                   const mti_view *seed_to, const mti_view *offset_to)
+bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_view *seed_to,
+                        const mti_view *offset_to)
 {
     return with_draws(ctx, seed, offset, [&](auto d) {
         auto place = place_of_draws<decltype(d)>;
-        return MTI_LAUNCH(ctx, place, 1, 1, 0, d, static_cast<uint64_t *>(seed_to->data),
-                          static_cast<uint64_t *>(offset_to->data));
+        return MTI_LAUNCH(ctx, place, 1, 1, 0, d, mti_data<uint64_t>(seed_to),
+                          mti_data<uint64_t>(offset_to));
     });
 }
 

@@ -246,14 +246,9 @@ static mti_factor_entry<T> entry_of(const mti_opt_params *p, const mti_opt_item 
 {
     typedef mti_wide<T> A;
     mti_factor_entry<T> e = {};
-    e.p = static_cast<T *>(item->p);
-    e.g = item->g;
-    e.row = item->m;
-    e.col = item->v;
-    e.master = static_cast<A *>(item->master);
-    e.shape = mti_factor_shape_of(item);
-    e.at = mti_factor_scratch_of(&e.shape, sizeof(A));
-    e.weight_decay = (A)item->weight_decay;
+    e.p = static_cast<T *>(item->p), e.g = item->g, e.row = item->m, e.col = item->v;
+    e.master = static_cast<A *>(item->master), e.shape = mti_factor_shape_of(item);
+    e.at = mti_factor_scratch_of(&e.shape, sizeof(A)), e.weight_decay = (A)item->weight_decay;
     if (p) e.eps = (A)mti_factor_eps(p, item->dtype, item->master != NULL);
     e.narrow = item->moments == MTI_MOMENTS_NARROW;
     return e;
@@ -276,8 +271,7 @@ static bool for_tables(mt_dtype dtype, bool wide_grad, const mti_opt_params *p, 
             table = {};
             bytes = 0;
         }
-        e.scratch = scratch ? scratch + bytes : NULL;
-        e.first_tile = table.tiles;
+        e.scratch = scratch ? scratch + bytes : NULL, e.first_tile = table.tiles;
         e.first_line = table.lines;
         int64_t lines = e.shape.batch * (e.shape.columns + (e.shape.factored ? e.shape.rows : 0));
         table.tiles += (uint32_t)mti_factor_tiles(&e.shape);
@@ -315,9 +309,8 @@ template <class Each> static bool for_kinds(const Each &each)
            each(__half(), MT_F16, float());
 }
 
-extern "C" size_t mti_cuda_adafactor_scratch(mti_ctx *ctx, int n_items, const mti_opt_item *items)
+size_t mti_cuda_adafactor_scratch(mti_ctx *, int n_items, const mti_opt_item *items)
 {
-    (void)ctx;
     int64_t most = 0;
     for_kinds([&](auto type, mt_dtype dtype, auto grad) {
         typedef decltype(type) T;
@@ -330,8 +323,8 @@ extern "C" size_t mti_cuda_adafactor_scratch(mti_ctx *ctx, int n_items, const mt
     return (size_t)most;
 }
 
-extern "C" bool mti_cuda_adafactor(mti_ctx *ctx, const mti_opt_params *p, int n_items,
-                                   const mti_opt_item *items, void *scratch)
+bool mti_cuda_adafactor(mti_ctx *ctx, const mti_opt_params *p, int n_items,
+                        const mti_opt_item *items, void *scratch)
 {
     const mti_factor_step step = mti_factor_step_of(p);
     return for_kinds([&](auto type, mt_dtype dtype, auto grad) {

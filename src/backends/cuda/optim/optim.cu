@@ -104,14 +104,9 @@ static bool for_tables(mti_opt_kind kind, int width, int n_items, const mti_opt_
             table = {};
         }
         mti_opt_entry<T> *e = &table.at[table.n++];
-        e->p = static_cast<T *>(item->p);
-        e->g = item->g;
-        e->m = item->m;
-        e->v = item->v;
-        e->master = static_cast<mti_wide<T> *>(item->master);
-        e->n = item->n;
-        e->weight_decay = (mti_wide<T>)item->weight_decay;
-        e->first = table.chunks;
+        e->p = static_cast<T *>(item->p), e->g = item->g, e->m = item->m, e->v = item->v;
+        e->master = static_cast<mti_wide<T> *>(item->master), e->n = item->n;
+        e->weight_decay = (mti_wide<T>)item->weight_decay, e->first = table.chunks;
         size_t narrow = sizeof(T) * (size_t)width, wide = sizeof(mti_wide<T>) * (size_t)width;
         e->aligned = mti_is_aligned(e->p, narrow) &&
                      mti_is_aligned(e->g, kind.wide_grad ? wide : narrow) &&
@@ -247,12 +242,10 @@ template <class A> static mti_adamw_rule<A> adamw_rule(const mti_opt_params *p)
 {
     double t = (double)p->step;
     mti_adamw_rule<A> rule;
-    rule.lr = (A)p->lr;
-    rule.b1 = (A)p->beta1, rule.a1 = (A)(1.0 - p->beta1);
+    rule.lr = (A)p->lr, rule.b1 = (A)p->beta1, rule.a1 = (A)(1.0 - p->beta1);
     rule.b2 = (A)p->beta2, rule.a2 = (A)(1.0 - p->beta2);
     rule.rate = (A)(p->lr / (1.0 - pow(p->beta1, t)));
-    rule.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t)));
-    rule.eps = (A)p->eps;
+    rule.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t))), rule.eps = (A)p->eps;
     rule.grad_scale = (A)grad_scale_of(p);
     return rule;
 }
@@ -385,8 +378,7 @@ static bool adamw_8bit(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, in
            adamw_of_codes<MTI_MOMENTS_FP8, T, G>(ctx, p, dtype, n_items, items);
 }
 
-extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items,
-                               const mti_opt_item *items)
+bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
     for (int k = 0; k < n_items; k++)
         if (items[k].moments == MTI_MOMENTS_4BIT)
@@ -445,8 +437,7 @@ template <class A> struct mti_sgd_rule {
     }
 };
 
-extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
-                             const mti_opt_item *items)
+bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
     return step_rule<mti_sgd_rule>(ctx, p, n_items, items);
 }
@@ -458,13 +449,11 @@ template <class A> struct mti_lion_rule : mti_rule<1> {
 
     static mti_lion_rule of(const mti_opt_params *p)
     {
-        return {{},
-                (A)p->lr,
-                (A)p->beta1,
-                (A)(1.0 - p->beta1),
-                (A)p->beta2,
-                (A)(1.0 - p->beta2),
-                (A)grad_scale_of(p)};
+        mti_lion_rule rule;
+        rule.lr = (A)p->lr, rule.grad_scale = (A)grad_scale_of(p);
+        rule.b1 = (A)p->beta1, rule.a1 = (A)(1.0 - p->beta1);
+        rule.b2 = (A)p->beta2, rule.a2 = (A)(1.0 - p->beta2);
+        return rule;
     }
     __device__ __forceinline__ A keep(A weight_decay) const
     {
@@ -479,8 +468,7 @@ template <class A> struct mti_lion_rule : mti_rule<1> {
     }
 };
 
-extern "C" bool mti_cuda_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items,
-                              const mti_opt_item *items)
+bool mti_cuda_lion(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
     return step_rule<mti_lion_rule>(ctx, p, n_items, items);
 }
@@ -508,8 +496,7 @@ template <class T> struct mti_scale_step {
     }
 };
 
-extern "C" bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items,
-                                   const mti_opt_item *items)
+bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items)
 {
     return for_types([&](auto type, mt_dtype dtype) {
         typedef decltype(type) T;
@@ -554,8 +541,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     if (threadIdx.x == 0) desk->sum[blockIdx.x] += sum;
 }
 
-extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items,
-                                     double *out)
+bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out)
 {
     mti_borrowed_desk own(ctx);
     if (!own.place) return false;

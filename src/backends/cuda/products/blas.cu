@@ -384,15 +384,12 @@ static struct plan_key key_of(const struct product *g, const struct operands *at
     key.lda = g->a.ld, key.ldb = g->b.ld, key.ldc = g->c.ld;
     key.n_batch = inner < 0 ? 1 : g->batch_shape[inner];
     if (inner >= 0) {
-        key.stride_a = g->a.batch_stride[inner];
-        key.stride_b = g->b.batch_stride[inner];
+        key.stride_a = g->a.batch_stride[inner], key.stride_b = g->b.batch_stride[inner];
         key.stride_c = g->c.batch_stride[inner];
     }
     key.dtype = g->dtype, key.c_dtype = g->c_dtype, key.trans_a = g->a.trans,
-    key.trans_b = g->b.trans;
-    key.epilogue = (int)g->epilogue;
-    key.align_a = alignment(at->a), key.align_b = alignment(at->b);
-    key.align_c = alignment(at->c);
+    key.trans_b = g->b.trans, key.epilogue = (int)g->epilogue;
+    key.align_a = alignment(at->a), key.align_b = alignment(at->b), key.align_c = alignment(at->c);
     key.align_vector = g->vector ? alignment(g->vector) : 0;
     return key;
 }

@@ -187,12 +187,10 @@ __global__ void __launch_bounds__(BLOCK) batch_backward(const batch_job job)
     }
 }
 
-static void *data_of(const mti_view *v) { return v ? v->data : nullptr; }
-
 template <class T, int V> static bool launch(mti_ctx *ctx, batch_job *job, bool backward)
 {
-    dim3 grid(mti_blocks((job->channels + job->abreast - 1) / job->abreast), (unsigned)job->parts);
-    void (*batch_norm)(batch_job) = backward ? batch_backward<T, V> : batch_forward<T, V>;
+    dim3 grid(mti_blocks(job->channels, job->abreast), (unsigned)job->parts);
+    auto batch_norm = backward ? batch_backward<T, V> : batch_forward<T, V>;
     int stages = job->parts == 1 ? 1 : backward ? 2 : job->training ? 3 : 1;
     bool ok = true;
     for (int i = 0; ok && i < stages; i++) {
@@ -223,28 +221,28 @@ static bool run(mti_ctx *ctx, batch_job *job, const mti_view *like, bool backwar
     });
 }
 
-extern "C" bool mti_cuda_batch_norm(mti_ctx *ctx, bool training, double eps, double momentum,
-                                    const mti_view *x, const mti_view *w, const mti_view *b,
-                                    const mti_view *running_mean, const mti_view *running_var,
-                                    const mti_view *y, const mti_view *mean, const mti_view *rstd)
+bool mti_cuda_batch_norm(mti_ctx *ctx, bool training, double eps, double momentum,
+                         const mti_view *x, const mti_view *w, const mti_view *b,
+                         const mti_view *running_mean, const mti_view *running_var,
+                         const mti_view *y, const mti_view *mean, const mti_view *rstd)
 {
     batch_job job = {};
-    job.x = x->data, job.y = y->data, job.w = data_of(w), job.b = data_of(b);
-    job.running_mean = data_of(running_mean), job.running_var = data_of(running_var);
-    job.mean = data_of(mean), job.rstd = data_of(rstd);
+    job.x = x->data, job.y = y->data, job.w = mti_data(w), job.b = mti_data(b);
+    job.running_mean = mti_data(running_mean), job.running_var = mti_data(running_var);
+    job.mean = mti_data(mean), job.rstd = mti_data(rstd);
     job.eps = eps, job.momentum = momentum, job.training = training;
     return run(ctx, &job, x, false);
 }
 
-extern "C" bool mti_cuda_batch_norm_backward(mti_ctx *ctx, bool training, const mti_view *dy,
-                                             const mti_view *x, const mti_view *w,
-                                             const mti_view *mean, const mti_view *rstd,
-                                             const mti_view *dx, const mti_view *dw,
-                                             const mti_view *db)
+bool mti_cuda_batch_norm_backward(mti_ctx *ctx, bool training, const mti_view *dy,
+                                  const mti_view *x, const mti_view *w, const mti_view *mean,
+                                  const mti_view *rstd, const mti_view *dx, const mti_view *dw,
+                                  const mti_view *db)
 {
     batch_job job = {};
-    job.x = data_of(x), job.dy = dy->data, job.y = data_of(dx), job.w = data_of(w);
-    job.mean = data_of(mean), job.rstd = data_of(rstd), job.dw = data_of(dw), job.db = data_of(db);
+    job.x = mti_data(x), job.dy = dy->data, job.y = mti_data(dx), job.w = mti_data(w);
+    job.mean = mti_data(mean), job.rstd = mti_data(rstd), job.dw = mti_data(dw),
+    job.db = mti_data(db);
     job.training = training;
     return run(ctx, &job, dy, true);
 }

@@ -50,27 +50,20 @@ static int share_row(int64_t n, size_t element_size, int block)
     return size;
 }
 
-template <class T> static bool gather(mti_ctx *ctx, gather_rows_job *job)
-{
-    if (!mti_rows_are_short("embedding", &job->y, sizeof(T))) return false;
-    job->team_size = share_row(job->y.n, sizeof(T), GATHER_BLOCK);
-    int64_t teams = GATHER_BLOCK / job->team_size;
-    void (*embedding)(gather_rows_job) = gather_rows<T>;
-    return MTI_LAUNCH(ctx, embedding, mti_blocks((job->y.rows + teams - 1) / teams), GATHER_BLOCK,
-                      0, *job);
-}
-
-extern "C" bool mti_cuda_embedding(mti_ctx *ctx, bool part, const mti_view *index,
-                                   const mti_view *w, const mti_view *y)
+bool mti_cuda_embedding(mti_ctx *ctx, bool part, const mti_view *index, const mti_view *w,
+                        const mti_view *y)
 {
     gather_rows_job job = {};
-    job.index = static_cast<const int64_t *>(index->data);
-    job.w = mti_rowset_of(w);
-    job.y = mti_rowset_of(y);
-    job.fault = ctx->fault;
-    job.part = part;
+    job.index = mti_data<const int64_t>(index), job.w = mti_rowset_of(w), job.y = mti_rowset_of(y);
+    job.fault = ctx->fault, job.part = part;
     if (job.y.rows == 0) return true;
-    return mti_for_float(w->dtype, [&](auto t) { return gather<decltype(t)>(ctx, &job); });
+    if (!mti_rows_are_short("embedding", &job.y, mt_dtype_size(w->dtype))) return false;
+    job.team_size = share_row(job.y.n, mt_dtype_size(w->dtype), GATHER_BLOCK);
+    unsigned blocks = mti_blocks(job.y.rows, GATHER_BLOCK / job.team_size);
+    return mti_for_float(w->dtype, [&](auto t) {
+        auto embedding = gather_rows<decltype(t)>;
+        return MTI_LAUNCH(ctx, embedding, blocks, GATHER_BLOCK, 0, job);
+    });
 }
 
 /* ---- backward ----
@@ -299,10 +292,8 @@ static scratch_plan plan_scratch(int64_t count, int64_t rows)
     return plan;
 }
 
-extern "C" size_t mti_cuda_embedding_backward_scratch(mti_ctx *ctx, const mti_view *index,
-                                                      const mti_view *dw)
+size_t mti_cuda_embedding_backward_scratch(mti_ctx *, const mti_view *index, const mti_view *dw)
 {
-    (void)ctx;
     mti_rowset all = mti_rowset_of(index);
     return (size_t)plan_scratch(all.rows * all.n, dw->shape[0]).total * sizeof(uint32_t);
 }
@@ -312,19 +303,12 @@ static bool sort_positions(mti_ctx *ctx, bool part, const int64_t *index, int64_
                            int64_t rows, uint32_t *scratch, const scratch_plan *plan, int *half)
 {
     sort_job job = {};
-    job.part = part;
-    job.index = index;
-    job.offset = scratch + plan->offset;
-    job.count = count;
-    job.rows = rows;
-    job.tiles = (count + TILE - 1) / TILE;
-    job.fault = ctx->fault;
+    job.part = part, job.index = index, job.offset = scratch + plan->offset, job.count = count;
+    job.rows = rows, job.tiles = (count + TILE - 1) / TILE, job.fault = ctx->fault;
     int from = 1;
     for (; job.shift == 0 || rows >> job.shift > 0; job.shift += 8, from ^= 1) {
-        job.key = scratch + plan->key[from];
-        job.at = scratch + plan->at[from];
-        job.key_out = scratch + plan->key[from ^ 1];
-        job.at_out = scratch + plan->at[from ^ 1];
+        job.key = scratch + plan->key[from], job.at = scratch + plan->at[from];
+        job.key_out = scratch + plan->key[from ^ 1], job.at_out = scratch + plan->at[from ^ 1];
         if (!MTI_LAUNCH(ctx, count_digits, mti_blocks(job.tiles), SORT_BLOCK, 0, job) ||
             !MTI_LAUNCH(ctx, scan_offsets, 1, SCAN_BLOCK, 0, job.offset, DIGITS * job.tiles) ||
             !MTI_LAUNCH(ctx, move_digits, mti_blocks(job.tiles), SORT_BLOCK, 0, job))
@@ -335,22 +319,11 @@ static bool sort_positions(mti_ctx *ctx, bool part, const int64_t *index, int64_
     return true;
 }
 
-template <class T> static bool add_up(mti_ctx *ctx, const sum_job *job)
-{
-    int64_t chunks = mti_chunk_width<T>;
-    chunks = (job->dw.n + chunks - 1) / chunks;
-    dim3 grid(mti_blocks((job->dw.rows + SUM_WARPS - 1) / SUM_WARPS),
-              mti_blocks((chunks + 31) / 32));
-    void (*embedding_backward)(sum_job) = add_rows<T>;
-    return MTI_LAUNCH(ctx, embedding_backward, grid, SUM_BLOCK, 0, *job);
-}
-
-extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, bool part, const mti_view *index,
-                                            const mti_view *dy, const mti_view *dw, void *scratch)
+bool mti_cuda_embedding_backward(mti_ctx *ctx, bool part, const mti_view *index, const mti_view *dy,
+                                 const mti_view *dw, void *scratch)
 {
     sum_job job = {};
-    job.dy = mti_rowset_of(dy);
-    job.dw = mti_rowset_of(dw);
+    job.dy = mti_rowset_of(dy), job.dw = mti_rowset_of(dw);
     mti_rowset all = mti_rowset_of(index);
     int64_t count = all.rows * all.n, rows = dw->shape[0];
     uint32_t *words = static_cast<uint32_t *>(scratch), *start;
@@ -360,14 +333,18 @@ extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, bool part, const mti_v
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "embedding: the backward pass takes less than 2^32 indices and rows");
     start = words + plan.start;
-    if (count > 0 && !sort_positions(ctx, part, static_cast<const int64_t *>(index->data), count,
-                                     rows, words, &plan, &half))
+    if (count > 0 && !sort_positions(ctx, part, mti_data<const int64_t>(index), count, rows, words,
+                                     &plan, &half))
         return false;
     if (rows == 0 || job.dw.n == 0) return true;
     if (!MTI_LAUNCH(ctx, find_runs, mti_blocks(rows / SUM_BLOCK + 1), SUM_BLOCK, 0,
                     static_cast<const uint32_t *>(words + plan.key[half]), count, rows, start))
         return false;
-    job.start = start;
-    job.at = words + plan.at[half];
-    return mti_for_float(dw->dtype, [&](auto t) { return add_up<decltype(t)>(ctx, &job); });
+    job.start = start, job.at = words + plan.at[half];
+    return mti_for_float(dw->dtype, [&](auto t) {
+        constexpr int64_t of_lanes = 32 * mti_chunk_width<decltype(t)>;
+        dim3 grid(mti_blocks(job.dw.rows, SUM_WARPS), mti_blocks(job.dw.n, of_lanes));
+        auto embedding_backward = add_rows<decltype(t)>;
+        return MTI_LAUNCH(ctx, embedding_backward, grid, SUM_BLOCK, 0, job);
+    });
 }

@@ -42,32 +42,25 @@ template <class T, mti_row_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows
     static_cast<A *>(job.loss)[r] = counts ? log_sum - (mti_widen(start[t]) - stats.top) : (A)0;
 }
 
-template <class T> static bool rows_forward(mti_ctx *ctx, entropy_rows_job *job)
-{
-    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
-    bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
-    mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
-    job->team_size = plan.size;
-    void (*entropy_rows)(entropy_rows_job) = plan.fit == MTI_FIT_WARP ? lse_of_rows<T, MTI_FIT_WARP>
-                                             : plan.fit == MTI_FIT_BLOCK
-                                                 ? lse_of_rows<T, MTI_FIT_BLOCK>
-                                                 : lse_of_rows<T, MTI_FIT_LONG>;
-    return MTI_LAUNCH(ctx, entropy_rows, mti_blocks((job->x.rows + plan.teams - 1) / plan.teams),
-                      (unsigned)plan.threads, 0, *job);
-}
-
-extern "C" bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x,
-                                      const mti_view *target, const mti_view *lse,
-                                      const mti_view *loss)
+bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                           const mti_view *lse, const mti_view *loss)
 {
     entropy_rows_job job = {};
-    job.x = mti_rowset_of(x);
-    job.target = static_cast<const int64_t *>(target->data);
-    job.ignore = ignore;
-    job.lse = lse->data;
-    job.loss = loss->data;
+    job.x = mti_rowset_of(x), job.target = mti_data<const int64_t>(target), job.ignore = ignore;
+    job.lse = lse->data, job.loss = loss->data;
     if (job.x.rows == 0) return true;
-    return mti_for_float(x->dtype, [&](auto t) { return rows_forward<decltype(t)>(ctx, &job); });
+    if (!mti_rows_are_short("cross_entropy", &job.x, mt_dtype_size(x->dtype))) return false;
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        bool aligned = mti_rowset_aligned(&job.x, sizeof(T));
+        mti_row_plan plan = mti_plan_rows(job.x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
+        job.team_size = plan.size;
+        auto entropy_rows = plan.fit == MTI_FIT_WARP    ? lse_of_rows<T, MTI_FIT_WARP>
+                            : plan.fit == MTI_FIT_BLOCK ? lse_of_rows<T, MTI_FIT_BLOCK>
+                                                        : lse_of_rows<T, MTI_FIT_LONG>;
+        return MTI_LAUNCH(ctx, entropy_rows, mti_blocks(job.x.rows, plan.teams),
+                          (unsigned)plan.threads, 0, job);
+    });
 }
 
 /* ---- their gradient ---- */
@@ -120,37 +113,29 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
     }
 }
 
-template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job *job)
-{
-    constexpr int64_t N = mti_chunk_width<T>;
-    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
-    job->team_size = mti_team_size<T>(job->x.n, MAP_BLOCK);
-    int64_t teams = MAP_BLOCK / job->team_size, piece = (int64_t)MAP_CHUNKS * job->team_size;
-    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
-    dim3 grid(mti_blocks((job->x.rows + teams - 1) / teams),
-              mti_blocks((chunks + piece - 1) / piece));
-    void (*entropy_rows_backward)(entropy_gradient_job) = gradient_of_rows<T>;
-    return MTI_LAUNCH(ctx, entropy_rows_backward, grid, MAP_BLOCK, 0, *job);
-}
-
 /* Products of fewer rows leave a GPU idle between launches. */
-extern "C" size_t mti_cuda_entropy_bytes(mti_ctx *, mt_dtype) { return (size_t)256 << 20; }
+size_t mti_cuda_entropy_bytes(mti_ctx *, mt_dtype) { return (size_t)256 << 20; }
 
-extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, int64_t first,
-                                               const mti_view *x, const mti_view *target,
-                                               const mti_view *lse, const mti_view *scale,
-                                               const mti_view *dx)
+bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, int64_t first, const mti_view *x,
+                                    const mti_view *target, const mti_view *lse,
+                                    const mti_view *scale, const mti_view *dx)
 {
     entropy_gradient_job job = {};
-    job.x = mti_rowset_of(x);
-    job.dx = mti_rowset_of(dx);
-    job.target = static_cast<const int64_t *>(target->data);
-    job.lse = lse ? lse->data : nullptr;
-    job.scale = scale->data;
-    job.ignore = ignore;
-    job.first_class = first;
+    job.x = mti_rowset_of(x), job.dx = mti_rowset_of(dx);
+    job.target = mti_data<const int64_t>(target), job.lse = mti_data(lse), job.scale = scale->data;
+    job.ignore = ignore, job.first_class = first;
     if (job.x.rows == 0 || job.x.n == 0) return true;
-    return mti_for_float(x->dtype, [&](auto t) { return rows_backward<decltype(t)>(ctx, &job); });
+    if (!mti_rows_are_short("cross_entropy", &job.x, mt_dtype_size(x->dtype))) return false;
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        constexpr int64_t N = mti_chunk_width<T>;
+        job.team_size = mti_team_size<T>(job.x.n, MAP_BLOCK);
+        int64_t chunks = (job.x.n + 2 * N - 2) / N; /* for any alignment of a row */
+        dim3 grid(mti_blocks(job.x.rows, MAP_BLOCK / job.team_size),
+                  mti_blocks(chunks, MAP_CHUNKS * job.team_size));
+        auto entropy_rows_backward = gradient_of_rows<T>;
+        return MTI_LAUNCH(ctx, entropy_rows_backward, grid, MAP_BLOCK, 0, job);
+    });
 }
 
 /* ---- the mean over the rows that are not ignored ---- */
@@ -179,19 +164,17 @@ __global__ void __launch_bounds__(MEAN_BLOCK)
     if (threadIdx.x == 0) *y = mti_narrow<U>((mti_wide<U>)(sum / (double)count));
 }
 
-extern "C" bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes,
-                                      const mti_view *target, const mti_view *a, const mti_view *y)
+bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                           const mti_view *a, const mti_view *y)
 {
     return mti_for_float(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         return mti_for_float(y->dtype, [&](auto u) {
             typedef decltype(u) U;
-            void (*counted_mean)(const int64_t *, int64_t, int64_t, int64_t, const T *, int64_t,
-                                 U *, mti_fault *) = mean_over_counted<T, U>;
-            return MTI_LAUNCH(ctx, counted_mean, 1, MEAN_BLOCK, 0,
-                              static_cast<const int64_t *>(target->data), mti_view_count(target),
-                              classes, ignore, static_cast<const T *>(a->data), mti_view_count(a),
-                              static_cast<U *>(y->data), ctx->fault);
+            auto counted_mean = mean_over_counted<T, U>;
+            return MTI_LAUNCH(ctx, counted_mean, 1, MEAN_BLOCK, 0, mti_data<const int64_t>(target),
+                              mti_view_count(target), classes, ignore, mti_data<const T>(a),
+                              mti_view_count(a), mti_data<U>(y), ctx->fault);
         });
     });
 }

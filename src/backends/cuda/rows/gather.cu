@@ -29,26 +29,21 @@ template <class T> __global__ void __launch_bounds__(BLOCK) gather_elements(cons
 
 template <class T> static bool gather(mti_ctx *ctx, const gather_job &job)
 {
-    unsigned blocks = mti_blocks((job.from.count + BLOCK - 1) / BLOCK);
+    unsigned blocks = mti_blocks(job.from.count, BLOCK);
     auto gather_forward = gather_elements<T>;
     return MTI_LAUNCH(ctx, gather_forward, blocks, BLOCK, 0, job);
 }
 
-extern "C" bool mti_cuda_gather(mti_ctx *ctx, int dim, const mti_view *x, const mti_view *index,
-                                const mti_view *y)
+bool mti_cuda_gather(mti_ctx *ctx, int dim, const mti_view *x, const mti_view *index,
+                     const mti_view *y)
 {
     gather_job job = {};
     mti_view from = *index;
     memcpy(from.stride, x->stride, sizeof from.stride);
     from.stride[dim] = 0;
-    job.index = static_cast<const int64_t *>(index->data);
-    job.x = x->data;
-    job.y = y->data;
-    job.from = mti_dims_of(&from, 0, from.rank);
-    job.step = x->stride[dim];
-    job.n = x->shape[dim];
-    job.dim = dim;
-    job.fault = ctx->fault;
+    job.index = mti_data<const int64_t>(index), job.x = x->data, job.y = y->data;
+    job.from = mti_dims_of(&from, 0, from.rank), job.step = x->stride[dim], job.n = x->shape[dim];
+    job.dim = dim, job.fault = ctx->fault;
     if (job.from.count == 0) return true;
     switch (mt_dtype_size(x->dtype)) {
     case 1: return gather<uint8_t>(ctx, job);
@@ -109,20 +104,14 @@ static mti_view_dims rows_of(const mti_view *v, int dim, const mti_view *like)
     return mti_dims_of(&rows, 0, rows.rank);
 }
 
-extern "C" bool mti_cuda_gather_backward(mti_ctx *ctx, int dim, const mti_view *index,
-                                         const mti_view *dy, const mti_view *dx)
+bool mti_cuda_gather_backward(mti_ctx *ctx, int dim, const mti_view *index, const mti_view *dy,
+                              const mti_view *dx)
 {
     scatter_job job = {};
-    job.index = static_cast<const int64_t *>(index->data);
-    job.dy = dy->data;
-    job.dx = dx->data;
-    job.index_rows = rows_of(index, dim, index);
-    job.dy_rows = rows_of(dy, dim, index);
-    job.dx_rows = rows_of(dx, dim, index);
-    job.index_step = index->stride[dim];
-    job.dy_step = dy->stride[dim];
-    job.dx_step = dx->stride[dim];
-    job.k = index->shape[dim];
+    job.index = mti_data<const int64_t>(index), job.dy = dy->data, job.dx = dx->data;
+    job.index_rows = rows_of(index, dim, index), job.dy_rows = rows_of(dy, dim, index);
+    job.dx_rows = rows_of(dx, dim, index), job.index_step = index->stride[dim];
+    job.dy_step = dy->stride[dim], job.dx_step = dx->stride[dim], job.k = index->shape[dim];
     job.n = dx->shape[dim];
     bool whole = true; /* the index has a row for every row of dx */
     for (int d = 0; d < dx->rank; d++)

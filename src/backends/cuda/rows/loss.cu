@@ -22,36 +22,29 @@ template <class T> __global__ void entropy_mean(const mti_desk *desk, int slots,
     if (threadIdx.x == 0) *loss = mti_narrow<T>((mti_wide<T>)(sum / (double)count));
 }
 
-template <class T> static bool forward(mti_ctx *ctx, mti_softmax_job *job, const mti_view *loss)
-{
-    int slots = 0;
-    if (job->x.rows > 0 && !mti_softmax_launch<T, true>(ctx, job, MTI_DESK_SLOTS, &slots))
-        return false;
-    void (*cross_entropy_mean)(const mti_desk *, int, T *) = entropy_mean<T>;
-    return MTI_LAUNCH(ctx, cross_entropy_mean, 1, SUM_BLOCK, 0,
-                      static_cast<const mti_desk *>(job->desk), slots,
-                      static_cast<T *>(loss->data));
-}
-
-extern "C" bool mti_cuda_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x,
-                                       const mti_view *target, const mti_view *logp,
-                                       const mti_view *loss)
+bool mti_cuda_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                            const mti_view *logp, const mti_view *loss)
 {
     mti_borrowed_desk own(ctx);
     if (!own.place) return false;
     mti_softmax_job job = {};
-    job.x = mti_rowset_of(x);
-    job.y = mti_rowset_of(logp);
-    job.target = static_cast<const int64_t *>(target->data);
-    job.ignore = ignore;
-    job.desk = own.place->desk;
+    job.x = mti_rowset_of(x), job.y = mti_rowset_of(logp);
+    job.target = mti_data<const int64_t>(target), job.ignore = ignore, job.desk = own.place->desk;
     job.fault = ctx->fault;
-    return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job, loss); });
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        int slots = 0;
+        const mti_desk *desk = job.desk;
+        auto cross_entropy_mean = entropy_mean<T>;
+        return (job.x.rows == 0 ||
+                mti_softmax_launch<T, true>(ctx, &job, MTI_DESK_SLOTS, &slots)) &&
+               MTI_LAUNCH(ctx, cross_entropy_mean, 1, SUM_BLOCK, 0, desk, slots, mti_data<T>(loss));
+    });
 }
 
-extern "C" bool mti_cuda_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
-                                                const mti_view *target, const mti_view *dloss,
-                                                const mti_view *dx)
+bool mti_cuda_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
+                                     const mti_view *target, const mti_view *dloss,
+                                     const mti_view *dx)
 {
     mti_borrowed_desk own(ctx);
     if (!own.place) return false;

@@ -165,15 +165,11 @@ static int parts_of(const max_job &job)
     return parts < 1 ? 1 : (int)parts;
 }
 
-extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
-                             const mti_view *index)
+bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index)
 {
     max_job job = {};
-    job.x = x->data;
-    job.y = y->data;
-    job.index = index ? static_cast<int64_t *>(index->data) : nullptr;
-    job.kept = mti_dims_of(x, 0, y->rank);
-    job.searched = mti_dims_of(x, y->rank, x->rank);
+    job.x = x->data, job.y = y->data, job.index = mti_data<int64_t>(index);
+    job.kept = mti_dims_of(x, 0, y->rank), job.searched = mti_dims_of(x, y->rank, x->rank);
     if (job.kept.count == 0) return true;
     bool columns =
         job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
@@ -183,8 +179,7 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     mti_borrowed_desk own(ctx);
     if (!own.place) return false;
     job.desk = own.place->desk;
-    dim3 grid(mti_blocks((job.kept.count * job.team_size + BLOCK - 1) / BLOCK),
-              (unsigned)job.parts);
+    dim3 grid(mti_blocks(job.kept.count * job.team_size, BLOCK), (unsigned)job.parts);
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto max_forward = columns         ? max_of_columns<T>
@@ -214,18 +209,15 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_scatter(const ma
     static_cast<T *>(job.dx)[to] = static_cast<const T *>(job.dy)[mti_offset_of(job.from, k)];
 }
 
-extern "C" bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
-                                      const mti_view *dx)
+bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                           const mti_view *dx)
 {
     max_scatter_job job = {};
-    job.index = static_cast<const int64_t *>(index->data);
-    job.dy = dy->data;
-    job.dx = dx->data;
-    job.from = mti_dims_of(dy, 0, dy->rank);
-    job.kept = mti_dims_of(dx, 0, dy->rank);
+    job.index = mti_data<const int64_t>(index), job.dy = dy->data, job.dx = dx->data;
+    job.from = mti_dims_of(dy, 0, dy->rank), job.kept = mti_dims_of(dx, 0, dy->rank);
     job.searched = mti_dims_of(dx, dy->rank, dx->rank);
     if (job.kept.count == 0) return true;
-    unsigned blocks = mti_blocks((job.kept.count + BLOCK - 1) / BLOCK);
+    unsigned blocks = mti_blocks(job.kept.count, BLOCK);
     return mti_cuda_fill(ctx, dx, 0) && mti_for_float(dx->dtype, [&](auto t) {
                auto max_backward = max_scatter<decltype(t)>;
                return MTI_LAUNCH(ctx, max_backward, blocks, BLOCK, 0, job);

@@ -86,47 +86,38 @@ template <class T, mti_row_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
     }
 }
 
-static const void *data_of(const mti_view *v) { return v ? v->data : nullptr; }
-
-template <class T> static bool forward(mti_ctx *ctx, norm_job *job)
-{
-    bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
-    mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, HELD);
-    job->team_size = plan.size;
-    unsigned blocks = mti_blocks((job->x.rows + plan.teams - 1) / plan.teams);
-    void (*layer_norm)(norm_job) = plan.fit == MTI_FIT_WARP    ? norm_rows<T, MTI_FIT_WARP>
-                                   : plan.fit == MTI_FIT_BLOCK ? norm_rows<T, MTI_FIT_BLOCK>
-                                                               : norm_rows<T, MTI_FIT_LONG>;
-    return MTI_LAUNCH(ctx, layer_norm, blocks, (unsigned)plan.threads, 0, *job);
-}
-
 static bool run_norm(mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
                      const mti_view *w, const mti_view *b, const mti_view *y, const mti_view *mean,
                      const mti_view *rstd)
 {
     norm_job job = {};
-    job.about_mean = about_mean;
-    job.x = mti_rowset_of(x);
-    job.y = mti_rowset_of(y);
-    job.w = data_of(w);
-    job.b = data_of(b);
-    job.mean = mean ? mean->data : nullptr;
-    job.rstd = rstd ? rstd->data : nullptr;
+    job.about_mean = about_mean, job.x = mti_rowset_of(x), job.y = mti_rowset_of(y);
+    job.w = mti_data(w), job.b = mti_data(b), job.mean = mti_data(mean), job.rstd = mti_data(rstd);
     job.eps = eps;
     if (job.x.rows == 0) return true;
     if (!mti_rows_are_short("norm", &job.x, mt_dtype_size(x->dtype))) return false;
-    return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job); });
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        bool aligned = mti_rowset_aligned(&job.x, sizeof(T));
+        mti_row_plan plan = mti_plan_rows(job.x.n, sizeof(T), aligned, HELD);
+        job.team_size = plan.size;
+        auto layer_norm = plan.fit == MTI_FIT_WARP    ? norm_rows<T, MTI_FIT_WARP>
+                          : plan.fit == MTI_FIT_BLOCK ? norm_rows<T, MTI_FIT_BLOCK>
+                                                      : norm_rows<T, MTI_FIT_LONG>;
+        return MTI_LAUNCH(ctx, layer_norm, mti_blocks(job.x.rows, plan.teams),
+                          (unsigned)plan.threads, 0, job);
+    });
 }
 
-extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                                    const mti_view *b, const mti_view *y, const mti_view *mean,
-                                    const mti_view *rstd)
+bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                         const mti_view *b, const mti_view *y, const mti_view *mean,
+                         const mti_view *rstd)
 {
     return run_norm(ctx, eps, true, x, w, b, y, mean, rstd);
 }
 
-extern "C" bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                                  const mti_view *y, const mti_view *rstd)
+bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                       const mti_view *y, const mti_view *rstd)
 {
     return run_norm(ctx, eps, false, x, w, nullptr, y, nullptr, rstd);
 }
@@ -370,65 +361,54 @@ static size_t slots_size(const mti_rowset *x, mt_dtype dtype, int64_t slots)
 }
 
 /* Bytes for the sums of dw; the sums of db need as many. */
-extern "C" size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *, const mti_view *x)
 {
-    (void)ctx;
     mti_rowset rows = mti_rowset_of(x);
     int64_t slots = plan_slots(&rows, mt_dtype_size(x->dtype)).slots;
     return slots_size(&rows, x->dtype, slots);
 }
 
-extern "C" size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
 {
     return 2 * mti_cuda_rms_norm_backward_scratch(ctx, x);
 }
 
-template <class T>
-static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, const mti_view *db)
-{
-    slot_plan plan = plan_slots(&job->x, sizeof(T));
-    job->team_size = plan.rows.size;
-    job->rows_per_block = plan.rows_per_block;
-    slots_job sums = {{}, {}, plan.slots, job->x.n};
-    unsigned n_sums = 0;
-    if (dw) sums.sums[n_sums] = job->sum_w, sums.out[n_sums++] = dw->data;
-    if (db) sums.sums[n_sums] = job->sum_b, sums.out[n_sums++] = db->data;
-    dim3 grid(mti_blocks((job->x.n + COLUMNS - 1) / COLUMNS), n_sums);
-    void (*layer_norm_sums)(slots_job) = norm_add_slots<T>;
-    void (*layer_norm_backward)(norm_backward_job) =
-        plan.rows.fit == MTI_FIT_WARP    ? norm_backward_rows<T, MTI_FIT_WARP>
-        : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
-                                         : norm_backward_rows<T, MTI_FIT_LONG>;
-    return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
-                                          (unsigned)plan.rows.threads, 0, *job)) &&
-           (!n_sums || MTI_LAUNCH(ctx, layer_norm_sums, grid, COLUMNS * COLUMN_PARTS, 0, sums));
-}
-
-extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
-                                             const mti_view *w, const mti_view *mean,
-                                             const mti_view *rstd, const mti_view *dx,
-                                             const mti_view *dw, const mti_view *db, void *scratch)
+bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                  const mti_view *w, const mti_view *mean, const mti_view *rstd,
+                                  const mti_view *dx, const mti_view *dw, const mti_view *db,
+                                  void *scratch)
 {
     norm_backward_job job = {};
-    job.dy = mti_rowset_of(dy);
-    job.x = mti_rowset_of(x);
-    job.dx = mti_rowset_of(dx ? dx : x);
-    job.w = data_of(w);
-    job.mean = mean ? mean->data : nullptr;
-    job.rstd = rstd->data;
+    job.dy = mti_rowset_of(dy), job.x = mti_rowset_of(x), job.dx = mti_rowset_of(dx ? dx : x);
+    job.w = mti_data(w), job.mean = mti_data(mean), job.rstd = rstd->data;
     job.has_dx = dx != nullptr;
-    int64_t slots = plan_slots(&job.x, mt_dtype_size(x->dtype)).slots;
+    slot_plan plan = plan_slots(&job.x, mt_dtype_size(x->dtype));
+    job.team_size = plan.rows.size, job.rows_per_block = plan.rows_per_block;
     if (dw) job.sum_w = scratch;
-    if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, slots);
+    if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, plan.slots);
     if (job.x.n == 0) return true;
     if (!mti_rows_are_short("norm", &job.x, mt_dtype_size(x->dtype))) return false;
-    return mti_for_float(x->dtype,
-                         [&](auto t) { return backward<decltype(t)>(ctx, &job, dw, db); });
+    slots_job sums = {{}, {}, plan.slots, job.x.n};
+    unsigned n_sums = 0;
+    if (dw) sums.sums[n_sums] = job.sum_w, sums.out[n_sums++] = dw->data;
+    if (db) sums.sums[n_sums] = job.sum_b, sums.out[n_sums++] = db->data;
+    dim3 grid(mti_blocks(job.x.n, COLUMNS), n_sums);
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        auto layer_norm_sums = norm_add_slots<T>;
+        auto layer_norm_backward =
+            plan.rows.fit == MTI_FIT_WARP    ? norm_backward_rows<T, MTI_FIT_WARP>
+            : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
+                                             : norm_backward_rows<T, MTI_FIT_LONG>;
+        return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
+                                              (unsigned)plan.rows.threads, 0, job)) &&
+               (!n_sums || MTI_LAUNCH(ctx, layer_norm_sums, grid, COLUMNS * COLUMN_PARTS, 0, sums));
+    });
 }
 
-extern "C" bool mti_cuda_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
-                                           const mti_view *w, const mti_view *rstd,
-                                           const mti_view *dx, const mti_view *dw, void *scratch)
+bool mti_cuda_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                                const mti_view *dw, void *scratch)
 {
     return mti_cuda_layer_norm_backward(ctx, dy, x, w, nullptr, rstd, dx, dw, nullptr, scratch);
 }

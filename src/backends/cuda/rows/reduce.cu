@@ -245,10 +245,9 @@ static sum_plan plan_sum(const mti_view *x, const mti_view *y)
 {
     mti_view kept_x = choose(x, x, y, true), kept_y = choose(y, x, y, true);
     mti_view reduced_x = choose(x, x, y, false);
-    const mti_view *kept[] = {&kept_x, &kept_y}, *reduced[] = {&reduced_x};
     sum_plan p = {};
-    p.kept = mti_lay_out<2>(kept, false);
-    p.reduced = mti_lay_out<1>(reduced, false);
+    p.kept = mti_lay_out(false, &kept_x, &kept_y);
+    p.reduced = mti_lay_out(false, &reduced_x);
     int64_t kept_step = mti_magnitude(p.kept.stride[0][p.kept.rank - 1]);
     int64_t reduced_step = mti_magnitude(p.reduced.stride[0][p.reduced.rank - 1]);
     p.is_columns = p.kept.count > 1 && (p.reduced.count == 1 || kept_step < reduced_step);
@@ -266,9 +265,8 @@ static sum_plan plan_sum(const mti_view *x, const mti_view *y)
     return p;
 }
 
-extern "C" size_t mti_cuda_sum_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+size_t mti_cuda_sum_scratch(mti_ctx *, const mti_view *x, const mti_view *y)
 {
-    (void)ctx;
     sum_plan p = plan_sum(x, y);
     return p.blocks > 1 ? (size_t)(p.kept.count * p.blocks) * sizeof(double) : 0;
 }
@@ -305,8 +303,7 @@ template <class T, int V> static bool launch_columns(mti_ctx *ctx, mti_sum_job *
 {
     int size = 1;
     while (size < 32 && (int64_t)size * V < job->columns) size *= 2;
-    job->team_size = size;
-    job->tiles = (job->columns + size * V - 1) / (size * V);
+    job->team_size = size, job->tiles = (job->columns + size * V - 1) / (size * V);
     auto sum_of_columns = mti_sum_columns_kernel<T, V>;
     return MTI_LAUNCH(ctx, sum_of_columns, mti_grid(ctx, job->outer * job->blocks * job->tiles),
                       MTI_BLOCK_THREADS, 0, *job);
@@ -326,8 +323,8 @@ template <class T, int V> static bool launch_rows(mti_ctx *ctx, mti_sum_job *job
     job->team_size = (int)size;
     int64_t teams = MTI_BLOCK_THREADS / size;
     auto sum_of_short_rows = mti_sum_team_kernel<T, V>;
-    return MTI_LAUNCH(ctx, sum_of_short_rows, mti_grid(ctx, (job->outer + teams - 1) / teams),
-                      MTI_BLOCK_THREADS, 0, *job);
+    return MTI_LAUNCH(ctx, sum_of_short_rows, mti_grid(ctx, job->outer, teams), MTI_BLOCK_THREADS,
+                      0, *job);
 }
 
 /* True if x can be read in vectors of `width` along the inner dimension. */
@@ -349,12 +346,11 @@ static bool is_vectorisable(const sum_plan &p, int width)
 template <class T, int V>
 static bool launch_few_rows(mti_ctx *ctx, const sum_plan &p, mti_sum_job *job)
 {
-    job->outer = p.kept.count / V;
-    job->outer_x = make_steps(p.kept, 0, p.kept.rank, V);
+    job->outer = p.kept.count / V, job->outer_x = make_steps(p.kept, 0, p.kept.rank, V);
     job->outer_y = make_steps(p.kept, 1, p.kept.rank, V);
     auto sum_of_few_rows = mti_sum_few_rows_kernel<T, V>;
-    int64_t blocks = (job->outer + MTI_BLOCK_THREADS - 1) / MTI_BLOCK_THREADS;
-    return MTI_LAUNCH(ctx, sum_of_few_rows, mti_grid(ctx, blocks), MTI_BLOCK_THREADS, 0, *job);
+    return MTI_LAUNCH(ctx, sum_of_few_rows, mti_grid(ctx, job->outer, MTI_BLOCK_THREADS),
+                      MTI_BLOCK_THREADS, 0, *job);
 }
 
 /* First pass over x. */
@@ -377,20 +373,15 @@ template <class T> static bool sum_typed(mti_ctx *ctx, const sum_plan &p, mti_su
 static bool sum_partials(mti_ctx *ctx, const sum_plan &p, mti_sum_job *job)
 {
     const int width = mti_width_of<double>();
-    job->x = job->partial;
-    job->partial = NULL;
-    job->outer_x = row_steps(p.blocks * p.columns);
-    job->reduced = row_steps(p.columns);
-    job->length = job->block = p.blocks;
-    job->blocks = 1;
+    job->x = job->partial, job->partial = NULL, job->outer_x = row_steps(p.blocks * p.columns);
+    job->reduced = row_steps(p.columns), job->length = job->block = p.blocks, job->blocks = 1;
     job->column_x = 1;
     if (!p.is_columns) return launch_rows<double, 1>(ctx, job);
     return p.columns % width == 0 ? launch_columns<double, width>(ctx, job)
                                   : launch_columns<double, 1>(ctx, job);
 }
 
-extern "C" bool mti_cuda_sum(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *y,
-                             void *scratch)
+bool mti_cuda_sum(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *y, void *scratch)
 {
     sum_plan p = plan_sum(x, y);
     if (p.kept.count == 0) return true;
@@ -398,14 +389,11 @@ extern "C" bool mti_cuda_sum(mti_ctx *ctx, double scale, const mti_view *x, cons
     int outer_rank = p.is_columns ? p.kept.rank - 1 : p.kept.rank;
     mti_sum_job job = {};
     job.x = x->data, job.y = y->data;
-    job.partial = p.blocks > 1 ? static_cast<double *>(scratch) : NULL;
-    job.y_dtype = y->dtype;
-    job.scale = scale;
-    job.outer_x = make_steps(p.kept, 0, outer_rank, 1);
+    job.partial = p.blocks > 1 ? static_cast<double *>(scratch) : NULL, job.y_dtype = y->dtype;
+    job.scale = scale, job.outer_x = make_steps(p.kept, 0, outer_rank, 1);
     job.outer_y = make_steps(p.kept, 1, outer_rank, 1);
     job.outer = p.outer, job.length = p.reduced.count;
-    job.block = p.block, job.blocks = p.blocks;
-    job.columns = p.columns;
+    job.block = p.block, job.blocks = p.blocks, job.columns = p.columns;
     job.column_x = p.kept.stride[0][p.kept.rank - 1];
     job.column_y = p.kept.stride[1][p.kept.rank - 1];
     bool ok = mti_for_float(x->dtype, [&](auto t) { return sum_typed<decltype(t)>(ctx, p, &job); });

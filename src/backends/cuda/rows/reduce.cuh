@@ -15,17 +15,6 @@
 
 /* ---- scalars ---- */
 
-static __device__ __forceinline__ float mti_exp_below(float x)
-{
-    return mti_exp_nonpositive_f32(x);
-}
-static __device__ __forceinline__ double mti_exp_below(double x)
-{
-    return mti_exp_nonpositive_f64(x);
-}
-static __device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
-static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
-
 /* exp(x), x <= 0, of differences of numbers that were stored as T: for 16 bits the hardware's 2^x
  * is exact enough. (Not as one multiply-add, x log2(e) - base log2(e): rounding the last product
  * shows where base is large.) */

@@ -92,26 +92,20 @@ template <class T, int V> static bool launch(mti_ctx *ctx, rope_job job)
     job.team_size = (int)(vectors < BLOCK ? vectors : BLOCK);
     int teams = BLOCK / job.team_size;
     int64_t rows = (int64_t)teams * POSITIONS;
-    dim3 grid(mti_blocks((job.s + rows - 1) / rows), (unsigned)(groups < MOST_Y ? groups : MOST_Y),
-              mti_blocks((vectors + job.team_size - 1) / job.team_size));
+    dim3 grid(mti_blocks(job.s, rows), (unsigned)(groups < MOST_Y ? groups : MOST_Y),
+              mti_blocks(vectors, job.team_size));
     auto rope = rope_pairs<T, V>;
     return MTI_LAUNCH(ctx, rope, grid, (unsigned)(teams * job.team_size), 0, job);
 }
 
-extern "C" bool mti_cuda_rope(mti_ctx *ctx, const mti_rope *rope, int64_t start, bool inverse,
-                              const mti_view *x, const mti_view *y)
+bool mti_cuda_rope(mti_ctx *ctx, const mti_rope *rope, int64_t start, bool inverse,
+                   const mti_view *x, const mti_view *y)
 {
     rope_job job = {};
-    job.x = x->data;
-    job.y = y->data;
+    job.x = x->data, job.y = y->data;
     for (int d = 0; d < 3; d++) job.x_stride[d] = x->stride[d], job.y_stride[d] = y->stride[d];
-    job.heads = x->shape[0] * x->shape[1];
-    job.a = x->shape[1];
-    job.s = x->shape[2];
-    job.half = x->shape[3] / 2;
-    job.start = start;
-    job.rope = *rope;
-    job.inverse = inverse;
+    job.heads = x->shape[0] * x->shape[1], job.a = x->shape[1], job.s = x->shape[2];
+    job.half = x->shape[3] / 2, job.start = start, job.rope = *rope, job.inverse = inverse;
     if (job.heads == 0 || job.s == 0 || job.half == 0) return true;
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;

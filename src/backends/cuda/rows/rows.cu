@@ -9,22 +9,19 @@ template <class T, bool LOG>
 static bool forward(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y)
 {
     mti_softmax_job job = {};
-    job.x = mti_rowset_of(x);
-    job.y = mti_rowset_of(y);
-    job.causal = causal ? x->shape[x->rank - 2] : 0;
-    job.scale = scale;
+    job.x = mti_rowset_of(x), job.y = mti_rowset_of(y);
+    job.causal = causal ? x->shape[x->rank - 2] : 0, job.scale = scale;
     return mti_softmax_launch<T, LOG>(ctx, &job, INT64_MAX);
 }
 
-extern "C" bool mti_cuda_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x,
-                                 const mti_view *y)
+bool mti_cuda_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y)
 {
     if (mti_rowset_of(x).rows * mti_rowset_of(x).n == 0) return true;
     return mti_for_float(
         x->dtype, [&](auto t) { return forward<decltype(t), false>(ctx, scale, causal, x, y); });
 }
 
-extern "C" bool mti_cuda_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+bool mti_cuda_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
     if (mti_rowset_of(x).rows * mti_rowset_of(x).n == 0) return true;
     return mti_for_float(x->dtype,
@@ -106,30 +103,27 @@ static bool backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_vi
     backward_job job = {};
     job.y = mti_rowset_of(y);
     if (!mti_rows_are_short("softmax", &job.y, sizeof(T))) return false;
-    job.dy = mti_rowset_of(dy);
-    job.dx = mti_rowset_of(dx);
-    job.scale = scale;
+    job.dy = mti_rowset_of(dy), job.dx = mti_rowset_of(dx), job.scale = scale;
     mti_row_plan plan =
         mti_plan_rows(job.y.n, sizeof(T), mti_rowset_aligned(&job.y, sizeof(T)), HELD);
     job.team_size = plan.size;
-    unsigned blocks = mti_blocks((job.y.rows + plan.teams - 1) / plan.teams);
-    void (*softmax_backward)(backward_job) =
-        plan.fit == MTI_FIT_WARP    ? backward_rows<T, MTI_FIT_WARP, LOG>
-        : plan.fit == MTI_FIT_BLOCK ? backward_rows<T, MTI_FIT_BLOCK, LOG>
-                                    : backward_rows<T, MTI_FIT_LONG, LOG>;
+    unsigned blocks = mti_blocks(job.y.rows, plan.teams);
+    auto softmax_backward = plan.fit == MTI_FIT_WARP    ? backward_rows<T, MTI_FIT_WARP, LOG>
+                            : plan.fit == MTI_FIT_BLOCK ? backward_rows<T, MTI_FIT_BLOCK, LOG>
+                                                        : backward_rows<T, MTI_FIT_LONG, LOG>;
     return MTI_LAUNCH(ctx, softmax_backward, blocks, (unsigned)plan.threads, 0, job);
 }
 
-extern "C" bool mti_cuda_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y,
-                                          const mti_view *dy, const mti_view *dx)
+bool mti_cuda_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
+                               const mti_view *dx)
 {
     if (mti_view_count(y) == 0) return true;
     return mti_for_float(
         y->dtype, [&](auto t) { return backward<decltype(t), false>(ctx, scale, y, dy, dx); });
 }
 
-extern "C" bool mti_cuda_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
-                                              const mti_view *dx)
+bool mti_cuda_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
+                                   const mti_view *dx)
 {
     if (mti_view_count(y) == 0) return true;
     return mti_for_float(y->dtype,

@@ -232,14 +232,12 @@ static bool mti_softmax_launch(mti_ctx *ctx, mti_softmax_job *job, int64_t max_b
     int64_t rounds =
         (job->x.rows + plan.teams - 1) / plan.teams; /* rows for all teams of a block */
     int64_t per_block = rounds <= max_blocks ? 1 : (rounds + max_blocks - 1) / max_blocks;
-    unsigned blocks = mti_blocks((rounds + per_block - 1) / per_block);
-    job->team_size = plan.size;
-    job->rows_per_block = per_block * plan.teams;
+    unsigned blocks = mti_blocks(rounds, per_block);
+    job->team_size = plan.size, job->rows_per_block = per_block * plan.teams;
     if (n_blocks) *n_blocks = (int)blocks;
-    void (*softmax_rows)(mti_softmax_job) =
-        plan.fit == MTI_FIT_WARP    ? mti_softmax_rows<T, MTI_FIT_WARP, LOG>
-        : plan.fit == MTI_FIT_BLOCK ? mti_softmax_rows<T, MTI_FIT_BLOCK, LOG>
-                                    : mti_softmax_rows<T, MTI_FIT_LONG, LOG>;
+    auto softmax_rows = plan.fit == MTI_FIT_WARP    ? mti_softmax_rows<T, MTI_FIT_WARP, LOG>
+                        : plan.fit == MTI_FIT_BLOCK ? mti_softmax_rows<T, MTI_FIT_BLOCK, LOG>
+                                                    : mti_softmax_rows<T, MTI_FIT_LONG, LOG>;
     return MTI_LAUNCH(ctx, softmax_rows, blocks, (unsigned)plan.threads, 0, *job);
 }
 

@@ -129,31 +129,25 @@ template <class T> __global__ void __launch_bounds__(SORT_BLOCK) sort_chosen(con
     static_cast<T *>(job.values)[row * job.k + place] = x[from * job.step];
 }
 
-extern "C" size_t mti_cuda_topk_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *values)
+size_t mti_cuda_topk_scratch(mti_ctx *, const mti_view *, const mti_view *values)
 {
-    (void)ctx, (void)x;
     mti_view_dims all = mti_dims_of(values, 0, values->rank);
     return (size_t)all.count * sizeof(uint32_t);
 }
 
-extern "C" bool mti_cuda_topk(mti_ctx *ctx, const mti_view *x, const mti_view *values,
-                              const mti_view *index, void *scratch)
+bool mti_cuda_topk(mti_ctx *ctx, const mti_view *x, const mti_view *values, const mti_view *index,
+                   void *scratch)
 {
     topk_job job = {};
     int last = x->rank - 1;
-    job.x = x->data;
-    job.values = values->data;
-    job.index = static_cast<int64_t *>(index->data);
-    job.list = static_cast<uint32_t *>(scratch);
-    job.rows = mti_dims_of(x, 0, last);
-    job.step = x->stride[last];
-    job.n = x->shape[last];
-    job.k = values->shape[last];
+    job.x = x->data, job.values = values->data, job.index = mti_data<int64_t>(index);
+    job.list = static_cast<uint32_t *>(scratch), job.rows = mti_dims_of(x, 0, last);
+    job.step = x->stride[last], job.n = x->shape[last], job.k = values->shape[last];
     if (job.rows.count * job.k == 0) return true;
     if (job.n > UINT32_MAX)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "topk: rows of 2^32 elements and more");
     unsigned threads = (unsigned)(job.n < MOST ? (job.n + WARP - 1) / WARP * WARP : MOST);
-    dim3 grid(mti_blocks(job.rows.count), mti_blocks((job.k + SORT_BLOCK - 1) / SORT_BLOCK));
+    dim3 grid(mti_blocks(job.rows.count), mti_blocks(job.k, SORT_BLOCK));
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto topk_choose = choose_of_rows<T>;
@@ -197,19 +191,13 @@ __global__ void __launch_bounds__(SORT_BLOCK) place_groups(const groups_job job)
     if (threadIdx.x == 0) job.counts[mine] = (int32_t)count;
 }
 
-extern "C" bool mti_cuda_sort_groups(mti_ctx *ctx, int64_t each, const mti_view *index,
-                                     const mti_view *rows, const mti_view *order,
-                                     const mti_view *inverse, const mti_view *counts)
+bool mti_cuda_sort_groups(mti_ctx *ctx, int64_t each, const mti_view *index, const mti_view *rows,
+                          const mti_view *order, const mti_view *inverse, const mti_view *counts)
 {
     groups_job job = {};
-    job.index = static_cast<const int64_t *>(index->data);
-    job.rows = static_cast<int64_t *>(rows->data);
-    job.order = static_cast<int64_t *>(order->data);
-    job.inverse = static_cast<int64_t *>(inverse->data);
-    job.counts = static_cast<int32_t *>(counts->data);
-    job.n = index->shape[0];
-    job.each = each;
-    job.groups = counts->shape[0];
-    job.fault = ctx->fault;
+    job.index = mti_data<const int64_t>(index), job.rows = mti_data<int64_t>(rows);
+    job.order = mti_data<int64_t>(order), job.inverse = mti_data<int64_t>(inverse);
+    job.counts = mti_data<int32_t>(counts), job.n = index->shape[0], job.each = each;
+    job.groups = counts->shape[0], job.fault = ctx->fault;
     return MTI_LAUNCH(ctx, place_groups, mti_blocks(job.groups), SORT_BLOCK, 0, job);
 }

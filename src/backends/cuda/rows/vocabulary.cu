@@ -30,33 +30,32 @@ __global__ void __launch_bounds__(MAP_BLOCK) own_numbers(own_job job)
 
 static bool find_own(mti_ctx *ctx, own_job job, const mti_view *in, const mti_view *own)
 {
-    job.in = static_cast<const int64_t *>(in->data), job.own = static_cast<int64_t *>(own->data);
+    job.in = mti_data<const int64_t>(in), job.own = mti_data<int64_t>(own);
     job.n = mti_view_count(in);
     return job.n == 0 ||
-           MTI_LAUNCH(ctx, own_numbers, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK,
-                      0, job);
+           MTI_LAUNCH(ctx, own_numbers, mti_blocks(job.n, MAP_BLOCK), MAP_BLOCK, 0, job);
 }
 
-extern "C" size_t mti_cuda_own_rows_scratch(mti_ctx *, const mti_view *index)
+size_t mti_cuda_own_rows_scratch(mti_ctx *, const mti_view *index)
 {
     return (size_t)mti_view_count(index) * sizeof(int64_t);
 }
 
-extern "C" bool mti_cuda_own_rows(mti_ctx *ctx, int64_t first, int64_t rows, int64_t all,
-                                  const mti_view *index, const mti_view *own)
+bool mti_cuda_own_rows(mti_ctx *ctx, int64_t first, int64_t rows, int64_t all,
+                       const mti_view *index, const mti_view *own)
 {
     return find_own(ctx, {NULL, NULL, 0, first, rows, MTI_NO_ROW, all, ctx->fault}, index, own);
 }
 
 /* ---- loss ---- */
 
-extern "C" size_t mti_cuda_shared_entropy_scratch(mti_ctx *, int64_t rows, size_t row_bytes)
+size_t mti_cuda_shared_entropy_scratch(mti_ctx *, int64_t rows, size_t row_bytes)
 {
     return sizeof(double) + (size_t)rows * row_bytes;
 }
 
-extern "C" bool mti_cuda_own_targets(mti_ctx *ctx, int64_t first, int64_t columns, int64_t ignore,
-                                     const mti_view *target, const mti_view *own)
+bool mti_cuda_own_targets(mti_ctx *ctx, int64_t first, int64_t columns, int64_t ignore,
+                          const mti_view *target, const mti_view *own)
 {
     return find_own(ctx, {NULL, NULL, 0, first, columns, MTI_ELSEWHERE, ignore, NULL}, target, own);
 }
@@ -93,21 +92,16 @@ static bool join(mti_ctx *ctx, int64_t ignore, int64_t width, const mti_view *ta
                  const mti_view *parts, const mti_view *lse, const mti_view *sum)
 {
     int64_t n = mti_view_count(lse);
-    join_job<A> job = {static_cast<const int64_t *>(target->data),
-                       static_cast<const A *>(parts->data),
-                       static_cast<A *>(lse->data),
-                       static_cast<double *>(sum->data),
-                       n,
-                       n ? mti_view_count(parts) / (2 * n) : 0,
-                       width,
-                       ignore};
-    void (*join_entropy)(join_job<A>) = join_parts<A>;
+    join_job<A> job = {};
+    job.target = mti_data<const int64_t>(target), job.parts = mti_data<const A>(parts);
+    job.lse = mti_data<A>(lse), job.sum = mti_data<double>(sum), job.n = n;
+    job.ranks = n ? mti_view_count(parts) / (2 * n) : 0, job.width = width, job.ignore = ignore;
+    auto join_entropy = join_parts<A>;
     return n == 0 || MTI_LAUNCH(ctx, join_entropy, 1, JOIN_BLOCK, 0, job);
 }
 
-extern "C" bool mti_cuda_join_entropy(mti_ctx *ctx, int64_t ignore, int64_t width,
-                                      const mti_view *target, const mti_view *parts,
-                                      const mti_view *lse, const mti_view *sum)
+bool mti_cuda_join_entropy(mti_ctx *ctx, int64_t ignore, int64_t width, const mti_view *target,
+                           const mti_view *parts, const mti_view *lse, const mti_view *sum)
 {
     return lse->dtype == MT_F64 ? join<double>(ctx, ignore, width, target, parts, lse, sum)
                                 : join<float>(ctx, ignore, width, target, parts, lse, sum);
@@ -142,20 +136,16 @@ template <class T> __global__ void __launch_bounds__(MAP_BLOCK) shift_rows(shift
     }
 }
 
-template <class T> static bool shift(mti_ctx *ctx, shift_job *job)
-{
-    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
-    job->team_size = mti_team_size<T>(job->x.n, MAP_BLOCK);
-    int64_t teams = MAP_BLOCK / job->team_size;
-    void (*log_probabilities)(shift_job) = shift_rows<T>;
-    return MTI_LAUNCH(ctx, log_probabilities, mti_blocks((job->x.rows + teams - 1) / teams),
-                      MAP_BLOCK, 0, *job);
-}
-
-extern "C" bool mti_cuda_log_probabilities(mti_ctx *ctx, const mti_view *x, const mti_view *lse,
-                                           const mti_view *logp)
+bool mti_cuda_log_probabilities(mti_ctx *ctx, const mti_view *x, const mti_view *lse,
+                                const mti_view *logp)
 {
     shift_job job = {mti_rowset_of(x), mti_rowset_of(logp), lse->data, 1};
     if (job.x.rows == 0 || job.x.n == 0) return true;
-    return mti_for_float(x->dtype, [&](auto t) { return shift<decltype(t)>(ctx, &job); });
+    if (!mti_rows_are_short("cross_entropy", &job.x, mt_dtype_size(x->dtype))) return false;
+    return mti_for_float(x->dtype, [&](auto t) {
+        job.team_size = mti_team_size<decltype(t)>(job.x.n, MAP_BLOCK);
+        unsigned blocks = mti_blocks(job.x.rows, MAP_BLOCK / job.team_size);
+        auto log_probabilities = shift_rows<decltype(t)>;
+        return MTI_LAUNCH(ctx, log_probabilities, blocks, MAP_BLOCK, 0, job);
+    });
 }
