@@ -283,12 +283,15 @@ let wanted = null, running = false, pause = 0;
 async function answer() {
   if (running) return;
   running = true;
-  while (wanted) {
-    const words = wanted;
-    wanted = null;
-    take(words, await tool.front.run([...words, "--json", "-"]));
+  try {
+    while (wanted) {
+      const words = wanted;
+      wanted = null;
+      take(words, await tool.front.run([...words, "--json", "-"]));
+    }
+  } finally {
+    running = false;
   }
-  running = false;
 }
 
 function take(words, result) {
@@ -311,6 +314,7 @@ function showCommands(words) {
 }
 
 function change() {
+  clearTimeout(pause); // where an answer takes longer than the pause, too
   wanted = profileWords();
   showCommands(wanted);
   writeLink();
@@ -400,7 +404,7 @@ async function begin() {
   const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
   readLink();
-  const first = tool.front.run([...profileWords(), "--json", "-"]);
+  const words = profileWords(), first = tool.front.run([...words, "--json", "-"]);
   await cards;
   readLink();
   for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
@@ -410,8 +414,9 @@ async function begin() {
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
-  showCommands(profileWords());
-  take(profileWords(), await first);
+  showCommands(words);
+  take(words, await first);
+  if (words.join(" ") !== profileWords().join(" ")) change(); // the link has changed meanwhile
   readOther();
 }
 

@@ -43,14 +43,18 @@ class Screen {
   }
 }
 
-const inkOf = code => code.split(";").filter(Boolean).map(n => "ink-" + n).join(" ") || null;
+/* Categories have the terminal's colours; a background's code is 10 more. */
+const INKS = {34: "parameter", 31: "gradient", 36: "optimizer", 90: "input", 32: "activation", 93: "output", 94: "rng_state",
+  35: "packed", 95: "cache", 33: "temporary", 91: "workspace", 96: "communication"};
+const inkOf = code => code.split(";").map(n => INKS[n] ? `color: var(--c-${INKS[n]})` : INKS[n - 10] ? `background: var(--c-${INKS[n - 10]})`
+  : {1: "font-weight: 650", 2: "color: var(--dim)"}[n] || "").join("; ");
 
 function showFrame(frame) {
   const found = /^step (\d+)\/\d+ +loss (\S+)/.exec(frame.head);
   if (!found) return;
   training.step = Number(found[1]);
   replace(element("train-now"), frame.head.split(/ {2,}/).slice(0, 3).join(DOT)); /* "step 12/300", the loss, and how fast */
-  replace(element("train-memory"), frame.lines.map(line => [line.map(({text, code}) => h("span", {class: inkOf(code)}, text)), "\n"]));
+  replace(element("train-memory"), frame.lines.map(line => [line.map(({text, code}) => h("span", {style: inkOf(code)}, text)), "\n"]));
   if (training.step > (training.losses.at(-1) || [0])[0]) training.losses.push([training.step, Number(found[2])]);
   drawLosses();
 }

@@ -27,7 +27,7 @@ function run({words, files, seconds = Infinity, columns = 0}, tell) {
     },
     args(at, most) {
       const all = new TextEncoder().encode(words.map(word => word + "\0").join(""));
-      if (all.length > most) return -1;
+      if (all.length > most) throw new Error(`a command line of more than ${most} bytes`);
       bytes(at, all.length).set(all);
       return all.length;
     },

@@ -3,6 +3,9 @@
 #include <locale.h>
 #include <stdlib.h>
 #include "base/base.h"
+#ifdef __APPLE__
+#include <xlocale.h>
+#endif
 
 /* The C library has one object for all of "C": nothing is allocated or to be freed. */
 void *mti_point_begin(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }

@@ -75,22 +75,35 @@ static mt_budget_plan *simulate_answer(mt_budget *b, const mti_budget_answer *a)
     return mti_budget_simulate(b, plan, &watch, NULL) ? plan : NULL;
 }
 
+/* Asks the search only for budgets that no answer was for. False: memory ran out, or the workload
+ * failed. */
+static bool next_plan(mt_budget *b, int64_t n_bytes, mt_budget_plan **plan)
+{
+    mti_budget_answer a;
+    bool found;
+    *plan = NULL;
+    for (size_t i = 0; !*plan && i < b->plans.n; i++) {
+        mt_budget_plan *p = b->plans.at[i];
+        if ((int64_t)p->figures.expected_peak <= n_bytes && n_bytes <= p->answers) *plan = p;
+    }
+    if (*plan) return true;
+    if (!mti_budget_next(&b->search, n_bytes, &a, &found)) return false;
+    if (!found) return true;
+    *plan = simulate_answer(b, &a);
+    mti_free(a.path.at);
+    if (*plan && (*plan)->answers < n_bytes) (*plan)->answers = n_bytes;
+    return *plan;
+}
+
 /* The cheapest plan that is expected to fit `expected` bytes and, simulated, fits n_bytes, which
  * are at least as many; *plan NULL: none. The order in which plans are tried does not depend on the
  * budget, so a larger budget never gives a dearer plan. */
 static bool find(mt_budget *b, int64_t expected, int64_t n_bytes, mt_budget_plan **plan)
 {
-    for (*plan = NULL; !*plan;) {
-        mti_budget_answer a;
-        bool found;
-        if (!mti_budget_next(&b->search, expected, &a, &found)) return false;
-        if (!found) return true;
-        mt_budget_plan *next = simulate_answer(b, &a);
-        mti_free(a.path.at);
-        if (!next) return false;
-        if (next->figures.peak <= (size_t)n_bytes) *plan = next;
-        expected = a.peak - 1;
-    }
+    do {
+        if (!next_plan(b, expected, plan)) return false;
+        if (*plan) expected = (int64_t)(*plan)->figures.expected_peak - 1;
+    } while (*plan && (*plan)->figures.peak > (size_t)n_bytes);
     return true;
 }
 

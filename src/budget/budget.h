@@ -44,6 +44,7 @@ struct mt_budget_plan {
     mti_budget_segment *segments; /* [n] */
     mti_budget_keeps *keeps;      /* [n] */
     bool simulated;
+    int64_t answers; /* it is the search's answer to budgets from its expected peak to this */
     mt_budget_figures figures;
 };
 
@@ -86,7 +87,7 @@ typedef struct mti_budget_answer {
 typedef struct mti_budget_search {
     const mti_budget_table *table;
     int64_t n_bytes;              /* the latest budget that was searched, ... */
-    double limit, step;           /* ... up to which cost, and by how much that rises next */
+    double limit, price;          /* ... up to which cost, with each byte at this price */
     struct mti_budget_ways *ways; /* [layers + 1] */
     int64_t n_tried;              /* ways that were looked at */
 } mti_budget_search;

@@ -7,11 +7,11 @@
  * what remains is a front of (bytes needed, cost) at each layer, and the answer is exact. The front
  * at layer 0 has the answers to all budgets, each with the lowest peak for its cost.
  *
- * A front may have many thousands of ways, most of which no answer takes. So each way is first
- * compared with a lower bound on what the layers before it cost, from a relaxation: bytes beyond
- * the budget may be bought at a price each (Everett 1963). Ways above a limit are dropped; the
- * limit is raised until an answer lies below it, which is then the cheapest of all. What was found
- * stays for the budgets below. */
+ * A front may have many thousands of ways, most of which no answer takes. So each byte that a way
+ * needs is given a price, and cost and priced bytes are compared with a lower bound on those of the
+ * layers before it (Everett 1963). Ways above a limit are dropped; the limit is raised until an
+ * answer lies below it, which is then the cheapest of all. It is a limit on the price of bytes,
+ * too, so what was found holds for the budgets below, as long as their answers lie below it. */
 #include <math.h>
 #include <stdlib.h>
 #include "budget/budget.h"
@@ -28,6 +28,7 @@ typedef struct mti_budget_ways {
     way *at;
     size_t n, cap;
     size_t n_pruned; /* the first so many are a front */
+    double least;    /* cost and priced need of one */
 } ways;
 
 static bool is_cheaper(const way *a, const way *b)
@@ -87,17 +88,15 @@ static int64_t need_of(const mti_budget_option *o, int64_t after)
 
 /* ---- the relaxation ---- */
 
-#define PRICES 4
-
 typedef struct relaxation {
     const mti_budget_table *t;
     int64_t n_bytes;
     double weight; /* of a FLOP, in bytes of recomputed results: more than all of them together */
-    double price[PRICES]; /* of a byte kept; the first is 0 */
-    double *cost[PRICES]; /* [layers + 1]: cost and price of the cheapest way to layer i */
-    int64_t *kept;        /* [layers + 1]: what that way keeps, of the latest price */
-    int64_t *least_kept;  /* [layers + 1]: the least that any way to layer i keeps */
-    int64_t *least_need;  /* [layers + 1]: the least that any way on from there needs */
+    double price;  /* of a byte kept */
+    double *cost;  /* [layers + 1]: cost and price of the cheapest way to layer i */
+    int64_t *kept; /* [layers + 1]: what that way keeps */
+    int64_t *least_kept; /* [layers + 1]: the least that any way to layer i keeps */
+    int64_t *least_need; /* [layers + 1]: the least that any way on from there needs */
 } relaxation;
 
 #define NO_WAY ((int64_t)1 << 61)
@@ -114,10 +113,10 @@ static bool is_useful(const relaxation *r, int64_t i, const mti_budget_option *o
 }
 
 /* Ways whose segments each fit, but not need all fit together. */
-static void relax(relaxation *r, int p, double price)
+static void relax(relaxation *r, double price)
 {
-    double *cost = r->cost[p];
-    r->price[p] = price;
+    double *cost = r->cost;
+    r->price = price;
     for (int64_t i = 1; i <= r->t->layers; i++) cost[i] = HUGE_VAL;
     for (int64_t i = 0; i < r->t->layers; i++)
         for (size_t k = 0; k < r->t->at[i].n; k++) {
@@ -129,32 +128,21 @@ static void relax(relaxation *r, int p, double price)
         }
 }
 
-/* Slightly below the true bound, because sums are rounded. */
-static double bound(const relaxation *r, int64_t layer, int64_t need, double cost)
-{
-    double most = cost;
-    for (int p = 0; p < PRICES; p++) {
-        double before = r->cost[p][layer] - r->price[p] * (double)(r->n_bytes - need);
-        most = fmax(most, cost + before - 1e-10 * (cost + r->cost[p][layer]));
-    }
-    return most;
-}
-
-/* The prices around the one at which the bound on all layers is highest. */
-static void find_prices(relaxation *r)
+/* The price at which the bound on all layers is highest. */
+static void find_price(relaxation *r)
 {
     int64_t n = r->t->layers, room = r->n_bytes - r->least_need[n];
     double low = 0, high = r->weight;
-    for (relax(r, 1, high); r->kept[n] > room && high < 1e60; relax(r, 1, high)) {
+    for (relax(r, high); r->kept[n] > room && high < 1e60; relax(r, high)) {
         low = high;
         high *= 16;
     }
     for (int i = 0; i < 24; i++) {
         double middle = (low + high) / 2;
-        relax(r, 1, middle);
+        relax(r, middle);
         *(r->kept[n] > room ? &low : &high) = middle;
     }
-    for (int p = 0; p < PRICES; p++) relax(r, p, p ? ldexp(high, 2 - p) : 0);
+    relax(r, high);
 }
 
 static double weight_of(const mti_budget_table *t)
@@ -195,7 +183,7 @@ static void find_least_kept(relaxation *r)
 
 static void relaxation_free(relaxation *r)
 {
-    for (int p = 0; p < PRICES; p++) mti_free(r->cost[p]);
+    mti_free(r->cost);
     mti_free(r->kept);
     mti_free(r->least_kept);
     mti_free(r->least_need);
@@ -207,11 +195,11 @@ static bool relaxation_make(relaxation *r, const mti_budget_table *t, int64_t n_
     *r = (relaxation){.t = t,
                       .n_bytes = n_bytes,
                       .weight = weight_of(t),
+                      .cost = mti_calloc(n, sizeof(double)),
                       .kept = mti_calloc(n, sizeof(int64_t)),
                       .least_kept = mti_calloc(n, sizeof(int64_t)),
                       .least_need = mti_calloc(n, sizeof(int64_t))};
-    bool ok = r->kept && r->least_kept && r->least_need;
-    for (int p = 0; p < PRICES; p++) ok = (r->cost[p] = mti_calloc(n, sizeof(double))) && ok;
+    bool ok = r->cost && r->kept && r->least_kept && r->least_need;
     if (ok) find_least_need(t, r->least_need);
     if (ok) find_least_kept(r);
     if (!ok) relaxation_free(r);
@@ -220,34 +208,50 @@ static bool relaxation_make(relaxation *r, const mti_budget_table *t, int64_t n_
 
 /* ---- all ways below a limit ---- */
 
-/* on[i]: from layer i, for 0 .. layers. */
+/* Slightly below the true sum of costs and priced bytes, because sums are rounded. */
+static bool is_within(const mti_budget_search *s, double priced)
+{
+    return priced * (1 - 1e-10) <= s->limit;
+}
+
+/* The ways on by option k of layer i that are within the limit. */
+static bool extend(mti_budget_search *s, const relaxation *r, int64_t i, const mti_budget_option *o)
+{
+    const ways *after = &s->ways[i + o->n];
+    double own = cost_of(r, o->flops, o->remade), before = r->cost[i] + own;
+    if (!is_useful(r, i, o) || !is_within(s, before + r->price * (double)o->kept + after->least))
+        return true;
+    for (size_t j = 0; j < after->n; j++) {
+        const way *w = &after->at[j];
+        const way next = {.need = need_of(o, w->need),
+                          .flops = w->flops + o->flops,
+                          .remade = w->remade + o->remade,
+                          .then = j,
+                          .option = o};
+        if (r->least_kept[i] + next.need > r->n_bytes) break; /* the next need more */
+        s->n_tried++;
+        double priced = cost_of(r, next.flops, next.remade) + r->price * (double)next.need;
+        if (is_within(s, r->cost[i] + priced) && !add_way(&s->ways[i], next)) return false;
+    }
+    return true;
+}
+
+/* ways[i]: from layer i, for 0 .. layers. */
 static bool fill(mti_budget_search *s, const relaxation *r)
 {
     const mti_budget_table *t = s->table;
-    ways *on = s->ways;
-    for (int64_t i = 0; i <= t->layers; i++) on[i].n = on[i].n_pruned = 0;
-    if (!add_way(&on[t->layers], (way){.need = t->head})) return false;
-    for (int64_t i = t->layers; i > 0; i--) {
-        prune(&on[i]);
-        for (size_t k = 0; k < t->at[i - 1].n; k++) {
-            const mti_budget_option *o = &t->at[i - 1].at[k];
-            const ways *after = &on[i - 1 + o->n];
-            for (size_t j = 0; j < after->n && is_useful(r, i - 1, o); j++) {
-                const way *w = &after->at[j];
-                const way next = {.need = need_of(o, w->need),
-                                  .flops = w->flops + o->flops,
-                                  .remade = w->remade + o->remade,
-                                  .then = j,
-                                  .option = o};
-                if (r->least_kept[i - 1] + next.need > r->n_bytes) break; /* the next need more */
-                s->n_tried++;
-                double cost = cost_of(r, next.flops, next.remade);
-                if (bound(r, i - 1, next.need, cost) <= s->limit && !add_way(&on[i - 1], next))
-                    return false;
-            }
-        }
+    for (int64_t i = 0; i <= t->layers; i++) s->ways[i].n = s->ways[i].n_pruned = 0;
+    if (!add_way(&s->ways[t->layers], (way){.need = t->head})) return false;
+    for (int64_t i = t->layers; i >= 0; i--) {
+        ways *on = &s->ways[i];
+        for (size_t k = 0; i < t->layers && k < t->at[i].n; k++)
+            if (!extend(s, r, i, &t->at[i].at[k])) return false;
+        prune(on);
+        on->least = HUGE_VAL;
+        for (size_t j = 0; j < on->n; j++)
+            on->least = fmin(on->least, cost_of(r, on->at[j].flops, on->at[j].remade) +
+                                            r->price * (double)on->at[j].need);
     }
-    prune(&on[0]);
     return true;
 }
 
@@ -264,24 +268,30 @@ static bool follow(const mti_budget_search *s, const way *first, mti_budget_answ
     return true;
 }
 
-/* The cheapest of all within the budget, if the limit lets it through; NULL: it does not. */
-static const way *cheapest(const mti_budget_search *s, int64_t n_bytes)
+/* The cheapest of all within the budget, if the limit lets it through; NULL: it does not. *priced:
+ * the cost of the cheapest that was found, with every byte of the budget at its price: up to this
+ * limit any cheaper one is found, too. */
+static const way *cheapest(const mti_budget_search *s, int64_t n_bytes, double *priced)
 {
     const way *w = s->ways && n_bytes <= s->n_bytes ? within(&s->ways[0], n_bytes) : NULL;
-    double weight = weight_of(s->table);
-    return w && (double)w->flops * weight + (double)w->remade <= s->limit ? w : NULL;
+    *priced =
+        w ? (double)w->flops * weight_of(s->table) + (double)w->remade + s->price * (double)n_bytes
+          : HUGE_VAL;
+    return *priced <= s->limit ? w : NULL;
 }
 
-/* Raises the limit until an answer lies below it. */
+/* Raises the limit until the answer lies below it. */
 static bool search(mti_budget_search *s, const relaxation *r)
 {
-    double least = bound(r, r->t->layers, r->least_need[r->t->layers], 0);
-    if (r->n_bytes > s->n_bytes || s->step == 0) s->step = 1 + r->cost[1][r->t->layers] * 0x1p-16;
+    double least = r->cost[r->t->layers] + r->price * (double)r->t->head, priced = HUGE_VAL;
     s->n_bytes = r->n_bytes;
-    for (int i = 0; !cheapest(s, r->n_bytes) || !i; i++, s->step *= 4) {
-        s->limit = i < 9 ? least + s->step : HUGE_VAL;
+    s->price = r->price;
+    double step = 1 + least * 0x1p-14;
+    do {
+        s->limit = fmin(step < least ? least + step : HUGE_VAL, priced);
         if (!fill(s, r)) return false;
-    }
+        step *= 1.5;
+    } while (!cheapest(s, r->n_bytes, &priced));
     return true;
 }
 
@@ -293,15 +303,16 @@ bool mti_budget_next(mti_budget_search *s, int64_t n_bytes, mti_budget_answer *a
     if (!s->ways && !(s->ways = mti_calloc((size_t)s->table->layers + 1, sizeof *s->ways)))
         return false;
     bool ok = true;
-    if (!cheapest(s, n_bytes)) {
+    double priced;
+    if (!cheapest(s, n_bytes, &priced)) {
         if (!relaxation_make(&r, s->table, n_bytes)) return false;
         *found = larger(r.least_need[0], s->table->rest) <= n_bytes;
-        if (*found) find_prices(&r);
+        if (*found) find_price(&r);
         ok = !*found || search(s, &r);
         relaxation_free(&r);
     } else
         *found = s->table->rest <= n_bytes;
-    if (ok && *found) ok = follow(s, cheapest(s, n_bytes), a);
+    if (ok && *found) ok = follow(s, cheapest(s, n_bytes, &priced), a);
     if (!ok) {
         mti_free(a->path.at);
         *a = (mti_budget_answer){0};

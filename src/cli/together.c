@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "cli/verbs.h"
 #include "comm/comm.h"
 #include "report/results.h"
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 /* ---- a process of mpirun ---- */
 
@@ -65,9 +67,9 @@ static int wait_for(const mti_launch *l, pid_t child, const sigset_t *waited)
     int passed = 0, ended;
     double at = 0;
     for (;;) {
-        siginfo_t info;
-        int number = sigwaitinfo(waited, &info);
-        if (number > 0 && number != SIGCHLD && (number != passed || mti_now() - at > 1)) {
+        int number = 0;
+        sigwait(waited, &number);
+        if (number && number != SIGCHLD && (number != passed || mti_now() - at > 1)) {
             passed = number;
             at = mti_now();
             kill(child, number);
@@ -78,6 +80,15 @@ static int wait_for(const mti_launch *l, pid_t child, const sigset_t *waited)
     if (WTERMSIG(ended) != passed) report_killed(l, child, WTERMSIG(ended));
     mti_launch_abort(128 + WTERMSIG(ended));
     return 128 + WTERMSIG(ended);
+}
+
+void mti_end_with_parent(int number)
+{
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, number);
+#else
+    (void)number;
+#endif
 }
 
 bool mti_launch_watch(const mti_launch *l, int *status)
@@ -99,7 +110,7 @@ bool mti_launch_watch(const mti_launch *l, int *status)
     }
     if (child == 0) {
         setpgid(0, 0); /* a signal to mpirun's group comes once, from the parent */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        mti_end_with_parent(SIGKILL);
         if (getppid() != parent) _exit(1);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);

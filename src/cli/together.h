@@ -25,6 +25,9 @@ void mti_launch_abort(int status);
  * process, once the child has ended; false in the child, and where there is only one rank. */
 bool mti_launch_watch(const mti_launch *l, int *status);
 
+/* The parent's death sends this process the signal; only Linux can say so. */
+void mti_end_with_parent(int number);
+
 /* Joins the other ranks, and checks that all are of one version and were given the same words. NULL
  * on failure, which rank 0 has reported; *status is the exit status. */
 mt_comm *mti_together_begin(const mti_launch *l, int argc, char **argv, int *status);

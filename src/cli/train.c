@@ -2,7 +2,6 @@
  * a terminal that closes and a closed pipe. */
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 #include "cli/run_file.h"
@@ -58,7 +57,7 @@ static void catch_signals(void)
 static void outlive_watcher(void)
 {
     watcher = getppid();
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    mti_end_with_parent(SIGTERM);
     if (watcher == 1) raise(SIGTERM);
 }
 

@@ -165,14 +165,28 @@ bool mti_file_sync(mti_file *f)
            io_error(f->path, "write to the disk");
 }
 
+#ifdef __APPLE__
+static int write_cookie(void *f, const char *data, int n_bytes)
+{
+    return mti_file_write(f, data, (size_t)n_bytes) ? n_bytes : -1;
+}
+
+static FILE *stream_of(mti_file *f) { return funopen(f, NULL, write_cookie, NULL, NULL); }
+#else
 static ssize_t write_cookie(void *f, const char *data, size_t n_bytes)
 {
     return mti_file_write(f, data, n_bytes) ? (ssize_t)n_bytes : 0;
 }
 
+static FILE *stream_of(mti_file *f)
+{
+    return fopencookie(f, "w", (cookie_io_functions_t){.write = write_cookie});
+}
+#endif
+
 FILE *mti_file_stream(mti_file *f)
 {
-    FILE *out = fopencookie(f, "w", (cookie_io_functions_t){.write = write_cookie});
+    FILE *out = stream_of(f);
     return out ? out : mti_fail_null(MT_ERR_MEMORY, "%s: no memory to write it with", f->path);
 }
 

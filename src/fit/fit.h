@@ -125,6 +125,8 @@ double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel,
                           double sending);
 /* How many elements of a layer's experts a rank has. */
 double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *parallel);
+/* How many layers have experts. */
+double mti_fit_expert_layers(const mt_model_config *c);
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
                             const mti_fit_work *work);
 

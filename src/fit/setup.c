@@ -167,8 +167,7 @@ static double share_of_experts(const mti_fit_task *task)
     const mt_parallel alone = {.expert = 1, .tensor = 1};
     uint64_t all;
     if (!c->experts || mt_model_config_params(c, &all) != MT_OK) return 0;
-    return (double)(c->layers + c->mtp_layers - c->dense_layers) *
-           mti_fit_experts_of_layer(c, &alone) / (double)all;
+    return mti_fit_expert_layers(c) * mti_fit_experts_of_layer(c, &alone) / (double)all;
 }
 
 /* Bytes that are not cut among ranks with other data: but for experts', which `expert` ranks

@@ -33,6 +33,11 @@ double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *h)
     return (double)c->experts * one / (double)(h->expert * h->tensor);
 }
 
+double mti_fit_expert_layers(const mt_model_config *c)
+{
+    return c->experts ? (double)(c->layers + c->mtp_layers - c->dense_layers) : 0;
+}
+
 /* Elements that train of the whole share: of experts, and of all else; those that this rank steps.
  */
 typedef struct elements {
@@ -120,15 +125,12 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
 static elements least_elements(const mti_fit_task *task, const mt_parallel *h)
 {
     const mt_model_config *c = &task->workload->config;
-    const mt_parallel whole = {.expert = 1, .tensor = 1};
-    const double size = (double)mt_dtype_size(c->dtype), stages = (double)h->pipeline;
-    double all = (double)task->states.params / size, experts = 0, layers = 0;
-    if (c->experts) {
-        layers = (double)(c->layers + c->mtp_layers - c->dense_layers);
-        experts = layers * mti_fit_experts_of_layer(c, &whole);
-    }
-    return (elements){.experts = experts / stages / (double)(h->expert * h->tensor),
-                      .others = most(0, all - experts) / stages / (double)h->tensor,
+    const double size = (double)mt_dtype_size(c->dtype), ranks = (double)(h->tensor * h->pipeline);
+    const double layers = mti_fit_expert_layers(c) / (double)h->pipeline;
+    const double experts = layers ? layers * mti_fit_experts_of_layer(c, h) : 0;
+    const double all = (double)task->states.params / size / ranks;
+    return (elements){.experts = experts,
+                      .others = most(0, all - experts * (double)h->expert),
                       .size = size,
                       .grad_size = task->workload->memory.f32_gradients ? sizeof(float) : size};
 }
@@ -154,13 +156,12 @@ static double least_exchange(const mti_fit_task *task, const mt_parallel *h)
 static double least_to_experts(const mti_fit_task *task, const mt_parallel *h)
 {
     const mt_model_config *c = &task->workload->config;
-    if (!c->experts || h->expert == 1) return 0;
-    const double layers = (double)(c->layers + c->mtp_layers - c->dense_layers);
+    if (h->expert == 1) return 0;
     const double kept = c->expert_capacity > 0 && c->expert_capacity < 1 ? c->expert_capacity : 1;
     const double size = task->workload->memory.amp ? 2 : (double)mt_dtype_size(c->dtype);
     const double rows = (double)(task->batch * task->seq * c->experts_per_token) * kept /
                         (double)(h->data * h->context * h->tensor);
-    return layers / (double)h->pipeline * 4 *
+    return mti_fit_expert_layers(c) / (double)h->pipeline * 4 *
            sent_of(rows * (double)c->hidden * size, (double)h->expert) /
            rate_to_all(&task->gpu, h->expert, h->tensor);
 }

@@ -25,6 +25,18 @@ struct mti_disk {
 
 /* ---- the file ---- */
 
+#ifdef __APPLE__
+#define O_TMPFILE 0 /* a directory is then refused, as elsewhere by a file system without it */
+
+static int fallocate(int file, int mode, off_t at, off_t n_bytes)
+{
+    fstore_t store = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, n_bytes, 0};
+    (void)mode;
+    if (fcntl(file, F_PREALLOCATE, &store) == -1) return -1;
+    return ftruncate(file, at + n_bytes);
+}
+#endif
+
 static int open_nameless(const char *directory)
 {
     char path[4096];

@@ -151,6 +151,7 @@ static void the_work_grows_with_the_layers_and_no_faster_than_its_options(void *
         print_message("%lld layers: %lld ways tried, %d simulations\n", (long long)layers,
                       (long long)b->search.n_tried, b->n_simulations);
         if (tried) assert_true(b->search.n_tried <= 8 * tried);
+        assert_true(b->search.n_tried <= 30 * layers * layers * layers);
         if (tried) assert_true(b->n_simulations <= n_simulations + 20);
         tried = b->search.n_tried;
         n_simulations = b->n_simulations;

@@ -385,7 +385,7 @@ def keys_are_those_documented():
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference", "--untied"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
-                 ["moe-tiny", "--balance-loss", 0.1, "--mtp-layers", 1, "--device", "meta"],
+                 ["moe-tiny", "--balance-loss", 0.1, "--balance-by-layer", "--mtp-layers", 1, "--device", "meta"],
                  ["moe-tiny", "--expert-form", "megatron", "--expert-capacity", 1.5, "--expert-padding", "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]

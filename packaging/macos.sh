@@ -1,0 +1,25 @@
+#!/bin/sh
+# macos.sh ZIG JANSSON PAGE_C: whether clang, as zig carries it, compiles the program for macOS on ARM and links it: with the page's
+# reference products, as there is no OpenBLAS, and without MPI and CUDA. PAGE_C: the report's page, as the build joined it.
+set -eu
+zig=$1/zig jansson=$2/src page=$3
+cd "$(dirname "$0")/.."
+objects=$(mktemp -d)
+trap 'rm -rf "$objects"' EXIT
+export zig jansson objects
+compile='for file; do
+    "$zig" cc -target aarch64-macos -std=c11 -O0 -w -D_GNU_SOURCE -D_DARWIN_C_SOURCE -DMTI_NO_MULTIVERSION -DHAVE_STDINT_H \
+        -DMTI_VERSION=\"0\" -DMTI_SOURCE_DIR=\"/\" -DMTI_DATA_DIR=\"/\" -DMTI_MODULE_DIR=\"/\" -DMTI_LIBDIR=\"/\" \
+        -Iinclude -Isrc -Ipage/include -I"$jansson" -c "$file" -o "$objects/$(echo "$file" | tr / _).o"
+done'
+{
+    find src -name '*.c' | grep -Ev '^src/(backends/(cuda/|module\.c)|comm/mpi\.c|cli/start\.c|options/reference\.c)'
+    for name in dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version; do
+        echo "$jansson/$name.c"
+    done
+    printf '%s\n' page/start.c page/products.c "$page"
+} | xargs -P "$(nproc)" -n 1 sh -c "$compile" sh
+# OpenBLAS's own functions, which are asked for only if they are there.
+"$zig" cc -target aarch64-macos "$objects"/*.o -Wl,-undefined,dynamic_lookup -o "$objects/memtape"
+[ "$(od -An -tx4 -N8 "$objects/memtape" | tr -d ' ')" = feedfacf0100000c ]
+echo "compiled and linked for macOS: $(wc -c <"$objects/memtape") bytes"
