@@ -2,7 +2,7 @@
 compiled."""
 
 from measure import check_losses, started
-from scaling import taking_turns
+from scaling import MOST_ROUNDS, SETTLED, is_settled, turns_of
 from show import number, ratio, table
 
 PRECISIONS = ("f32", "bf16", "autocast")
@@ -27,13 +27,14 @@ def measure(sides, gpt, precision, s):
     row = {"name": gpt.name, "precision": precision}
     losses = [[] for _ in named]
     with started([side for _, side in named], "gpt", *gpt.arguments, s.threads, precision) as workers:
-        series = taking_turns(workers, 2 * len(named) * s.effort, s.rounds(3), losses)
+        series = turns_of(workers, 2 * len(named) * s.effort, s.rounds(3), losses, settle=not s.smoke)
         for worker in workers:
             worker.end()
-    for (name, _), times, of in zip(named, series, losses):
+    for (name, _), turns, of in zip(named, series, losses):
         check_losses(f"{gpt.name}, {precision}, {name}", of)
-        times = sorted(times)
-        row[name] = {"least": times[0] / 1e6, "median": times[len(times) // 2] / 1e6, "n": len(times)}
+        times = sorted(sum(turns, []))
+        row[name] = {"least": times[0] / 1e6, "median": times[len(times) // 2] / 1e6, "n": len(times),
+                     "settled": is_settled(turns)}
     return row
 
 
@@ -41,14 +42,19 @@ def rows(sides, gpts, s):
     return [measure(sides, gpt, precision, s) for gpt in gpts for precision in PRECISIONS]
 
 
+def least(times):
+    return "" if times is None else number(times["least"]) + ("" if times["settled"] else "?")
+
+
 def show(measured):
     out = []
     for row in measured:
         mine, eager, compiled = row["memtape"], row.get("eager"), row.get("compiled")
-        out.append([row["name"], row["precision"], number(mine["least"]), number(mine["median"])])
+        out.append([row["name"], row["precision"], least(mine), number(mine["median"])])
         for theirs in (eager, compiled):
-            out[-1] += [number(theirs and theirs["least"]), number(theirs and theirs["median"]),
+            out[-1] += [least(theirs), number(theirs and theirs["median"]),
                         ratio(mine["least"], theirs and theirs["least"])]
     return "\n".join([
-        "One training step of a GPT in three precisions, ms, beside PyTorch as it is and compiled by torch.compile",
+        "One training step of a GPT in three precisions, ms, beside PyTorch as it is and compiled by torch.compile; "
+        f"? after {MOST_ROUNDS} turns the two best still were more than {100 * SETTLED:.0f} % apart",
         table(["", "", "least", "median", "torch", "median", "ratio", "compiled", "median", "ratio"], out, 2)])

@@ -22,8 +22,23 @@ while os.getppid() == parent:
 """
 
 
+SETTLED = 0.02  # so little apart are the least steps of a side's two best turns
+MOST_ROUNDS = 12
+
+
+def is_settled(turns):
+    best = sorted(map(min, turns))
+    return len(best) > 1 and best[1] <= (1 + SETTLED) * best[0]
+
+
 def taking_turns(workers, seconds, rounds, losses=None):
     """The time of every step in ns, for each worker; to losses[i] those of worker i are added."""
+    return [sum(turns, []) for turns in turns_of(workers, seconds, rounds, losses)]
+
+
+def turns_of(workers, seconds, rounds, losses=None, settle=False):
+    """The same, turn by turn. To settle: until every side's two best turns agree, each after a step that is not timed,
+    since the others had the caches and the threads were asleep."""
     def run(worker, n):
         lines = worker.ask("plain", n)
         if losses:
@@ -31,11 +46,11 @@ def taking_turns(workers, seconds, rounds, losses=None):
         return [sum(step) for step in steps_of(lines, "plain")]
     each = 1e9 * seconds / rounds / len(workers)
     counts = [max(1, min(1000, int(each / min(run(worker, 3))))) for worker in workers]
-    series = [[] for _ in workers]
-    for _ in range(rounds):
-        for worker, n, times in zip(workers, counts, series):
-            times += run(worker, n)
-    return series
+    turns = [[] for _ in workers]
+    while len(turns[0]) < rounds or (settle and len(turns[0]) < MOST_ROUNDS and not all(map(is_settled, turns))):
+        for worker, n, own in zip(workers, counts, turns):
+            own.append(run(worker, n + settle)[settle:])
+    return turns
 
 
 # ---- sweeps ----

@@ -45,7 +45,7 @@ def show_limits(limits, title):
         f"  {number(limits['bf16_gflops']):>6} GFLOP/s  the best large bf16 product of any side, \"of peak\" of bf16: "
         f"{of_each('bf16')}",
         f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
-        f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
+        f"  {number(limits['copy_gbs']):>6} GB/s     copying 64 MiB, bytes read and written: "
         "\"of copy\" below"])
 
 

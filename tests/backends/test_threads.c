@@ -160,6 +160,77 @@ static void thread_counts_change_no_bit(void **state)
     be->close(ctx);
 }
 
+/* Rows [first, first + n) of a contiguous view. */
+static mti_view some_rows(const mti_view *v, int64_t first, int64_t n)
+{
+    mti_view part = *v;
+    part.shape[0] = n;
+    part.data = (char *)v->data + first * v->stride[0] * (int64_t)mt_dtype_size(v->dtype);
+    return part;
+}
+
+enum { LARGE_ROWS = 8200, LARGE_COLUMNS = 1024, LARGE_RESULTS = 12 }; /* over 32 MiB of f32 */
+#define LARGE_BYTES ((size_t)LARGE_ROWS * LARGE_COLUMNS * sizeof(float))
+
+/* Every kernel whose large outputs go past the caches, on rows from `first` on. */
+static void large(const mti_backend *be, mti_ctx *ctx, int64_t first, const mti_view *in,
+                  const mti_view *w, const mti_view *sums, mti_view *out)
+{
+    const mti_view *x = &in[0], *dy = &in[1], *index = &in[2], *mean = &in[3], *rstd = &in[4];
+    void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, x));
+    assert_true(be->copy(ctx, x, &out[0]));
+    assert_true(be->binary(ctx, MTI_ADD, x, dy, &out[1]));
+    assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, x, &out[2]));
+    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, x, dy, &out[3]));
+    assert_true(be->swiglu(ctx, x, dy, &out[4]));
+    assert_true(be->swiglu_backward(ctx, x, x, dy, &out[5], &out[6]));
+    assert_true(be->layer_norm(ctx, 1e-5, x, w, w, &out[7], mean, rstd));
+    assert_true(be->layer_norm_backward(ctx, dy, x, w, mean, rstd, &out[8], NULL, NULL, scratch));
+    assert_true(be->log_softmax(ctx, x, &out[9]));
+    assert_true(be->entropy_rows_backward(ctx, -1, 0, x, index, NULL, sums, &out[10]));
+    mti_view turned[2] = {*x, out[11]};
+    for (int k = 0; k < 2; k++) {
+        turned[k].rank = 4;
+        for (int d = 0; d < 4; d++) turned[k].shape[d] = d < 2 ? 1 : x->shape[d - 2];
+        for (int d = 0; d < 4; d++) turned[k].stride[d] = d == 3 ? 1 : LARGE_COLUMNS;
+    }
+    assert_true(be->rope(ctx, &(mti_rope){10000}, first, false, &turned[0], &turned[1]));
+    mtt_memory_free(scratch);
+}
+
+static void large_outputs_have_the_bits_of_small_ones(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    mti_view in[5] = {mtt_dense(MT_F32, LARGE_ROWS, LARGE_COLUMNS),
+                      mtt_dense(MT_F32, LARGE_ROWS, LARGE_COLUMNS), mtt_dense(MT_I64, LARGE_ROWS),
+                      mtt_dense(MT_F32, LARGE_ROWS), mtt_dense(MT_F32, LARGE_ROWS)};
+    mti_view w = mtt_dense(MT_F32, LARGE_COLUMNS), scale = mtt_dense(MT_F32, 1);
+    mti_view out[LARGE_RESULTS];
+    mtt_fill(&in[0], 1, -3, 3), mtt_fill(&in[1], 2, -1, 1), mtt_fill(&w, 3, 0.5, 2);
+    mtt_fill(&in[2], 4, 0, LARGE_COLUMNS), mtt_fill(&scale, 5, 0.5, 2);
+    for (int k = 0; k < LARGE_RESULTS; k++) /* raw memory is aligned */
+        out[k] = in[0], assert_non_null(out[k].data = be->alloc(ctx, LARGE_BYTES));
+    assert_true(be->set_threads(ctx, 2));
+    large(be, ctx, 0, in, &w, &scale, out);
+    for (int64_t first = 0; first < LARGE_ROWS; first += LARGE_ROWS - 37) {
+        mti_view part[5], small[LARGE_RESULTS];
+        for (int k = 0; k < 5; k++) part[k] = some_rows(&in[k], first, 37);
+        for (int k = 0; k < LARGE_RESULTS; k++) small[k] = mtt_dense(MT_F32, 37, LARGE_COLUMNS);
+        large(be, ctx, first, part, &w, &scale, small);
+        for (int k = 0; k < LARGE_RESULTS; k++) {
+            mti_view same = some_rows(&out[k], first, 37);
+            mtt_same(&small[k], &same, "large");
+            mtt_drop(&small[k]);
+        }
+    }
+    for (int k = 0; k < LARGE_RESULTS; k++) be->free(ctx, out[k].data, LARGE_BYTES);
+    for (int k = 0; k < 5; k++) mtt_drop(&in[k]);
+    mtt_drop(&w), mtt_drop(&scale);
+    be->close(ctx);
+}
+
 static void fewer_than_one_thread_is_refused(void **state)
 {
     (void)state;
@@ -206,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thread_counts_change_no_bit),
+        cmocka_unit_test(large_outputs_have_the_bits_of_small_ones),
         cmocka_unit_test(fewer_than_one_thread_is_refused),
         cmocka_unit_test(raw_memory_is_aligned_and_may_be_refused),
     };

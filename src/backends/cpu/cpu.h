@@ -9,6 +9,9 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 #include "backends/backend.h"
 
 /* a * b + c may be contracted to one rounding, and comparisons may be evaluated
@@ -74,6 +77,64 @@ extern const mti_ranges mti_cpu_ranges;
         MTI_SIMD                                                                                   \
         for (int64_t i = 0; i < n; i++) out[i] = (value);                                          \
     } while (0)
+
+/* ---- large outputs, past the caches ----
+ *
+ * They would be evicted before anybody reads them. Stores around the caches need not read their
+ * lines first, and keep what else is there. The lines are written one by one between the
+ * arithmetic, which goes on while they are on their way, and the inputs are fetched ahead, because
+ * the processor does not do so in time. Other processors than x86 recognize such outputs
+ * themselves. */
+
+#define MTI_LINE 16 /* f32 elements of a cache line */
+
+/* Whether y is one. Its lines must be whole, so rows must be of whole lines. */
+static inline bool mti_cpu_is_past(const mti_view *y)
+{
+    return y->dtype == MT_F32 && mti_view_count(y) > (8 << 20) && mti_view_is_contiguous(y) &&
+           (uintptr_t)y->data % 64 == 0 && y->shape[y->rank - 1] % MTI_LINE == 0;
+}
+
+MTI_INLINE void mti_cpu_put(void *out, const void *line, size_t n_bytes)
+{
+#if defined(__SSE2__)
+    for (size_t i = 0; i < n_bytes; i += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)((char *)out + i),
+                         _mm_load_si128((const __m128i *)((const char *)line + i)));
+#else
+    memcpy(out, line, n_bytes);
+#endif
+}
+
+/* The line that is `bytes` after p. */
+#if defined(__GNUC__)
+#define MTI_FETCH(p, bytes) __builtin_prefetch((const char *)(p) + (bytes))
+#else
+#define MTI_FETCH(p, bytes) ((void)0)
+#endif
+#define MTI_AHEAD 4096 /* bytes */
+
+/* For i in [0, n): in_place, which stores element i where it belongs; but if it goes past the
+ * caches, in_line, which stores it in lines[0][i - from] (and lines[1]), after `fetch` and before
+ * `put`, which see the line that begins at `from`. */
+#define MTI_LINES(T, past, i, n, fetch, in_line, put, in_place)                                    \
+    do {                                                                                           \
+        int64_t from = 0;                                                                          \
+        for (; (past) && from + MTI_LINE <= (n); from += MTI_LINE) {                               \
+            _Alignas(64) T lines[2][MTI_LINE];                                                     \
+            fetch;                                                                                 \
+            MTI_SIMD                                                                               \
+            for (int64_t i = from; i < from + MTI_LINE; i++) in_line;                              \
+            put;                                                                                   \
+        }                                                                                          \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = from; i < (n); i++) in_place;                                             \
+    } while (0)
+
+/* out[i] = value */
+#define MTI_EACH_LINE(T, past, i, n, fetch, out, value)                                            \
+    MTI_LINES(T, past, i, n, fetch, lines[0][i - from] = (value),                                  \
+              mti_cpu_put((out) + from, lines[0], sizeof lines[0]), (out)[i] = (value))
 
 /* ---- threads ---- */
 
@@ -162,10 +223,17 @@ void mti_walk_seek(const mti_walk *walk, int64_t i, int64_t index[MT_MAX_RANK]);
 void mti_walk_advance(const mti_walk *walk, int64_t by, int64_t index[MT_MAX_RANK]);
 int64_t mti_walk_offset(const mti_walk *walk, int operand, const int64_t index[MT_MAX_RANK]);
 
+/* A run of elements. */
+typedef struct mti_cpu_span {
+    int64_t first; /* the number of the first one in the walk's order */
+    bool past;     /* f32 outputs go past the caches; a kernel need not heed it */
+} mti_cpu_span;
+
 /* The arithmetic of an element-wise kernel on n contiguous elements. p[0] is the
- * output; narrow floats are converted to and from f32 by the caller. `first` is the number of
- * the first element in the walk's order. p[0] may equal another pointer. */
-typedef void mti_cpu_run_fn(const void *op, void *const *p, int64_t first, int64_t n);
+ * output; narrow floats are converted to and from f32 by the caller. p[0] may equal another
+ * pointer.
+ */
+typedef void mti_cpu_run_fn(const void *op, void *const *p, mti_cpu_span part, int64_t n);
 
 /* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y;
  * if `outputs` is 2, views[1] is an output too. `cost` as in mti_cpu_chunk. */

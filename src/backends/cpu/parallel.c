@@ -88,6 +88,9 @@ static void run_chunks(int64_t from, int64_t to, int64_t n, int64_t chunk, mti_c
         int64_t begin = i * chunk;
         fn(arg, begin, n - begin < chunk ? n : begin + chunk);
     }
+#if defined(__SSE2__)
+    _mm_sfence(); /* stores past the caches come before what other threads are told */
+#endif
 }
 
 /* The next piece of a range, or -1: none is left, or the range is of another job. */

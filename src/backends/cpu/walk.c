@@ -117,6 +117,7 @@ typedef struct map_job {
     int outputs;
     bool flat;   /* every operand contiguous */
     bool native; /* no operand is a narrow float */
+    bool past;   /* the outputs go past the caches */
 } map_job;
 
 #define MOVE_ELEMENTS(T)                                                                           \
@@ -175,7 +176,7 @@ static void map_run(const map_job *job, const int64_t *index, char *const *direc
         if (!direct[k]) move_packed(w, k, index, n, raw, false);
         if (narrow) mti_cpu_load_f32(w->dtype[k], direct[k] ? direct[k] : raw, p[k], n);
     }
-    job->run(job->op, p, first, n);
+    job->run(job->op, p, (mti_cpu_span){first, job->past}, n);
     for (int k = 0; k < job->outputs; k++) {
         if (p[k] == direct[k]) continue;
         bool narrow = mti_cpu_is_narrow(w->dtype[k]);
@@ -242,5 +243,9 @@ void mti_cpu_map(mti_ctx *ctx, int n_operands, const mti_view *const *views, int
         job.flat = job.flat && job.walk.stride[k][0] == 1;
         job.native = job.native && !mti_cpu_is_narrow(job.walk.dtype[k]);
     }
-    mti_cpu_parallel(ctx, job.walk.count, mti_cpu_chunk(job.walk.count, cost), map_chunk, &job);
+    job.past = job.flat && job.native;
+    for (int k = 0; k < outputs; k++) job.past = job.past && mti_cpu_is_past(views[k]);
+    int64_t chunk = mti_cpu_chunk(job.walk.count, cost);
+    if (job.past) chunk = (chunk + MTI_LINE - 1) / MTI_LINE * MTI_LINE;
+    mti_cpu_parallel(ctx, job.walk.count, chunk, map_chunk, &job);
 }

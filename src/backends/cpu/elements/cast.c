@@ -68,9 +68,9 @@ static int64_t presented_size(mt_dtype dtype)
     return mti_cpu_is_narrow(dtype) ? 4 : (int64_t)mt_dtype_size(dtype);
 }
 
-static void cast_run(const void *op, void *const *p, int64_t first, int64_t n)
+static void cast_run(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
-    (void)first;
+    (void)part;
     const cast_job *job = op;
     if (mti_dtype_is_real(job->from) && mti_dtype_is_real(job->to)) {
         cast_floats(job->from, job->to, p[1], p[0], n);

@@ -4,10 +4,16 @@
 typedef struct copy_job {
     mti_walk walk; /* operand 0: y, 1: x */
     size_t size;
+    bool past;      /* y goes past the caches */
     int transposed; /* x's contiguous dimension, if it is not y's; else -1 */
 } copy_job;
 
 #define TILE 64 /* bytes of a cache line; a tile of 8-byte elements has 32 KiB */
+
+static void copy_past(float *restrict y, const float *x, int64_t n)
+{
+    MTI_EACH_LINE(float, true, i, n, MTI_FETCH(x + from, MTI_AHEAD), y, x[i]);
+}
 
 /* Elements [begin, end) in the walk's order, row by row. */
 static void copy_rows(const void *arg, int64_t begin, int64_t end)
@@ -19,9 +25,12 @@ static void copy_rows(const void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin, n; i < end; i += n) {
         int64_t left = w->shape[last] - index[last];
         n = end - i < left ? end - i : left;
-        mti_cpu_move(job->size, w->data[0] + mti_walk_offset(w, 0, index) * size,
-                     w->stride[0][last], w->data[1] + mti_walk_offset(w, 1, index) * size,
-                     w->stride[1][last], n);
+        void *to = w->data[0] + mti_walk_offset(w, 0, index) * size;
+        const void *from = w->data[1] + mti_walk_offset(w, 1, index) * size;
+        if (job->past)
+            copy_past(to, from, n);
+        else
+            mti_cpu_move(job->size, to, w->stride[0][last], from, w->stride[1][last], n);
         mti_walk_advance(w, n, index);
     }
 }
@@ -98,6 +107,7 @@ static void copy_same_type(mti_ctx *ctx, const mti_view *x, const mti_view *y)
     mti_walk_init(&job.walk, 2, (const mti_view *[]){y, x}, false);
     const mti_walk *w = &job.walk;
     job.size = mt_dtype_size(y->dtype);
+    job.past = mti_cpu_is_past(y) && w->rank == 1 && w->stride[1][0] == 1;
     job.transposed = find_transposed(w);
     if (job.transposed < 0) {
         mti_cpu_parallel(ctx, w->count, mti_cpu_chunk(w->count, 1), copy_rows, &job);

@@ -89,18 +89,19 @@ typedef struct arange_job {
     double start, step;
 } arange_job;
 
-static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, int64_t first, int64_t n)
+static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, mti_cpu_span part,
+                                        int64_t n)
 {
     const arange_job *job = op;
     double *wide = p[0];
     float *narrow = p[0];
     int64_t *whole = p[0];
     if (job->dtype == MT_I64)
-        MTI_EACH(whole, (int64_t)job->start + (first + i) * (int64_t)job->step);
+        MTI_EACH(whole, (int64_t)job->start + (part.first + i) * (int64_t)job->step);
     else if (job->dtype == MT_F64)
-        MTI_EACH(wide, fma((double)(first + i), job->step, job->start));
+        MTI_EACH(wide, fma((double)(part.first + i), job->step, job->start));
     else
-        MTI_EACH(narrow, (float)fma((double)(first + i), job->step, job->start));
+        MTI_EACH(narrow, (float)fma((double)(part.first + i), job->step, job->start));
 }
 
 bool mti_cpu_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
@@ -120,14 +121,14 @@ typedef struct unary_job {
 /* each_NAME_f32, each_NAME_f64: y = op(x) on n contiguous elements. Inlined, so that a constant p0
  * is compiled into a specialised loop. */
 #define EACH_UNARY(T, name, formula)                                                               \
-    MTI_INLINE void name(T *y, const T *xs, T p0, T p1, int64_t n)                                 \
+    MTI_INLINE T name##_at(T x, T p0, T p1)                                                        \
     {                                                                                              \
         (void)p0, (void)p1;                                                                        \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            T x = xs[i];                                                                           \
-            y[i] = formula;                                                                        \
-        }                                                                                          \
+        return formula;                                                                            \
+    }                                                                                              \
+    MTI_INLINE void name(T *y, const T *x, T p0, T p1, bool past, int64_t n)                       \
+    {                                                                                              \
+        MTI_EACH_LINE(T, past, i, n, MTI_FETCH(x + from, MTI_AHEAD), y, name##_at(x[i], p0, p1));  \
     }
 #define F(name)                    mti_##name##_f32
 #define UNARY(name, cost, y_is, _) EACH_UNARY(float, each_##name##_f32, y_is)
@@ -153,18 +154,18 @@ typedef struct unary_job {
             call(p0);                                                                              \
     } while (0)
 
-static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t first, int64_t n)
+static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
-    (void)first;
+    (void)part;
     const unary_job *job = op;
     const float *x = p[1];
     float *y = p[0], p0 = (float)job->p0, p1 = (float)job->p1;
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        each_##name##_f32(y, x, p0, p1, n);                                                        \
+        each_##name##_f32(y, x, p0, p1, part.past, n);                                             \
         break;
-#define POW(constant) each_pow_f32(y, x, constant, p1, n)
+#define POW(constant) each_pow_f32(y, x, constant, p1, false, n)
 #define UNARY_BY_P0(name, ...)                                                                     \
     case MTI_UNARY_##name:                                                                         \
         FOR_USUAL_P0(POW);                                                                         \
@@ -174,16 +175,16 @@ static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t f
     }
 }
 
-static void unary_f64(const void *op, void *const *p, int64_t first, int64_t n)
+static void unary_f64(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
-    (void)first;
+    (void)part;
     const unary_job *job = op;
     const double *x = p[1];
     double *y = p[0];
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        each_##name##_f64(y, x, job->p0, job->p1, n);                                              \
+        each_##name##_f64(y, x, job->p0, job->p1, false, n);                                       \
         break;
 #include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
@@ -206,7 +207,7 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
     unary_job job = {op, p0, p1};
     int64_t count = mti_view_count(y), cost = unary_cost(op, y->dtype);
     if (count * cost < MTI_CPU_GRAIN && is_simple(x, MT_F32) && is_simple(y, MT_F32)) {
-        unary_f32(&job, (void *[]){y->data, x->data}, 0, count);
+        unary_f32(&job, (void *[]){y->data, x->data}, (mti_cpu_span){0}, count);
         return true;
     }
     mti_cpu_map(ctx, 2, (const mti_view *[]){y, x}, 1, false, cost,
@@ -217,15 +218,16 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
 /* ---- unary backward: k is the kept tensor, x or y ---- */
 
 #define EACH_SLOPE(T, name, formula)                                                               \
-    MTI_INLINE void name(T *dx, const T *dys, const T *ks, T p0, T p1, int64_t n)                  \
+    MTI_INLINE T name##_at(T dy, T k, T p0, T p1)                                                  \
     {                                                                                              \
-        (void)p0, (void)p1;                                                                        \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            T dy = dys[i], k = ks[i];                                                              \
-            (void)k;                                                                               \
-            dx[i] = formula;                                                                       \
-        }                                                                                          \
+        (void)k, (void)p0, (void)p1;                                                               \
+        return formula;                                                                            \
+    }                                                                                              \
+    MTI_INLINE void name(T *dx, const T *dy, const T *k, T p0, T p1, bool past, int64_t n)         \
+    {                                                                                              \
+        MTI_EACH_LINE(T, past, i, n,                                                               \
+                      (MTI_FETCH(dy + from, MTI_AHEAD), MTI_FETCH(k + from, MTI_AHEAD)), dx,       \
+                      name##_at(dy[i], k[i], p0, p1));                                             \
     }
 #define F(name)                     mti_##name##_f32
 #define UNARY(name, cost, _, dx_is) EACH_SLOPE(float, slope_##name##_f32, dx_is)
@@ -234,19 +236,19 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
 #define UNARY(name, cost, _, dx_is) EACH_SLOPE(double, slope_##name##_f64, dx_is)
 #include "backends/unary.def"
 
-static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, int64_t first,
+static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, mti_cpu_span part,
                                                 int64_t n)
 {
-    (void)first;
+    (void)part;
     const unary_job *job = op;
     const float *dy = p[1], *k = p[2];
     float *dx = p[0], p0 = (float)job->p0, p1 = (float)job->p1;
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        slope_##name##_f32(dx, dy, k, p0, p1, n);                                                  \
+        slope_##name##_f32(dx, dy, k, p0, p1, part.past, n);                                       \
         break;
-#define POW_SLOPE(constant) slope_pow_f32(dx, dy, k, constant, p1, n)
+#define POW_SLOPE(constant) slope_pow_f32(dx, dy, k, constant, p1, false, n)
 #define UNARY_BY_P0(name, ...)                                                                     \
     case MTI_UNARY_##name:                                                                         \
         FOR_USUAL_P0(POW_SLOPE);                                                                   \
@@ -256,16 +258,16 @@ static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, 
     }
 }
 
-static void unary_backward_f64(const void *op, void *const *p, int64_t first, int64_t n)
+static void unary_backward_f64(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
-    (void)first;
+    (void)part;
     const unary_job *job = op;
     const double *dy = p[1], *k = p[2];
     double *dx = p[0];
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        slope_##name##_f64(dx, dy, k, job->p0, job->p1, n);                                        \
+        slope_##name##_f64(dx, dy, k, job->p0, job->p1, false, n);                                 \
         break;
 #include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
@@ -280,7 +282,8 @@ bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, co
     int64_t count = mti_view_count(dx), cost = unary_cost(op, dx->dtype) + 1;
     if (count * cost < MTI_CPU_GRAIN && is_simple(kept, MT_F32) && is_simple(dy, MT_F32) &&
         is_simple(dx, MT_F32)) {
-        unary_backward_f32(&job, (void *[]){dx->data, dy->data, kept->data}, 0, count);
+        unary_backward_f32(&job, (void *[]){dx->data, dy->data, kept->data}, (mti_cpu_span){0},
+                           count);
         return true;
     }
     mti_cpu_map(ctx, 3, (const mti_view *[]){dx, dy, kept}, 1, false, cost,
@@ -290,18 +293,22 @@ bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, co
 
 /* ---- binary ---- */
 
+#define BINARY_EACH(T, value)                                                                      \
+    MTI_EACH_LINE(T, part.past, i, n,                                                              \
+                  (MTI_FETCH(a + from, MTI_AHEAD), MTI_FETCH(b + from, MTI_AHEAD)), y, value)
 /* Integers wrap around, and are not divided. */
 #define DEFINE_BINARY(name, T, quotient)                                                           \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const T *a = p[1], *b = p[2];                                                              \
         T *y = p[0];                                                                               \
-        (void)first;                                                                               \
+        (void)part;                                                                                \
         switch (*(const mti_binary *)op) {                                                         \
-        case MTI_ADD: MTI_EACH(y, a[i] + b[i]); break;                                             \
-        case MTI_SUB: MTI_EACH(y, a[i] - b[i]); break;                                             \
-        case MTI_MUL: MTI_EACH(y, a[i] * b[i]); break;                                             \
-        case MTI_DIV: MTI_EACH(y, quotient); break;                                                \
+        case MTI_ADD: BINARY_EACH(T, a[i] + b[i]); break;                                          \
+        case MTI_SUB: BINARY_EACH(T, a[i] - b[i]); break;                                          \
+        case MTI_MUL: BINARY_EACH(T, a[i] * b[i]); break;                                          \
+        case MTI_DIV: BINARY_EACH(T, quotient); break;                                             \
         case MTI_BINARY_COUNT: break;                                                              \
         }                                                                                          \
     }
@@ -316,7 +323,7 @@ bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vi
     int64_t count = mti_view_count(y);
     if (count < MTI_CPU_GRAIN && is_simple(a, MT_F32) && is_simple(b, MT_F32) &&
         is_simple(y, MT_F32)) {
-        binary_f32(&op, (void *[]){y->data, a->data, b->data}, 0, count);
+        binary_f32(&op, (void *[]){y->data, a->data, b->data}, (mti_cpu_span){0}, count);
         return true;
     }
     mti_cpu_run_fn *run = y->dtype == MT_F64   ? binary_f64
@@ -340,9 +347,10 @@ typedef struct compare_job {
         MTI_EACH(y, a[i] sign b[i]);                                                               \
     } while (0)
 
-static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, int64_t first, int64_t n)
+static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, mti_cpu_span part,
+                                         int64_t n)
 {
-    (void)first;
+    (void)part;
     const compare_job *job = op;
     uint8_t *y = p[0];
     switch (job->op) {

@@ -8,9 +8,10 @@ typedef struct where_job {
 } where_job;
 
 #define DEFINE_WHERE(name, T)                                                                      \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
-        (void)first;                                                                               \
+        (void)part;                                                                                \
         const where_job *job = op;                                                                 \
         T *y = p[0];                                                                               \
         const uint8_t *mask = p[1];                                                                \
@@ -40,12 +41,14 @@ bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const 
 /* ---- swiglu ---- */
 
 #define DEFINE_SWIGLU(clones, name, T, forward)                                                    \
-    static clones void name(const void *op, void *const *p, int64_t first, int64_t n)              \
+    static clones void name(const void *op, void *const *p, mti_cpu_span part, int64_t n)          \
     {                                                                                              \
-        (void)op, (void)first;                                                                     \
+        (void)op, (void)part;                                                                      \
         T *y = p[0];                                                                               \
         const T *gate = p[1], *up = p[2];                                                          \
-        MTI_EACH(y, forward(gate[i], up[i]));                                                      \
+        MTI_EACH_LINE(T, part.past, i, n,                                                          \
+                      (MTI_FETCH(gate + from, MTI_AHEAD), MTI_FETCH(up + from, MTI_AHEAD)), y,     \
+                      forward(gate[i], up[i]));                                                    \
     }
 DEFINE_SWIGLU(MTI_MULTIVERSION, swiglu_f32, float, mti_swiglu_f32)
 DEFINE_SWIGLU(, swiglu_f64, double, mti_swiglu_f64)
@@ -60,24 +63,33 @@ bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, cons
 
 /* p: the outputs, then dy, gate, up. Both gradients are computed without a branch per element; the
  * compiler removes one that is not stored. */
-#define DEFINE_SWIGLU_BACKWARD(clones, name, T, backward, n_out, store)                            \
-    static clones void name(const void *op, void *const *p, int64_t first, int64_t n)              \
+#define SWIGLU_GRADIENTS(T, backward, store)                                                       \
     {                                                                                              \
-        (void)op, (void)first;                                                                     \
-        T *out = p[0], *second = p[1];                                                             \
-        const T *dy = p[n_out], *gate = p[n_out + 1], *up = p[n_out + 2];                          \
-        (void)second;                                                                              \
-        MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            T dgate, dup;                                                                          \
-            backward(gate[i], up[i], dy[i], &dgate, &dup);                                         \
-            store;                                                                                 \
-        }                                                                                          \
+        T dgate, dup;                                                                              \
+        backward(gate[i], up[i], dy[i], &dgate, &dup);                                             \
+        store;                                                                                     \
     }
+#define DEFINE_SWIGLU_BACKWARD(clones, name, T, backward, n_out, STORE)                            \
+    static clones void name(const void *op, void *const *p, mti_cpu_span part, int64_t n)          \
+    {                                                                                              \
+        (void)op;                                                                                  \
+        T *out = p[0], *second = n_out == 2 ? p[1] : NULL;                                         \
+        const T *dy = p[n_out], *gate = p[n_out + 1], *up = p[n_out + 2];                          \
+        MTI_LINES(T, part.past, i, n,                                                              \
+                  (MTI_FETCH(dy + from, MTI_AHEAD), MTI_FETCH(gate + from, MTI_AHEAD),             \
+                   MTI_FETCH(up + from, MTI_AHEAD)),                                               \
+                  SWIGLU_GRADIENTS(T, backward, STORE(lines[0][i - from], lines[1][i - from])),    \
+                  (mti_cpu_put(out + from, lines[0], sizeof lines[0]),                             \
+                   second ? mti_cpu_put(second + from, lines[1], sizeof lines[1]) : (void)0),      \
+                  SWIGLU_GRADIENTS(T, backward, STORE(out[i], second[i])));                        \
+    }
+#define STORE_BOTH(a, b)  (a) = dgate, (b) = dup
+#define STORE_DGATE(a, b) (a) = dgate
+#define STORE_DUP(a, b)   (a) = dup
 #define DEFINE_SWIGLU_BACKWARDS(clones, T, backward, both, only_gate, only_up)                     \
-    DEFINE_SWIGLU_BACKWARD(clones, both, T, backward, 2, (out[i] = dgate, second[i] = dup))        \
-    DEFINE_SWIGLU_BACKWARD(clones, only_gate, T, backward, 1, out[i] = dgate)                      \
-    DEFINE_SWIGLU_BACKWARD(clones, only_up, T, backward, 1, out[i] = dup)
+    DEFINE_SWIGLU_BACKWARD(clones, both, T, backward, 2, STORE_BOTH)                               \
+    DEFINE_SWIGLU_BACKWARD(clones, only_gate, T, backward, 1, STORE_DGATE)                         \
+    DEFINE_SWIGLU_BACKWARD(clones, only_up, T, backward, 1, STORE_DUP)
 DEFINE_SWIGLU_BACKWARDS(MTI_MULTIVERSION, float, mti_swiglu_backward_f32, swiglu_both_f32,
                         swiglu_dgate_f32, swiglu_dup_f32)
 DEFINE_SWIGLU_BACKWARDS(, double, mti_swiglu_backward_f64, swiglu_both_f64, swiglu_dgate_f64,

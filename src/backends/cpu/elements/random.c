@@ -34,14 +34,15 @@ MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_
 
 /* Rounding could give hi, so results are limited to b, the largest number below hi. */
 #define DEFINE_UNIFORM(name, T)                                                                    \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         T *y = p[0], lo = (T)job->a, span = (T)job->span, below = (T)job->b;                       \
         uint32_t draws[DRAWS];                                                                     \
         for (int64_t i = 0, m; i < n; i += m) {                                                    \
             const uint32_t *u;                                                                     \
-            m = draw(job, first + i, n - i, draws, &u);                                            \
+            m = draw(job, part.first + i, n - i, draws, &u);                                       \
             MTI_SIMD                                                                               \
             for (int64_t j = 0; j < m; j++) {                                                      \
                 T v = lo + span * (T)mti_u32_to_unit(u[j]);                                        \
@@ -87,7 +88,8 @@ static MTI_MULTIVERSION void normal_pairs(const uint32_t *u, float *z, int64_t p
 }
 
 #define DEFINE_NORMAL(name, T)                                                                     \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         T *y = p[0], mean = (T)job->a, std = (T)job->b;                                            \
@@ -95,7 +97,7 @@ static MTI_MULTIVERSION void normal_pairs(const uint32_t *u, float *z, int64_t p
         float z[DRAWS];                                                                            \
         for (int64_t i = 0, m; i < n; i += m) {                                                    \
             const uint32_t *u;                                                                     \
-            m = draw(job, first + i, n - i, draws, &u);                                            \
+            m = draw(job, part.first + i, n - i, draws, &u);                                       \
             int64_t skip = u - draws;                                                              \
             normal_pairs(draws, z, (skip + m + 1) / 2);                                            \
             MTI_SIMD                                                                               \
@@ -117,7 +119,8 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
 
 /* p[0]: y; then the mask, if requested, and x. */
 #define DEFINE_DROPOUT(name, T, HAS_MASK)                                                          \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
         const random_job *job = op;                                                                \
         uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];                             \
@@ -127,7 +130,7 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
             T *y = (T *)p[0] + i;                                                                  \
             uint8_t *mask = HAS_MASK ? (uint8_t *)p[1] + i : NULL;                                 \
             const uint32_t *u;                                                                     \
-            m = draw(job, first + i, n - i, draws, &u);                                            \
+            m = draw(job, part.first + i, n - i, draws, &u);                                       \
             if (HAS_MASK)                                                                          \
                 for (int64_t j = 0; j < m; j++) mask[j] = (u[j] >> 8) >= threshold;                \
             MTI_SIMD                                                                               \
@@ -156,14 +159,14 @@ bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, con
     return true;
 }
 
-static MTI_MULTIVERSION void mask_run(const void *op, void *const *p, int64_t first, int64_t n)
+static MTI_MULTIVERSION void mask_run(const void *op, void *const *p, mti_cpu_span part, int64_t n)
 {
     const random_job *job = op;
     uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];
     uint8_t *mask = p[0];
     for (int64_t i = 0, m; i < n; i += m) {
         const uint32_t *u;
-        m = draw(job, first + i, n - i, draws, &u);
+        m = draw(job, part.first + i, n - i, draws, &u);
         for (int64_t j = 0; j < m; j++) mask[i + j] = (u[j] >> 8) >= threshold;
     }
 }
@@ -186,9 +189,10 @@ bool mti_cpu_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_v
 }
 
 #define DEFINE_DROPOUT_BACKWARD(name, T)                                                           \
-    static MTI_MULTIVERSION void name(const void *op, void *const *p, int64_t first, int64_t n)    \
+    static MTI_MULTIVERSION void name(const void *op, void *const *p, mti_cpu_span part,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
-        (void)first;                                                                               \
+        (void)part;                                                                                \
         T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                      \
         const T *dy = p[1];                                                                        \
         const uint8_t *mask = p[2];                                                                \

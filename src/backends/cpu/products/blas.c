@@ -108,11 +108,19 @@ static bool enter(int n)
 
 /* ---- workers ---- */
 
+#define RANGES 16
+
+/* Workers begin in different ranges of the items, and go on in the others': so a worker mostly has
+ * the items next to each other, and the same ones in every call, whose operands are in its cache.
+ */
 typedef struct work {
     mti_cpu_work_fn *fn;
     void *arg;
     int64_t n, grain;
-    atomic_llong *next; /* the first item that no worker has taken */
+    int n_workers, n_ranges;
+    struct range {
+        _Alignas(64) atomic_llong next; /* its first item that no worker has taken */
+    } * ranges;
 } work;
 
 /* With OpenMP, OpenBLAS reads its thread count from omp_get_max_threads, a setting of
@@ -137,10 +145,12 @@ static void run_worker(const void *arg, int64_t worker, int64_t end)
     const work *w = arg;
     (void)end; /* each chunk is one worker */
     int threads_before = serial_begin();
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(w->next, w->grain, memory_order_relaxed);
-        if (begin >= w->n) break;
-        w->fn(w->arg, (int)worker, begin, begin + w->grain < w->n ? begin + w->grain : w->n);
+    for (int i = 0; i < w->n_ranges; i++) {
+        int64_t r = (worker * w->n_ranges / w->n_workers + i) % w->n_ranges;
+        int64_t last = w->n * (r + 1) / w->n_ranges, at;
+        while ((at = atomic_fetch_add_explicit(&w->ranges[r].next, w->grain,
+                                               memory_order_relaxed)) < last)
+            w->fn(w->arg, (int)worker, at, at + w->grain < last ? at + w->grain : last);
     }
     serial_end(threads_before);
 }
@@ -167,8 +177,9 @@ bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_
     if (n_workers == 1) {
         mti_cpu_serially(fn, arg, n);
     } else {
-        atomic_llong next = 0;
-        work w = {fn, arg, n, grain, &next};
+        struct range ranges[RANGES];
+        work w = {fn, arg, n, grain, n_workers, n_workers < RANGES ? n_workers : RANGES, ranges};
+        for (int r = 0; r < w.n_ranges; r++) atomic_init(&ranges[r].next, n * r / w.n_ranges);
         mti_cpu_parallel(ctx, n_workers, 1, run_worker, &w);
     }
     leave(n_workers);

@@ -21,6 +21,8 @@ typedef struct lse_job {
 
 #define MTI_TYPED "backends/cpu/rows/log_softmax.inc"
 #include "backends/cpu/typed.inc"
+static inline bool in_line(int64_t j) { return j >= 0 && j < MTI_LINE; }
+
 #define MTI_TYPED "backends/cpu/rows/loss.inc"
 #include "backends/cpu/typed.inc"
 

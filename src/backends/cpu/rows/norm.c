@@ -31,6 +31,8 @@ typedef struct norm_columns_job {
     int64_t blocks, n;
 } norm_columns_job;
 
+#define NORM_FETCH (MTI_FETCH(x + from, job->x.row_bytes), MTI_FETCH(dy + from, job->dy.row_bytes))
+
 #define MTI_TYPED "backends/cpu/rows/norm.inc"
 #include "backends/cpu/typed.inc"
 

@@ -12,8 +12,15 @@ typedef struct rope_job {
     int64_t heads, groups; /* over all batches */
     int64_t half, start;   /* d / 2; the position of row 0 */
     const mti_rope *rope;
-    bool inverse;
+    bool inverse, past; /* past: y goes past the caches */
 } rope_job;
+
+#define ROPE_TURN(T, y_low, y_high)                                                                \
+    {                                                                                              \
+        T a = low[j], b = high[j];                                                                 \
+        (y_low) = a * c[j] - b * s[j];                                                             \
+        (y_high) = b * c[j] + a * s[j];                                                            \
+    }
 
 #define MTI_TYPED "backends/cpu/rows/rope.inc"
 #include "backends/cpu/typed.inc"
@@ -29,7 +36,8 @@ bool mti_cpu_rope(mti_ctx *ctx, const mti_rope *rope, int64_t start, bool invers
                     .half = d / 2,
                     .start = start,
                     .rope = rope,
-                    .inverse = inverse};
+                    .inverse = inverse,
+                    .past = mti_cpu_is_past(y) && d / 2 % MTI_LINE == 0};
     int64_t items = job.groups * ((s + POSITIONS - 1) / POSITIONS);
     if (items == 0 || d == 0) return true;
     bool wide = x->dtype == MT_F64;

@@ -9,6 +9,8 @@ typedef struct rows_job {
     const void *lse; /* T, one per row; of log_probabilities */
 } rows_job;
 
+#define ROWS_FETCH (MTI_FETCH(y + from, job->x.row_bytes), MTI_FETCH(dy + from, job->dy.row_bytes))
+
 #define MTI_TYPED "backends/cpu/rows/log_softmax.inc"
 #include "backends/cpu/typed.inc"
 #define MTI_TYPED "backends/cpu/rows/rows.inc"

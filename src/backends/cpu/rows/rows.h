@@ -12,13 +12,18 @@ typedef struct mti_rows {
     const mti_view *view;
     int64_t row_bytes; /* distance of rows, if contiguous */
     bool contiguous;
+    bool past; /* if these are outputs, they go past the caches */
     mt_dtype dtype;
 } mti_rows;
 
 static inline mti_rows mti_rows_of(const mti_view *v)
 {
     int64_t n = v->rank ? v->shape[v->rank - 1] : 1;
-    mti_rows rows = {v->data, v, n * (int64_t)mti_dtype_size(v->dtype), mti_view_is_contiguous(v),
+    mti_rows rows = {v->data,
+                     v,
+                     n * (int64_t)mti_dtype_size(v->dtype),
+                     mti_view_is_contiguous(v),
+                     mti_cpu_is_past(v),
                      v->dtype};
     return rows;
 }
@@ -77,6 +82,23 @@ static inline void mti_block_done_f64(mt_dtype dtype, void *row, int64_t at, int
 {
     (void)dtype, (void)row, (void)at, (void)n, (void)buffer;
 }
+
+/* part = the sum of value over j in [0, n), a line at a time, in one order on every processor;
+ * `fetch` as in MTI_LINES. */
+#define MTI_SUM_BY_LINE(T, part, j, n, fetch, value)                                               \
+    do {                                                                                           \
+        T sums[MTI_LINE] = {0};                                                                    \
+        int64_t from = 0;                                                                          \
+        for (; from + MTI_LINE <= (n); from += MTI_LINE) {                                         \
+            fetch;                                                                                 \
+            MTI_SIMD                                                                               \
+            for (int64_t j = from; j < from + MTI_LINE; j++) sums[j - from] += (value);            \
+        }                                                                                          \
+        for (int64_t j = from; j < (n); j++) sums[j - from] += (value);                            \
+        for (int half = MTI_LINE / 2; half > 0; half /= 2)                                         \
+            for (int k = 0; k < half; k++) sums[k] += sums[k + half];                              \
+        (part) = sums[0];                                                                          \
+    } while (0)
 
 /* Each block of a row of n elements: `at` is its start, `len` its length. */
 #define MTI_EACH_BLOCK(dtype, n)                                                                   \
