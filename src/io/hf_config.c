@@ -543,7 +543,7 @@ static void finish_latent(reader *r)
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
     if (r->c.expert_scale == 1) r->c.expert_scale = 0;
     const int64_t width = r->c.head_dim ? r->c.head_dim : r->c.hidden / r->c.heads;
-    if (r->turned < 1) r->c.rope_dim = (int64_t)((double)width * r->turned);
+    if (r->turned < 1) r->c.rope_dim = (int64_t)fmax((double)width * r->turned, 1); /* 1: refused */
     if (r->c.kv_rank) r->c.attention_scale /= sqrt((double)r->c.head_dim);
 }
 

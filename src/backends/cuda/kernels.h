@@ -39,7 +39,8 @@ void mti_cuda_graph_free(mti_ctx *ctx, mti_graph *g);
 /* capture.cu, for calls that are noted. Fails if they are: `what` cannot be. */
 bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what);
 bool mti_cuda_note_upload(const mti_ctx *ctx, void *dst, size_t n_bytes);
-bool mti_cuda_note_free(const mti_ctx *ctx, void *p);             /* false: not noted */
+bool mti_cuda_note_free(const mti_ctx *ctx, void *p,
+                        cudaError_t (*free)(void *));             /* false: not noted */
 struct mti_desk_place **mti_cuda_noted_desks(const mti_ctx *ctx); /* NULL: not noted */
 bool mti_cuda_try_noted_draws(mti_ctx *ctx);                      /* random.cu */
 

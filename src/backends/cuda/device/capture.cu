@@ -36,17 +36,18 @@ struct mti_graph {
 struct mti_late_free {
     mti_late_free *next;
     void *p;
+    cudaError_t (*free)(void *);
 };
 
-/* Page-locked memory that the thread gives back while it captures: a driver refuses that, and the
- * capture would be lost. */
-bool mti_cuda_note_free(const mti_ctx *ctx, void *p)
+/* Memory that the thread gives back while it captures: a driver refuses that, and the capture would
+ * be lost. */
+bool mti_cuda_note_free(const mti_ctx *ctx, void *p, cudaError_t (*free)(void *))
 {
     if (!mti_noting(ctx)) return false;
     mti_notes *notes = ctx->notes.load();
     mti_late_free *late = static_cast<mti_late_free *>(mti_calloc(1, sizeof *late));
     if (!late) return true; /* lost, with the step that has no memory */
-    *late = {notes->to_free, p};
+    *late = {notes->to_free, p, free};
     notes->to_free = late;
     return true;
 }
@@ -57,7 +58,7 @@ static void notes_free(mti_notes *notes)
     if (notes->stream) cudaStreamDestroy(notes->stream);
     while (mti_late_free *late = notes->to_free) {
         notes->to_free = late->next;
-        cudaFreeHost(late->p);
+        late->free(late->p);
         mti_free(late);
     }
     mti_free(notes);

@@ -196,6 +196,7 @@ void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
 /* cudaFree waits for all work that may still use the memory. If that fails, there is none left. */
 void mti_cuda_free(mti_ctx *ctx, void *p, size_t)
 {
+    if (mti_cuda_note_free(ctx, p, cudaFree)) return;
     mti_cuda_wait_for_ranks(ctx);
     if (cudaFree(p) != cudaSuccess) cudaGetLastError();
 }

@@ -50,7 +50,7 @@ void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes)
 
 void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t)
 {
-    if (!mti_cuda_note_free(ctx, p)) cudaFreeHost(p);
+    if (!mti_cuda_note_free(ctx, p, cudaFreeHost)) cudaFreeHost(p);
 }
 
 static bool make(cudaEvent_t *e, unsigned flags)
