@@ -315,7 +315,7 @@ def base_of(verb, mode, base, option):
         base = [*base, "-d", 128, "-s", 64]
     if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "step-in-backward"):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
-    if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
+    if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress", "mtp-layers"}:
         base = LAST_RANK
     if (verb, mode, option) == ("sweep", "one rank of several", "untied"):  # of stages the last has a head's weight anyway
         base = base[:base.index("--pp")] + base[base.index("--pp") + 2:]
@@ -392,7 +392,8 @@ def main():
     jobs = [(verb, "", BASE[verb], option) for verb in VERBS for option in options[verb] if verb in listing[option]]
     others = [(verb, "", BASE[verb], option) for verb in VERBS for option in every
               if option not in options[verb]]
-    of_modes = [(verb, mode, base, option) for verb, mode, base in MODES for option in options[verb]]
+    of_modes = [(verb, mode, base, option) for verb, mode, base in MODES for option in options[verb]
+                if (verb, option) != ("generate", "weights")]  # rounded weights leave the likeliest byte the likeliest
     part = 1 if LONG else 25
     jobs += others[::part] + of_modes[::part]
     with ThreadPoolExecutor(2) as pool:
