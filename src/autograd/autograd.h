@@ -12,7 +12,7 @@
 #define MTI_MAX_KEEP  5  /* inputs whose gradient may need kept tensors */
 #define MTI_MAX_WANT  64 /* inputs of one call, cat's included */
 #define MTI_MAX_OUT   64
-#define MTI_MAX_SAVED 8
+#define MTI_MAX_SAVED 9 /* flash attention with sinks and a mask */
 
 /* A set of kept tensors: one bit for each input, from bit 0 on, each output and each auxiliary. */
 enum { MTI_OUT_BIT = 8, MTI_AUX_BIT = 12, MTI_SLOT_BITS = 16 };

@@ -355,7 +355,9 @@ mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_b
     hub h = {.path = path};
     size_t n;
     if (!mti_given(m, "hf_load", "the module")) return mt_last_status();
-    if (!path) return mti_fail(MT_ERR_ARGUMENT, "hf_load: the path is NULL");
+    if (!path || (n_bytes && !left))
+        return mti_fail(MT_ERR_ARGUMENT, "hf_load: the %s is NULL",
+                        path ? "text for what is left" : "path");
     bool ok = add_files(&h) && has_no_scales(&h) && add_all(&h, m) && pass_over(&h, left, n_bytes);
     for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
         mt_safetensors *f = h.files.at[i % h.files.n];

@@ -78,6 +78,20 @@ static void every_row_of_the_table_has_a_case(void **state)
     }
 }
 
+/* Backward holds as many while it runs. */
+static void no_row_keeps_more_than_a_node_may(void **state)
+{
+    (void)state;
+    for (int i = 0; i < mt_op_count(); i++) {
+        const mt_op_info row = mt_op_get(i);
+        unsigned slots = 0;
+        int n = 0;
+        for (int k = 0; k < MTI_MAX_KEEP; k++) slots |= row.keep[k];
+        for (; slots; slots &= slots - 1) n++;
+        if (n > MTI_MAX_SAVED) fail_msg("%s keeps up to %d tensors", row.name, n);
+    }
+}
+
 static mt_op_info row_of(const char *op)
 {
     int i = 0;
@@ -278,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_that_no_gradient_needs_are_found),
         cmocka_unit_test(every_row_of_the_table_has_a_case),
+        cmocka_unit_test(no_row_keeps_more_than_a_node_may),
         cmocka_unit_test(each_op_keeps_what_its_row_declares),
         cmocka_unit_test(only_flash_attention_keeps_more_than_a_gradient_needs),
         cmocka_unit_test(backward_reads_only_the_signs_or_the_seed_that_the_row_marks),
