@@ -113,7 +113,8 @@ def every_row_holds_somewhere():
     for args in ([*llama], [*llama, "--attention", "math", "--dtype", "bf16"], [*llama, *adapters], [*llama, *adapters, "--qlora"], ["moe-tiny", *META, *adapters, "--lora-targets", "experts_down"],
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], ["gemma-3-1b", "-b", 1, "-s", 600, "-l", 6, "--vocab", 99, *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"],
-                 [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META]):
+                 [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META],
+                 ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
         for name in of:
             p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
