@@ -127,7 +127,7 @@ static elements least_elements(const mti_fit_task *task, const mt_parallel *h)
     const mt_model_config *c = &task->workload->config;
     const double size = (double)mt_dtype_size(c->dtype), ranks = (double)(h->tensor * h->pipeline);
     const double layers = mti_fit_expert_layers(c) / (double)h->pipeline;
-    const double experts = layers ? layers * mti_fit_experts_of_layer(c, h) : 0;
+    const double experts = layers > 0 ? layers * mti_fit_experts_of_layer(c, h) : 0;
     const double all = (double)task->states.params / size / ranks;
     return (elements){.experts = experts,
                       .others = most(0, all - experts * (double)h->expert),
