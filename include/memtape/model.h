@@ -239,8 +239,8 @@ typedef struct mt_model_config {
     int64_t kv_rank, q_rank, rope_dim, value_dim;
     mt_rope_order rope_order;
     double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
-    bool sinks; /* a learned logit for each head takes part in the softmax, without a value; math
-                   attention only; an unfused rope's tables are h/2 wide then (gpt-oss) */
+    bool sinks; /* a learned logit for each head takes part in the softmax, without a value; an
+                   unfused rope's tables are h/2 wide then (gpt-oss) */
     double attention_cap;  /* scores become cap tanh(scores / cap); math attention only; 0: none */
     double logit_cap;      /* gpt and llama: the same of the logits */
     bool scaled_embedding; /* llama: times sqrt(hidden), rounded to dtype */

@@ -140,18 +140,23 @@ static void divided_experts_follow_one_process(void **state)
     }
 }
 
+static void assert_follows_one_process(const char *what, const mt_model_config *c, size_t nth)
+{
+    mtt_training alone = {.config = c, .parallel = divisions[nth].split, .max_norm = MAX_NORM};
+    mtt_training t = alone;
+    mtt_train_alone(&alone);
+    t.checkpoint = divisions[nth].checkpoint;
+    mtt_train(&t);
+    mtt_show(what, &t.parallel, mtt_difference(&alone, &t), "one process");
+    assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+}
+
 static void experts_without_a_gate_follow_one_process(void **state)
 {
     (void)state;
     const mt_model_config c = plain_mixture();
     for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 6) {
-        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
-        mtt_training t = alone;
-        mtt_train_alone(&alone);
-        t.checkpoint = divisions[i].checkpoint;
-        mtt_train(&t);
-        mtt_show("without a gate", &t.parallel, mtt_difference(&alone, &t), "one process");
-        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        assert_follows_one_process("without a gate", &c, i);
     }
 }
 
@@ -170,13 +175,7 @@ static void biases_of_experts_and_sinks_follow_one_process(void **state)
     (void)state;
     for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 5) {
         const mt_model_config c = clamped_mixture(i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH);
-        mtt_training alone = {.config = &c, .parallel = divisions[i].split, .max_norm = MAX_NORM};
-        mtt_training t = alone;
-        mtt_train_alone(&alone);
-        t.checkpoint = divisions[i].checkpoint;
-        mtt_train(&t);
-        mtt_show("clamped", &t.parallel, mtt_difference(&alone, &t), "one process");
-        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        assert_follows_one_process("clamped", &c, i);
     }
 }
 
