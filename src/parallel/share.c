@@ -221,7 +221,7 @@ static bool check_parts(const mt_parallel *h, const mt_model_config *c)
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "parallel: pipeline times interleave is %" PRId64 ", first_layers %" PRId64
                          ", last_layers %" PRId64 ", and layers, %" PRId64
-                         ", do not do for all; need one for each part",
+                         "; need a layer for each part, and a part for each layer",
                          parts, h->first_layers, h->last_layers, all);
 }
 
