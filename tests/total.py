@@ -20,6 +20,7 @@ CMOCKA_RAN = re.compile(r"^\[==========\] (?:\S+: )?(\d+) test\(s\) run\.", re.M
 CMOCKA_STATE = {state: re.compile(r"^\[  %s *\] (?:\S+: )?(\d+) test\(s\)" % state, re.M)
                 for state in ("PASSED", "FAILED", "SKIPPED")}
 NO_MODULE = re.compile(r"^No module named '(\w+)'.*")
+SAYS_WHY = re.compile(r"^FAILED: |: error: |^\[  ERROR|ERROR: \w+Sanitizer|^\w+(Error|Expired): ")
 OWN_LINE = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 
 
@@ -38,6 +39,12 @@ def counts(test):
         # The output counts even if a program reports failures and exits with 0.
         return (passed, failed, skipped) if passed + failed + skipped else (1, 0, 0)
     return passed, max(failed, 1), skipped  # also a crash, a time-out, a leak after the last case
+
+
+def why_failed(test):
+    """The lines of its output that say what failed, the first few; if none does, the last ones."""
+    lines = [line.strip() for line in (test.get("stdout", "") + "\n" + test.get("stderr", "")).split("\n") if line.strip()]
+    return [line for line in lines if SAYS_WHY.search(line)][:4] or lines[-4:]
 
 
 def why_skipped(test):
@@ -119,6 +126,8 @@ def main(logs):
             passed, failed, skipped = counts(test)
             if failed:
                 print(f"FAILED: {test['name']} ({failed}) in {log}")
+                for line in why_failed(test):
+                    print(f"  {line[:300]}")
             if skipped:
                 not_run.append((test, skipped))
             total = [a + b for a, b in zip(total, (passed, failed, skipped))]

@@ -74,4 +74,20 @@ skipped: d: no reason was given
 skipped: cases that do not apply to the device, the build or the tools they met: 1
 2 passed, 0 failed, 4 skipped"
 [ "$said" = "$expected" ] || wrong "total.py says: $said"
+
+# Why a test failed: what says so, or its last lines.
+cat >"$log" <<'LOG'
+{"name": "m / a", "result": "FAIL", "stdout": "begins\nFAILED: a sum: got 1, wanted 2\n3 passed, 1 failed, 0 skipped\n"}
+{"name": "m / b", "result": "FAIL", "stdout": "1\n2\n3\n4\n", "stderr": "killed\n"}
+LOG
+said=$(python3 "$total" "$log") && wrong 'failed tests are not a failure'
+expected="FAILED: m / a (1) in $log
+  FAILED: a sum: got 1, wanted 2
+FAILED: m / b (1) in $log
+  2
+  3
+  4
+  killed
+3 passed, 2 failed, 0 skipped"
+[ "$said" = "$expected" ] || wrong "total.py says: $said"
 exit $failed
