@@ -26,7 +26,7 @@ static const mt_model_config demo_config = {.kind = MT_MODEL_GPT,
                                             .causal = true,
                                             .dtype = MT_F32};
 static const mti_train_settings demo_settings = {
-    .accumulate = 1, .lr = 3e-3, .min_lr = 1e-4, .weight_decay = 0.1, .clip = 1};
+    .accumulate = 1, .lr = 2e-3, .min_lr = 1e-4, .weight_decay = 0.1, .clip = 1};
 
 typedef struct demo {
     const mti_options *o;
@@ -308,7 +308,7 @@ static bool run(demo *d)
                              "--save %s: is part of the text to learn from; give another file",
                              o->save);
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
-    d->settings.warmup = d->settings.steps / 20;
+    d->settings.warmup = d->settings.steps / 10;
     return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);
 }
 

@@ -70,7 +70,7 @@ def examples_run_as_they_are_printed():
         check(command in run(command.split()[1], "--help").stdout, f"the help has {command}")
         if command.startswith("memtape demo") and os.environ.get("MTT_LONG") != "1":
             continue  # half a minute
-        p = subprocess.run(command, shell=True, cwd=FOLDER, env=path, capture_output=True, timeout=120)
+        p = subprocess.run(command, shell=True, cwd=FOLDER, env=path, capture_output=True, timeout=300)
         equal(p.returncode, 0, f"status of {command}: {p.stderr}")
 
 
