@@ -120,7 +120,6 @@ bool mti_optimizer_is_elementwise(mti_optimizer_choice choice)
 
 const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise)
 {
-    *text = '\0';
     *text = 0;
     for (int i = 1; i < MTI_OPTIMIZERS; i++)
         if (!elementwise || mti_optimizer_is_elementwise(i))
