@@ -32,6 +32,9 @@ typedef struct mt_offload_options {
                     * less: each keeps its device bytes until it has left */
     int prefetch;  /* storages brought back before they are needed; 0: 2, -1: none */
     bool inputs;   /* also tensors made by the caller, which usually holds them anyway */
+    /* Whether that save may leave; NULL: all may. A storage that another save keeps stays, too. */
+    bool (*wants)(void *wants_user, const mt_save_info *info);
+    void *wants_user; /* outlives the offload */
 } mt_offload_options;
 
 /* Where the bytes went, since the last mt_offload_begin. Bytes are those requested for storages. */

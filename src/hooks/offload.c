@@ -65,9 +65,11 @@ mti_disk *mti_offload_disk(mt_offload *o) { return o->disk; }
 /* ---- the hook ---- */
 
 /* Whether an op made it and a transfer is worth it. Other tensors are held elsewhere anyway. */
-static bool is_wanted(const mt_offload *o, const mt_tensor *t, const mt_storage_info *s)
+static bool is_wanted(const mt_offload *o, const mt_save_info *info, const mt_tensor *t,
+                      const mt_storage_info *s)
 {
     if (mt_device_of(t) != o->device || s->bytes < o->options.min_bytes) return false;
+    if (o->options.wants && !o->options.wants(o->options.wants_user, info)) return false;
     switch (s->category) {
     case MT_ACTIVATION:
     case MT_PACKED:
@@ -78,12 +80,12 @@ static bool is_wanted(const mt_offload *o, const mt_tensor *t, const mt_storage_
 }
 
 /* Whether t stays on the device; if not, *item has its bytes already, or is NULL. */
-static bool stays(mt_offload *o, const mt_tensor *t, mti_item **item)
+static bool stays(mt_offload *o, const mt_save_info *info, const mt_tensor *t, mti_item **item)
 {
     mt_storage_info s = mt_storage_of(t);
     o->stats.saves++;
     *item = NULL;
-    if (!is_wanted(o, t, &s)) return o->stats.saves_left++, true;
+    if (!is_wanted(o, info, t, &s)) return o->stats.saves_left++, true;
     mti_item *known = mti_books_find(&o->books, s.serial);
     if (known && known->serial == s.serial && known->version == s.version) {
         o->stats.saves_shared++;
@@ -98,7 +100,7 @@ static bool stays(mt_offload *o, const mt_tensor *t, mti_item **item)
 static mt_status pack(mt_offload *o, const mt_save_info *info, mt_tensor *t, void **state)
 {
     mti_item *item;
-    if (stays(o, t, &item)) return MT_OK;
+    if (stays(o, info, t, &item)) return MT_OK;
     mti_offload_slot *slot = mti_calloc(1, sizeof *slot);
     if (slot && !item) item = mti_item_new(o, info, t);
     if (!slot || !item) {

@@ -102,7 +102,9 @@ static bool make_offload(mti_memory_hooks *p)
     const char *folder = getenv("TMPDIR");
     mt_offload_options options = {.directory = p->options->offload == MTI_OFFLOAD_DISK
                                                    ? (folder && *folder ? folder : "/tmp")
-                                                   : NULL};
+                                                   : NULL,
+                                  .wants = p->options->offload_modules ? mti_offload_wants : NULL,
+                                  .wants_user = (unsigned *)&p->options->offload_modules};
     p->offload = mt_offload_new(p->device, &options);
     return p->offload != NULL;
 }

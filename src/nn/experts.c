@@ -140,6 +140,7 @@ static bool activate(mt_module *self, mt_tensor **h, mt_tensor *weights)
     const bool plain = mt_module_child(self, "act") != NULL;
     const mti_module_frame frame = {.m = self, .run = weights ? activate_weighted : activate_one};
     const mt_checkpoint_options discarding = {.discard_outputs = true};
+    if (*h && mt_scope_push("experts_act") != MT_OK) mt_set(h, NULL);
     if (!*h) return false;
     if (weights && !plain)
         mt_set(h, mti_weighted_rows(*h, weights, true, again));
@@ -147,6 +148,7 @@ static bool activate(mt_module *self, mt_tensor **h, mt_tensor *weights)
         mt_set(h, mti_run_frame(frame, weights ? 2 : 1, (mt_tensor *[]){*h, weights}, &discarding));
     else if (mt_set(h, activate_one(self, h)) == MT_OK && weights)
         mt_set(h, mti_weighted_rows(*h, weights, false, false));
+    mt_scope_pop();
     return *h != NULL;
 }
 

@@ -100,8 +100,23 @@ int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
 /* "none" and the modules of mt_recompute, in the order of its bits */
 extern const mti_choice mti_recomputed;
-#define MTI_RECOMPUTED_TEXT 96
-const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT]); /* joined by + */
+/* The same of mti_offload_module, modules whose saved tensors alone are offloaded. */
+extern const mti_choice mti_offloaded;
+typedef enum mti_offload_module {
+    MTI_OFFLOAD_CORE_ATTN = 1,
+    MTI_OFFLOAD_MOE_ACT = 2,
+    MTI_OFFLOAD_ATTN_NORM = 4,
+    MTI_OFFLOAD_MLP_NORM = 8,
+    MTI_OFFLOAD_QKV_LINEAR = 16,
+    MTI_OFFLOAD_ATTN_PROJ = 32,
+    MTI_OFFLOAD_EXPERT_FC1 = 64
+} mti_offload_module;
+/* mt_offload_options.wants; modules: of mti_offload_module, an unsigned */
+bool mti_offload_wants(void *modules, const mt_save_info *info);
+#define MTI_MODULES_TEXT 96
+/* Those of the choice, joined by + */
+const char *mti_modules_text(const mti_choice *choice, unsigned modules,
+                             char buf[MTI_MODULES_TEXT]);
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
 

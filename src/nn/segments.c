@@ -82,13 +82,50 @@ const mti_choice mti_recomputed = {"recompute-modules",
                                    MTI_NAMES("none", "core_attn", "moe_act", "layernorm",
                                              "mla_up_proj", "mlp", "moe", "shared_experts")};
 
-const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT])
+const mti_choice mti_offloaded = {"offload-modules",
+                                  MTI_NAMES("none", "core_attn", "moe_act", "attn_norm", "mlp_norm",
+                                            "qkv_linear", "attn_proj", "expert_fc1")};
+
+const char *mti_modules_text(const mti_choice *choice, unsigned modules, char buf[MTI_MODULES_TEXT])
 {
     *buf = 0;
-    for (int i = 1; i < mti_recomputed.n; i++)
+    for (int i = 1; i < choice->n; i++)
         if (modules >> (i - 1) & 1)
-            mti_append(buf, MTI_RECOMPUTED_TEXT, "%s%s", *buf ? "+" : "", mti_recomputed.names[i]);
+            mti_append(buf, MTI_MODULES_TEXT, "%s%s", *buf ? "+" : "", choice->names[i]);
     return *buf ? buf : "none";
+}
+
+/* Whether one of the path's names is `name`. */
+static bool is_within(const char *path, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = path; at; at = (at = strchr(at, '.')) ? at + 1 : NULL)
+        if (!strncmp(at, name, n) && (!at[n] || at[n] == '.')) return true;
+    return false;
+}
+
+bool mti_offload_wants(void *modules, const mt_save_info *info)
+{
+    /* The first that the path has decides: what is within attention and has no row is before its
+     * core. */
+    static const struct {
+        const char *name;
+        unsigned module;
+    } places[] = {{"experts_act", MTI_OFFLOAD_MOE_ACT},
+                  {"experts_gate_up", MTI_OFFLOAD_EXPERT_FC1},
+                  {"experts_fc", MTI_OFFLOAD_EXPERT_FC1},
+                  {"mlp", 0},
+                  {"ln_1", MTI_OFFLOAD_ATTN_NORM},
+                  {"ln_2", MTI_OFFLOAD_MLP_NORM},
+                  {"heads", MTI_OFFLOAD_CORE_ATTN},
+                  {"proj", MTI_OFFLOAD_ATTN_PROJ},
+                  {"drop", 0},
+                  {"attn", MTI_OFFLOAD_QKV_LINEAR},
+                  {"attention", MTI_OFFLOAD_QKV_LINEAR}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (is_within(info->module, places[i].name))
+            return *(const unsigned *)modules & places[i].module;
+    return false;
 }
 
 static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options *options)

@@ -80,21 +80,38 @@ static bool groups_layers(const mti_memory_options *m)
     return m->checkpoint && mti_preset_parse(m->checkpoint, &preset) &&
            preset.form == MTI_PRESET_GROUPS;
 }
+/* Whether there is a norm before attention and one before the MLP. */
+static bool norms_inputs(const mt_model_config *c)
+{
+    return (mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK) &&
+           (c->norm == MT_NORM_PRE || c->norm == MT_NORM_AROUND);
+}
 /* Whether layers have all modules of that set of mt_recompute. */
 static bool has_modules(const mt_model_config *config, unsigned modules)
 {
     mt_model_config c;
     const bool ok = mt_model_config_resolve(config, &c) == MT_OK;
     if (!ok) return mt_clear_error(), true; /* refused for that */
-    const bool normed = mti_is_whole(c.kind) || c.kind == MT_MODEL_BLOCK;
     const unsigned there =
         (mti_attends(c.kind) ? MT_RECOMPUTE_CORE_ATTN : 0) |
         (c.experts ? MT_RECOMPUTE_MOE_ACT | MT_RECOMPUTE_MOE : 0) |
-        (normed && (c.norm == MT_NORM_PRE || c.norm == MT_NORM_AROUND) ? MT_RECOMPUTE_LAYERNORM
-                                                                       : 0) |
+        (norms_inputs(&c) ? MT_RECOMPUTE_LAYERNORM : 0) |
         (mti_attends(c.kind) && c.kv_rank ? MT_RECOMPUTE_MLA_UP_PROJ : 0) |
         (mti_feeds(c.kind) && (!c.experts || c.dense_layers) ? MT_RECOMPUTE_MLP : 0) |
         (c.experts && c.shared_experts ? MT_RECOMPUTE_SHARED_EXPERTS : 0);
+    return !(modules & ~there);
+}
+/* The same of mti_offload_module. */
+static bool has_offloaded(const mt_model_config *config, unsigned modules)
+{
+    mt_model_config c;
+    const bool ok = mt_model_config_resolve(config, &c) == MT_OK;
+    if (!ok) return mt_clear_error(), true; /* refused for that */
+    const unsigned there = (mti_attends(c.kind) ? MTI_OFFLOAD_CORE_ATTN | MTI_OFFLOAD_QKV_LINEAR |
+                                                      MTI_OFFLOAD_ATTN_PROJ
+                                                : 0) |
+                           (c.experts ? MTI_OFFLOAD_MOE_ACT | MTI_OFFLOAD_EXPERT_FC1 : 0) |
+                           (norms_inputs(&c) ? MTI_OFFLOAD_ATTN_NORM | MTI_OFFLOAD_MLP_NORM : 0);
     return !(modules & ~there);
 }
 static bool adapts_head(const mti_memory_options *m)

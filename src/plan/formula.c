@@ -9,7 +9,7 @@ static bool formula_exists(const mti_memory_options *memory)
                    floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
     bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
     return !memory->amp && !memory->budget && !memory->lora_rank && !mixed &&
-           !(memory->offload && rules);
+           !(memory->offload && (rules || memory->offload_modules));
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,

@@ -26,7 +26,8 @@ typedef struct mti_memory_options {
     const mt_budget_plan *budget; /* instead of `checkpoint`; NULL: none */
     unsigned recompute;           /* bits of mt_recompute */
     mti_offload_choice offload;
-    unsigned compress; /* bits of mt_compress_rule */
+    unsigned offload_modules; /* bits of mti_offload_module; 0: all that is kept */
+    unsigned compress;        /* bits of mt_compress_rule */
     bool amp;
     mt_dtype amp_dtype;
     double loss_scale;  /* 0: none; negative: dynamic */

@@ -22,7 +22,7 @@ KEPT = tuple(("--expert-form", name) for name in ("loop", "torchtitan", "torchti
     ("--kv-groups", "repeated"), ("--window-mask", "kept"), ("--softmax", "f32"), ("--balance-loss", 0.01),
     ("--expert-capacity", 1), ("--routing", "worst"), ("--routing", "random"))
 SAVED = tuple(("--checkpoint", name) for name in ("full", "selective", "ops", "every=2", "sqrt")) + (
-    ("--offload", "cpu"), ("--offload", "disk"), ("--compress", "exact"), ("--compress", "8bit"), ("--compress", "bf16"),
+    ("--offload", "cpu"), ("--offload", "disk"), ("--offload", "cpu", "--offload-modules", "core_attn"), ("--compress", "exact"), ("--compress", "8bit"), ("--compress", "bf16"),
     ("--lora-rank", 4), ("--qlora",), ("--step-in-backward",), ("--expandable-segments",))
 STEP = tuple(("--optimizer", name) for name in ("adamw", "sgd", "adafactor", "muon", "adamw-8bit", "adamw-16bit"))
 RANKS = (("--dp", 2), ("--dp", 4), ("--tp", 2), ("--tp", 2, "--sp"), ("--pp", 2), ("--cp", 2), ("--ep", 2), ("--etp", 1),

@@ -33,7 +33,7 @@ VALUES = {
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
-    "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
+    "offload": "cpu", "offload-modules": "core_attn", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
     "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
@@ -55,7 +55,7 @@ SHOWN = ["--snapshot", "x.pickle"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
-           "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
+           "f32-gradients": ["--dtype", "bf16"], "offload-modules": ["--offload", "cpu"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
            "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),

@@ -1,9 +1,11 @@
 """--recompute-modules: drawn models keep what the formula says, FLOPs are those of the plan, and no bit of a gradient
-changes; what a model lacks is refused by name."""
+changes; what a model lacks is refused by name. --offload-modules: what leaves is what these modules alone keep."""
 import json
 import os
 import random
+import re
 import tempfile
+from collections import Counter
 from lib import check, done, equal, run
 
 FOLDER = tempfile.mkdtemp()
@@ -11,6 +13,11 @@ LATENT = {"model_type": "deepseek_v3", "hidden_size": 32, "num_attention_heads":
           "vocab_size": 64, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_routed_experts": 8,
           "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 16,
           "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000, "routed_scaling_factor": 1.5, "norm_topk_prob": True}
+
+# A module of --offload-modules, in its order, and the paths of what it keeps.
+PLACES = {"core_attn": r"(attn|attention)\.heads", "moe_act": r"mlp\.experts_act", "attn_norm": r"\.ln_1$", "mlp_norm": r"\.ln_2$",
+          "qkv_linear": r"(attn|attention)(\.(?!heads|proj|drop).*)?$", "attn_proj": r"(attn|attention)\.proj",
+          "expert_fc1": r"mlp\.experts_(gate_up|fc)"}
 
 
 def latent(**more):
@@ -83,14 +90,24 @@ def bad_input():
     refused(["--recompute-modules", "core_attn, moe_act", "joined by +"], "gpt", "--recompute-modules", "attention")
     refused(["--recompute-modules", "--checkpoint"], "gpt", "--recompute-modules", "mlp", "--checkpoint", "full")
     refused(["moe makes"], "qwen3-30b-a3b", "--recompute-modules", "moe+moe_act")
+    for module, model in (("moe_act", "llama"), ("attn_norm", "bert"), ("qkv_linear", "mlp"), ("mlp_norm", "mlp"), ("expert_fc1", "gpt")):
+        refused(["--offload-modules", module, "has not all of these"], model, "--offload", "cpu", "--offload-modules", module)
+    refused(["--offload-modules", "expert_fc1", "joined by +"], "gpt", "--offload", "cpu", "--offload-modules", "layernorm")
+    refused(["--offload-modules", "needs --offload"], "gpt", "--offload-modules", "core_attn")
+    for preset in ("full", "sqrt", "every=2"):
+        refused(["--offload-modules", "selective", preset], "gpt", "-l", 4, "--offload", "cpu", "--offload-modules", "core_attn", "--checkpoint", preset)
+
+
+def moonlight():
+    return latent(hidden_size=2048, num_attention_heads=16, num_hidden_layers=27, kv_lora_rank=512, qk_nope_head_dim=128,
+                  qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=64, num_experts_per_tok=6, n_group=1, n_shared_experts=2,
+                  moe_intermediate_size=1408, intermediate_size=11264, first_k_dense_replace=1, vocab_size=163840,
+                  max_position_embeddings=8192, q_lora_rank=None)
 
 
 def what_moonlight_would_give_up():
     """Bytes of each module by hand, as Megatron-Core keeps them: 26 layers of experts, one without, 27 attentions."""
-    model = [latent(hidden_size=2048, num_attention_heads=16, num_hidden_layers=27, kv_lora_rank=512, qk_nope_head_dim=128,
-                    qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=64, num_experts_per_tok=6, n_group=1, n_shared_experts=2,
-                    moe_intermediate_size=1408, intermediate_size=11264, first_k_dense_replace=1, vocab_size=163840,
-                    max_position_embeddings=8192, q_lora_rank=None), "-b", 1, "-s", 4096, "--device", "meta", "--recipe", "megatron", "--dp", 2]
+    model = [moonlight(), "-b", 1, "-s", 4096, "--device", "meta", "--recipe", "megatron", "--dp", 2]
     saved = {m: json.loads(run("profile", *model, *(["--recompute-modules", m] if m else []), "--json", "-").stdout)["saved"]["bytes"]
              for m in ("", "core_attn", "moe_act", "layernorm", "mla_up_proj")}
     t, heads = 4096, 16
@@ -101,7 +118,59 @@ def what_moonlight_would_give_up():
            "mla_up_proj": 27 * 2 * t * heads * (192 + 192 + 256)}, "bytes given up")
 
 
+def offloaded_modules(seed, n):
+    """Of drawn models those storages leave that --offload alone would take and that no other module keeps."""
+    draw, sent = random.Random(seed), 0
+    for _ in range(n):
+        model, modules = draw_model(draw)
+        experts, block = "moe" in modules, "block" in model
+        args = [*model, *draw_options(draw, experts), *draw.choice([[], ["--recipe", "hf"]] if not block else [[]])]
+        args[args.index("-b") + 1] = 16  # a layer's tensors are of 4096 bytes or more
+        names = [name for name in PLACES if experts or name not in ("moe_act", "expert_fc1")]
+        names = draw.sample(names, draw.randint(1, len(names)))
+        again = [m for m in ("layernorm", "core_attn", "moe_act", "mla_up_proj") if m in modules]
+        beside = draw.choice([[], ["--checkpoint", "selective"], ["--checkpoint", "ops"], ["--compress", "8bit"], ["--dp", 2, "--zero", 3],
+                              ["--recompute-modules", "+".join(again)], ["--tp", 2, "--sp"], ["--pp", 2] if not block else [],
+                              ["--dp", 2, "--ep", 2] if experts else []])
+        if "loop" in args and {"--zero", "--sp", "--ep"} & set(beside) or "--mtp-layers" in args:
+            beside = []
+        some = ["--offload", "cpu", "--offload-modules", "+".join(names)]
+        kept = {}
+        for how in ([], ["--offload", "cpu"], some):
+            p = json.loads(run("profile", *args, *beside, *how, "--device", "meta", "--json", "-").stdout or "{}")
+            if not check(p, f"a profile of {args} {beside} {how}"):
+                return
+            kept[len(how)] = Counter((t["bytes"], t["op"], t["name"], *sorted({t["module"], *(a["module"] for a in t["also"])}))
+                                     for t in p["saved"]["tensors"])
+        equal(p["memory_options"]["offload"]["modules"], "+".join(sorted(names, key=[*PLACES].index)), "modules in the profile")
+        equal(p["formula"], None, "no formula")
+        leaves = Counter({row: n for row, n in (kept[0] - kept[2]).items()
+                          if all(any(re.search(PLACES[name], module) for name in names) for module in row[3:])})
+        sent += len(leaves)
+        sizes = [sorted(row[0] for row in rows.elements()) for rows in (kept[4], kept[0] - leaves)]
+        equal(*sizes, f"sizes of what is kept by {args} {beside} {some}")
+        swept = json.loads(run("sweep", *args, "--device", "cpu", "--steps", 1, "--row", "a:", "--row", "b: " + " ".join(some),
+                               "--json", "-").stdout or "{}")
+        if check(swept, f"a sweep of {args} {some}"):
+            equal(swept["rows"][1]["gradients"]["same_bits"], True, f"gradients of {args} {some}")
+    check(sent > 3 * n, f"{sent} kinds of storages left")
+
+
+def what_moonlight_would_send():
+    """Bytes that each module alone keeps, by hand; flash attention keeps its output, which is the projection's input, too."""
+    args = ["profile", moonlight(), "-b", 1, "-s", 4096, "--device", "meta", "--recipe", "megatron", "--dp", 2, "--json", "-"]
+    t = 4096
+    whole = json.loads(run(*args).stdout)["saved"]["bytes"]
+    for names, bytes in {"attn_norm": 27 * t * (2 * 2048 + 4), "expert_fc1": 26 * t * 6 * 2 * 2048, "attn_proj": 0,
+                         "moe_act": 26 * t * 6 * (2 * 2 * 1408 + 4),
+                         "core_attn": 27 * t * 16 * (2 * (192 + 192 + 256) + 4), "core_attn+attn_proj": 27 * t * 16 * (2 * (192 + 192 + 256 + 128) + 4)}.items():
+        left = json.loads(run(*args, "--offload", "cpu", "--offload-modules", names).stdout)["saved"]["bytes"]
+        equal(whole - left, bytes, f"bytes of {names}")
+
+
 bad_input()
 what_moonlight_would_give_up()
+what_moonlight_would_send()
 any_modules(7, 300 if os.environ.get("MTT_LONG") == "1" else 10)
+offloaded_modules(7, 60 if os.environ.get("MTT_LONG") == "1" else 5)
 done()

@@ -118,7 +118,8 @@ def mixtures_train_with_every_option():
     check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")
     exact = [["--checkpoint", "full", "--offload", "cpu"], ["--checkpoint", "ops"], ["--checkpoint", "selective"],
              ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"],
-             ["--recompute-modules", "moe_act+layernorm+core_attn"]]
+             ["--recompute-modules", "moe_act+layernorm+core_attn"],
+             ["--offload", "cpu", "--offload-modules", "moe_act+qkv_linear+core_attn"]]
     inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
                ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],

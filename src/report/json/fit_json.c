@@ -98,7 +98,7 @@ static void describe_trained(mti_fields *f, const void *report)
     mti_field_int(f, "gpus", p->gpus);
     mti_field_int(f, "seq", p->seq);
     mti_field_text(mti_null_unless(f, p->recompute), "recompute_modules",
-                   mti_recomputed_text(p->recompute, (char[MTI_RECOMPUTED_TEXT]){0}));
+                   mti_modules_text(&mti_recomputed, p->recompute, (char[MTI_MODULES_TEXT]){0}));
     describe_setup(f, r, &p->setup);
 }
 

@@ -193,6 +193,9 @@ static void describe_offload(mti_fields *f, const void *profile)
     const mt_offload_stats *s = &p->measured.memory_stats.offload;
     bool timed = mt_device_has_data(p->device);
     mti_field_text(f, "to", p->workload.memory.offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    const unsigned modules = p->workload.memory.offload_modules;
+    mti_field_text(mti_null_unless(f, modules), "modules",
+                   mti_modules_text(&mti_offloaded, modules, (char[MTI_MODULES_TEXT]){0}));
     mti_field_size(f, "transfers_out", s->n_out);
     mti_field_size(f, "bytes_out", s->bytes_out);
     mti_field_size(f, "transfers_in", s->n_in);
@@ -251,7 +254,7 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_size(f, "asked", s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger));
     mti_field_object(mti_null_unless(f, o->checkpoint), "checkpoint", describe_checkpoint, p);
     mti_field_text(mti_null_unless(f, o->recompute), "recompute_modules",
-                   mti_recomputed_text(o->recompute, (char[MTI_RECOMPUTED_TEXT]){0}));
+                   mti_modules_text(&mti_recomputed, o->recompute, (char[MTI_MODULES_TEXT]){0}));
     mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
     mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
     mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));

@@ -106,7 +106,7 @@ static void print_trained(const mti_fit_report *f, FILE *out, const mti_style *s
 {
     const mti_fit_published *p = f->trained;
     const mt_parallel *h = &p->setup.parallel;
-    char text[600], parts[24] = "", ep[24] = "", zero[24] = "", modules[MTI_RECOMPUTED_TEXT];
+    char text[600], parts[24] = "", ep[24] = "", zero[24] = "", modules[MTI_MODULES_TEXT];
     if (!p->source) return;
     if (h->interleave > 1) mti_format(parts, sizeof parts, "/%lld", (long long)h->interleave);
     if (h->expert > 1) mti_format(ep, sizeof ep, ", ep %lld", (long long)h->expert);
@@ -118,7 +118,8 @@ static void print_trained(const mti_fit_report *f, FILE *out, const mti_style *s
                (long long)p->gpus, (long long)h->tensor, h->sequence ? "+sp" : "",
                (long long)h->pipeline, parts, (long long)h->data, ep, zero,
                (long long)h->microbatches, (long long)p->setup.microbatch, (long long)p->seq,
-               mti_recomputed_text(p->recompute ? p->recompute : MT_RECOMPUTE_CORE_ATTN, modules),
+               mti_modules_text(&mti_recomputed,
+                                p->recompute ? p->recompute : MT_RECOMPUTE_CORE_ATTN, modules),
                p->source, gib(p->setup.reserved), p->setup.fits ? "fits" : "does not fit");
     mti_print_wrapped(out, 0, style->width, text);
 }
