@@ -29,7 +29,8 @@ static bool is(const char *what, uint64_t digest, uint64_t wanted)
 
 /* ---- ops ---- */
 
-/* Each result is copied, chosen or rounded once. */
+/* Each result is copied, chosen or rounded once. So is each gradient of the first N_GRADIENTS;
+ * those of the others may be sums, in an order that is each processor's own. */
 static const char *const promised[] = {
     "permute",   "slice",    "reshape", "split",   "contiguous",   "clone",      "cat",
     "abs",       "clamp",    "relu",    "dropout", "relu_inplace", "leaky_relu", "max",
@@ -37,7 +38,6 @@ static const char *const promised[] = {
     "embedding", "dispatch", "where",   "gather",  "reciprocal",
 };
 enum { N_PROMISED = sizeof promised / sizeof *promised, N_GRADIENTS = 15 };
-/* The gradients of the others are sums, or take several roundings: each processor's own. */
 
 static void add_call(const grad_case *c, mt_dtype dtype, uint64_t *result, uint64_t *gradients)
 {
