@@ -1,8 +1,9 @@
 """others.py: training steps of GPTs beside the other engines that python3 can import: PyTorch as it is and compiled, JAX,
-MLX, tinygrad and magnetron, each driven as its own documentation does (peers/)."""
+MLX, tinygrad and magnetron, each driven as its own documentation does, and llm.c's loops (peers/)."""
 
 import importlib.util
 import math
+import os
 import sys
 
 from cases import GPTS
@@ -24,6 +25,11 @@ def all_sides(sides, s):
         side, compiled.name = side.with_words("f32"), "torch.compile"
         found += [side, compiled]
     missing = [] if len(found) > 1 else ["torch"]
+    loops = os.path.join(os.path.dirname(s.program), "peer_llmc")
+    if os.access(loops, os.X_OK):
+        found.append(Side("llm.c", [loops], s))
+    else:
+        missing.append("llm.c")
     for name in NAMES:
         if importlib.util.find_spec(name):
             found.append(Side(name, [sys.executable, f"bench/peers/of_{name}.py"], s))
@@ -88,7 +94,7 @@ def show(measured):
     for key in ("least", "median"):
         text.append(table([key, *names], [[row["name"], *(cell(row, name, key) for name in names)] for row in rows]))
     if measured["missing"]:
-        text.append(f"Not importable: {', '.join(measured['missing'])}")
+        text.append(f"Not there: {', '.join(measured['missing'])}")
     peaks = [[row["name"], *(number(row[name][key] / 2 ** 20) for name, key in (("memtape", "allocated"), ("jax", "analysis"))),
               ratio(row["memtape"]["allocated"], row["jax"]["analysis"])] for row in rows if "jax" in row]
     if peaks:

@@ -1,6 +1,7 @@
 /* locale.c: numbers with a decimal point, whatever locale the user of the library has set
  * (tests/repository/printing.sh finds those that are written or read elsewhere). */
 #include <locale.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
@@ -8,8 +9,13 @@
 #include <xlocale.h>
 #endif
 
-/* The C library has one object for all of "C": nothing is allocated or to be freed. */
-void *mti_point_begin(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }
+/* Kept, as macOS makes a new object each time. Two threads may make it at first. */
+void *mti_point_begin(void)
+{
+    static _Atomic(locale_t) kept;
+    if (!atomic_load(&kept)) atomic_store(&kept, newlocale(LC_ALL_MASK, "C", (locale_t)0));
+    return uselocale(atomic_load(&kept));
+}
 
 void mti_point_end(void *before) { uselocale(before); }
 

@@ -32,7 +32,7 @@ static int fallocate(int file, int mode, off_t at, off_t n_bytes)
 {
     fstore_t store = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, n_bytes, 0};
     (void)mode;
-    if (fcntl(file, F_PREALLOCATE, &store) == -1) return -1;
+    if (fcntl(file, F_PREALLOCATE, &store) == -1 && errno != ENOTSUP) return -1;
     return ftruncate(file, at + n_bytes);
 }
 #endif
