@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""expressions.py PROGRAM: what `memtape explain --expr` keeps beside what PyTorch saves for the same text, which is
+"""expressions.py LIBMEMTAPE_CASES MEMTAPE: what `memtape explain --expr` keeps beside what PyTorch saves for the same text, which is
 Python, too: every sign with a number on either side, and random expressions. Exit status 77 without PyTorch."""
 
 import random
@@ -59,7 +59,7 @@ def main():
     texts = PLAIN + [drawn(generator) for _ in range(160)]
     texts = [text for text in texts if text not in ("x", "y")]
     for text in texts:
-        kept, saved = ours(sys.argv[1], text), theirs(text)
+        kept, saved = ours(sys.argv[2], text), theirs(text)
         if kept != saved:
             print(f"{text}: {kept} bytes, PyTorch {saved}")
             wrong += 1

@@ -34,7 +34,7 @@ def ours():
     """Of a model so small that its logits are all that counts."""
     words = ["profile", "gpt", "-b", 1, "-s", ROWS, "-d", 4, "-a", 1, "-l", 1, "--ffn", 4, "--vocab", CLASSES, "--dtype",
              "bf16", "--loss", "unfused", "--device", "meta", "--json", "-"]
-    p = subprocess.run([sys.argv[1], *map(str, words)], capture_output=True, text=True, check=True)
+    p = subprocess.run([sys.argv[2], *map(str, words)], capture_output=True, text=True, check=True)
     report = json.loads(p.stdout)
     peaks = {phase["name"]: phase["peak"] for phase in report["phases"]}
     return [peaks[name] - report["params"]["bytes"] for name in ("forward", "backward")]

@@ -18,27 +18,24 @@ cd "$here"
 tar -c --exclude='./build*' --exclude=./.git --exclude=./.tools . | tar -x -C "$tree"
 cd "$tree"
 
-# A PATH on which nothing is found of what may be missing; sh's `command -v` finds the rest.
-(
-    IFS=:
-    for folder in $PATH; do
-        for program in "$folder"/*; do
-            [ -x "$program" ] && [ ! -d "$program" ] || continue
-            case ${program##*/} in
-            mpi* | nvcc | *g++* | c++* | clang++* | *-c++* | cc | ninja) ;;
-            *) [ -e "$scratch/bare/${program##*/}" ] || ln -s "$program" "$scratch/bare/" ;;
-            esac
-        done
-    done
-)
-for folder in $(pkg-config --variable pc_path pkg-config | tr : ' '); do
-    for file in "$folder"/*.pc; do
-        case ${file##*/} in
-        mpi* | ompi*) ;;
-        *) [ ! -e "$file" ] || [ -e "$scratch/pc/${file##*/}" ] || ln -s "$file" "$scratch/pc/" ;;
-        esac
-    done
-done
+# A PATH on which nothing is found of what may be missing, and pkg-config's files without MPI's; sh's `command -v` finds the rest.
+# In one process: there are thousands of them.
+python3 - "$scratch" "$(pkg-config --variable pc_path pkg-config)" <<'TEXT'
+import fnmatch, os, sys
+
+def link(folders, to, missing, wanted):
+    seen = set(os.listdir(to))
+    for folder in filter(os.path.isdir, folders.split(":")):
+        for name in os.listdir(folder):
+            path = os.path.abspath(os.path.join(folder, name))
+            if name not in seen and wanted(path) and not any(fnmatch.fnmatch(name, word) for word in missing.split()):
+                seen.add(name)
+                os.symlink(path, os.path.join(to, name))
+
+link(os.environ["PATH"], f"{sys.argv[1]}/bare", "mpi* nvcc *g++* c++* clang++* *-c++* cc ninja",
+     lambda path: os.access(path, os.X_OK) and not os.path.isdir(path))
+link(sys.argv[2], f"{sys.argv[1]}/pc", "mpi* ompi*", lambda path: path.endswith(".pc") and os.path.exists(path))
+TEXT
 # This compiler finds no header of oneDNN.
 cat >"$scratch/bare/cc" <<TEXT
 #!/bin/sh
