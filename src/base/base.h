@@ -190,6 +190,8 @@ void mti_print_bytes(FILE *out, const void *bytes, size_t n_bytes);
 /* ---- numbers as text: with a decimal point in every locale ---- */
 /* snprintf, vsnprintf and strtod. */
 int mti_format(char *buf, size_t n, const char *fmt, ...) MT_PRINTF(3, 4);
+/* As snprintf, behind the text that buf[n] has. */
+void mti_append(char *buf, size_t n, const char *fmt, ...) MT_PRINTF(3, 4);
 int mti_vformat(char *buf, size_t n, const char *fmt, va_list args);
 double mti_strtod(const char *text, char **end);
 /* Around calls of other libraries that write or read numbers. Per thread. */

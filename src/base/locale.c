@@ -2,6 +2,7 @@
  * (tests/repository/printing.sh finds those that are written or read elsewhere). */
 #include <locale.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/base.h"
 #ifdef __APPLE__
 #include <xlocale.h>
@@ -27,6 +28,15 @@ int mti_format(char *buf, size_t n, const char *fmt, ...)
     int length = mti_vformat(buf, n, fmt, args);
     va_end(args);
     return length;
+}
+
+void mti_append(char *buf, size_t n, const char *fmt, ...)
+{
+    const size_t length = strlen(buf);
+    va_list args;
+    va_start(args, fmt);
+    mti_vformat(buf + length, n - length, fmt, args);
+    va_end(args);
 }
 
 double mti_strtod(const char *text, char **end)

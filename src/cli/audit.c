@@ -11,16 +11,14 @@
 /* The wanted gradients: "dx dw". */
 static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, unsigned want)
 {
-    size_t n = 0;
     *buf = 0;
     mt_op_info info = {0};
     for (int i = 0; i < mt_op_count(); i++)
         if (!strcmp(mt_op_get(i).name, a->of.op)) info = mt_op_get(i);
-    for (int i = 0; i < a->of.n_in && n < size; i++) {
+    for (int i = 0; i < a->of.n_in; i++) {
         const char *letter =
             info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all have one letter */
-        if (want >> i & 1)
-            n += (size_t)snprintf(buf + n, size - n, "%sd%s", n ? " " : "", letter ? letter : "in");
+        if (want >> i & 1) mti_append(buf, size, "%sd%s", *buf ? " " : "", letter ? letter : "in");
     }
     return buf;
 }
@@ -73,9 +71,8 @@ static bool shown(const mti_op_audit *a, int set, bool all)
 static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *out,
                         const mti_style *style)
 {
-    static const char *const headings[] = {"op",    "for",      "keeps",   "its",   "shape",
-                                           "bytes", "off by *", "altered", "bytes", "cheaper"};
-    mti_table *t = mti_table_new("lllllrrlrl", headings);
+    mti_table *t =
+        mti_table_new("lllllrrlrl", "op|for|keeps|its|shape|bytes|off by *|altered|bytes|cheaper");
     for (size_t i = 0; i < n; i++) {
         if (*audits[i].of.note) {
             mti_table_ink(t, MTI_DIM);
@@ -116,9 +113,7 @@ static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
 
 static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"op",    "instead of", "keeps",
-                                           "bytes", "before",     "off by *"};
-    mti_table *t = mti_table_new("lllrrr", headings);
+    mti_table *t = mti_table_new("lllrrr", "op|instead of|keeps|bytes|before|off by *");
     int n_rows = 0;
     for (size_t i = 0; i < n; i++) {
         for (int k = 0; k < audits[i].n_taken; k++, n_rows++) {
@@ -289,9 +284,8 @@ int mti_audit(const mti_options *o)
     if (!known(o)) return MTI_EXIT_USAGE;
     size_t n = 0;
     mti_op_audit *audits = mti_calloc((size_t)mti_case_count(MTI_CASE_AUDIT), sizeof *audits);
-    bool to_stdout = o->json && !strcmp(o->json, "-");
     bool ok =
-        audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
+        audits && run_all(audits, &n, o) && (mti_wants_json(o) || print_audits(audits, n, o)) &&
         (!o->json || mti_json_write(mti_json_of(mti_describe_audits, &(audit_list){audits, n}),
                                     o->json) == MT_OK);
     mti_free(audits);

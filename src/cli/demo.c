@@ -175,9 +175,8 @@ static bool train(demo *d)
 
 static bool print_scores(const demo *d)
 {
-    static const char *const headings[] = {"model", "bits per byte", ""};
     mti_heading(stdout, &d->style, "On held-out text (less is better)");
-    mti_table *t = mti_table_new("lrl", headings);
+    mti_table *t = mti_table_new("lrl", "model|bits per byte|");
     mti_table_cells(t, "uniform|%.4f|knows nothing", d->baselines.uniform);
     mti_table_cells(t, "unigram|%.4f|knows how often each byte occurs", d->baselines.unigram);
     mti_table_cells(t, "bigram|%.4f|knows which byte follows which", d->baselines.bigram);
@@ -238,12 +237,11 @@ static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_for
 
 static bool print_memory(const demo *d)
 {
-    static const char *const headings[] = {"activation",    "attention", "saved for backward",
-                                           "after forward", "peak",      "books balance"};
     mti_heading(stdout, &d->style,
                 "Where one step's memory goes: the same model, four ways, "
                 "each measured (bytes)");
-    mti_table *t = mti_table_new("llrrrr", headings);
+    mti_table *t = mti_table_new(
+        "llrrrr", "activation|attention|saved for backward|after forward|peak|books balance");
     bool ok = memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_FLASH) &&
               memory_row(d, t, MT_ACT_GELU, MT_ATTENTION_FLASH) &&
               memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_MATH) &&

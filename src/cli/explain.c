@@ -115,7 +115,7 @@ static int explain_expression(const mti_options *o)
     if (ok) device = mti_open_device(&o->workload);
     ok = ok && device && mti_check_fits(device, "the expression", peak, MTI_ON_META) &&
          write_json(&e, o, device) &&
-         ((o->json && !strcmp(o->json, "-")) ||
+         (mti_wants_json(o) ||
           (mti_expression_record(&t, device, &e) && print_expression(&e, &t, o, device)));
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_tape_free(&t);

@@ -29,8 +29,7 @@ static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result
 
 static bool report(const mti_sweep_result *results, size_t n, const mti_options *o)
 {
-    bool to_stdout = o->json && !strcmp(o->json, "-");
-    return (to_stdout || mti_print_sweep(results, n, o->quiet, stdout)) &&
+    return (mti_wants_json(o) || mti_print_sweep(results, n, o->quiet, stdout)) &&
            mti_write_object(mti_describe_sweep, &(mti_sweep_object){results, n}, o->json, o->html,
                             "sweep of", o->workload.name) &&
            (!o->svg || mti_draw_sweep(results, n, o->workload.name, o->svg));

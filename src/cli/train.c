@@ -325,16 +325,15 @@ static bool show_progress(run *r)
 {
     if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
     if (!mti_trainer_settle(&r->trainer)) return false;
-    char text[160];
+    char text[160] = "";
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
-    size_t n = 0;
     if (mt_device_has_data(r->device))
-        n = (size_t)mti_format(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
-                               MTI_SCALED(tokens / r->step_s));
-    snprintf(text + n, sizeof text - n, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
-             MTI_BYTES(stats.allocated.peak));
+        mti_append(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
+                   MTI_SCALED(tokens / r->step_s));
+    mti_append(text, sizeof text, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
+               MTI_BYTES(stats.allocated.peak));
     if (r->o.live)
         show_memory(r, text);
     else
@@ -477,9 +476,6 @@ static void report_graphs(const run *r)
               *why ? "; one was launched because " : "", why);
 }
 
-/* To standard output, and then nothing else. */
-static bool writes_json(const mti_options *o) { return o->json && !strcmp(o->json, "-"); }
-
 static bool conclude(run *r)
 {
     double bits;
@@ -495,7 +491,7 @@ static bool conclude(run *r)
     if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
-    if (prints(r) && !writes_json(&r->o))
+    if (prints(r) && !mti_wants_json(&r->o))
         mti_print(stdout, "held-out bits per byte %.4f (%s bytes)\n", bits,
                   MTI_THOUSANDS(r->corpus.n_held));
     return true;
@@ -522,7 +518,7 @@ static int fail(const run *r)
 static bool begin(run *r)
 {
     mti_options *o = &r->o;
-    if (!prints(r) || writes_json(o)) o->quiet = true;
+    if (!prints(r) || mti_wants_json(o)) o->quiet = true;
     if (o->world && !mti_train_ranks_place(o, &r->figures)) return false;
     if ((o->save && !mti_run_can_save("save", o->save, true)) ||
         (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, false)))

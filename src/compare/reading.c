@@ -208,8 +208,7 @@ static bool read_value(mti_reading *f, const char *at, double unit, naming rule,
     if (rule == MEMORY_LINE && written == N_UNITS) unit = of_line;
     snprintf(f->text, sizeof f->text, "%.*s", (int)(at - begin < 40 ? at - begin : 40), begin);
     if (named < N_UNITS && written == N_UNITS)
-        snprintf(f->text + strlen(f->text), sizeof f->text - strlen(f->text), " %s",
-                 units[named].text);
+        mti_append(f->text, sizeof f->text, " %s", units[named].text);
     if (rule == MEMORY_LINE && named == N_UNITS) strcat(f->text, " MB");
     if (named < N_UNITS && units[named].otherwise > 0)
         f->otherwise = (uint64_t)llround(fmin(value * units[named].otherwise, 0x1p60));

@@ -74,18 +74,18 @@ static bool may_be_left_out(const mti_op *op, int i) { return op->flags & MTI_OP
 /* "linear(x, w[, b])", "clamp(x, low, high)" */
 static void write_call(char *to, size_t size, const mti_op *op, const form *f)
 {
-    size_t n = (size_t)snprintf(to, size, "%s(", op->name);
+    snprintf(to, size, "%s(", op->name);
     for (int i = 0; i < (op->n_in < 0 ? 1 : op->n_in); i++) {
         bool optional = may_be_left_out(op, i);
-        n += (size_t)snprintf(to + n, size - n, "%s%s%s",
-                              optional ? "[, "
-                              : i      ? ", "
-                                       : "",
-                              op->in[i], optional ? "]" : "");
+        mti_append(to, size, "%s%s%s",
+                   optional ? "[, "
+                   : i      ? ", "
+                            : "",
+                   op->in[i], optional ? "]" : "");
     }
-    if (op->n_in < 0) n += (size_t)snprintf(to + n, size - n, ", ...");
-    if (*f->names) n += (size_t)snprintf(to + n, size - n, f->least ? ", %s" : "[, %s]", f->names);
-    snprintf(to + n, size - n, ")");
+    if (op->n_in < 0) mti_append(to, size, ", ...");
+    if (*f->names) mti_append(to, size, f->least ? ", %s" : "[, %s]", f->names);
+    mti_append(to, size, ")");
 }
 
 static bool refuse_call(const mti_expression *e, const mti_term *call, const mti_op *op,

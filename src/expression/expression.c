@@ -50,7 +50,7 @@ static bool refuse_next(reader *r, const char *wanted)
 static part add(reader *r, mti_term term)
 {
     size_t place = r->e->n_terms++;
-    term.last_use = MTI_NO_TERM;
+    term.next = term.last_use = MTI_NO_TERM;
     r->e->terms[place] = term;
     return (part){place, term.from, term.to};
 }
@@ -62,8 +62,7 @@ static part add_number(reader *r, size_t from, double number)
                              .from = from,
                              .to = r->at,
                              .number = number,
-                             .first = MTI_NO_TERM,
-                             .next = MTI_NO_TERM});
+                             .first = MTI_NO_TERM});
 }
 
 /* ---- factors ---- */
@@ -119,8 +118,7 @@ static part read_named(reader *r, size_t source, size_t n)
                              .from = from,
                              .to = r->at,
                              .source = source,
-                             .first = MTI_NO_TERM,
-                             .next = MTI_NO_TERM});
+                             .first = MTI_NO_TERM});
 }
 
 static part read_leaf(reader *r, size_t n)
@@ -145,8 +143,7 @@ static part read_leaf(reader *r, size_t n)
                              .from = from,
                              .to = r->at,
                              .leaf = leaf,
-                             .first = MTI_NO_TERM,
-                             .next = MTI_NO_TERM});
+                             .first = MTI_NO_TERM});
 }
 
 /* The op of that name; -1 with an error. */
@@ -204,12 +201,8 @@ static part read_call(reader *r, size_t n)
     int n_tensors = 0, op = find_op(r, n);
     bool outer = r->dtypes;
     if (op < 0) return failed;
-    mti_term call = {.kind = MTI_TERM_CALL,
-                     .at = from,
-                     .from = from,
-                     .op = op,
-                     .first = MTI_NO_TERM,
-                     .next = MTI_NO_TERM};
+    mti_term call = {
+        .kind = MTI_TERM_CALL, .at = from, .from = from, .op = op, .first = MTI_NO_TERM};
     r->dtypes = !strcmp(mt_op_get(op).name, "cast");
     r->at += n;
     peek(r), r->at++; /* the bracket */
@@ -259,8 +252,7 @@ static part read_checkpoint(reader *r, size_t n)
                              .from = from,
                              .to = p.to,
                              .source = source,
-                             .first = p.term,
-                             .next = MTI_NO_TERM});
+                             .first = p.term});
 }
 
 static part read_factor(reader *r);
@@ -275,12 +267,9 @@ static part read_negated(reader *r)
         p.from = term_of(r, p)->from = from;
         return p;
     }
-    return add(r, (mti_term){.kind = MTI_TERM_NEGATED,
-                             .at = from,
-                             .from = from,
-                             .to = p.to,
-                             .first = p.term,
-                             .next = MTI_NO_TERM});
+    return add(
+        r, (mti_term){
+               .kind = MTI_TERM_NEGATED, .at = from, .from = from, .to = p.to, .first = p.term});
 }
 
 static part read_plain_factor(reader *r)
@@ -362,8 +351,7 @@ static part join(reader *r, part a, char sign, size_t at, part b)
                              .from = a.from,
                              .to = b.to,
                              .sign = sign,
-                             .first = a.term,
-                             .next = MTI_NO_TERM});
+                             .first = a.term});
 }
 
 /* { sign operand }, from the left. */

@@ -53,12 +53,6 @@ static void lora_destroy(void *user)
     mti_free(l);
 }
 
-static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 mt_tensor *mti_lora_a(const mt_module *lora)
 {
     return mt_module_param(mt_module_child(lora, MTI_LORA_A), "weight");
@@ -110,7 +104,8 @@ static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
                     .f32 = o->f32_adapters && mt_dtype_size(mt_dtype_of(w)) == 2};
     mt_module *m = mt_module_new("lora", lora_forward, l, lora_destroy);
     bool complete =
-        m && mt_module_add_child(m, MTI_LORA_BASE, mt_module_new("none", no_forward, NULL, NULL)) &&
+        m &&
+        mt_module_add_child(m, MTI_LORA_BASE, mt_module_new("none", mti_no_forward, NULL, NULL)) &&
         add_part(m, MTI_LORA_A, w, in, o->rank) && add_part(m, MTI_LORA_B, w, o->rank, out);
     if (complete) mt_module_set_training(m, mt_module_training(linear));
     return mti_module_complete(m, complete);

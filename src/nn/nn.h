@@ -41,6 +41,8 @@ mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *othe
 mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value);
 bool mti_is_buffer(const mt_tensor *t); /* of those in the list of parameters */
 
+/* The forward of modules that only hold parameters or others. */
+mt_tensor *mti_no_forward(mt_module *m, mt_tensor *x);
 /* m's parameters are flat shards of their matrices. */
 void mti_module_mark_shards(mt_module *m);
 bool mti_module_in_shards(const mt_module *m);

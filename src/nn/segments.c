@@ -84,12 +84,11 @@ const mti_choice mti_recomputed = {"recompute-modules",
 
 const char *mti_recomputed_text(unsigned modules, char buf[MTI_RECOMPUTED_TEXT])
 {
-    size_t n = 0;
+    *buf = 0;
     for (int i = 1; i < mti_recomputed.n; i++)
         if (modules >> (i - 1) & 1)
-            n += (size_t)snprintf(buf + n, MTI_RECOMPUTED_TEXT - n, "%s%s", n ? "+" : "",
-                                  mti_recomputed.names[i]);
-    return n ? buf : "none";
+            mti_append(buf, MTI_RECOMPUTED_TEXT, "%s%s", *buf ? "+" : "", mti_recomputed.names[i]);
+    return *buf ? buf : "none";
 }
 
 static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options *options)

@@ -120,11 +120,10 @@ bool mti_optimizer_is_elementwise(mti_optimizer_choice choice)
 
 const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise)
 {
-    *text = '\0';
-    for (int i = 1, at = 0; i < MTI_OPTIMIZERS; i++)
+    *text = 0;
+    for (int i = 1; i < MTI_OPTIMIZERS; i++)
         if (!elementwise || mti_optimizer_is_elementwise(i))
-            at += snprintf(text + at, MTI_OPTIMIZER_LIST - (size_t)at, "%s%s", at ? ", " : "",
-                           names[i]);
+            mti_append(text, MTI_OPTIMIZER_LIST, "%s%s", *text ? ", " : "", names[i]);
     return text;
 }
 

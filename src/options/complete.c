@@ -98,15 +98,14 @@ static bool pass_context(mti_options *o)
 {
     mt_model_config *c = &o->workload.config;
     const long long seq = o->workload.seq, context = c->context;
-    const size_t n = strlen(o->notes);
     if (c->kind != MT_MODEL_LLAMA || o->verb == MTI_SERVE)
         return mti_options_refuse(
             o,
             "--seq %lld is longer than the model's context, %lld; --context %lld makes it longer",
             seq, context, seq);
-    snprintf(o->notes + n, sizeof o->notes - n,
-             "--seq %lld is longer than the context that the model was made for, %lld\n", seq,
-             context);
+    mti_append(o->notes, sizeof o->notes,
+               "--seq %lld is longer than the context that the model was made for, %lld\n", seq,
+               context);
     c->context = seq;
     return true;
 }
@@ -162,10 +161,8 @@ static bool refuse_model(mti_options *o, const char *name)
     for (size_t i = 0; mt_model_preset_name(i) && n < 64; i++) names[n++] = mt_model_preset_name(i);
     mti_choose(o->verb == MTI_TRAIN ? "--preset" : "MODEL", names, n, name);
     mti_options_refuse_as(o, "");
-    size_t n_error = strlen(o->error);
     if (o->verb != MTI_TRAIN)
-        snprintf(o->error + n_error, sizeof o->error - n_error,
-                 ", or the path of a config.json or of its folder");
+        mti_append(o->error, sizeof o->error, ", or the path of a config.json or of its folder");
     return false;
 }
 

@@ -15,10 +15,8 @@ bool mti_is_rank(const mti_options *o)
     return false;
 }
 
-bool mti_wants_text(const mti_options *o)
-{
-    return !o->quiet && !(o->json && !strcmp(o->json, "-"));
-}
+bool mti_wants_json(const mti_options *o) { return o->json && !strcmp(o->json, "-"); }
+bool mti_wants_text(const mti_options *o) { return !o->quiet && !mti_wants_json(o); }
 
 bool mti_is_chosen(const mti_options *o, mti_option id)
 {
@@ -174,13 +172,12 @@ static bool refuse(mti_options *o, const mti_option_row *r, mti_condition condit
 {
     char text[400 + 2 * WORDS], name[40], value[WORDS]; /* words have two values at most */
     const char *words = conditions[condition].words;
-    size_t n = (size_t)snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--",
-                                *words == '-' ? "" : r->name);
+    snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--", *words == '-' ? "" : r->name);
     while (*words) {
         size_t plain = strcspn(words, "{"), named = strcspn(words + plain, "}");
         snprintf(name, sizeof name, "%.*s", named ? (int)named - 1 : 0, words + plain + 1);
-        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s%.*s", (int)plain, words, WORDS - 1,
-                              named ? value_of(o, name, value) : "");
+        mti_append(text, sizeof text, "%.*s%.*s", (int)plain, words, WORDS - 1,
+                   named ? value_of(o, name, value) : "");
         words += plain + named + (named > 0);
     }
     return mti_options_refuse(o, "%s", text);
@@ -192,8 +189,8 @@ static bool check_model(mti_options *o, const mti_option_row *r)
     if (r->models & 1u << o->workload.config.kind) return true;
     for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
         if (r->models & 1u << k)
-            snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
-                     mt_model_kind_name((mt_model_kind)k));
+            mti_append(fit, sizeof fit, "%s%s", *fit ? ", " : "",
+                       mt_model_kind_name((mt_model_kind)k));
     return mti_options_refuse(o, "--%s: does not apply to %s; it is for %s", r->name,
                               mt_model_kind_name(o->workload.config.kind), fit);
 }

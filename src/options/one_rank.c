@@ -64,10 +64,8 @@ static bool refuse_one_process(mti_options *o)
     if (!count_ranks(o, &of_a_stage, &all)) return false;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const mti_option_row *r = &mti_option_rows[counts[i]];
-        size_t n = strlen(words);
         if (o->given[r->id])
-            snprintf(words + n, sizeof words - n, " --%s %s", r->name,
-                     mti_option_text(o, r, value));
+            mti_append(words, sizeof words, " --%s %s", r->name, mti_option_text(o, r, value));
     }
     if (all == 1)
         return mti_options_refuse(o, "--tp, --pp, --cp, --dp: they divide training among 2 ranks "

@@ -27,9 +27,8 @@ static bool refuse_name(mti_options *o, const char *name)
         if (!strcmp(r->name, name)) others |= r->verbs;
         if (!mti_takes(o->verb, r)) continue;
         names[n++] = r->name;
-        size_t at = strlen(begun);
         if (!strncmp(r->name, name, length))
-            snprintf(begun + at, sizeof begun - at, "%s--%s", at ? ", " : "", r->name);
+            mti_append(begun, sizeof begun, "%s--%s", *begun ? ", " : "", r->name);
     }
     for (size_t i = 0; i < sizeof former / sizeof *former; i++)
         if (!strcmp(name, former[i].name) && mti_option_find(o->verb, former[i].now))
@@ -171,22 +170,16 @@ static void put_text(FILE *out, int column, const char *text)
     put_wrapped(out, text, DOC_COLUMN, DOC_COLUMN);
 }
 
-static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
-{
-    size_t n = strlen(doc);
-    snprintf(doc + n, LONGEST_DOC - n, "%s%s%s", before, text, after);
-}
-
 static void put_option(FILE *out, const mti_options *o, const mti_option_row *r, bool example)
 {
-    char buf[MTI_VALUE_TEXT], doc[LONGEST_DOC] = "", letter[8] = "    ";
+    char buf[MTI_VALUE_TEXT], doc[LONGEST_DOC], letter[8] = "    ";
     const char *value = mti_option_text(o, r, buf);
     const bool is_zero = r->form != MTI_CHOICE && (!strcmp(value, "0") || !strcmp(value, "0B"));
-    append(doc, "", r->doc, "");
+    snprintf(doc, sizeof doc, "%s", r->doc);
     for (int i = 0; r->choice && i < r->choice->n; i++)
-        append(doc, i ? ", " : ": ", r->choice->names[i], "");
-    if (r->arg && !is_zero && *value > ' ') append(doc, " (default ", value, ")");
-    if (example) append(doc, "; for example ", r->example, "");
+        mti_append(doc, sizeof doc, "%s%s", i ? ", " : ": ", r->choice->names[i]);
+    if (r->arg && !is_zero && *value > ' ') mti_append(doc, sizeof doc, " (default %s)", value);
+    if (example) mti_append(doc, sizeof doc, "; for example %s", r->example);
     if (r->letter) snprintf(letter, sizeof letter, "-%c, ", r->letter);
     int column =
         mti_print(out, "  %s--%s%s%s", letter, r->name, r->arg ? "=" : "", r->arg ? r->arg : "");

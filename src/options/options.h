@@ -185,7 +185,9 @@ bool mti_options_complete(mti_options *o);
 bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
-/* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
+/* Whether a report goes to standard output as JSON; as text: not with --quiet, nor if JSON goes
+ * there. */
+bool mti_wants_json(const mti_options *o);
 bool mti_wants_text(const mti_options *o);
 /* The options that matter most, with an example each, or `all`. */
 void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out);

@@ -181,13 +181,13 @@ static bool set(mti_options *o, const recipe_row *row)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     char *text = o->workload.recipe_options, option[MTI_VALUE_TEXT];
-    const size_t size = sizeof o->workload.recipe_options, n = strlen(text);
     if (!(verbs_of(row) >> o->verb & 1)) return refuse_row(o, row);
     if (!mti_option_read(o, r, row->value)) return false;
     o->given[r->id] = false;
     o->by_recipe[r->id] = true;
     mti_options_override(&o->workload.config, o);
-    snprintf(text + n, size - n, "%s%s", n ? " " : "", option_text(row, option));
+    mti_append(text, sizeof o->workload.recipe_options, "%s%s", *text ? " " : "",
+               option_text(row, option));
     return true;
 }
 

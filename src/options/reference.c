@@ -12,9 +12,10 @@ static bool takes_model(mti_verb verb) { return strstr(mti_verb_get(verb)->args,
 
 /* ---- the man page ---- */
 
-/* Text of a man page: no line begins with a request. */
-static void put_roff(const char *text)
+/* Text of a man page, between two pieces of markup: no line of it begins with a request. */
+static void put_roff(const char *before, const char *text, const char *after)
 {
+    fputs(before, stdout);
     for (const char *c = text; *c; c++) {
         if (*c == '\\')
             fputs("\\e", stdout);
@@ -25,39 +26,20 @@ static void put_roff(const char *text)
         else
             putchar(*c);
     }
-}
-
-static void put_option_heading(const mti_option_row *r)
-{
-    fputs(".TP\n", stdout);
-    if (r->letter) mti_print(stdout, "\\fB\\-%c\\fR, ", r->letter);
-    fputs("\\fB\\-\\-", stdout);
-    put_roff(r->name);
-    fputs("\\fR", stdout);
-    if (r->arg) {
-        fputs("=\\fI", stdout);
-        put_roff(r->arg);
-        fputs("\\fR", stdout);
-    }
-    putchar('\n');
+    fputs(after, stdout);
 }
 
 static void put_option(const mti_option_row *r)
 {
-    put_option_heading(r);
-    put_roff(r->doc);
-    for (int i = 0; r->choice && i < r->choice->n; i++) {
-        fputs(i ? ", " : ": ", stdout);
-        put_roff(r->choice->names[i]);
-    }
-    fputs(".\nOf ", stdout);
-    const char *between = "";
-    for (int v = 0; v < MTI_VERB_COUNT; v++) {
-        if (!mti_takes((mti_verb)v, r)) continue;
-        mti_print(stdout, "%s%s", between, mti_verb_get((mti_verb)v)->name);
-        between = ", ";
-    }
-    fputs(".\n", stdout);
+    char verbs[MTI_VERBS_TEXT];
+    fputs(".TP\n", stdout);
+    if (r->letter) mti_print(stdout, "\\fB\\-%c\\fR, ", r->letter);
+    put_roff("\\fB\\-\\-", r->name, "\\fR");
+    if (r->arg) put_roff("=\\fI", r->arg, "\\fR");
+    put_roff("\n", r->doc, "");
+    for (int i = 0; r->choice && i < r->choice->n; i++)
+        put_roff(i ? ", " : ": ", r->choice->names[i], "");
+    mti_print(stdout, ".\nOf %s.\n", mti_verbs_text(r->verbs, verbs));
 }
 
 static void put_options(void)
@@ -65,11 +47,7 @@ static void put_options(void)
     fputs(".SH OPTIONS\n", stdout);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (r->heading) {
-            fputs(".SS \"", stdout);
-            put_roff(r->heading);
-            fputs("\"\n", stdout);
-        }
+        if (r->heading) put_roff(".SS \"", r->heading, "\"\n");
         put_option(r);
     }
 }
@@ -81,8 +59,7 @@ static void put_verbs(void)
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
         mti_print(stdout, ".TP\n\\fBmemtape %s\\fR [\\fIOPTION\\fR...]%s%s\n", info->name,
                   *info->args ? " " : "", info->args);
-        put_roff(info->doc);
-        fputs("\n", stdout);
+        put_roff("", info->doc, "\n");
     }
 }
 
@@ -91,11 +68,8 @@ static void put_examples(void)
     fputs(".SH EXAMPLES\n", stdout);
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
-        mti_print(stdout, ".TP\n\\fB");
-        put_roff(info->example);
-        fputs("\\fR\n", stdout);
-        put_roff(info->summary);
-        fputs("\n", stdout);
+        put_roff(".TP\n\\fB", info->example, "\\fR\n");
+        put_roff("", info->summary, "\n");
     }
 }
 
@@ -134,9 +108,10 @@ static void put_models(void)
         mti_print(stdout, " %s", mt_model_preset_name(i));
 }
 
-static void put_values(const mti_choice *c)
+static void put_values(const char *before, const mti_choice *c, const char *after)
 {
-    for (int k = 0; k < c->n; k++) mti_print(stdout, "%s%s", k ? " " : "", c->names[k]);
+    for (int k = 0; k < c->n; k++) mti_print(stdout, "%s%s", k ? " " : before, c->names[k]);
+    fputs(after, stdout);
 }
 
 /* What a verb takes, and the values of its options that have some to choose from or are files. */
@@ -157,9 +132,8 @@ static void put_bash_verb(mti_verb verb)
         if (!mti_takes(verb, r)) continue;
         if (mti_takes_file(r)) mti_print(stdout, "        --%s) files=yes ;;\n", r->name);
         if (!r->choice) continue;
-        mti_print(stdout, "        --%s) words='", r->name);
-        put_values(r->choice);
-        fputs("' ;;\n", stdout);
+        mti_print(stdout, "        --%s)", r->name);
+        put_values(" words='", r->choice, "' ;;\n");
     }
     fputs("        esac ;;\n", stdout);
 }
@@ -211,9 +185,10 @@ static void put_bash(void)
 
 /* ---- zsh ---- */
 
-/* Text of a description within single quotes. */
-static void put_zsh(const char *text)
+/* Text of a description within single quotes, between two pieces of markup. */
+static void put_zsh(const char *before, const char *text, const char *after)
 {
+    fputs(before, stdout);
     for (const char *c = text; *c; c++) {
         if (*c == '\'')
             fputs("'\\''", stdout);
@@ -222,6 +197,7 @@ static void put_zsh(const char *text)
         else
             putchar(*c);
     }
+    fputs(after, stdout);
 }
 
 static void put_zsh_option(const mti_option_row *r)
@@ -233,20 +209,9 @@ static void put_zsh_option(const mti_option_row *r)
                   r->arg ? "+" : "", r->name, with);
     else
         mti_print(stdout, "'%s--%s%s", star, r->name, with);
-    putchar('[');
-    put_zsh(r->doc);
-    putchar(']');
-    if (r->arg) {
-        putchar(':');
-        put_zsh(r->arg);
-        putchar(':');
-        if (mti_takes_file(r)) fputs("_files", stdout);
-        if (r->choice) {
-            putchar('(');
-            put_values(r->choice);
-            putchar(')');
-        }
-    }
+    put_zsh("[", r->doc, "]");
+    if (r->arg) put_zsh(":", r->arg, mti_takes_file(r) ? ":_files" : ":");
+    if (r->arg && r->choice) put_values("(", r->choice, ")");
     fputs("' \\\n", stdout);
 }
 
@@ -273,9 +238,8 @@ static void put_zsh_completion(void)
           stdout);
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
-        mti_print(stdout, "        '%s:", info->name);
-        put_zsh(info->summary);
-        fputs("'\n", stdout);
+        mti_print(stdout, "        '%s", info->name);
+        put_zsh(":", info->summary, "'\n");
     }
     fputs("    )\n"
           "    if ((CURRENT == 2)); then\n"

@@ -186,8 +186,8 @@ const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT])
     *buf = 0;
     for (int v = 0; v < MTI_VERB_COUNT; v++)
         if (set >> v & 1)
-            snprintf(buf + strlen(buf), MTI_VERBS_TEXT - strlen(buf), "%s%s", *buf ? ", " : "",
-                     mti_verb_get((mti_verb)v)->name);
+            mti_append(buf, MTI_VERBS_TEXT, "%s%s", *buf ? ", " : "",
+                       mti_verb_get((mti_verb)v)->name);
     return buf;
 }
 

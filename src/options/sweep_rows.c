@@ -32,8 +32,7 @@ static bool set_over(mti_options *o, const char *over, size_t which, char **word
     memcpy(value, from, n_value);
     value[n_value] = 0;
     *words = value + n_value + 1;
-    size_t n = strlen(label);
-    snprintf(label + n, label_size - n, "%s%s=%s", n ? " " : "", name, value);
+    mti_append(label, label_size, "%s%s=%s", *label ? " " : "", name, value);
     return mti_options_set(o, name, value);
 }
 

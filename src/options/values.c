@@ -164,8 +164,7 @@ static bool read_some(mti_options *o, const mti_option_row *r, const char *arg)
         snprintf(word, sizeof word, "%.*s", (int)n, at);
         int i = choose(o, r, r->choice, word);
         if (i < 0) {
-            n = strlen(o->error);
-            snprintf(o->error + n, sizeof o->error - n, "; several are joined by +");
+            mti_append(o->error, sizeof o->error, "; several are joined by +");
             return false;
         }
         *field |= bits_of(r, i);
@@ -177,14 +176,13 @@ static bool read_some(mti_options *o, const mti_option_row *r, const char *arg)
 static const char *some_text(const mti_option_row *r, unsigned value, char buf[MTI_VALUE_TEXT])
 {
     unsigned left = value;
-    size_t n = 0;
     for (int i = 0; i < r->choice->n; i++)
         if (bits_of(r, i) == value) return r->choice->names[i];
+    *buf = 0;
     for (int i = 1; i < r->choice->n; i++) {
         const unsigned bits = bits_of(r, i);
         if ((value & bits) != bits || !(left & bits)) continue;
-        n += (size_t)snprintf(buf + n, MTI_VALUE_TEXT - n, "%s%s", n ? "+" : "",
-                              r->choice->names[i]);
+        mti_append(buf, MTI_VALUE_TEXT, "%s%s", *buf ? "+" : "", r->choice->names[i]);
         left &= ~bits;
     }
     return buf;

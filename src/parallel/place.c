@@ -89,6 +89,19 @@ static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, i
            split_shards(parallel, h, world);
 }
 
+/* owned: they are freed, too. */
+static void forget_comms(mt_parallel *p, bool owned)
+{
+    mt_comm **const comms[] = {&p->tensor_comm,     &p->context_comm, &p->data_comm,
+                               &p->pipeline_comm,   &p->ends_comm,    &p->shard_comm,
+                               &p->replica_comm,    &p->reshard_comm, &p->expert_comm,
+                               &p->expert_data_comm};
+    for (size_t i = 0; i < sizeof comms / sizeof *comms; i++) {
+        if (owned) mt_comm_free(*comms[i]);
+        *comms[i] = NULL;
+    }
+}
+
 mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
 {
     int64_t of_a_stage = 0, all = 0;
@@ -114,10 +127,7 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
                         " x context %" PRId64 " x data %" PRId64 " x pipeline %" PRId64
                         " need %" PRId64,
                         group.ranks, h.tensor, h.context, h.data, h.pipeline, all);
-    placed.tensor_comm = placed.context_comm = placed.data_comm = NULL;
-    placed.pipeline_comm = placed.ends_comm = NULL;
-    placed.shard_comm = placed.replica_comm = placed.reshard_comm = NULL;
-    placed.expert_comm = placed.expert_data_comm = NULL;
+    forget_comms(&placed, false);
     if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
     if (split(&placed, &h, world, group.rank)) {
         *parallel = placed;
@@ -129,19 +139,5 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
 
 void mt_parallel_close(mt_parallel *parallel)
 {
-    if (!parallel) return;
-    mt_comm_free(parallel->tensor_comm);
-    mt_comm_free(parallel->context_comm);
-    mt_comm_free(parallel->data_comm);
-    mt_comm_free(parallel->pipeline_comm);
-    mt_comm_free(parallel->ends_comm);
-    mt_comm_free(parallel->shard_comm);
-    mt_comm_free(parallel->replica_comm);
-    mt_comm_free(parallel->reshard_comm);
-    mt_comm_free(parallel->expert_comm);
-    mt_comm_free(parallel->expert_data_comm);
-    parallel->tensor_comm = parallel->context_comm = parallel->data_comm = NULL;
-    parallel->pipeline_comm = parallel->ends_comm = NULL;
-    parallel->shard_comm = parallel->replica_comm = parallel->reshard_comm = NULL;
-    parallel->expert_comm = parallel->expert_data_comm = NULL;
+    if (parallel) forget_comms(parallel, true);
 }

@@ -6,12 +6,6 @@
 
 /* ---- the parameters of several parts ---- */
 
-static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 static bool add_params(mt_module *all, mt_module *part, int64_t nth)
 {
     const mt_named_tensor *list;
@@ -30,7 +24,7 @@ static bool add_params(mt_module *all, mt_module *part, int64_t nth)
 /* One module with the parameters of all parts, for an optimizer. */
 static mt_module *join(mt_module *const *parts, int64_t n)
 {
-    mt_module *all = mt_module_new("parts", no_forward, NULL, NULL);
+    mt_module *all = mt_module_new("parts", mti_no_forward, NULL, NULL);
     bool ok = all != NULL;
     for (int64_t i = 0; ok && i < n; i++) {
         ok = add_params(all, parts[i], i);

@@ -16,9 +16,9 @@ static size_t length_of_module(const char *path)
     return dot ? (size_t)(dot - path) : strlen(path);
 }
 
-static bool ends_with(const char *path, size_t n, const char *name)
+/* Whether path[n] ends with the module name[m]. */
+static bool ends_with(const char *path, size_t n, const char *name, size_t m)
 {
-    size_t m = strlen(name);
     return n >= m && !strncmp(path + n - m, name, m) && (n == m || path[n - m - 1] == '.');
 }
 
@@ -29,13 +29,18 @@ static size_t length_of_linear(const char *path)
     static const char *const children[] = {MTI_LORA_BASE, MTI_LORA_A, MTI_LORA_B};
     size_t n = length_of_module(path);
     for (size_t i = 0; i < sizeof children / sizeof *children; i++)
-        if (ends_with(path, n, children[i]) && n > strlen(children[i]))
+        if (ends_with(path, n, children[i], strlen(children[i])) && n > strlen(children[i]))
             return n - strlen(children[i]) - 1;
     return n;
 }
 
-static bool is_a(const char *path) { return ends_with(path, length_of_module(path), MTI_LORA_A); }
-static bool is_b(const char *path) { return ends_with(path, length_of_module(path), MTI_LORA_B); }
+static bool is_child(const char *path, const char *name)
+{
+    return ends_with(path, length_of_module(path), name, strlen(name));
+}
+
+static bool is_a(const char *path) { return is_child(path, MTI_LORA_A); }
+static bool is_b(const char *path) { return is_child(path, MTI_LORA_B); }
 bool mti_is_adapter(const char *path) { return is_a(path) || is_b(path); }
 
 const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path)
@@ -67,15 +72,14 @@ static void add_band(part *p, int64_t whole, int64_t length)
     p->bands[p->n_bands++] = (band){own, whole, length};
 }
 
-static bool is_called(const char *path, const char *module)
+/* modules: names with spaces between them. */
+static bool is_one_of(const char *path, const char *modules)
 {
-    return ends_with(path, length_of_linear(path), module);
-}
-
-static bool is_one_of(const char *path, const char *const *modules)
-{
-    for (; *modules; modules++)
-        if (is_called(path, *modules)) return true;
+    const size_t length = length_of_linear(path);
+    for (size_t n; *modules; modules += n + (modules[n] == ' ')) {
+        n = strcspn(modules, " ");
+        if (ends_with(path, length, modules, n)) return true;
+    }
     return false;
 }
 
@@ -86,29 +90,12 @@ static bool is_bias(const char *path)
 }
 
 /* Matrices of which a tensor rank has some rows, and some columns. */
-static const char *const by_rows[] = {"qkv",
-                                      "q",
-                                      "q_b",
-                                      "kv_b",
-                                      "k",
-                                      "v",
-                                      "fc",
-                                      "gate",
-                                      "up",
-                                      "gate_up",
-                                      "wte",
-                                      "lm_head",
-                                      "decoder",
-                                      "experts_gate_up",
-                                      "experts_fc",
-                                      "sinks",
-                                      "experts_gate_up_bias",
-                                      NULL};
-static const char *const of_experts[] = {"experts_gate_up",   "experts_fc",
-                                         "experts_down",      "experts_gate_up_bias",
-                                         "experts_down_bias", NULL};
-static const char *const expert_biases[] = {"experts_gate_up_bias", "experts_down_bias", NULL};
-static const char *const by_columns[] = {"proj", "down", "experts_down", NULL};
+static const char by_rows[] = "qkv q q_b kv_b k v fc gate up gate_up wte lm_head decoder "
+                              "experts_gate_up experts_fc sinks experts_gate_up_bias";
+static const char by_columns[] = "proj down experts_down";
+static const char of_experts[] =
+    "experts_gate_up experts_fc experts_down experts_gate_up_bias experts_down_bias";
+static const char expert_biases[] = "experts_gate_up_bias experts_down_bias";
 
 /* Whether it is an expert's, and ranks that share the layer do not cut experts. */
 static bool is_whole(const mt_parallel *h, const char *path)
@@ -123,13 +110,12 @@ static bool is_whole(const mt_parallel *h, const char *path)
  */
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
-    static const char *const heads[] = {"q_norm", "k_norm", "router", "experts_down_bias", NULL};
-    static const char *const between[] = {
-        "ln",  "ln_1",     "ln_2", "ln_1_out",  "ln_2_out", "ln_f",  "wpe",     "tte", "dense",
-        "q_a", "q_a_norm", "kv_a", "kv_a_norm", "enorm",    "hnorm", "eh_proj", NULL};
+    static const char heads[] = "q_norm k_norm router experts_down_bias";
+    static const char between[] = "ln ln_1 ln_2 ln_1_out ln_2_out ln_f wpe tte dense q_a q_a_norm "
+                                  "kv_a kv_a_norm enorm hnorm eh_proj";
     if (h->tensor == 1 || is_whole(h, path)) return false;
     if (is_a(path) && is_one_of(path, by_rows)) return true;
-    if (is_b(path) && is_called(path, "experts_down")) return true;
+    if (is_b(path) && is_one_of(path, "experts_down")) return true;
     bool after_sum = (is_bias(path) || is_b(path)) && is_one_of(path, by_columns);
     return is_one_of(path, heads) || (h->sequence && (is_one_of(path, between) || after_sum));
 }
@@ -154,17 +140,15 @@ mt_group mti_param_group(const mt_parallel *h, const char *path)
 
 bool mti_is_vocabulary(const char *path)
 {
-    static const char *const names[] = {"wte", "lm_head", "decoder", NULL};
-    return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, names);
+    return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, "wte lm_head decoder");
 }
 
 bool mti_is_at_both_ends(const mti_share *s, const char *path)
 {
-    static const char *const embeddings[] = {"wte", "wpe", NULL};
     const mt_model_config *c = &s->whole;
     if (!mti_is_end(&s->parallel) || !mti_is_whole(c->kind)) return false;
     return (!c->untied && mti_is_vocabulary(path)) ||
-           (c->mtp_layers && !mti_is_adapter(path) && is_one_of(path, embeddings));
+           (c->mtp_layers && !mti_is_adapter(path) && is_one_of(path, "wte wpe"));
 }
 
 /* Several products side by side: this rank has some rows of each. What they have in common is A.
@@ -175,18 +159,18 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
     int64_t r = s->parallel.tensor_rank;
     if (s->parallel.tensor == 1 || is_a(path) || is_whole(&s->parallel, path)) {
         add_band(p, 0, rows);
-    } else if (is_called(path, "qkv")) {
+    } else if (is_one_of(path, "qkv")) {
         int64_t q = own->heads * own->head_dim, k = own->kv_heads * own->head_dim;
         int64_t from = all->heads * all->head_dim, kv = all->kv_heads * all->head_dim;
         add_band(p, r * q, q);
         add_band(p, from + r * k, k);
         add_band(p, from + kv + r * k, k);
-    } else if ((is_called(path, "gate_up") || is_called(path, "experts_gate_up")) &&
+    } else if (is_one_of(path, "gate_up experts_gate_up") &&
                all->mlp != MT_MLP_CLAMPED) { /* whose gate and up lie by turns */
         add_band(p, r * own->ffn, own->ffn);
         add_band(p, all->ffn + r * own->ffn, own->ffn);
     } else {
-        bool cut = rows != p->whole_rows || is_called(path, "decoder") || mti_is_vocabulary(path);
+        bool cut = rows != p->whole_rows || is_one_of(path, "decoder") || mti_is_vocabulary(path);
         add_band(p, cut ? r * rows : 0, rows);
     }
 }
@@ -291,8 +275,9 @@ const mt_named_tensor *mti_whole_find(const mti_whole *w, const char *path)
 {
     for (size_t i = 0; i < w->n; i++)
         if (!strcmp(w->list[i].name, path)) return &w->list[i];
-    bool tied = is_called(path, "lm_head") || is_called(path, "decoder");
-    return tied ? mti_whole_find(w, is_bias(path) ? "head.bias" : "wte.weight") : NULL;
+    return is_one_of(path, "lm_head decoder")
+               ? mti_whole_find(w, is_bias(path) ? "head.bias" : "wte.weight")
+               : NULL;
 }
 
 /* One process draws the weights in their order, then every A; what is NF4 later, too. */
@@ -319,9 +304,8 @@ static void close_draws(model_draws *w)
  * a router's bias that is no buffer. */
 static bool is_drawn(const char *path, const mt_tensor *t)
 {
-    static const char *const vectors[] = {"sinks", "router", NULL};
     return mt_rank(t) > 1 ? !is_one_of(path, expert_biases)
-                          : is_one_of(path, vectors) && !mti_is_buffer(t);
+                          : is_one_of(path, "sinks router") && !mti_is_buffer(t);
 }
 
 static uint64_t counters_of(const mt_named_tensor *p)
@@ -329,28 +313,18 @@ static uint64_t counters_of(const mt_named_tensor *p)
     return is_drawn(p->name, p->tensor) ? ((uint64_t)mt_numel(p->tensor) + 3) / 4 : 0;
 }
 
-/* Counts for the weights before `end` of the list; NULL: for all. */
-static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end)
+/* Counts for the weights before `end` of the list; NULL: for all. adapters: for every A alone. */
+static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end, bool adapters)
 {
     uint64_t n = 0;
     for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
-        n += counters_of(q);
-    return n;
-}
-
-/* The same of every A. */
-static uint64_t counters_of_adapters(const mti_whole *w, const mt_named_tensor *end)
-{
-    uint64_t n = 0;
-    for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
-        if (is_a(q->name)) n += counters_of(q);
+        if (!adapters || is_a(q->name)) n += counters_of(q);
     return n;
 }
 
 static double std_of(const mti_share *s, const char *path)
 {
-    static const char *const last[] = {"proj", "down", "experts_down", NULL};
-    return is_one_of(path, last) ? mti_residual_std(&s->whole) : MTI_INIT_STD;
+    return is_one_of(path, by_columns) ? mti_residual_std(&s->whole) : MTI_INIT_STD;
 }
 
 /* A vector's first values: norms begin with 1, biases with 0. */
@@ -371,10 +345,11 @@ static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s
                                      : mti_whole_find(&w->plain, mti_plain_path(plain, path));
     if (!all) return mti_fail_null(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
     if (d->uniform) {
-        d->offset += counters_before(&w->plain, NULL) + counters_of_adapters(&w->adapted, all);
+        d->offset +=
+            counters_before(&w->plain, NULL, false) + counters_before(&w->adapted, all, true);
         d->width = 1 / sqrt((double)mt_shape(all->tensor)[mt_rank(all->tensor) - 1]);
     } else {
-        d->offset += counters_before(&w->plain, all);
+        d->offset += counters_before(&w->plain, all, false);
         d->width = std_of(s, path);
     }
     return all;
@@ -442,8 +417,8 @@ static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
         const mti_matrix *cut = shape_of(sharder, t), own = cut ? *cut : mti_matrix_of(t);
         ok = draw_param(t, list[i].name, own.rows, own.cols, s, w);
     }
-    uint64_t end = w->offset + counters_before(&w->plain, NULL);
-    if (w->lora) end += counters_of_adapters(&w->adapted, NULL);
+    uint64_t end = w->offset + counters_before(&w->plain, NULL, false);
+    if (w->lora) end += counters_before(&w->adapted, NULL, true);
     if (ok && n) mt_rng_set(mt_device_of(list[0].tensor), w->seed, end);
     return ok;
 }

@@ -154,18 +154,12 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
     return ok ? mt_set_grad(leaf, NULL) : mt_last_status();
 }
 
-static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 static bool make_shards(mti_zero *z)
 {
     const mt_named_tensor *list;
     size_t n;
     if (mt_module_params(z->model, &list, &n) != MT_OK) return false;
-    z->shards = mt_module_new("shards", no_forward, NULL, NULL);
+    z->shards = mt_module_new("shards", mti_no_forward, NULL, NULL);
     if (!z->shards) return false;
     mti_module_mark_shards(z->shards);
     for (size_t i = 0; i < n; i++) {
@@ -313,37 +307,27 @@ bool mti_zero_has_parts(const mti_zero *z)
     return i < n;
 }
 
-/* Among tensor ranks: gradients of which each has a part. */
-static bool add_up_parts(const mti_zero *z)
+/* Among tensor ranks gradients of which each has a part; or, at the ends, between the first stage
+ * and the last: of what both have the copies stay equal. */
+static bool add_up_some(const mti_zero *z, bool at_ends)
 {
-    const mt_group group = mti_tensor_group(&z->parallel);
+    const mt_group group = at_ends ? mti_ends(&z->parallel) : mti_tensor_group(&z->parallel);
     const mt_named_tensor *list;
     size_t n;
     bool ok = mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *g = mt_grad(list[i].tensor);
-        ok = !g || !mti_is_partial(&z->parallel, list[i].name) ||
-             mti_collective_run(g, MTI_ALL_REDUCE, &group);
+        const bool added = at_ends ? mti_is_at_both_ends(z->share, list[i].name)
+                                   : mti_is_partial(&z->parallel, list[i].name);
+        ok = !g || !added || mti_collective_run(g, MTI_ALL_REDUCE, &group);
     }
     return ok;
 }
 
-/* Between the first stage and the last: of what both have the copies stay equal. */
-static bool add_up_ends(const mti_zero *z)
+bool mti_zero_before_step(mti_zero *z)
 {
-    const mt_group ends = mti_ends(&z->parallel);
-    const mt_named_tensor *list;
-    size_t n;
-    bool ok = mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
-    for (size_t i = 0; ok && i < n; i++) {
-        mt_tensor *g = mt_grad(list[i].tensor);
-        ok = !g || !mti_is_at_both_ends(z->share, list[i].name) ||
-             mti_collective_run(g, MTI_ALL_REDUCE, &ends);
-    }
-    return ok;
+    return add_up(z) && add_up_some(z, false) && add_up_some(z, true);
 }
-
-bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z) && add_up_ends(z); }
 
 /* The ranks, besides those of tensor, over which sums of squares are added up. */
 static mt_group rest_of_squares(const mti_zero *z)

@@ -69,7 +69,7 @@ static void figure_cells(mti_table *t, const mt_budget_figures *f)
 
 bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_style *style)
 {
-    mti_table *t = mti_table_new("lrrr", (const char *const[]){"", "peak", "again", ""});
+    mti_table *t = mti_table_new("lrrr", "|peak|again|");
     for (int i = 0; i < b->n_front; i++) {
         mt_budget_figures f = mti_budget_figures_of(b->front[i]);
         mti_table_cell(t, "%s", i ? "" : "with a budget");

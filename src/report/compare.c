@@ -15,10 +15,7 @@ static void side_by_side(mti_table *t, const char *what, size_t measured, size_t
                     MTI_THOUSANDS(difference));
 }
 
-static mti_table *new_sides(const char *what)
-{
-    return mti_table_new("lrrr", (const char *[]){what, "measured", "predicted", "difference"});
-}
+#define SIDES "lrrr", "|measured|predicted|difference"
 
 static void print_head(const mti_compared_file *f, FILE *out, const mti_style *style)
 {
@@ -41,7 +38,7 @@ static bool print_sums(const mti_compared_history *s, const mti_compared *c, FIL
     const mti_predicted *first = c->runs[0].figures;
     const mti_memory_sums *a = &s->peak, *b = &s->predicted_peak, *d = &s->end,
                           *e = &s->predicted_end;
-    mti_table *t = new_sides("");
+    mti_table *t = mti_table_new(SIDES);
     side_by_side(t, "peak requested", a->requested, b->requested);
     side_by_side(t, "peak allocated, in blocks of 512 bytes", a->allocated, b->allocated);
     side_by_side(t, "peak active, in blocks of 512 bytes", a->active, b->active);
@@ -83,9 +80,7 @@ static bool print_blocks(const mti_block_match *m, bool all, FILE *out, const mt
     int64_t rest = 0;
     mti_heading(out, style, "Tensors at the peak: sizes of which one side has more");
     if (m->rows.n) {
-        mti_table *t =
-            mti_table_new("rrrre", (const char *[]){"bytes each", "measured", "predicted",
-                                                    "bytes more", "such as"});
+        mti_table *t = mti_table_new("rrrre", "bytes each|measured|predicted|bytes more|such as");
         for (size_t i = 0; i < shown; i++) print_row(t, &m->rows.at[i]);
         for (size_t i = shown; i < m->rows.n; i++)
             if (__builtin_add_overflow(rest, mti_block_row_difference(&m->rows.at[i]), &rest))
@@ -110,7 +105,7 @@ static bool print_use(const mti_compared_history *s, FILE *out, const mti_style 
 {
     const mti_stream_use *a = &s->use, *b = &s->predicted_use;
     mti_heading(out, style, "Reserved at the end, and what of it is used");
-    mti_table *t = new_sides("");
+    mti_table *t = mti_table_new(SIDES);
     side_by_side(t, "by tensors, as requested", a->requested, b->requested);
     side_by_side(t, "by their blocks beyond that", a->rounding, b->rounding);
     side_by_side(t, "waits for another stream", a->pending, b->pending);
@@ -132,8 +127,7 @@ static bool print_segments(const mti_segment_rows *rows, bool all, FILE *out,
     mti_heading(out, style,
                 all ? "Segments by size" : "Segments: sizes of which one side has more");
     mti_table *t =
-        mti_table_new("rrrrrr", (const char *[]){"bytes each", "measured", "predicted",
-                                                 "bytes more", "free in these", "predicted"});
+        mti_table_new("rrrrrr", "bytes each|measured|predicted|bytes more|free in these|predicted");
     for (size_t i = 0; i < rows->n; i++) {
         const mti_segment_row *r = &rows->at[i];
         if (r->measured == r->predicted && !all) continue;
@@ -167,8 +161,7 @@ static bool print_streams(const mti_compared_history *s, const mti_compared *c, 
     if (s->history.streams.n < 2 && c->predicted.streams.n < 2) return true;
     const int n = mti_timeline_streams(timeline, timeline->events.n, named);
     mti_heading(out, style, "By stream: what one has free, no other can use");
-    mti_table *t = mti_table_new("llrrrr", (const char *[]){"", "stream", "reserved", "used",
-                                                            "free in part", "free segments"});
+    mti_table *t = mti_table_new("llrrrr", "|stream|reserved|used|free in part|free segments");
     for (size_t i = 0; i < s->history.streams.n; i++) {
         snprintf(name, sizeof name, "%lld", (long long)s->history.streams.at[i]);
         print_stream(t, "measured", i ? name : "default", &s->history, (int)i);
@@ -191,10 +184,9 @@ static bool print_snapshot(const mti_compared_file *f, const mti_compared *c, bo
 
 static const char *place_of(char buf[64], const mti_reading *m)
 {
-    size_t n = 0;
     *buf = 0;
-    if (m->line) n = (size_t)snprintf(buf, 64, "line %lld", (long long)m->line);
-    if (m->step >= 0) snprintf(buf + n, 64 - n, "%sstep %lld", n ? ", " : "", (long long)m->step);
+    if (m->line) mti_append(buf, 64, "line %lld", (long long)m->line);
+    if (m->step >= 0) mti_append(buf, 64, "%sstep %lld", *buf ? ", " : "", (long long)m->step);
     return buf;
 }
 
@@ -240,8 +232,7 @@ static bool print_figures(const mti_compared_file *f, FILE *out, const mti_style
 {
     mti_heading(out, style, "%s: %zu figure%s", f->path, f->figures.n,
                 f->figures.n == 1 ? "" : "s");
-    mti_table *t =
-        mti_table_new("lerrr", (const char *[]){"", "as written", "predicted", "difference", ""});
+    mti_table *t = mti_table_new("lerrr", "|as written|predicted|difference|");
     for (size_t i = 0; i < f->figures.n; i++) print_figure(t, &f->figures.at[i]);
     return mti_table_finish(t, out, style);
 }

@@ -22,9 +22,7 @@ static const char *kept_text(const mti_holder *h, char *buf, size_t size)
 
 static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"category", "of", "made by",
-                                           "kept as",  "",   "bytes of blocks"};
-    mti_table *t = mti_table_new("lelwrr", headings);
+    mti_table *t = mti_table_new("lelwrr", "category|of|made by|kept as||bytes of blocks");
     size_t rest = 0, n_rest = 0;
     for (size_t i = 0; i < h->n; i++) {
         const mti_holder *holder = &h->at[i];
@@ -108,13 +106,12 @@ static int streams_of(const mti_measurement *m, mt_stream_stats out[MT_MAX_STREA
 
 bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"reserved by stream", "reserved", "allocated",
-                                           "free, for it alone"};
     mt_stream_stats streams[MT_MAX_STREAMS];
     int n = streams_of(m, streams);
     if (n < 2) return true;
     fputs("\n", out);
-    mti_table *t = mti_table_new("lrrr", headings);
+    mti_table *t =
+        mti_table_new("lrrr", "reserved by stream|reserved|allocated|free, for it alone");
     for (int i = 0; i < n; i++) {
         const mt_stream_stats *s = &streams[i];
         mti_table_cells(t, "%s|%s|%s|%s", s->name, MTI_THOUSANDS(s->reserved),
@@ -153,15 +150,13 @@ static void print_letters(FILE *out, const mti_style *style)
 
 static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"event",           "step", "phase", "module", "op",
-                                           "bytes of blocks", "for"};
     const mti_timeline *tl = &m->timeline;
     mti_stretch stretches[STRETCHES];
     size_t n = mti_timeline_stretches(tl, STRETCHES, stretches), peak = mti_timeline_peak(tl);
     size_t highest = mti_timeline_highest(tl);
     mti_heading(out, style, "Over two steps: %zu events in %zu stretches, the highest of each",
                 tl->events.n, n);
-    mti_table *t = mti_table_new("rllelrl", headings);
+    mti_table *t = mti_table_new("rllelrl", "event|step|phase|module|op|bytes of blocks|for");
     for (size_t i = 0; i < n; i++) {
         const mt_mem_event *e = &tl->events.at[stretches[i].event];
         char bar[BAR + 1];

@@ -21,10 +21,9 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     mti_heading(out, &style,
                 measured ? "Each rank's bytes, and what meta predicted for it"
                          : "Each rank's bytes, as predicted: meta runs nothing");
-    static const char *const both[] = {"rank",     "stage",     "parameters", "",
-                                       "measured", "predicted", "difference"};
-    static const char *const predicted[] = {"rank", "stage", "parameters", "", "predicted"};
-    mti_table *t = mti_table_new(measured ? "rrrlrrr" : "rrrlr", measured ? both : predicted);
+    mti_table *t =
+        measured ? mti_table_new("rrrlrrr", "rank|stage|parameters||measured|predicted|difference")
+                 : mti_table_new("rrrlr", "rank|stage|parameters||predicted");
     for (int64_t r = 0; r < n; r++)
         for (int i = 0; i < MTI_FIGURES; i++) {
             const mti_rank_figures *f = &ranks[r];
@@ -111,8 +110,7 @@ static bool print_formulas(FILE *out, const mti_style *style)
 
 static bool print_layers(const mti_ranks_result *r, FILE *out, const mti_style *style)
 {
-    mti_table *t = mti_table_new(
-        "lorrrr", (const char *const[]){"technique", "a layer", "22B", "175B", "530B", "1T"});
+    mti_table *t = mti_table_new("lorrrr", "technique|a layer|22B|175B|530B|1T");
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
         mti_table_cells(t, "%s|%s", mti_ranks_techniques[k], mti_ranks_formulas[k]);
         for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->layer[k][i].formula);
@@ -125,8 +123,7 @@ static bool print_layers(const mti_ranks_result *r, FILE *out, const mti_style *
 
 static bool print_stages(const mti_ranks_result *r, FILE *out, const mti_style *style)
 {
-    mti_table *t =
-        mti_table_new("lrrrr", (const char *const[]){"technique", "22B", "175B", "530B", "1T"});
+    mti_table *t = mti_table_new("lrrrr", "technique|22B|175B|530B|1T");
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
         mti_table_cell(t, "%s", mti_ranks_techniques[k]);
         for (size_t i = 0; i < MTI_RANKS_MODELS; i++) {

@@ -96,13 +96,12 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
 
 static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
 {
-    char columns[16] = "llr", names[MTI_SERVE_LENGTHS][MTI_NUMBER];
-    const char *headings[3 + MTI_SERVE_LENGTHS] = {"weights", "cache", unit(s)};
+    char columns[4 + MTI_SERVE_LENGTHS] = "llr", headings[256];
+    snprintf(headings, sizeof headings, "weights|cache|%s", unit(s));
     for (size_t k = 0; k < s->n_lengths; k++) {
-        columns[3 + k] = 'r';
-        headings[3 + k] = mti_thousands(names[k], s->rows[0].needs[k].positions);
+        strcat(columns, "r");
+        mti_append(headings, sizeof headings, "|%s", MTI_THOUSANDS(s->rows[0].needs[k].positions));
     }
-    columns[3 + s->n_lengths] = 0;
     mti_table *t = mti_table_new(columns, headings);
     for (size_t i = 0; i < s->n_rows; i++) {
         const mti_serve_row *row = &s->rows[i];

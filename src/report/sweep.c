@@ -75,15 +75,15 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
                         const mti_style *style)
 {
     bool narrow = is_narrow(style);
-    const char *headings[8] = {"row", narrow ? "saved" : "saved bytes", "formula", "peak",
-                               "reserved"};
-    char alignment[9] = "wrorr"; /* the formula stands below, too */
+    char headings[96], alignment[9] = "wrorr"; /* the formula stands below, too */
     columns shown = columns_of(results, n);
-    int n_columns = 5;
-    if (shown.times) headings[n_columns++] = narrow ? "ms" : "ms a step";
-    if (shown.gradients) headings[n_columns++] = narrow ? "off by" : "gradients off by";
-    if (shown.losses) headings[n_columns++] = "loss";
-    for (int i = 5; i < n_columns; i++) strcat(alignment, "r");
+    snprintf(headings, sizeof headings, "row|%s|formula|peak|reserved",
+             narrow ? "saved" : "saved bytes");
+    if (shown.times) mti_append(headings, sizeof headings, narrow ? "|ms" : "|ms a step");
+    if (shown.gradients)
+        mti_append(headings, sizeof headings, narrow ? "|off by" : "|gradients off by");
+    if (shown.losses) mti_append(headings, sizeof headings, "|loss");
+    for (int i = shown.times + shown.gradients + shown.losses; i > 0; i--) strcat(alignment, "r");
     mti_table *t = mti_table_new(alignment, headings);
     for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], shown);
     return mti_table_finish(t, out, style);
@@ -122,8 +122,7 @@ static void print_letters(const mti_sweep_result *results, size_t n, FILE *out,
         for (size_t i = 0; i < n; i++)
             there = there || (results[i].formula.known &&
                               strchr(results[i].formula.text, all[k].letter) != NULL);
-        size_t at = strlen(text);
-        if (there) snprintf(text + at, sizeof text - at, "%s%s", at ? ", " : "", all[k].what);
+        if (there) mti_append(text, sizeof text, "%s%s", *text ? ", " : "", all[k].what);
     }
     mti_print_wrapped(out, 2, style->width, text);
 }
@@ -135,8 +134,7 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
     for (size_t i = 0; i < n; i++) any = any || results[i].formula.known;
     if (!any) return true;
     mti_table *t =
-        narrow ? mti_table_new("rw", NULL)
-               : mti_table_new("lrrl", (const char *const[]){"row", "saved bytes", "", "made of"});
+        narrow ? mti_table_new("rw", NULL) : mti_table_new("lrrl", "row|saved bytes||made of");
     for (size_t i = 0; i < n; i++) {
         const mti_formula *f = &results[i].formula;
         if (!f->known) continue;
@@ -244,17 +242,16 @@ void mti_describe_sweep(mti_fields *f, const void *object)
 static void note_row(char *buf, size_t size, const mti_sweep_result *r, bool first)
 {
     char gradients[40];
-    size_t n = 0;
     *buf = 0;
     if (r->refused) {
         snprintf(buf, size, "out of memory");
         return;
     }
-    if (!isnan(r->step_s)) n = (size_t)mti_format(buf, size, "%.1f ms", r->step_s * 1e3);
-    if (first || !r->off.compared || n >= size) return;
+    if (!isnan(r->step_s)) mti_append(buf, size, "%.1f ms", r->step_s * 1e3);
+    if (first || !r->off.compared) return;
     gradient_text(gradients, sizeof gradients, r, false);
-    snprintf(buf + n, size - n, "%sgradients %s%.30s", n ? ", " : "",
-             r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
+    mti_append(buf, size, "%sgradients %s%.30s", *buf ? ", " : "",
+               r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
 }
 
 /* A row as it is drawn. */

@@ -71,8 +71,8 @@ typedef struct mti_table mti_table;
 /* columns: a letter each: l left, r right; and what gives way on a terminal for which the table is
  * too wide, on the left, too: o is left out, e gets an ellipsis for its middle (paths differ at
  * their ends), w goes on in lines of its own (at most one column is w). headings: one for each
- * column; NULL for no heading row. */
-mti_table *mti_table_new(const char *columns, const char *const *headings);
+ * column, "name|bytes"; NULL for no heading row. */
+mti_table *mti_table_new(const char *columns, const char *headings);
 void mti_table_free(mti_table *table);
 void mti_table_cell(mti_table *table, const char *fmt, ...) MT_PRINTF(2, 3);
 /* Several cells, with bars between them: "%s|%zu||%s". */

@@ -83,7 +83,7 @@ static void columns_are_aligned(void **state)
     (void)state;
     page p;
     open_page(&p);
-    mti_table *t = mti_table_new("lr", (const char *const[]){"name", "bytes"});
+    mti_table *t = mti_table_new("lr", "name|bytes");
     mti_table_cell(t, "x\u00b2");
     mti_table_bytes(t, 16384);
     mti_table_cell(t, "mask");
@@ -205,7 +205,7 @@ static void a_table_reports_that_memory_ran_out(void **state)
         page p;
         open_page(&p);
         mti_fail_nth_alloc(nth);
-        mti_table *t = mti_table_new("ll", (const char *const[]){"a", "b"});
+        mti_table *t = mti_table_new("ll", "a|b");
         for (int i = 0; i < 20; i++) mti_table_cell(t, "cell %d", i);
         mti_table_note(t, 1, "note");
         mt_status status = mti_table_print(t, p.out, &plain);

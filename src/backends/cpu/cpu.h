@@ -145,6 +145,9 @@ static inline int mti_cpu_threads(const mti_ctx *ctx)
 
 /* Below this many simple element operations a second thread does not pay. */
 #define MTI_CPU_GRAIN 65536
+/* The cost of copying or adding an element. A second thread does not copy sooner, but each then has
+ * its rows in its cache for the next kernel, which would wait for half of them. */
+#define MTI_CPU_MOVE 2
 
 /* Does items [begin, end). `begin` is a multiple of the chunk size. */
 typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);

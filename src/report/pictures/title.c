@@ -68,11 +68,11 @@ void mti_title(char *buf, size_t size, const char *name, const mti_workload *con
         for (int k = 0; k < N_PARTS; k++)
             if (strcmp(common[k].text, other[k].text)) *common[k].text = '\0';
     }
-    size_t at = (size_t)snprintf(buf, size, "%s", name);
     const char *between = ": ";
-    for (int k = 0; k < N_PARTS && at < size; k++) {
+    snprintf(buf, size, "%s", name);
+    for (int k = 0; k < N_PARTS; k++) {
         if (!*common[k].text) continue;
-        at += (size_t)snprintf(buf + at, size - at, "%s%s", between, common[k].text);
+        mti_append(buf, size, "%s%s", between, common[k].text);
         between = k < HIDDEN || (k == HIDDEN && *common[LAYERS].text) ? " " : ", ";
     }
 }

@@ -176,27 +176,22 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
     const mt_parallel h = mti_filled_in(&w->parallel);
     if (!w->ranked) return;
     static const char *const gathered[] = {"", ", gathered by block", ", gathered ahead"};
-    char text[400], piece[80] = "";
+    line l = {.n = 0};
+    add(&l, "rank %lld", (long long)w->rank);
+    const size_t head = l.n;
+    add(&l, "  stage %lld of %lld, 1 of %lld that share each layer%s, ", (long long)h.stage,
+        (long long)h.pipeline, (long long)h.tensor, h.sequence ? " and the sequence" : "");
     if (h.context > 1)
-        snprintf(piece, sizeof piece, "piece %lld of %lld of each sequence, ",
-                 (long long)h.context_rank, (long long)h.context);
-    int head = snprintf(text, sizeof text, "rank %lld", (long long)w->rank);
-    snprintf(text + head, sizeof text - (size_t)head,
-             "  stage %lld of %lld, 1 of %lld that share each layer%s, %s%lld with other "
-             "data%s%s%s",
-             (long long)h.stage, (long long)h.pipeline, (long long)h.tensor,
-             h.sequence ? " and the sequence" : "", piece, (long long)h.data,
-             (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
-             mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "",
-             gathered[mti_gather_unit(&h)]);
+        add(&l, "piece %lld of %lld of each sequence, ", (long long)h.context_rank,
+            (long long)h.context);
+    add(&l, "%lld with other data%s%s%s", (long long)h.data,
+        (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
+        mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "", gathered[mti_gather_unit(&h)]);
     if (h.expert > 1)
-        snprintf(text + strlen(text), sizeof text - strlen(text),
-                 ", 1 of %lld that divide %sexperts", (long long)h.expert,
-                 mti_folds_experts(&h) ? "whole " : "");
-    if (h.replicas > 1)
-        snprintf(text + strlen(text), sizeof text - strlen(text), ", %lld replicas of all shards",
-                 (long long)h.replicas);
-    mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
+        add(&l, ", 1 of %lld that divide %sexperts", (long long)h.expert,
+            mti_folds_experts(&h) ? "whole " : "");
+    if (h.replicas > 1) add(&l, ", %lld replicas of all shards", (long long)h.replicas);
+    mti_print_headed(out, style, MTI_BOLD, l.text, head);
 }
 
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,

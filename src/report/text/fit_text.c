@@ -254,13 +254,10 @@ static mti_table *new_table(bool with, const extras *x)
                {"zero", "r", true},    {"batches", "r", true}, {"checkpt", "l", true},
                {"off", "l", true},     {"GiB", "r", true},     {"tokens/s", "r", !with},
                {"MFU", "r", !with}};
-    enum { ALL = sizeof all / sizeof *all };
-    const char *headings[ALL];
-    char alignment[ALL + 1] = "";
-    int n = 0;
-    for (int i = 0; i < ALL; i++) {
+    char headings[128] = "", alignment[16] = "";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!all[i].shown) continue;
-        headings[n++] = all[i].heading;
+        mti_append(headings, sizeof headings, "%s%s", *headings ? "|" : "", all[i].heading);
         strcat(alignment, all[i].alignment);
     }
     return mti_table_new(alignment, headings);

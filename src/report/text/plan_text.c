@@ -45,8 +45,7 @@ static void print_proportion(const mti_plan_result *p, FILE *out, const mti_styl
 /* What a forward pass multiplies. */
 static bool print_components(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"component", "formula", "FLOP of one", "", "FLOP"};
-    mti_table *t = mti_table_new("llrrr", headings);
+    mti_table *t = mti_table_new("llrrr", "component|formula|FLOP of one||FLOP");
     for (int i = 0; i < p->n_components; i++) {
         const mt_plan_component *c = &p->components[i];
         mti_table_cells(t, "%s|%s|%s|x %lld|%s", c->name, c->text, MTI_THOUSANDS(c->each),
@@ -85,12 +84,11 @@ static void print_parts(const mti_plan_result *p, FILE *out)
 
 static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"training in", "parameter", "gradient",
-                                           "optimizer",   "together",  "in all"};
     double n = (double)mti_plan_find(p, "parameters")->measured;
     const mt_plan_regime *r;
     mti_heading(out, style, "Bytes that each parameter takes, whatever the batch");
-    mti_table *t = mti_table_new("lrrrrr", headings);
+    mti_table *t =
+        mti_table_new("lrrrrr", "training in|parameter|gradient|optimizer|together|in all");
     for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
         double each = r->parameter + r->gradient + r->optimizer;
         mti_table_cells(t, "%s%s|%g|%g|%g|%g|%s", r->name, r->options ? "" : " *", r->parameter,
@@ -183,13 +181,11 @@ static void print_letters(const mti_plan_result *p, FILE *out, const mti_style *
     } all[] = {{'q', c.heads * c.head_dim, " queries' width"},
                {'k', c.kv_heads * c.head_dim, " keys' width"},
                {'t', w->parallel.tensor, " ranks"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        size_t at = strlen(text);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strchr(kept->formula.text, all[i].letter))
-            snprintf(text + at, sizeof text - at, "%c = %lld%s, ", all[i].letter,
-                     (long long)all[i].value, all[i].what);
-    }
-    strcat(text, "L: layers in flight");
+            mti_append(text, sizeof text, "%c = %lld%s, ", all[i].letter, (long long)all[i].value,
+                       all[i].what);
+    mti_append(text, sizeof text, "L: layers in flight");
     mti_print_wrapped(out, 2, style->width, text);
 }
 
@@ -197,10 +193,9 @@ static void print_letters(const mti_plan_result *p, FILE *out, const mti_style *
 static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
                            const mti_style *style)
 {
-    static const char *const all[] = {"", "formula", "says", "measured on meta"};
-    static const char *const measured[] = {"", "measured on meta", "", ""};
     double given = p->options->parameters;
-    mti_table *t = mti_table_new(verbose ? "lwrr" : "lrrl", verbose ? all : measured);
+    mti_table *t = verbose ? mti_table_new("lwrr", "|formula|says|measured on meta")
+                           : mti_table_new("lrrl", "|measured on meta||");
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         bool counts = !strcmp(c->formula.name, "parameters") && given == 0;

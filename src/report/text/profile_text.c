@@ -146,10 +146,9 @@ static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *do
 static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool timed, FILE *out,
                          const mti_style *style)
 {
-    const char *headings[1 + MTI_MAX_PHASES] = {"at the end of"};
-    char columns[2 + MTI_MAX_PHASES] = "l";
+    char headings[256] = "at the end of", columns[2 + MTI_MAX_PHASES] = "l";
     for (int i = 0; i < phases->n; i++) {
-        headings[1 + i] = phases->at[i].name;
+        mti_append(headings, sizeof headings, "|%s", phases->at[i].name);
         strcat(columns, "r");
     }
     mti_table *t = mti_table_new(columns, headings);
@@ -219,14 +218,13 @@ static size_t most_of(const mti_phases *phases, size_t at)
 
 static bool print_inference(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"at the end of forward", "inference", "training"};
     const mti_measurement *m = &p->measured, *without = &p->inference;
     if (!p->infers) return true;
     const mti_phases forward = {.n = 2, .at = {without->phases.at[1], m->phases.at[1]}};
     mti_heading(out, style, "Inference, a forward pass without a tape, beside training");
     if (mti_is_whole(p->workload.config.kind))
         fputs("  inference ends with the logits, training's forward with the loss\n", out);
-    mti_table *t = mti_table_new("lrr", headings);
+    mti_table *t = mti_table_new("lrr", "at the end of forward|inference|training");
     category_rows(t, &forward);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
@@ -248,15 +246,13 @@ static void where_text(const mti_measurement *m, char *buf, size_t size)
 {
     const mti_timeline *tl = &m->timeline;
     char start[128];
-    size_t n = 0;
     *buf = 0;
     if (tl->events.n) {
         const mt_mem_event *e = &tl->events.at[mti_timeline_peak(tl)];
-        n = (size_t)snprintf(buf, size, "reached in %s%s%s%s%s", *e->phase ? e->phase : "init",
-                             *e->module ? ": " : "", e->module, *e->op ? ", " : "", e->op);
+        mti_append(buf, size, "reached in %s%s%s%s%s", *e->phase ? e->phase : "init",
+                   *e->module ? ": " : "", e->module, *e->op ? ", " : "", e->op);
     }
-    if (*start_text(m, start, sizeof start) && n < size)
-        snprintf(buf + n, size - n, "%s%s", n ? ". " : "", start);
+    if (*start_text(m, start, sizeof start)) mti_append(buf, size, "%s%s", *buf ? ". " : "", start);
 }
 
 /* What of the answer depends on which experts the tokens take. */

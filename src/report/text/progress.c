@@ -28,16 +28,14 @@ static void draw_bar(mti_progress *p, int64_t done, const char *text, double eta
 {
     static const char *const eighths[] = {" ",      "\u258f", "\u258e", "\u258d",
                                           "\u258c", "\u258b", "\u258a", "\u2589"};
-    char line[512], left[MTI_NUMBER];
+    char line[512] = "", left[MTI_NUMBER];
     int64_t filled = p->total ? done * BAR * 8 / p->total : 0; /* in eighths of a cell */
-    size_t n = 0;
     for (int64_t i = 0; i < BAR; i++) {
         int64_t part = filled - i * 8;
-        const char *cell = part >= 8 ? "\u2588" : part > 0 ? eighths[part] : " ";
-        n += (size_t)snprintf(line + n, sizeof line - n, "%s", cell);
+        mti_append(line, sizeof line, "%s", part >= 8 ? "\u2588" : part > 0 ? eighths[part] : " ");
     }
-    snprintf(line + n, sizeof line - n, "\u2502 %lld/%lld  %s  ETA %s", (long long)done,
-             (long long)p->total, text, mti_duration(left, eta));
+    mti_append(line, sizeof line, "\u2502 %lld/%lld  %s  ETA %s", (long long)done,
+               (long long)p->total, text, mti_duration(left, eta));
     size_t fit = mti_text_fit(line, p->style.width - 1);
     fputs("\r", p->out);
     fwrite(line, 1, fit, p->out);

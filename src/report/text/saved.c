@@ -79,21 +79,17 @@ static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *
     char text[512] = "", path[256];
     const mt_saver *last = &l->entry.saver;
     mt_saver s, held;
-    size_t n = 0;
-    for (size_t j = 1; j < l->entry.n_savers && n < sizeof text; j++) {
+    for (size_t j = 1; j < l->entry.n_savers; j++) {
         if (mt_ledger_get_saver(ledger, l->index, j, &s) != MT_OK) return;
-        const char *comma = n ? ", " : "";
-        if (s.node == last->node)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", comma, s.argument);
-        else if (!strcmp(s.module, last->module))
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", comma, s.op, s.argument);
-        else
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s %s", comma,
-                                  path_of_all(path, sizeof path, l, s.module), s.op, s.argument);
+        if (j > 1) mti_append(text, sizeof text, ", ");
+        if (s.node != last->node && strcmp(s.module, last->module) != 0)
+            mti_append(text, sizeof text, "%s ", path_of_all(path, sizeof path, l, s.module));
+        if (s.node != last->node) mti_append(text, sizeof text, "%s ", s.op);
+        mti_append(text, sizeof text, "%s", s.argument);
         held = s;
         last = &held;
     }
-    if (!n) return;
+    if (!*text) return;
     bool part = view_bytes(&l->entry.saver) < l->entry.bytes;
     mti_table_ink(table, MTI_DIM);
     mti_table_note(table, 2, part ? "one storage with %s" : "also kept, at no cost: %s", text);
@@ -119,11 +115,9 @@ static void print_line(mti_table *table, const mt_ledger *ledger, const line *l,
 
 bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"module", "op", "keeps", "its",  "shape",
-                                           "dtype",  "",   "bytes", "share"};
     line *lines = mti_calloc(mt_ledger_count(ledger) + 1, sizeof *lines);
     if (!lines) return false;
-    mti_table *table = mti_table_new("eelolrrro", headings);
+    mti_table *table = mti_table_new("eelolrrro", "module|op|keeps|its|shape|dtype||bytes|share");
     size_t n = fold(ledger, several, lines), total = mt_ledger_bytes(ledger);
     char path[256], before[256] = "";
     const char *op = "";

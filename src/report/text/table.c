@@ -21,7 +21,7 @@ typedef struct row {
 struct mti_table {
     int n_columns;
     char align[MAX_COLUMNS + 1];
-    bool failed, headed;
+    bool failed;
     mti_ink next_ink;
     MTI_VEC(row) rows;
 };
@@ -53,16 +53,19 @@ static row *open_row(mti_table *table, row_kind kind)
     return &table->rows.at[table->rows.n - 1];
 }
 
-mti_table *mti_table_new(const char *columns, const char *const *headings)
+mti_table *mti_table_new(const char *columns, const char *headings)
 {
     mti_table *table = mti_calloc(1, sizeof *table);
     if (!table) return NULL;
     snprintf(table->align, sizeof table->align, "%s", columns);
     table->n_columns = (int)strlen(table->align);
-    if (headings) {
-        table->headed = true;
-        table->next_ink = MTI_DIM;
-        for (int i = 0; i < table->n_columns; i++) mti_table_cell(table, "%s", headings[i]);
+    if (!headings) return table;
+    mti_table_ink(table, MTI_DIM);
+    while (headings) {
+        const char *bar = strchr(headings, '|');
+        const int n = (int)(bar ? bar - headings : (ptrdiff_t)strlen(headings));
+        mti_table_cell(table, "%.*s", n, headings);
+        headings = bar ? bar + 1 : NULL;
     }
     return table;
 }

@@ -62,8 +62,8 @@ static void rest_row(mti_table *table, const mti_tape *t, const mti_tape_stretch
 bool mti_print_tape(const mti_tape *t, const char *where, bool folded, FILE *out,
                     const mti_style *style)
 {
-    const char *const headings[] = {"op",    where,   "",      "keeps", "its",
-                                    "shape", "dtype", "bytes", "so far"};
+    char headings[96];
+    snprintf(headings, sizeof headings, "op|%s||keeps|its|shape|dtype|bytes|so far", where);
     mti_tape_stretches stretches = {0};
     if (folded && !mti_tape_stretches_of(t, &stretches)) return mti_free(stretches.at), false;
     mti_table *table = mti_table_new("reelllrrr", headings);
@@ -122,12 +122,12 @@ static kind *kind_of(kinds *all, const char *op)
 /* Adds the argument's letter unless it is there. */
 static void note_argument(kind *k, const char *argument)
 {
-    size_t n = strlen(k->keeps), length = strlen(argument);
+    const size_t length = strlen(argument);
     for (const char *at = k->keeps; (at = strstr(at, argument)); at++) {
         bool begins = at == k->keeps || at[-1] == ' ';
         if (begins && (!at[length] || at[length] == ',')) return;
     }
-    snprintf(k->keeps + n, sizeof k->keeps - n, "%s%s", n ? ", " : "", argument);
+    mti_append(k->keeps, sizeof k->keeps, "%s%s", *k->keeps ? ", " : "", argument);
 }
 
 static int by_bytes(const void *a, const void *b)
@@ -160,17 +160,14 @@ static bool count(kinds *all, const mti_tape *t)
 static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
 {
     char others[200] = "";
-    size_t total = 0, n_others = 0, length = 0;
+    size_t total = 0, n_others = 0;
     for (size_t i = 0; i < all->n; i++) total += all->at[i].bytes;
-    static const char *const headings[] = {"", "ops", "keep", "", "bytes"};
     mti_heading(out, style, "Kept for backward by each kind of op");
-    mti_table *t = mti_table_new("lrwrr", headings);
+    mti_table *t = mti_table_new("lrwrr", "|ops|keep||bytes");
     for (size_t i = 0; i < all->n; i++) {
         const kind *k = &all->at[i];
         if (!k->bytes) {
-            length += (size_t)snprintf(others + length, sizeof others - length, "%s%s",
-                                       length ? ", " : "", k->op);
-            if (length >= sizeof others) length = sizeof others - 1;
+            mti_append(others, sizeof others, "%s%s", *others ? ", " : "", k->op);
             n_others += k->n;
             continue;
         }

@@ -110,7 +110,7 @@ static void copy_same_type(mti_ctx *ctx, const mti_view *x, const mti_view *y)
     job.past = mti_cpu_is_past(y) && w->rank == 1 && w->stride[1][0] == 1;
     job.transposed = find_transposed(w);
     if (job.transposed < 0) {
-        mti_cpu_parallel(ctx, w->count, mti_cpu_chunk(w->count, 1), copy_rows, &job);
+        mti_cpu_parallel(ctx, w->count, mti_cpu_chunk(w->count, MTI_CPU_MOVE), copy_rows, &job);
         return;
     }
     if (w->count == 0) return;

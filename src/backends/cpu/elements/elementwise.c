@@ -321,7 +321,7 @@ bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vi
                     const mti_view *y)
 {
     int64_t count = mti_view_count(y);
-    if (count < MTI_CPU_GRAIN && is_simple(a, MT_F32) && is_simple(b, MT_F32) &&
+    if (count * MTI_CPU_MOVE < MTI_CPU_GRAIN && is_simple(a, MT_F32) && is_simple(b, MT_F32) &&
         is_simple(y, MT_F32)) {
         binary_f32(&op, (void *[]){y->data, a->data, b->data}, (mti_cpu_span){0}, count);
         return true;
@@ -330,7 +330,7 @@ bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vi
                           : y->dtype == MT_I64 ? binary_i64
                           : y->dtype == MT_I32 ? binary_i32
                                                : binary_f32;
-    mti_cpu_map(ctx, 3, (const mti_view *[]){y, a, b}, 1, false, 1, run, &op);
+    mti_cpu_map(ctx, 3, (const mti_view *[]){y, a, b}, 1, false, MTI_CPU_MOVE, run, &op);
     return true;
 }
 

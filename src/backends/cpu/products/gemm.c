@@ -315,9 +315,12 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
     }
 }
 
-/* Consecutive items differ in the tile's rows, so that they share columns of b. */
+/* Consecutive items share rows of a, so that a worker's range of items is a range of rows: most
+ * often of tokens, which the same worker has in the ops before and after. If c is much wider than
+ * that, they share columns of b. */
 static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
 {
+    const bool by_row = g->n <= 2 * g->m;
     for (int64_t item = begin; item < end; item++) {
         int64_t tile = item % (g->tiles_m * g->tiles_n), batch = item / (g->tiles_m * g->tiles_n);
         int64_t a = 0, b = 0, c = 0;
@@ -327,7 +330,8 @@ static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
             a += i * g->a.batch_stride[d], b += i * g->b.batch_stride[d];
             c += i * g->c.batch_stride[d];
         }
-        int64_t i = tile % g->tiles_m * g->tile_m, j = tile / g->tiles_m * g->tile_n;
+        int64_t i = (by_row ? tile / g->tiles_n : tile % g->tiles_m) * g->tile_m;
+        int64_t j = (by_row ? tile % g->tiles_n : tile / g->tiles_m) * g->tile_n;
         int64_t size = (int64_t)g->size;
         mti_gemm_tile t = {.i = i,
                            .j = j,
