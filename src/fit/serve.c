@@ -1,7 +1,6 @@
 /* serve.c: a model that generates many sequences at once, measured on meta. */
 #include <string.h>
 #include "base/base.h"
-#include "base/philox.h"
 #include "memtape/parallel.h"
 #include "memtape/serve.h"
 #include "nn/model.h"
@@ -30,8 +29,10 @@ static void on_event(void *user, const mt_mem_event *e)
     rounds *r = user;
     const uint64_t block = e->kind == MT_MEM_ALLOC || e->kind == MT_MEM_FREE;
     if (e->kind == MT_MEM_RECATEGORY || e->kind == MT_MEM_OOM) return;
-    const mti_u32x4 hash = mti_philox(e->place, e->allocated << 1 | block);
-    r->now ^= (uint64_t)hash.v[0] << 32 | hash.v[1];
+    uint64_t hash = e->place * 0x9e3779b97f4a7c15u + (e->allocated << 1 | block);
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
+    r->now ^= hash ^ hash >> 31;
 }
 
 /* The length of a round that would begin again with the next layer; 0: of none. */
@@ -145,11 +146,6 @@ static bool measure(const mt_serve_options *o, int64_t sequences, size_t capacit
 
 /* ---- what is asked for ---- */
 
-static bool given(const void *p, const char *who, const char *what)
-{
-    return p || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", who, what);
-}
-
 /* The part of one GPU of several that share each layer, as a model. */
 static bool narrow(mt_model_config *c, int64_t n)
 {
@@ -163,7 +159,7 @@ static bool narrow(mt_model_config *c, int64_t n)
 static bool complete(const char *who, const mt_serve_options *options, mt_model_config *config,
                      mt_serve_options *o)
 {
-    if (!given(options, who, "the options") || !given(options->config, who, "the config") ||
+    if (!mti_given(options, who, "the options") || !mti_given(options->config, who, "the config") ||
         mt_model_config_resolve(options->config, config) != MT_OK)
         return false;
     *o = *options;
@@ -197,7 +193,7 @@ mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, s
     mt_model_config config;
     mt_serve_options o;
     bool fits;
-    if (!given(out, "serve_measure", "the result") ||
+    if (!mti_given(out, "serve_measure", "the result") ||
         !complete("serve_measure", options, &config, &o) || !in_range("serve_measure", sequences))
         return mt_last_status();
     return measure(&o, sequences, capacity, &fits, out) && fits ? MT_OK : mt_last_status();
@@ -255,7 +251,8 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
 {
     mt_model_config config;
     mt_serve_options o;
-    if (!given(out, "serve_most", "the result") || !complete("serve_most", options, &config, &o))
+    if (!mti_given(out, "serve_most", "the result") ||
+        !complete("serve_most", options, &config, &o))
         return mt_last_status();
     if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
     bracket b = {.options = &o, .capacity = capacity, .refused = MOST_SEQUENCES + 1};
