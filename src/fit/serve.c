@@ -146,6 +146,11 @@ static bool measure(const mt_serve_options *o, int64_t sequences, size_t capacit
 
 /* ---- what is asked for ---- */
 
+static bool given(const void *p, const char *who, const char *what)
+{
+    return p || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", who, what);
+}
+
 /* The part of one GPU of several that share each layer, as a model. */
 static bool narrow(mt_model_config *c, int64_t n)
 {
@@ -159,7 +164,7 @@ static bool narrow(mt_model_config *c, int64_t n)
 static bool complete(const char *who, const mt_serve_options *options, mt_model_config *config,
                      mt_serve_options *o)
 {
-    if (!mti_given(options, who, "the options") || !mti_given(options->config, who, "the config") ||
+    if (!given(options, who, "the options") || !given(options->config, who, "the config") ||
         mt_model_config_resolve(options->config, config) != MT_OK)
         return false;
     *o = *options;
@@ -193,7 +198,7 @@ mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, s
     mt_model_config config;
     mt_serve_options o;
     bool fits;
-    if (!mti_given(out, "serve_measure", "the result") ||
+    if (!given(out, "serve_measure", "the result") ||
         !complete("serve_measure", options, &config, &o) || !in_range("serve_measure", sequences))
         return mt_last_status();
     return measure(&o, sequences, capacity, &fits, out) && fits ? MT_OK : mt_last_status();
@@ -251,8 +256,7 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
 {
     mt_model_config config;
     mt_serve_options o;
-    if (!mti_given(out, "serve_most", "the result") ||
-        !complete("serve_most", options, &config, &o))
+    if (!given(out, "serve_most", "the result") || !complete("serve_most", options, &config, &o))
         return mt_last_status();
     if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
     bracket b = {.options = &o, .capacity = capacity, .refused = MOST_SEQUENCES + 1};
