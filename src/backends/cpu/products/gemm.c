@@ -316,8 +316,8 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 }
 
 /* Consecutive items share rows of a, so that a worker's range of items is a range of rows: most
- * often of tokens, which the same worker has in the ops before and after. If c is much wider than
- * that, they share columns of b. */
+ * often of tokens, which the same worker has in the ops before and after. If c is more than twice
+ * as wide as it is tall, they share columns of b. */
 static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
 {
     const bool by_row = g->n <= 2 * g->m;
