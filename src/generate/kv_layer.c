@@ -137,6 +137,7 @@ static bool move_blocks(const mti_kv_layer *layer, mti_kv_side *s, mt_tensor *al
                         int64_t first, int64_t n, bool into)
 {
     const int64_t *shape = mt_shape(all);
+    const bool moves = mt_device_has_data(mt_device_of(all));
     for (int64_t i = 0; i < shape[0]; i++)
         for (int64_t done = 0, run; done < n; done += run) {
             int64_t from = (first + done) % MT_KV_BLOCK;
@@ -147,6 +148,7 @@ static bool move_blocks(const mti_kv_layer *layer, mti_kv_side *s, mt_tensor *al
                                   MT_SHAPE(1, shape[1], MT_KV_BLOCK, shape[3]));
                 if (!*block || mt_set_category(*block, MT_CACHE) != MT_OK) return false;
             }
+            if (!moves) continue;
             MT_AUTO mt_tensor *row = mt_slice(all, 0, i, 1);
             MT_AUTO mt_tensor *piece = row ? mt_slice(row, 2, at + done, run) : NULL;
             MT_AUTO mt_tensor *place = piece ? mt_slice(*block, 2, from, run) : NULL;
