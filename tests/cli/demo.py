@@ -53,4 +53,9 @@ for command in commands:
     q = subprocess.run(shlex.split(command), capture_output=True, cwd=folder.name)
     equal(q.returncode, 0, f"status of the suggested {command}: {q.stderr[-300:]}")
 
+# ---- on a machine too slow for its seconds it takes the fewest steps, which are enough with its own text ----
+if LONG:
+    p = run("demo", "--seconds", 1, "--quiet")
+    equal(p.returncode, 0, f"status after the fewest steps: {p.stderr}")
+
 done()
