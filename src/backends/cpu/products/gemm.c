@@ -41,6 +41,7 @@
 #define HALF_K      512
 #define HALF_WIDE   384 /* columns that fit in the same room */
 #define HALF_WIDE_K 320 /* with these blocks of k */
+#define HALF_NARROW 192 /* columns of oneDNN's tiles if they are few */
 /* The longest dimension of a tile, so that OpenBLAS's int can hold it. Rows that are farther apart
  * than it can hold are multiplied one at a time. */
 #define MAX_SIDE ((int64_t)1 << 30)
@@ -193,25 +194,40 @@ static void halve_alone(mti_gemm *g)
     g->scratch_per_worker = g->scratch_bytes / 128 * 64; /* on a cache line */
 }
 
-/* Wider tiles and shorter blocks are faster where the sum is long. A few tiles should be an even
- * number, for two threads. oneDNN was asked for the scratch of its tiles, so they stay. */
+/* A few tiles should be an even number, for two threads. */
+static void even_out_columns(mti_gemm *g, int64_t n_cols, int64_t n_rows)
+{
+    if (n_cols * n_rows < 16 && n_cols * n_rows % 2) n_cols++;
+    g->tile_n = min64(g->tile_n, divide_up(g->n, 16 * n_cols) * 16);
+}
+
+/* oneDNN copies b, or both operands, in each call: wider tiles gain up to a tenth where there are
+ * enough of them. It is asked for the scratch of these tiles, so they stay. */
+static void plan_bf16_tiles(mti_gemm *g)
+{
+    int64_t n_rows = divide_up(g->m, g->tile_m), flat = min64(2048, 16384 / g->tile_m);
+    g->tile_n = min64(g->n, max64(HALF_WIDE, flat));
+    if (n_rows * divide_up(g->n, g->tile_n) < 16) g->tile_n = min64(g->n, max64(HALF_NARROW, flat));
+    even_out_columns(g, divide_up(g->n, g->tile_n), n_rows);
+    mti_gemm_bf16_plan(g);
+}
+
+/* Wider tiles and shorter blocks are faster where the sum is long. */
 static void plan_half_tiles(mti_gemm *g)
 {
     bool native = mti_gemm_bf16_wanted(g);
-    g->tile_m = min64(g->m, HALF_SIDE), g->tile_k = min64(g->k, HALF_K);
-    g->tile_n = min64(g->n, native ? max64(HALF_SIDE, min64(2048, 16384 / g->tile_m)) : HALF_SIDE);
-    if (native) mti_gemm_bf16_plan(g);
+    g->tile_m = min64(g->m, HALF_SIDE), g->tile_n = min64(g->n, HALF_SIDE);
+    g->tile_k = min64(g->k, HALF_K);
+    if (native) plan_bf16_tiles(g);
     g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
     if (native) return;
     if (g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
-    int64_t n_cols = divide_up(g->n, g->tile_n), n_tiles = n_cols * divide_up(g->m, g->tile_m);
-    if (n_tiles == 1) {
-        bool pays = g->n_batch == 1 && macs_of(g) >= 2 * PARALLEL_MACS;
-        if (pays && g->tile_n % 32 == 0) halve_alone(g);
-        return;
+    int64_t n_cols = divide_up(g->n, g->tile_n), n_rows = divide_up(g->m, g->tile_m);
+    if (n_cols * n_rows > 1) {
+        even_out_columns(g, n_cols, n_rows);
+    } else if (g->n_batch == 1 && macs_of(g) >= 2 * PARALLEL_MACS && g->tile_n % 32 == 0) {
+        halve_alone(g);
     }
-    if (n_tiles < 16 && n_tiles % 2) n_cols++;
-    g->tile_n = min64(g->tile_n, divide_up(g->n, 16 * n_cols) * 16);
 }
 
 /* What lies too far apart for a library, rows of a matrix or its columns: one in each tile. */

@@ -45,17 +45,28 @@ static char *row_of_c(const mti_gemm *g, const mti_gemm_tile *t, int64_t i)
     return t->c + ((t->i + i) * g->c.ld + t->j) * (int64_t)g->c_size;
 }
 
-/* The addend of row i of the tile: bias, beta c, their sum or zeros. */
-static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
-                         float *row)
+/* The addend of row r of the tile: bias, beta c, their sum or zeros. */
+static MTI_MULTIVERSION void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t r,
+                                          const float *restrict bias, float *restrict row)
 {
+    const int64_t n = t->n;
+    const bool per_row = g->bias != NULL && g->bias_per_row;
+    const float beta = g->beta, of_row = per_row ? bias[r] : 0;
     if (g->accumulate)
-        mti_cpu_load_f32(g->c_dtype, row_of_c(g, t, i), row, t->n);
+        mti_cpu_load_f32(g->c_dtype, row_of_c(g, t, r), row, n);
     else
-        for (int64_t j = 0; j < t->n; j++) row[j] = 0;
-    for (int64_t j = 0; g->accumulate && g->beta != 1 && j < t->n; j++) row[j] *= g->beta;
-    if (g->bias != NULL)
-        for (int64_t j = 0; j < t->n; j++) row[j] += bias[g->bias_per_row ? i : j];
+        MTI_EACH(row, 0);
+    if (g->accumulate && beta != 1) MTI_EACH(row, row[i] * beta);
+    if (per_row)
+        MTI_EACH(row, row[i] + of_row);
+    else if (g->bias != NULL)
+        MTI_EACH(row, row[i] + bias[i]);
+}
+
+static MTI_MULTIVERSION void scale_and_add(int64_t n, float alpha, float *restrict row,
+                                           const float *restrict added)
+{
+    MTI_EACH(row, alpha * row[i] + added[i]);
 }
 
 /* c += alpha a b, block by block. */
@@ -87,10 +98,10 @@ void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch
         widened_product(g, t, f + part.a, f + part.b, c);
     }
     for (int64_t i = 0; i < t->m; i++) {
-        float *row = c + i * t->n, alpha = (float)g->alpha;
-        if (native) {
+        float *row = c + i * t->n;
+        if (native && (g->accumulate || g->bias != NULL || g->alpha != 1)) {
             added_to_row(g, t, i, bias, added);
-            for (int64_t j = 0; j < t->n; j++) row[j] = alpha * row[j] + added[j];
+            scale_and_add(t->n, (float)g->alpha, row, added);
         }
         mti_cpu_store_f32(g->c_dtype, row, row_of_c(g, t, i), t->n);
     }
