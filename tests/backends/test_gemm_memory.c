@@ -33,8 +33,8 @@ int posix_memalign(void **p, size_t alignment, size_t n)
 static void refused_memory_fails_a_product(mt_dtype dtype)
 {
     mt_device *device = mt_device_open("cpu");
-    mt_tensor *x = mt_normal(device, dtype, MT_SHAPE(300, 200), 0, 1);
-    mt_tensor *w = mt_normal(device, dtype, MT_SHAPE(200, 100), 0, 1);
+    mt_tensor *x = mt_normal(device, dtype, MT_SHAPE(400, 300), 0, 1);
+    mt_tensor *w = mt_normal(device, dtype, MT_SHAPE(300, 200), 0, 1);
     mt_tensor *before = mt_matmul(x, w);
     assert_non_null(before);
     for (int threads = 1; threads < 3; threads++) {
@@ -45,7 +45,7 @@ static void refused_memory_fails_a_product(mt_dtype dtype)
         atomic_store(&refusing, false);
         assert_true(atomic_load(&n_refused) > 0);
         assert_null(none);
-        mtt_failed(MT_ERR_MEMORY, "cpu out of memory: oneDNN", "[300,200] and [200,100]");
+        mtt_failed(MT_ERR_MEMORY, "cpu out of memory: oneDNN", "[400,300] and [300,200]");
         mt_tensor *after = mt_matmul(x, w);
         assert_true(mtt_same_bits(before, after));
         mt_release(after);
@@ -59,7 +59,7 @@ static void refused_memory_fails_a_product(mt_dtype dtype)
 static void a_refused_copy_fails_the_product_alone(void **state)
 {
     (void)state;
-    if (!mti_gemm_f32_wanted(1e9)) skip();
+    if (!mti_gemm_f32_wanted(400.0 * 300 * 200, false)) skip();
     refused_memory_fails_a_product(MT_F32);
 }
 

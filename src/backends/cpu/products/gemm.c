@@ -243,11 +243,12 @@ static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
     double operands = ((double)g->m + (double)g->n) * (double)g->k * (double)g->size;
     double macs = macs_of(g);
     int64_t shorter = min64(g->m, g->n);
+    bool dots = !g->a.trans && g->b.trans;
     g->transpose_b = transpose_pays(g);
     if (g->size == 2) {
         plan_half_tiles(g);
-    } else if (g->dtype == MT_F32 && mti_gemm_f32_wanted(macs) &&
-               !(shorter <= THIN && !g->a.trans && g->b.trans)) {
+    } else if (g->dtype == MT_F32 && mti_gemm_f32_wanted(macs, dots) &&
+               !(shorter <= THIN && dots)) {
         g->native = true;
         plan_large_tiles(g);
     } else if (macs <= UNPACKED_MACS && (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {

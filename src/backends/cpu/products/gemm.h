@@ -60,10 +60,10 @@ void mti_gemm_bf16_plan(mti_gemm *g);
 /* c [t->m,t->n] = a b, without alpha; false, without mti_fail, when oneDNN fails. */
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 
-/* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? product:
- * c [m,n] = alpha a b + beta c by it, in one serial call; a failure goes to *g->failure. report:
- * that as our error, false. */
-bool mti_gemm_f32_wanted(double macs);
+/* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? dots: it
+ * is a b^T, dot products of rows. product: c [m,n] = alpha a b + beta c by it, in one serial call;
+ * a failure goes to *g->failure. report: that as our error, false. */
+bool mti_gemm_f32_wanted(double macs, bool dots);
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc);
 bool mti_gemm_f32_report(const mti_gemm *g);

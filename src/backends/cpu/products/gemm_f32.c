@@ -14,25 +14,28 @@ mti_onednn_wish mti_onednn_wished(void)
     return *wish == '1' ? MTI_ONEDNN_ALWAYS : MTI_ONEDNN_NEVER;
 }
 
-/* Up to here OpenBLAS's products without packing are as fast, and ask the heap for less. */
+/* Up to so many multiply-adds OpenBLAS's products without packing are as fast, and ask the heap for
+ * less. On one thread of a Xeon (family 6, model 207), the products of the benchmark's models
+ * reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS 0.3.21. Two threads of a
+ * Zen 4 reached 200 to 228 with oneDNN in the larger ones and 163 to 195 with OpenBLAS; there
+ * OpenBLAS is ahead for longer, and steps with a b^T by either take as long. */
 #define WORTH_MACS (1 << 21)
+#define WORTH_AMD  (1 << 24)
 
-/* Intel's CPUs with AVX-512: on one thread of a Xeon (family 6, model 207), the products of the
- * benchmark's models reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS
- * 0.3.21. AMD's were not measured. */
-static bool is_fast(void)
+bool mti_gemm_f32_wanted(double macs, bool dots)
 {
     mti_onednn_wish wish = mti_onednn_wished();
-    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS;
+    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS && macs > WORTH_MACS;
 #ifdef __x86_64__
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core;
-    return (isa & wanted) == wanted && __builtin_cpu_is("intel");
+    if ((isa & wanted) != wanted) return false;
+    if (__builtin_cpu_is("intel")) return macs > WORTH_MACS;
+    return __builtin_cpu_is("amd") && !dots && macs > WORTH_AMD;
 #else
+    (void)dots;
     return false;
 #endif
 }
-
-bool mti_gemm_f32_wanted(double macs) { return macs > WORTH_MACS && is_fast(); }
 
 /* What oneDNN may ask for as it makes its kernels, in the first product. If it is refused that, an
  * exception finds no way out and ends the process. */
@@ -71,9 +74,9 @@ bool mti_gemm_f32_report(const mti_gemm *g)
 
 #else
 
-bool mti_gemm_f32_wanted(double macs)
+bool mti_gemm_f32_wanted(double macs, bool dots)
 {
-    (void)macs;
+    (void)macs, (void)dots;
     return false;
 }
 
