@@ -135,10 +135,9 @@ def tiny_section(sides, s, result, _):
     yield show.show_tiny(result["tiny"])
 
 
-def memory_section(sides, s, result, limits):
+def memory_section(sides, s, result, _):
     result["memory"] = measure.memory_ops(sides, s)
-    measure.machine_limits(sides, s, limits)
-    yield show.show_memory(result["memory"], limits, s.memory_rows)
+    yield show.show_memory(result["memory"], s.memory_rows)
 
 
 def parts_section(sides, s, result, limits):

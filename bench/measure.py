@@ -120,15 +120,23 @@ def tiny_ops(sides, settings):
 
 
 def memory_ops(sides, settings):
+    """Copies are timed before and after each op, since what else uses the memory of a shared machine changes."""
     out = []
-    with started(sides, "ops", settings.threads) as workers:
+    with started(sides, "ops", settings.threads) as workers, \
+            started(sides[:1], "machine", settings.threads) as (machine,):
         cases = tiny_cases(workers[0])
+
+        def copy_rate():
+            return float(machine.ask("copy", settings.rounds(8))[0][1])
+
+        rate = copy_rate()
         for row, inputs, forward, both in memory(settings.memory_rows):
             times = time_op(workers, with_parameters(f"{row} {inputs}", cases),
                             1.5 * settings.effort, settings.rounds(3))
             unit = 4 * 1024 * settings.memory_rows
             n_bytes = {"forward": unit * forward, "both": unit * both if both else None}
-            out.append({"op": row, "inputs": inputs, "bytes": n_bytes, **times})
+            before, rate = rate, copy_rate()
+            out.append({"op": row, "inputs": inputs, "bytes": n_bytes, "copy_gbs": max(before, rate), **times})
     return out
 
 

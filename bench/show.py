@@ -171,7 +171,7 @@ def show_tiny(ops):
                              "ratio"], rows, 2)])
 
 
-def show_memory(ops, limits, n_rows):
+def show_memory(ops, n_rows):
     rows = []
     for op in ops:
         for word, label in (("forward", "forward"), ("both", "with backward")):
@@ -180,9 +180,11 @@ def show_memory(ops, limits, n_rows):
             mine, theirs = pick(op[word])
             rate = op["bytes"][word] / mine
             rows.append([op["op"], label, number(mine / 1e6), number(rate),
-                         f"{100 * rate / limits['copy_gbs']:.0f} %",
+                         f"{100 * rate / op['copy_gbs']:.0f} %",
                          number(theirs and theirs / 1e6), ratio(mine, theirs)])
-    title = f"Ops that wait for memory, on [{n_rows},1024] f32, ms; GB/s counts each tensor once"
+    copies = [op["copy_gbs"] for op in ops]
+    title = f"Ops that wait for memory, on [{n_rows},1024] f32, ms; GB/s counts each tensor once; " \
+            f"copies before and after each: {number(min(copies))} to {number(max(copies))} GB/s"
     return "\n".join([title,
                       table(["op", "", "least", "GB/s", "of copy", "torch", "ratio"], rows, 2)])
 

@@ -88,7 +88,7 @@ MTI_HD float mti_exp_f32(float x)
 #endif
 }
 
-/* e^x for -88 <= x < 88, the scaling in one step; -88 itself gives 0. */
+/* e^x for -88 <= x <= 89, the scaling in one step; -88 gives 0, and what is above 88.37 infinity. */
 MTI_HD float mti_exp_inside_f32(float x)
 {
     float shifted = x * 1.44269504f + MTI_ROUND_MAGIC;
@@ -102,7 +102,7 @@ MTI_HD float mti_exp_inside_f32(float x)
     q = q * r + 5.0e-1f;
     float p = (q * r) * r + r + 1.0f;
     uint32_t i = mti_f32_bits(shifted) - mti_f32_bits(MTI_ROUND_MAGIC);
-    return p * mti_f32_from_bits((i + 127u) << 23); /* n = -127: a scale of 0 */
+    return p * mti_f32_from_bits((i + 127u) << 23); /* n = -127: times 0; 128: times infinity */
 }
 
 /* e^x for x <= 0 (or a little above, by rounding), as softmax asks for: cheaper
@@ -117,6 +117,14 @@ MTI_HD float mti_exp_nonpositive_f32(float x)
 #endif
 }
 MTI_HD double mti_exp_nonpositive_f64(double x) { return exp(x); }
+
+/* 1 + e^x, where neither a small e^x counts nor one above 2^127. */
+MTI_HD float mti_one_and_exp_f32(float x)
+{
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -88.0f ? -88.0f : x;
+    return 1.0f + mti_exp_inside_f32(x);
+}
 
 /* log(2^e (1 + z)) with 1 + z in [sqrt(1/2), sqrt(2)). */
 MTI_HD float mti_log_f32(float x)
@@ -195,7 +203,7 @@ MTI_HD float mti_sigmoid_f32(float x)
 #ifdef __CUDA_ARCH__
     return mti_gpu_sigmoid(x);
 #else
-    return 1.0f / (1.0f + mti_exp_f32(-x));
+    return 1.0f / mti_one_and_exp_f32(-x);
 #endif
 }
 MTI_HD double mti_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
@@ -242,7 +250,7 @@ MTI_HD float mti_silu_f32(float x)
 #ifdef __CUDA_ARCH__
     return x * mti_gpu_sigmoid(x);
 #else
-    return x / (1.0f + mti_exp_f32(-x));
+    return x / mti_one_and_exp_f32(-x);
 #endif
 }
 MTI_HD double mti_silu_f64(double x) { return x / (1.0 + exp(-x)); }
