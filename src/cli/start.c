@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,12 +44,12 @@ static bool has_enough_stack(void)
     return getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= ENOUGH_STACK;
 }
 
+/* OpenBLAS counts the machine's processors, those too that this process may not use. */
 static size_t n_buffers(char **environment)
 {
-    cpu_set_t set;
     const char *text = setting(environment, "OMP_NUM_THREADS");
-    long threads = text ? strtol(text, NULL, 10) : 0;
-    int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : MAX_BUFFERS;
+    long threads = text ? strtol(text, NULL, 10) : 0, cpus = sysconf(_SC_NPROCESSORS_CONF);
+    if (cpus < 1) cpus = MAX_BUFFERS;
     if (threads < 1 || threads > cpus) threads = cpus;
     return threads < MAX_BUFFERS ? (size_t)threads : MAX_BUFFERS;
 }
