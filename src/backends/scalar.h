@@ -88,7 +88,7 @@ MTI_HD float mti_exp_f32(float x)
 #endif
 }
 
-/* e^x for -88 <= x <= 89, the scaling in one step; -88 gives 0, and what is above 88.37 infinity. */
+/* e^x for -88 <= x <= 89, the scaling in one step; -88 gives 0, above 88.37 it is infinity. */
 MTI_HD float mti_exp_inside_f32(float x)
 {
     float shifted = x * 1.44269504f + MTI_ROUND_MAGIC;

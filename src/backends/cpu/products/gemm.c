@@ -206,9 +206,13 @@ static void even_out_columns(mti_gemm *g, int64_t n_cols, int64_t n_rows)
 static void plan_bf16_tiles(mti_gemm *g)
 {
     int64_t n_rows = divide_up(g->m, g->tile_m), flat = min64(2048, 16384 / g->tile_m);
-    g->tile_n = min64(g->n, max64(HALF_WIDE, flat));
-    if (n_rows * divide_up(g->n, g->tile_n) < 16) g->tile_n = min64(g->n, max64(HALF_NARROW, flat));
-    even_out_columns(g, divide_up(g->n, g->tile_n), n_rows);
+    g->tile_n = min64(g->n, max64(HALF_SIDE, flat));
+    /* One tile is worth a second worker's scratch only if it is a large one. */
+    if (n_rows > 1 || g->tile_n < g->n || macs_of(g) >= 4 * PARALLEL_MACS) {
+        bool many = n_rows * divide_up(g->n, HALF_WIDE) >= 16;
+        g->tile_n = min64(g->n, max64(many ? HALF_WIDE : HALF_NARROW, flat));
+        even_out_columns(g, divide_up(g->n, g->tile_n), n_rows);
+    }
     mti_gemm_bf16_plan(g);
 }
 
