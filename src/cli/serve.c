@@ -52,7 +52,8 @@ static bool measure_row(const mti_options *o, const forms *f, mti_weights_choice
                                           .cache = row->cache,
                                           .positions = f->lengths[k],
                                           .at_once = o->at_once,
-                                          .tensor = o->workload.parallel.tensor};
+                                          .tensor = o->workload.parallel.tensor,
+                                          .exact = o->exact};
         if (mt_serve_most(&options, s->capacity, &row->needs[k]) != MT_OK) return false;
         /* What does not fit is measured without a capacity: how much it would take. */
         size_t room = o->users <= row->needs[k].sequences ? s->capacity : 0;

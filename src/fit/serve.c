@@ -2,11 +2,11 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
-#include "memtape/serve.h"
+#include "generate/kv_layer.h"
 #include "nn/model.h"
+#include "fit/serve.h"
 
-#define USUAL_AT_ONCE  8192
-#define MOST_SEQUENCES ((int64_t)1 << 20)
+#define USUAL_AT_ONCE 8192
 
 /* ---- layers that need not run ----
  *
@@ -14,10 +14,16 @@
  * that layer takes and how it leaves them. So if they lie as they did before an earlier layer, and
  * the layers from there on are of the kinds that those were, all whole rounds that are left would
  * take the same again: nothing is told by running them. A cache that grows with its layer never
- * lies as before. */
+ * lies as before.
+ *
+ * So it is with forwards: where one asks for the bytes that the one before asked for, and leaves
+ * everything as it was, the last one of as many tokens is run next. No tensor is smaller with more
+ * positions before it, so if the last one asks for the same, too, all between would. If it does
+ * not, all are run. */
 
 typedef struct rounds {
     uint64_t now;     /* a hash of all blocks and segments */
+    uint64_t asked;   /* a hash of what the forward asked for and gave back, in order */
     int64_t n, at;    /* layers; the one that is next */
     int64_t until;    /* layers before this one need not run */
     uint64_t *before; /* [n]: `now` before each layer of this forward */
@@ -33,6 +39,8 @@ static void on_event(void *user, const mt_mem_event *e)
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
     hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
     r->now ^= hash ^ hash >> 31;
+    r->asked = (r->asked ^ (e->requested << 3 | e->kind)) * 0x9e3779b97f4a7c15u;
+    r->asked ^= r->asked >> 29;
 }
 
 /* The length of a round that would begin again with the next layer; 0: of none. */
@@ -80,67 +88,104 @@ static mt_module *make_model(mt_device *device, const mt_serve_options *o)
     return m;
 }
 
-static bool read_tokens(mt_module *m, mt_kv_cache *cache, mt_device *device, rounds *r,
-                        int64_t sequences, int64_t n)
+typedef struct reading {
+    const mt_serve_options *options;
+    mt_device *device;
+    mt_module *model;
+    mt_kv_cache *cache;
+    rounds r;
+    mti_serve_part part;
+    bool repeats; /* forwards that repeat others are left out ... */
+    bool differs; /* ... which was wrong: one that should have repeated did not */
+    mt_serve_need *out;
+} reading;
+
+static bool read_tokens(reading *d, int64_t n)
 {
-    r->at = r->until = 0;
-    MT_AUTO mt_tensor *tokens = mt_zeros(device, MT_I64, MT_SHAPE(sequences, n));
-    MT_AUTO mt_tensor *scores = tokens ? mt_next_logits(m, cache, tokens) : NULL;
+    d->r.at = d->r.until = 0;
+    d->r.asked = 0;
+    MT_AUTO mt_tensor *tokens = mt_zeros(d->device, MT_I64, MT_SHAPE(d->out->sequences, n));
+    MT_AUTO mt_tensor *scores = tokens ? mt_next_logits(d->model, d->cache, tokens) : NULL;
     return scores != NULL;
 }
 
-/* Prompts of all positions but one, then a token. */
-static bool generate(mt_module *m, mt_kv_cache *cache, mt_device *device, rounds *r,
-                     const mt_serve_options *o, mt_serve_need *out)
+int64_t mti_serve_share(const mt_serve_options *o, int64_t sequences)
 {
-    int64_t share = o->at_once / out->sequences, prompt = out->positions - 1;
-    if (share < 1) share = 1;
-    for (int64_t done = 0, n; done < prompt; done += n) {
-        n = prompt - done < share ? prompt - done : share;
-        if (!read_tokens(m, cache, device, r, out->sequences, n)) return false;
-        out->forwards++;
-    }
-    return read_tokens(m, cache, device, r, out->sequences, 1);
+    return sequences < o->at_once ? o->at_once / sequences : 1;
 }
 
-static bool run(mt_device *device, const mt_serve_options *o, mt_serve_need *out)
+/* The forward before did what the one before it had done, and so will the next ones: no window is
+ * still being filled. */
+static bool may_jump(const reading *d, int64_t start, bool repeated)
+{
+    return repeated && d->repeats && start >= d->options->config->window;
+}
+
+/* Prompts of all positions but one, then a token. */
+static bool generate(reading *d)
+{
+    const int64_t share = mti_serve_share(d->options, d->out->sequences);
+    const int64_t prompt = d->out->positions - 1, whole = prompt / share;
+    bool repeated = false;
+    int64_t i = d->part == MTI_SERVE_ALL ? 0 : d->part == MTI_SERVE_LAST ? whole - 1 : whole;
+    if (i > 0 && !mti_kv_cache_fill(d->cache, i < whole ? i * share : prompt)) return false;
+    for (i = i < 0 ? 0 : i; i < whole; i++) {
+        const uint64_t before = d->r.now, asked = d->r.asked;
+        const bool jumps = i < whole - 1 && may_jump(d, i * share, repeated);
+        if (jumps && !mti_kv_cache_fill(d->cache, (i = whole - 1) * share)) return false;
+        bool ok = read_tokens(d, share);
+        repeated = ok && d->r.asked == asked && d->r.now == before;
+        d->differs = jumps && !repeated;
+        if (!ok || d->differs) return false;
+    }
+    d->out->forwards = whole + (prompt > whole * share);
+    const int64_t rest = prompt - mt_kv_cache_length(d->cache);
+    return (!rest || read_tokens(d, rest)) && read_tokens(d, 1);
+}
+
+static bool run(reading *d)
 {
     mt_mem_stats stats;
-    rounds r = {0};
-    int observer = mt_mem_add_observer(device, on_event, &r);
-    mt_module *m = observer ? make_model(device, o) : NULL;
+    mt_serve_need *out = d->out;
+    int observer = mt_mem_add_observer(d->device, on_event, &d->r);
+    mt_module *m = d->model = observer ? make_model(d->device, d->options) : NULL;
     if (m) {
-        mt_mem_get_stats(device, &stats);
+        mt_mem_get_stats(d->device, &stats);
         out->weights = (size_t)stats.requested.current;
     }
-    mt_kv_cache *cache = m ? mt_kv_cache_new(m, o->cache, out->sequences, out->positions) : NULL;
-    bool ok = cache && watch_layers(&r, m, o->config) && generate(m, cache, device, &r, o, out);
-    out->cache = mt_kv_cache_bytes(cache, NULL);
-    mt_mem_get_stats(device, &stats);
+    d->cache = m ? mt_kv_cache_new(m, d->options->cache, out->sequences, out->positions) : NULL;
+    bool ok = d->cache && watch_layers(&d->r, m, d->options->config) && generate(d);
+    out->cache = mt_kv_cache_bytes(d->cache, NULL);
+    mt_mem_get_stats(d->device, &stats);
     out->peak = (size_t)stats.allocated.peak;
     out->reserved = (size_t)stats.reserved.peak;
     memcpy(out->by_category, stats.at_peak, sizeof out->by_category);
-    mt_kv_cache_free(cache);
+    mt_kv_cache_free(d->cache);
     mt_module_free(m);
-    mt_mem_remove_observer(device, observer);
-    mti_free(r.before), mti_free(r.kind);
+    mt_mem_remove_observer(d->device, observer);
+    mti_free(d->r.before), mti_free(d->r.kind);
     return ok;
 }
 
-/* *fits: whether it did; false for any failure but that. */
-static bool measure(const mt_serve_options *o, int64_t sequences, size_t capacity, bool *fits,
-                    mt_serve_need *out)
+bool mti_serve_try(const mt_serve_options *o, mti_serve_part part, int64_t sequences,
+                   size_t capacity, bool *fits, size_t *requested, mt_serve_need *out)
 {
     mt_mem_stats stats;
+    bool refused = false;
     *fits = false;
-    *out = (mt_serve_need){.sequences = sequences, .positions = o->positions};
-    mt_device *device = mt_device_open("meta");
-    if (!device) return false;
-    mt_mem_set_capacity(device, capacity);
-    *fits = run(device, o, out);
-    mt_mem_get_stats(device, &stats);
-    bool refused = !*fits && mt_last_status() == MT_ERR_MEMORY && stats.ooms > 0;
-    mt_device_release(device);
+    for (int again = 0; again < 2; again++) {
+        *out = (mt_serve_need){.sequences = sequences, .positions = o->positions};
+        reading d = {.options = o, .part = part, .repeats = !again, .out = out};
+        if (!(d.device = mt_device_open("meta"))) return false;
+        mt_mem_set_capacity(d.device, capacity);
+        *fits = run(&d);
+        mt_mem_get_stats(d.device, &stats);
+        refused = !*fits && mt_last_status() == MT_ERR_MEMORY && stats.ooms > 0;
+        mt_device_release(d.device);
+        if (!d.differs) break;
+        mt_clear_error();
+    }
+    if (requested) *requested = stats.requested.peak;
     return *fits || refused;
 }
 
@@ -161,10 +206,11 @@ static bool narrow(mt_model_config *c, int64_t n)
     return true;
 }
 
-static bool complete(const char *who, const mt_serve_options *options, mt_model_config *config,
-                     mt_serve_options *o)
+bool mti_serve_complete(const char *who, const mt_serve_options *options, const mt_serve_need *out,
+                        mt_model_config *config, mt_serve_options *o)
 {
-    if (!given(options, who, "the options") || !given(options->config, who, "the config") ||
+    if (!given(out, who, "the result") || !given(options, who, "the options") ||
+        !given(options->config, who, "the config") ||
         mt_model_config_resolve(options->config, config) != MT_OK)
         return false;
     *o = *options;
@@ -187,9 +233,9 @@ static bool complete(const char *who, const mt_serve_options *options, mt_model_
 
 static bool in_range(const char *who, int64_t sequences)
 {
-    return (sequences >= 1 && sequences <= MOST_SEQUENCES) ||
+    return (sequences >= 1 && sequences <= MTI_SERVE_MOST) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld sequences; need 1 to %lld", who,
-                         (long long)sequences, (long long)MOST_SEQUENCES);
+                         (long long)sequences, (long long)MTI_SERVE_MOST);
 }
 
 mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, size_t capacity,
@@ -198,75 +244,10 @@ mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, s
     mt_model_config config;
     mt_serve_options o;
     bool fits;
-    if (!given(out, "serve_measure", "the result") ||
-        !complete("serve_measure", options, &config, &o) || !in_range("serve_measure", sequences))
+    if (!mti_serve_complete("serve_measure", options, out, &config, &o) ||
+        !in_range("serve_measure", sequences))
         return mt_last_status();
-    return measure(&o, sequences, capacity, &fits, out) && fits ? MT_OK : mt_last_status();
-}
-
-/* ---- the most ---- */
-
-/* What is known: `fits` do, `refused` do not. */
-typedef struct bracket {
-    const mt_serve_options *options;
-    size_t capacity;
-    int64_t fits, refused;
-    mt_serve_need need; /* of `fits` */
-} bracket;
-
-static bool attempt(bracket *b, int64_t n)
-{
-    mt_serve_need need;
-    bool fits;
-    if (!measure(b->options, n, b->capacity, &fits, &need)) return false;
-    if (fits)
-        b->fits = n, b->need = need;
-    else
-        b->refused = n, mt_clear_error();
-    return true;
-}
-
-/* Where the line through what two numbers take, the second of which fits, reaches the capacity. */
-static int64_t reach(const bracket *b, const mt_serve_need *one, const mt_serve_need *two)
-{
-    double more = (double)(two->sequences - one->sequences);
-    double each = two->peak > one->peak ? (double)(two->peak - one->peak) / more : 1;
-    double n = (double)two->sequences + ((double)b->capacity - (double)two->peak) / each;
-    return n > (double)MOST_SEQUENCES ? MOST_SEQUENCES : (int64_t)n;
-}
-
-/* From what 1 and 2 take along lines until a number is refused, then the middle. */
-static bool close_in(bracket *b)
-{
-    mt_serve_need one = b->need, two;
-    bool fits;
-    if (!measure(b->options, 2, 0, &fits, &two) || !fits) return false;
-    for (int64_t n = reach(b, &one, &two); b->refused - b->fits > 1;) {
-        one = b->need;
-        if (n <= b->fits) n = b->fits + 1;
-        if (n >= b->refused) n = b->refused - 1;
-        if (!attempt(b, n)) return false;
-        n = b->refused > MOST_SEQUENCES ? reach(b, &one, &b->need)
-                                        : b->fits + (b->refused - b->fits) / 2;
-    }
-    return true;
-}
-
-mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_serve_need *out)
-{
-    mt_model_config config;
-    mt_serve_options o;
-    if (!given(out, "serve_most", "the result") || !complete("serve_most", options, &config, &o))
-        return mt_last_status();
-    if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
-    bracket b = {.options = &o, .capacity = capacity, .refused = MOST_SEQUENCES + 1};
-    if (!attempt(&b, 1)) return mt_last_status();
-    if (!b.fits) { /* what one needs */
-        bool fits, ok = measure(&o, 1, 0, &fits, out) && fits;
-        out->sequences = 0;
-        return ok ? MT_OK : mt_last_status();
-    }
-    if (!close_in(&b)) return mt_last_status();
-    *out = b.need;
-    return MT_OK;
+    return mti_serve_try(&o, MTI_SERVE_ALL, sequences, capacity, &fits, NULL, out) && fits
+               ? MT_OK
+               : mt_last_status();
 }

@@ -10,6 +10,7 @@ struct mt_kv_cache {
     int64_t batch, capacity, length;
     bool lost; /* a forward failed after layers with a window had dropped what the next one sees */
     mti_kv_layer *layers; /* [config.layers] */
+    mt_device *device;    /* the model's; borrowed */
 };
 
 /* ---- names and sizes ---- */
@@ -90,11 +91,11 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
 
 /* ---- making and freeing ---- */
 
-static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t slots,
-                       int64_t width)
+static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t batch,
+                       int64_t slots, int64_t width)
 {
-    mt_tensor *t = mt_empty(device, dtype,
-                            MT_SHAPE(cache->batch, widths_of(&cache->config).heads, slots, width));
+    mt_tensor *t =
+        mt_empty(device, dtype, MT_SHAPE(batch, widths_of(&cache->config).heads, slots, width));
     if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
     return t;
 }
@@ -114,8 +115,9 @@ static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *devic
                               (long long)cache->batch, (long long)blocks_of(cache->capacity)));
     }
     bool narrow = cache->form == MT_KV_8BIT;
-    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, slots, width);
-    if (s->values && narrow) s->scales = make(cache, device, MT_F32, slots, 1);
+    const int64_t batch = cache->batch;
+    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, batch, slots, width);
+    if (s->values && narrow) s->scales = make(cache, device, MT_F32, batch, slots, 1);
     return s->values && (!narrow || s->scales);
 }
 
@@ -138,6 +140,7 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
     cache->layers = mti_calloc((size_t)c->layers, sizeof *cache->layers);
     bool ok = cache->layers != NULL;
     mt_device *device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight"));
+    cache->device = device;
     for (int64_t i = 0; ok && i < c->layers; i++) {
         mti_kv_layer *layer = &cache->layers[i];
         layer->form = form, layer->dtype = c->dtype, layer->length = &cache->length;
@@ -251,6 +254,39 @@ mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
     cache->length = length;
     if (!length) cache->lost = false;
     return MT_OK;
+}
+
+/* ---- filling ---- */
+
+static bool fill_side(const mt_kv_cache *cache, const mti_kv_layer *layer, mti_kv_side *s,
+                      int64_t width, int64_t length)
+{
+    const int64_t held = length < layer->slots ? length : layer->slots;
+    s->end = length;
+    if (layer->form == MT_KV_GROWING)
+        return mt_set(&s->values,
+                      make(cache, cache->device, layer->dtype, layer->batch, held, width)) == MT_OK;
+    for (int64_t i = 0; s->blocks && i < layer->batch; i++)
+        for (int64_t b = (length - held) / MT_KV_BLOCK; b < blocks_of(length); b++) {
+            mt_tensor **block = &s->blocks[i * layer->most + b];
+            if (!*block) *block = make(cache, cache->device, layer->dtype, 1, MT_KV_BLOCK, width);
+            if (!*block) return false;
+        }
+    return true;
+}
+
+bool mti_kv_cache_fill(mt_kv_cache *cache, int64_t length)
+{
+    const widths w = widths_of(&cache->config);
+    for (int64_t i = 0; i < cache->config.layers; i++) {
+        mti_kv_layer *layer = &cache->layers[i];
+        if (!fill_side(cache, layer, &layer->k, w.k, length) ||
+            !fill_side(cache, layer, &layer->v, w.v, length))
+            return false;
+    }
+    trim(cache, length);
+    cache->length = length;
+    return true;
 }
 
 /* ---- one forward ---- */

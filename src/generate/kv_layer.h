@@ -37,6 +37,10 @@ typedef struct mti_kv_layer {
  * cached and, of a layer with a window, at most slots - 1 positions before them. */
 bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v);
 
+/* Makes a cache on a device without data what reading so many positions leaves; no fewer than it
+ * holds. */
+bool mti_kv_cache_fill(mt_kv_cache *cache, int64_t length);
+
 /* Lets go of the blocks that hold none of the last `slots` of the first `length` positions. */
 void mti_kv_trim(const mti_kv_layer *layer, int64_t length);
 

@@ -145,6 +145,7 @@ typedef struct mti_options {
     mti_words measured;         /* compare: its files */
     mti_weights_choice weights; /* serve, generate */
     int64_t at_once, users;
+    bool exact;                        /* serve */
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
     const char *model_file, *prompt, *adapter;

@@ -43,6 +43,9 @@ static int64_t windowed(const mti_serve_report *s)
     return c->window ? mti_local_layers(c, 0, c->layers) : 0;
 }
 
+/* Whether numbers above the one that was found might fit. */
+static bool is_open(const mt_serve_need *n) { return n->none_above > n->sequences; }
+
 /* ---- text ---- */
 
 /* "fits" is said of the first row alone: the others spend fewer bits than was asked for. */
@@ -83,6 +86,11 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
               scaled(s, n->reserved), scaled(s, s->capacity));
     mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n", row->weights,
               mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+    if (!s->users && is_open(n))
+        mti_print(
+            out,
+            "one more does not fit, nor does any number above %s; --exact tries those between\n",
+            mti_thousands(length, n->none_above));
     if (windowed(s))
         mti_print(out, "%lld of %lld layers keep the last %s positions alone\n",
                   (long long)windowed(s), (long long)s->workload->config.layers,
@@ -102,15 +110,22 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
         strcat(columns, "r");
         mti_append(headings, sizeof headings, "|%s", MTI_THOUSANDS(s->rows[0].needs[k].positions));
     }
+    bool open = false;
     mti_table *t = mti_table_new(columns, headings);
     for (size_t i = 0; i < s->n_rows; i++) {
         const mti_serve_row *row = &s->rows[i];
         mti_table_cell(t, "%s", row->weights);
         mti_table_cell(t, "%s", mt_kv_form_name(row->cache));
         mti_table_cell(t, "%.1f", scaled(s, row->needs[0].weights));
-        for (size_t k = 0; k < s->n_lengths; k++) mti_table_bytes(t, row->needs[k].sequences);
+        for (size_t k = 0; k < s->n_lengths; k++) {
+            const mt_serve_need *n = &row->needs[k];
+            const bool more = is_open(n);
+            open = open || more;
+            mti_table_cell(t, "%s%s", MTI_THOUSANDS(n->sequences), more ? "+" : "");
+        }
     }
     mti_print(out, "the most sequences of so many tokens each; %s: the weights\n", unit(s));
+    if (open) mti_print(out, "+: a larger number may fit; --exact looks for it\n");
     return mti_table_finish(t, out, style);
 }
 
@@ -134,6 +149,7 @@ static void describe_need(mti_fields *f, const void *report)
     mti_field_text(f, "cache", mt_kv_form_name(row->cache));
     mti_field_int(f, "positions", n->positions);
     mti_field_int(f, "sequences", n->sequences);
+    mti_field_int(f, "none_above", n->none_above);
     mti_field_int(f, "forwards", n->forwards);
     mti_field_size(f, "weight_bytes", n->weights);
     mti_field_size(f, "cache_bytes", n->cache);

@@ -43,7 +43,7 @@ VALUES = {
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated", "window-mask": "kept",
     "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "balance-by-layer": None, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json", "expert-capacity": 0.5, "expert-padding": None,
-    "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "users": 3,
+    "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "exact": None, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
 VALUE_OF = {("serve", "weights"): "nf4", ("generate", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}

@@ -42,7 +42,7 @@ lengths = sorted({r["positions"] for r in j["rows"]})
 equal(lengths, [512, 2048, 8192, 32768, 131072], "lengths")
 for weights, cache, gib, *most in table:
     rows = [r for r in j["rows"] if (r["weights"], r["cache"]) == (weights, cache)]
-    equal(most, [f"{r['sequences']:,}" for r in rows], f"the row of {weights}, {cache}")
+    equal(most, [f"{r['sequences']:,}{'+' * (r['none_above'] > r['sequences'])}" for r in rows], f"the row of {weights}, {cache}")
     equal(gib, f"{rows[0]['weight_bytes'] / 2**30:.1f}", f"weights of {weights}")
     for r in rows:
         equal(sum(r["by_category"].values()), r["peak"], "the peak's parts")
@@ -62,6 +62,14 @@ for m, model in enumerate((GPT, LLAMA)):
 plain = serve(*GPT, "--capacity", 30 * MIB)["rows"]
 for option in (["--attention", "math"], ["--norm", "post"], ["--dtype", "f32"], ["--at-once", 7]):
     check(serve(*GPT, "--capacity", 30 * MIB, *option)["rows"] != plain, f"{option} changes nothing")
+
+# ---- a larger number than the one that is found first: --exact finds it; the JSON says up to where to look ----
+GROWING = ["gpt", "-d", 64, "-l", 2, "-a", 4, "-s", 20, "--vocab", 96, "--dtype", "f32", "--weights", "int8", "--kv-cache", "growing", "--at-once", 50]
+r, = serve(*GROWING, "--capacity", 3 * MIB)["rows"]
+most, = serve(*GROWING, "--capacity", 3 * MIB, "--exact")["rows"]
+check(r["sequences"] <= most["sequences"] == most["none_above"] <= r["none_above"], f"{r}, and exactly {most}")
+text = run("serve", *GROWING, "--capacity", 3 * MIB).stdout
+equal(r["none_above"] > r["sequences"], f"nor does any number above {r['none_above']}; --exact" in text, text)
 
 # ---- too small: what one sequence needs ----
 p = run("serve", "llama-3.1-8b", "--gpu", "rtx4090", "--weights", "plain", "-s", 131072)

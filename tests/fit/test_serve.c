@@ -95,9 +95,47 @@ static void so_many_fit_and_one_more_does_not(void **state)
                     if (!n) continue;
                     assert_true(most.reserved <= capacities[i]);
                     assert_true(fits(&options, n, capacities[i], &again));
+                    again.none_above = most.none_above;
                     assert_memory_equal(&most, &again, sizeof most);
                 }
             }
+}
+
+/* Tries every number far beyond the one above which none shall fit. */
+static int64_t find_largest(const mt_serve_options *o, size_t capacity, int64_t ceiling)
+{
+    mt_serve_need need;
+    int64_t largest = 0;
+    for (int64_t n = 1; n < ceiling * 3 / 2 + 20; n++)
+        if (fits(o, n, capacity, &need)) largest = n;
+    return largest;
+}
+
+static void the_exact_number_is_the_largest_and_others_say_up_to_where_they_looked(void **state)
+{
+    (void)state;
+    int n_less = 0, n_closed = 0;
+    for (size_t m = 0; m < N(models); m += 2)
+        for (int c = 0; c < MT_KV_FORM_COUNT; c++)
+            for (int64_t at_once = 50; at_once <= 800; at_once *= 4) {
+                const size_t capacity = (size_t)3 << 20;
+                mt_serve_options options = {.config = &models[m],
+                                            .weights = form_of((size_t)c),
+                                            .cache = (mt_kv_form)c,
+                                            .positions = 20,
+                                            .at_once = at_once};
+                mt_serve_need found, exact;
+                mtt_ok(mt_serve_most(&options, capacity, &found));
+                options.exact = true;
+                mtt_ok(mt_serve_most(&options, capacity, &exact));
+                int64_t largest = find_largest(&options, capacity, found.none_above);
+                assert_int_equal(exact.sequences, largest);
+                assert_int_equal(exact.none_above, largest);
+                assert_in_range(largest, found.sequences, found.none_above);
+                n_less += found.sequences < largest;
+                n_closed += found.sequences == found.none_above;
+            }
+    assert_true(n_less > 0 && n_closed > 0);
 }
 
 /* What a run of all layers takes; serve leaves out those that would repeat what others took. */
@@ -202,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_the_formulas),
         cmocka_unit_test(so_many_fit_and_one_more_does_not),
+        cmocka_unit_test(the_exact_number_is_the_largest_and_others_say_up_to_where_they_looked),
         cmocka_unit_test(layers_that_repeat_others_change_nothing),
         cmocka_unit_test(too_small_a_capacity_says_what_one_needs),
         cmocka_unit_test(bad_options_are_refused),
