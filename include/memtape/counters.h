@@ -8,7 +8,9 @@ MT_C_BEGIN
 
 /* Kernels of a device without data need no scratch memory. These two functions make it count what
  * other kernels need; MT_ERR_UNSUPPORTED on devices with data, which count their own.
- * Counts the scratch memory of another kind's kernels ("cpu"), op by op; "none", the default: 0. */
+ * Counts the scratch memory of another kind's kernels ("cpu"), op by op, with the threads that a
+ * device of that kind begins with or that mt_device_set_threads gave this one; "none", the default:
+ * 0. */
 MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind);
 /* Counts cuBLAS's workspace as PyTorch does: n_bytes for each pass, forward and backward, from its
  * first matrix product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is

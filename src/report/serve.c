@@ -87,10 +87,8 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
     mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n", row->weights,
               mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
     if (!s->users && is_open(n))
-        mti_print(
-            out,
-            "one more does not fit, nor does any number above %s; --exact tries those between\n",
-            mti_thousands(length, n->none_above));
+        mti_print(out, "one more does not fit, nor any above %s; --exact tries those between\n",
+                  mti_thousands(length, n->none_above));
     if (windowed(s))
         mti_print(out, "%lld of %lld layers keep the last %s positions alone\n",
                   (long long)windowed(s), (long long)s->workload->config.layers,

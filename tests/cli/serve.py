@@ -69,7 +69,7 @@ r, = serve(*GROWING, "--capacity", 3 * MIB)["rows"]
 most, = serve(*GROWING, "--capacity", 3 * MIB, "--exact")["rows"]
 check(r["sequences"] <= most["sequences"] == most["none_above"] <= r["none_above"], f"{r}, and exactly {most}")
 text = run("serve", *GROWING, "--capacity", 3 * MIB).stdout
-equal(r["none_above"] > r["sequences"], f"nor does any number above {r['none_above']}; --exact" in text, text)
+equal(r["none_above"] > r["sequences"], f"nor any above {r['none_above']}; --exact" in text, text)
 
 # ---- too small: what one sequence needs ----
 p = run("serve", "llama-3.1-8b", "--gpu", "rtx4090", "--weights", "plain", "-s", 131072)

@@ -13,8 +13,8 @@
 #define SEGMENT_UNIT  ((size_t)2 << 20)
 
 struct mti_ctx {
-    uintptr_t next; /* where the next segment goes */
-    atomic_int threads;
+    uintptr_t next;          /* where the next segment goes */
+    atomic_int threads;      /* 0: as many as `like` takes by itself */
     const mti_backend *like; /* the backend whose scratch sizes it reports; NULL: 0 */
     mti_ctx *like_ctx;
 };
@@ -26,7 +26,7 @@ static mti_ctx *open_meta(void)
     mti_ctx *ctx = mti_malloc(sizeof *ctx);
     if (!ctx) return NULL;
     *ctx = (mti_ctx){.next = FIRST_ADDRESS};
-    atomic_init(&ctx->threads, 1);
+    atomic_init(&ctx->threads, 0);
     return ctx;
 }
 
@@ -39,7 +39,8 @@ static void close_meta(mti_ctx *ctx)
 bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like)
 {
     mti_ctx *like_ctx = like ? like->open() : NULL;
-    if (like && (!like_ctx || !like->set_threads(like_ctx, ctx->threads))) {
+    int n = ctx->threads;
+    if (like && (!like_ctx || (n && !like->set_threads(like_ctx, n)))) {
         if (like_ctx) like->close(like_ctx);
         return false;
     }
@@ -55,7 +56,11 @@ static bool set_threads(mti_ctx *ctx, int n)
     return true;
 }
 
-static int threads(const mti_ctx *ctx) { return ctx->threads; }
+static int threads(const mti_ctx *ctx)
+{
+    return ctx->threads ? ctx->threads : ctx->like ? ctx->like->threads(ctx->like_ctx) : 1;
+}
+
 static bool sync_meta(mti_ctx *ctx) { return true; }
 
 /* Limited by the address space only: a memory limit is set with mt_mem_set_capacity. */
