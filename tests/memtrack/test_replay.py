@@ -1,6 +1,8 @@
 """The events of two training steps, replayed by an allocator that knows PyTorch's rules and nothing of ours
 (c10/cuda/CUDACachingAllocator.cpp): after each event the bytes requested, allocated (memory_allocated: whole blocks), active
-and reserved must be equal, and so must their peaks in every phase. A stream has pools of its own."""
+and reserved must be equal, and so must their peaks in every phase. A stream has pools of its own. Without MTT_LONG=1 most deep models
+have eight layers."""
+import os
 import sys
 from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
@@ -85,8 +87,10 @@ STREAMS = [["gpt2", *FSDP2, 2], ["gpt2-medium", "-b", 4, *FSDP2, 4, "--checkpoin
            ["gpt2", "-b", 8, "-s", 512, *FSDP2, 2, "--dropout", 0.1],
            ["gpt2", *FSDP2, 8, "--fsdp", "ahead+keep-root+f32-shards", "--replicas", 2, "--reshard", 2],
            ["llama-7b", "-l", 4, "-b", 1, "-s", 256, *FSDP2, 4, "--fsdp", "torchtitan-grouped+reduce-last", "--microbatches", 2, "--rs-buffers", 2]]
+FEW = [] if os.environ.get("MTT_LONG") == "1" else ["-l", 8]
 with_rests = with_streams = 0
 for run in RUNS + STREAMS:
+    run = [*run, *(FEW if run[0] not in ("gpt2", "gpt2-large", "mlp") and "-l" not in run else [])]
     held = []
     for expandable in (False, True):
         what = " ".join(map(str, [*run, *["--expandable-segments"] * expandable]))
