@@ -24,12 +24,13 @@ mti_onednn_wish mti_onednn_wished(void)
 
 bool mti_gemm_f32_wanted(double macs, bool dots)
 {
+    if (macs <= WORTH_MACS) return false; /* before oneDNN is asked, which takes memory */
     mti_onednn_wish wish = mti_onednn_wished();
-    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS && macs > WORTH_MACS;
+    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS;
 #ifdef __x86_64__
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core;
     if ((isa & wanted) != wanted) return false;
-    if (__builtin_cpu_is("intel")) return macs > WORTH_MACS;
+    if (__builtin_cpu_is("intel")) return true;
     return __builtin_cpu_is("amd") && !dots && macs > WORTH_AMD;
 #else
     (void)dots;
