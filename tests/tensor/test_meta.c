@@ -113,6 +113,40 @@ static void a_device_with_data_counts_its_own_scratch_memory_only(void **state)
     mt_device_release(device);
 }
 
+/* Of a product in 16 bits with several tiles: each thread has scratch memory of its own. */
+static int64_t peak_of_product(mt_device *d)
+{
+    mt_mem_stats stats;
+    mt_tensor *x = mt_zeros(d, MT_BF16, MT_SHAPE(272, 64));
+    mt_tensor *w = mt_zeros(d, MT_BF16, MT_SHAPE(64, 272));
+    mt_tensor *y = mt_matmul(x, w);
+    assert_non_null(y);
+    mt_mem_get_stats(d, &stats);
+    mt_release(y);
+    mt_release(w);
+    mt_release(x);
+    return (int64_t)stats.allocated.peak;
+}
+
+static void scratch_of_the_cpu_is_that_of_as_many_threads(void **state)
+{
+    (void)state;
+    int64_t peaks[4];
+    for (int threads = 0; threads < 4; threads++) {
+        mt_device *cpu = mt_device_open("cpu"), *meta = mt_device_open("meta");
+        if (threads) mtt_ok(mt_device_set_threads(cpu, threads));
+        if (threads == 1) mtt_ok(mt_device_set_threads(meta, threads)); /* before, or after */
+        mtt_ok(mt_device_count_scratch_of(meta, "cpu"));
+        if (threads > 1) mtt_ok(mt_device_set_threads(meta, threads));
+        assert_int_equal(mt_device_threads(meta), mt_device_threads(cpu));
+        peaks[threads] = peak_of_product(meta);
+        assert_int_equal(peaks[threads], peak_of_product(cpu));
+        mt_device_release(meta);
+        mt_device_release(cpu);
+    }
+    assert_true(peaks[1] < peaks[2]);
+}
+
 /* Otherwise a step's memory would depend on whether the program reads its loss. */
 static void reading_a_value_takes_no_device_memory_and_is_right_for_every_16_bit_value(void **state)
 {
@@ -165,6 +199,7 @@ int main(void)
         cmocka_unit_test(reading_a_value_is_an_error_because_there_are_no_values),
         cmocka_unit_test(a_capacity_refuses_what_does_not_fit_and_says_who_asked),
         cmocka_unit_test(a_device_with_data_counts_its_own_scratch_memory_only),
+        cmocka_unit_test(scratch_of_the_cpu_is_that_of_as_many_threads),
         cmocka_unit_test(a_device_reports_how_much_memory_the_system_leaves),
         cmocka_unit_test(
             reading_a_value_takes_no_device_memory_and_is_right_for_every_16_bit_value),
