@@ -59,7 +59,7 @@ def turns_of(workers, seconds, rounds, losses=None, settle=False):
 def measure_point(sides, gpt, threads, s):
     sides = [side.changed(threads) for side in sides]
     with started(sides, "gpt", *gpt.arguments, threads) as workers:
-        # Turns of a tenth of a second: in shorter ones threads still lie where the other side's let them.
+        # Turns of a tenth of a second: in shorter ones the system has not yet spread the threads over the cores.
         seconds = 0.5 * s.effort if s.smoke else max(0.4, 0.5 * s.effort)
         turns = turns_of(workers, seconds * len(sides), s.rounds(4), settle=not s.smoke)
         series = [sum(of_side, []) for of_side in turns]

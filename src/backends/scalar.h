@@ -118,7 +118,7 @@ MTI_HD float mti_exp_nonpositive_f32(float x)
 }
 MTI_HD double mti_exp_nonpositive_f64(double x) { return exp(x); }
 
-/* 1 + e^x, where neither a small e^x counts nor one above 2^127. */
+/* 1 + e^x: below e^-88 the 1 alone is left; from x = 88.37 on infinity. */
 MTI_HD float mti_one_and_exp_f32(float x)
 {
     x = x > 89.0f ? 89.0f : x;

@@ -144,7 +144,7 @@ bool mti_ranks_make(mti_ranks_result *r)
             if (!measure(&w, &parallel, &r->layer[k][i])) return false;
             parallel.pipeline = m->pipeline, parallel.interleave = m->interleave;
             parallel.stage = 0;
-            /* What is in flight is so soon: the paper's 8 for each stage only take longer. */
+            /* Two for each stage fill the pipeline: with the paper's 8 no more is in flight. */
             parallel.microbatches = m->pipeline > 1 ? 2 * m->pipeline : 1;
             if (!measure(&w, &parallel, &r->stage[k][i])) return false;
         }
