@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "backends/module.h"
+#include "backends/loaded_module.h"
 #include "backends/reference.h"
 
 struct mti_ctx {

@@ -1,6 +1,6 @@
 /* cheaper.c: which calls are audited, and cheaper ways to what they keep. */
 #include <string.h>
-#include "audit/audit.h"
+#include "audit/op_audit.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

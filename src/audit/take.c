@@ -2,7 +2,7 @@
  * API; the ledger's bytes and the gradients of both are compared. */
 #include <string.h>
 #include "base/base.h"
-#include "audit/audit.h"
+#include "audit/op_audit.h"
 
 #define MAX_LEAVES (2 * MTI_CASE_INPUTS)
 

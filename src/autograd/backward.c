@@ -5,7 +5,7 @@
  * heap ordered by sequence number gives this order. */
 #include <stdio.h>
 #include <string.h>
-#include "autograd/walk.h"
+#include "autograd/backward.h"
 
 /* a + b, in a's memory if this is its only reference. Takes a over, borrows b. */
 static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)

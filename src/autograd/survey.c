@@ -1,6 +1,6 @@
 /* survey.c: looks ahead before a backward walk: which nodes it needs, and how often it reaches each
  * leaf. */
-#include "autograd/walk.h"
+#include "autograd/backward.h"
 
 static bool has(const mti_hashmap *m, const void *key)
 {

@@ -72,7 +72,7 @@ typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4, MTI_CODE_MXFP4 } mti_code;
 
 typedef enum mti_compare {
 #define COMPARE(name, sign) MTI_COMPARE_##name,
-#include "backends/compare.def"
+#include "backends/comparisons.def"
     MTI_COMPARE_COUNT
 } mti_compare;
 

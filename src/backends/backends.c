@@ -1,7 +1,7 @@
 /* backends.c: the list of backends: those built in, then those in a file of their own. */
 #include <string.h>
 #include "backends/backend.h"
-#include "backends/module.h"
+#include "backends/loaded_module.h"
 
 static const mti_backend *const backends[] = {&mti_cpu_backend, &mti_meta_backend};
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "backends/module.h"
+#include "backends/loaded_module.h"
 
 #define MAX_KIND 32
 

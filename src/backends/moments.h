@@ -17,7 +17,7 @@
 
 #include "backends/backend.h"
 #include "backends/float8.h"
-#include "backends/quantize.h"
+#include "backends/quantize_codes.h"
 
 #define MTI_MOMENT_BLOCK      256
 #define MTI_MOMENT_BLOCK_4BIT 128

@@ -55,7 +55,7 @@ void mti_budget_plan_free(mt_budget_plan *plan);
 /* "gpt.h.3.mlp.act": 3, and *within "mlp.act"; -1 outside of layers. */
 int64_t mti_budget_layer(const char *module, const char **within);
 
-/* ---- the search: numbers alone (search.c) ---- */
+/* ---- the search: numbers alone (cheapest_way.c) ---- */
 
 /* A segment that may begin at some layer. */
 typedef struct mti_budget_option {
@@ -121,7 +121,7 @@ typedef struct mti_budget_watch {
 
 void mti_budget_watch_event(void *user, const mt_mem_event *event);
 
-/* ---- ops of the layers, in a run without checkpoints (ops.c) ---- */
+/* ---- ops of the layers, in a run without checkpoints (layer_ops.c) ---- */
 
 typedef struct mti_budget_op {
     int64_t layer;

@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include "audit/audit.h"
+#include "audit/op_audit.h"
 #include "cli/verbs.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "report/terminal.h"
 
 /* The wanted gradients: "dx dw". */
 static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, unsigned want)

@@ -1,6 +1,6 @@
 /* common.c: what several verbs do. */
 #include "cli/verbs.h"
-#include "fit/fit.h"
+#include "fit/search.h"
 
 int mti_report_failure(const mti_options *o)
 {

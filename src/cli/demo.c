@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include "cli/run_file.h"
 #include "cli/verbs.h"
-#include "measure/room.h"
-#include "report/text.h"
+#include "measure/headroom.h"
+#include "report/terminal.h"
 
 #define HELD_FRACTION 0.1
 #define MAX_TIMED     64   /* at most so many steps are timed to plan the run */

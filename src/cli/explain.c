@@ -1,10 +1,10 @@
 /* explain.c: `memtape explain MODEL` or `--expr TEXT`: the tape op by op, what each keeps and why.
  */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "cli/explain.h"
 #include "cli/verbs.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "measure/tape.h"
 #include "report/results.h"
 

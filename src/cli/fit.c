@@ -1,8 +1,8 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "cli/verbs.h"
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "nn/model.h"
 #include "report/results.h"
 

@@ -2,8 +2,8 @@
 #include <unistd.h>
 #include "cli/run_file.h"
 #include "cli/verbs.h"
-#include "measure/room.h"
-#include "report/text.h"
+#include "measure/headroom.h"
+#include "report/terminal.h"
 
 /* Text that comes byte by byte. A terminal gets whole characters, and no control characters. */
 typedef struct writer {

@@ -10,7 +10,7 @@
 #include "cli/verbs.h"
 #include "io/json_text.h"
 #include "memtape/openblas.h"
-#include "report/text.h"
+#include "report/terminal.h"
 
 typedef int verb_fn(const mti_options *o);
 

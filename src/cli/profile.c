@@ -4,7 +4,7 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "report/page.h"
 #include "report/pictures.h"
 #include "report/results.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "cli/run_file.h"
 #include "files/files.h"
 #include "nn/nn.h"

@@ -1,6 +1,6 @@
 /* sweep.c: `memtape sweep MODEL`: rows of options, measured side by side. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "cli/verbs.h"
 #include "report/page.h"
 #include "report/results.h"

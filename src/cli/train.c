@@ -9,9 +9,9 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "measure/routing.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "report/pictures.h"
-#include "report/text.h"
+#include "report/terminal.h"
 
 #define NAME       "memtape train"
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */

@@ -7,7 +7,7 @@
 #include "cli/together.h"
 #include "cli/verbs.h"
 #include "comm/comm.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "report/results.h"
 
 bool mti_train_ranks_place(mti_options *o, mti_rank_figures *f)

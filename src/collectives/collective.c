@@ -8,7 +8,8 @@
  *   recv            y = what came; x stands for it       dx = dy, which is sent back
  * As rings do it, a rank sends (n-1)/n of what all have together, and for a sum that all get twice
  * that. Nothing is kept. The data of more than one rank moves through the group's comm
- * (exchange.c); on a device without data none has to. Shoeybi et al. 2019; Korthikanti et al. 2022.
+ * (exchange_host.c); on a device without data none has to. Shoeybi et al. 2019; Korthikanti et al.
+ * 2022.
  */
 #include <string.h>
 #include "collectives/collectives.h"

@@ -39,8 +39,8 @@ mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t 
                                   int64_t classes, const mt_group *group,
                                   const mti_entropy_options *options);
 
-/* ---- within a call (exchange.c); without a comm nothing moves, but scratch and copies are the
- * same ---- */
+/* ---- within a call (exchange_host.c); without a comm nothing moves, but scratch and copies are
+ * the same ---- */
 
 /* Counts what this rank sends. */
 void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes);

@@ -1,5 +1,5 @@
 /* links.h: what the ranks of a collective send each other from device memory that the host cannot
- * read: the functions of exchange.c's, as links have them (backends/link.h). */
+ * read: the functions of exchange_host.c's, as links have them (backends/link.h). */
 #ifndef MTI_LINKS_H
 #define MTI_LINKS_H
 

@@ -1,6 +1,6 @@
 /* comm.c: opening, splitting and closing, and what neighbours send each other. */
 #include <dlfcn.h>
-#include "backends/module.h"
+#include "backends/loaded_module.h"
 #include "comm/comm.h"
 
 mt_comm *mti_comm_new(const mti_comm_kind *kind, const mti_comm_end *end)

@@ -57,8 +57,8 @@ typedef struct mti_comm_kind {
     void (*interrupt)(const mti_comm_end *end);
 } mti_comm_kind;
 
-/* A device whose memory the host cannot read: its tensors go from device to device (device.c). The
- * owner keeps it open. */
+/* A device whose memory the host cannot read: its tensors go from device to device
+ * (device_links.c). The owner keeps it open. */
 typedef struct mti_comm_device {
     const mti_link_kind *kind;
     mti_ctx *ctx;
@@ -79,7 +79,7 @@ typedef struct mti_posted {
     mti_moving moving; /* the memory is held as long in each case */
 } mti_posted;
 
-/* Exchanges while the rank computes (behind.c). */
+/* Exchanges while the rank computes (async.c). */
 typedef struct mti_behind mti_behind;
 typedef struct mti_job mti_job;
 
@@ -139,7 +139,7 @@ bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted 
  * forever (tests/comm/stages.c runs the schedules). */
 bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, mti_moving moving);
 
-/* ---- device memory (device.c) ----
+/* ---- device memory (device_links.c) ----
  * What is sent MTI_BY_DEVICE uses the device that was last given here. All ranks give theirs before
  * the same call. */
 bool mti_comm_use_device(mt_comm *comm, const mti_comm_device *device);

@@ -5,7 +5,7 @@
 
 #include "compare/blocks.h"
 #include "compare/readings.h"
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "measure/profile.h"
 
 /* A figure as a prediction has it. */

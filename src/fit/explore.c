@@ -1,7 +1,7 @@
 /* explore.c: all set-ups of one layout: microbatches and policies. A set-up is left out only if it
  * is known not to fit, or to be slower than another one that fits. */
 #include <string.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 
 /* Whether s cuts sequences into no more shards and has no fewer tokens in a microbatch. Then it
  * computes as much as a set-up with h and this microbatch, and sends no more. */

@@ -1,6 +1,6 @@
 /* fastest.c: the fastest set-ups of different kinds. */
 #include <string.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 
 bool mti_fit_alike(const mt_fit_setup *a, const mt_fit_setup *b)
 {

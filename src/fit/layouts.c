@@ -1,6 +1,6 @@
 /* layouts.c: the ways to divide a model among GPUs, and what to do with saved tensors. */
 #include <string.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "nn/model.h"
 
 #define MOST_PARTS 8 /* of a stage, unless the options say how many */

@@ -1,6 +1,6 @@
 /* published.c: the division with which a model was trained, as its report has it, measured. */
 #include <string.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "measure/rank.h"
 
 static const struct {

@@ -1,7 +1,7 @@
 /* remedy.c: if nothing fits, tries changes one by one; each is searched and measured. */
 #include <stdio.h>
 #include <string.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 
 typedef struct attempt {
     mti_workload workload;

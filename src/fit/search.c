@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 
 typedef struct search {
     const mti_fit_task *task;

@@ -1,7 +1,7 @@
 /* setup.c: what a set-up needs, measured as a profile measures it. */
 #include <string.h>
-#include "fit/fit.h"
-#include "measure/step.h"
+#include "fit/search.h"
+#include "measure/two_steps.h"
 #include "nn/model.h"
 
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s)

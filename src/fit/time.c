@@ -1,5 +1,5 @@
 /* time.c: how long a step takes, by a model (docs/fit.md). Nothing here is measured. */
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "nn/model.h"
 
 static double most(double x, double y) { return x > y ? x : y; }

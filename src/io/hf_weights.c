@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "files/files.h"
-#include "io/checkpoint.h"
+#include "io/saved_run.h"
 #include "io/safetensors.h"
 #include "memtape/model.h"
 #include "memtape/ops.h"

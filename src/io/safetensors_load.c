@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "io/safetensors.h"
-#include "io/checkpoint.h"
+#include "io/saved_run.h"
 
 static const mti_tensor_entry *find(const mt_safetensors *f, const char *name)
 {

@@ -2,7 +2,7 @@
 #ifndef MTI_MEASURE_LARGEST_H
 #define MTI_MEASURE_LARGEST_H
 
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 /* The largest that fits the capacity, and the smallest that does not: one more. */
 typedef struct mti_largest {

@@ -1,6 +1,6 @@
 /* profile.c: everything about the memory of a workload. */
 #include "measure/profile.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "measure/routing.h"
 
 static size_t allocated_on(const mt_device *device)

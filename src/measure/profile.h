@@ -2,9 +2,9 @@
 #ifndef MTI_MEASURE_PROFILE_H
 #define MTI_MEASURE_PROFILE_H
 
-#include "measure/budget.h"
-#include "measure/outside.h"
-#include "measure/step.h"
+#include "measure/budget_search.h"
+#include "measure/overhead.h"
+#include "measure/two_steps.h"
 
 /* Allocated bytes once everything that the steps made is freed. */
 typedef struct mti_left {

@@ -1,7 +1,7 @@
 /* rank.c: measuring one rank of several, on meta or among the others. */
 #include <string.h>
 #include "measure/rank.h"
-#include "measure/step.h"
+#include "measure/two_steps.h"
 #include "plan/plan.h"
 
 /* ---- one rank ---- */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "measure/routing.h"
-#include "measure/step.h"
-#include "measure/room.h"
+#include "measure/two_steps.h"
+#include "measure/headroom.h"
 #include "measure/sweep.h"
 #include "memtape/ops.h"
 

@@ -3,7 +3,7 @@
 #ifndef MTI_MEASURE_SWEEP_H
 #define MTI_MEASURE_SWEEP_H
 
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 typedef struct mti_gradient_difference {
     size_t compared; /* gradients that both have, in equal shapes */

@@ -2,7 +2,7 @@
 #ifndef MTI_MEASURE_TAPE_H
 #define MTI_MEASURE_TAPE_H
 
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 /* One save, in the order in which they happen. */
 typedef struct mti_tape_save {

@@ -17,10 +17,10 @@ extern const mti_choice mti_categories, mti_save_roles;
  * sizes are rounded up to 512 bytes; up to 1 MiB come from the small pool (2 MiB
  * segments), more than that from the large pool: under 10 MiB from 20 MiB segments,
  * else from a segment rounded up to 2 MiB. Best fit (smallest that fits, then the
- * lowest address, an older segment counting as lower: fit.h); a block is split when the rest is >=
- * 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments are
- * cached until empty_cache, or until the system refuses memory, when all cached ones are given back
- * and the request is tried once more. Zero bytes need no block. Segments may be expandable:
+ * lowest address, an older segment counting as lower: best_fit.h); a block is split when the rest
+ * is >= 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments
+ * are cached until empty_cache, or until the system refuses memory, when all cached ones are given
+ * back and the request is tried once more. Zero bytes need no block. Segments may be expandable:
  * range.h. Each stream has pools and segments of its own, as mt_mem_stream_begin tells. */
 
 typedef struct mti_pool mti_pool;
@@ -36,7 +36,7 @@ struct mti_block {
     mt_category category;
     void *owner;         /* set by the caller, NULL at first; the pool does not use it */
     mti_record *records; /* in books that list it, linked by `next`; under the pool's lock */
-    /* private to the allocator from here on: declared in fit.h */
+    /* private to the allocator from here on: declared in best_fit.h */
 };
 
 #define MTI_BLOCK_UNIT 512
@@ -70,8 +70,8 @@ void mti_stream_end(mt_stream_scope *scope);
 int mti_pool_get_streams(mti_pool *pool, mt_stream_stats out[MT_MAX_STREAMS]);
 int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
-/* Visit every live block, in order of places (fit.h): on every device the same, and whoever looks
- * leaves the pool as it was (debug checks, reports). */
+/* Visit every live block, in order of places (best_fit.h): on every device the same, and whoever
+ * looks leaves the pool as it was (debug checks, reports). */
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
 /* Visit every segment with its blocks, free ones included (memory snapshots). */
 typedef struct mti_segment_info {
@@ -85,7 +85,7 @@ void mti_pool_visit_all(mti_pool *pool,
                         void *user);
 /* A part of a segment, as far as it decides where later blocks go. */
 typedef struct mti_cell_info {
-    uint64_t place;  /* fit.h */
+    uint64_t place;  /* best_fit.h */
     size_t span;     /* bytes from here to the next */
     uint64_t serial; /* 0: it is free */
     bool mapped;     /* false: addresses of an expandable segment without memory */

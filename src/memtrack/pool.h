@@ -3,7 +3,7 @@
 #define MTI_POOL_H
 
 #include <pthread.h>
-#include "memtrack/fit.h"
+#include "memtrack/best_fit.h"
 #include "memtrack/recording.h"
 #include "memtrack/shadow.h"
 

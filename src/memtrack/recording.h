@@ -3,7 +3,7 @@
 #define MTI_RECORDING_H
 
 #include <pthread.h>
-#include "memtrack/fit.h"
+#include "memtrack/best_fit.h"
 #include "memtrack/trace.h"
 
 typedef enum mti_act { MTI_TAKE, MTI_GIVE, MTI_RECATEGORISE } mti_act;

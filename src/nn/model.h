@@ -223,7 +223,7 @@ typedef struct mti_experts {
 mti_experts *mti_experts_of(const mt_module *m);
 /* How many this rank has. */
 int64_t mti_experts_here(const mt_model_config *c);
-/* routing.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
+/* router.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
  * each row meets, and *weights [t,k]. Scores are made in f32. */
 mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
 bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
@@ -231,7 +231,8 @@ bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, m
  * those of other ranks to `loads`. */
 typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
 bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
-/* balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it. */
+/* load_balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it.
+ */
 typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */
 void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
@@ -251,7 +252,7 @@ mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_lo
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
-/* ---- loss.c: the cross-entropy ---- */
+/* ---- model_loss.c: the cross-entropy ---- */
 
 /* Whether mt_model_forward_loss makes the loss of what comes before the head. */
 bool mti_loss_takes_head(mt_loss_form form);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "ops/ops.h"
 
-/* y = a > b and the other five of backends/compare.def, broadcasting as NumPy does.
+/* y = a > b and the other five of backends/comparisons.def, broadcasting as NumPy does.
  *   a, b: one dtype, floating or not; y: bool
  * A bool has no gradient: nothing is recorded, and nothing saved. */
 
@@ -23,7 +23,7 @@ static bool compare(mti_call *c, mti_compare op)
 #define COMPARE(name, sign)                                                                        \
     static bool name(mti_call *c) { return compare(c, MTI_COMPARE_##name); }                       \
     const mti_op_code mti_code_##name = {compare_shape, name, NULL};
-#include "backends/compare.def"
+#include "backends/comparisons.def"
 
 mt_tensor *mt_eq(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_eq, NULL, a, b); }
 mt_tensor *mt_ne(mt_tensor *a, mt_tensor *b) { return mti_op2(&mti_op_ne, NULL, a, b); }
@@ -44,7 +44,7 @@ mt_tensor *mt_compare_scalar(mt_tensor *x, mt_comparison how, double c)
 {
     static const mti_op *const ops[] = {
 #define COMPARE(name, sign) &mti_op_##name, /* in the order of mt_comparison */
-#include "backends/compare.def"
+#include "backends/comparisons.def"
     };
     if ((unsigned)how > MT_GE)
         return mti_fail_null(MT_ERR_ARGUMENT,

@@ -1,6 +1,6 @@
 /* complete.c: from options to a model configuration. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "files/files.h"
 #include "nn/model.h"
 

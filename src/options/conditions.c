@@ -2,7 +2,7 @@
  * the option would be ignored, so it is refused. */
 #include <math.h>
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "nn/model.h"
 
 /* ---- what conditions ask ---- */

@@ -1,6 +1,6 @@
 /* one_rank.c: options of one rank of several. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "nn/model.h"
 
 /* In train a microbatch is one of the batches whose gradients a step sums. */

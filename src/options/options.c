@@ -1,6 +1,6 @@
 /* options.c: the command line: its words, its help, and a command made of options. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 
 /* ---- words ---- */
 

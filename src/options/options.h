@@ -11,7 +11,7 @@
 #include "trainer/trainer.h"
 #include "expression/expression.h"
 #include "measure/memory_hooks.h"
-#include "measure/plan.h"
+#include "measure/costs.h"
 #include "measure/workload.h"
 #include "memtape/fit.h"
 

@@ -1,6 +1,6 @@
 /* recipes.c: --recipe NAME, bundles of plain options; recipes.def has their rows. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "nn/model.h"
 
 /* ---- when a row holds ---- */

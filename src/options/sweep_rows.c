@@ -1,6 +1,6 @@
 /* sweep_rows.c: a set of options for each row, from --row and --over. */
 #include <string.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 
 /* ---- "act=relu,gelu" ---- */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "backends/backend.h"
 #include "measure/routing.h"
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "nn/model.h"
 
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)

@@ -135,7 +135,7 @@ int64_t mti_piece_length(const mti_share *s, int64_t seq);
 /* A sequence has c pieces; a rank's queries see the keys of so many. */
 int64_t mti_pieces_seen(const mti_share *s);
 
-/* ---- parts of a rank's layers (parts.c); no change where t is 1 ---- */
+/* ---- parts of a rank's layers (layer_comms.c); no change where t is 1 ---- */
 
 /* Puts around m's forward: x becomes the input of all t ranks, each of which computes a part. It is
  * replicated or, with sequence parallelism, gathered from [b,s/t,d]; then the tape keeps the piece.
@@ -240,7 +240,7 @@ mt_tensor *mti_pass_backward(mti_pass *pass, int i);
 void mti_pass_keeps(mti_pass *pass);
 void mti_pass_drops(mti_pass *pass);
 
-/* ---- a parameter that the tape keeps as this rank's shard (parts.c) ---- */
+/* ---- a parameter that the tape keeps as this rank's shard (layer_comms.c) ---- */
 
 typedef struct mti_regather mti_regather;
 /* Until mti_regather_end, saves of `whole`, parameter i of the pass, keep the shard instead;

@@ -1,5 +1,5 @@
 /* builder.h: how the formula of what is kept is put together: terms.c makes its terms, for
- * experts.c and activations.c. */
+ * expert_terms.c and activations.c. */
 #ifndef MTI_PLAN_BUILDER_H
 #define MTI_PLAN_BUILDER_H
 

@@ -1,6 +1,6 @@
 /* instant.c: who held memory at the peak, at a refusal, and over both steps. */
 #include <string.h>
-#include "report/parts.h"
+#include "report/sections.h"
 #include "report/pictures.h"
 #include "report/results.h"
 

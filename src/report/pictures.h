@@ -3,9 +3,9 @@
 #ifndef MTI_PICTURES_H
 #define MTI_PICTURES_H
 
-#include "measure/budget.h"
+#include "measure/budget_search.h"
 #include "measure/timeline.h"
-#include "report/text.h"
+#include "report/terminal.h"
 
 /* How a category is drawn: its letter where there is no colour, one of the 16 colours that every
  * terminal has, and in a picture. */

@@ -4,15 +4,15 @@
 #define MTI_RESULTS_H
 
 #include "compare/compare.h"
-#include "fit/fit.h"
-#include "measure/plan.h"
+#include "fit/search.h"
+#include "measure/costs.h"
 #include "measure/rank.h"
 #include "measure/sweep.h"
 #include "measure/tape.h"
 #include "memtape/fit.h"
 #include "memtape/serve.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "report/terminal.h"
 
 /* ---- a profile ---- */
 

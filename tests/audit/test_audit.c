@@ -5,7 +5,7 @@
 #include "mtt.h"
 #include "memtape/compress.h"
 #include "autograd/autograd.h"
-#include "audit/audit.h"
+#include "audit/op_audit.h"
 #include "memtape/op_table.h"
 #include "ops/ops.h"
 

@@ -3,7 +3,7 @@
  * backends/reference.h. The gradient checks run on it, which shows that a backend can be written
  * from the contracts alone, and that every kernel it leaves out has a default. */
 #include <math.h>
-#include "backends/module.h"
+#include "backends/loaded_module.h"
 #include "backends/reference.h"
 #include "backends/scalar.h"
 #include "views.h"

@@ -1,6 +1,6 @@
-/* The scalar maths that promises the CPU's bits (backends/quantize.h), with a `float` that computes
- * as a GPU does: whatever NaN comes out of an operation has the bits 0x7fffffff, and not those of
- * its operands, as on x86. So a NaN that is stored must not come out of one. */
+/* The scalar maths that promises the CPU's bits (backends/quantize_codes.h), with a `float` that
+ * computes as a GPU does: whatever NaN comes out of an operation has the bits 0x7fffffff, and not
+ * those of its operands, as on x86. So a NaN that is stored must not come out of one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static inline gpu_float mti_f32_from_bits(uint32_t u)
 }
 #define float gpu_float
 #include "backends/moments.h"
-#include "backends/quantize.h"
+#include "backends/quantize_codes.h"
 #undef float
 
 static void the_scale_of_a_block_that_is_not_finite_has_the_bits_of_the_cpus(void **)

@@ -2,7 +2,7 @@
  * slower than another that fits. */
 #include <string.h>
 #include "base/base.h"
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "mtt.h"
 
 static const mt_model_config model = {.kind = MT_MODEL_LLAMA,

@@ -1,6 +1,6 @@
 /* The model of a step's time, by numbers that can be worked out by hand. */
 #include <math.h>
-#include "fit/fit.h"
+#include "fit/search.h"
 #include "mtt.h"
 
 /* A GPU that does 1000 FLOP, moves 100 bytes of memory, and sends 10 bytes in its node and 2 to

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "cli/verbs.h"
 #include "options/options.h"
-#include "options/rows.h"
+#include "options/option_table.h"
 
 #define MAX_WORDS 64
 

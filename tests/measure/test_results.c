@@ -1,9 +1,9 @@
 /* results.c: measurements as structs: their equations hold, and a refusal is a result, too. */
 #include <math.h>
 #include <string.h>
-#include "measure/plan.h"
+#include "measure/costs.h"
 #include "measure/profile.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 #include "measure/sweep.h"
 #include "measure/tape.h"
 #include "mtt.h"

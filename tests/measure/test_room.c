@@ -2,7 +2,7 @@
  * allocated. */
 #include "../parallel/as_ranks.h"
 #include "base/base.h"
-#include "measure/room.h"
+#include "measure/headroom.h"
 
 enum { RANKS = 4 };
 

@@ -1,7 +1,7 @@
 /* test_row.c: an option is a row of options.def. This program is made from the room's sources,
  * whose options.def has one more row (planted.def); no other file knows the option. */
 #include <stdlib.h>
-#include "options/rows.h"
+#include "options/option_table.h"
 #include "mtt.h"
 
 static const mti_verb_rules generates = {MTI_GENERATE}, profiles = {MTI_PROFILE};

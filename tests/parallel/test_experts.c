@@ -5,7 +5,7 @@
 #include <string.h>
 #include "as_ranks.h"
 #include "base/base.h"
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 #define MAX_NORM 1.0
 #define N(list)  (sizeof(list) / sizeof *(list))

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "as_ranks.h"
 #include "base/base.h"
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 /* Both attentions, both widths; a vocabulary that nothing is added to. */
 static mt_model_config model(int i, int64_t layers)

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "as_ranks.h"
-#include "measure/step.h"
+#include "measure/two_steps.h"
 
 static const mt_parallel splits[] = {
     {.data = 2},

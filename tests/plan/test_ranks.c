@@ -3,7 +3,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-#include "measure/plan.h"
+#include "measure/costs.h"
 #include "models.h"
 #include "nn/model.h"
 

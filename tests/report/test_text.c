@@ -5,7 +5,7 @@
 #include "files/files.h"
 #include "mtt.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 static const mti_style plain = {.width = 100};

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "report/json.h"
-#include "report/text.h"
+#include "report/terminal.h"
 #include "memtape/memtape.h"
 
 static _Thread_local bool incomplete; /* memory ran out since the last mti_json_complete */

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 /* All in pixels. */

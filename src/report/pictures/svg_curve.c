@@ -1,7 +1,7 @@
 /* svg_curve.c: a falling staircase, and single points beside it. */
 #include <math.h>
 #include <stdio.h>
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 /* All in pixels. */

@@ -1,7 +1,7 @@
 /* svg_parts.c: pages, scales and text. */
 #include <math.h>
 #include <string.h>
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 #define FONT "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\""

@@ -5,7 +5,7 @@
  * is made narrow. */
 #include <math.h>
 #include <string.h>
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 #define LEFT    96 /* the scale's labels */

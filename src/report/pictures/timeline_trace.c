@@ -3,7 +3,7 @@
  * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
 #include "report/json.h"
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 enum { STEPS = 1, PHASES, OPS }; /* rows of slices */

@@ -1,7 +1,7 @@
 /* title.c: what workloads are, in one line above a picture of them. */
 #include <string.h>
 #include "nn/model.h"
-#include "report/text.h"
+#include "report/terminal.h"
 #include "report/pictures.h"
 
 enum {

@@ -1,6 +1,6 @@
 /* answer.c: the first lines of a profile and of a plan, on less than a screen. */
 #include <assert.h>
-#include "report/parts.h"
+#include "report/sections.h"
 
 void mti_answer_add(mti_answer *a, const char *name, size_t bytes)
 {

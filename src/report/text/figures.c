@@ -4,7 +4,7 @@
 #include <string.h>
 #include "nn/model.h"
 #include "parallel/parallel.h"
-#include "report/parts.h"
+#include "report/sections.h"
 #include "report/results.h"
 
 /* A line that is put together piece by piece. */

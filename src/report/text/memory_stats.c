@@ -1,6 +1,6 @@
 /* memory_stats.c: what checkpoints, offload, compression, casts and loss scaling did. */
 #include <math.h>
-#include "report/parts.h"
+#include "report/sections.h"
 
 static void checkpoint_lines(mti_table *t, const mti_measurement *m)
 {

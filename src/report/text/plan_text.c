@@ -1,6 +1,6 @@
 /* plan_text.c: a plan as text. */
 #include <string.h>
-#include "report/parts.h"
+#include "report/sections.h"
 #include "report/results.h"
 
 #define DAY 86400.0

@@ -1,7 +1,7 @@
 /* profile_text.c: a profile as text. */
 #include <string.h>
 #include "nn/model.h"
-#include "report/parts.h"
+#include "report/sections.h"
 #include "report/results.h"
 
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)

@@ -1,6 +1,6 @@
 /* progress.c: a bar on a terminal, a plain line per interval elsewhere. */
 #include <stdarg.h>
-#include "report/text.h"
+#include "report/terminal.h"
 
 #define REDRAW_S 0.1 /* seconds between redraws */
 #define BAR      24

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "report/text.h"
+#include "report/terminal.h"
 
 #define KEPT_FREE 1 /* lines: for the note at the end */
 

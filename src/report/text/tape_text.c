@@ -3,7 +3,7 @@
 #include <string.h>
 #include "measure/timeline.h"
 #include "memtape/op_table.h"
-#include "report/parts.h"
+#include "report/sections.h"
 #include "report/results.h"
 
 /* ---- the table ---- */

@@ -368,7 +368,7 @@ static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, mti_cpu
         default: COMPARE_EACH(float, sign); break; /* mti_cpu_map converts narrow floats to f32 */ \
         }                                                                                          \
         break;
-#include "backends/compare.def"
+#include "backends/comparisons.def"
     case MTI_COMPARE_COUNT: break;
     }
 }

@@ -1,8 +1,8 @@
 /* quantize.c: masks packed eight to a byte, and numbers quantized to one byte or half a byte with a
- * scale per block. The scalar maths is in backends/quantize.h. */
+ * scale per block. The scalar maths is in backends/quantize_codes.h. */
 #include <assert.h>
 #include "backends/cpu/cpu.h"
-#include "backends/quantize.h"
+#include "backends/quantize_codes.h"
 
 /* ---- bits ---- */
 

@@ -227,7 +227,7 @@ template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, 
 {
 #define COMPARE(name, sign)                                                                        \
     if (op == MTI_COMPARE_##name) return a sign b;
-#include "backends/compare.def"
+#include "backends/comparisons.def"
     return false;
 }
 

@@ -1,8 +1,8 @@
 /* quantize.cu: bits and blocks, bit for bit as backends/cpu/elements/quantize.c. Everything is
- * contiguous. The scalar maths is in backends/quantize.h. */
+ * contiguous. The scalar maths is in backends/quantize_codes.h. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/rows/reduce.cuh"
-#include "backends/quantize.h"
+#include "backends/quantize_codes.h"
 
 #define THREADS MTI_BLOCK_THREADS
 #define WARPS   (THREADS / 32)

@@ -1,0 +1,153 @@
+/* option_table.h: what the files that parse options share. */
+#ifndef MTI_OPTIONS_OPTION_TABLE_H
+#define MTI_OPTIONS_OPTION_TABLE_H
+
+#include "options/options.h"
+
+/* The form of a value, and the type of its field. */
+typedef enum mti_form {
+    MTI_FLAG,   /* bool; no value */
+    MTI_INT,    /* int64_t; 10k is 10,000 */
+    MTI_EXTENT, /* int64_t of a dimension; 4k is 4096 */
+    MTI_BYTES,  /* size_t; "40GiB", "1.5GB" */
+    MTI_REAL,   /* double */
+    MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
+    MTI_TEXT,   /* const char * */
+    MTI_CHOICE, /* an enum; one of `choice` */
+    MTI_SOME,   /* unsigned: flags; some of `choice`, joined by + */
+    MTI_LIST,   /* mti_words; may be given several times */
+    /* forms of one option */
+    MTI_DTYPE,
+    MTI_OUT_ACT,
+    MTI_DEVICE,
+    MTI_SCRATCH,
+    MTI_CHECKPOINT,
+    MTI_AMP,
+    MTI_LOSS_SCALE,
+    MTI_RESHARD,
+    MTI_ROUTING_TEXT,
+    MTI_TARGETS,
+    MTI_FORM_COUNT
+} mti_form;
+
+typedef enum mti_condition {
+    MTI_IF_NOTHING, /* ends a row's list */
+#define CONDITION(id, ...) MTI_IF_##id,
+#include "options/conditions.def"
+#undef CONDITION
+    MTI_CONDITION_COUNT
+} mti_condition;
+
+/* Whether the file of a training run has the option, so that resuming the run is that run. */
+typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in_run;
+
+/* A row of options.def. */
+typedef struct mti_option_row {
+    mti_option id;
+    const char *name, *arg; /* arg NULL: a flag */
+    mti_form form;
+    size_t at;       /* offset of the field in mti_options */
+    unsigned verbs;  /* that take it */
+    unsigned models; /* on which it has an effect */
+    const char *doc;
+    int letter;          /* of the short form, or 0 */
+    const char *alias;   /* another name, which help does not show */
+    const char *heading; /* that help puts before it */
+    const char *example; /* of an option that matters most; NULL: another */
+    double min, max;     /* inclusive */
+    const mti_choice *choice;
+    const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
+    uint8_t when[10];     /* mti_conditions; all must hold for it to have an effect */
+    bool of_ranks;        /* asks for one rank of several */
+    bool of_all_rows;     /* rows of a sweep cannot differ in it */
+    bool of_expressions;  /* explain takes it with --expr, too */
+    bool written;         /* a file that is an output; other files are inputs */
+    mti_in_run run;
+} mti_option_row;
+
+/* ---- option_table.c: the table ---- */
+
+extern const mti_option_row mti_option_rows[MTI_OPTION_COUNT];
+
+/* The verb's option of that name, or of that other name; NULL if it has none. */
+const mti_option_row *mti_option_find(mti_verb verb, const char *name);
+bool mti_takes(mti_verb verb, const mti_option_row *r);
+/* Whether the option's value is a file or a folder. */
+bool mti_takes_file(const mti_option_row *r);
+/* The names of a set of verbs. */
+#define MTI_VERBS_TEXT 96
+const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT]);
+/* Whether the verb builds a model from its options. */
+bool mti_verb_builds(mti_verb verb);
+/* Whether it runs on meta only. */
+bool mti_runs_on_meta(mti_verb verb);
+
+/* ---- values.c: parsing values ---- */
+
+/* Parses the value into the row's field. */
+bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
+/* The value as one would type it, in buf or elsewhere; "" for a list. */
+#define MTI_VALUE_TEXT 64
+const char *mti_option_text(const mti_options *o, const mti_option_row *r,
+                            char buf[MTI_VALUE_TEXT]);
+/* Whether the value is other than zero, none, no or the first choice. */
+bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
+/* Copies the options of the model that were given to *c. */
+void mti_options_override(mt_model_config *c, const mti_options *o);
+
+/* ---- sweep_rows.c: the combinations of a sweep, named rows times the lists of --over ---- */
+
+#define MTI_MAX_SWEEP 256
+
+typedef struct mti_sweep_row {
+    char *label; /* "full act=relu" */
+    char *words; /* owns the strings in `options` */
+    mti_options options;
+} mti_sweep_row;
+
+typedef struct mti_sweep_rows {
+    size_t n;
+    mti_sweep_row *at;
+} mti_sweep_rows;
+
+/* Rows in the order of --row, and within each the last --over changes fastest; complete and
+ * checked. False with o->error on failure. Free in any case. */
+bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o);
+void mti_sweep_rows_free(mti_sweep_rows *rows);
+/* Whether they can be made. */
+bool mti_sweep_check(mti_options *o);
+
+/* ---- conditions.c and one_rank.c: options that depend on each other ---- */
+
+/* Whether every option given has an effect: once all are read and the config, if any, is complete;
+ * before the model is known, because a file names it; for a sweep, whether some row uses it. */
+bool mti_check_used(mti_options *o);
+bool mti_check_used_so_far(mti_options *o);
+bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
+/* Whether somebody has chosen its value: it is given, or declined, or a recipe sets it. */
+bool mti_is_chosen(const mti_options *o, mti_option id);
+/* Whether the option would have an effect. */
+bool mti_has_effect(const mti_options *o, const mti_option_row *r);
+/* The optimizer that a rank has unless told otherwise; whether there is such a rank. */
+bool mti_rank_defaults(mti_options *o);
+bool mti_check_rank(mti_options *o);
+
+/* ---- complete.c and recipes.c ---- */
+
+/* Recipes of one group set the same options. RANKS are of ranks that share a batch. */
+typedef enum mti_recipe_group {
+    MTI_RECIPES_OPS,
+    MTI_RECIPES_TRAINER,
+    MTI_RECIPES_RANKS,
+    MTI_RECIPES_KERNELS,
+    MTI_RECIPES_GROUPS
+} mti_recipe_group;
+const char *mti_recipe_group_text(mti_recipe_group group);
+
+/* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
+bool mti_is_model_path(const char *name);
+/* Sets those of the recipe's options that were not given, in *o and its config, and lists them in
+ * the workload. */
+bool mti_recipe_apply(mti_options *o);
+
+#endif

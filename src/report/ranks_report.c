@@ -1,0 +1,172 @@
+/* ranks_report.c: the ranks of one run, and those of several models, side by side. */
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include "report/sections.h"
+#include "report/results.h"
+
+bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    bool measured = strcmp(w->device.kind, "meta") != 0;
+    const mt_parallel *h = &w->parallel;
+    mti_inked(out, &style, MTI_BOLD, "%s", w->name);
+    mti_print(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
+              (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
+              h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
+              (long long)(h->pipeline ? h->pipeline : 1));
+    if (h->expert > 1) fprintf(out, ", %lld divide the experts", (long long)h->expert);
+    if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
+    fputc('\n', out);
+    mti_heading(out, &style,
+                measured ? "Each rank's bytes, and what meta predicted for it"
+                         : "Each rank's bytes, as predicted: meta runs nothing");
+    mti_table *t =
+        measured ? mti_table_new("rrrlrrr", "rank|stage|parameters||measured|predicted|difference")
+                 : mti_table_new("rrrlr", "rank|stage|parameters||predicted");
+    for (int64_t r = 0; r < n; r++)
+        for (int i = 0; i < MTI_FIGURES; i++) {
+            const mti_rank_figures *f = &ranks[r];
+            int64_t difference = (int64_t)f->measured[i] - (int64_t)f->predicted[i];
+            bool compared = measured && !f->skipped && !f->stopped;
+            if (compared && difference) mti_table_ink(t, MTI_BAD);
+            if (i == 0) {
+                mti_table_cells(t, "%s|%s|%s", MTI_THOUSANDS(f->rank), MTI_THOUSANDS(f->stage),
+                                MTI_THOUSANDS(f->n_params));
+            } else {
+                mti_table_skip(t, 3);
+            }
+            mti_table_cell(t, "%s", mti_figure_names[i]);
+            if (measured) mti_table_bytes(t, (int64_t)f->measured[i]);
+            mti_table_bytes(t, (int64_t)f->predicted[i]);
+            if (compared)
+                mti_table_bytes(t, difference);
+            else if (measured)
+                mti_table_cell(t, "%s", f->skipped ? "step skipped" : "stopped before");
+        }
+    if (!mti_table_finish(t, out, &style)) return false;
+    if (measured && h->expert > 1)
+        mti_print_wrapped(out, 0, style.width,
+                          "predicted with balanced routing: a rank takes more, or less, where its "
+                          "experts are sent more rows, or fewer");
+    return true;
+}
+
+/* ---- JSON ---- */
+
+static void describe_figures(mti_fields *f, const void *bytes)
+{
+    for (int i = 0; i < MTI_FIGURES; i++)
+        mti_field_size(f, mti_figure_names[i], ((const size_t *)bytes)[i]);
+}
+
+json_t *mti_rank_run_json(const mti_rank_run *r, bool whole)
+{
+    bool measured = r->measured.device;
+    const mti_profile_object own = {measured ? &r->measured : &r->predicted, .whole = whole};
+    json_t *j = mti_json_of(mti_describe_profile, &own);
+    mti_json_put(j, "predicted", mti_json_of(describe_figures, r->figures.predicted));
+    if (measured) mti_json_put_int(j, "sent", r->figures.sent);
+    return j;
+}
+
+void mti_describe_training(mti_fields *f, const void *object)
+{
+    const mti_training *t = object;
+    const mti_rank_figures *r = t->figures;
+    mti_field_schema(f, "memtape.train/1");
+    mti_field_object(f, "parallel", mti_describe_place, t->workload);
+    mti_field_range(f, "steps", t->steps, 1, INT_MAX);
+    mti_field_real(mti_null_unless(f, isfinite(t->loss)), "loss", t->loss);
+    describe_figures(f, r->measured);
+    mti_field_object(f, "predicted", describe_figures, r->predicted);
+    mti_field_bool(f, "compared", !r->skipped && !r->stopped);
+    int64_t skipped = t->scaler ? mt_scaler_get(t->scaler).skipped : 0;
+    mti_field_range(mti_null_unless(f, t->scaler), "skipped", skipped, 0, INT_MAX);
+    mti_field_size(f, "sent", r->sent);
+    mti_field_real(f, "in_comms_s", r->in_comms);
+    mti_field_real(f, "hidden_s", r->hidden);
+}
+
+json_t *mti_gathered_json(json_t *ranks)
+{
+    return json_pack("{s:s,s:o}", "schema", "memtape.ranks/1", "ranks", ranks);
+}
+
+/* ---- of several models ---- */
+
+/* A terminal on which formulas and bytes are too much for a line. */
+static bool is_narrow(const mti_style *style) { return style->elides && style->width < 106; }
+
+/* The formulas of a layer, where a terminal has no room for them beside the bytes. */
+static bool print_formulas(FILE *out, const mti_style *style)
+{
+    mti_table *t = mti_table_new("ll", NULL);
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++)
+        mti_table_cells(t, "%s|%s", mti_ranks_techniques[k], mti_ranks_formulas[k]);
+    fputs("  by these formulas:\n", out);
+    return mti_table_finish(t, out, style);
+}
+
+static bool print_layers(const mti_ranks_result *r, FILE *out, const mti_style *style)
+{
+    mti_table *t = mti_table_new("lorrrr", "technique|a layer|22B|175B|530B|1T");
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
+        mti_table_cells(t, "%s|%s", mti_ranks_techniques[k], mti_ranks_formulas[k]);
+        for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->layer[k][i].formula);
+    }
+    if (!mti_table_finish(t, out, style)) return false;
+    if (is_narrow(style) && !print_formulas(out, style)) return false;
+    fputs("  s tokens of b sequences, width h, a heads, t ranks that share a layer\n", out);
+    return true;
+}
+
+static bool print_stages(const mti_ranks_result *r, FILE *out, const mti_style *style)
+{
+    mti_table *t = mti_table_new("lrrrr", "technique|22B|175B|530B|1T");
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
+        mti_table_cell(t, "%s", mti_ranks_techniques[k]);
+        for (size_t i = 0; i < MTI_RANKS_MODELS; i++) {
+            size_t saved = r->stage[k][i].saved;
+            mti_table_cell(t, "%s", is_narrow(style) ? MTI_BYTES(saved) : MTI_THOUSANDS(saved));
+        }
+    }
+    mti_table_rule(t);
+    mti_table_cell(t, "in flight");
+    for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->stage[0][i].in_flight);
+    return mti_table_finish(t, out, style);
+}
+
+bool mti_print_ranks(const mti_ranks_result *r, FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    mti_heading(out, &style,
+                "One layer, one microbatch, on one of 8 ranks: bytes (\"none\": on the only one)");
+    if (!print_layers(r, out, &style)) return false;
+    mti_heading(out, &style, "The first stage of the pipeline, microbatches in flight%s",
+                is_narrow(&style) ? "" : ": bytes");
+    return print_stages(r, out, &style);
+}
+
+/* ---- JSON ---- */
+
+static void describe_cell(mti_fields *f, const void *result)
+{
+    const mti_ranks_result *r = result;
+    const size_t technique = f->i / MTI_RANKS_MODELS, model = f->i % MTI_RANKS_MODELS;
+    const mt_rank_report *layer = &r->layer[technique][model], *stage = &r->stage[technique][model];
+    mti_field_text(f, "technique", mti_ranks_techniques[technique]);
+    mti_field_text(f, "model", mti_ranks_presets[model]);
+    mti_field_int(f, "layer_formula", layer->formula);
+    mti_field_size(f, "layer_saved", layer->saved);
+    mti_field_int(f, "in_flight", stage->in_flight);
+    mti_field_size(f, "stage_saved", stage->saved);
+    mti_field_int(f, "unexplained", layer->unexplained + stage->unexplained);
+}
+
+void mti_describe_ranks(mti_fields *f, const void *result)
+{
+    mti_field_schema(f, "memtape.ranks/1");
+    mti_field_list(f, "rows", describe_cell, result,
+                   (size_t)MTI_RANKS_TECHNIQUES * MTI_RANKS_MODELS, 0);
+}
