@@ -212,7 +212,7 @@ static void print_cases(void)
 static bool obey(op_case *c, char *line)
 {
     if (strncmp(line, "rows", 4) == 0) {
-        for (int i = 0; i < mt_op_count(); i++) printf("row %s\n", mt_op_get(i).name);
+        for (int i = 0; i < mt_all_ops_count(); i++) printf("row %s\n", mt_all_ops_get(i).name);
         return true;
     }
     if (strncmp(line, "cases", 5) == 0) return print_cases(), true;

@@ -7,6 +7,7 @@
 #define MEMTAPE_COLLECTIVES_H
 
 #include "memtape/group.h"
+#include "memtape/op_table.h"
 #include "memtape/tensor.h"
 
 MT_C_BEGIN
@@ -48,6 +49,12 @@ MT_API void mt_routes_release(mt_routes *routes);
  */
 MT_API mt_tensor *mt_all_to_all(mt_tensor *x, const mt_routes *routes, bool back,
                                 const mt_group *group);
+
+/* All ops: the rows of mt_op_get, then those of the ops above. As mt_op_count, mt_op_get and
+ * mt_op_find. */
+MT_API int mt_all_ops_count(void);
+MT_API mt_op_info mt_all_ops_get(int i);
+MT_API int mt_all_ops_find(const char *name);
 
 MT_C_END
 #endif

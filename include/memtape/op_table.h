@@ -21,9 +21,12 @@ typedef struct mt_op_info {
      * k. The tape keeps the union over the inputs that want a gradient. */
     unsigned keep[5];
 } mt_op_info;
-/* How many rows there are, and row i of them. */
+/* How many ops the engine has, and row i of their table. Ops between ranks have a table of their
+ * own (mt_all_ops_get in collectives.h lists both). */
 MT_API int mt_op_count(void);
 MT_API mt_op_info mt_op_get(int i);
+/* The row of that name; -1 if there is none, which is not an error. */
+MT_API int mt_op_find(const char *name);
 
 MT_C_END
 #endif

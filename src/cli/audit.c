@@ -12,9 +12,7 @@
 static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, unsigned want)
 {
     *buf = 0;
-    mt_op_info info = {0};
-    for (int i = 0; i < mt_op_count(); i++)
-        if (!strcmp(mt_op_get(i).name, a->of.op)) info = mt_op_get(i);
+    const mt_op_info info = mt_all_ops_get(mt_all_ops_find(a->of.op));
     for (int i = 0; i < a->of.n_in; i++) {
         const char *letter =
             info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all have one letter */
@@ -87,13 +85,10 @@ static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *ou
 /* One op in full: its formula, its reason, and every cheaper way. */
 static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
 {
-    for (int i = 0; i < mt_op_count(); i++) {
-        mt_op_info info = mt_op_get(i);
-        if (strcmp(info.name, a->of.op) != 0) continue;
-        mti_inked(out, style, MTI_BOLD, "%s", info.name);
-        mti_print(out, "  %s\n", info.formula);
-        mti_print_wrapped(out, 2, style->width, info.why);
-    }
+    const mt_op_info info = mt_all_ops_get(mt_all_ops_find(a->of.op));
+    mti_inked(out, style, MTI_BOLD, "%s", info.name);
+    mti_print(out, "  %s\n", info.formula);
+    mti_print_wrapped(out, 2, style->width, info.why);
 }
 
 static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
@@ -256,9 +251,9 @@ static bool known(const mti_options *o)
 {
     if (!o->workload.name) return true;
     const char *names[256];
-    int n = mt_op_count();
+    int n = mt_all_ops_count();
     assert(n <= 256);
-    for (int i = 0; i < n; i++) names[i] = mt_op_get(i).name;
+    for (int i = 0; i < n; i++) names[i] = mt_all_ops_get(i).name;
     if (mti_choose("OP", names, n, o->workload.name) >= 0) return true;
     mti_print(stderr, "memtape audit: %s\n", mt_last_error());
     return false;

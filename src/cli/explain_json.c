@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <string.h>
 #include "cli/explain.h"
-#include "memtape/op_table.h"
+#include "memtape/collectives.h"
 
 static const char *const phases[] = {"forward", "recompute", "backward"};
 
@@ -34,8 +34,8 @@ static void describe_save(mti_fields *f, const void *at)
 /* The row of the op; a checkpoint is none. */
 static mt_op_info row_of(const char *op)
 {
-    for (int i = 0; op && i < mt_op_count(); i++)
-        if (!strcmp(mt_op_get(i).name, op)) return mt_op_get(i);
+    int i = mt_all_ops_find(op);
+    if (i >= 0) return mt_all_ops_get(i);
     return (mt_op_info){.formula = "",
                         .why = "what comes from outside; the rest is computed again"};
 }

@@ -5,7 +5,6 @@
 
 #include "comm/comm.h"
 #include "memtape/collectives.h"
-#include "memtape/op_table.h"
 #include "ops/ops.h"
 
 /* The rows of collectives.def, and the code of each. */
@@ -15,7 +14,7 @@
 #include "collectives/collectives.def"
 #undef OP
 
-/* Row i of all tables, as mt_op_get counts. */
+/* Row i of all tables, as mt_all_ops_get counts. */
 const mti_op *mti_op_row(int i);
 
 /* mt_all_gather along `dim` of keys or values [b,s,k,h], or of tokens [b,s], counted as sent to

@@ -152,8 +152,8 @@ static int find_op(reader *r, size_t n)
     const char *names[256], *text = r->text + r->at;
     size_t n_names = 0;
     char name[64];
-    for (int i = 0; i < mt_op_count() && n_names < 256; i++) {
-        names[n_names++] = mt_op_get(i).name;
+    for (int i = 0; i < mt_all_ops_count() && n_names < 256; i++) {
+        names[n_names++] = mt_all_ops_get(i).name;
         if (strlen(names[i]) == n && !strncmp(names[i], text, n)) return i;
     }
     snprintf(name, sizeof name, "%.*s", (int)n, text);
@@ -203,7 +203,7 @@ static part read_call(reader *r, size_t n)
     if (op < 0) return failed;
     mti_term call = {
         .kind = MTI_TERM_CALL, .at = from, .from = from, .op = op, .first = MTI_NO_TERM};
-    r->dtypes = !strcmp(mt_op_get(op).name, "cast");
+    r->dtypes = !strcmp(mt_all_ops_get(op).name, "cast");
     r->at += n;
     peek(r), r->at++; /* the bracket */
     bool more = peek(r) != ')';

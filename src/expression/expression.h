@@ -19,7 +19,7 @@
 
 #include "measure/tape.h"
 #include "measure/timeline.h"
-#include "memtape/op_table.h"
+#include "memtape/collectives.h"
 #include "memtape/ops.h"
 #include "audit/cases.h"
 
@@ -61,7 +61,7 @@ typedef struct mti_term {
     double number;
     char sign;
     int leaf;
-    int op; /* as mt_op_get counts */
+    int op; /* as mt_all_ops_get counts */
     int n_numbers;
     double numbers[MTI_CASE_PARAMETERS]; /* CALL: the op's, after its tensors */
 } mti_term;

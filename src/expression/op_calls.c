@@ -168,7 +168,7 @@ static bool is_compare(const char *op)
 
 mt_tensor *mti_call_run(const mti_term *call, mt_tensor **in)
 {
-    const char *op = mt_op_get(call->op).name;
+    const char *op = mt_all_ops_get(call->op).name;
     mti_case c;
     if (is_compare(op)) return run_compare(op, in);
     if (!strcmp(op, "contiguous")) return mt_contiguous(in[0]);

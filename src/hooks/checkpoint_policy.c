@@ -124,8 +124,8 @@ void mti_policy_release(mti_frame *f, size_t n_live)
 
 static mt_op_info row_of(const char *op)
 {
-    for (int i = 0; i < mt_op_count(); i++)
-        if (!strcmp(mt_op_get(i).name, op)) return mt_op_get(i);
+    int i = mt_op_find(op);
+    if (i >= 0) return mt_op_get(i);
     return (mt_op_info){.outputs = {"y", "y"}, .auxiliaries = {"aux", "aux", "aux"}};
 }
 

@@ -3,6 +3,7 @@
 #define MTI_OPS_H
 
 #include "autograd/autograd.h"
+#include "memtape/op_table.h"
 #include "memtape/ops.h"
 #include "memtape/quantize.h"
 
@@ -12,6 +13,9 @@
     extern const mti_op_code mti_code_##name;
 #include "ops/ops.def"
 #undef OP
+
+/* Says what a row of any table says, in public words. */
+mt_op_info mti_op_describe(const mti_op *op);
 
 /* Run the op with one output; NULL on failure. */
 mt_tensor *mti_op1(const mti_op *op, const mti_params *params, mt_tensor *x);

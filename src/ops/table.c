@@ -1,9 +1,48 @@
 /* table.c: the rows of ops.def, and calls by them. */
+#include <string.h>
 #include "ops/ops.h"
 #include "ops/row.h"
 
 #define OP MTI_ROW
 #include "ops/ops.def"
+#undef OP
+
+static const mti_op *const rows[] = {
+#define OP(name, ...) &mti_op_##name,
+#include "ops/ops.def"
+};
+
+int mt_op_count(void) { return (int)(sizeof rows / sizeof *rows); }
+
+mt_op_info mti_op_describe(const mti_op *op)
+{
+    mt_op_info info = {.name = op->name,
+                       .n_inputs = op->n_in,
+                       .formula = op->formula,
+                       .why = op->why,
+                       .autocast = op->flags & MTI_LOW    ? "low"
+                                   : op->flags & MTI_FULL ? "f32"
+                                                          : "widest"};
+    for (int k = 0; k < MTI_MAX_KEEP; k++) info.keep[k] = (unsigned)op->keep[k] & MTI_SLOTS;
+    memcpy(info.inputs, op->in, sizeof info.inputs);
+    for (int k = 0; k < 2; k++) info.outputs[k] = mti_out_letter(op, k);
+    memcpy(info.auxiliaries, op->aux, sizeof info.auxiliaries);
+    return info;
+}
+
+mt_op_info mt_op_get(int i)
+{
+    if (i >= 0 && i < mt_op_count()) return mti_op_describe(rows[i]);
+    mti_fail(MT_ERR_ARGUMENT, "op_get: row %d; there are %d", i, mt_op_count());
+    return (mt_op_info){0};
+}
+
+int mt_op_find(const char *name)
+{
+    for (int i = 0; name && i < mt_op_count(); i++)
+        if (!strcmp(rows[i]->name, name)) return i;
+    return -1;
+}
 
 mt_tensor *mti_op1(const mti_op *op, const mti_params *params, mt_tensor *x)
 {

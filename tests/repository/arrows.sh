@@ -7,10 +7,10 @@ cd "${1:-$(dirname "$0")/../..}"
 # The order of the rooms, lowest first, and the room of each public header.
 find include/memtape src -name '*.[ch]' | sort | xargs awk '
 BEGIN {
-    n_rooms = split("base files backends memtrack tensor autograd ops interop comm collectives hooks nn optim io generate parallel budget plan measure audit expression trainer fit compare report options cli", order, " ")
+    n_rooms = split("base files backends memtrack tensor autograd ops comm collectives hooks nn optim io generate parallel budget plan measure audit expression trainer fit compare report options cli", order, " ")
     for (i = 1; i <= n_rooms; i++) level[order[i]] = i
-    split("status=base dtype=base openblas=backends group=comm memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=interop print=interop autograd=autograd hooks=autograd quantize=ops techniques=hooks models=generate training=io ranks=parallel planning=fit reports=report " \
-          "ops=ops autocast=ops op_table=collectives collectives=collectives offload=hooks checkpoint=hooks compress=hooks module=nn model=nn optimizer=optim amp=optim lora=nn parallel=parallel plan=plan budget=budget fit=fit serve=fit report=report generate=generate io=io step_graph=optim memtape=hooks all=cli", pairs, " ")
+    split("status=base dtype=base openblas=backends group=comm memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor print=autograd autograd=autograd hooks=autograd quantize=ops techniques=hooks models=generate training=io ranks=parallel planning=fit reports=report " \
+          "ops=ops autocast=ops op_table=ops collectives=collectives offload=hooks checkpoint=hooks compress=hooks module=nn model=nn optimizer=optim amp=optim lora=nn parallel=parallel plan=plan budget=budget fit=fit serve=fit report=report generate=generate io=io step_graph=optim memtape=hooks all=cli", pairs, " ")
     for (i in pairs) { split(pairs[i], pair, "="); home[pair[1]] = pair[2] }
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }

@@ -2,7 +2,7 @@
  * steps, in few bytes, who keeps which storage, and the formulas of the ops that keep
  * something. docs/report.md has the form. */
 #include <string.h>
-#include "memtape/op_table.h"
+#include "memtape/collectives.h"
 #include "report/page.h"
 
 /* Texts are written once and referred to by their place in `texts`, an event's phase, module and op
@@ -135,12 +135,10 @@ static json_t *timeline_json(const mti_measurement *m)
 
 static void put_op(json_t *ops, const char *name)
 {
-    if (json_object_get(ops, name)) return;
-    for (int i = 0; i < mt_op_count(); i++) {
-        mt_op_info op = mt_op_get(i);
-        if (!strcmp(op.name, name))
-            mti_json_put(ops, name, json_pack("{s:s,s:s}", "formula", op.formula, "why", op.why));
-    }
+    int i = mt_all_ops_find(name);
+    if (i < 0 || json_object_get(ops, name)) return;
+    mt_op_info op = mt_all_ops_get(i);
+    mti_json_put(ops, name, json_pack("{s:s,s:s}", "formula", op.formula, "why", op.why));
 }
 
 static json_t *ops_json(const mt_ledger *ledger)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "measure/timeline.h"
-#include "memtape/op_table.h"
+#include "memtape/collectives.h"
 #include "report/sections.h"
 #include "report/results.h"
 
@@ -91,8 +91,8 @@ static bool on_tape(const mti_tape *t, const char *op)
 void mti_print_reasons(const mti_tape *t, FILE *out, const mti_style *style)
 {
     mti_heading(out, style, "Why");
-    for (int i = 0; i < mt_op_count(); i++) {
-        mt_op_info info = mt_op_get(i);
+    for (int i = 0; i < mt_all_ops_count(); i++) {
+        mt_op_info info = mt_all_ops_get(i);
         if (!on_tape(t, info.name)) continue;
         fputs("  ", out);
         mti_inked(out, style, MTI_BOLD, "%s", info.name);
