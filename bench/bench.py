@@ -72,7 +72,7 @@ def cpu_says(key, default=""):
 def commit():
     def git(*words):
         return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout
-    dirty = " with changes" if git("status", "--porcelain", "--", "src", "include", "bench") else ""
+    dirty = " with changes" if git("status", "--porcelain", "--", "src", "models", "lab", "program", "include", "bench") else ""
     return (git("rev-parse", "--short=12", "HEAD").strip() or "unknown") + dirty
 
 

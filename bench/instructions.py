@@ -12,6 +12,7 @@ from collections import Counter
 from cases import GPTS
 from show import table
 
+STOREY = re.compile(r"^.*/(?:src|models|lab|program)/")
 FEW, MORE = 4, 12  # steps
 N_FILES = 12
 ROOMS = ("optim", "nn", "ops", "autograd", "tensor", "memtrack", "base")
@@ -53,8 +54,8 @@ def of_one(program, word):
 
 
 def room_of(file):
-    _, src, rest = file.rpartition("/src/")
-    return rest.partition("/")[0] if src else ""
+    inner = STOREY.split(file)[-1]
+    return inner.partition("/")[0] if inner != file else ""
 
 
 def main():
@@ -77,7 +78,7 @@ def main():
     print(table(["", "step", "ledger"], rows))
     files = sorted((file for file in plain if room_of(file) in ROOMS), key=lambda file: -plain[file])
     print("\nThe files with the most")
-    print(table(["", "step", "ledger"], [[file.split("/src/")[-1], f"{plain[file]:,.0f}", f"{ledger.get(file, 0):,.0f}"]
+    print(table(["", "step", "ledger"], [[STOREY.split(file)[-1], f"{plain[file]:,.0f}", f"{ledger.get(file, 0):,.0f}"]
                                          for file in files[:N_FILES]]))
 
 

@@ -31,7 +31,7 @@ def run_once(program, words):
 
 
 def steps(s):
-    program = os.path.join(os.path.dirname(s.program), "..", "src", "cli", "memtape")
+    program = os.path.join(os.path.dirname(s.program), "..", "memtape")
     if not os.access(program, os.X_OK):
         raise Failed(f"{program} is not built; `./run bench` builds it")
     rows, rounds = [], s.rounds(max(3, round(25 * s.effort)))

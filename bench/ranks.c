@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bench.h"
-#include "memtape/group.h"
+#include "memtape/models/group.h"
 
 #define MOST_RANKS 16
 

@@ -47,7 +47,7 @@ def collectives(sides, s):
     """[{"ranks", "op", "bytes", "threads", "mpi", "gloo"}]; a side that is not there is None."""
     env = dict(os.environ, **OWN)
     mpi, peer = shutil.which("mpirun"), len(sides) > 1
-    module = os.path.join(os.path.dirname(s.program), "..", "src", "libmemtape-mpi.so")
+    module = os.path.join(os.path.dirname(s.program), "..", "libmemtape-mpi.so")
     env["MEMTAPE_MPI_MODULE"] = os.path.abspath(module)
     mpi = mpi if os.path.exists(module) else None
     rows = []

@@ -8,7 +8,7 @@
  * error. */
 #include <stdio.h>
 #include <memtape/memtape.h>
-#include <memtape/techniques.h>
+#include <memtape/memtape.h>
 
 enum { ROWS = 512, HIDDEN = 64, WIDE = 4 * HIDDEN };
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <memtape/memtape.h>
-#include <memtape/techniques.h>
+#include <memtape/memtape.h>
 
 enum { TOKENS = 256, HIDDEN = 64, VOCABULARY = 50257, CHUNK = 32 };
 

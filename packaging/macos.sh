@@ -12,10 +12,11 @@ export zig jansson objects optimization
 compile='for file; do
     "$zig" cc -target aarch64-macos -std=c11 "${optimization:--O0}" -w -D_GNU_SOURCE -D_DARWIN_C_SOURCE -DMTI_NO_MULTIVERSION -DHAVE_STDINT_H \
         -DMTI_VERSION=\"0\" -DMTI_SOURCE_DIR=\"/\" -DMTI_DATA_DIR=\"/\" -DMTI_MODULE_DIR=\"/\" -DMTI_LIBDIR=\"/\" \
-        -Iinclude -Isrc -Ipage/include -I"$jansson" -c "$file" -o "$objects/$(echo "$file" | tr / _).o"
+        -Iinclude -Isrc -Imodels -Ilab -Iprogram -Ipage/include -I"$jansson" -c "$file" -o "$objects/$(echo "$file" | tr / _).o"
 done'
 {
-    find src -name '*.c' | grep -Ev '^src/(backends/(cuda/|module\.c)|comm/mpi\.c|cli/start\.c|options/reference\.c)'
+    find src models lab program -name '*.c' |
+        grep -Ev '^(src/backends/(cuda/|loaded_module\.c)|models/comm/mpi\.c|program/(verbs/start|options/reference_pages)\.c)'
     for name in dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version; do
         echo "$jansson/$name.c"
     done

@@ -16,8 +16,9 @@ MUSL = LIBC / "musl"
 # There is no wasm64 among musl's; this one's types have its sizes.
 ARCH = "riscv64"
 
-# What needs processes, MPI or a GPU; page/start.c stands for cli/start.c.
-LEFT_OUT = re.compile(r"src/(backends/(cuda/|module\.c)|comm/mpi\.c|cli/start\.c|options/reference\.c)")
+# What needs processes, MPI or a GPU; page/start.c stands for verbs/start.c.
+LEFT_OUT = re.compile(r"src/backends/(cuda/|loaded_module\.c)|models/comm/mpi\.c|program/(verbs/start|options/reference_pages)\.c")
+STOREYS = ("src", "models", "lab", "program")
 JANSSON_FILES = "dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version"
 REPORT = ["page.html", "page.css", "text.js", "run.js", "head.js", "chart.js", "alive.js", "saved.js", "tape.js", "compare.js",
           "sweep.js", "plan.js", "pages.js", "main.js"]
@@ -37,7 +38,7 @@ TARGET = flags(ZIG / "zig", "cc -target wasm64-freestanding -w -DNDEBUG -fno-mat
 SYSTEM = flags(*(f"-I{p}" for p in (MUSL / "arch" / ARCH, LIBC / f"include/{ARCH}-linux-musl", LIBC / "include/generic-musl")))
 OWN = flags("-std=c11 -O2 -D_GNU_SOURCE -DMTI_NO_MULTIVERSION -Dmain=mt_page_main", f"'-DMTI_VERSION=\"{version()}\"'",
             *(f"'-D{name}=\"/\"'" for name in ("MTI_SOURCE_DIR", "MTI_DATA_DIR", "MTI_MODULE_DIR", "MTI_LIBDIR")),
-            *(f"-I{p}" for p in (ROOT / "include", ROOT / "src", ROOT / "page/include", JANSSON / "src")))
+            *(f"-I{p}" for p in (ROOT / "include", *(ROOT / storey for storey in STOREYS), ROOT / "page/include", JANSSON / "src")))
 LIBRARY = flags("-std=c99 -ffreestanding -O2 -D_XOPEN_SOURCE=700",
                 *(f"-I{p}" for p in (ROOT / "page/libc", MUSL / "arch/generic", MUSL / "src/include", MUSL / "src/internal")))
 JSON = flags(f"-O2 -D_GNU_SOURCE -DHAVE_STDINT_H -I{ROOT}/page/include")
@@ -45,7 +46,7 @@ JSON = flags(f"-O2 -D_GNU_SOURCE -DHAVE_STDINT_H -I{ROOT}/page/include")
 
 def sources():
     """(file, flags) of each."""
-    for path in sorted((ROOT / "src").rglob("*.c")):
+    for path in sorted(path for storey in STOREYS for path in (ROOT / storey).rglob("*.c")):
         if not LEFT_OUT.match(str(path.relative_to(ROOT))):
             yield path, OWN
     for name in ("start.c", "products.c"):
@@ -82,7 +83,7 @@ rule python
         object_ = OUT / "objects" / path.relative_to(base).with_suffix(".o")
         objects.append(str(object_))
         yield f"build {object_}: cc {path}\n  flags = {options}\n"
-    report = ROOT / "src/report/page"
+    report = ROOT / "program/report/page"
     yield f"build {OUT}/report.c: python {flags(*(report / f for f in REPORT))} | {report}/join.py\n  script = {report}/join.py\n"
     yield f"build {OUT}/memtape64.wasm: link {flags(*objects)}\n"
     yield f"build {OUT}/memtape.wasm: lower {OUT}/memtape64.wasm\n"

@@ -20,7 +20,7 @@ def first_line(*command):
 
 
 def commit():
-    changed = first_line("git", "status", "--porcelain", "--", "src", "include", "bench", "tests")
+    changed = first_line("git", "status", "--porcelain", "--", "src", "models", "lab", "program", "include", "bench", "tests")
     return first_line("git", "rev-parse", "--short=12", "HEAD") + (
         "" if changed == "unknown" else " with changes")
 

@@ -79,7 +79,7 @@ class Header:
             enum_of.update(dict.fromkeys(re.findall(r"MT_\w+", values), enum))
 
     def __init__(self, name, source):
-        self.name, self.group = name, name.removesuffix(".h")
+        self.name, self.group = name, name.removesuffix(".h").replace("/", "_")
         self.sections = 0
         first = COMMENT.search(source)
         about = stripped(first[1])

@@ -12,13 +12,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 INCLUDE = ROOT / "include" / "memtape"
 # Those that only include others. The first and the last are named in the text of the first page.
-GATHERED = ("memtape.h", "models.h", "training.h", "techniques.h", "ranks.h", "planning.h", "reports.h", "all.h")
+GATHERED = ("memtape.h", "models.h", "lab.h", "all.h")
 
 
 def included(name):
     """The headers that one gathers, in its order; a header that only gathers others stands for them."""
-    names = re.findall(r'#include "memtape/(\w+\.h)"', (INCLUDE / name).read_text())
-    return [inner for n in names for inner in (included(n) if n in GATHERED else [n])]
+    names = re.findall(r'#include "memtape/([\w/]+\.h)"', (INCLUDE / name).read_text())
+    return list(dict.fromkeys(inner for n in names for inner in (included(n) if n in GATHERED else [n])))
 
 
 def about_example(path):
@@ -30,9 +30,10 @@ def about_example(path):
 def write_sources(folder):
     """What doxygen reads; returns the headers in the order of memtape.h and all.h."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "memtape").mkdir(parents=True)
+    for storey in ("", "models", "lab"):
+        (folder / "memtape" / storey).mkdir(parents=True, exist_ok=True)
     names = included("all.h")
-    absent = {p.name for p in INCLUDE.glob("*.h")} - set(names) - set(GATHERED)
+    absent = {str(p.relative_to(INCLUDE)) for p in INCLUDE.rglob("*.h")} - set(names) - set(GATHERED)
     if absent:
         sys.exit(f"reached neither by memtape.h nor by all.h: {sorted(absent)}")
     for name in names:

@@ -4,11 +4,7 @@
 
 #include "memtape/memtape.h"
 #include "memtape/models.h"
-#include "memtape/training.h"
-#include "memtape/techniques.h"
-#include "memtape/ranks.h"
-#include "memtape/planning.h"
-#include "memtape/reports.h"
-#include "memtape/dlpack.h"
+#include "memtape/lab.h"
+#include "memtape/report.h"
 
 #endif

@@ -1,12 +1,8 @@
-/* memtape.h: the engine: tensors, ops, the tape, the ledger. What stands on it has headers of its
- * own; all.h has everything.
+/* memtape.h: the engine: tensors, ops, the tape, its hooks and what they spare, the ledger. What
+ * stands on it has headers of its own; all.h has everything.
  *
- *   models.h      modules, models, generation, files
- *   training.h    optimizers, mixed precision, adapters
- *   techniques.h  less memory: hooks, checkpoints, offload, fewer bits
- *   ranks.h       groups of ranks, and models that they share
- *   planning.h    what a model costs, what fits, and how to divide it
- *   reports.h     the table of ops, counters of a device, reports */
+ *   models.h      what is trained: modules, models, optimizers, files, generation, ranks, budgets
+ *   lab.h         what a model costs, what fits, and how many sequences are served at once */
 #ifndef MEMTAPE_H
 #define MEMTAPE_H
 
@@ -18,5 +14,16 @@
 #include "memtape/print.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"
+#include "memtape/op_table.h"
+#include "memtape/autocast.h"
+#include "memtape/hooks.h"
+#include "memtape/host_copy.h"
+#include "memtape/quantize.h"
+#include "memtape/checkpoint.h"
+#include "memtape/offload.h"
+#include "memtape/compress.h"
+#include "memtape/counters.h"
+#include "memtape/openblas.h"
+#include "memtape/dlpack.h"
 
 #endif

@@ -254,17 +254,17 @@ bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
 /* The same, for what is sent to other ranks or comes from them: MT_COMMUNICATION. */
 bool mti_scratch_as(mti_call *c, mt_category category, size_t n_bytes, void **p);
 /* out = alpha a b (+ bias): copies inputs BLAS cannot read, takes scratch, counts FLOPs. */
-bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
-              const mti_view *bias);
-/* out = a b, and sums [m] = the sum of each row of a; matrices, otherwise as mti_gemm. */
-bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
-                   const mti_view *sums);
+bool mti_multiply(mti_call *c, double alpha, const mti_view *a, const mti_view *b,
+                  const mti_view *out, const mti_view *bias);
+/* out = a b, and sums [m] = the sum of each row of a; matrices, otherwise as mti_multiply. */
+bool mti_multiply_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
+                       const mti_view *sums);
 /* v as BLAS can read its matrices: itself, or a dense temporary copy. */
 bool mti_readable(mti_call *c, const mti_view *v, mti_view *out);
 /* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices that BLAS can
  * read. Frees its scratch at once. */
-bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
-                   const mti_view *out);
+bool mti_multiply_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
+                       const mti_view *out);
 void mti_count_flops(mti_call *c, uint64_t n);
 /* At the end of a call: what it moved in memory. */
 void mti_count_moved(const mti_call *c);

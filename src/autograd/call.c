@@ -223,8 +223,8 @@ static void count_product(mti_call *c, const mti_view *a, const mti_view *out)
     mti_count_flops(c, 2 * (uint64_t)a->shape[a->rank - 1] * (uint64_t)mti_view_count(out));
 }
 
-bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
-              const mti_view *bias)
+bool mti_multiply(mti_call *c, double alpha, const mti_view *a, const mti_view *b,
+                  const mti_view *out, const mti_view *bias)
 {
     mti_view va, vb, vo = with_leading_strides(out);
     if (!mti_readable(c, a, &va) || !mti_readable(c, b, &vb)) return false;
@@ -236,8 +236,8 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
            c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch, n_scratch);
 }
 
-bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
-                   const mti_view *sums)
+bool mti_multiply_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
+                       const mti_view *sums)
 {
     mti_view va, vb, vo = with_leading_strides(out);
     if (!mti_readable(c, a, &va) || !mti_readable(c, b, &vb)) return false;
@@ -249,8 +249,8 @@ bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_
            c->k->gemm_sums(c->ctx, &va, &vb, &vo, sums, scratch, n_scratch);
 }
 
-bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
-                   const mti_view *out)
+bool mti_multiply_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
+                       const mti_view *out)
 {
     mti_view va = with_leading_strides(a), vb = with_leading_strides(b),
              vo = with_leading_strides(out);

@@ -34,7 +34,7 @@ static bool dispatch_forward(mti_call *c)
 {
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *index = mti_dense(c, mti_in(c, 1));
     if (!x || !index) return false;
-    const mti_view flat = mti_flat(index), table = mti_rows(x);
+    const mti_view flat = mti_flat(index), table = mti_as_rows(x);
     return c->k->sort_groups(c->ctx, index->shape[index->rank - 1], &flat, mti_aux(c, 0),
                              mti_out(c, 1), mti_out(c, 2), mti_out(c, 3)) &&
            c->k->embedding(c->ctx, false, mti_aux(c, 0), &table, mti_out(c, 0));
@@ -45,7 +45,7 @@ static bool dispatch_backward(mti_call *c)
     const mti_view *rows = mti_dense(c, mti_saved(c, MTI_AUX0)), *dy = mti_dense(c, mti_dout(c)),
                    *dx = mti_din(c, 0);
     if (!rows || !dy || !dx) return false;
-    const mti_view table = mti_rows(dx);
+    const mti_view table = mti_as_rows(dx);
     void *scratch;
     return mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, rows, &table), &scratch) &&
            c->k->embedding_backward(c->ctx, false, rows, dy, &table, scratch);
@@ -117,7 +117,7 @@ fail:
 static bool product_of_group(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out)
 {
     if (!mti_view_count(out)) return true;
-    return a->shape[1] ? mti_gemm_part(c, a, b, 0, out) : c->k->fill(c->ctx, out, 0);
+    return a->shape[1] ? mti_multiply_part(c, a, b, 0, out) : c->k->fill(c->ctx, out, 0);
 }
 
 /* y = x w^T group by group; or, each unless NULL, dx = y w and dw = y^T x. */

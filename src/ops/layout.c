@@ -8,7 +8,7 @@ mti_view mti_flat(const mti_view *v)
         .data = v->data, .dtype = v->dtype, .rank = 1, .shape = {mti_view_count(v)}, .stride = {1}};
 }
 
-mti_view mti_rows(const mti_view *v)
+mti_view mti_as_rows(const mti_view *v)
 {
     int64_t n = v->shape[v->rank - 1], m = 1;
     for (int d = 0; d < v->rank - 1; d++) m *= v->shape[d];

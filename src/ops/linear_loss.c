@@ -83,8 +83,8 @@ static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const m
 {
     if (!(x = mti_dense(c, x)) || !(w = mti_dense(c, w)) || !(target = mti_dense(c, target)))
         return false;
-    *p = (pieces){.x = mti_rows(x),
-                  .w = mti_rows(w),
+    *p = (pieces){.x = mti_as_rows(x),
+                  .w = mti_as_rows(w),
                   .target = mti_flat(target),
                   .n = mti_view_count(target),
                   .v = w->shape[0],
@@ -108,7 +108,7 @@ static bool make_logits(mti_call *c, const mti_view *x, const mti_view *w, const
 {
     mti_view wt = mti_transposed(w);
     if (!mti_view_count(out)) return true;
-    return x->shape[1] ? mti_gemm_part(c, x, &wt, 0, out) : c->k->fill(c->ctx, out, 0);
+    return x->shape[1] ? mti_multiply_part(c, x, &wt, 0, out) : c->k->fill(c->ctx, out, 0);
 }
 
 static bool linear_cross_entropy_forward(mti_call *c)
@@ -134,7 +134,7 @@ static bool linear_cross_entropy_forward(mti_call *c)
 /* What the parts of dx are added up in: dx itself, or in f32 what it is then rounded from. */
 static bool sum_of_parts(mti_call *c, const pieces *p, const mti_view *dx, mti_view *sum)
 {
-    *sum = mti_rows(dx);
+    *sum = mti_as_rows(dx);
     if (mt_dtype_size(dx->dtype) != 2 || p->part == p->v) return true;
     mt_tensor *wide = mti_temp(c, MT_F32, 2, sum->shape);
     if (wide) *sum = wide->view;
@@ -165,11 +165,11 @@ static bool linear_cross_entropy_backward(mti_call *c)
             !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, j, &d, &p.target, &lse,
                                          &scale->view, &d))
             return false;
-        if (dx && !mti_gemm_part(c, &d, &w, j > 0, &sum)) return false;
+        if (dx && !mti_multiply_part(c, &d, &w, j > 0, &sum)) return false;
         mti_view rows = dw ? mti_range(dw, 0, j, m) : p.w;
-        if (dw && !mti_gemm_part(c, &dt, &p.x, 0, &rows)) return false;
+        if (dw && !mti_multiply_part(c, &dt, &p.x, 0, &rows)) return false;
     }
-    mti_view whole = dx ? mti_rows(dx) : p.x;
+    mti_view whole = dx ? mti_as_rows(dx) : p.x;
     return !dx || sum.data == whole.data || c->k->copy(c->ctx, &sum, &whole);
 }
 
@@ -192,9 +192,9 @@ static bool add_gradients(mti_call *c, const pieces *p, int64_t i, const mti_vie
 {
     mti_view x = mti_range(&p->x, 0, i, d->shape[0]), turned = mti_transposed(d);
     const mti_view *dx = mti_aux(c, 0), *dw = mti_aux(c, 1);
-    mti_view all = dx ? mti_rows(dx) : p->x, rows = mti_range(&all, 0, i, d->shape[0]);
-    return (!dx || mti_gemm_part(c, d, &p->w, 0, &rows)) &&
-           (!dw || mti_gemm_part(c, &turned, &x, i > 0, dw));
+    mti_view all = dx ? mti_as_rows(dx) : p->x, rows = mti_range(&all, 0, i, d->shape[0]);
+    return (!dx || mti_multiply_part(c, d, &p->w, 0, &rows)) &&
+           (!dw || mti_multiply_part(c, &turned, &x, i > 0, dw));
 }
 
 /* *scale = 1 / number of targets that count */

@@ -37,7 +37,7 @@ static bool embedding_forward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
     if (!index || !w) return false;
-    mti_view i1, y2 = mti_rows(mti_out(c, 0));
+    mti_view i1, y2 = mti_as_rows(mti_out(c, 0));
     return own_rows(c, index, w->shape[0], &i1) &&
            c->k->embedding(c->ctx, has_part(c), &i1, w, &y2);
 }
@@ -56,7 +56,7 @@ static bool embedding_backward(mti_call *c)
     const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN0)), *dy = mti_dense(c, mti_dout(c)),
                    *dw = mti_din(c, 1);
     if (!index || !dy || !dw) return false;
-    mti_view i1, dy2 = mti_rows(dy);
+    mti_view i1, dy2 = mti_as_rows(dy);
     void *scratch;
     return own_rows(c, index, dw->shape[0], &i1) &&
            mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
@@ -130,7 +130,7 @@ static bool cross_entropy_forward(mti_call *c)
 {
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
-    mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
+    mti_view x2 = mti_as_rows(x), t1 = mti_flat(t), logp = mti_as_rows(mti_aux(c, 0));
     return c->k->cross_entropy(c->ctx, c->params->loss.ignore, &x2, &t1, &logp, mti_out(c, 0));
 }
 
@@ -138,7 +138,7 @@ static bool cross_entropy_backward(mti_call *c)
 {
     const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
     if (!t || !dx) return false;
-    mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
+    mti_view logp = mti_as_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_as_rows(dx);
     return c->k->cross_entropy_backward(c->ctx, c->params->loss.ignore, &logp, &t1, mti_dout(c),
                                         &dx2);
 }
@@ -177,7 +177,7 @@ static bool cross_entropy_lse_forward(mti_call *c)
 {
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
-    mti_view x2 = mti_rows(x), t1 = mti_flat(t), lse = mti_flat(mti_aux(c, 0));
+    mti_view x2 = mti_as_rows(x), t1 = mti_flat(t), lse = mti_flat(mti_aux(c, 0));
     mt_tensor *each = mti_temp(c, lse.dtype, 1, t1.shape);
     /* the mean is made for a sum, too, because it checks the targets */
     return each &&
@@ -192,8 +192,8 @@ static bool cross_entropy_lse_backward(mti_call *c)
     const mti_view *x = mti_dense(c, mti_saved(c, MTI_IN0)), *dx = mti_din(c, 0),
                    *t = mti_dense(c, mti_saved(c, MTI_IN1));
     if (!x || !t || !dx) return false;
-    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0)), x2 = mti_rows(x), t1 = mti_flat(t),
-             dx2 = mti_rows(dx);
+    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0)), x2 = mti_as_rows(x), t1 = mti_flat(t),
+             dx2 = mti_as_rows(dx);
     mt_tensor *scale = mti_temp(c, lse.dtype, 0, t1.shape);
     return scale &&
            (c->params->loss.sum ? c->k->copy(c->ctx, mti_dout(c), &scale->view)

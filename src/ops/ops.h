@@ -62,8 +62,8 @@ const mti_view *mti_din_heads_inside(mti_call *c, int i);
 
 /* ---- views of the same memory, for kernels (layout.c) ---- */
 
-mti_view mti_flat(const mti_view *v); /* [..] row-major as [n] */
-mti_view mti_rows(const mti_view *v); /* [..,n] row-major as [m,n] */
+mti_view mti_flat(const mti_view *v);    /* [..] row-major as [n] */
+mti_view mti_as_rows(const mti_view *v); /* [..,n] row-major as [m,n] */
 /* [start, start + length) of one dimension */
 mti_view mti_range(const mti_view *v, int dim, int64_t start, int64_t length);
 mti_view mti_permuted(const mti_view *v, const int *order); /* dimension d is v's order[d] */

@@ -100,10 +100,11 @@ static bool product(mti_call *c, const mti_view *a, const mti_view *b, const mti
     if (y->rank > 2 && one_matrix(b) && mti_view_is_contiguous(y) &&
         mti_view_count(a) / a->shape[a->rank - 1] == mti_view_count(y) / y->shape[y->rank - 1]) {
         mti_view a2, y2, b2 = mti_last_two(b);
-        return as_matrix(c, a, &a2) && as_matrix(c, y, &y2) && mti_gemm(c, 1, &a2, &b2, &y2, NULL);
+        return as_matrix(c, a, &a2) && as_matrix(c, y, &y2) &&
+               mti_multiply(c, 1, &a2, &b2, &y2, NULL);
     }
     mti_view va = batched(a, y), vb = batched(b, y);
-    return mti_gemm(c, 1, &va, &vb, y, NULL);
+    return mti_multiply(c, 1, &va, &vb, y, NULL);
 }
 
 static bool is_empty(const mti_view *v) { return mti_view_count(v) == 0; }
@@ -154,7 +155,7 @@ static bool matmul_backward(mti_call *c)
         if (!db || !as_matrix(c, a, &a2) || !as_matrix(c, dy, &dy2)) return false;
         if (a2.shape[0] == dy2.shape[0]) {
             mti_view at = mti_transposed(&a2);
-            return mti_gemm(c, 1, &at, &dy2, db, NULL);
+            return mti_multiply(c, 1, &at, &dy2, db, NULL);
         }
     }
     mti_view at = mti_transposed(a);
@@ -193,7 +194,7 @@ static bool linear_forward(mti_call *c)
     if (is_empty(mti_out(c, 0))) return true;
     if (b && !(b = mti_dense(c, b))) return false;
     return as_matrix(c, mti_in(c, 0), &x) && as_matrix(c, mti_out(c, 0), &y) &&
-           mti_gemm(c, 1, &x, &wt, &y, b);
+           mti_multiply(c, 1, &x, &wt, &y, b);
 }
 
 static bool linear_backward(mti_call *c)
@@ -204,7 +205,7 @@ static bool linear_backward(mti_call *c)
     if (mti_wants(c, 0)) {
         const mti_view *whole = mti_din(c, 0);
         if (!whole || !as_matrix(c, whole, &dx)) return false;
-        if (!is_empty(whole) && !mti_gemm(c, 1, &dy, mti_saved(c, MTI_IN1), &dx, NULL))
+        if (!is_empty(whole) && !mti_multiply(c, 1, &dy, mti_saved(c, MTI_IN1), &dx, NULL))
             return false;
     }
     const mti_view *dw = mti_wants(c, 1) ? mti_din(c, 1) : NULL,
@@ -214,8 +215,8 @@ static bool linear_backward(mti_call *c)
     mti_view dyt = mti_transposed(&dy);
     if (!as_matrix(c, mti_saved(c, MTI_IN0), &x)) return false;
     return db && !is_empty(&x)
-               ? mti_gemm_sums(c, &dyt, &x, dw, db)
-               : mti_gemm(c, 1, &dyt, &x, dw, NULL) && (!db || sum_rows(c, &dy, db));
+               ? mti_multiply_sums(c, &dyt, &x, dw, db)
+               : mti_multiply(c, 1, &dyt, &x, dw, NULL) && (!db || sum_rows(c, &dy, db));
 }
 
 const mti_op_code mti_code_linear = {linear_shape, linear_forward, linear_backward};

@@ -1,7 +1,7 @@
 /* What ops move in memory, and what collectives send: by the sizes of their tensors. */
 #include <string.h>
 #include "memtape/ops.h"
-#include "memtape/parallel.h"
+#include "memtape/models/parallel.h"
 #include "mtt.h"
 
 enum { B = 2, S = 8, D = 16, E = 4 }; /* E: bytes of an f32 */

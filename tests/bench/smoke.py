@@ -42,8 +42,8 @@ worker.stdin.close()
 
 def bench(folder, worker, program, *options):
     """(status, result, text, standard error) of a run with the build folder `folder`"""
-    for name, target in (("bench/memtape_bench", worker), ("src/cli/memtape", program)):
-        os.makedirs(os.path.dirname(f"{folder}/{name}"))
+    for name, target in (("bench/memtape_bench", worker), ("memtape", program)):
+        os.makedirs(os.path.dirname(f"{folder}/{name}"), exist_ok=True)
         os.symlink(target, f"{folder}/{name}")
     got = subprocess.run([sys.executable, f"{ROOT}/bench/bench.py", "--smoke", "--program",
                           f"{folder}/bench/memtape_bench", *options],
@@ -151,7 +151,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
         planted(f"{folder}/row", worker, program, "row", "tiny",
-                "rows without a case in src/audit/cases.def: nobody")
+                "rows without a case in program/audit/cases.def: nobody")
         if long:
             planted(f"{folder}/death", worker, program, "death", "memory", "ended with status 3")
         if long and whole(f"{folder}/peer", worker, program)["machine"]["peer"]:

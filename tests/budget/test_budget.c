@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "budget/budget.h"
+#include "memory/budget.h"
 #include "workload.h"
 
 static mt_budget *budget_of(workload *w)

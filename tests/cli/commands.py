@@ -48,7 +48,7 @@ def lay_out(folder):
         shutil.copy(ROOT / "README.md", folder / name)
     (folder / "run.log").write_text("max_memory_reserved: 2,399,141,888\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTAPE", "MTT_", "OMP_", "DEMO"))}
-    return {**environment, "PATH": f"{folder}/build/src/cli:{os.environ['PATH']}"}
+    return {**environment, "PATH": f"{folder}/build:{os.environ['PATH']}"}
 
 
 def is_short(page, command):

@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "mtt.h"
 #include "io/json_text.h"
-#include "cli/run_file.h"
-#include "cli/verbs.h"
+#include "verbs/run_file.h"
+#include "verbs/verbs.h"
 
 typedef int verb_fn(const mti_options *o);
 

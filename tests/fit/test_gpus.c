@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "memtape/fit.h"
+#include "memtape/lab/fit.h"
 #include "mtt.h"
 
 static char path[] = "/tmp/memtape-gpus-XXXXXX";

@@ -1,7 +1,7 @@
 /* Serving: the bytes of weights and cache are those of their formulas, the parts sum to the peak,
  * and the most sequences are those that trying every number finds. */
 #include <string.h>
-#include "memtape/serve.h"
+#include "memtape/lab/serve.h"
 #include "mtt.h"
 
 #define SMALL .hidden = 64, .heads = 4, .layers = 2, .vocab = 96, .context = 64

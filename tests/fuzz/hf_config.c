@@ -2,7 +2,7 @@
  * message. */
 #include <stdlib.h>
 #include <string.h>
-#include "memtape/model.h"
+#include "memtape/models/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

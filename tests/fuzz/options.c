@@ -2,7 +2,7 @@
  * is run. The first byte chooses the verb; zero bytes separate the words in the rest. */
 #include <stdlib.h>
 #include <string.h>
-#include "cli/verbs.h"
+#include "verbs/verbs.h"
 #include "options/options.h"
 #include "options/option_table.h"
 

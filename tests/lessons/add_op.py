@@ -18,7 +18,7 @@ LINES = [
     ("src/ops/ops.def", r"^OP\(softplus,.*\n.*$",
      'OP(mish, 1, 0, KEEP(IN0), 0, IN("x"), "y", AUX(0), "y = x tanh(log(1 + exp x))",\n'
      '   "the input: the slope cannot be told from the output")'),
-    ("src/audit/cases.def", r"^ROW\(softplus,.*$", "ROW(mish, mt_mish(in[0]), ELEMENTWISE((), X))"),
+    ("program/audit/cases.def", r"^ROW\(softplus,.*$", "ROW(mish, mt_mish(in[0]), ELEMENTWISE((), X))"),
     ("src/ops/activation.c", r"^mt_tensor \*mt_softplus.*$",
      "\n/* mish: y = x t, t = tanh(softplus(x));  dx = dy (t + x sigmoid(x) (1 - t^2)) */\n"
      "mt_tensor *mt_mish(mt_tensor *x) { return mti_op1(&mti_op_mish, NULL, x); }"),
@@ -69,7 +69,7 @@ def main():
         os.environ.pop("MTT_LONG", None)
         told = output_of(["meson", "test", "-C", "build", "--print-errorlogs", "--timeout-multiplier", "5", *TESTS], folder, failures)
         output_of(["build/tests/gradcheck/test_layouts", "2", "mish"], folder, failures)
-        kept = output_of(["build/src/cli/memtape", "explain", "--expr", "mish(x@w)@v", "--shapes", "x=10x100,w=100x50,v=50x10"], folder, failures)
+        kept = output_of(["build/memtape", "explain", "--expr", "mish(x@w)@v", "--shapes", "x=10x100,w=100x50,v=50x10"], folder, failures)
         if not re.search(r"mish\(x@w\) +mish +x +in +\[10,50\] +f32 +2,000", kept):
             failures.append(f"memtape explain does not know what mish keeps: {kept}")
         ran = re.search(r"^Ok: +(\d+)", told, re.M)

@@ -63,7 +63,7 @@ def check(lesson, file):
     built = subprocess.run(
         [os.environ.get("CC", "cc"), "-std=c11", "-O0", "-g", "-Wall", "-Wextra", "-Wno-unused-function", f"-DLESSON={lesson}",
          *extra, f'-DTAPE="{file.resolve()}"', f"-I{ROOT / 'include'}", ROOT / "tests" / "lessons" / "check.c", "-o", program,
-         f"-L{BUILD / 'src'}", f"-Wl,-rpath,{BUILD / 'src'}", "-lmemtape", "-lm"], capture_output=True, text=True)
+         f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lmemtape", "-lm"], capture_output=True, text=True)
     if built.returncode:
         return 1, f"{built.stderr}\n{file} does not compile for lesson {lesson}. {see(lesson)}"
     try:

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
-#include "memtape/generate.h"
+#include "memtape/models/generate.h"
 #include "memtape/ops.h"
 #include "mtt_fixture.h"
 

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/base.h"
-#include "memtape/io.h"
-#include "memtape/model.h"
+#include "memtape/models/io.h"
+#include "memtape/models/model.h"
 #include "mtt_fixture.h"
 
 static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,

@@ -2,7 +2,7 @@
  * widened weights, to the bit. */
 #include <string.h>
 #include "base/base.h"
-#include "memtape/generate.h"
+#include "memtape/models/generate.h"
 #include "memtape/ops.h"
 #include "mtt_fixture.h"
 

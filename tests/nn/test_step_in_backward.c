@@ -2,10 +2,10 @@
  * one gradient at a time. */
 #include <stdlib.h>
 #include <string.h>
-#include "memtape/amp.h"
-#include "memtape/model.h"
+#include "memtape/models/amp.h"
+#include "memtape/models/model.h"
 #include "memtape/ops.h"
-#include "memtape/optimizer.h"
+#include "memtape/models/optimizer.h"
 #include "mtt_fixture.h"
 
 enum { STEPS = 3, TOKENS = 6 };

@@ -8,7 +8,7 @@
 #include "as_ranks.h"
 #include "base/base.h"
 #include "base/philox.h"
-#include "memtape/io.h"
+#include "memtape/models/io.h"
 
 enum { BATCH = 4, SEQ = 8, SEED = 5 };
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "as_ranks.h"
 #include "base/base.h"
-#include "memtape/io.h"
+#include "memtape/models/io.h"
 
 enum { BATCH = MTT_BATCH, SEQ = MTT_SEQ };
 #define MAX_NORM 1.0

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "as_ranks.h"
-#include "memtape/collectives.h"
+#include "memtape/models/collectives.h"
 
 /* Rank r of 2 has 3 rows of expert 0, none of 1, r of 2, and 1 of 3; a row's values say whose it is
  * and which. */

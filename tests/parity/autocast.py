@@ -44,7 +44,7 @@ def check_classes(library):
         print("skipped: PyTorch was installed without ATen/autocast_mode.h")
         return []
     assert classes["linear"] == "low" and classes["softmax"] == classes["exp"] == "f32"
-    infos = [library.dll.mt_op_get(i) for i in range(library.mt_op_count())]
+    infos = [library.dll.mt_all_ops_get(i) for i in range(library.mt_all_ops_count())]
     differ = []
     for info in infos:
         name, ours = info.name.decode(), info.autocast.decode()

@@ -1,5 +1,5 @@
 """The part of libmemtape that the comparison needs, through ctypes. cases_module.c calls ops as
-src/audit/cases.def does."""
+program/audit/cases.def does."""
 
 import ctypes
 import json
@@ -28,7 +28,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "set_grad_dtype": (I, P, I),
     "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
     "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
-    "ledger_bytes": (SIZE, P), "op_count": (I,), "mem_get_stats": (None, P, P),
+    "ledger_bytes": (SIZE, P), "all_ops_count": (I,), "mem_get_stats": (None, P, P),
     # Not rows of the op table, or needed without the rest of the table's call.
     "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL), "contiguous": (P, P),
     "split": (I, P, I, I, P, P), "masked_fill": (P, P, P, REAL),
@@ -132,7 +132,7 @@ class Library:
             setattr(self, "mt_" + name, function)
         self.dll.mtt_call.restype, self.dll.mtt_call.argtypes = P, [TEXT, I, P, I, P]
         self.dll.mtt_case.restype, self.dll.mtt_case.argtypes = BOOL, [I, P, SIZE]
-        self.dll.mt_op_get.restype, self.dll.mt_op_get.argtypes = OpInfo, [I]
+        self.dll.mt_all_ops_get.restype, self.dll.mt_all_ops_get.argtypes = OpInfo, [I]
         self.rows = set(self.op_names())
         self.device = self.mt_device_open(b"cpu")
 
@@ -152,7 +152,7 @@ class Library:
         return stats[0]
 
     def op_names(self):
-        return [self.dll.mt_op_get(i).name.decode() for i in range(self.mt_op_count())]
+        return [self.dll.mt_all_ops_get(i).name.decode() for i in range(self.mt_all_ops_count())]
 
     def tensor(self, t):
         """A copy of a torch tensor's elements, row-major."""
@@ -164,7 +164,7 @@ class Library:
                                               data.ctypes.data, data.nbytes))
 
     def cases(self):
-        """The cases of src/audit/cases.def, as dicts."""
+        """The cases of program/audit/cases.def, as dicts."""
         text, n = ctypes.create_string_buffer(2000), 0
         while self.dll.mtt_case(n, text, len(text)):
             yield json.loads(text.value)
@@ -172,7 +172,7 @@ class Library:
 
     def call(self, name, *arguments):
         """Calls mt_NAME with tensors (or None) and numbers; returns a tensor. A row of the op table takes its
-        parameters in the order of src/audit/cases.def."""
+        parameters in the order of program/audit/cases.def."""
         plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
         if name not in self.rows:
             return Tensor(self, getattr(self, "mt_" + name)(*plain))

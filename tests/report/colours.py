@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = (ROOT / "src/report/pictures/svg_parts.c").read_text()
-CSS = (ROOT / "src/report/page/page.css").read_text()
+PARTS = (ROOT / "program/report/pictures/svg_parts.c").read_text()
+CSS = (ROOT / "program/report/page/page.css").read_text()
 SVG_H = (ROOT / "examples/svg.h").read_text()
 faults = []
 
@@ -31,7 +31,7 @@ equal(own, {name: looks[name] for name in own}, "the colours of the lessons' pic
 own_dark = dict(re.findall(r'\[fill=\\"(#\w+)\\"\] \{ fill: (#\w+) \}', SVG_H))
 equal({name: own_dark.get(colour, colour) for name, colour in own.items()}, {name: on_dark[name] for name in own},
       "the colours of the lessons' pictures, dark")
-for path in [*(ROOT / "src/report/pictures").glob("*.c"), *(ROOT / "examples").glob("*.c")]:
+for path in [*(ROOT / "program/report/pictures").glob("*.c"), *(ROOT / "examples").glob("*.c")]:
     used = set(re.findall(r"#[0-9a-f]{6}", path.read_text())) & set(looks.values())
     allowed = {"svg_parts.c": used, "svg.c": {looks["activation"]}}  # there it stands for what is saved
     equal(used - allowed.get(path.name, set()), set(), f"{path.name} has categories' colours")

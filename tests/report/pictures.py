@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/report.md: MEMTAPE=build/src/cli/memtape python3 tests/report/pictures.py FOLDER. The
+"""Takes the pictures of docs/report.md: MEMTAPE=build/memtape python3 tests/report/pictures.py FOLDER. The
 pictures in docs were then made smaller with pngquant."""
 import base64
 import subprocess

@@ -3,8 +3,8 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include "cli/explain.h"
-#include "cli/verbs.h"
+#include "verbs/explain.h"
+#include "verbs/verbs.h"
 #include "report/results.h"
 
 static const max_align_t zeros[1 << 14]; /* more than any struct has */

@@ -5,25 +5,28 @@ set -eu
 cd "${1:-$(dirname "$0")/../..}"
 
 # The order of the rooms, lowest first, and the room of each public header.
-find include/memtape src -name '*.[ch]' | sort | xargs awk '
+find include/memtape src models lab program -name '*.[ch]' | sort | xargs awk '
 BEGIN {
-    n_rooms = split("base files backends memtrack tensor autograd ops comm collectives hooks nn optim io generate parallel budget plan measure audit expression trainer fit compare report options cli", order, " ")
+    n_rooms = split("base backends memtrack tensor autograd ops hooks files comm collectives nn optim io generate parallel memory plan measure fit compare audit expression trainer report options verbs", order, " ")
     for (i = 1; i <= n_rooms; i++) level[order[i]] = i
-    split("status=base dtype=base openblas=backends group=comm memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor print=autograd autograd=autograd hooks=autograd quantize=ops techniques=hooks models=generate training=io ranks=parallel planning=fit reports=report " \
-          "ops=ops autocast=ops op_table=ops collectives=collectives offload=hooks checkpoint=hooks compress=hooks module=nn model=nn optimizer=optim amp=optim lora=nn parallel=parallel plan=plan budget=budget fit=fit serve=fit report=report generate=generate io=io step_graph=optim memtape=hooks all=cli", pairs, " ")
+    split("status=base dtype=base openblas=backends memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor " \
+          "print=autograd autograd=autograd hooks=autograd ops=ops op_table=ops autocast=ops quantize=ops offload=hooks checkpoint=hooks compress=hooks memtape=hooks " \
+          "models/group=comm models/collectives=collectives models/module=nn models/model=nn models/lora=nn models/optimizer=optim models/amp=optim " \
+          "models/step_graph=optim models/io=io models/generate=generate models/parallel=parallel models/budget=memory models=memory " \
+          "lab/plan=plan lab/fit=fit lab/serve=fit lab=fit report=report all=verbs", pairs, " ")
     for (i in pairs) { split(pairs[i], pair, "="); home[pair[1]] = pair[2] }
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
 
-# The room of a path below src/ or include/; "" if there is none.
+# The room of a path below a storey or include/; "" if there is none.
 function room_of(path, part) {
     split(path, part, "/")
-    if (part[1] == "memtape") { sub(/\.h$/, "", part[2]); return home[part[2]] }
+    if (part[1] == "memtape") { sub(/^memtape\//, "", path); sub(/\.h$/, "", path); return home[path] }
     return (part[1] in level) ? part[1] : ""
 }
 FNR == 1 {
     path = FILENAME
-    sub(/^(src|include)\//, "", path)
+    sub(/^(src|models|lab|program|include)\//, "", path)
     mine = room_of(path)
     folder = FILENAME
     sub(/\/[^\/]*$/, "", folder)

@@ -6,7 +6,7 @@ cd "${1:-$(dirname "$0")/../..}"
 for name in clang-format-14 clang-format; do
     case $("$name" --version 2>/dev/null) in
     *"version 14."*)
-        find include src tests examples bench \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
+        find include src models lab program tests examples bench \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
             2>/dev/null | sort |
             xargs "$name" --dry-run -Werror --ferror-limit=1
         exit

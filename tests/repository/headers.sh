@@ -4,7 +4,7 @@
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 failed=0
-for header in include/memtape/*.h; do
+for header in $(find include/memtape -name "*.h" | sort); do
     gcc -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -fsyntax-only -x c -Iinclude \
         "$header" || failed=1
     grep -q "'${header#include/}'" include/meson.build || {
@@ -17,7 +17,7 @@ command -v g++ >/dev/null || {
     echo "skipped: no g++"
     exit 77
 }
-for header in include/memtape/*.h; do
+for header in $(find include/memtape -name "*.h" | sort); do
     g++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c++ -Iinclude "$header" ||
         failed=1
 done

@@ -4,8 +4,8 @@
 # their ops are, and a verb's file has its verb's name.
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
-find src include -type f | sort | xargs awk '
-FNR == 1 && FILENAME ~ /^src\/[a-z]+\/.*\.(c|h|def)$/ && FILENAME !~ /^src\/(backends\/[a-z]+|cli)\// {
+find src models lab program include -type f | sort | xargs awk '
+FNR == 1 && FILENAME ~ /^(src|models|lab|program)\/[a-z]+\/.*\.(c|h|def)$/ && FILENAME !~ /^(src\/backends\/[a-z]+|program\/verbs)\// {
     n_parts = split(FILENAME, part, "/")
     stem = part[n_parts]
     sub(/\.[a-z]+$/, "", stem)

@@ -7,14 +7,14 @@ trap 'rm -rf "$tree"' EXIT
 
 fresh() { # makes a tree without faults
     rm -rf "$tree"
-    mkdir -p "$tree/include/memtape" "$tree/src/base" "$tree/src/ops" "$tree/src/nn"
+    mkdir -p "$tree/include/memtape/models" "$tree/src/base" "$tree/src/ops" "$tree/models/nn" "$tree/lab" "$tree/program"
     cp "$here/../../.clang-format" "$tree"
     echo 'int mt_one(void);' >"$tree/include/memtape/ops.h"
-    echo '#include "memtape/ops.h"' >"$tree/include/memtape/module.h"
-    echo "install_headers('memtape/ops.h', 'memtape/module.h')" >"$tree/include/meson.build"
+    echo '#include "memtape/ops.h"' >"$tree/include/memtape/models/module.h"
+    echo "install_headers('memtape/ops.h', 'memtape/models/module.h')" >"$tree/include/meson.build"
     printf '#include <stdio.h>\n#include "memtape/ops.h"\n' >"$tree/src/ops/ops.h"
-    printf '#include "ops/ops.h"\n#include "part.h"\n' >"$tree/src/nn/nn.c"
-    echo '#include "ops/ops.h"' >"$tree/src/nn/part.h"
+    printf '#include "ops/ops.h"\n#include "part.h"\n' >"$tree/models/nn/nn.c"
+    echo '#include "ops/ops.h"' >"$tree/models/nn/part.h"
     : >"$tree/src/base/base.c"
 }
 
@@ -41,13 +41,13 @@ accepts arrows
 echo '#include "ops/ops.h"' >>"$tree/src/base/base.c"
 finds arrows 'base looks up to ops'
 fresh
-echo '#  include <memtape/module.h>' >>"$tree/src/ops/ops.h"
+echo '#  include <memtape/models/module.h>' >>"$tree/src/ops/ops.h"
 finds arrows 'ops looks up to nn'
 fresh
-echo '#include "memtape/group.h"' >>"$tree/src/ops/ops.h"
+echo '#include "memtape/models/group.h"' >>"$tree/src/ops/ops.h"
 finds arrows 'ops looks up to comm'
 fresh
-echo '#include "memtape/module.h"' >>"$tree/include/memtape/ops.h"
+echo '#include "memtape/models/module.h"' >>"$tree/include/memtape/ops.h"
 finds arrows 'ops looks up to nn'
 fresh
 echo '#include "../nn/part.h"' >>"$tree/src/ops/ops.h"
@@ -56,7 +56,7 @@ fresh
 mkdir "$tree/src/misc" && echo '#include "ops/ops.h"' >"$tree/src/misc/misc.c"
 finds arrows 'belongs to no room'
 fresh
-echo '#include "memtape/extra.h"' >>"$tree/src/nn/nn.c"
+echo '#include "memtape/extra.h"' >>"$tree/models/nn/nn.c"
 finds arrows 'no room holds memtape/extra.h'
 fresh
 mkdir "$tree/src/hooks" && printf '#include "memtape/ops.h"\n' >"$tree/src/hooks/hook.c"
@@ -88,8 +88,8 @@ accepts names
 printf 'typedef struct mti_ctx {\n' >"$tree/src/base/base.c"
 finds names 'mti_ctx is defined in'
 fresh
-echo 'int a;' | tee "$tree/src/base/base.c" >"$tree/src/nn/base.c"
-finds names 'a file called base stands in base, too'
+echo 'int a;' | tee "$tree/src/base/base.c" >"$tree/models/nn/base.c"
+finds names 'a file called base stands in nn, too'
 
 fresh
 accepts comments
@@ -100,7 +100,7 @@ fresh
 accepts printing
 prints() { # CODE TEXT
     fresh
-    printf '%s\n' "$1" >"$tree/src/nn/nn.c"
+    printf '%s\n' "$1" >"$tree/models/nn/nn.c"
     finds printing "$2"
 }
 prints 'void f(void) { snprintf(b, 9, "%d and " "%-8.3f", 1, 2.0); }' 'nn.c:1: snprintf: writes a number'
@@ -115,7 +115,7 @@ prints 'void f(const char *name) { fprintf(stderr, "%s\n", name); }' 'fprintf: p
 prints 'void f(void) { json_loads(text, 0, NULL); }' 'json_loads: jansson'
 fresh
 printf '%s\n' 'void f(void) { printf("100 %%f, %d", 1); snprintf(b, 9, "%s", t); sscanf(t, "%d", &i); } /* printf("%f") */' \
-    >"$tree/src/nn/nn.c"
+    >"$tree/models/nn/nn.c"
 accepts printing
 
 fresh

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-HOMES = {"src/base/locale.c", "src/io/json_text.c"}
+HOMES = {"src/base/locale.c", "models/io/json_text.c"}
 CALL = re.compile(r"\b(v?(?:as|[fds]?n?|[fs]?w)printf|strto(?:d|f|ld)(?:_l)?|atof|v?[fs]?scanf|json_(?:load|dump)\w*|"
                   r"(?:set|use|new)locale|localeconv)\s*\(")
 # A string, a character, a comment: of these only strings stay.
@@ -49,7 +49,7 @@ def fault(name, given):
 
 
 tree, found = Path(sys.argv[1]), 0
-for folder in ("src", "include"):
+for folder in ("src", "models", "lab", "program", "include"):
     for path in sorted((tree / folder).rglob("*")):
         if path.suffix not in (".c", ".h", ".cu", ".cuh", ".def") or str(path.relative_to(tree)) in HOMES:
             continue

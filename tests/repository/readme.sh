@@ -15,7 +15,7 @@ awk -v work="$work" '
 inside { print > (work "/example" n ".c") }
 END { if (!n) { print "no example found"; exit 1 } }' "$page"
 
-flags=$(PKG_CONFIG_PATH=$folder/../meson-uninstalled pkg-config --cflags --libs memtape)
+flags=$(PKG_CONFIG_PATH=$folder/meson-uninstalled pkg-config --cflags --libs memtape)
 for source in "$work"/*.c; do
     # shellcheck disable=SC2086
     gcc -std=c11 -Wall -Wextra -Werror -o "${source%.c}" "$source" $flags -Wl,-rpath,"$folder"

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
-#include "memtape/amp.h"
+#include "memtape/models/amp.h"
 #include "memtape/checkpoint.h"
 #include "memtape/compress.h"
-#include "memtape/model.h"
+#include "memtape/models/model.h"
 #include "memtape/offload.h"
 #include "mtt_fixture.h"
 

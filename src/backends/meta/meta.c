@@ -12,53 +12,58 @@
 #define FIRST_ADDRESS ((uintptr_t)1 << 40) /* unmapped, so a stray access faults */
 #define SEGMENT_UNIT  ((size_t)2 << 20)
 
-struct mti_ctx {
+/* What this backend's mti_ctx is. */
+typedef struct imagined {
     uintptr_t next;          /* where the next segment goes */
     atomic_int threads;      /* 0: as many as `like` takes by itself */
     const mti_backend *like; /* the backend whose scratch sizes it reports; NULL: 0 */
     mti_ctx *like_ctx;
-};
+} imagined;
+
+static imagined *of(const mti_ctx *ctx) { return (imagined *)ctx; }
 
 /* ---- state and raw memory ---- */
 
 static mti_ctx *open_meta(void)
 {
-    mti_ctx *ctx = mti_malloc(sizeof *ctx);
-    if (!ctx) return NULL;
-    *ctx = (mti_ctx){.next = FIRST_ADDRESS};
-    atomic_init(&ctx->threads, 0);
-    return ctx;
+    imagined *m = mti_malloc(sizeof *m);
+    if (!m) return NULL;
+    *m = (imagined){.next = FIRST_ADDRESS};
+    atomic_init(&m->threads, 0);
+    return (mti_ctx *)m;
 }
 
 static void close_meta(mti_ctx *ctx)
 {
-    if (ctx->like) ctx->like->close(ctx->like_ctx);
+    if (of(ctx)->like) of(ctx)->like->close(of(ctx)->like_ctx);
     mti_free(ctx);
 }
 
 bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like)
 {
     mti_ctx *like_ctx = like ? like->open() : NULL;
-    int n = ctx->threads;
+    int n = of(ctx)->threads;
     if (like && (!like_ctx || (n && !like->set_threads(like_ctx, n)))) {
         if (like_ctx) like->close(like_ctx);
         return false;
     }
-    if (ctx->like) ctx->like->close(ctx->like_ctx);
-    ctx->like = like, ctx->like_ctx = like_ctx;
+    if (of(ctx)->like) of(ctx)->like->close(of(ctx)->like_ctx);
+    of(ctx)->like = like, of(ctx)->like_ctx = like_ctx;
     return true;
 }
 
 static bool set_threads(mti_ctx *ctx, int n)
 {
-    if (ctx->like && !ctx->like->set_threads(ctx->like_ctx, n)) return false;
-    ctx->threads = n;
+    if (of(ctx)->like && !of(ctx)->like->set_threads(of(ctx)->like_ctx, n)) return false;
+    of(ctx)->threads = n;
     return true;
 }
 
 static int threads(const mti_ctx *ctx)
 {
-    return ctx->threads ? ctx->threads : ctx->like ? ctx->like->threads(ctx->like_ctx) : 1;
+    return of(ctx)->threads ? of(ctx)->threads
+           : of(ctx)->like  ? of(ctx)->like->threads(of(ctx)->like_ctx)
+                            : 1;
 }
 
 static bool sync_meta(mti_ctx *ctx) { return true; }
@@ -69,9 +74,9 @@ static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
     size_t padded;
     if (mti_alloc_should_fail() || !mti_add_size(n_bytes, SEGMENT_UNIT - 1, &padded)) return NULL;
     padded -= padded % SEGMENT_UNIT;
-    if (padded > UINTPTR_MAX - ctx->next) return NULL;
-    void *p = (void *)ctx->next;
-    ctx->next += padded;
+    if (padded > UINTPTR_MAX - of(ctx)->next) return NULL;
+    void *p = (void *)of(ctx)->next;
+    of(ctx)->next += padded;
     return p;
 }
 
@@ -110,17 +115,17 @@ static bool download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 /* ---- kernels: they do nothing; scratch sizes are those of the backend `like` ---- */
 
 #define KERNEL(name, parameters, arguments)                                                        \
-    static bool name(mti_ctx *ctx, MTI_UNWRAP parameters) { return true; }
+    static bool meta_##name(mti_ctx *ctx, MTI_UNWRAP parameters) { return true; }
 #define KERNEL_TO_HOST(name, parameters, arguments) /* defined below */
 #define SCRATCH(name, parameters, arguments)                                                       \
-    static size_t name(mti_ctx *ctx, MTI_UNWRAP parameters)                                        \
+    static size_t meta_##name(mti_ctx *ctx, MTI_UNWRAP parameters)                                 \
     {                                                                                              \
-        return ctx->like ? ctx->like->name(ctx->like_ctx, MTI_UNWRAP arguments) : 0;               \
+        return of(ctx)->like ? of(ctx)->like->name(of(ctx)->like_ctx, MTI_UNWRAP arguments) : 0;   \
     }
 #include "backends/kernels.def"
 
 /* Gradients without values have norm 0, so clipping leaves them unchanged. */
-static bool sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out)
+static bool meta_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out)
 {
     *out = 0;
     return true;
@@ -140,7 +145,7 @@ const mti_backend mti_meta_backend = {
     .upload = upload,
     .download = download,
     .ranges = &ranges,
-#define KERNEL(name, parameters, arguments)  .name = name,
-#define SCRATCH(name, parameters, arguments) .name = name,
+#define KERNEL(name, parameters, arguments)  .name = meta_##name,
+#define SCRATCH(name, parameters, arguments) .name = meta_##name,
 #include "backends/kernels.def"
 };

@@ -1,0 +1,23 @@
+/* serve.h: what the two files of serving share. */
+#ifndef MTI_FIT_SERVE_H
+#define MTI_FIT_SERVE_H
+
+#include "base/base.h"
+#include "memtape/lab/serve.h"
+
+#define MTI_SERVE_MOST ((int64_t)1 << 20) /* sequences */
+
+/* What is run: all forwards; from the last one of a whole share of the prompts on; the one that
+ * generates a token. The cache is filled without forwards before. */
+typedef enum mti_serve_part { MTI_SERVE_ALL, MTI_SERVE_LAST, MTI_SERVE_TOKEN } mti_serve_part;
+
+bool mti_serve_complete(const char *who, const mt_serve_options *options, const mt_serve_need *out,
+                        mt_model_config *config, mt_serve_options *o);
+/* Positions that one forward reads of each prompt. */
+int64_t mti_serve_share(const mt_serve_options *o, int64_t sequences);
+/* *fits: whether it did; false for any failure but that. *requested: the most bytes that tensors
+ * had at once, which depend on no allocator; may be NULL. */
+bool mti_serve_try(const mt_serve_options *o, mti_serve_part part, int64_t sequences,
+                   size_t capacity, bool *fits, size_t *requested, mt_serve_need *out);
+
+#endif

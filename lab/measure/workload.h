@@ -1,0 +1,46 @@
+/* workload.h: what is measured, and the device that it runs on. */
+#ifndef MTI_MEASURE_WORKLOAD_H
+#define MTI_MEASURE_WORKLOAD_H
+
+#include "memtape/models/parallel.h"
+#include "optim/optimizers.h"
+#include "plan/plan.h"
+
+typedef struct mti_device_options {
+    const char *kind;      /* as mt_device_open takes it */
+    int64_t threads;       /* 0: the device's own choice */
+    size_t capacity;       /* in bytes; 0: what there is */
+    bool expandable;       /* segments (mt_mem_set_expandable) */
+    size_t granule;        /* theirs, in bytes; 0: PyTorch's */
+    bool reclaim;          /* free granules before they grow */
+    size_t gemm_workspace; /* in bytes; 0: none */
+    bool scratch_of_cpu;   /* count the scratch memory that the CPU's kernels would take */
+} mti_device_options;
+
+/* A device with these options; NULL on failure. */
+mt_device *mti_device_make(const mti_device_options *options);
+/* Makes a meta device count what a device with these options would. */
+bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
+
+/* Training steps of a model. Zero is a default for all but config, batch, seq and the device's
+ * kind. */
+typedef struct mti_workload {
+    const char *name;   /* for messages: "mlp", "gpt2", a path */
+    const char *preset; /* the name of `config`; NULL: none */
+    mt_model_config config;
+    char recipe[64];          /* "": none */
+    char recipe_options[480]; /* what it set: "--loss f32 --swiglu unfused" */
+    mt_op_choices own_ops;    /* config.ops before the recipe */
+    int64_t batch, seq;
+    uint64_t seed;
+    mti_optimizer_choice optimizer;
+    mti_memory_options memory;
+    const char *routing; /* of experts, on a device without data: see routing.h; NULL: balanced */
+    bool ranked;         /* one rank of several: */
+    mt_parallel parallel;
+    int64_t rank;  /* its number: those of `tensor` come first, then those of `data`, then stages */
+    size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
+    mti_device_options device;
+} mti_workload;
+
+#endif

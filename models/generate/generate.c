@@ -1,0 +1,204 @@
+/* generate.c: generation: scores of the next token, a choice among them, repeat. */
+#include <math.h>
+#include <string.h>
+#include "base/philox.h"
+#include "memtape/models/generate.h"
+#include "memtape/ops.h"
+#include "nn/model.h"
+
+/* ---- choosing ---- */
+
+static int64_t likeliest(const float *scores, int64_t v)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < v; i++)
+        if (scores[i] > scores[best]) best = i;
+    return best;
+}
+
+static void sink(float *heap, int64_t k)
+{
+    for (int64_t at = 0, least; (least = 2 * at + 1) < k; at = least) {
+        if (least + 1 < k && heap[least + 1] < heap[least]) least++;
+        if (heap[at] <= heap[least]) return;
+        float held = heap[at];
+        heap[at] = heap[least], heap[least] = held;
+    }
+}
+
+/* The k-th largest score; heap[k] is scratch: the k largest so far, the least on top. */
+static float threshold(const float *scores, int64_t v, int64_t k, float *heap)
+{
+    for (int64_t i = 0; i < k; i++) heap[i] = -INFINITY;
+    for (int64_t i = 0; i < v; i++) {
+        if (scores[i] <= heap[0]) continue;
+        heap[0] = scores[i];
+        sink(heap, k);
+    }
+    return heap[0];
+}
+
+/* unit: uniform in [0,1); heap[v]: scratch. Weights are computed twice instead of stored. */
+static int64_t choose(const float *scores, int64_t v, const mt_generate_options *options,
+                      double unit, float *heap)
+{
+    int64_t best = likeliest(scores, v);
+    if (options->temperature <= 0) return best;
+    double top = scores[best], sum = 0;
+    float least = options->top_k > 0 && options->top_k < v
+                      ? threshold(scores, v, options->top_k, heap)
+                      : -INFINITY;
+    for (int64_t i = 0; i < v; i++)
+        if (scores[i] >= least) sum += exp(((double)scores[i] - top) / options->temperature);
+    double remaining = unit * sum;
+    for (int64_t i = 0; i < v; i++) {
+        if (scores[i] < least) continue;
+        double weight = exp(((double)scores[i] - top) / options->temperature);
+        remaining -= weight;
+        if (remaining < 0 && weight > 0) return i;
+    }
+    return best; /* by rounding none was reached */
+}
+
+/* ---- a run ---- */
+
+typedef struct run {
+    mt_module *model;
+    mt_device *device;
+    const mt_generate_options *options;
+    int64_t batch, length, n, vocab;
+    mt_kv_cache *cache; /* NULL: none */
+    int64_t *text;      /* [b, length + n]; the first `done` of each row are known */
+    int64_t done;
+    int64_t *part;  /* input of a forward, [b, length + n] at most */
+    float *scores;  /* [b,v] */
+    float *scratch; /* [v] */
+    int64_t *chosen;
+} run;
+
+static bool allocate(run *r, const int64_t *prompt)
+{
+    size_t b = (size_t)r->batch, t = (size_t)(r->length + r->n), v = (size_t)r->vocab;
+    r->text = mti_calloc(b * t, sizeof *r->text);
+    r->part = mti_calloc(b * t, sizeof *r->part);
+    r->chosen = mti_calloc(b, sizeof *r->chosen);
+    r->scores = mti_calloc(b * v, sizeof *r->scores);
+    r->scratch = mti_calloc(v, sizeof *r->scratch);
+    if (!r->text || !r->part || !r->chosen || !r->scores || !r->scratch) return false;
+    for (size_t i = 0; i < b; i++)
+        memcpy(r->text + i * t, prompt + i * (size_t)r->length,
+               (size_t)r->length * sizeof *r->text);
+    r->done = r->length;
+    return true;
+}
+
+static void release(run *r)
+{
+    mt_kv_cache_free(r->cache);
+    mti_free(r->text);
+    mti_free(r->part);
+    mti_free(r->chosen);
+    mti_free(r->scores);
+    mti_free(r->scratch);
+}
+
+/* The tokens that are not in the cache. */
+static mt_tensor *new_tokens(run *r)
+{
+    int64_t from = mt_kv_cache_length(r->cache), t = r->done - from, row = r->length + r->n;
+    for (int64_t i = 0; i < r->batch; i++)
+        memcpy(r->part + i * t, r->text + i * row + from, (size_t)t * sizeof *r->part);
+    return mt_from_data(r->device, MT_I64, MT_SHAPE(r->batch, t), r->part,
+                        (size_t)(r->batch * t) * sizeof *r->part);
+}
+
+static bool next_scores(run *r)
+{
+    MT_AUTO mt_tensor *tokens = new_tokens(r);
+    MT_AUTO mt_tensor *y = tokens ? mt_next_logits(r->model, r->cache, tokens) : NULL;
+    mt_set(&y, mt_cast(y, MT_F32));
+    size_t n = (size_t)(r->batch * r->vocab);
+    if (!y || mt_to_host(y, r->scores, n * sizeof *r->scores) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(r->scores[i]))
+            return mti_fail_bool(MT_ERR_STATE, "the model's scores are not finite numbers");
+    return true;
+}
+
+static bool step(run *r, int64_t i)
+{
+    if (!next_scores(r)) return false;
+    for (int64_t j = 0; j < r->batch; j++) {
+        uint64_t draw = (uint64_t)j << 40 | (r->options->first_draw + (uint64_t)i);
+        double unit = (double)mti_u32_to_unit(mti_philox(r->options->seed, draw).v[0]);
+        r->chosen[j] = choose(r->scores + j * r->vocab, r->vocab, r->options, unit, r->scratch);
+        r->text[j * (r->length + r->n) + r->done] = r->chosen[j];
+    }
+    r->done++;
+    return true;
+}
+
+static bool steps(run *r, mt_tokens_fn *fn, void *user, mt_generate_stats *stats)
+{
+    double began = mti_now(), first = began;
+    bool ok = true, more = true;
+    for (int64_t i = 0; ok && more && i < r->n; i++) {
+        ok = step(r, i);
+        if (i == 0) first = mti_now();
+        more = ok && (!fn || fn(user, r->chosen));
+    }
+    *stats = (mt_generate_stats){.tokens = r->done - r->length,
+                                 .first_s = first - began,
+                                 .rest_s = mti_now() - first,
+                                 .cache_bytes = mt_kv_cache_bytes(r->cache, NULL)};
+    return ok;
+}
+
+static bool check(const mt_model_config *c, int64_t batch, int64_t length, const int64_t *prompt,
+                  int64_t n, const mt_generate_options *options)
+{
+    if (!c)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "generate: need a gpt or a llama made by memtape");
+    if (!prompt || batch < 1 || length < 1 || n < 0)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "generate: %lld prompts of %lld tokens, %lld to follow; need at least "
+                             "one token in one prompt",
+                             (long long)batch, (long long)length, (long long)n);
+    if (length > c->context || n > c->context - length)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "generate: %lld tokens after %lld are more than the context, %lld",
+                             (long long)n, (long long)length, (long long)c->context);
+    if (!(options->temperature >= 0) || isinf(options->temperature) || options->top_k < 0)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "generate: temperature %g, top_k %lld; neither may be negative",
+                             options->temperature, (long long)options->top_k);
+    return true;
+}
+
+mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int64_t *prompt,
+                      int64_t n, const mt_generate_options *options, mt_tokens_fn *fn, void *user,
+                      mt_generate_stats *stats)
+{
+    static const mt_generate_options plain = {0};
+    mt_generate_stats ignored;
+    if (!mti_given(model, "generate", "the model")) return mt_last_status();
+    const mt_model_config *c = mt_model_config_of(model);
+    if (!options) options = &plain;
+    if (!check(c, batch, length, prompt, n, options)) return mt_last_status();
+    run r = {.model = model,
+             .device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight")),
+             .options = options,
+             .batch = batch,
+             .length = length,
+             .n = n,
+             .vocab = c->vocab};
+    bool training = mt_module_training(model);
+    mt_module_set_training(model, false);
+    bool ok = allocate(&r, prompt);
+    if (ok && !options->no_cache)
+        ok = (r.cache = mt_kv_cache_new(model, options->cache, batch, length + n)) != NULL;
+    ok = ok && steps(&r, fn, user, stats ? stats : &ignored);
+    release(&r);
+    mt_module_set_training(model, training);
+    return ok ? MT_OK : mt_last_status();
+}

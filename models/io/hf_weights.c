@@ -1,0 +1,396 @@
+/* hf_weights.c: weights under the names of Hugging Face's checkpoints. What lies together here and
+ * apart there (experts) is read and written through views of the parameter. */
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include "files/files.h"
+#include "io/saved_run.h"
+#include "io/safetensors.h"
+#include "memtape/models/model.h"
+#include "memtape/ops.h"
+#include "memtape/quantize.h"
+
+typedef struct hf_name {
+    unsigned families;
+    const char *ours, *theirs;
+} hf_name;
+
+static const hf_name names[] = {
+#define FAMILY(...)
+#define NAME(...) {__VA_ARGS__},
+#include "io/hf_families.def"
+#include "io/hf_names.def"
+#undef FAMILY
+};
+enum { N_NAMES = sizeof names / sizeof *names };
+
+/* What is read in MXFP4 for a parameter that is wider. */
+typedef struct packed {
+    mt_tensor *codes, *param; /* param: borrowed */
+} packed;
+
+static const mt_quant mxfp4 = {.format = MT_QUANT_MXFP4};
+
+/* A checkpoint that is read, or, without files, one of these families that is written. */
+typedef struct hub {
+    const char *path;
+    unsigned family;
+    int64_t layers, ahead; /* of the model; predictions ahead have those behind */
+    bool has_data;         /* the model */
+    MTI_VEC(mt_safetensors *) files;
+    MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters, or of `packed` */
+    MTI_VEC(packed) packed;
+} hub;
+
+/* ---- a parameter as tensors of a file ---- */
+
+#define LONGEST 512
+
+/* The i-th of theirs; rest: our name behind that of the row. */
+static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
+                       int64_t i)
+{
+    theirs += *theirs == '^';
+    const char *second = strchr(theirs, ' '), *from = second && i % 2 ? second + 1 : theirs;
+    size_t n = 0;
+    for (; *from && *from != ' ' && n < LONGEST - 32; from++)
+        if (*from == '#' || *from == '@')
+            n += (size_t)snprintf(name + n, 24, "%lld",
+                                  *from == '#' ? layer : (long long)(second ? i / 2 : i));
+        else
+            name[n++] = *from;
+    snprintf(name + n, LONGEST - n, "%s", rest);
+}
+
+/* The file that has the tensor, and *e (may be NULL) what it is; NULL: none has. */
+static mt_safetensors *file_of(const hub *h, const char *name, mt_safetensors_entry *e)
+{
+    for (size_t i = 0; i < h->files.n; i++)
+        if (mt_safetensors_find(h->files.at[i], name, e)) return h->files.at[i];
+    return NULL;
+}
+
+static bool is_in_files(const hub *h, const char *name, const char *suffix)
+{
+    char whole[LONGEST + 16];
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    return file_of(h, whole, NULL) != NULL;
+}
+
+static bool is_packed(const hub *h, const hf_name *as, const char *name)
+{
+    return *as->theirs == '^' && is_in_files(h, name, "_blocks");
+}
+
+/* Matrices that are swapped have biases beside them, others of the same name have none. */
+static bool is_there(const hub *h, const hf_name *as, const char *name)
+{
+    return (as->families & h->family) || is_packed(h, as, name) ||
+           (is_in_files(h, name, "") && (*as->theirs != '^' || is_in_files(h, name, "_bias")));
+}
+
+/* The i-th of n equal shards. */
+static mt_tensor *shard_of(mt_tensor *t, int64_t i, int64_t n)
+{
+    if (n == 1) return mt_retain(t);
+    const int64_t columns = mt_shape(t)[mt_rank(t) - 1], rows = mt_numel(t) / columns / n;
+    mt_tensor *view = mt_reshape(t, MT_SHAPE(n * rows, columns));
+    mt_set(&view, mt_slice(view, 0, i * rows, rows));
+    return view;
+}
+
+/* Takes view over. */
+static bool add_view(hub *h, const char *name, const char *suffix, mt_tensor *view)
+{
+    char whole[LONGEST + 16];
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    mt_named_tensor t = {view ? mti_strdup(whole) : NULL, view};
+    if (t.name && MTI_PUSH(&h->tensors, t)) return true;
+    mti_free((char *)t.name), mt_release(view);
+    return false;
+}
+
+/* n bytes of codes from `first` on, in the shape that the file has, if it has so many. */
+static mt_tensor *bytes_of(const hub *h, mt_tensor *codes, int64_t first, int64_t n,
+                           const char *name, const char *suffix)
+{
+    char whole[LONGEST + 16];
+    mt_safetensors_entry e = {0};
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    file_of(h, whole, &e);
+    mt_tensor *view = mt_slice(codes, 0, first, n);
+    if (e.rank && e.bytes == (size_t)n && e.dtype == MT_U8)
+        mt_set(&view, mt_reshape(view, e.rank, e.shape));
+    return view;
+}
+
+/* ours as scales, then codes: of a layer that keeps them so, or to be widened once they are read */
+static bool add_packed(hub *h, const char *name, mt_tensor *ours)
+{
+    if (!is_in_files(h, name, "_scales"))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s_scales\"",
+                             h->path, name);
+    const bool keeps = mt_dtype_of(ours) == MT_U8;
+    const int64_t n = (int64_t)(keeps ? mt_numel(ours) / 17 : mt_numel(ours) / 32);
+    mt_tensor *codes =
+        keeps ? mt_retain(ours)
+              : mt_empty(mt_device_of(ours), MT_U8,
+                         MT_SHAPE((int64_t)mt_quantized_bytes(&mxfp4, mt_numel(ours))));
+    if (!codes || !MTI_PUSH(&h->packed, ((packed){codes, keeps ? NULL : ours}))) {
+        mt_release(codes);
+        return false;
+    }
+    return add_view(h, name, "_scales", bytes_of(h, codes, 0, n, name, "_scales")) &&
+           add_view(h, name, "_blocks", bytes_of(h, codes, n, 16 * n, name, "_blocks"));
+}
+
+static bool widen(const packed *p)
+{
+    if (!p->param) return true;
+    mt_tensor *wide = mt_dequantize(p->codes, &mxfp4, mt_dtype_of(p->param), mt_rank(p->param),
+                                    mt_shape(p->param));
+    bool grad = mt_set_grad_mode(false), ok = wide && mt_copy(p->param, wide) == MT_OK;
+    mt_set_grad_mode(grad);
+    mt_release(wide);
+    return ok;
+}
+
+/* Adds ours under the first name that is there. */
+static bool add_param(hub *h, const mt_named_tensor *ours)
+{
+    char name[LONGEST] = "", first[LONGEST] = "";
+    long long layer = 0;
+    int behind = 0;
+    bool swapped = false;
+    if (sscanf(ours->name, "h.%lld.%n", &layer, &behind) < 1) behind = 0;
+    if (!behind && sscanf(ours->name, "mtp.%lld.%n", &layer, &behind) == 1) {
+        layer += h->layers;
+        if (!strncmp(ours->name + behind, "block.", 6)) behind += 6;
+    }
+    const char *path = ours->name + behind;
+    for (const hf_name *as = names; as < names + N_NAMES; as++) {
+        const size_t length = strlen(as->ours);
+        if (strncmp(path, as->ours, length) || (path[length] && path[length] != '.')) continue;
+        write_name(name, as->theirs, path + length, layer, 0);
+        if (!*first || (swapped && *as->theirs != '^')) strcpy(first, name);
+        swapped = *as->theirs == '^';
+        if (!is_there(h, as, name)) continue;
+        if (is_packed(h, as, name)) return add_packed(h, name, ours->tensor);
+        if (*as->theirs == '^') return add_view(h, name, "", mt_transpose(ours->tensor, 1, 2));
+        const int64_t n = (strchr(as->theirs, ' ') ? 2 : 1) *
+                          (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
+        bool ok = true;
+        for (int64_t i = 0; ok && i < n; i++) {
+            write_name(name, as->theirs, path + length, layer, i);
+            ok = add_view(h, name, "", shard_of(ours->tensor, i, n));
+        }
+        return ok;
+    }
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s\" (%s)",
+                         h->path, *first ? first : "?", ours->name);
+}
+
+static bool add_all(hub *h, mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    const mt_model_config *c = mt_model_config_of(m);
+    bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
+    h->layers = c ? c->layers : 0, h->ahead = c ? c->mtp_layers : 0;
+    h->has_data = ok && n && mt_device_has_data(mt_device_of(list->tensor));
+    for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
+    mt_set_grad_mode(grad);
+    return ok;
+}
+
+static mt_status hub_close(hub *h, bool ok)
+{
+    for (size_t i = 0; i < h->tensors.n; i++)
+        mti_free((char *)h->tensors.at[i].name), mt_release(h->tensors.at[i].tensor);
+    for (size_t i = 0; i < h->files.n; i++) mt_safetensors_free(h->files.at[i]);
+    for (size_t i = 0; i < h->packed.n; i++) mt_release(h->packed.at[i].codes);
+    mti_free(h->tensors.at), mti_free(h->files.at), mti_free(h->packed.at);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- reading ---- */
+
+static bool add_file(hub *h, const char *path)
+{
+    mt_safetensors *f = mt_safetensors_open(path);
+    if (f && MTI_PUSH(&h->files, f)) return true;
+    mt_safetensors_free(f);
+    return false;
+}
+
+/* A file, or what is in a folder. */
+static bool add_files(hub *h)
+{
+    char file[4096];
+    if (!mti_is_folder(h->path)) return add_file(h, h->path);
+    DIR *folder = opendir(h->path);
+    if (!folder) return mti_fail_bool(MT_ERR_IO, "%s: %s", h->path, strerror(errno));
+    bool ok = true;
+    for (struct dirent *entry; ok && (entry = readdir(folder));)
+        if (!strcmp(entry->d_name, "model.safetensors") ||
+            !fnmatch("model-*-of-*.safetensors", entry->d_name, 0)) {
+            snprintf(file, sizeof file, "%s/%s", h->path,
+                     entry->d_name); /* if cut it is not there */
+            ok = add_file(h, file);
+        }
+    closedir(folder);
+    return ok && (h->files.n || mti_fail_bool(MT_ERR_IO, "%s: has no model.safetensors", h->path));
+}
+
+/* What a layer that predicts ahead has a copy of in DeepSeek-V3's files, and shares here. */
+static const char *const shared[][2] = {{"embed_tokens.weight", "model.embed_tokens.weight"},
+                                        {"shared_head.head.weight", "lm_head.weight"}};
+
+/* Whether two tensors of the files have the same bytes; without data, the same number. */
+static bool are_same(const hub *h, const char *a, const char *b)
+{
+    enum { AT_ONCE = 1 << 20 };
+    mt_safetensors_entry e, other;
+    const mt_safetensors *f = file_of(h, a, &e), *g = file_of(h, b, &other);
+    char *data = mti_malloc(2 * AT_ONCE);
+    bool read = data != NULL, same = g && e.bytes == other.bytes && e.dtype == other.dtype;
+    for (uint64_t at = 0; h->has_data && read && same && at < e.bytes; at += AT_ONCE) {
+        const size_t n = e.bytes - at < AT_ONCE ? (size_t)(e.bytes - at) : AT_ONCE;
+        read = mti_safetensors_read_part(f, a, at, data, n) &&
+               mti_safetensors_read_part(g, b, at, data + AT_ONCE, n);
+        same = read && !memcmp(data, data + AT_ONCE, n);
+    }
+    mti_free(data);
+    return read &&
+           (same ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "%s: tensor \"%s\" is not the same as \"%s\", which predictions ahead "
+                          "share here",
+                          h->path, a, b));
+}
+
+/* Whether the tensor is one that a layer which predicts ahead has and the model leaves: the layer
+ * is not the model's, *left, or what it shares is there, and equal. *ok: false if it is not. */
+static bool passes_over(const hub *h, const char *name, bool *left, bool *ok)
+{
+    char of_layer[64];
+    long long layer;
+    int behind = 0;
+    *left = false;
+    if (sscanf(name, "model.layers.%lld.%n", &layer, &behind) < 1 || !behind || layer < h->layers)
+        return false;
+    snprintf(of_layer, sizeof of_layer, "model.layers.%lld.eh_proj.weight", layer);
+    *left = layer >= h->layers + h->ahead;
+    if (*left) return file_of(h, of_layer, NULL) != NULL;
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(name + behind, shared[i][0])) {
+            const bool tied = !file_of(h, shared[i][1], NULL);
+            *ok = are_same(h, name, shared[tied ? 0 : i][1]);
+            return true;
+        }
+    return false;
+}
+
+/* Adds what is passed over, without a tensor. */
+static bool pass_over(hub *h, char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    bool ok = true, left;
+    for (size_t i = 0; ok && i < h->files.n; i++)
+        for (size_t k = 0; ok && k < h->files.at[i]->entries.n; k++) {
+            const char *name = h->files.at[i]->entries.at[k].info.name;
+            if (!passes_over(h, name, &left, &ok)) continue;
+            n += left;
+            mt_named_tensor t = {mti_strdup(name), NULL};
+            ok = ok && t.name && MTI_PUSH(&h->tensors, t);
+            if (!ok) mti_free((char *)t.name);
+        }
+    if (n_bytes) *text = '\0';
+    if (n_bytes && n)
+        snprintf(text, n_bytes,
+                 "left: %zu tensors of layers from %lld on, which predict ahead; mtp_layers takes "
+                 "them\n",
+                 n, (long long)(h->layers + h->ahead));
+    return ok;
+}
+
+/* Moves the tensors that f has before the others; *n: how many. */
+static mt_named_tensor *those_of(hub *h, const mt_safetensors *f, size_t *n)
+{
+    mt_named_tensor *at = h->tensors.at;
+    *n = 0;
+    for (size_t i = 0; i < h->tensors.n; i++) {
+        mt_named_tensor t = at[i];
+        if (!mt_safetensors_find(f, t.name, NULL)) continue;
+        at[i] = at[*n];
+        at[(*n)++] = t;
+    }
+    return at;
+}
+
+/* Whether no weight is in 8 bits with a scale for each of its blocks. */
+static bool has_no_scales(const hub *h)
+{
+    static const char scale[] = "_scale_inv";
+    for (size_t i = 0; i < h->files.n; i++)
+        for (size_t k = 0; k < h->files.at[i]->entries.n; k++) {
+            const char *name = h->files.at[i]->entries.at[k].info.name;
+            const size_t n = strlen(name), end = sizeof scale - 1;
+            char shown[MTI_SHOWN];
+            if (n >= end && !strcmp(name + n - end, scale))
+                return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                     "%s: tensor \"%s\": weights in FP8 with scales; need bf16, as "
+                                     "DeepSeek's fp8_cast_bf16.py makes it",
+                                     h->path, mti_shown(shown, name));
+        }
+    return true;
+}
+
+mt_status mt_hf_load(const char *path, mt_module *m) { return mt_hf_load_with(path, m, NULL, 0); }
+
+mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_bytes)
+{
+    hub h = {.path = path};
+    size_t n;
+    if (!mti_given(m, "hf_load", "the module")) return mt_last_status();
+    if (!path || (n_bytes && !left))
+        return mti_fail(MT_ERR_ARGUMENT, "hf_load: the %s is NULL",
+                        path ? "text for what is left" : "path");
+    bool ok = add_files(&h) && has_no_scales(&h) && add_all(&h, m) && pass_over(&h, left, n_bytes);
+    for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
+        mt_safetensors *f = h.files.at[i % h.files.n];
+        const mt_named_tensor *list = those_of(&h, f, &n);
+        if (i < h.files.n)
+            ok = mti_weights_fit(f, list, n);
+        else if (h.has_data)
+            ok = mti_weights_load(f, list, n);
+    }
+    for (size_t i = 0; ok && i < h.packed.n; i++) ok = widen(&h.packed.at[i]);
+    return hub_close(&h, ok);
+}
+
+/* ---- writing ---- */
+
+mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type)
+{
+    static const struct {
+        const char *type;
+        unsigned bit;
+    } families[] = {
+#define FAMILY(type, class, bit, ...) {type, bit},
+#include "io/hf_families.def"
+    };
+    const mt_key_value format = {"format", "pt"};
+    hub h = {.path = path ? path : "hf_save"};
+    if (!mti_given(m, "hf_save", "the module")) return mt_last_status();
+    for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
+        if (!strcmp(model_type, families[i].type)) h.family = families[i].bit;
+    if (!h.family)
+        return mti_fail(MT_ERR_ARGUMENT, "hf_save: the model_type \"%.60s\" is unknown",
+                        model_type ? model_type : "NULL");
+    bool ok =
+        add_all(&h, m) && mt_safetensors_save(path, h.tensors.n, h.tensors.at, 1, &format) == MT_OK;
+    return hub_close(&h, ok);
+}

@@ -1,0 +1,469 @@
+/* model.h: what the files of the models share. Letters: b batch, s sequence, d hidden,
+ * a heads, k heads of keys and values, h the width of a head, f ffn, v vocabulary. */
+#ifndef MTI_MODEL_H
+#define MTI_MODEL_H
+
+#include "autograd/autograd.h"
+#include "memtape/models/group.h"
+#include "nn/nn.h"
+
+#define MTI_INIT_STD 0.02
+
+/* Limits of options and of files alike: of widths and counts, so that products of two cannot
+ * overflow; of layers, each of which takes about a millisecond and 80 KB of host memory to measure.
+ */
+#define MTI_MAX_EXTENT ((int64_t)1 << 31)
+#define MTI_MAX_LAYERS ((int64_t)1 << 14)
+
+extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
+    mti_model_kinds;
+extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
+    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks, mti_expert_forms;
+extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
+/* Whether it is a gpt, bert or llama: tokens in, logits out. */
+bool mti_is_whole(mt_model_kind kind);
+/* The length of a sequence unless one is given: the model's context, at most 8192; 0 if it is not
+ * known. */
+int64_t mti_usual_seq(const mt_model_config *c);
+/* Whether kv_groups has an effect: heads share keys and values, or their products are views. */
+bool mti_repeats_heads(const mt_model_config *c);
+/* Whether it has an attention; an MLP. */
+bool mti_attends(mt_model_kind kind);
+bool mti_feeds(mt_model_kind kind);
+/* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
+bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
+
+/* ---- count.c: the products of a layer, and the number of parameters; c is resolved ---- */
+
+/* The products of one layer, or of a part of one, in the order in which they run; those that
+ * `ops` keeps are the first, the third and so on. */
+typedef enum mti_product {
+    MTI_PRODUCT_QKV, /* d -> all three */
+    MTI_PRODUCT_Q,
+    MTI_PRODUCT_KV,           /* keys, or values */
+    MTI_PRODUCT_Q_A,          /* d -> q_rank */
+    MTI_PRODUCT_Q_B,          /* q_rank -> heads */
+    MTI_PRODUCT_KV_A,         /* d -> kv_rank + rope_dim */
+    MTI_PRODUCT_KV_B,         /* kv_rank -> keys, without their turned part, and values */
+    MTI_PRODUCT_PROJ,         /* heads -> d */
+    MTI_PRODUCT_WIDEN,        /* d -> f */
+    MTI_PRODUCT_GATE_UP,      /* d -> 2 f */
+    MTI_PRODUCT_DOWN,         /* f -> d */
+    MTI_PRODUCT_ROUTER,       /* d -> experts */
+    MTI_PRODUCT_EXPERT_FIRST, /* GATE_UP and DOWN of one expert */
+    MTI_PRODUCT_EXPERT_DOWN,
+    MTI_PRODUCT_SHARED, /* WIDEN and DOWN of the shared experts */
+    MTI_PRODUCT_SHARED_DOWN
+} mti_product;
+#define MTI_PRODUCTS 12
+/* Returns how many. */
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
+/* Whether `ops` keeps the ith: those of experts, but of a loop, are made again. */
+bool mti_product_is_kept(const mt_model_config *c, const mti_product *products, int i);
+/* How many matrices it has here; of all of them a token takes so many: *taken. */
+int64_t mti_product_copies(const mt_model_config *c, mti_product product, int64_t *taken);
+/* How wide shared experts are here. */
+int64_t mti_shared_width(const mt_model_config *c);
+/* What KV_B makes for a token. */
+int64_t mti_latent_width(const mt_model_config *c);
+/* Elements of its matrix. q, k: joint widths of the heads of queries, of keys. */
+uint64_t mti_product_size(const mt_model_config *c, int64_t q, int64_t k, mti_product product);
+/* Elements of the parameters of one layer, or of a part of a model. */
+uint64_t mti_layer_size(const mt_model_config *c, int64_t q, int64_t k);
+/* The same of what a whole model has outside of its layers, or of what a part of it has, with the
+ * first layer, with the last; the embedding is the first. */
+enum { MTI_ENDS = 8 };
+typedef struct mti_end_size {
+    const char *what;
+    uint64_t n;
+} mti_end_size;
+void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool first, bool last);
+
+/* ---- which parts of a model run as checkpoints, by name ---- */
+
+typedef enum mti_preset_form {
+    MTI_PRESET_NONE,
+    MTI_PRESET_FULL,
+    MTI_PRESET_SELECTIVE,
+    MTI_PRESET_OPS,
+    MTI_PRESET_GROUPS
+} mti_preset_form;
+typedef struct mti_preset {
+    mti_preset_form form;
+    int64_t every; /* GROUPS: "every=K"; 0: "sqrt" */
+} mti_preset;
+/* Parses "none", "full", "selective", "ops", "every=K" or "sqrt"; false, without an error, for
+ * others. */
+bool mti_preset_parse(const char *text, mti_preset *out);
+/* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
+int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
+
+/* "none" and the modules of mt_recompute, in the order of its bits */
+extern const mti_choice mti_recomputed;
+/* The same of mti_offload_module, modules whose saved tensors alone are offloaded. */
+extern const mti_choice mti_offloaded;
+typedef enum mti_offload_module {
+    MTI_OFFLOAD_CORE_ATTN = 1,
+    MTI_OFFLOAD_MOE_ACT = 2,
+    MTI_OFFLOAD_ATTN_NORM = 4,
+    MTI_OFFLOAD_MLP_NORM = 8,
+    MTI_OFFLOAD_QKV_LINEAR = 16,
+    MTI_OFFLOAD_ATTN_PROJ = 32,
+    MTI_OFFLOAD_EXPERT_FC1 = 64
+} mti_offload_module;
+/* mt_offload_options.wants; modules: of mti_offload_module, an unsigned */
+bool mti_offload_wants(void *modules, const mt_save_info *info);
+#define MTI_MODULES_TEXT 96
+/* Those of the choice, joined by + */
+const char *mti_modules_text(const mti_choice *choice, unsigned modules,
+                             char buf[MTI_MODULES_TEXT]);
+
+/* ---- children, named; NULL on failure. c is resolved ---- */
+
+mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
+                          const mt_model_config *c, int64_t in, int64_t out, double std);
+/* A linear as c->ops.linear has it, by itself. */
+mt_module *mti_linear_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
+                          double std);
+mt_module *mti_linear_low_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
+                              double std);
+bool mti_is_linear_low(const mt_module *m);
+/* How many values of a row share a scale; 1: all, or there are no scales. */
+int64_t mti_linear_block(mt_linear_form form);
+/* Whether backward reads codes, not x itself. */
+bool mti_linear_keeps_codes(mt_linear_form form);
+mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
+                        const mt_model_config *c);
+/* The same over n instead of d. */
+mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
+                           const mt_model_config *c, int64_t n);
+mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
+                             const mt_model_config *c, int64_t rows);
+/* Child "wte", of the tokens: a row for each, and none's gradient for that of padding. */
+mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config *c);
+mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
+mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
+                              bool inplace);
+/* An MLP without experts; c is resolved. */
+mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
+/* The rows that the experts run: sorted by expert, counts of each; or all of one. */
+typedef struct mti_expert_rows {
+    mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
+    mt_tensor *ids;              /* i64 [n]: the rows' experts, which have biases; NULL: none */
+    int64_t expert;
+    bool alone;
+} mti_expert_rows;
+/* Rows h [n,d], taken over, through their experts. */
+typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
+
+/* ---- expert_forms.c: orders of ops of other stacks; expert_rows.c: which experts the tokens take
+ * ---- */
+
+typedef enum mti_routing_kind {
+    MTI_ROUTING_BALANCED,
+    MTI_ROUTING_WORST,  /* all tokens take the same experts */
+    MTI_ROUTING_RANDOM, /* each takes any */
+    MTI_ROUTING_RECORDED,
+    MTI_ROUTING_COUNT
+} mti_routing_kind;
+/* Where there is no data: how many rows each expert of each layer has. */
+typedef struct mti_routing {
+    mti_routing_kind kind;
+    uint64_t seed;           /* of RANDOM */
+    int64_t layers, experts; /* of RECORDED: */
+    int64_t *rows;           /* [layers,experts] */
+} mti_routing;
+/* counts [n] of a layer in which each of t tokens takes k of n experts; r NULL: balanced. */
+bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
+                        int64_t *counts);
+typedef struct mti_expert_call {
+    mt_expert_form form;
+    int64_t experts, layer, k; /* k: of a token */
+    int64_t tokens;            /* of the forward that runs */
+    double capacity;           /* 0: no row is dropped */
+    bool padded;
+    const mti_routing *routing; /* borrowed; NULL: balanced */
+    int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
+    mti_run_experts_fn *run;
+} mti_expert_call;
+/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
+ * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
+void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
+bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
+/* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
+ * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
+ * order is t k where a row has weight 0. */
+void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
+int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+/* i64 [n]: the expert of each row, sorted, of experts with so many rows */
+mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n);
+bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
+                    mt_tensor **tokens, mt_groups *groups);
+/* Counts in call->record the rows that index [t,k] gives each expert. */
+bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
+/* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
+mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
+                              mt_tensor *weights, mt_tensor *index);
+/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. discard: as
+ * mt_checkpoint_options has it. */
+mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard);
+/* User data of such a mixture; NULL if m is none. */
+typedef struct mti_experts {
+    int64_t n; /* of all ranks */
+    mt_op_form swiglu;
+    bool clamped; /* their gate; then they have biases */
+    mti_expert_call call;
+    /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
+     * one. */
+    mt_group ranks, sharing;
+    bool sequence;  /* the latter split the sequence, too */
+    bool act_again; /* their activation is made again, and its output not kept */
+} mti_experts;
+mti_experts *mti_experts_of(const mt_module *m);
+/* How many this rank has. */
+int64_t mti_experts_here(const mt_model_config *c);
+/* router.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that
+ * each row meets, and *weights [t,k]. Scores are made in f32. */
+mt_module *mti_router_new(mt_device *device, const mt_model_config *c);
+bool mti_choose_experts(mt_module *experts, mt_tensor *x, mt_tensor **weights, mt_tensor **index);
+/* After a step: what the biases of m's routers learn from the loads that they counted. sum adds
+ * those of other ranks to `loads`. */
+typedef bool mti_sum_loads_fn(const void *user, mt_tensor *loads);
+bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
+/* load_balance.c: what routers made, [t,n] each, while a forward collects it, and the loss of it.
+ */
+typedef MTI_VEC(mt_tensor *) mti_router_logits;
+/* All routers in m collect from now on; NULL: none does. */
+void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
+void mti_router_logits_free(mti_router_logits *l);
+/* Ranks with other tokens, n of them: `sum` adds up their counts; and those that have the same:
+ * share() makes of the loss a sum over them. */
+typedef struct mti_balance_ranks {
+    int64_t n;
+    mti_sum_loads_fn *sum;
+    mt_tensor *(*share)(const void *user, mt_tensor *balance);
+    const void *user;
+} mti_balance_ranks;
+/* The loss y, taken over, and c->balance_loss times that of the logits, which are freed. r NULL:
+ * there is one rank. */
+mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_logits *logits,
+                           const mti_balance_ranks *r);
+/* For projections into the residual stream, to which each layer adds two. */
+double mti_residual_std(const mt_model_config *c);
+
+/* ---- model_loss.c: the cross-entropy ---- */
+
+/* Whether mt_model_forward_loss makes the loss of what comes before the head. */
+bool mti_loss_takes_head(mt_loss_form form);
+/* Whether head and loss are one op, and whether that makes its gradients in forward. */
+bool mti_loss_is_fused(mt_loss_form form);
+bool mti_loss_is_early(mt_loss_form form);
+/* The loss of the rows x [b,s,d] and the head's matrix w, in such a form. */
+mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target);
+/* The loss of what head(m, x) makes of h [b,s,d], MTI_LOSS_CHUNKS parts of the sequence by
+ * themselves: the logits of all are made first, then their losses, summed over rows by loss(). h
+ * and target are borrowed. */
+#define MTI_LOSS_CHUNKS 8 /* torchtune's num_output_chunks */
+typedef mt_tensor *mti_sum_of_losses_fn(const mt_module *m, mt_tensor *logits, mt_tensor *target);
+mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head,
+                            mti_sum_of_losses_fn *loss);
+
+/* ---- unfused.c: compositions that keep more than the op of the same values ---- */
+
+mt_tensor *mti_swiglu_unfused(mt_tensor *gate, mt_tensor *up);
+mt_tensor *mti_rms_norm_unfused(mt_tensor *x, mt_tensor *w, double eps);
+/* The same with 1 + w, whose product is made in f32 */
+mt_tensor *mti_rms_norm_one_unfused(mt_tensor *x, mt_tensor *w, double eps);
+mt_tensor *mti_gelu_tanh_unfused(mt_tensor *x);
+/* Cosines and sines [s,h] of the positions start .. start + s - 1, each half of a row alike; made
+ * when they are first needed, for each of the thetas that a model's layers have. */
+enum { MTI_ROPE_THETAS = 2 };
+typedef struct mti_rope_tables {
+    struct {
+        double theta; /* 0: not made */
+        mt_tensor *cosine, *sine;
+    } of[MTI_ROPE_THETAS];
+} mti_rope_tables;
+/* The same as mti_rope_unfused times `scale`, from tables [s,h/2]. */
+bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                     const mt_rope_options *angles, double scale, mt_tensor **x);
+void mti_rope_tables_free(mti_rope_tables *tables);
+/* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
+                      const mt_rope_options *angles, mt_tensor **x);
+/* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
+ * cosines and sines in f32, [1,1,s,h]. */
+bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
+                      mt_tensor **x);
+/* All attentions in m share these tables from now on; NULL: each makes its own. */
+void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
+/* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
+ * PyTorch, which wants b n in one dimension, makes one, or, not `batched`, a reshape; else a view.
+ */
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched);
+/* What is added to scores [s,t] or [b,1,s,t]: 0 where a query sees a key within the window up to
+ * its own, the last query's being the last; else -infinity. */
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window);
+bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
+
+/* ---- whole models ---- */
+
+/* User data of a gpt, bert or llama. `last`: only the scores after the last token are wanted. */
+typedef struct mti_model {
+    mt_model_config config;
+    bool last;
+    /* Borrowed while a forward makes its loss itself, and predicts ahead; else NULL. */
+    mt_tensor *target, *tokens;
+} mti_model;
+
+/* A module whose user data holds a copy of c. */
+mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_model_config *c);
+/* NULL if m was not made by mti_model_new. */
+mti_model *mti_model_of(const mt_module *m);
+bool mti_check_tokens(const char *caller, const mt_tensor *tokens);
+/* Called with each layer as soon as it is made; false: making the model fails. */
+typedef struct mti_each_layer {
+    bool (*fn)(void *user, mt_module *layer);
+    void *user;
+} mti_each_layer;
+/* Adds the blocks h.0 .. h.(layers - 1); each may be NULL. */
+bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
+                    const mti_each_layer *each);
+/* Adds the modules mtp.0 .. mtp.(mtp_layers - 1). */
+bool mti_add_mtp(mt_module *m, mt_device *device, const mt_model_config *c,
+                 const mti_each_layer *each);
+/* mt_model_new, with each->fn called for every layer. */
+mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each);
+mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
+                        const mti_each_layer *each);
+mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
+                         const mti_each_layer *each);
+mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each);
+/* Whether layer i is local; of layers from .. to - 1, how many are. */
+bool mti_is_local(const mt_model_config *c, int64_t i);
+int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
+/* The configuration of a layer without experts. */
+void mti_make_dense(mt_model_config *c);
+/* The configuration of layer i: layers differ in their angles and windows, and the first may have
+ * no experts. Those from `layers` on, which predict ahead, are as the last one. */
+mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
+/* The tokens embedded, which are `ahead` places ahead, and so are the learned positions. */
+mt_tensor *mti_embed(mt_module *m, mt_tensor *tokens, int64_t ahead);
+/* The embedded tokens h, taken over, scaled if the model asks for it. */
+mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
+
+/* ---- mtp.c: predictions further ahead ---- */
+
+enum { MTI_LAYER_NAME = 32 };
+/* "mtp.k" */
+const char *mti_mtp_name(char name[MTI_LAYER_NAME], int64_t k);
+/* Adds mtp.k, to which its "block" is to be added. */
+mt_module *mti_add_mtp_module(mt_module *m, int64_t k, mt_device *device, const mt_model_config *c);
+/* x without its first n places of `dim`, with n of `fill` after it. */
+mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill);
+typedef struct mti_ahead {
+    mt_tensor *tokens, *target; /* [b,s], borrowed */
+    mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
+    mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
+    mt_group pieces; /* ranks that have a piece of each sequence; ranks 0: one has all */
+} mti_ahead;
+/* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
+mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
+/* Whether the loss of m, a model or a rank's part of one, has them now: in training alone. */
+bool mti_looks_ahead(const mt_module *m, const mt_model_config *c);
+/* The logits y, taken over, capped if the model asks for it. */
+mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y);
+/* h.i */
+mt_module *mti_layer(const mt_module *m, int64_t i);
+/* Runs layers h.from .. h.(to - 1); x is taken over. */
+mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+/* The same, in groups if mt_model_checkpoint made groups of layers. */
+mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+/* The same, with tables of rotary positions for all of them. */
+mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to);
+/* From the layers' output h [b,s,d], taken over, to the logits of a gpt or llama: "ln_f", if there
+ * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
+ * set. */
+mt_tensor *mti_logits(mt_module *m, mt_tensor *h);
+/* A bert's head before the product with the embedding: [..,d] -> [..,d], without its bias. */
+mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c);
+/* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */
+mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias);
+
+/* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
+mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
+/* The position of the first token; NULL if m is not such a module. */
+int64_t *mti_positions_start(const mt_module *m);
+
+/* ---- attention with a KV cache ---- */
+
+struct mti_kv_layer;
+/* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
+/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the pieces that
+ * ranks have of it. */
+typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group *ranks,
+                                bool sequence, mt_tensor *x);
+typedef struct mti_heads {
+    int64_t n, n_kv, dim;
+    mt_attention_form form;
+    bool causal;
+    double dropout, scale, cap;
+    mt_rope_options angles; /* theta 0: none */
+    int64_t window;
+    mt_window_mask window_mask;
+    mt_op_precision softmax;
+    mt_kv_groups kv_groups;
+    mt_op_form rope;
+    mt_rope_order rope_order;
+    int64_t kv_rank, rope_dim, value_dim; /* latent.c */
+    unsigned again;                       /* of mt_recompute, what latent attention makes again */
+    bool sinks;                           /* its child "sinks" has them */
+    double yarn_scale;
+    bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
+    mt_dtype dtype;  /* of the model */
+    mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
+    mti_draw_part part;      /* of a rank: its share of what dropout draws */
+    /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the
+     * sequence. enter NULL: one has all. */
+    mti_enter_fn *enter;
+    mt_group ranks;
+    bool sequence;
+    mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
+    /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
+     * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */
+    const int64_t *cached;
+    bool (*append)(struct mti_kv_layer *kv, mt_tensor **k, mt_tensor **v);
+    struct mti_kv_layer *kv;
+} mti_heads;
+mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
+/* mt_math_attention, with more to choose. */
+typedef struct mti_math_options {
+    double scale, cap, dropout; /* cap 0: none */
+    bool causal;
+    bool wide;       /* the softmax of 2-byte floats in f32 */
+    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
+} mti_math_options;
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
+/* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
+ * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
+mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
+/* The same by flash attention, whose options have no sinks. */
+mt_tensor *mti_sink_flash(const mt_module *heads, mt_tensor *const part[3], mt_tensor *mask,
+                          const mt_attention_options *options);
+mt_tensor *mti_sink_attention(const mt_module *self, mt_tensor *const part[3], double p);
+mt_tensor *mti_clamped_gate(mt_tensor *h);
+mt_module *mti_heads_new(const mt_model_config *c);
+/* [b,s,n h] -> [b,n,s,h], a view */
+mt_tensor *mti_split_heads(mt_tensor *x, int64_t n);
+/* *x [b,n,s,h] turned by its positions. */
+bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x);
+/* part: q [b,a,s,h], k, v [b,k,t,h], turned, all taken over -> [b,s,a h] */
+mt_tensor *mti_attend(const mt_module *heads, mt_tensor *part[3]);
+/* Without latents; c is resolved. */
+mt_module *mti_attention_new(mt_device *device, const mt_model_config *c);
+
+#endif

@@ -1,0 +1,203 @@
+/* options.h: one table of options for all verbs.
+ *
+ * A row names the verbs and the models that its option is for. Any other use is refused, never
+ * ignored. */
+#ifndef MTI_OPTIONS_OPTIONS_H
+#define MTI_OPTIONS_OPTIONS_H
+
+#include <stdio.h>
+#include "base/base.h"
+#include "memtape/models/parallel.h"
+#include "trainer/trainer.h"
+#include "expression/expression.h"
+#include "measure/memory_hooks.h"
+#include "measure/costs.h"
+#include "measure/workload.h"
+#include "memtape/lab/fit.h"
+
+typedef enum mti_verb {
+    MTI_DEMO,
+    MTI_TRAIN,
+    MTI_GENERATE,
+    MTI_PROFILE,
+    MTI_EXPLAIN,
+    MTI_AUDIT,
+    MTI_SWEEP,
+    MTI_PLAN,
+    MTI_RANKS,
+    MTI_FIT,
+    MTI_SERVE,
+    MTI_COMPARE,
+    MTI_VERB_COUNT
+} mti_verb;
+
+/* mt_kv_form in its order, and none. */
+typedef enum mti_kv_choice {
+    MTI_KV_PREALLOCATED,
+    MTI_KV_GROWING,
+    MTI_KV_8BIT,
+    MTI_KV_PAGED,
+    MTI_KV_NONE
+} mti_kv_choice;
+
+/* How the linears of the layers keep their weights. */
+typedef enum mti_weights_choice {
+    MTI_WEIGHTS_PLAIN, /* in the model's dtype */
+    MTI_WEIGHTS_INT8,
+    MTI_WEIGHTS_NF4,
+    MTI_WEIGHTS_NF4_DOUBLE,
+    MTI_WEIGHTS_MXFP4, /* of experts alone */
+    MTI_WEIGHTS_COUNT
+} mti_weights_choice;
+const char *mti_weights_name(mti_weights_choice weights);
+const mt_quant *mti_weights_format(mti_weights_choice weights); /* NULL: plain */
+
+/* Exit statuses. */
+enum {
+    MTI_EXIT_OK = 0,
+    MTI_EXIT_FAILED = 1,
+    MTI_EXIT_USAGE = 2,
+    MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
+};
+
+/* A bundle of options that follows how a known stack spends memory; a bit each (recipes.def). */
+enum {
+#define RECIPE(id, ...) MTI_RECIPE_AT_##id,
+#define ROW(...)
+#include "options/recipes.def"
+#undef RECIPE
+    MTI_RECIPE_COUNT
+};
+typedef enum mti_recipe {
+#define RECIPE(id, ...) MTI_RECIPE_##id = 1 << MTI_RECIPE_AT_##id,
+#include "options/recipes.def"
+#undef RECIPE
+#undef ROW
+} mti_recipe;
+
+typedef enum mti_option {
+#define OPTION(id, ...) MTI_O_##id,
+#include "options/options.def"
+#undef OPTION
+    MTI_OPTION_COUNT
+} mti_option;
+
+/* The values of an option that may be given several times. */
+typedef MTI_VEC(const char *) mti_words;
+
+struct mti_options;
+
+/* What a verb has of its own in its options. A function that is NULL does nothing. */
+typedef struct mti_verb_rules {
+    mti_verb verb;
+    /* Sets the defaults that are not those of all verbs. */
+    void (*defaults)(struct mti_options *o);
+    /* Checks the options before there is a model. */
+    bool (*check_words)(struct mti_options *o);
+    /* Completes a model that is as a preset or a file has it, and what depends on it. */
+    bool (*complete)(struct mti_options *o, mt_model_config *base);
+    /* Checks the complete options. */
+    bool (*check)(struct mti_options *o);
+} mti_verb_rules;
+
+typedef struct mti_options {
+    const mti_verb_rules *rules;
+    mti_verb verb;
+    const char *program; /* argv[0], for the commands that demo suggests */
+    mt_comm *world;      /* borrowed; with the other ranks that mpirun started; NULL: none */
+    bool given[MTI_OPTION_COUNT];
+    bool declined[MTI_OPTION_COUNT];  /* a flag of a sweep's row that is "no" */
+    bool by_recipe[MTI_OPTION_COUNT]; /* neither, but set by the recipe */
+
+    /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
+     * checked after a successful parse of a verb that builds a model. */
+    mti_workload workload;
+    mt_model_config given_config; /* a field counts only if its option was given */
+    unsigned recipe;              /* mti_recipes */
+    char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
+    int64_t zero;                 /* workload.parallel.zero, once it is checked */
+    int64_t rank;                 /* which of them; it sets workload.parallel.stage */
+
+    const char *json;
+    bool verbose, quiet, help, help_all;
+    bool live; /* draw each step's memory while training */
+
+    mti_words data; /* files and folders, in the order given */
+    mti_train_settings train;
+    int64_t eval_every, save_every;
+    double seconds, val_fraction;
+    const char *save, *resume, *save_adapter, *record_routing;
+
+    mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
+    const char *svg, *html;
+    bool timeline, inference, outside; /* profile; fit, the last */
+    const char *trace, *snapshot;
+
+    mti_plan_options plan;
+
+    struct mti_fit_words {
+        int64_t gpus;
+        const char *gpu, *file;
+        double price; /* of a GPU's hour */
+        size_t keep_aside, host_memory;
+        bool max_seq, max_batch;
+    } fit;
+    mti_words measured;         /* compare: its files */
+    mti_weights_choice weights; /* serve, generate */
+    int64_t at_once, users;
+    bool exact;                        /* serve */
+    mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
+
+    const char *model_file, *prompt, *adapter;
+    bool merge; /* generate: add the adapters to the weights first */
+    int64_t tokens, top_k;
+    double temperature;
+    mti_kv_choice kv_cache;
+
+    char error[1024]; /* why the parse failed */
+} mti_options;
+
+typedef struct mti_verb_info {
+    const char *name, *args, *summary, *doc;
+    const char *example; /* a whole command */
+} mti_verb_info;
+const mti_verb_info *mti_verb_get(mti_verb verb);
+/* MTI_VERB_COUNT if there is no such verb. */
+mti_verb mti_verb_find(const char *name);
+
+/* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
+ * complete and valid; false with o->error otherwise. Strings are borrowed from argv. `world`: of
+ * the ranks that mpirun started; NULL: none. Free with mti_options_free in any case. */
+bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *world, int argc,
+                       char **argv);
+/* Writes o->error and returns false. The second takes the library's last error as text, and clears
+ * it unless memory ran out. */
+bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
+bool mti_options_refuse_as(mti_options *o, const char *what);
+void mti_options_free(mti_options *o);
+/* Sets one option of a sweep's row; value NULL or "yes" sets a flag, "no" clears it. Options for
+ * the whole sweep, such as --json, are refused. */
+bool mti_options_set(mti_options *o, const char *name, const char *value);
+/* Whether any option asks for one rank of several. */
+bool mti_is_rank(const mti_options *o);
+/* Completes and checks the model by the options as they are now; o->error on failure. */
+bool mti_options_complete(mti_options *o);
+/* The options given, as a command of another verb that a shell takes. Fails if buf is too short. */
+bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n);
+/* Whether no output file is also an input or another output; o->error otherwise. */
+bool mti_files_apart(mti_options *o);
+/* Whether a report goes to standard output as JSON; as text: not with --quiet, nor if JSON goes
+ * there. */
+bool mti_wants_json(const mti_options *o);
+bool mti_wants_text(const mti_options *o);
+/* The options that matter most, with an example each, or `all`. */
+void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out);
+/* The recipes, with what each sets and the source of it. */
+void mti_recipes_help(FILE *out);
+
+/* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
+void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);
+/* Sets o->workload.config to `base`, overridden by the options that were given. */
+bool mti_options_config(mti_options *o, const mt_model_config *base);
+
+#endif

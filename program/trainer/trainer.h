@@ -1,0 +1,94 @@
+/* trainer.h: training a byte-level GPT, for `train` and `demo`. */
+#ifndef MTI_TRAINER_TRAINER_H
+#define MTI_TRAINER_TRAINER_H
+
+#include "trainer/corpus.h"
+#include "measure/memory_hooks.h"
+#include "measure/rank.h"
+#include "memtape/models/generate.h"
+#include "memtape/host_copy.h"
+#include "memtape/models/step_graph.h"
+#include "parallel/parallel.h"
+
+/* How the weights in a file are read: into a new model, or into a rank's part. */
+typedef struct mti_weights_reader {
+    mt_module *(*model)(const char *path, mt_device *device, const mt_model_config *config);
+    bool (*part)(const char *path, mti_stage *stage);
+} mti_weights_reader;
+
+/* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
+ * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
+ * follows from seed and k alone. */
+typedef struct mti_train_settings {
+    int64_t accumulate, steps, warmup;
+    double lr, min_lr, weight_decay, clip; /* clip 0: none */
+    bool graph;                            /* replay captured steps: cuda */
+    const char *from; /* a file with the first weights; NULL: random ones, by seed */
+    const mti_weights_reader *reader; /* that reads them */
+} mti_train_settings;
+
+/* The losses of a step whose batches a graph replays, on their way to the host. */
+typedef struct mti_late_losses {
+    mt_host_copy **of_batch; /* [accumulate] */
+    int64_t n, step;
+    mt_dtype dtype;
+    size_t offset; /* in a copy */
+} mti_late_losses;
+
+typedef struct mti_trainer {
+    mti_workload workload;
+    mti_train_settings settings;
+    const mti_corpus *corpus; /* borrowed */
+    mt_device *device;        /* borrowed */
+    mti_stage stage;
+    mt_module *model;        /* the stage's; NULL for one of several ranks */
+    mt_comm *world;          /* of all ranks, borrowed */
+    mt_ledger *ledger;       /* of a rank: for the forwards before the first backward; NULL: none */
+    int64_t ledger_forwards; /* those that it has seen */
+    bool under_ledger;       /* now */
+    mt_optimizer *optimizer;
+    mti_memory_hooks memory_hooks;
+    mt_step_graph *graph[2]; /* of a step's first batch, and of those that add to its gradients */
+    mti_late_losses late[2]; /* of every other step; only with graphs */
+    int64_t step;            /* steps done */
+    double loss;             /* of the last step, in nats per byte; see mti_trainer_settle */
+} mti_trainer;
+
+/* Seeds the device and makes model and optimizer. The corpus must hold a sequence. */
+bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *workload,
+                      const mti_train_settings *settings, const mti_corpus *corpus);
+void mti_trainer_free(mti_trainer *t);
+/* One optimizer step; without data (meta) its loss is 0. With graphs the host launches a step
+ * before the last one is over: the loss comes a step late, or when mti_trainer_settle waits for it.
+ * Both fail if it is not finite. */
+bool mti_trainer_step(mti_trainer *t);
+bool mti_trainer_settle(mti_trainer *t);
+/* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
+ * first being predicted from at most seq bytes before it. */
+bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
+
+/* Between them two steps of a rank: what the first forward keeps, and what both take. `figures` may
+ * be those of a rank that is predicted, on meta, or of one that runs. */
+bool mti_trainer_begin_watch(mti_trainer *t);
+void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES]);
+#define MTI_WATCHED_STEPS 2
+
+/* The ids of batch `part` of the next step that this rank has, inputs and then targets: *rows
+ * sequences, and of each as many positions as mti_shard_length says. One process has all. The
+ * caller frees them. */
+int64_t *mti_batch_shard(const mti_trainer *t, int64_t part, int64_t *rows);
+int64_t mti_shard_length(const mti_workload *w);
+/* ids[rows,seq] becomes [rows,length]: the positions of each row that this rank has. */
+void mti_keep_shard(const mti_workload *w, int64_t rows, int64_t *ids);
+mt_tensor *mti_ids_tensor(const mti_trainer *t, const int64_t *ids, int64_t rows, int64_t length);
+
+/* Text that continues a prompt, byte by byte. When it fills the model's context its last half is
+ * read again, since keys and values cannot move to other positions. `options` are mt_generate's;
+ * their first_draw goes on from call to call. fn gets every byte as it is chosen; false stops.
+ * stats may be NULL; its cache_bytes is the highest. */
+typedef bool mti_byte_fn(void *user, unsigned char byte);
+bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
+                const mt_generate_options *options, mti_byte_fn *fn, void *user,
+                mt_generate_stats *stats);
+
+#endif

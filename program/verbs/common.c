@@ -1,0 +1,33 @@
+/* common.c: what several verbs do. */
+#include "verbs/verbs.h"
+#include "fit/search.h"
+
+int mti_report_failure(const mti_options *o)
+{
+    const char *text = mt_last_error();
+    mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
+              *text ? text : "failed without an error message");
+    return MTI_EXIT_FAILED;
+}
+
+mt_device *mti_open_device(const mti_workload *w)
+{
+    mt_device *device = mti_device_make(&w->device);
+    if (device) mt_seed(device, w->seed);
+    return device;
+}
+
+bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
+{
+    const char *name = o->fit.gpu ? o->fit.gpu : "h100"; /* of a profile's --outside */
+    mt_status status =
+        o->fit.file ? mt_gpu_find_in(o->fit.file, name, gpu) : mt_gpu_find(name, gpu);
+    return status == MT_OK;
+}
+
+size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
+{
+    return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
+           : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
+                                        : mti_gpu_kept_aside(gpu, gpus);
+}

@@ -1,0 +1,176 @@
+/* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
+#include <string.h>
+#include "options/option_table.h"
+#include "verbs/verbs.h"
+#include "fit/search.h"
+#include "nn/model.h"
+#include "report/results.h"
+
+/* ---- options ---- */
+
+static void set_defaults(mti_options *o) { o->workload.batch = 0; } /* a sequence a GPU */
+
+static bool check(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    if (!mti_is_whole(w->config.kind))
+        return mti_options_refuse(o,
+                                  "MODEL: a %s cannot be divided among GPUs; give a gpt, bert, "
+                                  "llama, a preset or a path to a config.json",
+                                  mt_model_kind_name(w->config.kind));
+    if (!o->given[MTI_O_GPUS])
+        return mti_options_refuse(o, "--gpus is missing; give how many train the model together");
+    if (!o->given[MTI_O_GPU])
+        return mti_options_refuse(o, "--gpu is missing; give their kind, such as h100");
+    if (!o->given[MTI_O_BATCH]) w->batch = 0;
+    return true;
+}
+
+/* ---- the command that profiles a set-up ---- */
+
+/* The set-up as options of a profile. */
+static mti_options profiled(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s)
+{
+    static const mti_option always[] = {
+        MTI_O_BATCH,        MTI_O_SEQ, MTI_O_DTYPE,      MTI_O_TP,      MTI_O_PP,
+        MTI_O_MICROBATCHES, MTI_O_DP,  MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_DEVICE};
+    mti_options p = *o;
+    const mt_parallel *h = &s->parallel;
+    p.workload = mti_fit_workload(&(mti_fit_task){.workload = &o->workload, .seq = r->seq}, s);
+    p.workload.device.capacity = r->capacity;
+    p.zero = h->zero;
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) p.given[always[i]] = true;
+    p.given[MTI_O_DTYPE] = !o->by_recipe[MTI_O_DTYPE];
+    p.given[MTI_O_OPTIMIZER] = !o->by_recipe[MTI_O_OPTIMIZER];
+    p.given[MTI_O_MASTER] = p.workload.memory.master && !o->by_recipe[MTI_O_MASTER];
+    p.given[MTI_O_SP] = h->sequence;
+    p.given[MTI_O_INTERLEAVE] = h->interleave > 1;
+    p.given[MTI_O_STAGE] = h->pipeline > 1;
+    p.given[MTI_O_CP] = h->context > 1;
+    p.given[MTI_O_EP] = h->expert > 1;
+    p.given[MTI_O_ZERO] = h->data * h->context > 1;
+    p.given[MTI_O_CAPACITY] = s->fits;
+    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = false;
+    return p;
+}
+
+/* ---- the search ---- */
+
+static void show(void *user, int64_t done, int64_t of, int64_t measured)
+{
+    char text[64];
+    mti_progress *p = user;
+    p->total = of;
+    snprintf(text, sizeof text, "ways to divide the model, %lld set-ups measured",
+             (long long)measured);
+    mti_progress_step(p, done, text);
+}
+
+static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_progress *progress)
+{
+    const mti_workload *w = &o->workload;
+    bool zero = o->given[MTI_O_ZERO] || o->by_recipe[MTI_O_ZERO];
+    return (mt_fit_options){.gpu = gpu,
+                            .gpus = o->fit.gpus,
+                            .batch = w->batch,
+                            .kept_aside = mti_kept_aside(o, gpu, o->fit.gpus),
+                            .host_memory = o->fit.host_memory,
+                            .utilisation = o->plan.utilisation,
+                            .tensor = w->parallel.tensor,
+                            .pipeline = w->parallel.pipeline,
+                            .interleave = w->parallel.interleave,
+                            .context = w->parallel.context,
+                            .expert = w->parallel.expert,
+                            .zero_stages = zero ? 1u << o->zero : 0,
+                            .checkpoint = !mti_is_chosen(o, MTI_O_CHECKPOINT) ? NULL
+                                          : w->memory.checkpoint              ? w->memory.checkpoint
+                                                                              : "none",
+                            .offload = !o->given[MTI_O_OFFLOAD] ? NULL
+                                       : w->memory.offload      ? "cpu"
+                                                                : "none",
+                            .progress = progress->style.live ? show : NULL,
+                            .user = progress};
+}
+
+/* The first set-up as Transformers' own modules make it, unless that is what was asked for. */
+static bool measure_other(const mti_options *o, const mt_fit_options *options,
+                          const mt_fit_result *r, mti_fit_other *out)
+{
+    mti_options hf = *o;
+    mti_fit_measured seen;
+    *out = (mti_fit_other){0};
+    if (!r->n_fitting || o->recipe) return true;
+    hf.recipe = MTI_RECIPE_HF;
+    if (!mti_recipe_apply(&hf)) return mti_fail_bool(MT_ERR_ARGUMENT, "%s", hf.error);
+    if (!*hf.workload.recipe_options) return true;
+    out->recipe = "hf";
+    out->setup = r->setups[0];
+    const mti_fit_task task = {.workload = &hf.workload,
+                               .options = options,
+                               .gpu = r->gpu,
+                               .gpus = r->gpus,
+                               .batch = r->batch,
+                               .seq = r->seq,
+                               .capacity = r->capacity,
+                               .host_memory = r->host_memory,
+                               .utilisation = o->plan.utilisation};
+    mt_fit_result again = {0};
+    bool ok = mti_fit_measure(&task, &out->setup, &seen) &&
+              (out->setup.fits || mti_fit_run(&hf.workload, options, true, 0, &again));
+    out->any = again.n_fitting > 0;
+    mt_fit_free(&again);
+    return ok;
+}
+
+static bool write_reports(const mti_options *o, const mt_fit_result *r,
+                          const mti_fit_remedies *remedies, const mti_fit_other *other,
+                          const mti_fit_published *trained, const mti_fit_most *most)
+{
+    char command[2048];
+    mti_fit_report report = {.result = r,
+                             .remedies = remedies,
+                             .other = other,
+                             .trained = trained,
+                             .most = o->fit.max_seq || o->fit.max_batch ? most : NULL,
+                             .workload = &o->workload,
+                             .command = command,
+                             .utilisation = o->plan.utilisation,
+                             .published = !o->given[MTI_O_UTILISATION],
+                             .price = o->fit.price,
+                             .tokens = o->plan.tokens};
+    report.rows = o->outside;
+    if (!o->given[MTI_O_CAPACITY] && !o->given[MTI_O_KEEP_ASIDE])
+        mti_gpu_outside(&report.outside, &r->gpu, r->gpus);
+    const mti_options setup = profiled(o, r, &r->setups[0]);
+    if (!mti_options_command(&setup, MTI_PROFILE, command, sizeof command)) return false;
+    return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&
+           (!o->json || mti_json_write(mti_json_of(mti_describe_fit, &report), o->json) == MT_OK);
+}
+
+int mti_fit(const mti_options *o)
+{
+    mt_gpu gpu;
+    mt_fit_result r = {0};
+    mti_fit_remedies remedies;
+    mti_fit_other other;
+    mti_fit_published trained;
+    mti_fit_most most = {.in_batches = o->fit.max_batch};
+    mti_workload w = o->workload;
+    mti_progress progress;
+    mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
+    bool ok = mti_find_gpu(o, &gpu);
+    if (ok && o->workload.device.capacity > gpu.memory)
+        gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
+    mt_fit_options options = options_of(o, &gpu, &progress);
+    if (ok && (o->fit.max_seq || o->fit.max_batch)) ok = mti_fit_find_most(&most, &w, &options);
+    ok = ok && mti_fit_run(&w, &options, false, 0, &r) &&
+         mti_fit_remedies_make(&remedies, &r, &w, &options) &&
+         measure_other(o, &options, &r, &other) && mti_fit_measure_published(&w, &r, &trained);
+    mti_progress_end(&progress);
+    ok = ok && write_reports(o, &r, &remedies, &other, &trained, &most);
+    int status = !ok ? mti_report_failure(o) : r.n_fitting ? MTI_EXIT_OK : MTI_EXIT_FAILED;
+    mt_fit_free(&r);
+    return status;
+}
+
+const mti_verb_rules mti_fit_rules = {.verb = MTI_FIT, .defaults = set_defaults, .check = check};

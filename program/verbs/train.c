@@ -1,0 +1,559 @@
+/* train.c: `memtape train`: a byte-level GPT on any file. A run is resumable, and survives Ctrl-C,
+ * a terminal that closes and a closed pipe. */
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "verbs/run_file.h"
+#include "verbs/train_ranks.h"
+#include "verbs/together.h"
+#include "verbs/verbs.h"
+#include "measure/routing.h"
+#include "measure/headroom.h"
+#include "report/pictures.h"
+#include "report/terminal.h"
+
+#define NAME       "memtape train"
+#define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
+
+static volatile sig_atomic_t interrupted;
+
+/* The process that watches over a rank that saves (together.h). It is killed when mpirun ends
+ * before its ranks, as in `mpirun ... | head -1`; then they save, too. Where another rank has
+ * failed they wait for it in vain. */
+#define SECONDS_ALONE 10
+static pid_t watcher;
+
+/* The first signal stops training after this step. A second Ctrl-C, or another signal that comes
+ * again, has its default effect. Not one of another kind: systemd sends SIGTERM and SIGHUP. And not
+ * one that came moments ago: a terminal that closes and its shell each send SIGHUP, and systemd and
+ * mpirun each send SIGTERM to a rank. */
+static void on_signal(int number)
+{
+    static volatile time_t first[NSIG]; /* of each kind; 0: none */
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupted) interrupted = number;
+    if (watcher && getppid() != watcher) alarm(SECONDS_ALONE);
+    if (!first[number]) {
+        first[number] = now.tv_sec + 1;
+    } else if (number == SIGINT || now.tv_sec + 1 - first[number] > 2) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+/* Signals that are ignored already stay so: nohup, background jobs. */
+static void catch_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, previous;
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &previous) == 0 && previous.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+}
+
+static void outlive_watcher(void)
+{
+    watcher = getppid();
+    mti_end_with_parent(SIGTERM);
+    if (watcher == 1) raise(SIGTERM);
+}
+
+typedef struct run {
+    mti_options o; /* completed by the file a run is resumed from */
+    mti_corpus corpus;
+    mt_budget *budget; /* NULL: none was given */
+    mt_device *device;
+    mti_snapshot *snapshot; /* NULL: none is asked for */
+    int observer;           /* that writes it */
+    bool snapshot_failed;   /* training goes on without it; the reason: */
+    mti_error snapshot_error;
+    mti_trainer trainer;
+    mti_recorder recorder; /* with --record-routing */
+    mt_safetensors *file;  /* that the run is resumed from, while it is set up; NULL: none */
+    mti_progress progress;
+    mti_live live;         /* with --live, instead of the bar */
+    mti_timeline timeline; /* of the step that is to be drawn */
+    double step_s;         /* seconds of a step, smoothed */
+    int64_t saved_at;
+    int stopped_by;           /* a signal that ended training early; 0: none */
+    mti_rank_figures figures; /* of one of several ranks; its first steps' ... */
+    int64_t watched, wanted;  /* ... which are so many, and on meta */
+    int64_t scaled_before;    /* steps of the loss scaler before this run */
+} run;
+
+/* The first of several ranks prints. */
+static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.world).rank == 0; }
+
+/* ---- setting up ---- */
+
+/* Defaults that depend on other options; a resumed run keeps its own. */
+static void fill_defaults(mti_options *o)
+{
+    if (!o->given[MTI_O_LR]) o->train.lr = mti_optimizer_row_of(o->workload.optimizer)->params.lr;
+    if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
+    if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
+}
+
+/* Two steps on meta: the first one makes the optimizer's state. */
+static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *budget)
+{
+    const run *r = user;
+    mti_trainer t = {0};
+    mti_workload w = r->o.workload;
+    mti_train_settings settings = r->o.train;
+    settings.from = NULL;   /* any weights will do */
+    settings.graph = false; /* the same books */
+    w.memory.budget = budget;
+    bool ok = mti_device_pretend(device, &w.device) &&
+              mti_trainer_make(&t, device, &w, &settings, &r->corpus) && mti_trainer_step(&t) &&
+              mti_trainer_step(&t);
+    mti_trainer_free(&t);
+    return ok ? MT_OK : mt_last_status();
+}
+
+static bool find_budget(run *r)
+{
+    const mt_budget_plan *plan;
+    if (!r->o.workload.budget) return true;
+    r->budget = mt_budget_new(rehearse, r);
+    if (!r->budget || mt_budget_solve(r->budget, r->o.workload.budget, &plan) != MT_OK)
+        return false;
+    r->o.workload.memory.budget = plan;
+    return true;
+}
+
+static bool rehearse_run(void *user, mt_device *meta)
+{
+    const run *r = user;
+    return rehearse(user, meta, r->o.workload.memory.budget) == MT_OK;
+}
+
+static bool open_device(run *r)
+{
+    mti_workload w = r->o.workload;
+    w.name = w.preset ? w.preset : "this model";
+    return (r->device = mti_open_device(&w)) &&
+           mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
+}
+
+/* Called under the device's lock in the midst of an op, whose error it must not replace. */
+static void note_event(void *user, const mt_mem_event *event)
+{
+    run *r = user;
+    mti_error before;
+    if (r->snapshot_failed) return;
+    mti_error_get(&before);
+    if (mti_snapshot_add(r->snapshot, event, mti_now())) return;
+    r->snapshot_failed = true;
+    mti_error_get(&r->snapshot_error);
+    mti_error_set(&before);
+}
+
+static bool begin_snapshot(run *r)
+{
+    if (!r->o.snapshot) return true;
+    r->snapshot =
+        mti_snapshot_begin(r->o.snapshot, mt_device_kind(r->device), mt_device_has_data(r->device));
+    if (r->snapshot) r->observer = mt_mem_add_observer(r->device, note_event, r);
+    if (r->observer) return true;
+    mti_snapshot_abandon(r->snapshot);
+    r->snapshot = NULL;
+    return false;
+}
+
+/* A run that failed has one, too: up to the failure, which stays the error. */
+static bool end_snapshot(run *r)
+{
+    if (r->observer) mt_mem_remove_observer(r->device, r->observer);
+    mti_snapshot *s = r->snapshot;
+    r->snapshot = NULL, r->observer = 0;
+    if (!s) return true;
+    if (!r->snapshot_failed) return mti_snapshot_end(s) == MT_OK;
+    mti_snapshot_abandon(s);
+    mti_error_set(&r->snapshot_error);
+    return false;
+}
+
+/* What this rank's first steps take, on meta. */
+static bool predict(run *r)
+{
+    mti_trainer t = {0};
+    mti_workload w = r->o.workload;
+    w.device.scratch_of_cpu = !strcmp(w.device.kind, "cpu");
+    w.device.threads = 0;
+    w.device.kind = "meta";
+    mti_train_settings settings = r->o.train;
+    settings.from = NULL; /* any weights will do */
+    mt_device *meta = mti_device_make(&w.device);
+    bool ok = meta && mti_trainer_make(&t, meta, &w, &settings, &r->corpus) &&
+              (!r->file || mti_run_restore(r->file, &t)) && mti_trainer_begin_watch(&t);
+    const int64_t left = settings.steps - t.step;
+    r->wanted = left < MTI_WATCHED_STEPS ? left : MTI_WATCHED_STEPS;
+    for (int64_t i = 0; ok && i < r->wanted; i++) ok = mti_trainer_step(&t);
+    if (ok) mti_trainer_end_watch(&t, r->figures.predicted);
+    mti_trainer_free(&t);
+    mt_device_release(meta);
+    return ok;
+}
+
+static bool make_trainer(run *r)
+{
+    if (!find_budget(r) || (r->o.world && !predict(r))) return false;
+    bool ok = mti_train_ranks_share_room(&r->o, &r->figures, open_device(r)) && begin_snapshot(r) &&
+              mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
+    r->trainer.world = r->o.world;
+    return ok;
+}
+
+static bool load_text(run *r)
+{
+    return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
+}
+
+static bool resume(run *r)
+{
+    uint64_t fingerprint;
+    r->file = mt_safetensors_open(r->o.resume);
+    bool ok = r->file && mti_run_read_settings(r->file, &r->o, &fingerprint) &&
+              mti_run_fits(r->file, &r->o) && load_text(r) && make_trainer(r) &&
+              mti_run_restore(r->file, &r->trainer);
+    mt_safetensors_free(r->file);
+    r->file = NULL;
+    if (!ok) return false;
+    if (r->trainer.step > r->o.train.steps)
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT,
+            "--steps %lld: the run in %s has made %lld steps; give that many or more",
+            (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
+    if (fingerprint != r->corpus.fingerprint && prints(r))
+        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
+    if (!r->o.quiet)
+        mti_print(stdout, "resumed from %s at step %lld of %lld\n", r->o.resume,
+                  (long long)r->trainer.step, (long long)r->o.train.steps);
+    return true;
+}
+
+/* The model of the file that --from names; options given override its config. */
+static bool read_base_config(mti_options *o)
+{
+    mt_model_config config;
+    o->train.reader = &mti_run_weights;
+    bool ok = mti_run_read_config(o->train.from, &config);
+    if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
+    if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+    return ok && mti_run_holds(o->train.from, &o->workload.config);
+}
+
+static bool start(run *r)
+{
+    fill_defaults(&r->o);
+    return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
+}
+
+static void introduce(const run *r)
+{
+    const mti_workload *w = &r->o.workload;
+    const mti_train_settings *s = &r->o.train;
+    const mt_model_config *c = &w->config;
+    const mti_memory_options *memory = &w->memory;
+    int64_t n_trained;
+    uint64_t frozen_bytes;
+    mti_count_trained(r->trainer.model, c, memory, &n_trained, &frozen_bytes);
+    mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
+              MTI_THOUSANDS(r->corpus.n_train), MTI_THOUSANDS(r->corpus.n_held));
+    mti_print(stdout,
+              "model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
+              mt_model_kind_name(c->kind), MTI_THOUSANDS(n_trained),
+              memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
+              (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
+              mt_dtype_name(c->dtype));
+    if (*w->recipe) mti_print(stdout, "recipe %s: %s\n", w->recipe, w->recipe_options);
+    if (memory->lora_rank)
+        mti_print(stdout, "adapt  rank %lld beside %s; %s bytes are frozen%s\n",
+                  (long long)memory->lora_rank,
+                  memory->lora_targets.text ? memory->lora_targets.text : "every linear",
+                  MTI_THOUSANDS(frozen_bytes),
+                  memory->qlora ? ", those of adapted linears in NF4" : "");
+    if (memory->budget) {
+        mt_budget_figures f = mt_budget_plan_figures(memory->budget);
+        mti_print(stdout,
+                  "memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
+                  MTI_THOUSANDS(f.peak),
+                  100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
+    }
+    mti_print(
+        stdout,
+        "run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
+        (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
+        s->min_lr, (long long)s->warmup, (long long)w->seed);
+    if (r->o.world) mti_train_ranks_introduce(w);
+    fflush(stdout);
+}
+
+/* ---- running ---- */
+
+/* Training needs no picture: without memory for one it goes on, and says so. */
+static void stop_live(run *r)
+{
+    mti_live_clear(&r->live);
+    r->o.live = false;
+    mti_progress_say(&r->progress, "memory is no longer drawn: %s", mt_last_error());
+    mt_clear_error();
+}
+
+/* Records the step to come, if it is to be drawn. */
+static void begin_watch(run *r)
+{
+    if (!r->o.live || !mti_live_due(&r->live, r->trainer.step + 1)) return;
+    if (!mti_timeline_begin(&r->timeline, r->device)) stop_live(r);
+}
+
+static void show_memory(run *r, const char *text)
+{
+    char line[256];
+    if (!r->timeline.device) return; /* this step is not to be drawn */
+    mti_progress_line(&r->progress, r->trainer.step, text, line, sizeof line);
+    if (!mti_timeline_end(&r->timeline) || mti_live_draw(&r->live, &r->timeline, line) != MT_OK)
+        stop_live(r);
+    mti_timeline_free(&r->timeline);
+}
+
+static bool show_progress(run *r)
+{
+    if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
+    if (!mti_trainer_settle(&r->trainer)) return false;
+    char text[160] = "";
+    mt_mem_stats stats;
+    mt_mem_get_stats(r->device, &stats);
+    double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
+    if (mt_device_has_data(r->device))
+        mti_append(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
+                   MTI_SCALED(tokens / r->step_s));
+    mti_append(text, sizeof text, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
+               MTI_BYTES(stats.allocated.peak));
+    if (r->o.live)
+        show_memory(r, text);
+    else
+        mti_progress_step(&r->progress, r->trainer.step, text);
+    return true;
+}
+
+static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+static bool save(run *r)
+{
+    char where[4096];
+    const mti_options *o = &r->o;
+    long long step = (long long)r->trainer.step;
+    mti_live_clear(&r->live);
+    if (o->save) {
+        if (!mti_run_save(&r->trainer, o->save, o->val_fraction, where, sizeof where)) return false;
+        mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
+    }
+    if (o->save_adapter) {
+        mt_status status = o->world
+                               ? mt_stage_save_lora(o->save_adapter, &r->trainer.stage, o->world)
+                               : mt_lora_save(o->save_adapter, r->trainer.model);
+        if (status != MT_OK) return false;
+        mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,
+                         step);
+    }
+    r->saved_at = r->trainer.step;
+    return true;
+}
+
+static bool evaluate(run *r)
+{
+    double bits;
+    mti_live_clear(&r->live);
+    if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
+    mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
+                     (long long)r->trainer.step, bits);
+    return true;
+}
+
+/* Training ends early after a signal, or if its output is neither saved nor read; all ranks end
+ * after the same step. */
+static bool should_continue(run *r, bool *ok)
+{
+    bool ends = !saves(&r->o) && ferror(stdout);
+    int signalled = (int)interrupted;
+    if (*ok && r->o.world) *ok = mti_train_ranks_end_early(r->o.world, &signalled, &ends);
+    r->stopped_by = signalled;
+    return *ok && !signalled && !ends;
+}
+
+/* The first steps' memory, once they are over. A step that the loss scale skips makes no optimizer
+ * state: it does not count. */
+static void watch(run *r)
+{
+    const mt_scaler *scaler = r->trainer.memory_hooks.scaler;
+    r->watched++;
+    int64_t n = scaler ? mt_scaler_get(scaler).steps - r->scaled_before : r->watched;
+    r->figures.skipped = n < r->watched && n < r->wanted;
+    r->figures.stopped = r->watched < r->wanted;
+    if (r->trainer.ledger && n == r->wanted)
+        mti_trainer_end_watch(&r->trainer, r->figures.measured);
+}
+
+static bool train(run *r)
+{
+    const mti_options *o = &r->o;
+    int64_t every = o->train.steps / 20;
+    mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
+    if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
+    r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
+    bool ok = (!o->world || mti_trainer_begin_watch(&r->trainer)) &&
+              (!o->record_routing ||
+               mti_recorder_start(&r->recorder, r->trainer.model, &o->workload.config));
+    while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
+        begin_watch(r);
+        double began = mti_now();
+        ok = mti_trainer_step(&r->trainer);
+        double took = mti_now() - began;
+        r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
+        if (!ok) break;
+        watch(r);
+        ok = show_progress(r);
+        if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
+        if (ok && due(r->trainer.step, o->eval_every)) ok = evaluate(r);
+        if (ok && due(r->trainer.step, o->save_every))
+            ok = mti_trainer_settle(&r->trainer) && save(r);
+    }
+    mti_timeline_free(&r->timeline);
+    mti_live_end(&r->live);
+    mti_progress_end(&r->progress);
+    if (r->trainer.ledger) mti_trainer_end_watch(&r->trainer, r->figures.measured);
+    if (!o->world) r->stopped_by = (int)interrupted;
+    return ok && mti_trainer_settle(&r->trainer) &&
+           (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&
+           (!saves(o) || r->saved_at == r->trainer.step || save(r));
+}
+
+/* After a signal. */
+static int report_signal(const run *r)
+{
+    const char *what = r->o.save ? "the run is saved: go on with --resume"
+                       : r->o.save_adapter
+                           ? "the adapters are saved, the run is not, as no --save was given"
+                           : "nothing is saved, as no --save was given";
+    if (prints(r))
+        mti_print(stderr, "memtape train: stopped by signal %d after step %lld; %s\n",
+                  r->stopped_by, (long long)r->trainer.step, what);
+    return MTI_EXIT_SIGNALLED + r->stopped_by;
+}
+
+/* On meta. */
+static void report_memory(const run *r)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(r->device, &stats);
+    mti_print(stdout,
+              "at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
+              MTI_THOUSANDS(stats.allocated.peak), MTI_THOUSANDS(stats.reserved.peak));
+}
+
+/* How many batches were replays of a captured one, and why the last that was not was not. */
+static void report_graphs(const run *r)
+{
+    int64_t launched = 0, replayed = 0, nodes = 0;
+    const char *why = "";
+    mt_step_graph_stats stats[2] = {{0}};
+    for (int i = 0; i < 2 && r->trainer.graph[i]; i++) {
+        stats[i] = mt_step_graph_get(r->trainer.graph[i]);
+        launched += stats[i].launched, replayed += stats[i].replayed;
+        if (stats[i].nodes > nodes) nodes = stats[i].nodes;
+        if (stats[i].why[0]) why = stats[i].why;
+    }
+    mti_print(stdout,
+              "graph  %lld of %lld batches replayed, %lld kernels, products and copies in one "
+              "launch%s%s\n",
+              (long long)replayed, (long long)(launched + replayed), (long long)nodes,
+              *why ? "; one was launched because " : "", why);
+}
+
+static bool conclude(run *r)
+{
+    double bits;
+    if (!mt_device_has_data(r->device)) {
+        if (!r->o.world) report_memory(r);
+        return true;
+    }
+    if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
+        mt_scaler_state scaler = mt_scaler_get(r->trainer.memory_hooks.scaler);
+        mti_print(stdout, "loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
+                  (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
+    }
+    if (r->o.train.graph && !r->o.quiet) report_graphs(r);
+    if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
+    if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
+    if (prints(r) && !mti_wants_json(&r->o))
+        mti_print(stdout, "held-out bits per byte %.4f (%s bytes)\n", bits,
+                  MTI_THOUSANDS(r->corpus.n_held));
+    return true;
+}
+
+/* ---- one of several ranks ---- */
+
+/* Every rank tells whether it has come so far; one that fails later ends the others. */
+static int agree(const run *r, bool ok)
+{
+    if (r->o.world)
+        return mti_together_end(r->o.world, NAME, ok ? MTI_EXIT_OK : MTI_EXIT_FAILED,
+                                mt_last_error());
+    return ok ? MTI_EXIT_OK : mti_report_failure(&r->o);
+}
+
+static int fail(const run *r)
+{
+    if (!r->o.world) return mti_report_failure(&r->o);
+    mti_together_abort(r->o.world, NAME);
+    return MTI_EXIT_FAILED;
+}
+
+static bool begin(run *r)
+{
+    mti_options *o = &r->o;
+    if (!prints(r) || mti_wants_json(o)) o->quiet = true;
+    if (o->world && !mti_train_ranks_place(o, &r->figures)) return false;
+    if ((o->save && !mti_run_can_save("save", o->save, true)) ||
+        (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, false)))
+        return false;
+    return o->resume ? resume(r) : start(r);
+}
+
+static int begin_all(run *r)
+{
+    int status = agree(r, mti_train_ranks_share_room(&r->o, &r->figures, begin(r)));
+    if (status == MTI_EXIT_OK && r->o.world)
+        status = agree(r, mti_train_ranks_agree(&r->o, &r->corpus, r->trainer.step));
+    return status;
+}
+
+int mti_train(const mti_options *options)
+{
+    run r = {.o = *options, .saved_at = -1};
+    int status = begin_all(&r);
+    bool ok = status == MTI_EXIT_OK;
+    if (ok && !r.o.quiet) introduce(&r);
+    catch_signals();
+    if (r.o.world && saves(&r.o)) outlive_watcher();
+    if (ok && !(ok = train(&r))) status = fail(&r);
+    if (!end_snapshot(&r)) status = mti_report_failure(&r.o);
+    if (ok && !r.stopped_by && !conclude(&r)) status = fail(&r);
+    if (ok && r.stopped_by) status = report_signal(&r);
+    if (ok && r.o.world && r.watched && !mti_train_ranks_report(&r.o, &r.figures, &r.trainer))
+        status = fail(&r);
+    if (ok && r.o.world) status = mti_together_end(r.o.world, NAME, status, "");
+    mti_trainer_free(&r.trainer);
+    mti_recorder_free(&r.recorder);
+    mt_budget_free(r.budget);
+    mt_device_release(r.device);
+    mt_parallel_close(&r.o.workload.parallel);
+    mti_corpus_free(&r.corpus);
+    return status;
+}

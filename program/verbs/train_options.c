@@ -1,0 +1,34 @@
+/* train_options.c: what `memtape train` has of its own in its options. */
+#include "verbs/verbs.h"
+
+#define TRAINED "tiny" /* the preset that is trained unless told otherwise */
+
+static void set_defaults(mti_options *o)
+{
+    o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
+    o->workload.optimizer = MTI_OPT_DEFAULT;
+    mt_model_preset(TRAINED, &o->given_config);
+}
+
+static bool check_words(mti_options *o)
+{
+    if (o->data.n == 0)
+        return mti_options_refuse(o, "--data is missing; give a file to learn from");
+    if (!o->resume && !o->train.from && !o->workload.preset) o->workload.preset = TRAINED;
+    return true;
+}
+
+static bool complete(mti_options *o, mt_model_config *base)
+{
+    if (base->kind == MT_MODEL_BERT)
+        return mti_options_refuse(
+            o, "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
+            o->workload.preset);
+    base->vocab = 256; /* bytes */
+    if (!o->given[MTI_O_SEQ]) o->workload.seq = base->context;
+    base->context = o->workload.seq;
+    return true;
+}
+
+const mti_verb_rules mti_train_rules = {
+    .verb = MTI_TRAIN, .defaults = set_defaults, .check_words = check_words, .complete = complete};
