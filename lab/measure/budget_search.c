@@ -21,7 +21,6 @@ bool mti_budget_find(mti_budget_found *b, const mti_workload *w)
     b->budget = mt_budget_new(run, b);
     bool ok = b->budget && mt_budget_solve(b->budget, w->budget, &b->plan) == MT_OK;
     b->seconds = mti_now() - began;
-    b->n_simulations = mt_budget_simulations(b->budget);
     return ok;
 }
 
@@ -56,7 +55,10 @@ static bool simulate_preset(const mti_workload *w, const char *preset, mt_budget
 
 bool mti_budget_find_front(mti_budget_found *b)
 {
-    if (mt_budget_front(b->budget, MTI_BUDGET_POINTS, b->front, &b->n_front) != MT_OK) return false;
+    double began = mti_now();
+    mt_status status = mt_budget_front(b->budget, MTI_BUDGET_POINTS, b->front, &b->n_front);
+    b->seconds += mti_now() - began;
+    if (status != MT_OK) return false;
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
         if (!simulate_preset(b->workload, mti_budget_presets[i], &b->presets[i])) return false;
     return true;

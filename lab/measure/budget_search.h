@@ -12,8 +12,7 @@ typedef struct mti_budget_found {
     const mti_workload *workload; /* borrowed; its memory options without the plan */
     mt_budget *budget;
     const mt_budget_plan *plan; /* NULL: no budget was given */
-    double seconds;             /* of the search */
-    int n_simulations;
+    double seconds;             /* of the search for it, and for the front */
     /* the front, if it was asked for */
     const mt_budget_plan *front[MTI_BUDGET_POINTS];
     int n_front;

@@ -56,7 +56,8 @@ bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, con
         MTI_THOUSANDS(f.peak), measured ? ", " : "", measured ? MTI_THOUSANDS(measured) : "",
         measured ? " measured" : "", MTI_SCALED((double)f.flops.recompute),
         f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
-    mti_print(out, "  found in %.2f s with %d simulated runs\n", b->seconds, b->n_simulations);
+    mti_print(out, "  found in %.2f s with %d simulated runs\n", b->seconds,
+              mt_budget_simulations(b->budget));
     return true;
 }
 

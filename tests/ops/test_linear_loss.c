@@ -1,5 +1,6 @@
 /* linear_cross_entropy, which computes logits and loss in parts, against the plain form; and what
  * the form that keeps logits takes. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
@@ -61,10 +62,22 @@ static void assert_near(mt_tensor *got, mt_tensor *want, double tolerance, const
     if (!(off <= tolerance * top)) fail_msg("%s: off by %g of %g", what, off, top);
 }
 
+/* What the forms may differ by, of the largest value, when libraries add in any order. A sum of k
+ * terms is off by at most k roundings of the sum of their magnitudes, and those are at most 1 here:
+ * a logit sums d products, so it is off by d*d roundings, and so is what is raised to it; a
+ * softmax sums v of them, a gradient v or n. Twice that for magnitudes of both signs (a
+ * probability, less 1), and twice for two forms. 16-bit forms round the gradient of logits before
+ * they sum it. */
+static double tolerance_of(mt_dtype dtype, const problem *p)
+{
+    if (dtype != MT_F64 && dtype != MT_F32) return 3e-2;
+    double rounding = (dtype == MT_F64 ? DBL_EPSILON : FLT_EPSILON) / 2;
+    return 4 * (double)(p->d * p->d + p->v + p->n) * rounding;
+}
+
 static void compare(mt_dtype dtype, problem p, int64_t chunk)
 {
-    /* both forms round the gradient of 16-bit logits before they sum it */
-    double tolerance = dtype == MT_F64 ? 1e-13 : dtype == MT_F32 ? 2e-6 : 3e-2;
+    double tolerance = tolerance_of(dtype, &p);
     MT_AUTO mt_tensor *loss = mtt_made(plain(&p));
     mtt_ok(mt_backward(loss));
     MT_AUTO mt_tensor *dx = mt_retain(mt_grad(p.x));
