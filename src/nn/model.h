@@ -183,7 +183,7 @@ typedef struct mti_expert_call {
     double capacity;           /* 0: no row is dropped */
     bool padded;
     const mti_routing *routing; /* borrowed; NULL: balanced */
-    int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
+    int64_t *record;            /* [experts]: what each forward of training counts; NULL: none */
     mti_run_experts_fn *run;
 } mti_expert_call;
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
