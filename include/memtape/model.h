@@ -337,8 +337,9 @@ MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int6
  * recompute_modules has them: core_attn, mlp (of layers without experts), moe and shared_experts
  * keep their inputs; of moe_act (the experts' activation), layernorm (before attention and MLP) and
  * mla_up_proj (from latents to queries, keys and values) what follows keeps no output, either.
- * Modules that m lacks are passed over. options: of those that keep their inputs; NULL for all
- * zero. */
+ * Modules that m lacks are passed over, and norms that come after attention and MLP; moe_act is
+ * refused where the activation is in place. Gradients have the bits that they have without.
+ * options: of those that keep their inputs; NULL for all zero. */
 typedef enum mt_recompute {
     MT_RECOMPUTE_CORE_ATTN = 1,
     MT_RECOMPUTE_MOE_ACT = 2,

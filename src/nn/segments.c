@@ -128,7 +128,9 @@ bool mti_offload_wants(void *modules, const mt_save_info *info)
     return false;
 }
 
-static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options *options)
+/* shared: what m reads may have other readers. */
+static bool recompute(mt_module *m, unsigned which, bool shared,
+                      const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options discarding = {.discard_outputs = true};
     const char *kind = mt_module_kind(m);
@@ -141,16 +143,30 @@ static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options 
                         : !strcmp(kind, "mlp")                 ? MT_RECOMPUTE_MLP
                                                                : 0;
     if (experts) experts->act_again = which & MT_RECOMPUTE_MOE_ACT;
-    if (heads) heads->again = which;
+    if (heads) heads->again = which, heads->shares_input = shared;
     if (which & as && !mti_module_set_group(m, 0, options)) return false;
+    if (!strcmp(kind, "block")) shared = !mti_norms_before(m);
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
         const char *name = mt_module_name(child);
-        if (which & MT_RECOMPUTE_LAYERNORM && !strcmp(kind, "block") &&
+        if (which & MT_RECOMPUTE_LAYERNORM && mti_norms_before(m) &&
             (!strcmp(name, "ln_1") || !strcmp(name, "ln_2")) &&
             !mti_module_set_group(child, 0, &discarding))
             return false;
-        if (!recompute(child, which, options)) return false;
+        if (!recompute(child, which, shared, options)) return false;
     }
+    return true;
+}
+
+/* Whether no experts' activation overwrites its input, which moe_act reads again. */
+static bool keeps_inputs(const mt_module *m)
+{
+    mt_module *child;
+    if (mti_experts_of(m) && mti_acts_in_place(mt_module_child(m, "act")))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "model_recompute: moe_act reads its input again, which an activation "
+                             "in place changes; need one that is not in place");
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        if (!keeps_inputs(child)) return false;
     return true;
 }
 
@@ -158,7 +174,8 @@ mt_status mt_model_recompute(mt_module *m, unsigned modules, const mt_checkpoint
 {
     static const mt_checkpoint_options zero;
     if (!mti_given(m, "model_recompute", "the model")) return mt_last_status();
-    return recompute(m, modules, options ? options : &zero) ? MT_OK : mt_last_status();
+    if (modules & MT_RECOMPUTE_MOE_ACT && !keeps_inputs(m)) return mt_last_status();
+    return recompute(m, modules, true, options ? options : &zero) ? MT_OK : mt_last_status();
 }
 
 /* ---- presets ---- */
