@@ -53,6 +53,18 @@ static bool find_layers(const mt_module *m, int64_t *from, int64_t *n)
     return *n > 0;
 }
 
+/* Nothing in m runs again any more. */
+static void clear(mt_module *m)
+{
+    mti_experts *experts = mti_experts_of(m);
+    mti_heads *heads = mti_heads_of(m);
+    mt_module *child;
+    if (experts) experts->act_again = false;
+    if (heads) heads->again = 0;
+    mti_module_set_group(m, 0, NULL);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
+}
+
 mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
                                      const mt_checkpoint_options *options)
 {
@@ -71,7 +83,7 @@ mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
             return mti_fail(MT_ERR_ARGUMENT,
                             "checkpoint layers: layer %lld belongs to the group from %lld to %lld",
                             (long long)from, (long long)i, (long long)(i + group - 1));
-    for (int64_t i = from; i < from + n; i++) mti_module_set_group(mti_layer(m, i), 0, NULL);
+    for (int64_t i = from; i < from + n; i++) clear(mti_layer(m, i));
     bool ok = !options || mti_module_set_group(mti_layer(m, from), n, options);
     return ok ? MT_OK : mt_last_status();
 }
@@ -175,17 +187,13 @@ mt_status mt_model_recompute(mt_module *m, unsigned modules, const mt_checkpoint
     static const mt_checkpoint_options zero;
     if (!mti_given(m, "model_recompute", "the model")) return mt_last_status();
     if (modules & MT_RECOMPUTE_MOE_ACT && !keeps_inputs(m)) return mt_last_status();
-    return recompute(m, modules, true, options ? options : &zero) ? MT_OK : mt_last_status();
+    clear(m);
+    if (recompute(m, modules, true, options ? options : &zero)) return MT_OK;
+    clear(m);
+    return mt_last_status();
 }
 
 /* ---- presets ---- */
-
-static void clear(mt_module *m)
-{
-    mt_module *child;
-    mti_module_set_group(m, 0, NULL);
-    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
-}
 
 bool mti_preset_parse(const char *text, mti_preset *out)
 {

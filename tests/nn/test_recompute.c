@@ -184,10 +184,107 @@ static void no_choice_changes_a_bit(void **state)
     assert_true(n > 100);
 }
 
+/* ---- which call counts ---- */
+
+/* What tells a model what to run again. */
+typedef struct told {
+    const char *preset; /* NULL: modules, or layers if there are some */
+    unsigned modules;
+    int64_t layers; /* from the first one on, as one checkpoint; -1: these run plainly */
+} told;
+
+static const told calls[] = {
+    {.preset = "none"},
+    {.preset = "full"},
+    {.preset = "selective"},
+    {.preset = "ops"},
+    {.preset = "every=2"},
+    {.modules = 0},
+    {.modules = MT_RECOMPUTE_CORE_ATTN},
+    {.modules = MT_RECOMPUTE_MOE_ACT},
+    {.modules = MT_RECOMPUTE_LAYERNORM},
+    {.modules = MT_RECOMPUTE_MLA_UP_PROJ},
+    {.modules = MT_RECOMPUTE_MLP | MT_RECOMPUTE_SHARED_EXPERTS},
+    {.modules = MT_RECOMPUTE_MOE},
+    {.modules = ALL},
+    {.layers = 2},
+    {.layers = -1},
+};
+
+static void tell(mt_module *m, const told *t)
+{
+    static const mt_checkpoint_options zero;
+    if (t->preset)
+        mtt_ok(mt_model_checkpoint(m, t->preset));
+    else if (t->layers)
+        mtt_ok(mt_model_checkpoint_layers(m, 0, 2, t->layers > 0 ? &zero : NULL));
+    else
+        mtt_ok(mt_model_recompute(m, t->modules, NULL));
+}
+
+/* Bytes that a forward keeps, and FLOPs that its backward runs again. */
+typedef struct cost {
+    size_t bytes;
+    uint64_t again;
+} cost;
+
+static cost cost_of(mt_module *m)
+{
+    mt_seed(device, 4);
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(B, S)));
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *y = mtt_made(mt_model_forward_loss(m, x, x));
+    mtt_ok(mt_ledger_end(ledger));
+    cost c = {.bytes = mt_ledger_bytes(ledger)};
+    mt_ledger_free(ledger);
+    mt_flops_reset(device);
+    mtt_ok(mt_backward(y));
+    c.again = mt_flops_get(device).recompute;
+    mtt_ok(mt_module_zero_grad(m));
+    assert_no_hooks("cost");
+    return c;
+}
+
+static void the_last_call_says_what_runs_again(void **state)
+{
+    (void)state;
+    int n_other = 0;
+    for (size_t i = 0; i < N(families); i++) {
+        const mt_model_config *c = &families[i];
+        if (!is_whole(c) || c->inplace) continue;
+        mt_seed(device, 3); /* rows that experts drop depend on the weights */
+        mt_module *m = mt_model_new(device, c);
+        cost alone[N(calls)];
+        for (size_t k = 0; k < N(calls); k++) {
+            mt_seed(device, 3);
+            mt_module *fresh = mt_model_new(device, c);
+            tell(fresh, &calls[k]);
+            alone[k] = cost_of(fresh);
+            n_other += alone[k].bytes != alone[0].bytes;
+            mt_module_free(fresh);
+        }
+        for (size_t a = 0; a < N(calls); a++)
+            for (size_t b = 0; b < N(calls); b++) {
+                if (calls[b].layers && c->mtp_layers) continue; /* these are no layers of it */
+                tell(m, &calls[a]), tell(m, &calls[b]);
+                const cost now = cost_of(m);
+                if (now.bytes != alone[b].bytes || now.again != alone[b].again)
+                    fail_msg("family %zu: call %zu after call %zu: %zu bytes, %llu FLOPs again; "
+                             "by itself %zu, %llu",
+                             i, b, a, now.bytes, (unsigned long long)now.again, alone[b].bytes,
+                             (unsigned long long)alone[b].again);
+            }
+        mt_module_free(m);
+    }
+    assert_true(n_other > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(no_choice_changes_a_bit),
+        mtt_test(the_last_call_says_what_runs_again),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
