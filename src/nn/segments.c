@@ -65,10 +65,21 @@ static void clear(mt_module *m)
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
 }
 
+/* Whether m and the options are what a call takes that makes checkpoints of parts of m. */
+static bool check(const char *caller, const mt_module *m, const mt_checkpoint_options *options)
+{
+    return mti_given(m, caller, "the model") &&
+           (!options || !options->discard_outputs ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "%s: the options discard outputs, which leaves a hook until what reads "
+                          "them has run; need discard_outputs false",
+                          caller));
+}
+
 mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
                                      const mt_checkpoint_options *options)
 {
-    if (!mti_given(m, "checkpoint layers", "the model")) return mt_last_status();
+    if (!check("checkpoint layers", m, options)) return mt_last_status();
     int64_t first, layers;
     if (!find_layers(m, &first, &layers))
         return mti_fail(MT_ERR_ARGUMENT,
@@ -185,7 +196,7 @@ static bool keeps_inputs(const mt_module *m)
 mt_status mt_model_recompute(mt_module *m, unsigned modules, const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!mti_given(m, "model_recompute", "the model")) return mt_last_status();
+    if (!check("model_recompute", m, options)) return mt_last_status();
     if (modules & MT_RECOMPUTE_MOE_ACT && !keeps_inputs(m)) return mt_last_status();
     clear(m);
     if (recompute(m, modules, true, options ? options : &zero)) return MT_OK;
@@ -287,7 +298,7 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
                                    const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!mti_given(m, "model_checkpoint", "the model")) return mt_last_status();
+    if (!check("model_checkpoint", m, options)) return mt_last_status();
     if (!preset) return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the preset is NULL");
     if (!options) options = &zero;
     mti_preset p;
