@@ -111,7 +111,12 @@ static const char *describe(char *buf, size_t n_bytes, const char *kind, const d
     return buf;
 }
 
-/* Whether file and list have the same names; a checkpoint may also have optimizer state. */
+static bool begins_with(const char *name, const char *prefix)
+{
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+/* Whether file and list have the same names; a checkpoint may also have state. */
 static bool same_names(const mt_safetensors *f, const mt_named_tensor *list, size_t n, bool *wanted)
 {
     difference missing = {.n = 0}, superfluous = {.n = 0};
@@ -125,7 +130,8 @@ static bool same_names(const mt_safetensors *f, const mt_named_tensor *list, siz
     }
     for (size_t i = 0; i < f->entries.n; i++) {
         const char *name = f->entries.at[i].info.name;
-        bool state = checkpoint && !strncmp(name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX));
+        bool state = checkpoint && (begins_with(name, MTI_STATE_PREFIX) ||
+                                    begins_with(name, MTI_MODULE_STATE "."));
         if (!wanted[i] && !state) note(&superfluous, name);
     }
     if (!missing.n && !superfluous.n) return true;
@@ -152,23 +158,61 @@ bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size
     return true;
 }
 
+bool mti_states_fit(const mt_safetensors *f, const mti_state_list *states, bool all)
+{
+    const size_t behind = sizeof MTI_MODULE_STATE; /* with the dot */
+    for (size_t i = 0; i < states->list.n; i++) {
+        const mt_named_tensor *t = &states->list.at[i];
+        const mti_tensor_entry *e = find(f, t->name);
+        if (e && !fits(f, &e->info, t->tensor)) return false;
+        if (!e && all)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "%s: lacks \"%s\", which the model keeps from step to step",
+                                 f->path, t->name + behind);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < f->entries.n; i++)
+        n += begins_with(f->entries.at[i].info.name, MTI_MODULE_STATE ".");
+    return !all || n == states->list.n ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "%s: %zu tensors that a model keeps from step to step; need %zu", f->path,
+                         n, states->list.n);
+}
+
+bool mti_states_load(const mt_safetensors *f, const mti_state_list *states)
+{
+    for (size_t i = 0; i < states->list.n; i++) {
+        const mti_tensor_entry *e = find(f, states->list.at[i].name);
+        if (e && !load_entry(f, e, states->list.at[i].tensor)) return false;
+    }
+    return true;
+}
+
 mt_status mt_safetensors_check_module(mt_safetensors *f, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
+    mti_state_list states;
     if (!mti_given(f, "safetensors_check_module", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    return mti_weights_fit(f, list, n) ? MT_OK : mt_last_status();
+    bool ok = mti_checkpoint_states(m, &states) && mti_weights_fit(f, list, n) &&
+              mti_states_fit(f, &states, false);
+    mti_state_list_free(&states);
+    return ok ? MT_OK : mt_last_status();
 }
 
 mt_status mt_safetensors_load_module(mt_safetensors *f, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
+    mti_state_list states;
     if (!mti_given(f, "safetensors_load_module", "the file")) return mt_last_status();
     mt_status status = mt_safetensors_check_module(f, m);
     if (status == MT_OK) status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    return mti_weights_load(f, list, n) ? MT_OK : mt_last_status();
+    bool ok = mti_checkpoint_states(m, &states) && mti_weights_load(f, list, n) &&
+              mti_states_load(f, &states);
+    mti_state_list_free(&states);
+    return ok ? MT_OK : mt_last_status();
 }

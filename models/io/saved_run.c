@@ -1,4 +1,5 @@
-/* saved_run.c: all of a training run in one file: weights, optimizer state, generator, step. */
+/* saved_run.c: all of a training run in one file: weights, optimizer state, what modules keep,
+ * generator, step. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +17,22 @@ char *mti_checkpoint_state_name(const char *state, const char *param)
     char *name = mti_malloc(n);
     if (name) snprintf(name, n, "%s%s.%s", MTI_STATE_PREFIX, state, param);
     return name;
+}
+
+bool mti_checkpoint_states(mt_module *m, mti_state_list *out)
+{
+    return mti_state_list_make(m, MTI_MODULE_STATE, out);
+}
+
+/* Their names become the list's. */
+static bool add_states(mti_checkpoint_list *w, mt_module *m)
+{
+    mti_state_list states;
+    bool ok = mti_checkpoint_states(m, &states);
+    for (size_t i = 0; ok && i < states.list.n; i++)
+        if ((ok = MTI_PUSH(&w->tensors, states.list.at[i]))) states.list.at[i].name = NULL;
+    mti_state_list_free(&states);
+    return ok;
 }
 
 static bool add_weights(mti_checkpoint_list *w, const mt_named_tensor *list, size_t n)
@@ -91,7 +108,7 @@ bool mti_checkpoint_list_make(mti_checkpoint_list *w, mt_module *m, mt_optimizer
         return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint_save: the metadata is NULL");
     return mt_module_params(m, &list, &n) == MT_OK && add_weights(w, list, n) &&
            add_step_and_rng(w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
-           (!o || add_state(w, o)) && add_metadata(w, n_metadata, metadata);
+           (!o || add_state(w, o)) && add_states(w, m) && add_metadata(w, n_metadata, metadata);
 }
 
 void mti_checkpoint_list_free(mti_checkpoint_list *w)
@@ -230,13 +247,16 @@ mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, i
 {
     const mt_named_tensor *list;
     size_t n;
-    mti_checkpoint_state saved;
+    mti_checkpoint_state saved = {0};
+    mti_state_list states;
     if (!mti_given(f, "checkpoint_load", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    if (!mti_checkpoint_check(f, list, n, o, &saved)) return mt_last_status();
     mt_device *device = n ? mt_device_of(list[0].tensor) : NULL;
-    bool ok = mti_weights_load(f, list, n) && (!o || load_state(f, o, device, saved.steps));
+    bool ok = mti_checkpoint_states(m, &states) && mti_checkpoint_check(f, list, n, o, &saved) &&
+              mti_states_fit(f, &states, true) && mti_weights_load(f, list, n) &&
+              mti_states_load(f, &states) && (!o || load_state(f, o, device, saved.steps));
+    mti_state_list_free(&states);
     json_decref(saved.steps);
     if (!ok) return mt_last_status();
     if (device) mt_rng_set(device, saved.seed, saved.offset);

@@ -3,6 +3,7 @@
 #define MTI_SAVED_RUN_H
 
 #include "io/safetensors.h"
+#include "nn/nn.h"
 
 #define MTI_KEY_PREFIX    "memtape."
 #define MTI_KEY_STEP      "memtape.step"
@@ -11,14 +12,17 @@
 #define MTI_KEY_OPTIMIZER "memtape.optimizer" /* its kind */
 #define MTI_KEY_STEPS     "memtape.steps"     /* {"parameter": steps made, ...} */
 #define MTI_STATE_PREFIX  "optimizer."
+#define MTI_MODULE_STATE  "memtape.state" /* before what modules keep from step to step */
 
 /* "optimizer.m.h.0.mlp.fc.weight", to be freed with mti_free. */
 char *mti_checkpoint_state_name(const char *state, const char *param);
 
 /* What a checkpoint consists of. */
 typedef struct mti_checkpoint_list {
-    MTI_VEC(mt_named_tensor) tensors; /* the module's, in its order, then the optimizer's state */
-    size_t n_weights;                 /* the other tensors' names are allocated here */
+    MTI_VEC(mt_named_tensor)
+    tensors;          /* the module's, in its order, then the optimizer's state,
+                       * then what modules keep */
+    size_t n_weights; /* the other tensors' names are allocated here */
     MTI_VEC(mt_key_value) pairs;
     char step[24], seed[24], offset[24];
     char *steps;
@@ -41,5 +45,12 @@ bool mti_checkpoint_check(const mt_safetensors *f, const mt_named_tensor *list, 
 bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
 /* After mti_weights_fit. */
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
+
+/* What modules keep from step to step, under its names in files. Free in any case. */
+bool mti_checkpoint_states(mt_module *m, mti_state_list *out);
+/* Whether the file's have these dtypes and shapes; all: whether it has these and no others. */
+bool mti_states_fit(const mt_safetensors *f, const mti_state_list *states, bool all);
+/* After mti_states_fit; those that the file has. */
+bool mti_states_load(const mt_safetensors *f, const mti_state_list *states);
 
 #endif

@@ -73,6 +73,9 @@ mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
         return mt_last_status();
     if (options && options->policy)
         return mti_fail(MT_ERR_ARGUMENT, "budget_apply: the policy is the plan's; need none");
+    if (options && options->discard_outputs)
+        return mti_fail(MT_ERR_ARGUMENT, "budget_apply: the options discard outputs, which leaves "
+                                         "a hook; need discard_outputs false");
     mt_status status = mt_model_checkpoint(m, "none");
     for (size_t i = 0; status == MT_OK && i < plan->n; i++)
         status = apply_segment(plan, i, m, options ? *options : zero);

@@ -51,6 +51,11 @@ static mt_tensor *around_block_forward(mt_module *self, mt_tensor *x)
     return add_branch(self, "ln_2", "mlp", "ln_2_out", h);
 }
 
+bool mti_norms_before(const mt_module *m)
+{
+    return mti_module_runs(m, pre_block_forward) || mti_module_runs(m, around_block_forward);
+}
+
 mt_module *mt_block_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;

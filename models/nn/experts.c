@@ -242,7 +242,8 @@ static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
     e->call.tokens = rows ? mt_shape(rows)[0] : 0;
-    if (rows && mti_choose_experts(self, rows, &weights, &index) && mti_count_rows(&e->call, index))
+    if (rows && mti_choose_experts(self, rows, &weights, &index) &&
+        (!mt_module_training(self) || mti_count_rows(&e->call, index)))
         y = e->call.form ? mti_experts_formed(self, &e->call, rows, weights, index)
                          : grouped(self, rows, weights, index);
     mt_release(rows), mt_release(index), mt_release(weights);

@@ -86,10 +86,12 @@ static mt_tensor *by_heads(mt_module *self, mt_forward_fn *run, mt_tensor *x)
     return l->enter ? l->enter(self, run, &l->ranks, l->sequence, x) : run(self, x);
 }
 
-/* The latent of queries; without one, x. */
-static mt_tensor *latent_of_queries(mt_module *self, mt_tensor *x)
+/* The latent of queries; without one, x. If it is multiplied `later`, a view of x: its node is made
+ * here, and so backward adds up the gradients of all readers of x in the same order. */
+static mt_tensor *latent_of_queries(mt_module *self, mt_tensor *x, bool later)
 {
-    if (!mt_module_child(self, "q_a")) return mt_retain(x);
+    static const int order[3] = {0, 1, 2};
+    if (!mt_module_child(self, "q_a")) return later ? mt_permute(x, order) : mt_retain(x);
     mt_tensor *h = mt_forward_child(self, "q_a", x);
     mt_set(&h, mt_forward_child(self, "q_a_norm", h));
     return h;
@@ -159,8 +161,8 @@ static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
     mt_module *heads = mt_module_child(self, "heads");
     const mti_heads *l = mt_module_user(heads);
     const bool up = l->again & MT_RECOMPUTE_MLA_UP_PROJ && !l->cached;
-    mt_tensor *in[3] = {latent_of_queries(self, x), NULL, NULL}, *part[3] = {NULL, NULL, NULL};
-    mt_tensor *h = NULL;
+    mt_tensor *in[3] = {latent_of_queries(self, x, up && l->shares_input), NULL, NULL};
+    mt_tensor *part[3] = {NULL, NULL, NULL}, *h = NULL;
     if (!up) mt_set(&in[0], queries(self, in[0]));
     bool ok = in[0] && compress(self, x, !up, &in[1], &in[2]);
     if (ok && up)

@@ -228,6 +228,12 @@ static mt_module *activation_new(mt_act act, bool inplace, mt_op_form gelu_tanh)
     return mt_module_new(mt_act_name(act), activation_forward, user, mti_free);
 }
 
+bool mti_acts_in_place(const mt_module *m)
+{
+    const activation *a = mti_module_runs(m, activation_forward) ? mt_module_user(m) : NULL;
+    return a && a->inplace;
+}
+
 mt_module *mt_activation_new(mt_act act, bool inplace)
 {
     return activation_new(act, inplace, MT_OP_FUSED);

@@ -47,14 +47,16 @@ enum { OF_X, OF_W, OF_Y, OF_DY, OF_DX, TENSORS };
 
 typedef struct low {
     const low_form *form;
-    mt_tensor *history[2]; /* f32 [HISTORY,3], of forward; [HISTORY,2], of backward */
-    mt_tensor *times[2];   /* f32 [3], [2]: what each is multiplied by */
+    const mt_module *module; /* that it belongs to */
+    mt_tensor *history[2];   /* f32 [HISTORY,3], of forward; [HISTORY,2], of backward; the module's
+                              * state */
+    mt_tensor *times[2];     /* f32 [3], [2]: what each is multiplied by in this step of training */
 } low;
 
 static void low_free(void *user)
 {
     low *l = user;
-    for (int i = 0; i < 2; i++) mt_release(l->history[i]), mt_release(l->times[i]);
+    for (int i = 0; i < 2; i++) mt_release(l->times[i]);
     mti_free(l);
 }
 
@@ -89,13 +91,35 @@ static mt_tensor *temporary(mt_tensor *t)
     return NULL;
 }
 
-/* What a delayed form multiplies the tensor by: [1,1,1,1], a view; *times NULL for other forms. */
+/* The history's column of a tensor: a view [HISTORY,1]. */
+static mt_tensor *past_of(const low *l, int which)
+{
+    int back = which >= OF_DY;
+    return mt_slice(l->history[back], 1, back ? which - OF_DY : which, 1);
+}
+
+/* What the largest value of the past makes a delayed form multiply the next tensor by: [1] */
+static mt_tensor *next_times(const low *l, int which)
+{
+    MT_AUTO mt_tensor *past = past_of(l, which);
+    mt_tensor *most = past ? mt_max(past, 2, (const int[]){0, 1}, false) : NULL;
+    MT_AUTO mt_tensor *none = mt_compare_scalar(most, MT_EQ, 0);
+    mt_set(&most, mti_blocks8_times(blocks_of(l->form, which, false).values, most));
+    mt_set(&most, mt_masked_fill(most, none, 1)); /* the first step's */
+    mt_set(&most, most ? mt_reshape(most, MT_SHAPE(1)) : NULL);
+    return most;
+}
+
+/* What a delayed form multiplies the tensor by: [1,1,1,1]; *times NULL for other forms. Evaluation
+ * has what the next step of training would have, and leaves no trace. */
 static bool times_of(const low *l, int which, mt_tensor **times)
 {
     *times = NULL;
     if (!l->form->delayed) return true;
-    int back = which >= OF_DY, i = back ? which - OF_DY : which;
-    *times = mt_slice(l->times[back], 0, i, 1);
+    int back = which >= OF_DY;
+    *times = mt_module_training(l->module)
+                 ? mt_slice(l->times[back], 0, back ? which - OF_DY : which, 1)
+                 : next_times(l, which);
     mt_set(times, *times ? mt_reshape(*times, MT_SHAPE(1, 1, 1, 1)) : NULL);
     return *times != NULL;
 }
@@ -140,20 +164,16 @@ static mt_tensor *through_codes(const low *l, int which, bool across, mt_tensor 
 
 /* ---- delayed scales ---- */
 
-/* The largest value of the history becomes the tensor's scale, and that of t is put first. */
+/* In training, the largest value of the history becomes the tensor's scale, and that of t is put
+ * first. */
 static bool note_largest(low *l, int which, mt_tensor *t)
 {
     int back = which >= OF_DY, column = back ? which - OF_DY : which;
-    MT_AUTO mt_tensor *past = mt_slice(l->history[back], 1, column, 1);
-    MT_AUTO mt_tensor *times = past ? mt_slice(l->times[back], 0, column, 1) : NULL;
-    mt_tensor *most = times ? mt_max(past, 2, (const int[]){0, 1}, false) : NULL;
-    MT_AUTO mt_tensor *none = mt_compare_scalar(most, MT_EQ, 0);
-    mt_set(&most, mti_blocks8_times(blocks_of(l->form, which, false).values, most));
-    mt_set(&most, mt_masked_fill(most, none, 1)); /* the first step's */
-    mt_set(&most, most ? mt_reshape(most, MT_SHAPE(1)) : NULL);
-    bool ok = most && mt_copy(times, most) == MT_OK;
-    mt_release(most);
-    MT_AUTO mt_tensor *m = ok ? matrix(t) : NULL, *now = m ? mti_blocks8_largest(m) : NULL;
+    if (!l->form->delayed || !mt_module_training(l->module)) return true;
+    MT_AUTO mt_tensor *past = past_of(l, which), *most = next_times(l, which);
+    MT_AUTO mt_tensor *times = past && most ? mt_slice(l->times[back], 0, column, 1) : NULL;
+    if (!times || mt_copy(times, most) != MT_OK) return false;
+    MT_AUTO mt_tensor *m = matrix(t), *now = m ? mti_blocks8_largest(m) : NULL;
     MT_AUTO mt_tensor *first = now ? mt_reshape(now, MT_SHAPE(1, 1)) : NULL;
     MT_AUTO mt_tensor *older = first ? mt_slice(past, 0, 0, HISTORY - 1) : NULL;
     MT_AUTO mt_tensor *all = older ? mt_cat(2, (mt_tensor *[]){first, older}, 0) : NULL;
@@ -173,8 +193,7 @@ static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result
     low *l = p->l;
     mt_tensor *const *in = call->inputs;
     if (strcmp(call->op, "linear") != 0) return MT_OK; /* a cast of autocast's */
-    if (l->form->delayed && !mt_recomputing() &&
-        !(note_largest(l, OF_X, in[0]) && note_largest(l, OF_W, in[1])))
+    if (!mt_recomputing() && !(note_largest(l, OF_X, in[0]) && note_largest(l, OF_W, in[1])))
         return mt_last_status();
     MT_AUTO mt_tensor *x = through_codes(l, OF_X, false, in[0]);
     MT_AUTO mt_tensor *w = x ? through_codes(l, OF_W, false, in[1]) : NULL;
@@ -245,7 +264,7 @@ static void drop(void *user, const mt_save_info *info, void *state)
 static mt_tensor *lower_gradient(void *user, mt_tensor *dy)
 {
     low *l = user;
-    if (l->form->delayed && !note_largest(l, OF_DY, dy)) return NULL;
+    if (!note_largest(l, OF_DY, dy)) return NULL;
     return through_codes(l, OF_DY, false, dy);
 }
 
@@ -304,11 +323,14 @@ static mt_tensor *forward(mt_module *self, mt_tensor *x)
 
 bool mti_is_linear_low(const mt_module *m) { return mti_module_runs(m, forward); }
 
-static bool make_history(low *l, mt_device *device)
+static bool make_history(mt_module *m, low *l, mt_device *device)
 {
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"largest_forward", "largest_backward"};
+    l->module = m;
+    for (int i = 0; l->form->delayed && i < 2; i++) {
         int64_t n = i ? TENSORS - OF_DY : OF_DY;
-        l->history[i] = mt_zeros(device, MT_F32, MT_SHAPE(HISTORY, n));
+        l->history[i] =
+            mti_module_add_state(m, names[i], mt_zeros(device, MT_F32, MT_SHAPE(HISTORY, n)));
         l->times[i] = l->history[i] ? mt_full(device, MT_F32, MT_SHAPE(n), 1) : NULL;
         if (!l->times[i]) return false;
     }
@@ -323,7 +345,7 @@ mt_module *mti_linear_low_new(mt_device *device, const mt_model_config *c, int64
     l->form = &forms[c->ops.linear];
     mt_module *m = mt_module_new("linear", forward, l, low_free);
     bool ok =
-        m && (!l->form->delayed || make_history(l, device)) &&
+        m && make_history(m, l, device) &&
         mt_module_add_param(m, "weight", mt_normal(device, c->dtype, MT_SHAPE(out, in), 0, std)) &&
         (c->no_bias || mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(out))));
     return mti_module_complete(m, ok);

@@ -144,6 +144,7 @@ mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
+bool mti_acts_in_place(const mt_module *m); /* whether m is an activation that does */
 /* An MLP without experts; c is resolved. */
 mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
 /* The rows that the experts run: sorted by expert, counts of each; or all of one. */
@@ -183,7 +184,7 @@ typedef struct mti_expert_call {
     double capacity;           /* 0: no row is dropped */
     bool padded;
     const mti_routing *routing; /* borrowed; NULL: balanced */
-    int64_t *record;            /* [experts]: what each forward counts; NULL: it does not */
+    int64_t *record;            /* [experts]: what each forward of training counts; NULL: none */
     mti_run_experts_fn *run;
 } mti_expert_call;
 /* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
@@ -379,6 +380,9 @@ bool mti_looks_ahead(const mt_module *m, const mt_model_config *c);
 mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y);
 /* h.i */
 mt_module *mti_layer(const mt_module *m, int64_t i);
+/* Whether m is a block whose ln_1 and ln_2 come before attention and MLP, and only these read them.
+ */
+bool mti_norms_before(const mt_module *m);
 /* Runs layers h.from .. h.(to - 1); x is taken over. */
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
 /* The same, in groups if mt_model_checkpoint made groups of layers. */
@@ -421,6 +425,7 @@ typedef struct mti_heads {
     mt_rope_order rope_order;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
     unsigned again;                       /* of mt_recompute, what latent attention makes again */
+    bool shares_input;                    /* others read what the attention reads, too */
     bool sinks;                           /* its child "sinks" has them */
     double yarn_scale;
     bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */

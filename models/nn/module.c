@@ -19,6 +19,7 @@ struct mt_module {
     bool training, in_shards;
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
+    MTI_VEC(mt_named_tensor) states; /* the same */
     MTI_VEC(child) children;
     mti_name_index param_at, child_at; /* indices by name */
     MTI_VEC(mt_named_tensor) flat;     /* cache of mt_module_params; paths allocated here */
@@ -80,7 +81,12 @@ void mt_module_free(mt_module *m)
         mt_release(m->params.at[i].tensor);
         mti_free((char *)m->params.at[i].name);
     }
+    for (size_t i = 0; i < m->states.n; i++) {
+        mt_release(m->states.at[i].tensor);
+        mti_free((char *)m->states.at[i].name);
+    }
     clear_flat(m);
+    mti_free(m->states.at);
     mti_free(m->flat.at);
     mti_name_index_free(&m->param_at);
     mti_name_index_free(&m->child_at);
@@ -148,6 +154,17 @@ mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *valu
 }
 
 bool mti_is_buffer(const mt_tensor *t) { return mt_storage_of(t).category == MT_CACHE; }
+
+mt_tensor *mti_module_add_state(mt_module *m, const char *name, mt_tensor *value)
+{
+    char *copy = value && MTI_RESERVE(&m->states) ? mti_strdup(name) : NULL;
+    if (!copy) {
+        mt_release(value);
+        return NULL;
+    }
+    m->states.at[m->states.n++] = (mt_named_tensor){copy, value};
+    return value;
+}
 
 /* Whether m can take new_child over; if not, it is freed unless it has a parent. */
 static bool can_adopt(mt_module *m, mt_module *new_child)
@@ -428,6 +445,35 @@ mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n
     *list = m->flat.at;
     *n = m->flat.n;
     return MT_OK;
+}
+
+static bool list_states(const mt_module *m, const char *path, mti_state_list *out)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < m->states.n; i++) {
+        mt_named_tensor t = {MTI_RESERVE(&out->list) ? mti_join(path, m->states.at[i].name) : NULL,
+                             m->states.at[i].tensor};
+        if ((ok = t.name != NULL)) out->list.at[out->list.n++] = t;
+    }
+    for (size_t i = 0; ok && i < m->children.n; i++) {
+        char *of_child = mti_join(path, m->children.at[i].name);
+        ok = of_child && list_states(m->children.at[i].module, of_child, out);
+        mti_free(of_child);
+    }
+    return ok;
+}
+
+bool mti_state_list_make(mt_module *m, const char *prefix, mti_state_list *out)
+{
+    *out = (mti_state_list){0};
+    return list_states(m, prefix, out);
+}
+
+void mti_state_list_free(mti_state_list *states)
+{
+    for (size_t i = 0; i < states->list.n; i++) mti_free((char *)states->list.at[i].name);
+    mti_free(states->list.at);
+    *states = (mti_state_list){0};
 }
 
 mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)

@@ -40,6 +40,16 @@ mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *othe
  * gradient and no optimizer, and is not counted. Takes value over. */
 mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value);
 bool mti_is_buffer(const mt_tensor *t); /* of those in the list of parameters */
+/* A tensor that training changes from step to step and that no list of weights has: a checkpoint
+ * has it, a file of weights may lack it, and evaluation must not write it. Takes value over, on
+ * failure too; returns it borrowed. */
+mt_tensor *mti_module_add_state(mt_module *m, const char *name, mt_tensor *value);
+/* Those of m and under it, with `prefix` before their paths. Free in any case. */
+typedef struct mti_state_list {
+    MTI_VEC(mt_named_tensor) list; /* names allocated, tensors borrowed */
+} mti_state_list;
+bool mti_state_list_make(mt_module *m, const char *prefix, mti_state_list *out);
+void mti_state_list_free(mti_state_list *states);
 
 /* The forward of modules that only hold parameters or others. */
 mt_tensor *mti_no_forward(mt_module *m, mt_tensor *x);

@@ -53,10 +53,33 @@ static bool find_layers(const mt_module *m, int64_t *from, int64_t *n)
     return *n > 0;
 }
 
+/* Nothing in m runs again any more. */
+static void clear(mt_module *m)
+{
+    mti_experts *experts = mti_experts_of(m);
+    mti_heads *heads = mti_heads_of(m);
+    mt_module *child;
+    if (experts) experts->act_again = false;
+    if (heads) heads->again = 0;
+    mti_module_set_group(m, 0, NULL);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
+}
+
+/* Whether m and the options are what a call takes that makes checkpoints of parts of m. */
+static bool check(const char *caller, const mt_module *m, const mt_checkpoint_options *options)
+{
+    return mti_given(m, caller, "the model") &&
+           (!options || !options->discard_outputs ||
+            mti_fail_bool(MT_ERR_ARGUMENT,
+                          "%s: the options discard outputs, which leaves a hook until what reads "
+                          "them has run; need discard_outputs false",
+                          caller));
+}
+
 mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
                                      const mt_checkpoint_options *options)
 {
-    if (!mti_given(m, "checkpoint layers", "the model")) return mt_last_status();
+    if (!check("checkpoint layers", m, options)) return mt_last_status();
     int64_t first, layers;
     if (!find_layers(m, &first, &layers))
         return mti_fail(MT_ERR_ARGUMENT,
@@ -71,7 +94,7 @@ mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
             return mti_fail(MT_ERR_ARGUMENT,
                             "checkpoint layers: layer %lld belongs to the group from %lld to %lld",
                             (long long)from, (long long)i, (long long)(i + group - 1));
-    for (int64_t i = from; i < from + n; i++) mti_module_set_group(mti_layer(m, i), 0, NULL);
+    for (int64_t i = from; i < from + n; i++) clear(mti_layer(m, i));
     bool ok = !options || mti_module_set_group(mti_layer(m, from), n, options);
     return ok ? MT_OK : mt_last_status();
 }
@@ -128,7 +151,9 @@ bool mti_offload_wants(void *modules, const mt_save_info *info)
     return false;
 }
 
-static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options *options)
+/* shared: what m reads may have other readers. */
+static bool recompute(mt_module *m, unsigned which, bool shared,
+                      const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options discarding = {.discard_outputs = true};
     const char *kind = mt_module_kind(m);
@@ -141,34 +166,45 @@ static bool recompute(mt_module *m, unsigned which, const mt_checkpoint_options 
                         : !strcmp(kind, "mlp")                 ? MT_RECOMPUTE_MLP
                                                                : 0;
     if (experts) experts->act_again = which & MT_RECOMPUTE_MOE_ACT;
-    if (heads) heads->again = which;
+    if (heads) heads->again = which, heads->shares_input = shared;
     if (which & as && !mti_module_set_group(m, 0, options)) return false;
+    if (!strcmp(kind, "block")) shared = !mti_norms_before(m);
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
         const char *name = mt_module_name(child);
-        if (which & MT_RECOMPUTE_LAYERNORM && !strcmp(kind, "block") &&
+        if (which & MT_RECOMPUTE_LAYERNORM && mti_norms_before(m) &&
             (!strcmp(name, "ln_1") || !strcmp(name, "ln_2")) &&
             !mti_module_set_group(child, 0, &discarding))
             return false;
-        if (!recompute(child, which, options)) return false;
+        if (!recompute(child, which, shared, options)) return false;
     }
+    return true;
+}
+
+/* Whether no experts' activation overwrites its input, which moe_act reads again. */
+static bool keeps_inputs(const mt_module *m)
+{
+    mt_module *child;
+    if (mti_experts_of(m) && mti_acts_in_place(mt_module_child(m, "act")))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "model_recompute: moe_act reads its input again, which an activation "
+                             "in place changes; need one that is not in place");
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        if (!keeps_inputs(child)) return false;
     return true;
 }
 
 mt_status mt_model_recompute(mt_module *m, unsigned modules, const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!mti_given(m, "model_recompute", "the model")) return mt_last_status();
-    return recompute(m, modules, options ? options : &zero) ? MT_OK : mt_last_status();
+    if (!check("model_recompute", m, options)) return mt_last_status();
+    if (modules & MT_RECOMPUTE_MOE_ACT && !keeps_inputs(m)) return mt_last_status();
+    clear(m);
+    if (recompute(m, modules, true, options ? options : &zero)) return MT_OK;
+    clear(m);
+    return mt_last_status();
 }
 
 /* ---- presets ---- */
-
-static void clear(mt_module *m)
-{
-    mt_module *child;
-    mti_module_set_group(m, 0, NULL);
-    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
-}
 
 bool mti_preset_parse(const char *text, mti_preset *out)
 {
@@ -262,7 +298,7 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
                                    const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!mti_given(m, "model_checkpoint", "the model")) return mt_last_status();
+    if (!check("model_checkpoint", m, options)) return mt_last_status();
     if (!preset) return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the preset is NULL");
     if (!options) options = &zero;
     mti_preset p;

@@ -325,12 +325,28 @@ static bool check_world(mt_comm *world, const mt_stage *s)
                                          (long long)there, (long long)all);
 }
 
+/* Whether modules keep nothing from step to step: a rank's would be that of its part, and the file
+ * is of the whole model. */
+static bool keeps_nothing(const mti_whole *whole, const char *op)
+{
+    mti_state_list states;
+    const bool ok = mti_checkpoint_states(whole->model, &states);
+    const size_t n = states.list.n;
+    mti_state_list_free(&states);
+    return ok && (!n || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                      "%s: linears of te-delayed keep the largest values of a "
+                                      "rank's part, which a file of the whole model does not "
+                                      "have; need te-current",
+                                      op));
+}
+
 static bool save_all(save *w, const mt_stage *s, int64_t step, size_t n_pairs,
                      const mt_key_value *pairs)
 {
     size_t n_head = 0;
     bool ok = check_optimizer(w->optimizer) &&
-              mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) && list_owned(&w->owned, s);
+              mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) &&
+              keeps_nothing(&w->whole, "stage_save") && list_owned(&w->owned, s);
     int64_t *steps = ok ? mti_calloc(w->whole.n + 1, sizeof *steps) : NULL;
     ok = all_have(w->world, ok && steps);
     if (ok) note_steps(w, steps);
@@ -516,6 +532,7 @@ mt_status mt_stage_load(mt_safetensors *f, mt_stage *s, mt_optimizer *o, int64_t
         return mt_last_status();
     mt_optimizer *twin = NULL;
     bool ok = mti_whole_open(&whole, s->shares, mti_stage_lora(s)) &&
+              keeps_nothing(&whole, "stage_load") &&
               (!o || (twin = mti_optimizer_like(o, whole.model))) &&
               mti_checkpoint_check(f, whole.list, whole.n, twin, &saved) && list_owned(&all, s) &&
               read_all(f, &whole, &all, o, saved.steps);

@@ -15,6 +15,7 @@ typedef enum kind {
     ADAMW,
     ADAMW_NARROW,
     ADAMW_8BIT,
+    ADAMW_DELAYED, /* linears that keep the largest values of earlier steps */
     SGD,
     SGD_MOMENTUM,
     ADAFACTOR,
@@ -22,7 +23,8 @@ typedef enum kind {
     MUON,
     N_KINDS
 } kind;
-static const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_8BIT};
+static const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_8BIT,
+                                     MT_MOMENTS_WIDE};
 
 static run start(kind k, mt_dtype dtype, uint64_t seed)
 {
@@ -35,6 +37,8 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
                          .context = 7,
                          .act = MT_ACT_GELU,
                          .dropout = 0.2,
+                         .ops.linear = k == ADAMW_DELAYED && dtype != MT_F64 ? MT_LINEAR_TE_DELAYED
+                                                                             : MT_LINEAR_NATIVE,
                          .dtype = dtype};
     r.model = mt_model_new(r.device, &c);
     assert_non_null(r.model);
@@ -42,7 +46,7 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
         k == LION        ? mt_lion_new(r.model, &(mt_lion_options){.lr = 1e-3})
         : k == MUON      ? mt_muon_new(r.model, &(mt_muon_options){.lr = 1e-3})
         : k == ADAFACTOR ? mt_adafactor_new(r.model, &(mt_adafactor_options){.lr = 1e-2})
-        : k <= ADAMW_8BIT
+        : k <= ADAMW_DELAYED
             ? mt_adamw_new(r.model, &(mt_adamw_options){.lr = 1e-2, .moments = moments[k]})
             : mt_sgd_new(r.model, &(mt_sgd_options){.lr = 1e-1, .momentum = k == SGD ? 0 : 0.9});
     assert_non_null(r.optimizer);
@@ -199,6 +203,38 @@ static void weights_load_from_a_checkpoint_as_from_any_file(void **state)
     unlink(path);
 }
 
+/* What modules keep comes along, and a file of weights may lack it: then it stays as it is. */
+static void weights_load_with_what_modules_keep_and_without(void **state)
+{
+    (void)state;
+    const char *path = planted_path("run.safetensors");
+    run a = start(ADAMW_DELAYED, MT_F32, 1), b = start(ADAMW_DELAYED, MT_F32, 2);
+    train(&a, 0, 2);
+    for (int with = 0; with < 2; with++) {
+        mtt_ok(with ? mt_checkpoint_save(path, a.model, NULL, 1, 0, NULL)
+                    : mt_safetensors_save_module(path, a.model, 0, NULL));
+        mt_safetensors *f = mt_safetensors_open(path);
+        mtt_ok(mt_safetensors_load_module(f, b.model));
+        mt_safetensors_free(f);
+        assert_true(same_weights(&a, &b));
+        mt_rng_set(a.device, 1, 2), mt_rng_set(b.device, 1, 2);
+        double loss[2];
+        for (int i = 0; i < 2; i++) {
+            run *r = i ? &b : &a;
+            mt_module_set_training(r->model, false);
+            MT_AUTO mt_tensor *x = mt_from_data(r->device, MT_I64, MT_SHAPE(1, 2),
+                                                (const int64_t[]){3, 4}, 2 * sizeof(int64_t));
+            MT_AUTO mt_tensor *y = mt_forward(r->model, x);
+            MT_AUTO mt_tensor *sum = mt_sum_all(y);
+            loss[i] = mt_item(sum);
+        }
+        assert_true((loss[0] == loss[1]) == with);
+    }
+    stop(&a);
+    stop(&b);
+    unlink(path);
+}
+
 static void a_file_that_does_not_fit_changes_nothing(void **state)
 {
     (void)state;
@@ -216,6 +252,21 @@ static void a_file_that_does_not_fit_changes_nothing(void **state)
     mt_checkpoint_load(f, other, NULL, &step);
     mtt_failed(MT_ERR_ARGUMENT, "superfluous");
     mt_safetensors_free(f);
+
+    /* what modules keep belongs to the model, with an optimizer and without */
+    for (int i = 0; i < 4; i++) {
+        run has = start(i % 2 ? ADAMW : ADAMW_DELAYED, MT_F32, 1),
+            wants = start(i % 2 ? ADAMW_DELAYED : ADAMW, MT_F32, 2);
+        mtt_ok(mt_checkpoint_save(path, has.model, has.optimizer, 1, 0, NULL));
+        f = mt_safetensors_open(path);
+        mt_checkpoint_load(f, wants.model, i < 2 ? wants.optimizer : NULL, &step);
+        if (i % 2)
+            mtt_failed(MT_ERR_ARGUMENT, "run.safetensors", "lacks", "keeps from step to step");
+        else
+            mtt_failed(MT_ERR_ARGUMENT, "16 tensors", "keeps from step to step", "need 0");
+        mt_safetensors_free(f);
+        stop(&has), stop(&wants);
+    }
 
     /* a file of weights alone is not a checkpoint */
     mtt_ok(mt_safetensors_save_module(path, adamw.model, 0, NULL));
@@ -300,10 +351,14 @@ static void a_damaged_checkpoint_is_refused(void **state)
         {"\"optimizer.m.wte.weight", "\"optimizer.x.wte.weight", MT_ERR_ARGUMENT, "missing"},
         {"\"optimizer.m.wte.weight", "\"optimizes.m.wte.weight", MT_ERR_ARGUMENT, "superfluous"},
         {"{\\\"wte.weight\\\":1,", "{                 ", MT_ERR_ARGUMENT, "optimizer state"},
+        {"mlp.fc.largest_forward", "mlp.fc.largest_forwarx", MT_ERR_ARGUMENT,
+         "lacks \"h.0.mlp.fc.largest_forward\""},
+        {"\"memtape.state.h.0", "\"memtape.stata.h.0", MT_ERR_ARGUMENT, "superfluous"},
+        {"[1024,3]", "[3,1024]", MT_ERR_ARGUMENT, "is f32 [3,1024]; need f32 [1024,3]"},
     };
     const char *path = planted_path("run.safetensors");
-    run r = start(ADAMW, MT_F32, 1), other = start(ADAMW, MT_F32, 2),
-        same = start(ADAMW, MT_F32, 2);
+    run r = start(ADAMW_DELAYED, MT_F32, 1), other = start(ADAMW_DELAYED, MT_F32, 2),
+        same = start(ADAMW_DELAYED, MT_F32, 2);
     train(&r, 0, 1);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         mtt_ok(mt_checkpoint_save(path, r.model, r.optimizer, 1, 0, NULL));
@@ -333,7 +388,7 @@ static void any_allocation_may_fail_while_saving_and_loading(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run r = start(ADAMW, MT_F32, 1);
+    run r = start(ADAMW_DELAYED, MT_F32, 1);
     train(&r, 0, 1);
     mtt_ok(mt_checkpoint_save(path, r.model, r.optimizer, 1, 0, NULL));
     size_t n_good, n_bytes, before = allocated(r.device);
@@ -355,7 +410,7 @@ static void any_allocation_may_fail_while_saving_and_loading(void **state)
 
     uint64_t saves = n;
     for (n = 1;; n++) {
-        run other = start(ADAMW, MT_F32, 2);
+        run other = start(ADAMW_DELAYED, MT_F32, 2);
         mti_fail_nth_alloc(n);
         mt_safetensors *f = mt_safetensors_open(path);
         bool failed = !f || mt_checkpoint_load(f, other.model, other.optimizer, NULL) != MT_OK;
@@ -381,6 +436,7 @@ int main(void)
         cmocka_unit_test(a_saved_run_without_the_generator_would_not_continue),
         cmocka_unit_test(loading_forgets_state_that_the_file_does_not_have),
         cmocka_unit_test(weights_load_from_a_checkpoint_as_from_any_file),
+        cmocka_unit_test(weights_load_with_what_modules_keep_and_without),
         cmocka_unit_test(a_file_that_does_not_fit_changes_nothing),
         cmocka_unit_test(state_of_other_bits_is_refused),
         cmocka_unit_test(the_caller_cannot_use_the_librarys_keys),

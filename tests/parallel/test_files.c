@@ -415,6 +415,17 @@ static void bad_calls_are_refused(void **state)
     mt_safetensors_free(file);
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
+    mt_model_config delayed = models[1];
+    delayed.ops.linear = MT_LINEAR_TE_DELAYED;
+    stage = mt_stage_new(device, &delayed, NULL);
+    assert_int_equal(mt_stage_save(in_folder("two"), stage, NULL, NULL, 0, 0, NULL),
+                     MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "stage_save", "te-delayed", "te-current");
+    file = mt_safetensors_open(in_folder("one"));
+    assert_int_equal(mt_stage_load(file, stage, NULL, NULL), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "stage_load", "te-delayed", "te-current");
+    mt_safetensors_free(file);
+    mt_stage_free(stage);
     const mt_parallel two = {.tensor = 2};
     mt_device *meta = mt_device_open("meta");
     stage = mt_stage_new(meta, &models[1], &two);

@@ -87,17 +87,19 @@ MT_API mt_status mt_hf_save(const char *path, mt_module *m, const char *model_ty
 /* ---- checkpoints: all that a run needs to go on bit for bit ----
  *
  * One safetensors file, so that weights and state cannot come apart: the weights under their own
- * names; the optimizer's state as "optimizer.m.<parameter>"; in the metadata memtape.step,
- * memtape.rng.seed, memtape.rng.offset, memtape.optimizer, memtape.steps, and the caller's own
- * keys, which must not start with "memtape." */
+ * names; the optimizer's state as "optimizer.m.<parameter>"; as "memtape.state.<path>" what modules
+ * keep from step to step beside parameters (linears of te-delayed their largest values); in the
+ * metadata memtape.step, memtape.rng.seed, memtape.rng.offset, memtape.optimizer, memtape.steps,
+ * and the caller's own keys, which must not start with "memtape." Weights alone load from it, too
+ * (mt_safetensors_load_module), and take what modules keep along; a file of weights may lack it. */
 
 /* The generator saved is that of the parameters' device. optimizer may be NULL. step: steps done.
  */
 MT_API mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *optimizer,
                                     int64_t step, size_t n_metadata, const mt_key_value *metadata);
-/* Puts weights, optimizer state and generator back; *step is the step saved. Everything is compared
- * first: when names, shapes or kinds do not fit, nothing is changed. With optimizer NULL the state
- * in the file is passed over. */
+/* Puts weights, optimizer state, what modules keep and generator back; *step is the step saved.
+ * Everything is compared first: when names, shapes or kinds do not fit, nothing is changed. With
+ * optimizer NULL its state in the file is passed over. */
 MT_API mt_status mt_checkpoint_load(mt_safetensors *file, mt_module *m, mt_optimizer *optimizer,
                                     int64_t *step);
 

@@ -317,7 +317,8 @@ MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_confi
 /* The same of a model that has its weights, without adapters. After a failure some are quantised.
  */
 MT_API mt_status mt_model_quantize(mt_module *model, const mt_quant *format);
-/* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:
+/* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on, and
+ * nothing else of what this call, mt_model_recompute or mt_module_set_checkpoint chose before:
  *   none       nothing
  *   full       each block: a layer keeps its input, 2bsh bytes of 2-byte floats (Chen et al. 2016)
  *   selective  the core of each attention, softmax(q k^T) v: with separate softmax and dropout a
@@ -333,12 +334,14 @@ MT_API mt_status mt_model_checkpoint_with(mt_module *model, const char *preset,
  * place of what these layers were told before; NULL: they run plainly. Groups do not overlap. */
 MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int64_t n,
                                             const mt_checkpoint_options *options);
-/* Modules of layers that backward runs again, of m or below it, as Megatron-Core's
- * recompute_modules has them: core_attn, mlp (of layers without experts), moe and shared_experts
- * keep their inputs; of moe_act (the experts' activation), layernorm (before attention and MLP) and
- * mla_up_proj (from latents to queries, keys and values) what follows keeps no output, either.
- * Modules that m lacks are passed over. options: of those that keep their inputs; NULL for all
- * zero. */
+/* Modules of layers that backward runs again from now on, and nothing else of what this call,
+ * mt_model_checkpoint or mt_module_set_checkpoint chose before (0: nothing), of m or below it, as
+ * Megatron-Core's recompute_modules has them: core_attn, mlp (of layers without experts), moe and
+ * shared_experts keep their inputs; of moe_act (the experts' activation), layernorm (before
+ * attention and MLP) and mla_up_proj (from latents to queries, keys and values) what follows keeps
+ * no output, either. Modules that m lacks are passed over, and norms that come after attention and
+ * MLP; moe_act is refused where the activation is in place. Gradients have the bits that they have
+ * without. options: of those that keep their inputs; NULL for all zero. */
 typedef enum mt_recompute {
     MT_RECOMPUTE_CORE_ATTN = 1,
     MT_RECOMPUTE_MOE_ACT = 2,

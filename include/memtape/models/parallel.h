@@ -208,7 +208,7 @@ MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor
  * The file is the one that mt_checkpoint_save would write of the whole model: the same names,
  * shapes and bytes, whoever wrote it. So it is read by ranks that divide the model in another way,
  * by one process (mt_checkpoint_load), and back. Each rank writes and reads its own elements; none
- * gathers the model. */
+ * gathers the model. Linears of te-delayed are refused: what a rank keeps is of its part. */
 
 /* All ranks of `world` call it together and write one file, in a folder that all of them
  * see: rank 0 makes it beside its target and renames it once every rank's bytes are on the disk. If
