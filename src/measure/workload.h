@@ -7,13 +7,13 @@
 #include "plan/plan.h"
 
 typedef struct mti_device_options {
-    const char *kind;      /* as mt_device_open takes it */
-    int64_t threads;       /* 0: the device's own choice */
-    size_t capacity;       /* in bytes; 0: what there is */
-    bool expandable;       /* segments (mt_mem_set_expandable) */
-    size_t granule;        /* theirs, in bytes; 0: PyTorch's */
-    bool reclaim;          /* free granules before they grow */
-    size_t gemm_workspace; /* in bytes; 0: none */
+    const char *kind;       /* as mt_device_open takes it */
+    int64_t threads;        /* 0: the device's own choice */
+    size_t capacity;        /* in bytes; 0: what there is */
+    bool expandable;        /* segments (mt_mem_set_expandable) */
+    size_t granule;         /* theirs, in bytes; 0: PyTorch's */
+    bool reclaim;           /* free granules before they grow */
+    size_t gemm_workspace;  /* in bytes; 0: none */
     const char *scratch_of; /* without data: whose kernels' scratch is counted; NULL: nobody's */
 } mti_device_options;
 

@@ -31,7 +31,8 @@ static mti_device_options draw_device(uint64_t *state)
                             .threads = below(state, MOST_THREADS + 1)};
     if (below(state, 3) == 0) o.capacity = (size_t)1 << 30; /* more than any of them takes */
     o.expandable = below(state, 2) == 0;
-    if (o.expandable) o.granule = granules[is_gpu()][below(state, 3)], o.reclaim = below(state, 2) == 0;
+    if (o.expandable)
+        o.granule = granules[is_gpu()][below(state, 3)], o.reclaim = below(state, 2) == 0;
     return o;
 }
 
