@@ -170,9 +170,7 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
                                     .tensor_rank = h->tensor_rank,
                                     .data_rank = h->data_rank,
                                     .stage = h->stage}};
-    meta.device.scratch_of_cpu = w->device.scratch_of_cpu || !strcmp(w->device.kind, "cpu");
-    meta.device.kind = "meta";
-    meta.device.threads = 0;
+    meta.device = mti_device_twin(&w->device);
     if (!mti_profile_make(&r->predicted, &meta, advice, false)) return false;
     r->figures.n_params = r->predicted.measured.n_params;
     note(r->figures.predicted, &r->predicted.measured);

@@ -7,19 +7,22 @@
 #include "plan/plan.h"
 
 typedef struct mti_device_options {
-    const char *kind;      /* as mt_device_open takes it */
-    int64_t threads;       /* 0: the device's own choice */
-    size_t capacity;       /* in bytes; 0: what there is */
-    bool expandable;       /* segments (mt_mem_set_expandable) */
-    size_t granule;        /* theirs, in bytes; 0: PyTorch's */
-    bool reclaim;          /* free granules before they grow */
-    size_t gemm_workspace; /* in bytes; 0: none */
-    bool scratch_of_cpu;   /* count the scratch memory that the CPU's kernels would take */
+    const char *kind;       /* as mt_device_open takes it */
+    int64_t threads;        /* 0: the device's own choice */
+    size_t capacity;        /* in bytes; 0: what there is */
+    bool expandable;        /* segments (mt_mem_set_expandable) */
+    size_t granule;         /* theirs, in bytes; 0: PyTorch's */
+    bool reclaim;           /* free granules before they grow */
+    size_t gemm_workspace;  /* in bytes; 0: none */
+    const char *scratch_of; /* without data: whose kernels' scratch is counted; NULL: nobody's */
 } mti_device_options;
 
 /* A device with these options; NULL on failure. */
 mt_device *mti_device_make(const mti_device_options *options);
-/* Makes a meta device count what a device with these options would. */
+/* The options of a meta device whose books are those of a device with these: its twin, on which
+ * everything is predicted. It is given all that the device is given. */
+mti_device_options mti_device_twin(const mti_device_options *options);
+/* Gives a meta device what the twin is given, but for the capacity. */
 bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
 
 /* Training steps of a model. Zero is a default for all but config, batch, seq and the device's

@@ -59,19 +59,10 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     mti_make_printable(text + n); /* notes quote the file, too */
 }
 
-#define VALUE_TEXT 64
-/* The value as JSON, cut to its first 60 bytes. */
-static const char *value_text(char text[VALUE_TEXT], const json_t *value)
-{
-    size_t n = mti_json_dump(value, text, 60, JSON_ENCODE_ANY | JSON_COMPACT);
-    strcpy(text + (n < 60 ? n : 60), n > 60 ? "..." : "");
-    return text;
-}
-
 static bool refuse_as(mt_status status, const char *key, const json_t *value, const char *why)
 {
-    char text[VALUE_TEXT];
-    return mti_fail_bool(status, MTI_ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value),
+    char text[MTI_JSON_BEGIN];
+    return mti_fail_bool(status, MTI_ANY_FILE "\"%.60s\" is %s%s", key, mti_json_begin(value, text),
                          why);
 }
 
@@ -376,11 +367,11 @@ static bool read_noted(reader *r, const json_t *value)
 /* The row's text begins with the one value that is taken; false stands for anything empty. */
 static bool read_only(reader *r, const json_t *value)
 {
-    char text[VALUE_TEXT];
+    char text[MTI_JSON_BEGIN];
     const size_t n = strcspn(r->key->text, ":,");
     const char *said = is_empty(value)           ? "false"
                        : is_word(value, "swish") ? "\"silu\""
-                                                 : value_text(text, value);
+                                                 : mti_json_begin(value, text);
     if (json_is_real(value)) mti_format(text, sizeof text, "%.17g", json_number_value(value));
     return (strlen(said) == n && !strncmp(said, r->key->text, n)) || refuse(r, value, r->key->text);
 }
@@ -427,7 +418,7 @@ static const hf_key *find_key(const reader *r, const char *name)
  * The others are told together, after the last key. */
 static bool read_key(reader *r, const char *name, const json_t *value)
 {
-    char text[VALUE_TEXT];
+    char text[MTI_JSON_BEGIN];
     r->key = find_key(r, name);
     if (!strcmp(name, "model_type")) return true; /* it told the family */
     if (r->key ? !r->key->read : is_empty(value) || json_is_string(value)) {
@@ -441,9 +432,9 @@ static bool read_key(reader *r, const char *name, const json_t *value)
         return missing || r->key->read(r, value);
     }
     r->n_unknown++;
-    if (strlen(r->unknown) > sizeof r->unknown - VALUE_TEXT - 80) return true;
+    if (strlen(r->unknown) > sizeof r->unknown - MTI_JSON_BEGIN - 80) return true;
     put(r->unknown, sizeof r->unknown, "%s\"%.60s\" is %s", r->n_listed++ ? ", " : "", name,
-        value_text(text, value));
+        mti_json_begin(value, text));
     return true;
 }
 

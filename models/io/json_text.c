@@ -2,6 +2,7 @@
  * where that is more than a byte. */
 #include "io/json_text.h"
 #include <stdlib.h>
+#include <string.h>
 
 static _Thread_local bool reading;
 
@@ -24,7 +25,7 @@ json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
     return NULL;
 }
 
-size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags)
+static size_t dump(const json_t *root, char *buf, size_t n, size_t flags)
 {
     void *before = mti_point_begin();
     size_t needed = json_dumpb(root, buf, n, flags);
@@ -32,14 +33,43 @@ size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags)
     return needed;
 }
 
+typedef struct beginning {
+    char *text;
+    size_t n, most; /* bytes in it, and how many it may have */
+} beginning;
+
+/* json_dumpb leaves out each part of a text that does not fit, and goes on behind the gap. */
+static int add(const char *part, size_t n, void *user)
+{
+    beginning *b = user;
+    size_t fits = b->most - b->n < n ? b->most - b->n : n;
+    memcpy(b->text + b->n, part, fits);
+    b->n += fits;
+    return fits == n ? 0 : -1; /* which ends it */
+}
+
+const char *mti_json_begin(const json_t *value, char text[MTI_JSON_BEGIN])
+{
+    beginning b = {.text = text, .most = MTI_JSON_BEGIN - sizeof "..."};
+    void *before = mti_point_begin();
+    bool cut = json_dump_callback(value, add, &b, JSON_ENCODE_ANY | JSON_COMPACT) != 0;
+    mti_point_end(before);
+    size_t whole = 0, length = 0;
+    const unsigned char *s = (const unsigned char *)text, *end = s + b.n;
+    for (; cut && whole < b.n; whole += length)
+        if (mti_next_char(s + whole, end, &length) == UINT32_MAX) break;
+    strcpy(text + (cut ? whole : b.n), cut ? "..." : "");
+    return text;
+}
+
 /* json_dumps silently leaves keys out if its buffer cannot grow: asks for the size first, and
  * checks it after writing. */
 char *mti_json_text(const json_t *root, size_t flags)
 {
     uint64_t failures = mti_failures();
-    size_t n = root ? mti_json_dump(root, NULL, 0, flags) : 0;
+    size_t n = root ? dump(root, NULL, 0, flags) : 0;
     char *text = n ? mti_malloc(n + 1) : NULL;
-    if (text && mti_json_dump(root, text, n, flags) == n) {
+    if (text && dump(root, text, n, flags) == n) {
         text[n] = 0;
         return text;
     }

@@ -11,11 +11,15 @@
  */
 void *mti_json_malloc(size_t n_bytes);
 
-/* json_loadb, which refuses a key that is there twice; json_dumpb: both in any locale. */
+/* json_loadb, which refuses a key that is there twice, in any locale. */
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error);
-size_t mti_json_dump(const json_t *root, char *buf, size_t n, size_t flags);
 
 /* To be freed with mti_free; NULL and MT_ERR_MEMORY if memory ran out. flags are jansson's. */
 char *mti_json_text(const json_t *root, size_t flags);
+
+enum { MTI_JSON_BEGIN = 64 };
+/* For messages: writes the value's beginning, whole characters in at most 60 bytes, with "..."
+ * where there is more. Returns text. */
+const char *mti_json_begin(const json_t *value, char text[MTI_JSON_BEGIN]);
 
 #endif

@@ -82,16 +82,40 @@ int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t)
     return c->expert_padding ? n * most : n * each + more;
 }
 
+/* The rows of each of this rank's experts, of all ranks of the group [experts here], to be
+ * mti_freed; NULL on failure. */
+static int64_t *count_own(const mti_expert_call *call, const mt_group *group)
+{
+    const int64_t ranks = group->ranks > 1 ? group->ranks : 1, own = call->experts / ranks;
+    int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
+    if (!counts || !mti_routing_counts(call->routing, call->layer, call->tokens, call->k,
+                                       call->experts, counts)) {
+        mti_free(counts);
+        return NULL;
+    }
+    mti_cap_counts(call, call->tokens, counts);
+    for (int64_t e = 0; e < own; e++) counts[e] = ranks * counts[group->rank * own + e];
+    return counts;
+}
+
 bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows)
 {
-    const int64_t own = call->experts / group->ranks;
-    int64_t *counts = mti_calloc((size_t)call->experts, sizeof *counts);
-    bool ok = counts && mti_routing_counts(call->routing, call->layer, call->tokens, call->k,
-                                           call->experts, counts);
-    if (ok) mti_cap_counts(call, call->tokens, counts);
+    int64_t *counts = count_own(call, group);
     *rows = 0;
-    for (int64_t e = 0; ok && e < own; e++) *rows += group->ranks * counts[group->rank * own + e];
+    for (int64_t e = 0; counts && e < call->experts / group->ranks; e++) *rows += counts[e];
     mti_free(counts);
+    return counts != NULL;
+}
+
+bool mti_tell_rows(const mti_expert_call *call, const mt_group *group, mt_tensor *counts)
+{
+    if (!mti_counts_scratch(mt_device_of(counts))) return true;
+    const int64_t n = mt_numel(counts);
+    int64_t *wide = count_own(call, group);
+    int32_t *told = wide ? mti_calloc((size_t)n, sizeof *told) : NULL;
+    for (int64_t e = 0; told && e < n; e++) told[e] = (int32_t)wide[e];
+    bool ok = told && mti_tell(counts, told);
+    mti_free(told), mti_free(wide);
     return ok;
 }
 

@@ -192,11 +192,15 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     const experts *e = mt_module_user(self);
     mt_routes routes = {0};
     mti_expert_rows own = {0};
-    if (e->ranks.ranks < 2) return run_experts(self, h, rows);
+    if (e->ranks.ranks < 2) {
+        if (!rows->alone && !mti_tell_rows(&e->call, &e->ranks, rows->counts)) mt_set(&h, NULL);
+        return run_experts(self, h, rows);
+    }
     bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
     if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
         ok = mti_rows_routed(&e->call, &e->ranks, &routes.n_received);
     own.counts = routes.counts;
+    ok = ok && mti_tell_rows(&e->call, &e->ranks, own.counts);
     if (ok && rows->ids)
         ok = (own.ids = mti_experts_of_rows(own.counts, routes.n_received)) != NULL;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);

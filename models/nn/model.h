@@ -192,6 +192,9 @@ typedef struct mti_expert_call {
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
 /* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
 bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
+/* Tells the products of this rank's experts `counts`, i32, the rows of each, on a device without
+ * data that counts scratch memory. */
+bool mti_tell_rows(const mti_expert_call *call, const mt_group *group, mt_tensor *counts);
 /* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
  * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
  * order is t k where a row has weight 0. */

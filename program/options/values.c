@@ -204,7 +204,7 @@ static bool read_out_act(mti_options *o, const mti_option_row *r, const char *ar
 static bool read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
-    o->workload.device.scratch_of_cpu = i == 1;
+    o->workload.device.scratch_of = i == 1 ? "cpu" : NULL;
     return i >= 0;
 }
 
@@ -337,7 +337,7 @@ static const struct {
     [MTI_DTYPE] = {read_dtype, sizeof(mt_dtype)},
     [MTI_OUT_ACT] = {read_out_act, sizeof(mt_act)},
     [MTI_DEVICE] = {read_device, sizeof(char *)},
-    [MTI_SCRATCH] = {read_scratch, sizeof(bool)},
+    [MTI_SCRATCH] = {read_scratch, sizeof(const char *)},
     [MTI_CHECKPOINT] = {read_checkpoint, sizeof(char *)},
     [MTI_AMP] = {read_amp, sizeof(bool)},
     [MTI_LOSS_SCALE] = {read_loss_scale, sizeof(double)},

@@ -182,9 +182,7 @@ static bool predict(run *r)
 {
     mti_trainer t = {0};
     mti_workload w = r->o.workload;
-    w.device.scratch_of_cpu = !strcmp(w.device.kind, "cpu");
-    w.device.threads = 0;
-    w.device.kind = "meta";
+    w.device = mti_device_twin(&w.device);
     mti_train_settings settings = r->o.train;
     settings.from = NULL; /* any weights will do */
     mt_device *meta = mti_device_make(&w.device);

@@ -53,6 +53,8 @@ def _stats_type() -> Type[ctypes.Structure]:
 def _dtype(name: str) -> Optional[int]:
     """The number of a dtype; None if there is none of that name."""
     dtype = ctypes.c_int()
+    if "\0" in name:
+        return None
     return dtype.value if library().mt_dtype_parse(name.encode("utf-8", "replace"), ctypes.byref(dtype)) else None
 
 

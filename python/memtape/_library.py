@@ -6,6 +6,7 @@ its last error for each thread, so `check` asks in the thread that called."""
 import ctypes
 import functools
 import os
+import re
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
@@ -27,8 +28,21 @@ SIGNATURES: Dict[str, Tuple[Any, ...]] = {
 }
 
 
+# C0 but for tabs and line ends, DEL, C1; marks, line ends and orders of bidirectional text; halves of characters, and what
+# is no character: as the program has it (src/base/text.c).
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    """The text with "?" for what a terminal would obey, or cannot be given."""
+    return _OBEYED.sub("?", text)
+
+
 class MemtapeError(RuntimeError):
     """What memtape refused, or failed to do; its text is the library's or the program's."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(printable(text))
 
 
 def beside(variable: str, name: str) -> str:

@@ -13,10 +13,10 @@ import math
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, TextIO, Tuple, Union
 
 from memtape._books import BLOCK, MODEL_KEYS, OTHER_KEYS, Books, Held, Peak, categories, dtype_bytes, grouped, steps_section
-from memtape._library import MemtapeError
+from memtape._library import MemtapeError, printable
 from memtape.report import Report
 
 PARAMETER = "parameter"
@@ -44,7 +44,7 @@ class Place:
     values: Mapping[str, Any]
 
     def refuse(self, name: str, need: str) -> NoReturn:
-        given = json.dumps(self.values[name], ensure_ascii=False) if name in self.values else "missing"
+        given = _quoted(self.values[name]) if name in self.values else "missing"
         raise MemtapeError(f'{self.where}: "{name}" is {given}; {need}')
 
     def fields(self, needed: Sequence[str], allowed: Sequence[str]) -> None:
@@ -57,7 +57,9 @@ class Place:
 
     def text(self, name: str, default: str = "") -> str:
         value = self.values.get(name, default)
-        return value if isinstance(value, str) else self.refuse(name, "need a string")
+        if not isinstance(value, str):
+            self.refuse(name, "need a string")
+        return value if _is_whole(value) else self.refuse(name, "need a string of whole characters, without NUL")
 
     def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
         value = self.text(name, default)
@@ -82,6 +84,17 @@ class Place:
         if not isinstance(value, list) or not all(isinstance(inner, dict) for inner in value):
             self.refuse(name, "need a list of objects")
         return [Place(f'{self.where}, "{name}" {i + 1}', inner) for i, inner in enumerate(value)]
+
+
+def _quoted(value: Any) -> str:
+    """As JSON, with escapes for what a terminal would obey."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if printable(c) == c else f"\\u{ord(c):04x}" for c in text)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a report can have it: no NUL, and no half of a character, which JSON's escapes can name."""
+    return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
 
 
 def is_size(value: Any) -> bool:
@@ -113,7 +126,7 @@ class Run:
     """An engine's run, event by event: run.event({"event": "alloc", "id": 1, ...}); run.report() at its end."""
 
     def __init__(self, name: str = "events") -> None:
-        self.name, self.line = name, 0
+        self.name, self.line = name.encode("utf-8", "replace").decode(), 0
         self.books = Books()
         self.live: Dict[Identity, _Storage] = {}
         self.freed: Dict[Identity, int] = {}  # line
@@ -195,7 +208,7 @@ class Run:
         value: Identity = e.values["id"]
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             e.refuse("id", "need a whole number or a string")
-        return value
+        return value if isinstance(value, int) else e.text("id")
 
     def _storage(self, e: Place) -> Tuple[Identity, _Storage]:
         identity = self._identity(e)
@@ -336,9 +349,22 @@ class Task:
 
 # ---- the command ----
 
+class _Parser(argparse.ArgumentParser):
+    def exit(self, status: int = 0, message: Optional[str] = None) -> NoReturn:
+        if message:
+            _show(message.rstrip("\n"), sys.stderr)
+        sys.exit(status)
+
+
+def _show(text: str, out: TextIO) -> None:
+    """Prints what may quote a file: nothing that a terminal would obey, and "?" for letters that it does not have."""
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    print(printable(text).encode(encoding, "replace").decode(encoding), file=out)
+
+
 def main(words: Optional[Sequence[str]] = None) -> int:
     """0: reported, and the task is done; 1: it is not done; 2: the events, the task or the words are refused."""
-    parser = argparse.ArgumentParser(prog="memtape.events", description="Reports what an engine of your own keeps.")
+    parser = _Parser(prog="memtape.events", description="Reports what an engine of your own keeps.")
     parser.add_argument("events", help="a file of events, a JSON object a line (docs/teachers.md)")
     parser.add_argument("--task", help="a file that says what shall be kept; the exit status is 1 if it is not")
     parser.add_argument("--json", help="write the report as JSON (docs/profile-json.md)")
@@ -353,15 +379,15 @@ def main(words: Optional[Sequence[str]] = None) -> int:
             with open(o.json, "w", encoding="utf-8") as file:
                 file.write(report.json() + "\n")
     except (MemtapeError, OSError, UnicodeDecodeError) as error:
-        print(f"memtape.events: {error}", file=sys.stderr)
+        _show(f"memtape.events: {error}", sys.stderr)
         return 2
     faults = task.faults(report) if task else []
     if not task:
-        print(report)
+        _show(str(report), sys.stdout)
     elif not faults:
-        print(f"done: {task.title}")
+        _show(f"done: {task.title}", sys.stdout)
     else:
-        print("\n".join([f"not yet: {task.title}", *("  " + fault for fault in faults), *filter(None, [task.hint])]))
+        _show("\n".join([f"not yet: {task.title}", *("  " + fault for fault in faults), *filter(None, [task.hint])]), sys.stdout)
     return 1 if faults else 0
 
 

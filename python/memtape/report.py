@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from memtape import _program
-from memtape._library import MemtapeError, check, library
+from memtape._library import MemtapeError, check, library, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -38,14 +38,14 @@ class Report(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"<memtape report: {self.title}>"
+        return printable(f"<memtape report: {self.title}>")
 
     def __str__(self) -> str:
         """What print shows: the program's own text of its reports, else a table of the same columns."""
         if not self._text:
             from memtape import _text
 
-            self._text = _text.table(self._values, self.title, self._note)
+            self._text = printable(_text.table(self._values, self.title, self._note))
         return self._text
 
     def to_dict(self) -> Dict[str, Any]:
@@ -83,7 +83,8 @@ class Report(Mapping[str, Any]):
         return self._page
 
     def _write(self, path: Path) -> None:
-        check(library().mt_report_write_html(self.title.encode("utf-8", "replace"), self.json().encode(), os.fsencode(path)))
+        check(library().mt_report_write_html(self.title.encode("utf-8", "replace"), self.json().encode("utf-8", "replace"),
+                                             os.fsencode(path)))
 
     def write_html(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the page to a file, whole or not at all."""

@@ -234,6 +234,7 @@ extern const mti_backend mti_cpu_backend;
 extern const mti_backend mti_meta_backend;
 /* On meta: scratch kernels answer as `like` would; NULL: they answer 0. */
 bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like);
+bool mti_meta_counts_scratch(const mti_ctx *ctx);
 
 /* ---- memory of the host (cpu/room.c) ---- */
 

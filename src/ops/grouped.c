@@ -90,15 +90,27 @@ static bool grouped_linear_shape(mti_call *c)
     return mti_out_set(c, 0, x->dtype, 2, (const int64_t[]){x->shape[0], w->shape[1]});
 }
 
-/* counts on the host, to be mti_freed. A device without data has all rows in the first group: no
- * byte and no FLOP depends on it. */
-static int32_t *read_counts(mti_call *c, const mti_view *counts, int64_t n)
+/* counts where there is no data: those that somebody knows, or all rows in the first group; of
+ * bytes only scratch memory depends on it, and no FLOP. Returns how many groups may have rows. */
+static int64_t find_counts(const mti_call *c, int64_t groups, int64_t n, int32_t *count)
 {
-    const int64_t groups = counts->shape[0];
+    const mt_tensor *counts = c->backward ? c->saved[__builtin_ctz(MTI_IN2)] : c->in[2];
+    const int32_t *told = counts->storage->told;
+    int64_t sum = 0;
+    for (int64_t g = 0; told && g < groups; g++) sum += count[g] = told[g];
+    if (told && sum == n) return groups;
+    count[0] = (int32_t)n;
+    return 1;
+}
+
+/* counts on the host, to be mti_freed, of *groups. */
+static int32_t *read_counts(mti_call *c, const mti_view *counts, int64_t n, int64_t *n_groups)
+{
+    const int64_t groups = *n_groups = counts->shape[0];
     const size_t n_bytes = (size_t)groups * sizeof(int32_t);
     int32_t *count = (counts = mti_dense(c, counts)) ? mti_calloc(1, n_bytes) : NULL;
     int64_t g = 0, sum = 0;
-    if (count && c->k->traits & MTI_NO_DATA) count[0] = (int32_t)n;
+    if (count && c->k->traits & MTI_NO_DATA) *n_groups = find_counts(c, groups, n, count);
     if (!count || c->k->traits & MTI_NO_DATA) return count;
     if (!c->k->download(c->ctx, count, counts->data, n_bytes)) goto fail;
     while (g < groups && count[g] >= 0) sum += count[g++];
@@ -124,8 +136,8 @@ static bool product_of_group(mti_call *c, const mti_view *a, const mti_view *b, 
 static bool each_group(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *y,
                        const mti_view *dx, const mti_view *dw, const mti_view *counts)
 {
-    const int64_t groups = c->k->traits & MTI_NO_DATA ? 1 : counts->shape[0];
-    int32_t *count = read_counts(c, counts, y->shape[0]);
+    int64_t groups;
+    int32_t *count = read_counts(c, counts, y->shape[0], &groups);
     bool ok = count && mti_device_take_workspace(c->device, c->backward);
     for (int64_t g = 0, from = 0; ok && g < groups; from += count[g++]) {
         const int64_t n = count[g];

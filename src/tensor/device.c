@@ -99,6 +99,11 @@ mt_status mt_device_count_scratch_of(mt_device *d, const char *kind)
                                                                            : mt_last_status();
 }
 
+bool mti_counts_scratch(const mt_device *d)
+{
+    return !mt_device_has_data(d) && mti_meta_counts_scratch(d->ctx);
+}
+
 mt_status mt_device_set_gemm_workspace(mt_device *d, size_t n_bytes)
 {
     if (!check_no_data("set_gemm_workspace", d)) return mt_last_status();

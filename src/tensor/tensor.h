@@ -83,6 +83,7 @@ typedef struct mti_storage {
     mt_dtype dtype; /* of the tensor it was made for */
     atomic_uint_fast64_t version;
     atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
+    void *told;                   /* without data: its bytes, if somebody knows them; NULL: not */
     const char *op, *module;      /* where it was made; static or interned */
     /* Tells the owner of memory that is not ours that it is no longer used. NULL: it is ours. */
     void (*let_go)(void *owner);
@@ -124,6 +125,11 @@ typedef struct mti_making {
     bool in_op;
 } mti_making;
 mti_making *mti_making_now(void);
+
+/* Notes the values of a tensor that has no data, nor will change: for ops whose scratch memory
+ * depends on them, where the device counts that of another one's kernels. */
+bool mti_tell(mt_tensor *t, const void *values);
+bool mti_counts_scratch(const mt_device *device);
 
 /* Row-major strides for v->shape; false if the byte size overflows. */
 bool mti_view_pack(mti_view *v, size_t *n_bytes);

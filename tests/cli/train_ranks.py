@@ -83,6 +83,8 @@ def curves():
     close(trained(2, *SMALL, *lion, "--dp", 2, "--zero", 2)[0], alone(*lion), "lion")
     ahead(short)
     staged(short)
+    # Each thread of a 16-bit product has scratch memory of its own.
+    trained(2, *SINGLE, "--amp", "bf16", "-b", 8, "-s", 128, "-d", 64, "--steps", 4, "--dp", 2, "--threads", 4, what="threads that are given")
     if not LONG:
         return
     for n, *division in ((4, "--tp", 4), (2, "--tp", 2, "--sp"), (4, "--dp", 4), (4, "--dp", 4, "--zero", 1),

@@ -367,6 +367,38 @@ static void unknown_keys_are_told_together(void **state)
     mtt_failed(MT_ERR_FORMAT, "\"a_key_of_some_length_0\" is 1, ", " more; need known keys");
 }
 
+/* The beginning of a value, as JSON: whole characters in at most 60 bytes. */
+static void is_quoted(const char *key, const char *value)
+{
+    char json[4000], wanted[200];
+    mt_model_config c;
+    size_t n = strlen(value);
+    if (n > 60)
+        for (n = 60; ((unsigned char)value[n] & 0xC0) == 0x80;) n--;
+    snprintf(json, sizeof json, "{" LLAMA_OF_9 ",\"%s\":%s}", key, value);
+    snprintf(wanted, sizeof wanted, "\"%s\" is %.*s%s; need ", key, (int)n, value,
+             value[n] ? "..." : "");
+    assert_int_not_equal(mt_model_config_from_hf(json, &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_FORMAT, wanted);
+}
+
+static void a_value_is_quoted_from_its_beginning_however_long_it_is(void **state)
+{
+    (void)state;
+    static const char *const letters[] = {"a", "\u00e9", "\u20ac", "\U0001d11e"};
+    static const char *const keys[] = {"hidden_act", "quantization_config", "unheard_of"};
+    for (int length = 1; length < 200; length++)
+        for (size_t k = 0; k < 4 * 3; k++) {
+            char text[1000] = "\"b", *at = text + 2;
+            for (int i = 0; i < length; i++) at += sprintf(at, "%s", letters[k % 4]);
+            strcpy(at, "\"");
+            if (k / 4 < 2) is_quoted(keys[k / 4], text); /* an unknown key may have any text */
+            char object[2100];
+            snprintf(object, sizeof object, "{\"quant_method\":%s,\"of\":[1,%s,true]}", text, text);
+            is_quoted(keys[k / 4], object);
+        }
+}
+
 static void keys_of_tools_and_of_other_tasks_are_passed_over(void **state)
 {
     (void)state;
@@ -484,6 +516,7 @@ int main(void)
         cmocka_unit_test(the_files_values_are_in_the_configuration),
         cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),
+        cmocka_unit_test(a_value_is_quoted_from_its_beginning_however_long_it_is),
         cmocka_unit_test(unknown_keys_are_told_together),
         cmocka_unit_test(keys_of_tools_and_of_other_tasks_are_passed_over),
         cmocka_unit_test(a_folder_is_read_by_its_config),

@@ -3,6 +3,7 @@ import gc
 import importlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -256,7 +257,74 @@ def tasks_check_totals_and_are_checked():
     check("memtape.profile/1" in page.read_text(), "the page has no report")
 
 
+# What a terminal would obey, or shows in another order; one half of a character of UTF-16; no character.
+FOREIGN = "n\x1b]0;t\x07\x7f\x9b31m\x85\u202e\u2066\u200f\u061c\ufffe z"
+HALF = "n\ud800 z"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
+
+
+def program(*words, **env):
+    """(status, output, messages) of the command as a process; none of what it prints is obeyed, or a traceback."""
+    p = subprocess.run([sys.executable, "-m", "memtape.events", *words], capture_output=True, timeout=60, cwd=FOLDER,
+                       env={**os.environ, **env})
+    out, err = (text.decode(env.get("PYTHONIOENCODING", "utf-8"), "surrogateescape") for text in (p.stdout, p.stderr))
+    for text in out, err:
+        check(not OBEYED.search(text) and "Traceback" not in text, f"{words}: prints {text!r}")
+    check(p.returncode in (0, 1, 2), f"{words}: status {p.returncode}")
+    return p.returncode, out, err
+
+
+def a_run(**names):
+    """Events that have each of the texts that there are, and those that are given."""
+    alloc = {**ALLOC, "op": "mul", "module": "m", **{k: v for k, v in names.items() if k in ("id", "dtype", "category")}}
+    alloc.update({k: v for k, v in names.items() if k in ("op", "module")})
+    save = {**SAVE, "module": "m", "role": "input", "id": alloc["id"]}
+    save.update({k: v for k, v in names.items() if k in ("op", "module", "name", "role")})
+    return [phase("init"), phase("forward"), alloc, save, phase("backward"), phase("step")]
+
+
+def foreign_text_is_not_obeyed():
+    task = FOLDER / "task.json"
+    task.write_text(json.dumps({"task": "t", "peak": 1}))
+    for key in ("id", "op", "module", "name", "role", "dtype", "category"):
+        for text in FOREIGN, HALF, "f32\x00":
+            FILE.write_text("".join(json.dumps(e) + "\n" for e in a_run(**{key: text})))
+            taken = text is FOREIGN and key in ("id", "op", "module", "name")
+            for words in [FILE], [FILE, "--task", task], [FILE, "--json", FOLDER / "r.json", "--html", FOLDER / "r.html"]:
+                status, out, err = program(*words)
+                equal(status, (1 if "--task" in words else 0) if taken else 2, f"status with {key} {text!r}: {err!r}")
+                check(taken or key == "id" or err.startswith(f'memtape.events: {FILE}:') and f'"{key}" is "' in err, f"{key}: {err!r}")
+        if taken and key != "id":
+            equal(json.loads((FOLDER / "r.json").read_text())["saved"]["bytes"], 8, f"a report with {key}")
+    # Names of fields, values that are no text, a run that goes on after a save
+    for events in [{FOREIGN: 1}], [{**ALLOC, FOREIGN: 1}], [{**ALLOC, HALF: 1}], [{"event": FOREIGN}], [{"event": [HALF, FOREIGN]}], \
+            [{**ALLOC, "shape": FOREIGN}], [{**ALLOC, "bytes": HALF}], [phase(FOREIGN)], [phase(HALF)], \
+            [{**ALLOC}, {**SAVE, "op": FOREIGN, "name": FOREIGN}, FREE], [{**ALLOC}, {**SAVE, "op": FOREIGN}, RELEASE]:
+        FILE.write_text("".join(json.dumps(e) + "\n" for e in events))
+        equal(program(FILE)[0], 2, f"status of {events}")
+    FILE.write_text("".join(json.dumps(e) + "\n" for e in a_run(module="mødul")))
+    for values in {"task": FOREIGN}, {"hint": FOREIGN}, {"op": FOREIGN, "keeps": []}, {"task": HALF}, {"hint": HALF}, {FOREIGN: 1}, \
+            {"op": "mul", "keeps": [{"name": FOREIGN, "shape": [9], "dtype": "f32"}]}, {"op": "mul", "keeps": [{FOREIGN: 1}]}:
+        task.write_text(json.dumps({"task": "t", "peak": 1, **values}))
+        program(FILE, "--task", task)
+    for name in FOREIGN.encode(), b"a\xff\xc3(z", HALF.encode("utf-8", "surrogatepass"):
+        own = os.path.join(os.fsencode(FOLDER), name + b".jsonl")
+        Path(os.fsdecode(own)).write_bytes(FILE.read_bytes())
+        for words in [own], [own, "--json", own + b".json", "--html", own + b".html"], [b"--" + name], [own, name], [own + b"none"], \
+                [own, "--task", own], [FILE, "--task", own + b"none"], [FILE, "--html", b"none/" + name], [FILE, "--json", b"none/" + name]:
+            status, _, err = program(*words)
+            equal(status, 0 if words[0] == own and len(words) in (1, 5) else 2, f"status of {words}: {err}")
+        check("memtape.profile/1" in Path(os.fsdecode(own + b".html")).read_text(), f"the page of {name}")
+        equal(json.loads(Path(os.fsdecode(own + b".json")).read_text())["device"], "events", f"the report of {name}")
+    # What the terminal has no letters for
+    equal(program(FILE, PYTHONIOENCODING="ascii")[0], 0, "status where output is ASCII")
+    report = memtape.report.Report({"model": {}}, FOREIGN)
+    for text in str(report), repr(report), str(memtape.MemtapeError(FOREIGN + HALF)):
+        check(not OBEYED.search(text), f"printed: {text!r}")
+
+
 for test in (the_page_prints_what_it_shows, a_task_is_done_when_the_bytes_are_equal, micrograd_is_watched,
-             a_view_is_its_array_and_a_parameter_stays_one, what_cannot_be_is_refused, tasks_check_totals_and_are_checked):
+             a_view_is_its_array_and_a_parameter_stays_one, what_cannot_be_is_refused, tasks_check_totals_and_are_checked,
+             foreign_text_is_not_obeyed):
     test()
 done()
