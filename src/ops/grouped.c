@@ -92,15 +92,14 @@ static bool grouped_linear_shape(mti_call *c)
 
 /* counts on the host, to be mti_freed. A device without data has all rows in the first group: no
  * byte and no FLOP depends on it. */
-static int32_t *read_counts(mti_call *c, const mti_view *counts, int64_t n)
+static int32_t *read_counts(mti_call *c, int64_t groups, int64_t n)
 {
-    const int64_t groups = counts->shape[0];
     const size_t n_bytes = (size_t)groups * sizeof(int32_t);
-    int32_t *count = (counts = mti_dense(c, counts)) ? mti_calloc(1, n_bytes) : NULL;
+    int32_t *count = mti_calloc(1, n_bytes);
     int64_t g = 0, sum = 0;
     if (count && c->k->traits & MTI_NO_DATA) count[0] = (int32_t)n;
     if (!count || c->k->traits & MTI_NO_DATA) return count;
-    if (!c->k->download(c->ctx, count, counts->data, n_bytes)) goto fail;
+    if (!mti_in_to_host(c, 2, count, n_bytes)) goto fail;
     while (g < groups && count[g] >= 0) sum += count[g++];
     if (g == groups && sum == n) return count;
     mti_fail(MT_ERR_ARGUMENT,
@@ -122,10 +121,10 @@ static bool product_of_group(mti_call *c, const mti_view *a, const mti_view *b, 
 
 /* y = x w^T group by group; or, each unless NULL, dx = y w and dw = y^T x. */
 static bool each_group(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *y,
-                       const mti_view *dx, const mti_view *dw, const mti_view *counts)
+                       const mti_view *dx, const mti_view *dw)
 {
-    const int64_t groups = c->k->traits & MTI_NO_DATA ? 1 : counts->shape[0];
-    int32_t *count = read_counts(c, counts, y->shape[0]);
+    const int64_t all = c->in_spec[2].shape[0], groups = c->k->traits & MTI_NO_DATA ? 1 : all;
+    int32_t *count = read_counts(c, all, y->shape[0]);
     bool ok = count && mti_device_take_workspace(c->device, c->backward);
     for (int64_t g = 0, from = 0; ok && g < groups; from += count[g++]) {
         const int64_t n = count[g];
@@ -149,7 +148,7 @@ static bool grouped_linear_forward(mti_call *c)
 {
     mti_view x, w;
     return mti_readable(c, mti_in(c, 0), &x) && mti_readable(c, mti_in(c, 1), &w) &&
-           each_group(c, &x, &w, mti_out(c, 0), NULL, NULL, mti_in(c, 2));
+           each_group(c, &x, &w, mti_out(c, 0), NULL, NULL);
 }
 
 static bool grouped_linear_backward(mti_call *c)
@@ -161,7 +160,7 @@ static bool grouped_linear_backward(mti_call *c)
     return mti_readable(c, mti_dout(c), &dy) &&
            (!dx || mti_readable(c, mti_saved(c, MTI_IN1), &w)) &&
            (!dw || mti_readable(c, mti_saved(c, MTI_IN0), &x)) &&
-           each_group(c, dw ? &x : NULL, dx ? &w : NULL, &dy, dx, dw, mti_saved(c, MTI_IN2));
+           each_group(c, dw ? &x : NULL, dx ? &w : NULL, &dy, dx, dw);
 }
 
 const mti_op_code mti_code_grouped_linear = {grouped_linear_shape, grouped_linear_forward,

@@ -65,6 +65,7 @@ static mti_storage *storage_shell(mt_device *device, size_t n_bytes, mt_dtype dt
     atomic_init(&s->saved, 0);
     atomic_flag_clear(&s->busy);
     s->holders = NULL;
+    s->on_host = NULL;
     atomic_init(&s->version, 0);
     atomic_init(&s->copy_of, 0);
     s->dtype = dtype;
@@ -100,6 +101,7 @@ static void storage_release(mti_storage *s)
     mt_device *device = s->device;
     mti_pool_free(device->pool, s->block, s->let_go ? 0 : s->bytes);
     if (s->let_go) s->let_go(s->owner);
+    mti_free(s->on_host);
     mti_object_free(device, s, sizeof *s);
     mt_device_release(device);
 }
