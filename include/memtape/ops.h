@@ -85,8 +85,8 @@ MT_API mt_tensor *mt_dispatch(mt_tensor *x, mt_tensor *index, int64_t groups, mt
 MT_API void mt_groups_release(mt_groups *groups);
 /* x [n,in], its rows sorted by group (mt_dispatch); w [groups,out,in]; counts i32 [groups], how
  * many rows each group has -> [n,out], each row through its group's matrix. The host reads counts,
- * so a GPU is waited for, and a step with it cannot be captured (torch.nn.functional.grouped_mm of
- * w's transpose) */
+ * once for all calls with them and their backward, so a GPU is waited for, and a step with it
+ * cannot be captured (torch.nn.functional.grouped_mm of w's transpose) */
 MT_API mt_tensor *mt_grouped_linear(mt_tensor *x, mt_tensor *w, mt_tensor *counts);
 /* x [n,h], index i64 [n] in [0, rows) -> [rows,h]: row r is the sum of the rows of x whose index is
  * r, 0 if there are none (torch.zeros(rows, h).scatter_add(0, index[:, None].expand_as(x), x)) */

@@ -41,7 +41,7 @@ static bool find_counts(mt_tensor *counts, const mt_group *group, int32_t *lists
 {
     const int64_t n = mt_numel(counts), own = n / group->ranks;
     int32_t *received = lists + n, *sums = received + n;
-    if (mt_to_host(counts, lists, (size_t)n * sizeof *lists) != MT_OK) return false;
+    if (mti_read_once(counts, lists, (size_t)n * sizeof *lists) != MT_OK) return false;
     if (group->ranks == 1)
         memcpy(received, lists, (size_t)n * sizeof *lists);
     else if (!exchange_counts(group, lists, received, own))
@@ -197,33 +197,27 @@ static int64_t rows_to_others(const chunks *k, const int32_t *list, int64_t *sum
     return others;
 }
 
-static bool read_list(mti_call *c, const mti_view *list, int32_t *to)
-{
-    const mti_view *dense = mti_dense(c, list);
-    return dense &&
-           c->k->download(c->ctx, to, dense->data, (size_t)mti_view_count(list) * sizeof *to);
-}
-
 static void count_rows(mti_call *c, const mti_view *x, int64_t rows)
 {
     mti_count_sent(c, MTI_TO_EXPERTS, (uint64_t)(rows * x->shape[1]) * mt_dtype_size(x->dtype));
 }
 
-static bool move(mti_call *c, const mti_view *x, const mti_view *y, const mti_view *sent,
-                 const mti_view *received, bool back)
+/* Inputs 1 and 2: how many rows are sent, and received. */
+static bool move(mti_call *c, const mti_view *x, const mti_view *y, bool back)
 {
     const arguments a = arguments_of(c);
     const mti_view *dense = mti_dense(c, x);
-    const int64_t ranks = a.group.ranks, n = mti_view_count(sent);
+    const int64_t ranks = a.group.ranks, n = mti_view_count(&c->in_spec[1]);
+    const size_t n_bytes = (size_t)n * sizeof(int32_t);
     int64_t n_sent, n_received;
     if (!dense) return false;
     if (ranks == 1) return c->k->copy(c->ctx, x, y);
     if (!mt_device_has_data(c->device))
         return count_rows(c, x, x->shape[0] * (ranks - 1) / ranks), true;
-    chunks k = {&a.group, n / ranks, mti_malloc(2 * (size_t)n * sizeof *k.sent), NULL, back};
+    chunks k = {&a.group, n / ranks, mti_malloc(2 * n_bytes), NULL, back};
     if (!k.sent) return false;
     k.received = k.sent + n;
-    bool ok = read_list(c, sent, k.sent) && read_list(c, received, k.received);
+    bool ok = mti_in_to_host(c, 1, k.sent, n_bytes) && mti_in_to_host(c, 2, k.received, n_bytes);
     if (ok) {
         const int64_t to = rows_to_others(&k, k.sent, &n_sent),
                       from = rows_to_others(&k, k.received, &n_received);
@@ -242,14 +236,13 @@ static bool move(mti_call *c, const mti_view *x, const mti_view *y, const mti_vi
 
 static bool all_to_all_forward(mti_call *c)
 {
-    return move(c, mti_in(c, 0), mti_out(c, 0), mti_in(c, 1), mti_in(c, 2), arguments_of(c).back);
+    return move(c, mti_in(c, 0), mti_out(c, 0), arguments_of(c).back);
 }
 
 static bool all_to_all_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0);
-    return dx && move(c, mti_dout(c), dx, mti_saved(c, MTI_IN1), mti_saved(c, MTI_IN2),
-                      !arguments_of(c).back);
+    return dx && move(c, mti_dout(c), dx, !arguments_of(c).back);
 }
 
 const mti_op_code mti_code_all_to_all = {all_to_all_shape, all_to_all_forward, all_to_all_backward};

@@ -205,7 +205,7 @@ mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n)
     if (!mt_device_has_data(device)) return list_of(device, NULL, n);
     int32_t *of = mti_malloc(experts * sizeof *of);
     int64_t *ids = mti_malloc((size_t)n * sizeof *ids + 1), row = 0;
-    bool ok = of && ids && mt_to_host(counts, of, experts * sizeof *of) == MT_OK;
+    bool ok = of && ids && mti_read_once(counts, of, experts * sizeof *of) == MT_OK;
     for (size_t e = 0; ok && e < experts; e++)
         for (int32_t i = 0; i < of[e] && row < n; i++) ids[row++] = (int64_t)e;
     mt_tensor *list = ok ? list_of(device, ids, n) : NULL;

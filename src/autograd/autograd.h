@@ -230,6 +230,8 @@ static inline const mti_view *mti_aux(const mti_call *c, int i)
 }
 /* Backward's only access to forward values; asserts that the op's row keeps the slot. */
 const mti_view *mti_saved(const mti_call *c, unsigned slot);
+/* The elements of input i, in backward as it is saved, in host memory: mti_read_once. */
+bool mti_in_to_host(mti_call *c, int i, void *data, size_t n_bytes);
 static inline const mti_view *mti_dout(const mti_call *c) { return &c->dout[0]->view; }
 static inline bool mti_wants(const mti_call *c, int i) { return (c->want >> i) & 1; }
 /* The gradient of input i, made on first use: row-major, the input's shape and dtype. NULL on

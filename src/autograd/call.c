@@ -99,6 +99,15 @@ const mti_view *mti_dense(mti_call *c, const mti_view *v)
     return t && c->k->copy(c->ctx, v, &t->view) ? &t->view : NULL;
 }
 
+bool mti_in_to_host(mti_call *c, int i, void *data, size_t n_bytes)
+{
+    mt_tensor *t = c->backward ? c->saved[i] : c->in[i];
+    assert(t && "backward reads a slot that its row of ops.def does not keep");
+    if (mti_view_is_contiguous(&t->view)) return mti_read_once(t, data, n_bytes) == MT_OK;
+    const mti_view *dense = mti_dense(c, &t->view);
+    return dense && c->k->download(c->ctx, data, dense->data, n_bytes);
+}
+
 const mti_view *mti_dense_rows(mti_call *c, const mti_view *v)
 {
     return !v->rank || v->shape[v->rank - 1] <= 1 || v->stride[v->rank - 1] == 1 ? v

@@ -2,7 +2,6 @@
  *
  * Each storage has a list of the slots that keep it, so that an op about to overwrite it can name
  * the op whose backward still needs it. */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include "autograd/autograd.h"
@@ -83,14 +82,6 @@ mt_saver mti_slot_saver(const mti_saved_tensor *s, const mt_tensor *t)
 
 /* ---- a storage's slots ---- */
 
-/* A spin lock: threads wait only if they save the same tensor, such as a weight, at once. */
-static void lock(mti_storage *s)
-{
-    while (atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire)) sched_yield();
-}
-
-static void unlock(mti_storage *s) { atomic_flag_clear_explicit(&s->busy, memory_order_release); }
-
 /* Under the lock; others may read the count. */
 static void count_holders(mti_storage *s, int more)
 {
@@ -102,37 +93,37 @@ void mti_slot_hold(mti_saved_tensor *s)
 {
     if (!s->kept) return;
     mti_storage *storage = s->kept->storage;
-    lock(storage);
+    mti_storage_lock(storage);
     s->next = storage->holders;
     s->link = &storage->holders;
     if (s->next) s->next->link = &s->next;
     storage->holders = s;
     count_holders(storage, 1);
-    unlock(storage);
+    mti_storage_unlock(storage);
 }
 
 void mti_slot_unhold(mti_saved_tensor *s)
 {
     if (!s->kept) return;
     mti_storage *storage = s->kept->storage;
-    lock(storage);
+    mti_storage_lock(storage);
     if (s->link) { /* read under the lock: a neighbour in the list may change it */
         *s->link = s->next;
         if (s->next) s->next->link = s->link;
         s->link = NULL;
         count_holders(storage, -1);
     }
-    unlock(storage);
+    mti_storage_unlock(storage);
 }
 
 bool mti_check_holders(const mti_op *op, mti_storage *s)
 {
     mt_save_info info = {0};
     int n_others = -1;
-    lock(s);
+    mti_storage_lock(s);
     for (const mti_saved_tensor *t = s->holders; t; t = t->next, n_others++)
         if (!t->next) info = mti_slot_info(t); /* the first that saved it */
-    unlock(s);
+    mti_storage_unlock(s);
     if (n_others < 0) return true;
     char more[48] = "";
     if (n_others)

@@ -90,29 +90,30 @@ static bool grouped_linear_shape(mti_call *c)
     return mti_out_set(c, 0, x->dtype, 2, (const int64_t[]){x->shape[0], w->shape[1]});
 }
 
-/* counts where there is no data: those that somebody knows, or all rows in the first group; of
+/* Finds counts where there is no data: those that somebody told, or all rows in the first group; of
  * bytes only scratch memory depends on it, and no FLOP. Returns how many groups may have rows. */
 static int64_t find_counts(const mti_call *c, int64_t groups, int64_t n, int32_t *count)
 {
-    const mt_tensor *counts = c->backward ? c->saved[__builtin_ctz(MTI_IN2)] : c->in[2];
-    const int32_t *told = counts->storage->told;
+    const mt_tensor *counts = c->backward ? c->saved[2] : c->in[2];
     int64_t sum = 0;
-    for (int64_t g = 0; told && g < groups; g++) sum += count[g] = told[g];
-    if (told && sum == n) return groups;
+    if (mti_told(counts, count, (size_t)groups * sizeof *count))
+        for (int64_t g = 0; g < groups; g++) sum += count[g];
+    if (sum == n && n > 0) return groups;
+    memset(count, 0, (size_t)groups * sizeof *count);
     count[0] = (int32_t)n;
     return 1;
 }
 
-/* counts on the host, to be mti_freed, of *groups. */
-static int32_t *read_counts(mti_call *c, const mti_view *counts, int64_t n, int64_t *n_groups)
+/* Reads counts to the host, to be mti_freed, of *groups. */
+static int32_t *read_counts(mti_call *c, int64_t n, int64_t *n_groups)
 {
-    const int64_t groups = *n_groups = counts->shape[0];
+    const int64_t groups = *n_groups = c->in_spec[2].shape[0];
     const size_t n_bytes = (size_t)groups * sizeof(int32_t);
-    int32_t *count = (counts = mti_dense(c, counts)) ? mti_calloc(1, n_bytes) : NULL;
+    int32_t *count = mti_calloc(1, n_bytes);
     int64_t g = 0, sum = 0;
     if (count && c->k->traits & MTI_NO_DATA) *n_groups = find_counts(c, groups, n, count);
     if (!count || c->k->traits & MTI_NO_DATA) return count;
-    if (!c->k->download(c->ctx, count, counts->data, n_bytes)) goto fail;
+    if (!mti_in_to_host(c, 2, count, n_bytes)) goto fail;
     while (g < groups && count[g] >= 0) sum += count[g++];
     if (g == groups && sum == n) return count;
     mti_fail(MT_ERR_ARGUMENT,
@@ -134,10 +135,10 @@ static bool product_of_group(mti_call *c, const mti_view *a, const mti_view *b, 
 
 /* y = x w^T group by group; or, each unless NULL, dx = y w and dw = y^T x. */
 static bool each_group(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *y,
-                       const mti_view *dx, const mti_view *dw, const mti_view *counts)
+                       const mti_view *dx, const mti_view *dw)
 {
     int64_t groups;
-    int32_t *count = read_counts(c, counts, y->shape[0], &groups);
+    int32_t *count = read_counts(c, y->shape[0], &groups);
     bool ok = count && mti_device_take_workspace(c->device, c->backward);
     for (int64_t g = 0, from = 0; ok && g < groups; from += count[g++]) {
         const int64_t n = count[g];
@@ -161,7 +162,7 @@ static bool grouped_linear_forward(mti_call *c)
 {
     mti_view x, w;
     return mti_readable(c, mti_in(c, 0), &x) && mti_readable(c, mti_in(c, 1), &w) &&
-           each_group(c, &x, &w, mti_out(c, 0), NULL, NULL, mti_in(c, 2));
+           each_group(c, &x, &w, mti_out(c, 0), NULL, NULL);
 }
 
 static bool grouped_linear_backward(mti_call *c)
@@ -173,7 +174,7 @@ static bool grouped_linear_backward(mti_call *c)
     return mti_readable(c, mti_dout(c), &dy) &&
            (!dx || mti_readable(c, mti_saved(c, MTI_IN1), &w)) &&
            (!dw || mti_readable(c, mti_saved(c, MTI_IN0), &x)) &&
-           each_group(c, dw ? &x : NULL, dx ? &w : NULL, &dy, dx, dw, mti_saved(c, MTI_IN2));
+           each_group(c, dw ? &x : NULL, dx ? &w : NULL, &dy, dx, dw);
 }
 
 const mti_op_code mti_code_grouped_linear = {grouped_linear_shape, grouped_linear_forward,

@@ -65,6 +65,7 @@ static mti_storage *storage_shell(mt_device *device, size_t n_bytes, mt_dtype dt
     atomic_init(&s->saved, 0);
     atomic_flag_clear(&s->busy);
     s->holders = NULL;
+    s->on_host = NULL;
     atomic_init(&s->version, 0);
     atomic_init(&s->copy_of, 0);
     s->dtype = dtype;
@@ -74,7 +75,6 @@ static mti_storage *storage_shell(mt_device *device, size_t n_bytes, mt_dtype dt
     s->op = op, s->module = module;
     s->unclassified_in = NULL;
     s->let_go = NULL;
-    s->told = NULL;
     return s;
 }
 
@@ -101,7 +101,7 @@ static void storage_release(mti_storage *s)
     mt_device *device = s->device;
     mti_pool_free(device->pool, s->block, s->let_go ? 0 : s->bytes);
     if (s->let_go) s->let_go(s->owner);
-    mti_free(s->told);
+    mti_free(s->on_host);
     mti_object_free(device, s, sizeof *s);
     mt_device_release(device);
 }
@@ -181,15 +181,6 @@ mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
     mt_tensor *v = handle_new(t->storage, view);
     if (v) atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
     return v;
-}
-
-bool mti_tell(mt_tensor *t, const void *values)
-{
-    void *told = mti_malloc(t->storage->bytes);
-    if (!told) return false;
-    mti_free(t->storage->told);
-    t->storage->told = memcpy(told, values, t->storage->bytes);
-    return true;
 }
 
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source)

@@ -3,6 +3,7 @@
 #define MTI_TENSOR_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include "memtape/counters.h"
 #include "memtape/host_copy.h"
@@ -75,15 +76,15 @@ bool mti_device_take_workspace(mt_device *device, bool backward);
 typedef struct mti_storage {
     atomic_int refs;                  /* tensors that view it */
     atomic_int saved;                 /* how many of them are held by saved slots of the tape */
-    atomic_flag busy;                 /* guards the list of those slots: */
+    atomic_flag busy;                 /* guards the list of those slots, and on_host: */
     struct mti_saved_tensor *holders; /* known to the autograd room */
+    struct mti_host_values *on_host;  /* what mti_read_once has read; NULL: nothing */
     mt_device *device;                /* retained */
     mti_block *block;
     size_t bytes;   /* requested */
     mt_dtype dtype; /* of the tensor it was made for */
     atomic_uint_fast64_t version;
     atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
-    void *told;                   /* without data: its bytes, if somebody knows them; NULL: not */
     const char *op, *module;      /* where it was made; static or interned */
     /* Tells the owner of memory that is not ours that it is no longer used. NULL: it is ours. */
     void (*let_go)(void *owner);
@@ -92,6 +93,17 @@ typedef struct mti_storage {
      * category; otherwise it must be freed before the op ends. */
     const void *unclassified_in;
 } mti_storage;
+
+/* A spin lock: threads wait only if they save or read the same tensor, such as a weight, at once.
+ */
+static inline void mti_storage_lock(mti_storage *s)
+{
+    while (atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire)) sched_yield();
+}
+static inline void mti_storage_unlock(mti_storage *s)
+{
+    atomic_flag_clear_explicit(&s->busy, memory_order_release);
+}
 
 /* ---- tensor ---- */
 
@@ -126,9 +138,11 @@ typedef struct mti_making {
 } mti_making;
 mti_making *mti_making_now(void);
 
-/* Notes the values of a tensor that has no data, nor will change: for ops whose scratch memory
- * depends on them, where the device counts that of another one's kernels. */
+/* Notes the values of a whole storage without data: for ops whose scratch memory depends on them,
+ * where the device counts that of another one's kernels. mti_told finds them again, unless they
+ * changed; false also for another number of bytes than the storage's. */
 bool mti_tell(mt_tensor *t, const void *values);
+bool mti_told(const mt_tensor *t, void *values, size_t n_bytes);
 bool mti_counts_scratch(const mt_device *device);
 
 /* Row-major strides for v->shape; false if the byte size overflows. */
@@ -176,6 +190,12 @@ bool mti_is_like(mt_status status, const char *caller, const char *name, const m
 /* Fails if several elements of t may share memory. Also for some interleaved strides without
  * sharing, which only mt_view_as can make. */
 bool mti_check_writable(const char *caller, const mt_tensor *t);
+
+/* mt_to_host of a small tensor that several ops read, such as the sizes of groups: the host waits
+ * for the device once, as the values are kept in host memory as long as the storage, until an
+ * in-place change. Not on the CPU, where nothing is waited for and other libraries may write
+ * (memtape/dlpack.h). */
+mt_status mti_read_once(mt_tensor *t, void *data, size_t n_bytes);
 
 /* The element `offset` elements after the first. */
 typedef union mti_number {

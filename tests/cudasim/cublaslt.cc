@@ -5,7 +5,12 @@
  * 16 bytes, which shows only when it is used. Sums of an operand come with a product as
  * nvmath-python knows it of the library: in the result's dtype, not in f64; and here only where all
  * is aligned to 16 bytes, so that tests see the other way, too: NVIDIA has no table of what its
- * heuristic offers. */
+ * heuristic offers. A refusal is the call's status or, for 16-bit numbers, that of the result.
+ *
+ * An algorithm takes fewer columns of the result, and fewer terms of its sums, than it was chosen
+ * for; but of 16-bit numbers an odd number of terms only if it was chosen for that. Real sums are
+ * added in an order that the algorithm has. With CUDASIM_ORDER=plan in the environment, or after
+ * cudasim_order_by_plan, so it is here: bits then depend on all that the algorithm depends on. */
 #include <atomic>
 #include <cblas.h>
 #include <stdint.h>
@@ -23,6 +28,32 @@ static std::atomic<long> products_with[2]; /* any other; LT_EPILOGUE_SUMS_B */
 extern "C" __attribute__((visibility("default"))) long cudasim_products(bool with_sums)
 {
     return products_with[with_sums];
+}
+
+/* How often an algorithm was asked for, in this process; with CUDASIM_COUNTS=1 in the environment
+ * printed at its end. */
+static struct counter {
+    std::atomic<long> n;
+    ~counter()
+    {
+        if (getenv("CUDASIM_COUNTS"))
+            fprintf(stderr, "cudasim: %ld algorithms asked for\n", n.load());
+    }
+} heuristics;
+extern "C" __attribute__((visibility("default"))) long cudasim_heuristics(void)
+{
+    return heuristics.n;
+}
+
+static std::atomic<bool> order_by_plan;
+extern "C" __attribute__((visibility("default"))) void cudasim_order_by_plan(bool on)
+{
+    order_by_plan = on;
+}
+static bool is_order_the_plans()
+{
+    static const char *const text = getenv("CUDASIM_ORDER");
+    return order_by_plan || (text && !strcmp(text, "plan"));
 }
 
 /* What a product with sums takes by the clock of events, where others take nothing. */
@@ -104,6 +135,8 @@ static int cublasLtMatrixLayoutDestroy(lt_layout_t p) { return destroy(p); }
 static int cublasLtMatrixLayoutSetAttribute(lt_layout_t l, int which, const void *value, size_t n)
 {
     switch (which) {
+    case LT_LAYOUT_COLS:
+        return *(const uint64_t *)value ? set(&l->cols, sizeof l->cols, value, n) : INVALID;
     case LT_LAYOUT_BATCH: return set(&l->n_batch, sizeof l->n_batch, value, n);
     case LT_LAYOUT_BATCH_STRIDE: return set(&l->stride, sizeof l->stride, value, n);
     default: return INVALID;
@@ -163,15 +196,41 @@ static int cublasLtMatmulAlgoGetHeuristic(lt_handle_t, lt_desc_t d, lt_layout_t 
 {
     int m, n, k;
     *n_found = 0;
+    heuristics.n++;
     if (n_wanted < 1 || !shape_of(d, a, b, c, &m, &n, &k)) return LT_NOT_SUPPORTED;
     if (!takes_vector(d, m, n, k)) return INVALID;
-    if (d->epilogue == LT_EPILOGUE_SUMS_B && !has_sums(a, b, c, pref)) return LT_NOT_SUPPORTED;
     *results = lt_heuristic{};
+    if (d->epilogue == LT_EPILOGUE_SUMS_B && !has_sums(a, b, c, pref)) {
+        if (a->type == LT_F32) return LT_NOT_SUPPORTED;
+        results->status = LT_NOT_SUPPORTED;
+        *n_found = 1;
+        return LT_OK;
+    }
     results->algo.data[0] = pref->n_workspace;
     for (int i = 0; i < 4; i++) results->algo.data[1 + i] = pref->align[i];
     results->algo.data[5] = (uint64_t)m, results->algo.data[6] = (uint64_t)n;
     results->algo.data[7] = (uint64_t)k;
+    results->n_workspace = pref->n_workspace;
     *n_found = 1;
+    return LT_OK;
+}
+
+static bool algorithm_takes(const lt_algo *algo, int type, int m, int n, int k)
+{
+    uint64_t most_n = algo->data[6], most_k = algo->data[7];
+    bool parity = type == LT_F32 || type == LT_F64 || k % 2 == (int)(most_k % 2);
+    return algo->data[5] == (uint64_t)m && (uint64_t)n <= most_n && (uint64_t)k <= most_k && parity;
+}
+
+static int cublasLtMatmulAlgoCheck(lt_handle_t, lt_desc_t d, lt_layout_t a, lt_layout_t b,
+                                   lt_layout_t c, lt_layout_t, const lt_algo *algo,
+                                   lt_heuristic *result)
+{
+    int m, n, k;
+    if (!shape_of(d, a, b, c, &m, &n, &k)) return INVALID;
+    if (!algorithm_takes(algo, a->type, m, n, k)) return LT_NOT_SUPPORTED;
+    *result = lt_heuristic{};
+    result->algo = *algo, result->n_workspace = algo->data[0];
     return LT_OK;
 }
 
@@ -199,16 +258,27 @@ static std::vector<float> widened(const lt_layout *l, const void *p, int64_t at)
     return wide;
 }
 
-static void multiply_f32(const lt_desc *d, float alpha, const void *a, const lt_layout *la,
+/* Where the sums over k are cut in two, which are added up at last. */
+static int cut_of(const lt_algo *algo, int k)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (int i = 1; i < 8; i++) hash = (hash ^ algo->data[i]) * 0x100000001b3u;
+    return is_order_the_plans() && k > 1 ? 1 + (int)(hash % (uint64_t)(k - 1)) : k;
+}
+
+static void multiply_f32(const lt_desc *d, int cut, float alpha, const void *a, const lt_layout *la,
                          const void *b, const lt_layout *lb, float beta, void *c,
                          const lt_layout *lc, int64_t batch, int m, int n, int k)
 {
     std::vector<float> wide_a = widened(la, a, batch * la->stride);
     std::vector<float> wide_b = widened(lb, b, batch * lb->stride);
     std::vector<float> sum((size_t)m * (size_t)n);
-    cblas_sgemm(CblasColMajor, d->trans_a ? CblasTrans : CblasNoTrans,
-                d->trans_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, wide_a.data(),
-                (int)la->rows, wide_b.data(), (int)lb->rows, 0, sum.data(), m);
+    for (int from = 0, to = cut; from < k; from = to, to = k)
+        cblas_sgemm(CblasColMajor, d->trans_a ? CblasTrans : CblasNoTrans,
+                    d->trans_b ? CblasTrans : CblasNoTrans, m, n, to - from, alpha,
+                    wide_a.data() + from * (d->trans_a ? 1 : (int64_t)la->rows), (int)la->rows,
+                    wide_b.data() + from * (d->trans_b ? (int64_t)lb->rows : 1), (int)lb->rows,
+                    from ? 1 : 0, sum.data(), m);
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++) {
             int64_t at = batch * lc->stride + j * lc->ld + i;
@@ -235,7 +305,7 @@ struct product {
     const void *at_a, *at_b;
     void *at_c, *workspace;
     size_t n_workspace;
-    int m, n, k;
+    int m, n, k, cut;
 };
 
 static void note(const product &p)
@@ -251,6 +321,18 @@ static void note(const product &p)
     cudasim::sim.recorded.push_back(n);
 }
 
+static void multiply_f64(const product &p, int64_t batch)
+{
+    const double *a = (const double *)p.at_a + batch * p.a.stride;
+    const double *b = (const double *)p.at_b + batch * p.b.stride;
+    for (int from = 0, to = p.cut; from < p.k; from = to, to = p.k)
+        cblas_dgemm(CblasColMajor, p.d.trans_a ? CblasTrans : CblasNoTrans,
+                    p.d.trans_b ? CblasTrans : CblasNoTrans, p.m, p.n, to - from, p.alpha,
+                    a + from * (p.d.trans_a ? 1 : p.a.ld), (int)p.a.ld,
+                    b + from * (p.d.trans_b ? p.b.ld : 1), (int)p.b.ld, from ? 1 : p.beta,
+                    (double *)p.at_c + batch * p.c.stride, (int)p.c.ld);
+}
+
 static cudaError_t multiply(const product &p)
 {
     if (cudasim::sim.layout_only) {
@@ -262,14 +344,10 @@ static cudaError_t multiply(const product &p)
            p.n_workspace < 4096 ? p.n_workspace : 4096); /* the product may use it */
     for (int64_t batch = 0; batch < p.c.n_batch; batch++) {
         if (p.c.type == LT_F64)
-            cblas_dgemm(CblasColMajor, p.d.trans_a ? CblasTrans : CblasNoTrans,
-                        p.d.trans_b ? CblasTrans : CblasNoTrans, p.m, p.n, p.k, p.alpha,
-                        (const double *)p.at_a + batch * p.a.stride, (int)p.a.ld,
-                        (const double *)p.at_b + batch * p.b.stride, (int)p.b.ld, p.beta,
-                        (double *)p.at_c + batch * p.c.stride, (int)p.c.ld);
+            multiply_f64(p, batch);
         else
-            multiply_f32(&p.d, (float)p.alpha, p.at_a, &p.a, p.at_b, &p.b, (float)p.beta, p.at_c,
-                         &p.c, batch, p.m, p.n, p.k);
+            multiply_f32(&p.d, p.cut, (float)p.alpha, p.at_a, &p.a, p.at_b, &p.b, (float)p.beta,
+                         p.at_c, &p.c, batch, p.m, p.n, p.k);
     }
     return cudaSuccess;
 }
@@ -288,9 +366,7 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
     for (int i = 0; i < 4; i++)
         if (algo->data[1 + i] && (uintptr_t)at[i] % algo->data[1 + i]) return INVALID;
     if (n_workspace < algo->data[0] || (n_workspace && !workspace)) return INVALID;
-    if (algo->data[5] != (uint64_t)m || algo->data[6] != (uint64_t)n ||
-        algo->data[7] != (uint64_t)k)
-        return INVALID;
+    if (!algorithm_takes(algo, la->type, m, n, k)) return LT_NOT_SUPPORTED;
     bool f64 = lc->type == LT_F64;
     product p = {*d,
                  *la,
@@ -305,7 +381,8 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
                  n_workspace,
                  m,
                  n,
-                 k};
+                 k,
+                 cut_of(algo, k)};
     products_with[d->epilogue == LT_EPILOGUE_SUMS_B]++;
     if (d->epilogue == LT_EPILOGUE_SUMS_B) cudasim::pass_time(sums_ms);
     cudaError_t status = cudasim::submit(stream, [p] { return multiply(p); });

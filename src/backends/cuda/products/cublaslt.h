@@ -29,6 +29,7 @@
     V(LT_EPILOGUE_NONE, 1, CUBLASLT_EPILOGUE_DEFAULT)                                              \
     V(LT_EPILOGUE_BIAS, 4, CUBLASLT_EPILOGUE_BIAS)                                                 \
     V(LT_EPILOGUE_SUMS_B, 512, CUBLASLT_EPILOGUE_BGRADB)                                           \
+    V(LT_LAYOUT_COLS, 3, CUBLASLT_MATRIX_LAYOUT_COLS)                                              \
     V(LT_LAYOUT_BATCH, 5, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)                                      \
     V(LT_LAYOUT_BATCH_STRIDE, 6, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)                      \
     V(LT_PREF_WORKSPACE, 1, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)                              \
@@ -74,6 +75,9 @@ typedef struct lt_heuristic {
     F(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                   \
       (lt_handle_t, lt_desc_t, lt_layout_t a, lt_layout_t b, lt_layout_t c, lt_layout_t d,         \
        lt_pref_t, int n_wanted, lt_heuristic *, int *n_found))                                     \
+    F(check, cublasLtMatmulAlgoCheck,                                                              \
+      (lt_handle_t, lt_desc_t, lt_layout_t a, lt_layout_t b, lt_layout_t c, lt_layout_t d,         \
+       const lt_algo *, lt_heuristic *))                                                           \
     F(matmul, cublasLtMatmul,                                                                      \
       (lt_handle_t, lt_desc_t, const void *alpha, const void *a, lt_layout_t, const void *b,       \
        lt_layout_t, const void *beta, const void *c, lt_layout_t, void *d, lt_layout_t,            \
