@@ -120,8 +120,8 @@ def gpt_section(sides, s, result, limits):
     yield show.show_gpts(result["gpt"], limits, "torch")
 
 
-def precision_section(sides, s, result, _):
-    result["precision"] = precision.rows(sides, [g for g in GPTS if g.name in s.gpts], s)
+def precision_section(sides, s, result, limits):
+    result["precision"] = precision.rows(sides, [g for g in GPTS if g.name in s.gpts], s, limits)
     yield precision.show(result["precision"])
 
 
