@@ -2,7 +2,8 @@
  *
  * After "processor NAME", as products.def calls it, and "ready" it obeys lines on standard input:
  *     time FORM M N K LIBRARY TILES NS -> "gflops X": the best of the calls that begin within NS
- * ns, at least three FORM: nn, nt or tn; LIBRARY: openblas or onednn. An answer ends with "done".
+ * ns, at least three FORM: nn, nt or tn; LIBRARY: openblas, onednn or memtape. An answer ends with
+ * "done".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,16 @@ static mt_tensor *make_matrix(mt_device *d, int64_t rows, int64_t cols, bool tra
     return t;
 }
 
+static mti_library library_of(const char *name)
+{
+    if (strcmp(name, "memtape") == 0) return MTI_MEMTAPE;
+    return strcmp(name, "onednn") ? MTI_OPENBLAS : MTI_ONEDNN;
+}
+
 /* flop per ns of the best call; 0 after a failure. */
 static double best_rate(mt_device *d, const product *p)
 {
-    const mti_gemm_choice choice = {strcmp(p->library, "onednn") ? MTI_OPENBLAS : MTI_ONEDNN,
-                                    p->tiles};
+    const mti_gemm_choice choice = {library_of(p->library), p->tiles};
     mt_tensor *a = make_matrix(d, p->m, p->k, p->form[0] == 't');
     mt_tensor *b = make_matrix(d, p->k, p->n, p->form[1] == 't');
     mt_tensor *c = mt_zeros(d, MT_F32, MT_SHAPE(p->m, p->n));
@@ -56,7 +62,8 @@ int bench_products(int argc, char **argv)
     mt_device *d = mt_device_open("cpu");
     if (argc != 1) return 2;
     if (!d || mt_device_set_threads(d, atoi(argv[0])) != MT_OK) return bench_failed("products");
-    printf("processor %s\nready\n", mti_gemm_processor());
+    printf("processor %s\nlibraries openblas%s%s\nready\n", mti_gemm_processor(),
+           mti_gemm_has(MTI_ONEDNN) ? " onednn" : "", mti_gemm_has(MTI_MEMTAPE) ? " memtape" : "");
     while (fgets(line, sizeof line, stdin) &&
            sscanf(line, "time %3s %lld %lld %lld %15s %d %lld", p.form, &p.m, &p.n, &p.k, p.library,
                   &p.tiles, &p.ns) == 7) {

@@ -8,12 +8,11 @@ from cases import GPTS
 from measure import started
 from show import number, table
 
-LIBRARIES = ("openblas", "onednn")
 TILES = (1, 2, 4, 8)
 FORMS = ("nt", "nn", "tn")
 SIDES = (64, 256, 1024)
 CUBES = (128, 512, 2048)
-ONEDNN_FROM = 2 << 20  # multiply-adds; oneDNN asks the heap for memory
+ONEDNN_ABOVE = 2 << 20  # multiply-adds; oneDNN asks the heap for memory
 SHARED_FROM = 1 << 20  # from here on there is more than one tile (gemm.c)
 NEAR = 0.95  # more tiles are for more threads: the most whose rate is so near the best one's
 WORTH = 0.02  # a further row must make products faster by this, in the mean of those it is for
@@ -46,15 +45,15 @@ def shapes(gpts, is_small):
 
 
 def measure(sides, s):
-    """{"processor", "rows": [{"form", "m", "n", "k", library: {tiles: GFLOP/s}}]}. In processor time of one thread: a
+    """{"processor", "libraries", "rows": [{"form", "m", "n", "k", library: {tiles: GFLOP/s}}]}. In processor time of one thread: a
     tile is one serial call, and this is what other work on the machine disturbs least."""
     rows = []
     with started([sides[0].changed(BENCH_CLOCK="cpu")], "products", 1) as (worker,):
-        of = {words[0]: words[1] for words in worker.greeting}
+        of = {words[0]: words[1:] for words in worker.greeting}
         for shape in shapes([g for g in GPTS if g.name in s.gpts], s.smoke):
             row = {"form": shape.form, "m": shape.m, "n": shape.n, "k": shape.k}
             took = 2 * shape.macs / 50  # ns, at a low rate
-            for library in LIBRARIES:
+            for library in of["libraries"]:
                 row[library] = {}
                 for tiles in TILES:
                     if tiles > 1 and shape.macs < SHARED_FROM * tiles:
@@ -64,7 +63,7 @@ def measure(sides, s):
                     row[library][tiles] = float(got[0][1])
             rows.append(row)
         worker.end()
-    return {**of, "rows": rows}
+    return {"processor": of["processor"][0], "libraries": of["libraries"], "rows": rows}
 
 
 # ---- the rows ----
@@ -82,12 +81,12 @@ def best(row, library):
 
 def gain(rows, library):
     """The sum of the logarithms of its rates, or nothing if it may not make one of them."""
-    if library == "onednn" and any(macs(row) <= ONEDNN_FROM for row in rows):
+    if library == "onednn" and any(macs(row) <= ONEDNN_ABOVE for row in rows):
         return -math.inf
     return sum(math.log(best(row, library)) for row in rows)
 
 
-def ranges(rows):
+def ranges(rows, libraries):
     """[(rows, library)], by multiply-adds: of all divisions into ranges the one with the greatest rates, each further
     range paid for."""
     groups = {}
@@ -99,7 +98,7 @@ def ranges(rows):
         options = []
         for begin in range(end):
             within = sum(groups[begin:end], [])
-            for library in LIBRARIES:
+            for library in libraries:
                 options.append((reached[begin][0] + gain(within, library) - WORTH * len(rows),
                                 reached[begin][1] + [(within, library)]))
         reached.append(max(options, key=lambda option: option[0]))
@@ -126,7 +125,7 @@ def entries(measured):
     """The rows of products.def, as text."""
     out = []
     for form in FORMS:
-        found, begins = ranges([row for row in measured["rows"] if row["form"] == form]), 0
+        found, begins = ranges([row for row in measured["rows"] if row["form"] == form], measured["libraries"]), 0
         for i, (rows, library) in enumerate(found):
             last = i + 1 == len(found)
             end = None if last else bound(max(map(macs, rows)), min(map(macs, found[i + 1][0])))
@@ -141,10 +140,10 @@ def show(measured):
     lines = []
     for row in measured["rows"]:
         cells = [f"{row['m']}x{row['n']}x{row['k']}", row["form"], number(macs(row) / 1e6)]
-        for library in LIBRARIES:
+        for library in measured["libraries"]:
             cells += [number(row[library].get(tiles)) for tiles in TILES]
         lines.append(cells)
-    heads = [f"{library}, {tiles}" if tiles == 1 else str(tiles) for library in LIBRARIES for tiles in TILES]
+    heads = [f"{library}, {tiles}" if tiles == 1 else str(tiles) for library in measured["libraries"] for tiles in TILES]
     return "\n".join([
         "Products of f32 on one thread, GFLOP/s of processor time: by each library in so many tiles at most",
         table(["m x n x k", "form", "million", *heads], lines, 2), "",

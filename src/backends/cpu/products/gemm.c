@@ -12,8 +12,7 @@
 /* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds without packing;
  * above it they first copy both operands, which costs thin products more than it gains. */
 #define UNPACKED_MACS 1000000
-/* Products with at most so many rows or columns are never packed by OpenBLAS's AVX-512 builds; if
- * they are a b^T, that is also faster than oneDNN. */
+/* Products with at most so many rows or columns are never packed by OpenBLAS's AVX-512 builds. */
 #define THIN 32
 /* Unpacked tiles read each operand again for every 32 rows or columns of the other, so both
  * should fit in this much cache; in three times as much if they are read few times. */
@@ -130,6 +129,13 @@ static bool has_unpacked_kernels(void)
            strcmp(core, "SapphireRapids") == 0;
 }
 
+static mti_gemm_choice choice_of(const mti_gemm *g)
+{
+    mti_gemm_form form = mti_gemm_form_of(g);
+    if (form == MTI_GEMM_NT && min64(g->m, g->n) <= THIN) form = MTI_GEMM_THIN_NT;
+    return mti_gemm_choose(g->dtype, form, g->m, g->n, g->k);
+}
+
 static double macs_of(const mti_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
 /* Does transposing tiles of b pay? */
@@ -219,13 +225,15 @@ static void plan_bf16_tiles(mti_gemm *g)
 /* Wider tiles and shorter blocks are faster where the sum is long. */
 static void plan_half_tiles(mti_gemm *g)
 {
-    bool native = g->dtype == MT_BF16 && mti_gemm_bf16_fits(g) &&
-                  mti_gemm_choose(g->dtype, mti_gemm_form_of(g), macs_of(g)).library == MTI_ONEDNN;
+    bool native =
+        g->dtype == MT_BF16 && mti_gemm_bf16_fits(g) && choice_of(g).library == MTI_ONEDNN;
     g->tile_m = min64(g->m, HALF_SIDE), g->tile_n = min64(g->n, HALF_SIDE);
     g->tile_k = min64(g->k, HALF_K);
     if (native) plan_bf16_tiles(g);
     g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
     if (native) return;
+    /* As its blocks may be; for signals. */
+    g->library = mti_gemm_choose(MT_F32, mti_gemm_form_of(g), g->m, g->n, g->k).library;
     if (g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
     int64_t n_cols = divide_up(g->n, g->tile_n), n_rows = divide_up(g->m, g->tile_m);
     if (n_cols * n_rows > 1) {
@@ -243,31 +251,23 @@ static void take_far_rows_alone(mti_gemm *g)
     if (g->c.ld > INT_MAX) g->tile_m = 1;
 }
 
-static mti_gemm_choice choice_of(const mti_gemm *g)
-{
-    mti_gemm_form form = mti_gemm_form_of(g);
-    if (form == MTI_GEMM_NT && min64(g->m, g->n) <= THIN) form = MTI_GEMM_THIN_NT;
-    return mti_gemm_choose(g->dtype, form, macs_of(g));
-}
-
 /* f32 and f64. Without packing, OpenBLAS wants small tiles; otherwise large ones. */
 static void plan_full_tiles(mti_gemm *g, mti_gemm_choice choice)
 {
     double operands = ((double)g->m + (double)g->n) * (double)g->k * (double)g->size;
     int64_t shorter = min64(g->m, g->n);
-    g->native = choice.library == MTI_ONEDNN;
-    g->transpose_b = !g->native && transpose_pays(g);
+    g->library = choice.library;
+    g->transpose_b = g->library == MTI_OPENBLAS && transpose_pays(g);
     if (choice.tiles != MTI_GEMM_UNPACKED) {
         plan_large_tiles(g, choice.tiles);
-    } else if (!has_unpacked_kernels()) {
-        plan_large_tiles(g, FEW_TILES);
     } else if (macs_of(g) <= UNPACKED_MACS &&
                (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
-    } else if (shorter <= THIN || operands <= (shorter <= 128 ? 3 : 1) * UNPACKED_BYTES) {
+    } else if (shorter <= THIN ||
+               (operands <= (shorter <= 128 ? 3 : 1) * UNPACKED_BYTES && has_unpacked_kernels())) {
         plan_small_tiles(g);
     } else {
-        plan_large_tiles(g, 1);
+        plan_large_tiles(g, has_unpacked_kernels() ? 1 : FEW_TILES);
     }
     take_far_rows_alone(g);
     g->transpose_b = g->transpose_b && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
@@ -321,6 +321,28 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_operand *s, const char *d
 DEFINE_START_TILE(start_tile_f32, float)
 DEFINE_START_TILE(start_tile_f64, double)
 
+void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
+                         mti_mat a, mti_mat b, float beta, float *c, int64_t ldc)
+{
+    if (library == MTI_ONEDNN)
+        mti_gemm_f32_product(g, m, n, k, a, b, beta, c, ldc);
+    else if (library == MTI_MEMTAPE)
+        mti_gemm_avx2_product(m, n, k, (float)g->alpha, a, b, beta != 0, c, ldc);
+    else
+        mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
+}
+
+void mti_gemm_small_f32(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
+                        float beta, float *c, int64_t ldc)
+{
+    mti_gemm_form form =
+        a.trans ? (b.trans ? MTI_GEMM_TT : MTI_GEMM_TN) : (b.trans ? MTI_GEMM_NT : MTI_GEMM_NN);
+    if (mti_gemm_choose(MT_F32, form, m, n, k).library == MTI_MEMTAPE)
+        mti_gemm_avx2_product(m, n, k, alpha, a, b, beta != 0, c, ldc);
+    else
+        mti_sgemm(m, n, k, alpha, a, b, beta, c, ldc);
+}
+
 /* b is transposed first, so that its rows are contiguous. */
 static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_t k, mti_mat a,
                                mti_mat b, float beta, float *c, int64_t ldc)
@@ -342,12 +364,10 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
         float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
             mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, ld);
-        else if (g->native)
-            mti_gemm_f32_product(g, t->m, t->n, k, a, b, (float)beta, c, ld);
         else if (g->transpose_b)
             transposed_product(g, t, k, a, b, (float)beta, c, ld);
         else
-            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta, c, ld);
+            mti_gemm_serial_f32(g, g->library, t->m, t->n, k, a, b, (float)beta, c, ld);
     }
 }
 
@@ -389,10 +409,11 @@ static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
 static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 {
     const mti_gemm *g = arg;
+    const bool waits = g->native || g->library == MTI_ONEDNN;
     sigset_t every, before;
-    if (g->native) sigfillset(&every), pthread_sigmask(SIG_BLOCK, &every, &before);
+    if (waits) sigfillset(&every), pthread_sigmask(SIG_BLOCK, &every, &before);
     run_tiles(g, worker, begin, end);
-    if (g->native) pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (waits) pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* ---- the kernels ---- */

@@ -7,7 +7,11 @@
 
 /* ---- which library makes it, and in how many tiles: choose.c ---- */
 
-typedef enum mti_library { MTI_OPENBLAS, MTI_ONEDNN } mti_library;
+typedef enum mti_library {
+    MTI_OPENBLAS,
+    MTI_ONEDNN,
+    MTI_MEMTAPE /* gemm_avx2.c */
+} mti_library;
 
 /* Whether rows (N) or columns (T) of a and b are contiguous. */
 typedef enum mti_gemm_form {
@@ -15,7 +19,7 @@ typedef enum mti_gemm_form {
     MTI_GEMM_NT = 2,
     MTI_GEMM_TN = 4,
     MTI_GEMM_TT = 8,
-    MTI_GEMM_THIN_NT = 16 /* NT with few rows or columns */
+    MTI_GEMM_THIN_NT = 16 /* NT with few rows or columns; for the table */
 } mti_gemm_form;
 
 #define MTI_GEMM_UNPACKED                                                                          \
@@ -28,8 +32,10 @@ typedef struct mti_gemm_choice {
     int tiles; /* at most so many that may be small, or one of the above */
 } mti_gemm_choice;
 
-/* By products.def. macs: the multiply-adds of one matrix of a batch. */
-mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, double macs);
+/* By products.def, for m x n x k multiply-adds: those of one matrix of a batch. */
+mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, int64_t m, int64_t n,
+                                int64_t k);
+bool mti_gemm_has(mti_library library); /* in this build, on this processor */
 /* The processor by the table's names, which has the widest registers: "ALL" is none of the others.
  */
 const char *mti_gemm_processor(void);
@@ -65,7 +71,8 @@ typedef struct mti_gemm {
     int64_t tile_m, tile_n, tile_k; /* depend on shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
-    bool native; /* by oneDNN, which needs native_scratch bytes for bf16 */
+    mti_library library; /* of f32 and f64 */
+    bool native;         /* bf16 by oneDNN, which needs native_scratch bytes */
     size_t native_scratch;
     atomic_int *failure; /* oneDNN's status other than success, once it had one */
     char *scratch;
@@ -97,6 +104,10 @@ bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, 
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc);
 bool mti_gemm_f32_report(const mti_gemm *g);
+
+/* gemm.c: c [m,n] = alpha a b + beta c of f32 by a library, in one serial call; beta is 0 or 1. */
+void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
+                         mti_mat a, mti_mat b, float beta, float *c, int64_t ldc);
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);
