@@ -24,6 +24,7 @@ int bench_failed(const char *what);
 int bench_gpt(int argc, char **argv);
 int bench_ops(int argc, char **argv);
 int bench_machine(int argc, char **argv);
+int bench_products(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
 int bench_rank_steps(int argc, char **argv);
 

@@ -13,6 +13,7 @@ import measure
 import meta
 import others
 import precision
+import products
 import rank_steps
 import ranks
 import scaling
@@ -120,8 +121,8 @@ def gpt_section(sides, s, result, limits):
     yield show.show_gpts(result["gpt"], limits, "torch")
 
 
-def precision_section(sides, s, result, _):
-    result["precision"] = precision.rows(sides, [g for g in GPTS if g.name in s.gpts], s)
+def precision_section(sides, s, result, limits):
+    result["precision"] = precision.rows(sides, [g for g in GPTS if g.name in s.gpts], s, limits)
     yield precision.show(result["precision"])
 
 
@@ -152,6 +153,11 @@ def parts_section(sides, s, result, limits):
         yield show.show_parts(gpt.name, parts, steps.get(gpt.name), limits)
 
 
+def products_section(sides, s, result, _):
+    result["products"] = products.measure(sides, s)
+    yield products.show(result["products"])
+
+
 def meta_section(_, s, result, __):
     result["meta"] = meta.steps(s)
     yield show.show_meta(result["meta"])
@@ -179,8 +185,8 @@ def others_section(sides, s, result, __):
 
 SECTIONS = {"gpt": gpt_section, "precision": precision_section, "segments": segments_section,
             "tiny": tiny_section, "memory": memory_section, "parts": parts_section, "meta": meta_section,
-            "ranks": ranks_section, "scaling": scaling_section, "others": others_section}
-ON_DEMAND = {"others"}  # other engines compile for minutes
+            "products": products_section, "ranks": ranks_section, "scaling": scaling_section, "others": others_section}
+ON_DEMAND = {"others", "products"}  # other engines compile for minutes; products are for a new processor
 
 
 def run(s):

@@ -47,6 +47,7 @@ int main(int argc, char **argv)
          bench_gpt},
         {"ops", "THREADS", bench_ops},
         {"machine", "THREADS", bench_machine},
+        {"products", "THREADS", bench_products},
         {"ranks", "threads|mpi RANKS BYTES ROUNDS", bench_ranks},
         {"rank_steps",
          "dp|zero1|zero2|zero3|tp|pp RANKS THREADS LAYERS HIDDEN HEADS VOCAB BATCH SEQ ROUNDS",

@@ -12,18 +12,46 @@ from worker import Failed
 MS = 1e6  # ns
 
 
+SLOW = 20  # a peer whose products take so many times as long as memtape's is asked for small ones only
+PROBES = ((256, 10), (512, 5))  # sides of these small ones, and how often each is made
+
+
+def is_slow(worker, dtype, mine):
+    """Its best rate of small products, if those of every size are slow beside memtape's best one; else None."""
+    best = 0
+    for side, times in PROBES:
+        rate = float(worker.ask(dtype, times, side)[0][1])
+        if SLOW * rate >= mine:
+            return None
+        best = max(best, rate)
+    return best
+
+
 def machine_limits(sides, settings, best):
     """Raises the limits in `best` (products of each side and of OpenBLAS, multiply-adds on registers, copies) to the
-    rates reached now. Returns the description that memtape's worker gives of its software."""
+    rates reached now; best["slow"] names those of a peer that were measured briefly. Returns the description that
+    memtape's worker gives of its software."""
+    def raise_to(key, worker, word, times, more=()):
+        now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
+        best[key] = max(now, best.get(key, 0))
+
+    slow = best.setdefault("slow", [])
     with started(sides, "machine", settings.threads) as workers:
-        products = [(worker, dtype, f"{side.name}_{dtype}_gflops")
-                    for side, worker in zip(sides, workers) for dtype in ("f32", "bf16")]
-        products.append((workers[0], "gemm", "openblas_gflops"))
-        questions = [(*product, 4, (n,)) for product in products for n in settings.gemm_sides]
-        questions += [(workers[0], "fma", "fma_gflops", 8, ()), (workers[0], "copy", "copy_gbs", 8, ())]
-        for worker, word, key, times, more in questions:
-            now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
-            best[key] = max(now, best.get(key, 0))
+        for dtype in ("f32", "bf16"):
+            for side, worker in zip(sides, workers):
+                key = f"{side.name}_{dtype}_gflops"
+                rate = None
+                if side is not sides[0] and key not in best:
+                    rate = is_slow(worker, dtype, best[f"{sides[0].name}_{dtype}_gflops"])
+                if rate is not None:
+                    best[key] = rate
+                    slow.append(key)
+                for n in settings.gemm_sides if key not in slow else ():
+                    raise_to(key, worker, dtype, 4, (n,))
+        for n in settings.gemm_sides:
+            raise_to("openblas_gflops", workers[0], "gemm", 4, (n,))
+        raise_to("fma_gflops", workers[0], "fma", 8)
+        raise_to("copy_gbs", workers[0], "copy", 8)
         best["gemm_gflops"] = max(best["openblas_gflops"], *(best[f"{side.name}_f32_gflops"] for side in sides))
         best["bf16_gflops"] = max(best[f"{side.name}_bf16_gflops"] for side in sides)
         return {words[0]: " ".join(words[1:]) for words in workers[0].greeting}

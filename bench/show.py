@@ -36,7 +36,9 @@ def pick(times, key="min"):
 def show_limits(limits, title):
     def of_each(dtype):
         end = f"_{dtype}_gflops"
-        return ", ".join(f"{key.removesuffix(end)} {number(rate)}" for key, rate in limits.items() if key.endswith(end))
+        slow = " (far slower than memtape: measured once, in small)"
+        return ", ".join(f"{key.removesuffix(end)} {number(rate)}{slow if key in limits['slow'] else ''}"
+                         for key, rate in limits.items() if key.endswith(end))
 
     return "\n".join([
         title,

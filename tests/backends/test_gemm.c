@@ -373,6 +373,32 @@ static void openblas_gets_better_kernels_if_it_does_not_know_the_cpu(void **stat
     assert_true(*now.core);
 }
 
+/* A second thread takes part wherever there is work for it, on every processor. */
+static void large_products_are_shared_by_threads(void **state)
+{
+    (void)state;
+    static const int64_t sides[] = {64, 192, 512, 1024};
+    if (strcmp(mtt_chosen()->kind, "cpu") != 0) skip();
+    mti_ctx *ctx = values_open(2);
+    for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
+        const int64_t m = sides[i % 4], n = sides[i / 4 % 4], k = sides[i / 16 % 4];
+        const bool at = i / 64 % 2, bt = i / 128 % 2;
+        const mt_dtype dtype = i / 256 ? MT_F64 : MT_F32;
+        if (m * n * k < 4 << 20 || (m < 128 && n < 192)) continue; /* as little as one tile */
+        mti_view a = values_new_laid_out(dtype, 2, (int64_t[]){m, k}, at, 0);
+        mti_view b = values_new_laid_out(dtype, 2, (int64_t[]){k, n}, bt, 0);
+        mti_view c = values_new(dtype, 2, (int64_t[]){m, n});
+        int before = atomic_load(&ctx->shared);
+        assert_true(mtt_chosen()->gemm(ctx, 1, &a, &b, 0, &c, NULL, NULL, 0));
+        if (atomic_load(&ctx->shared) == before)
+            fail_msg("%s [%lld,%lld] x [%lld,%lld], %c%c: by one thread", mt_dtype_name(dtype),
+                     (long long)m, (long long)k, (long long)k, (long long)n, at ? 't' : 'n',
+                     bt ? 't' : 'n');
+        values_free_all();
+    }
+    mtt_chosen()->close(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +408,7 @@ int main(void)
         cmocka_unit_test(an_empty_sum_gives_beta_c_plus_bias),
         cmocka_unit_test(a_product_without_elements_does_nothing),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(large_products_are_shared_by_threads),
         cmocka_unit_test(threads_set_after_the_scratch_was_asked_for_stay_within_it),
         cmocka_unit_test(callers_on_several_threads_get_the_same_bits),
         cmocka_unit_test(a_product_leaves_the_callers_openmp_setting_alone),

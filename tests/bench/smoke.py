@@ -13,6 +13,9 @@ from types import SimpleNamespace
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
 import others  # noqa: E402
+import precision  # noqa: E402
+import show  # noqa: E402
+from cases import GPTS  # noqa: E402
 from measure import machine_limits  # noqa: E402
 from scaling import fits  # noqa: E402
 SECTIONS = ["gpt", "precision", "segments", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
@@ -73,6 +76,43 @@ def check_peaks():
         best = {}
         machine_limits([MadeUp(name="memtape", rates=ours), MadeUp(name="torch", rates=theirs)], MadeUp(), best)
         assert (best["gemm_gflops"], best["bf16_gflops"]) == (4 * 128, 5 * 128), best
+
+
+class Scripted(MadeUp):
+    """A side that writes down what it is asked, and whose steps take so many ns."""
+
+    def ask(self, word, n, side=0):
+        self.asked.append((word, n, side))
+        if word == "plain":
+            return [["plain", str(self.step), "0", "0", str(5 - 0.01 * i)] for i in range(n)]
+        return [["", self.rates.get(word, 100)]]
+
+    __eq__ = object.__eq__
+    with_words = lambda self, *_: Scripted(**vars(self))
+    end = lambda self: None
+
+
+def check_slow():
+    """A peer with far slower products makes a few small ones, once, and no long steps; the text says so."""
+    mine = Scripted(name="memtape", rates={}, asked=[], step=10**6)
+    theirs = Scripted(name="torch", rates={"bf16": 1}, asked=[], step=3 * 10**8)
+    s, limits = MadeUp(gemm_sides=[1024, 3072], smoke=False, brief=False, effort=1), {}
+    s.rounds = lambda n: n
+    for _ in range(2):
+        machine_limits([mine, theirs], s, limits)
+    of = [side for word, _, side in theirs.asked if word == "bf16"]
+    assert of and max(of) <= 512 and len(of) == len(set(of)), theirs.asked
+    assert 3072 in [side for word, _, side in theirs.asked if word == "f32"], theirs.asked
+    assert limits["torch_bf16_gflops"] == 1 and limits["slow"] == ["torch_bf16_gflops"], limits
+    assert "torch 1.00 (far slower" in show.show_limits(limits, ""), show.show_limits(limits, "")
+    theirs.asked = []
+    rows = precision.rows([mine, theirs], [gpt for gpt in GPTS if gpt.name in ("d64", "d384")], s, limits)
+    times = {(row["name"], row["precision"]): row for row in rows}
+    assert times["d64", "f32"]["eager"]["n"] > 2 and not times["d64", "f32"]["left_out"], times
+    assert times["d64", "bf16"]["eager"]["n"] == 2 and times["d64", "bf16"]["eager"]["brief"], times
+    assert times["d384", "bf16"]["left_out"] == ["eager", "compiled"] and "eager" in times["d384", "f32"], times
+    text = precision.show(rows)
+    assert "300*" in text and "slow: not measured" in text, text
 
 
 def check_others():
@@ -147,6 +187,7 @@ def main():
     worker, program = map(os.path.abspath, sys.argv[1:3])
     long = os.environ.get("MTT_LONG") == "1"
     check_peaks()
+    check_slow()
     check_others()
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")

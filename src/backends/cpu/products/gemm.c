@@ -12,8 +12,7 @@
 /* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds without packing;
  * above it they first copy both operands, which costs thin products more than it gains. */
 #define UNPACKED_MACS 1000000
-/* Products with at most so many rows or columns are never packed by OpenBLAS; if they are a b^T,
- * that is also faster than oneDNN. */
+/* Products with at most so many rows or columns are never packed by OpenBLAS's AVX-512 builds. */
 #define THIN 32
 /* Unpacked tiles read each operand again for every 32 rows or columns of the other, so both
  * should fit in this much cache; in three times as much if they are read few times. */
@@ -30,7 +29,7 @@
 /* Large products: small tiles have about TILE_MACS or more and no side shorter than LEAST_ROWS or
  * LEAST_COLS; large ones STRIP_MACS and STRIP_SIDE. */
 #define TILE_MACS  (1 << 20)
-#define FEW_TILES  8
+#define FEW_TILES  4 /* on a processor without rows of its own */
 #define LEAST_ROWS 64
 #define LEAST_COLS 96
 #define STRIP_MACS ((int64_t)1 << 26)
@@ -130,6 +129,13 @@ static bool has_unpacked_kernels(void)
            strcmp(core, "SapphireRapids") == 0;
 }
 
+static mti_gemm_choice choice_of(const mti_gemm *g)
+{
+    mti_gemm_form form = mti_gemm_form_of(g);
+    if (form == MTI_GEMM_NT && min64(g->m, g->n) <= THIN) form = MTI_GEMM_THIN_NT;
+    return mti_gemm_choose(g->dtype, form, g->m, g->n, g->k);
+}
+
 static double macs_of(const mti_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
 /* Does transposing tiles of b pay? */
@@ -180,10 +186,10 @@ static void halve_tiles(mti_gemm *g, int64_t few)
     }
 }
 
-static void plan_large_tiles(mti_gemm *g)
+static void plan_large_tiles(mti_gemm *g, int64_t few)
 {
     g->tile_m = g->m, g->tile_n = g->n, g->tile_k = min64(g->k, MAX_SIDE);
-    halve_tiles(g, g->native ? FEW_TILES : 1);
+    halve_tiles(g, few);
 }
 
 /* One tile that is worth a second thread: its halves, in blocks of half the length, so that both
@@ -219,12 +225,15 @@ static void plan_bf16_tiles(mti_gemm *g)
 /* Wider tiles and shorter blocks are faster where the sum is long. */
 static void plan_half_tiles(mti_gemm *g)
 {
-    bool native = mti_gemm_bf16_wanted(g);
+    bool native =
+        g->dtype == MT_BF16 && mti_gemm_bf16_fits(g) && choice_of(g).library == MTI_ONEDNN;
     g->tile_m = min64(g->m, HALF_SIDE), g->tile_n = min64(g->n, HALF_SIDE);
     g->tile_k = min64(g->k, HALF_K);
     if (native) plan_bf16_tiles(g);
     g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
     if (native) return;
+    /* As its blocks may be; for signals. */
+    g->library = mti_gemm_choose(MT_F32, mti_gemm_form_of(g), g->m, g->n, g->k).library;
     if (g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
     int64_t n_cols = divide_up(g->n, g->tile_n), n_rows = divide_up(g->m, g->tile_m);
     if (n_cols * n_rows > 1) {
@@ -242,29 +251,35 @@ static void take_far_rows_alone(mti_gemm *g)
     if (g->c.ld > INT_MAX) g->tile_m = 1;
 }
 
-static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
+/* f32 and f64. Without packing, OpenBLAS wants small tiles; otherwise large ones. */
+static void plan_full_tiles(mti_gemm *g, mti_gemm_choice choice)
 {
     double operands = ((double)g->m + (double)g->n) * (double)g->k * (double)g->size;
-    double macs = macs_of(g);
     int64_t shorter = min64(g->m, g->n);
-    bool dots = !g->a.trans && g->b.trans;
-    g->transpose_b = transpose_pays(g);
-    if (g->size == 2) {
-        plan_half_tiles(g);
-    } else if (g->dtype == MT_F32 && mti_gemm_f32_wanted(macs, dots) &&
-               !(shorter <= THIN && dots)) {
-        g->native = true;
-        plan_large_tiles(g);
-    } else if (macs <= UNPACKED_MACS && (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {
+    g->library = choice.library;
+    g->transpose_b = g->library == MTI_OPENBLAS && transpose_pays(g);
+    if (choice.tiles != MTI_GEMM_UNPACKED) {
+        plan_large_tiles(g, choice.tiles);
+    } else if (macs_of(g) <= UNPACKED_MACS &&
+               (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
     } else if (shorter <= THIN ||
                (operands <= (shorter <= 128 ? 3 : 1) * UNPACKED_BYTES && has_unpacked_kernels())) {
         plan_small_tiles(g);
     } else {
-        plan_large_tiles(g);
+        plan_large_tiles(g, has_unpacked_kernels() ? 1 : FEW_TILES);
     }
-    if (g->size != 2) take_far_rows_alone(g);
-    g->transpose_b = g->transpose_b && !g->native && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
+    take_far_rows_alone(g);
+    g->transpose_b = g->transpose_b && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
+}
+
+static void plan_tiles(mti_ctx *ctx, mti_gemm *g, const mti_gemm_choice *given)
+{
+    double macs = macs_of(g);
+    if (g->size == 2)
+        plan_half_tiles(g);
+    else
+        plan_full_tiles(g, given ? *given : choice_of(g));
     g->tiles_m = divide_up(g->m, g->tile_m);
     g->tiles_n = divide_up(g->n, g->tile_n);
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
@@ -306,6 +321,28 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_operand *s, const char *d
 DEFINE_START_TILE(start_tile_f32, float)
 DEFINE_START_TILE(start_tile_f64, double)
 
+void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
+                         mti_mat a, mti_mat b, float beta, float *c, int64_t ldc)
+{
+    if (library == MTI_ONEDNN)
+        mti_gemm_f32_product(g, m, n, k, a, b, beta, c, ldc);
+    else if (library == MTI_MEMTAPE)
+        mti_gemm_avx2_product(m, n, k, (float)g->alpha, a, b, beta != 0, c, ldc);
+    else
+        mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
+}
+
+void mti_gemm_small_f32(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
+                        float beta, float *c, int64_t ldc)
+{
+    mti_gemm_form form =
+        a.trans ? (b.trans ? MTI_GEMM_TT : MTI_GEMM_TN) : (b.trans ? MTI_GEMM_NT : MTI_GEMM_NN);
+    if (mti_gemm_choose(MT_F32, form, m, n, k).library == MTI_MEMTAPE)
+        mti_gemm_avx2_product(m, n, k, alpha, a, b, beta != 0, c, ldc);
+    else
+        mti_sgemm(m, n, k, alpha, a, b, beta, c, ldc);
+}
+
 /* b is transposed first, so that its rows are contiguous. */
 static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_t k, mti_mat a,
                                mti_mat b, float beta, float *c, int64_t ldc)
@@ -327,12 +364,10 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
         float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
             mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, ld);
-        else if (g->native)
-            mti_gemm_f32_product(g, t->m, t->n, k, a, b, (float)beta, c, ld);
         else if (g->transpose_b)
             transposed_product(g, t, k, a, b, (float)beta, c, ld);
         else
-            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta, c, ld);
+            mti_gemm_serial_f32(g, g->library, t->m, t->n, k, a, b, (float)beta, c, ld);
     }
 }
 
@@ -374,10 +409,11 @@ static void run_tiles(const mti_gemm *g, int worker, int64_t begin, int64_t end)
 static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 {
     const mti_gemm *g = arg;
+    const bool waits = g->native || g->library == MTI_ONEDNN;
     sigset_t every, before;
-    if (g->native) sigfillset(&every), pthread_sigmask(SIG_BLOCK, &every, &before);
+    if (waits) sigfillset(&every), pthread_sigmask(SIG_BLOCK, &every, &before);
     run_tiles(g, worker, begin, end);
-    if (g->native) pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (waits) pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* ---- the kernels ---- */
@@ -387,8 +423,18 @@ size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, 
     mti_gemm g;
     if (mti_dtype_size(a->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
-    plan_tiles(ctx, &g);
+    plan_tiles(ctx, &g, NULL);
     return g.scratch_bytes;
+}
+
+static bool compute(mti_ctx *ctx, mti_gemm *g, size_t n_scratch, const mti_gemm_choice *given)
+{
+    atomic_int failure = 0; /* dnnl_success */
+    g->failure = &failure;
+    plan_tiles(ctx, g, given);
+    g->n_workers = mti_cpu_scratch_workers(g->n_workers, n_scratch, g->scratch_per_worker);
+    if (!mti_cpu_workers(ctx, g->n_workers, g->n_items, g->grain, run_items, g)) return false;
+    return !atomic_load(&failure) || mti_gemm_f32_report(g);
 }
 
 bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
@@ -401,12 +447,17 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.alpha = alpha, g.accumulate = beta != 0, g.beta = (float)beta;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
-    atomic_int failure = 0; /* dnnl_success */
-    g.failure = &failure;
-    plan_tiles(ctx, &g);
-    g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
-    if (!mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g)) return false;
-    return !atomic_load(&failure) || mti_gemm_f32_report(&g);
+    return compute(ctx, &g, n_scratch, NULL);
+}
+
+bool mti_gemm_chosen(mti_ctx *ctx, mti_gemm_choice choice, const mti_view *a, const mti_view *b,
+                     const mti_view *c)
+{
+    mti_gemm g;
+    assert(a->dtype == MT_F32);
+    read_views(&g, a, b, c);
+    g.alpha = 1;
+    return compute(ctx, &g, 0, &choice);
 }
 
 /* ---- with the sums of a's rows: one after the other, in the same scratch ---- */

@@ -5,6 +5,47 @@
 #include <stdatomic.h>
 #include "backends/cpu/products/blas.h"
 
+/* ---- which library makes it, and in how many tiles: choose.c ---- */
+
+typedef enum mti_library {
+    MTI_OPENBLAS,
+    MTI_ONEDNN,
+    MTI_MEMTAPE /* gemm_avx2.c */
+} mti_library;
+
+/* Whether rows (N) or columns (T) of a and b are contiguous. */
+typedef enum mti_gemm_form {
+    MTI_GEMM_NN = 1,
+    MTI_GEMM_NT = 2,
+    MTI_GEMM_TN = 4,
+    MTI_GEMM_TT = 8,
+    MTI_GEMM_THIN_NT = 16 /* NT with few rows or columns; for the table */
+} mti_gemm_form;
+
+#define MTI_GEMM_UNPACKED                                                                          \
+    0                   /* tiles: those of OpenBLAS's kernels without packing, if it has them      \
+                         */
+#define MTI_GEMM_OWN -1 /* those of 16-bit floats */
+
+typedef struct mti_gemm_choice {
+    mti_library library;
+    int tiles; /* at most so many that may be small, or one of the above */
+} mti_gemm_choice;
+
+/* By products.def, for m x n x k multiply-adds: those of one matrix of a batch. */
+mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, int64_t m, int64_t n,
+                                int64_t k);
+bool mti_gemm_has(mti_library library); /* in this build, on this processor */
+/* The processor by the table's names, which has the widest registers: "ALL" is none of the others.
+ */
+const char *mti_gemm_processor(void);
+
+/* c = a b by this choice, whatever the table says; f32. For the benchmark. */
+bool mti_gemm_chosen(mti_ctx *ctx, mti_gemm_choice choice, const mti_view *a, const mti_view *b,
+                     const mti_view *c);
+
+/* ---- a product ---- */
+
 /* One operand: the first batch item's matrix and the strides to the others. */
 typedef struct mti_gemm_operand {
     char *data;
@@ -30,12 +71,19 @@ typedef struct mti_gemm {
     int64_t tile_m, tile_n, tile_k; /* depend on shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
-    bool native; /* by oneDNN, which needs native_scratch bytes for bf16 */
+    mti_library library; /* of f32 and f64 */
+    bool native;         /* bf16 by oneDNN, which needs native_scratch bytes */
     size_t native_scratch;
     atomic_int *failure; /* oneDNN's status other than success, once it had one */
     char *scratch;
     size_t scratch_per_worker, scratch_bytes; /* the latter of all */
 } mti_gemm;
+
+static inline mti_gemm_form mti_gemm_form_of(const mti_gemm *g)
+{
+    return g->a.trans ? (g->b.trans ? MTI_GEMM_TT : MTI_GEMM_TN)
+                      : (g->b.trans ? MTI_GEMM_NT : MTI_GEMM_NN);
+}
 
 /* One tile of one batch item: rows and columns [i, i + m) x [j, j + n) of c. */
 typedef struct mti_gemm_tile {
@@ -44,29 +92,22 @@ typedef struct mti_gemm_tile {
     char *c;
 } mti_gemm_tile;
 
-/* What MEMTAPE_ONEDNN says: 0, oneDNN for no product; 1, on every CPU that it has kernels for; else
- * where it is known to be faster. Of gemm_f32.c, for gemm_bf16.c too. */
-typedef enum mti_onednn_wish {
-    MTI_ONEDNN_UNSAID,
-    MTI_ONEDNN_NEVER,
-    MTI_ONEDNN_ALWAYS
-} mti_onednn_wish;
-mti_onednn_wish mti_onednn_wished(void);
-
-/* gemm_bf16.c. wanted: is oneDNN available, capable and faster? plan, after tiling: sets native
- * (false if oneDNN refuses these operands) and native_scratch. */
-bool mti_gemm_bf16_wanted(const mti_gemm *g);
+/* gemm_bf16.c. fits: can oneDNN take the operands? plan, after tiling: sets native (false if oneDNN
+ * refuses these operands) and native_scratch. */
+bool mti_gemm_bf16_fits(const mti_gemm *g);
 void mti_gemm_bf16_plan(mti_gemm *g);
 /* c [t->m,t->n] = a b, without alpha; false, without mti_fail, when oneDNN fails. */
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 
-/* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? dots: it
- * is a b^T, dot products of rows. product: c [m,n] = alpha a b + beta c by it, in one serial call;
- * a failure goes to *g->failure. report: that as our error, false. */
-bool mti_gemm_f32_wanted(double macs, bool dots);
+/* gemm_f32.c. product: c [m,n] = alpha a b + beta c by oneDNN, in one serial call; a failure goes
+ * to *g->failure. report: that as our error, false. */
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc);
 bool mti_gemm_f32_report(const mti_gemm *g);
+
+/* gemm.c: c [m,n] = alpha a b + beta c of f32 by a library, in one serial call; beta is 0 or 1. */
+void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
+                         mti_mat a, mti_mat b, float beta, float *c, int64_t ldc);
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);

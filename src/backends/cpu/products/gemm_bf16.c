@@ -5,32 +5,12 @@
 #ifdef MTI_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
 
-/* oneDNN needs a few microseconds to make a primitive, even for a shape it has cached. */
-#define WORTH_MACS (1 << 21)
 /* Its kernels count the bytes of up to 64 rows in an int. */
 #define MOST_COLUMNS (1 << 24)
 
-static bool has(dnnl_cpu_isa_t isa, dnnl_cpu_isa_t all) { return (isa & all) == all; }
-
-/* Whether bf16 instructions compute more in a second than those for f32. Intel's do not without
- * AMX: on registers, a core of a Xeon (family 6, model 207) made 88 GFLOP/s with vdpbf16ps and 180
- * with vfmadd, so operands widened to f32 are faster; MEMTAPE_ONEDNN=1 takes its bf16
- * instructions all the same. */
-static bool is_fast(void)
+bool mti_gemm_bf16_fits(const mti_gemm *g)
 {
-    mti_onednn_wish wish = mti_onednn_wished();
-    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    if (wish == MTI_ONEDNN_NEVER) return false;
-    return has(isa, dnnl_cpu_isa_avx512_core_amx) ||
-           (has(isa, dnnl_cpu_isa_avx512_core_bf16) &&
-            (!__builtin_cpu_is("intel") || wish == MTI_ONEDNN_ALWAYS));
-}
-
-bool mti_gemm_bf16_wanted(const mti_gemm *g)
-{
-    double macs = (double)g->m * (double)g->n * (double)g->k;
-    bool fits = g->k <= MOST_COLUMNS && g->a.ld <= MOST_COLUMNS && g->b.ld <= MOST_COLUMNS;
-    return g->dtype == MT_BF16 && fits && macs >= WORTH_MACS && is_fast();
+    return g->k <= MOST_COLUMNS && g->a.ld <= MOST_COLUMNS && g->b.ld <= MOST_COLUMNS;
 }
 
 typedef struct product {
@@ -134,7 +114,7 @@ bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, 
 
 #else
 
-bool mti_gemm_bf16_wanted(const mti_gemm *g)
+bool mti_gemm_bf16_fits(const mti_gemm *g)
 {
     (void)g;
     return false;

@@ -1,42 +1,9 @@
-/* gemm_f32.c: products of f32 by oneDNN, where its kernels are faster than OpenBLAS's. One product
- * is one serial call, so any thread computes the same bits. */
-#include <stdlib.h>
-#include <string.h>
+/* gemm_f32.c: products of f32 by oneDNN. One product is one serial call, so any thread computes the
+ * same bits. */
 #include "backends/cpu/products/gemm.h"
 
 #ifdef MTI_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
-
-mti_onednn_wish mti_onednn_wished(void)
-{
-    const char *wish = getenv("MEMTAPE_ONEDNN");
-    if (!wish || (strcmp(wish, "0") != 0 && strcmp(wish, "1") != 0)) return MTI_ONEDNN_UNSAID;
-    return *wish == '1' ? MTI_ONEDNN_ALWAYS : MTI_ONEDNN_NEVER;
-}
-
-/* Up to so many multiply-adds OpenBLAS's products without packing are as fast, and ask the heap for
- * less. On one thread of a Xeon (family 6, model 207), the products of the benchmark's models
- * reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS 0.3.21. Two threads of a
- * Zen 4 reached 200 to 228 with oneDNN in the larger ones and 163 to 195 with OpenBLAS; there
- * OpenBLAS is ahead for longer, and steps with a b^T by either take as long. */
-#define WORTH_MACS (1 << 21)
-#define WORTH_AMD  (1 << 24)
-
-bool mti_gemm_f32_wanted(double macs, bool dots)
-{
-    if (macs <= WORTH_MACS) return false; /* before oneDNN is asked, which takes memory */
-    mti_onednn_wish wish = mti_onednn_wished();
-    if (wish != MTI_ONEDNN_UNSAID) return wish == MTI_ONEDNN_ALWAYS;
-#ifdef __x86_64__
-    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core;
-    if ((isa & wanted) != wanted) return false;
-    if (__builtin_cpu_is("intel")) return true;
-    return __builtin_cpu_is("amd") && !dots && macs > WORTH_AMD;
-#else
-    (void)dots;
-    return false;
-#endif
-}
 
 /* What oneDNN may ask for as it makes its kernels, in the first product. If it is refused that, an
  * exception finds no way out and ends the process. */
@@ -74,12 +41,6 @@ bool mti_gemm_f32_report(const mti_gemm *g)
 }
 
 #else
-
-bool mti_gemm_f32_wanted(double macs, bool dots)
-{
-    (void)macs, (void)dots;
-    return false;
-}
 
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc)

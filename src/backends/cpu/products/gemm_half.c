@@ -76,11 +76,8 @@ static void widened_product(const mti_gemm *g, const mti_gemm_tile *t, float *a,
         int64_t k = g->tile_k < g->k - p ? g->tile_k : g->k - p;
         mti_mat wide_a = widen(g, &g->a, t->a, t->i, p, t->m, k, a);
         mti_mat wide_b = widen(g, &g->b, t->b, p, t->j, k, t->n, b);
-        double macs = (double)t->m * (double)t->n * (double)k;
-        if (mti_gemm_f32_wanted(macs, !g->a.trans && g->b.trans))
-            mti_gemm_f32_product(g, t->m, t->n, k, wide_a, wide_b, 1, c, t->n);
-        else
-            mti_sgemm(t->m, t->n, k, (float)g->alpha, wide_a, wide_b, 1, c, t->n);
+        mti_library library = mti_gemm_choose(MT_F32, mti_gemm_form_of(g), t->m, t->n, k).library;
+        mti_gemm_serial_f32(g, library, t->m, t->n, k, wide_a, wide_b, 1, c, t->n);
     }
 }
 
