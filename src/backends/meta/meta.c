@@ -52,7 +52,7 @@ bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like)
     return true;
 }
 
-bool mti_meta_counts_scratch(const mti_ctx *ctx) { return ctx->like != NULL; }
+bool mti_meta_counts_scratch(const mti_ctx *ctx) { return of(ctx)->like != NULL; }
 
 static bool set_threads(mti_ctx *ctx, int n)
 {
