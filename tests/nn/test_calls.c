@@ -25,6 +25,7 @@ static const mt_model_config families[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, LATENT, MIXED, .shared_experts = 1, .dense_layers = 1,
      .dense_ffn = 32, .router = MT_ROUTER_SIGMOID},
     {SMALL, .kind = MT_MODEL_LLAMA, MIXED, .ops.expert_form = MT_EXPERTS_LOOP, .balance_loss = 0.1},
+    {SMALL, .kind = MT_MODEL_LLAMA, LATENT, .ops.rope = MT_OP_UNFUSED},
     {.kind = MT_MODEL_BLOCK, .hidden = D, .heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_ATTENTION, .hidden = D, .heads = 2},
     {.kind = MT_MODEL_MLP, .hidden = D, .act = MT_ACT_RELU, .inplace = true},
