@@ -40,8 +40,8 @@ typedef struct mt_quant {
 } mt_quant;
 
 /* Bytes of n quantised values: with m = ceil(n / block) scales, n (int8) or (n + 1) / 2 (nf4,
- * mxfp4), and 4 m, of mxfp4 m; double_scales: m + 4 ceil(m / 256) + 4. 0 and an error if the format
- * is invalid. */
+ * mxfp4), and 4 m, of mxfp4 m; double_scales: m + 4 ceil(m / 256) + 4. No values: 0. 0 and an error
+ * if n is negative or the format invalid. */
 MT_API size_t mt_quantized_bytes(const mt_quant *format, int64_t n);
 /* x of any floating dtype and any strides -> u8 [mt_quantized_bytes(format, numel)]: codes
  * and scales in one storage, which can be saved as it is. */

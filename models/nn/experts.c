@@ -266,6 +266,16 @@ mti_experts *mti_experts_of(const mt_module *m)
     return mti_module_runs(m, experts_forward) ? mt_module_user(m) : NULL;
 }
 
+bool mti_takes_whole_experts(const char *caller, const mt_module *m)
+{
+    const mti_experts *e = mti_experts_of(m);
+    return !e || e->call.form != MT_EXPERTS_LOOP ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "%s: with expert_form loop each expert takes its own matrix, and this "
+                         "makes all of them at once; need another expert_form",
+                         caller);
+}
+
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record)
 {
     mt_module *child;

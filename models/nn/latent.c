@@ -155,6 +155,18 @@ static bool compress(mt_module *self, mt_tensor *x, bool turned, mt_tensor **c, 
     return ok;
 }
 
+/* What is run again has no tables to share, and a policy wants the same ops. */
+static mt_tensor *run_heads(mt_module *heads, mti_run_fn *run, mt_tensor *const *in)
+{
+    mti_heads *l = mt_module_user(heads);
+    mti_rope_tables *tables = l->tables;
+    const mt_checkpoint_options *options = mti_module_checkpoint(heads, NULL);
+    if (options && options->policy) l->tables = NULL;
+    mt_tensor *h = mti_run_module(heads, run, 3, in);
+    l->tables = tables;
+    return h;
+}
+
 static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
 {
     static const mt_checkpoint_options discarding = {.discard_outputs = true};
@@ -173,8 +185,8 @@ static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
     if (ok && mt_scope_push("heads") == MT_OK) {
         if (!up && l->again & MT_RECOMPUTE_CORE_ATTN) ok = make_parts(l, in, part);
         h = !ok       ? NULL
-            : part[0] ? mti_run_module(heads, attend_parts, 3, part)
-                      : mti_run_module(heads, attend, 3, in);
+            : part[0] ? run_heads(heads, attend_parts, part)
+                      : run_heads(heads, attend, in);
         mt_scope_pop();
     }
     if (discards) mt_pop_saved_hooks();

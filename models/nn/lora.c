@@ -231,6 +231,10 @@ mt_quant mti_lora_format(const mt_lora_options *o)
 /* Does all that may fail: makes the adapter and, if asked for, its NF4 base. */
 static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 {
+    const bool groups = mt_rank(mt_module_param(p->module, "weight")) == 3;
+    if (groups && (o->base != MT_LORA_KEEP || o->on_weights) &&
+        !mti_takes_whole_experts("lora_add", p->parent))
+        return false;
     p->wrapper = lora_new(p->module, o);
     if (!p->wrapper) return false;
     mti_lora *l = mt_module_user(p->wrapper);

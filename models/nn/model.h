@@ -225,6 +225,8 @@ typedef struct mti_experts {
     bool act_again; /* their activation is made again, and its output not kept */
 } mti_experts;
 mti_experts *mti_experts_of(const mt_module *m);
+/* Whether m, if it is a mixture, takes weights that are made whole for each use. */
+bool mti_takes_whole_experts(const char *caller, const mt_module *m);
 /* How many this rank has. */
 int64_t mti_experts_here(const mt_model_config *c);
 /* router.c: its child "router", and what it makes of x [t,d]: *index [t,k], i64, the experts that

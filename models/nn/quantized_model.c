@@ -45,11 +45,20 @@ static bool has_experts(const mt_module *m)
     return found;
 }
 
+/* Whether all mixtures in m can be quantised. */
+static bool each_takes(const mt_module *m)
+{
+    mt_module *child;
+    bool ok = mti_takes_whole_experts("model_quantize", m);
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++) ok = each_takes(child);
+    return ok;
+}
+
 mt_status mt_model_quantize(mt_module *model, const mt_quant *format)
 {
     mt_module *child;
     if (!mti_given(model, "model_quantize", "the model") ||
-        !takes("model_quantize", format, has_experts(model)) ||
+        !takes("model_quantize", format, has_experts(model)) || !each_takes(model) ||
         mt_module_freeze(model, true) != MT_OK)
         return mt_last_status();
     mt_quant copy = *format;
@@ -72,6 +81,10 @@ mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *conf
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_new_quantized: the model is a %s; need a gpt, bert or llama",
                              mt_model_kind_name(config->kind));
+    if (config->experts && config->ops.expert_form == MT_EXPERTS_LOOP)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "model_new_quantized: the config's expert_form is loop, with which "
+                             "each expert takes its own matrix; need another one");
     mt_quant copy = *format;
     const mti_each_layer each = {quantize_below, &copy};
     mt_module *m = mti_model_make(device, config, &each);

@@ -23,6 +23,16 @@ static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to
     return y;
 }
 
+/* Whether a checkpoint within m has a policy. */
+static bool has_policy(const mt_module *m)
+{
+    const mt_checkpoint_options *options = mti_module_checkpoint(m, NULL);
+    mt_module *child;
+    bool found = options && options->policy;
+    for (size_t i = 0; !found && (child = mt_module_child_at(m, i)); i++) found = has_policy(child);
+    return found;
+}
+
 mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 {
     for (int64_t i = from, n; x && i < to; i += n) {
@@ -30,9 +40,10 @@ mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
         const mt_checkpoint_options *options = mti_module_checkpoint(mti_layer(m, i), &group);
         n = group > 1 ? group : 1;
         if (n > to - i) n = to - i;
-        /* A layer that is run again has no tables to share, and its policy wants the same ops. */
-        for (int64_t k = i; options && options->policy && k < i + n; k++)
-            mti_share_rope_tables(mti_layer(m, k), NULL);
+        /* What is run again has no tables to share, and its policy wants the same ops. */
+        const bool own = options && options->policy;
+        for (int64_t k = i; k < i + n; k++)
+            if (own || has_policy(mti_layer(m, k))) mti_share_rope_tables(mti_layer(m, k), NULL);
         x = group ? run_group(m, x, i, i + n, options) : mti_run_each(m, x, i, i + n);
     }
     return x;

@@ -171,6 +171,44 @@ static void few_gradients_are_there_at_once(void **state)
     stop(&after), stop(&within);
 }
 
+/* A product that two or three checkpoints run, of a frozen x or one that learns: stepped once. */
+static void a_parameter_of_several_checkpoints_is_stepped_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        mt_tensor *after[2] = {NULL, NULL};
+        for (int in_backward = 0; in_backward < 2; in_backward++) {
+            mt_seed(device, 3);
+            MT_AUTO mt_tensor *x = mtt_made(mt_normal(device, MT_F64, MT_SHAPE(5, 6), 0, 1));
+            mtt_ok(mt_set_requires_grad(x, i & 1));
+            mt_module *m = mt_linear_new(device, MT_F64, 6, 6, true, 1);
+            assert_non_null(m);
+            mt_optimizer *o = mt_sgd_new(m, &(mt_sgd_options){.lr = 0.1, .momentum = 0.9});
+            if (i & 4) mtt_ok(mt_module_set_checkpoint(m, &(mt_checkpoint_options){.check = true}));
+            mtt_ok(mt_optimizer_step_in_backward(o, in_backward));
+            for (int step = 0; step < 3; step++) {
+                MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+                for (int k = 0; k < 1 + (i >> 1 & 1); k++) {
+                    mt_set(&y, mt_tanh(y));
+                    mt_set(&y, mtt_made(mt_forward(m, y)));
+                }
+                mt_set(&y, mtt_made(mt_sum_all(y)));
+                mtt_ok(mt_backward(y));
+                mtt_ok(mt_optimizer_step(o)); /* nothing is left for it if it stepped before */
+                mtt_ok(mt_module_zero_grad(m));
+            }
+            mt_optimizer_entry e;
+            mtt_ok(mt_optimizer_state(o, 0, &e));
+            assert_int_equal(e.step, 3);
+            after[in_backward] = mtt_made(mt_clone(mt_module_param(m, "weight")));
+            mt_optimizer_free(o);
+            mt_module_free(m);
+        }
+        assert_true(mtt_same_bits(after[0], after[1]));
+        mt_release(after[0]), mt_release(after[1]);
+    }
+}
+
 static void a_scaler_refuses_it(void **state)
 {
     (void)state;
@@ -211,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(the_bits_are_those_of_a_step_after_backward),
         mtt_test(few_gradients_are_there_at_once),
+        mtt_test(a_parameter_of_several_checkpoints_is_stepped_once),
         mtt_test(a_scaler_refuses_it),
         mtt_test(it_can_be_turned_off),
     };

@@ -48,7 +48,8 @@ typedef struct mt_lora_options {
 } mt_lora_options;
 
 /* Linears of a mixture of experts are, too, the experts' two products, "experts_gate_up" and
- * "experts_down": A is [experts,r,in], B [experts,out,r], and each runs as one grouped product.
+ * "experts_down": A is [experts,r,in], B [experts,out,r], and each runs as one grouped product. Of
+ * experts of expert_form loop they keep their base, and do not add to the weights.
  *
  * Freezes m but for adapters, and puts a module "lora" in the place of each linear that a target
  * fits, with children base_layer (the linear), lora_A (uniform in +-1/sqrt(in), as PEFT draws it)

@@ -315,7 +315,7 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
 MT_API mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
                                          const mt_quant *format);
 /* The same of a model that has its weights, without adapters. After a failure some are quantised.
- */
+ * Neither with experts of expert_form loop, each of which takes its own matrix. */
 MT_API mt_status mt_model_quantize(mt_module *model, const mt_quant *format);
 /* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on, and
  * nothing else of what this call, mt_model_recompute or mt_module_set_checkpoint chose before:

@@ -141,8 +141,8 @@ MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
 /* on: each backward steps a parameter as soon as its gradient is complete and drops the gradient,
  * so that no two gradients need be there at once; same bits as a step after it. Then every backward
  * is a step, there is no joint norm to clip, a scaler refuses the optimizer, and a backward that
- * fails has stepped some parameters. A parameter that several checkpoints use would be stepped by
- * each; mt_model_checkpoint's share none. mt_stage_backward refuses such an optimizer, before
+ * fails has stepped some parameters. A parameter with several uses is stepped once, after the last
+ * of them, checkpoints' among them. mt_stage_backward refuses such an optimizer, before
  * anything has stepped, where gradients are not complete by then. mt_optimizer_step steps what did
  * not require grad when this was called. Off again before the module is freed, or with the
  * optimizer. (PyTorch: register_post_accumulate_grad_hook) */
