@@ -49,7 +49,8 @@ static bool make_stage(mti_subject *s, bool target)
     const mt_lora_options lora = mti_adapters_of(&w->memory);
     mt_parallel parallel = w->parallel;
     if (w->memory.step_in_backward) parallel.reduce = MT_REDUCE_AFTER; /* none is left by then */
-    if (!mti_stage_make(&s->stage, s->device, &w->config, &parallel, w->seq,
+    if ((target && !mti_check_ahead(&w->config, length_of(w))) ||
+        !mti_stage_make(&s->stage, s->device, &w->config, &parallel, w->seq,
                         w->memory.lora_rank ? &lora : NULL))
         return false;
     for (int64_t i = 0; i < s->stage.schedule.n_parts; i++)

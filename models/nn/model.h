@@ -379,6 +379,9 @@ typedef struct mti_ahead {
 } mti_ahead;
 /* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
 mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
+/* Whether so many tokens in a row, of a rank its own, are enough for that loss. All ranks ask
+ * before they begin, as only those of the last stage have it. */
+bool mti_check_ahead(const mt_model_config *c, int64_t tokens);
 /* Whether the loss of m, a model or a rank's part of one, has them now: in training alone. */
 bool mti_looks_ahead(const mt_module *m, const mt_model_config *c);
 /* The logits y, taken over, capped if the model asks for it. */

@@ -113,14 +113,20 @@ static mt_tensor *predict(mt_module *m, int64_t k, mt_tensor **h, const mti_ahea
     return loss;
 }
 
+bool mti_check_ahead(const mt_model_config *c, int64_t tokens)
+{
+    const int64_t n = c->mtp_layers;
+    return !n || tokens > n ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "mtp: %lld tokens in a row, and %lld predictions ahead; need at least "
+                         "%lld",
+                         (long long)tokens, (long long)n, (long long)n + 1);
+}
+
 mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a)
 {
-    const int64_t s = mt_shape(a->tokens)[1], n = c->mtp_layers;
-    mt_tensor *at = s > n ? mt_retain(h)
-                          : mti_fail_null(MT_ERR_ARGUMENT,
-                                          "mtp: %lld tokens in a row, and %lld predictions ahead; "
-                                          "need at least %lld",
-                                          (long long)s, (long long)n, (long long)n + 1);
+    const int64_t n = c->mtp_layers;
+    mt_tensor *at = mti_check_ahead(c, mt_shape(a->tokens)[1]) ? mt_retain(h) : NULL;
     mt_tensor *sum = NULL, *y = NULL;
     mti_rope_tables tables = {0};
     bool ok = at != NULL;

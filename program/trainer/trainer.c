@@ -50,7 +50,8 @@ static bool make_rank(mti_trainer *t)
                              "--batch %lld is divided among --dp %lld; need a multiple",
                              (long long)w->batch, (long long)data);
     const mt_lora_options lora = mti_adapters_of(&w->memory);
-    return mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
+    return mti_check_ahead(&w->config, w->seq / mti_filled_in(&w->parallel).context) &&
+           mti_stage_make(&t->stage, t->device, &w->config, &w->parallel, 0,
                           lora.rank ? &lora : NULL) &&
            (!t->settings.from || t->settings.reader->part(t->settings.from, &t->stage));
 }

@@ -2,6 +2,7 @@
 Hugging Face config.json; refusals."""
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -156,6 +157,25 @@ for rank, stage in ((0, 0), (5, 0), (6, 1), (23, 3)):
 same = [profile("gpt", "-l", 4, "--pp", 4, *which, "--device", "meta")["steady"]
         for which in (["--rank", 2], ["--stage", 2])]
 equal(same[0], same[1], "--rank 2 and --stage 2")
+
+# ---- all ranks of a division have one answer: none begins what another one refuses ----
+draws, answers = random.Random(12), {}
+for _ in range(240 if os.environ.get("MTT_LONG") == "1" else 36):
+    model = draws.choice(["gpt", "llama", "llama", "llama-tiny", "moe-tiny", "deepseek-tiny"])
+    words = [model, "-b", draws.choice([1, 2, 4]), "-s", draws.choice([1, 2, 3, 4, 6, 8, 16])]
+    if model in ("gpt", "llama"):
+        words += ["-d", draws.choice([16, 24, 32]), "-a", draws.choice([1, 2, 4]), "-l", draws.choice([1, 2, 3, 5]), "--vocab", draws.choice([8, 30, 64])]
+    words += ["--mtp-layers", draws.choice([1, 2, 3])] if draws.random() < 0.5 else []
+    for option in (["--untied"], ["--dropout", 0.1], ["--checkpoint", "full"], ["--lora-rank", 2], ["--kv-heads", 1],
+                   ["--microbatches", draws.choice([1, 2, 3, 4])], ["--zero", draws.choice([1, 2, 3])], ["--sp"], ["--interleave", 2],
+                   ["--step-in-backward"], ["--first-layers", 1], ["--last-layers", 1]):
+        words += option if draws.random() < 0.12 else []
+    n, division = draws.choice([(2, ["--pp", 2]), (3, ["--pp", 3]), (4, ["--pp", 2, "--tp", 2]), (2, ["--cp", 2]), (4, ["--pp", 2, "--dp", 2])])
+    ends = [run("profile", *words, *division, "--device", "meta", "--rank", rank) for rank in range(n)]
+    alike = {(end.returncode, re.sub(r"rank \d+ of", "rank of", end.stderr)) for end in ends}
+    equal(len(alike), 1, f"answers of the ranks of profile {words + division}: {alike}")
+    answers[ends[0].returncode] = answers.get(ends[0].returncode, 0) + 1
+check(answers.get(0, 0) > 5 and answers.get(1, 0) > 1, f"draws of which no rank is refused, or all: {answers}")
 
 # ---- config.json ----
 r = profile(CONFIGS / "llama-3.1-8b.json", "-b", 1, "-s", 8192, "--device", "meta")

@@ -124,6 +124,23 @@ static void rope_rotates_a_row_by_its_position_wherever_the_call_begins(void **s
     }
 }
 
+/* Positions are below 2^31: the last one is allowed, and none after it. */
+static void rope_rotates_up_to_the_last_position(void **state)
+{
+    (void)state;
+    const int64_t last = ((int64_t)1 << 31) - 1;
+    MT_AUTO mt_tensor *x = leaf(MT_F64, MT_SHAPE(1, 1, 3, 4), 6);
+    MT_AUTO mt_tensor *y = mtt_made(mt_rope(x, last - 2, 10000));
+    MT_AUTO mt_tensor *row = mtt_made(mt_slice(x, 2, 2, 1));
+    MT_AUTO mt_tensor *turned = mtt_made(mt_rope(row, last, 10000));
+    MT_AUTO mt_tensor *last_row = mtt_made(mt_slice(y, 2, 2, 1));
+    assert_true(mtt_same_bits(turned, last_row));
+    assert_null(mt_rope(x, last - 1, 10000));
+    mtt_failed(MT_ERR_ARGUMENT, "rope", "3 positions from 2147483646");
+    assert_null(mt_rope(row, last + 1, 10000));
+    mtt_failed(MT_ERR_ARGUMENT, "rope", "1 positions from 2147483648");
+}
+
 static void rope_does_not_rotate_position_0(void **state)
 {
     (void)state;
@@ -357,6 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(each_op_keeps_what_its_backward_reads_and_no_more),
         mtt_test(rope_rotates_a_row_by_its_position_wherever_the_call_begins),
+        mtt_test(rope_rotates_up_to_the_last_position),
         mtt_test(rope_does_not_rotate_position_0),
         mtt_test(of_equal_maxima_the_first_gets_the_gradient),
         mtt_test(max_of_rows_and_columns_counts_in_row_major_order),
