@@ -3,8 +3,8 @@
 #include <string.h>
 #include "base/base.h"
 #include "compare/areas.h"
-#include "fit/fit.h"
-#include "measure/outside.h"
+#include "fit/search.h"
+#include "measure/overhead.h"
 #include "mtt.h"
 
 static mti_workload small_workload(void)

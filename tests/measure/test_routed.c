@@ -4,7 +4,7 @@
 #include "mtt.h"
 #include "base/base.h"
 #include "measure/routing.h"
-#include "measure/step.h"
+#include "measure/two_steps.h"
 #include "nn/model.h"
 
 /* With few tokens to an expert, and with many; of moe-tiny, whose experts are narrow. */
