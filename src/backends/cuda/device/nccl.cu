@@ -3,7 +3,7 @@
  *
  * Groups do not block the host (ncclConfig_t.blocking = 0): their calls return ncclInProgress, and
  * are waited for here, with a limit of time. Each call is waited for before the next one, of
- * whichever group: versions before 2.26 keep what is in progress in variables of the host thread,
+ * whichever group: older versions keep what is in progress in variables of the host thread,
  * of which there is one set. Other ranks' absence shows in no error, only in a stream that does not
  * get on; so the host waits for a stream with the same limit, and on failure gives all groups of
  * the device up (ncclCommAbort), which ends NCCL's kernels. */
