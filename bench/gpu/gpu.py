@@ -21,15 +21,19 @@ import tables
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 STARTED = time.monotonic()
-# Seconds for each part, in which the look at the machine is one of the first; then for each step, at most: nine
-# minutes, since a GPU may be lent for ten. What a part leaves goes to the next ones, so what matters most comes
-# first. A dry run, on a machine that may be slow, gets far more.
+# Seconds for the look at the machine, usually; for each part; then for each step, at most. All parts but the last
+# are a call of nine minutes, since a GPU may be lent for ten; the last is a second call, on its own. What a part
+# leaves goes to the next ones, so what matters most comes first, and what a slow look takes is taken from all. A dry
+# run, on a machine that may be slow, gets far more.
 LOOK = 30
-PARTS = {"correctness": (190, {"suite": 120, "saved": 20, "curve": 20}),
-         "speed": (240, {"limits": 15, "attention": 30, "wgmma": 25, "gemm": 30, "gpt": 95, "variants": 45}),
+FIRST_IMPORT = 180  # of PyTorch, from a disk that has not read it yet
+PARTS = {"correctness": (160, {"suite": 120, "saved": 20, "curve": 20}),
+         "speed": (270, {"limits": 45, "attention": 30, "wgmma": 25, "gemm": 30, "gpt": 95, "variants": 45}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
-         "more": (50, {"sanitizer": 10, "memory": 40})}
-WHOLE = sum(seconds for seconds, _ in PARTS.values())
+         "more": (40, {"memory": 40}),
+         "checkers": (200, {"sanitizer": 200})}
+APART = "checkers"
+WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part != APART)
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed
 PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
@@ -42,9 +46,10 @@ def parse():
     p.add_argument("--dry", action="store_true", help="on the simulator even if there is a GPU")
     p.add_argument("--only", action="append", choices=list(LIMITS), metavar="STEP",
                    help=f"these steps only: {', '.join(LIMITS)}")
-    p.add_argument("--part", action="append", choices=list(PARTS), help="this part's steps only")
+    p.add_argument("--part", action="append", choices=list(PARTS),
+                   help=f"this part's steps only; {APART} runs if it is asked for")
     p.add_argument("--limit", type=float, metavar="SECONDS",
-                   help=f"for everything, from the start ({WHOLE}, or the parts' own: "
+                   help=f"for everything, from the start ({WHOLE}; for some parts {LOOK} and their own: "
                         + ", ".join(f"{part} {seconds}" for part, (seconds, _) in PARTS.items())
                         + "; more or less is divided alike; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
@@ -53,7 +58,8 @@ def parse():
     p.add_argument("--results", default="build-gpu", metavar="FOLDER",
                    help="for gpu.json, gpu.txt and the steps' own words (%(default)s)")
     s = p.parse_args()
-    s.only = s.only or [name for part in s.part or PARTS for name in PARTS[part][1]]
+    parts = s.part or [part for part in PARTS if part != APART]
+    s.only = s.only or [name for part in parts for name in PARTS[part][1]]
     if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
         p.error(f"nothing is packed in {s.pack}: ./run gpu pack")
     return s
@@ -62,10 +68,10 @@ def parse():
 # ---- the machine -------------------------------------------------------------------------------
 
 
-def output(*command, environment=None):
+def output(*command, environment=None, seconds=60):
     """(status, standard output, the last line of standard error)"""
     try:
-        got = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
+        got = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds,
                              env=os.environ | (environment or {}))
     except (OSError, subprocess.TimeoutExpired) as failure:
         return 1, "", str(failure)
@@ -94,13 +100,15 @@ if torch.cuda.is_available():
 
 def look(s):
     """The machine's properties, and the result of memtape's probe."""
-    about = {"libs": lacking_libraries(s.pack), "cuda_libs": "", "torch": None, "torch_gpu": False}
-    status, text, why = (1, "", "not wanted") if s.no_peer else output(sys.executable, "-c", TORCH)
+    about = {"libs": lacking_libraries(s.pack), "cuda_libs": "", "torch": None, "torch_gpu": False, "gpu_bytes": 0}
+    status, text, why = (1, "", "not wanted") if s.no_peer else output(
+        sys.executable, "-c", TORCH, seconds=FIRST_IMPORT)
     if status == 0:
         lines = text.splitlines()
         version, gpu = lines[0].split()
         about |= {"torch": version, "torch_gpu": gpu == "1",
-                  "torch_says": lines[1] if len(lines) > 1 else ""}
+                  "torch_says": lines[1] if len(lines) > 1 else "",
+                  "gpu_bytes": int(lines[1].split("|")[1]) if len(lines) > 1 else 0}
     else:
         about["no_torch"] = why
     torch = importlib.util.find_spec("torch")
@@ -152,7 +160,8 @@ class Step:
         torch = about["torch"] and ("cpu" if dry else "cuda" if about["torch_gpu"] else "")
         command = [sys.executable, STEPS, name, "--pack", os.path.abspath(s.pack), "--kind",
                    result["kind"], "--libs", about["libs"], "--cuda-libs", about["cuda_libs"],
-                   "--torch", torch or "", "--seconds", str(limit - 2), *["--toy"] * dry]
+                   "--torch", torch or "", "--gpu-bytes", str(about["gpu_bytes"]),
+                   "--seconds", str(limit - 2), *["--toy"] * dry]
         cache = about["cache"]
         environment = os.environ | {
             "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
@@ -203,6 +212,7 @@ def keep(result, text, s):
     """Writes the result after every step, because a later step may be cut off."""
     folders = [s.results] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
     for folder in folders:
+        os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, "gpu.json"), "w", encoding="utf-8") as f:
             json.dump(result, f, indent=1)
             f.write("\n")
@@ -210,11 +220,12 @@ def keep(result, text, s):
             f.write(text)
 
 
-def deadlines(wanted, limit):
+def deadlines(wanted, limit, looked):
     """(when each step has to end, in seconds from the start; how much longer or shorter it may take): the parts
-    that are wanted come one after the other."""
+    that are wanted come one after the other, from `looked` seconds on, when the look at the machine is over."""
     own = {part: seconds for part, (seconds, names) in PARTS.items() if wanted & set(names)}
-    share, out, end = (limit or WHOLE) / sum(own.values()), {}, 0
+    whole = limit or LOOK + sum(own.values())
+    share, out, end = max(0, whole - looked) / sum(own.values()), {}, looked
     for part, seconds in own.items():
         end += seconds * share
         out |= dict.fromkeys(PARTS[part][1], end)
@@ -227,8 +238,8 @@ def run_steps(s, about, result):
     if wanted & SHARES:
         wanted.add("limits")
     names = [name for name in LIMITS if name in wanted]
-    ends, share = deadlines(wanted, s.limit)
     result["look_seconds"] = round(time.monotonic() - STARTED, 1)
+    ends, share = deadlines(wanted, s.limit, result["look_seconds"])
     parts = [tables.machine(result)]
     print(parts[0], flush=True)
 
@@ -246,7 +257,7 @@ def run_steps(s, about, result):
         keep(result, "\n\n".join(parts) + "\n", s)
 
     # PyTorch compiles its steps while ours are checked; nothing is timed during that. Without checks it does so first.
-    ends["warm"] = ends.get("suite", ends["limits"] / 2 if "limits" in ends else 0)
+    ends["warm"] = ends.get("suite", (result["look_seconds"] + ends.get("limits", 0)) / 2)
     warm = start("warm", ends["warm"]) if "gpt" in names and about["torch"] else None
     for name in names:
         if name not in CHECKS and warm:

@@ -46,6 +46,7 @@ class Setting:
         p.add_argument("--cuda-libs", default="")
         p.add_argument("--kind", required=True, help="memtape's device")
         p.add_argument("--torch", default="", help="PyTorch's device, if it is there")
+        p.add_argument("--gpu-bytes", type=int, default=0, help="the GPU's memory, if PyTorch sees one")
         p.add_argument("--seconds", type=float, required=True)
         p.add_argument("--toy", action="store_true")
         self.__dict__.update(vars(p.parse_args()))

@@ -11,14 +11,15 @@ from setting import TORCH_SIDE, Failed, plan, say
 
 
 def warm(s):
-    """Compiles PyTorch's step of each size, two at a time, so that the step gpt finds it in the cache."""
+    """Compiles PyTorch's step of each size, so that the step gpt finds it in the cache: two at a time where the
+    GPU's memory holds them and the tests beside them."""
     def one(gpt):
         got = subprocess.run([sys.executable, TORCH_SIDE, "warm", s.torch, "bf16",
                               *map(str, gpt.arguments)], stdout=subprocess.PIPE, text=True,
                              check=False)
         return gpt.name, got.returncode, got.stdout.strip()
     if s.torch:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(2 if s.gpu_bytes >= 100e9 else 1) as pool:
             for name, status, text in pool.map(one, s.plan.gpt):
                 say(name=name, **({"failed": f"status {status}"} if status else {"said": text}))
 

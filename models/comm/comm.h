@@ -91,11 +91,11 @@ struct mt_comm {
     mti_behind *behind; /* NULL: none */
     mti_span *out, *in; /* [ranks] each, for the call that runs */
     mti_posted posted[MTI_WAYS];
-    mti_comm_device device;       /* kind NULL: nothing was sent from a device's memory */
-    mti_link *all;                /* of all ranks; NULL until the first collective */
-    mti_link *to[MTI_WAYS];       /* to the neighbour ahead; NULL until the first message */
-    mti_link *from[MTI_WAYS];     /* from the neighbour behind; likewise */
-    struct mti_comm_names *names; /* [ranks] of links to neighbours; NULL until the first message */
+    mti_comm_device device;   /* kind NULL: nothing was sent from a device's memory */
+    mti_link *all;            /* of all ranks; NULL until the first collective */
+    mti_link *to[MTI_WAYS];   /* to the neighbour ahead; NULL until the first message */
+    mti_link *from[MTI_WAYS]; /* from the neighbour behind; likewise */
+    bool ring_tried;          /* all of those have been opened, or one could not be */
 };
 
 /* A module exports this function under MTI_COMM_ENTRY: it returns the table if its size is n_kind.

@@ -1,6 +1,6 @@
 /* device_links.c: links between the device memories of a comm's ranks. They are made when first
- * needed: one of all ranks at their first collective, one of two at the first message between
- * neighbours, a direction each (see backends/cuda/device/link.cu). Their names go through the
+ * needed: one of all ranks at their first collective; at their first message those of two, between
+ * all neighbours, a direction each (see backends/cuda/device/link.cu). Their names go through the
  * memory of the host: all ranks must come to their first collective, and all to a first message. */
 #include "comm/comm.h"
 
@@ -23,12 +23,14 @@ static void close_link(mt_comm *comm, mti_link **link, bool failed)
     *link = NULL;
 }
 
-/* A way's links in the order of the ranks that send, so that no ranks wait for each other in a
- * circle: closing may wait for the other rank. */
+/* Opening and closing a link wait for the other rank. Ranks of even numbers begin with the link
+ * that they send by, the others with the one that they receive by; so no ranks wait for each other
+ * in a circle, however many there are. */
+static bool to_first(const mt_comm *comm) { return comm->end.rank % 2 == 0; }
+
 static void close_way(mt_comm *comm, mti_way way, bool failed)
 {
-    bool to_first = comm->end.rank < mti_neighbour(&comm->end, way, false);
-    if (to_first) close_link(comm, &comm->to[way], failed);
+    if (to_first(comm)) close_link(comm, &comm->to[way], failed);
     close_link(comm, &comm->from[way], failed);
     close_link(comm, &comm->to[way], failed);
 }
@@ -38,8 +40,7 @@ void mti_comm_drop_device(mt_comm *comm, bool failed)
     if (!comm->device.kind) return;
     for (int way = 0; way < MTI_WAYS; way++) close_way(comm, (mti_way)way, failed);
     close_link(comm, &comm->all, failed);
-    mti_free(comm->names);
-    comm->names = NULL;
+    comm->ring_tried = false;
     comm->device.release(comm->device.owner);
     comm->device = (mti_comm_device){0};
 }
@@ -93,29 +94,44 @@ mti_link *mti_comm_link(mt_comm *comm)
 
 /* ---- between neighbours ---- */
 
-/* The rank that sends, which is 0 of the two, makes the name. All ranks get all names at their
- * first message, as later the host may not wait for one without seeing to what it has still to
- * send. */
-static bool open_between(mt_comm *comm, mti_way way, int64_t sender, mti_link **link)
+/* The rank that sends, which is 0 of the two, has made the name. */
+static bool open_between(mt_comm *comm, const names *all, mti_way way, bool to)
 {
     const mti_comm_device *d = &comm->device;
-    if (*link) return true;
-    if (!comm->names) comm->names = share_names(comm, MTI_WAYS);
-    if (comm->names)
-        *link =
-            d->kind->open(d->ctx, comm->names[sender].id[way], 2, sender != comm->end.rank, true);
-    return *link != NULL;
+    int64_t sender = to ? comm->end.rank : mti_neighbour(&comm->end, way, false);
+    mti_link *link = d->kind->open(d->ctx, all[sender].id[way], 2, !to, true);
+    *(to ? &comm->to[way] : &comm->from[way]) = link;
+    return link != NULL;
+}
+
+/* Opens all links at the first message, while all ranks are there: opening waits for the other
+ * rank, and later two may each have a message for the other before either receives. */
+static bool open_ring(mt_comm *comm)
+{
+    bool ok = comm->to[MTI_WAYS - 1] && comm->from[MTI_WAYS - 1];
+    if (ok) return true;
+    if (comm->ring_tried)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "rank %lld of %lld: the links for messages could not be opened",
+                             (long long)comm->end.rank, (long long)comm->end.ranks);
+    names *all = share_names(comm, MTI_WAYS);
+    comm->ring_tried = true;
+    ok = all != NULL;
+    for (int way = 0; ok && way < MTI_WAYS; way++)
+        ok = open_between(comm, all, (mti_way)way, to_first(comm)) &&
+             open_between(comm, all, (mti_way)way, !to_first(comm));
+    mti_free(all);
+    return ok;
 }
 
 bool mti_comm_send_link(mt_comm *comm, mti_way way, const mti_span *what)
 {
-    return open_between(comm, way, comm->end.rank, &comm->to[way]) &&
-           comm->device.kind->send(comm->to[way], what->at, what->n_bytes, 1);
+    return open_ring(comm) && comm->device.kind->send(comm->to[way], what->at, what->n_bytes, 1);
 }
 
 bool mti_comm_receive_link(mt_comm *comm, mti_way way, const mti_span *where)
 {
-    return open_between(comm, way, mti_neighbour(&comm->end, way, false), &comm->from[way]) &&
+    return open_ring(comm) &&
            comm->device.kind->receive(comm->from[way], where->at, where->n_bytes, 0);
 }
 

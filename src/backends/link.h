@@ -19,8 +19,8 @@ typedef struct mti_link_kind {
     /* Whether this machine has what links need. id: NULL, or a name for a new group, which one rank
      * makes and gives to the others. */
     bool (*find)(mti_ctx *ctx, void *id);
-    /* Waits for all ranks; but not beside, for send and receive, which run beside compute: send
-     * does not wait either, receive and settle do. NULL on failure. */
+    /* Waits for all ranks. beside: for send and receive, which run beside compute, from rank 0 to
+     * rank 1. NULL on failure. */
     mti_link *(*open)(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside);
     /* failed: waits for nobody. */
     void (*close)(mti_link *link, bool failed);
@@ -40,7 +40,7 @@ typedef struct mti_link_kind {
     bool (*begin)(mti_link *link);
     bool (*end)(mti_link *link);
     /* Between two ranks, of a link beside compute. What is sent stays as it is until settle, after
-     * which compute may change it. Send does not wait for the other rank to join, the others do. */
+     * which compute may change it. The host waits for the other rank in none of them. */
     bool (*send)(mti_link *link, const void *what, size_t n_bytes, int64_t to);
     bool (*receive)(mti_link *link, void *where, size_t n_bytes, int64_t from);
     bool (*settle)(mti_link *link);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "ranks.h"
+#include "tensor/tensor.h"
 
 enum { MOST = 8 };
 
@@ -186,6 +187,78 @@ static void a_rank_that_does_not_come_is_not_waited_for_longer_than_the_limit(vo
     assert_int_equal(n_communicators(), 0);
 }
 
+/* What the host waits for beside the stream of compute, after a call that rank 1 does not make. */
+typedef bool waiting_fn(const mti_backend *be, mti_ctx *ctx, void *host, void *data);
+
+static bool times_of_copies(const mti_backend *be, mti_ctx *ctx, void *host, void *data)
+{
+    mti_copy_times times;
+    uint64_t ticket;
+    return be->copy_begin(ctx, MTI_TO_HOST, host, data, 8, &ticket) && be->copy_times(ctx, &times);
+}
+
+static bool end_of_copy(const mti_backend *be, mti_ctx *ctx, void *host, void *data)
+{
+    uint64_t ticket;
+    return be->copy_begin(ctx, MTI_TO_HOST, host, data, 8, &ticket) && be->copy_finish(ctx, ticket);
+}
+
+/* As the ring of unfinished copies is full. */
+static bool many_copies(const mti_backend *be, mti_ctx *ctx, void *host, void *data)
+{
+    bool ok = true;
+    uint64_t ticket;
+    for (int i = 0; ok && i < 10000; i++)
+        ok = be->copy_begin(ctx, MTI_TO_HOST, host, data, 8, &ticket);
+    return ok;
+}
+
+/* A graph has room for the inputs of so many launches. */
+static bool many_launches(const mti_backend *be, mti_ctx *ctx, void *host, void *data)
+{
+    const void *inputs[] = {host};
+    bool ok = be->capture_begin(ctx, 0, 64) && be->upload(ctx, data, host, 64);
+    mti_graph *graph = be->capture_end(ctx, ok);
+    MTT_NEED(graph);
+    for (int i = 0; ok && i < 10; i++) ok = be->graph_launch(ctx, graph, 0, inputs);
+    be->graph_free(ctx, graph);
+    return ok;
+}
+
+static waiting_fn *waiting;
+
+static void one_call_less_then_a_wait(mt_comm *comm)
+{
+    mt_group group = mt_comm_group(comm);
+    mt_device *device = mtt_device();
+    const mti_backend *be = device->backend;
+    void *host = be->host_alloc(device->ctx, 64), *data = be->alloc(device->ctx, 64);
+    MT_AUTO mt_tensor *y = sum_of_ones(device, &group);
+    MTT_NEED(host && data && wait_for(y) == MT_OK);
+    memset(host, 0, 64);
+    if (group.rank != 1) {
+        double began = mti_now();
+        MT_AUTO mt_tensor *late = sum_of_ones(device, &group);
+        MTT_NEED(late && !waiting(be, device->ctx, host, data));
+        MTT_NEED(mti_now() - began > 0.9 && mti_now() - began < 20);
+        mtt_failed(MT_ERR_UNSUPPORTED, "nothing has moved for 1 s", "MEMTAPE_NCCL_TIMEOUT");
+    }
+    be->free(device->ctx, data, 64);
+    be->host_free(device->ctx, host, 64);
+    mt_device_release(device);
+}
+
+static void no_wait_for_copies_and_graphs_is_longer_than_the_limit(void **state)
+{
+    (void)state;
+    static waiting_fn *const all[] = {times_of_copies, end_of_copy, many_copies, many_launches};
+    for (int i = 0; i < 4; i++) {
+        waiting = all[i];
+        as_threads(2, one_call_less_then_a_wait);
+        assert_int_equal(n_communicators(), 0);
+    }
+}
+
 /* Shapes that differ: the library would hang or garble, the double finds it. */
 static void unequal_shapes(mt_comm *comm)
 {
@@ -305,6 +378,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_have_the_bits_and_bytes_of_the_cpus),
         cmocka_unit_test(a_rank_that_does_not_come_is_not_waited_for_longer_than_the_limit),
+        cmocka_unit_test(no_wait_for_copies_and_graphs_is_longer_than_the_limit),
         cmocka_unit_test(unequal_calls_are_found),
         cmocka_unit_test(a_failure_of_the_network_is_reported),
         cmocka_unit_test(a_rank_that_aborts_does_not_hang_the_others),

@@ -10,50 +10,58 @@
  *     ncclCommFinalize, and for its ncclSend, of which nothing is buffered;
  *   - what is sent is read when the other rank is there, not before;
  *   - the calls of one group (ncclGroupStart) start together; others of a communicator one after
- * the other, on whichever streams; a rank sends to itself only in a group that receives it, too.
+ * the other, on whichever streams; a rank sends to itself only in a group that receives it, too;
+ *   - two ranks are connected at the first message between them, in each direction, and all of a
+ *     group at their first collective: ncclInProgress until the other ranks have made the call,
+ *     too. Joining and connecting takes up to MOST_DELAY_MS on each rank, mostly
+ *     far less;
+ *   - calls reach their streams when ncclCommGetAsyncError is asked, not before; a message outside
+ * a group returns ncclSuccess all the same;
+ *   - a host thread has one group under way at a time: older versions refuse or garble a second.
  * Sums are in the order of the ranks; of 16-bit numbers each addition is rounded. Two ranks may not
  * be on one GPU, but with CUDASIM_SHARED_GPU=1 in the environment, for tests of several ranks. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <vector>
 #include "backends/cuda/device/nccl.h"
 #include "cudasim/memory.h"
+#include "cudasim/nccl_data.h"
 #include "cudasim/simulator.h"
 
-enum { CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, MOST_DELAY_MS = 40 };
+
+using namespace nccl_double;
 
 namespace
 {
 
-enum struct kind { all_gather, reduce_scatter, all_reduce, reduce, broadcast, send, recv };
-const char *const names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclReduce",
-                             "ncclBroadcast", "ncclSend",          "ncclRecv"};
+typedef std::chrono::steady_clock::time_point moment;
 
-/* What one rank asks for. */
-struct call {
-    kind what;
-    const void *from;
-    void *to;
-    size_t n;
-    int dtype, op, root; /* or peer */
-    cudaStream_t stream;
-    bool started, over;
+/* What several ranks make together: over on a rank some time after the last has come. */
+struct meeting {
+    std::vector<bool> here; /* by rank */
+    int n_here = 0;
+    std::vector<moment> over; /* by rank, once all are here */
 };
-typedef std::shared_ptr<call> call_t;
 
 struct group {
     int ranks;
-    std::vector<bool> joined, finalized;
-    int n_joined = 0, n_finalized = 0;
-    std::vector<std::vector<call_t>> collectives; /* [nth][rank]: those that are not over */
-    uint64_t n_over = 0;                          /* collectives before these */
+    std::vector<bool> joined;
+    int n_joined = 0;
+    meeting joining, finalizing, collecting;
+    std::map<std::pair<int, int>, meeting> connecting; /* by sender and receiver: here[0], [1] */
+    std::vector<std::vector<call_t>> collectives;      /* [nth][rank]: those that are not over */
+    uint64_t n_over = 0;                               /* collectives before these */
     std::map<std::pair<int, int>, std::deque<call_t>> sent, wanted; /* by sender and receiver */
     int error = NCCL_OK;
     std::string why;
@@ -61,12 +69,18 @@ struct group {
 
 } // namespace
 
+namespace
+{
+struct launch;
+}
+
 /* A rank's end. */
 struct nccl_comm {
     std::shared_ptr<group> of;
     int rank;
     uint64_t n_collectives, n_batches, n_batches_over;
-    bool finalizing, aborted, gone;
+    bool finalizing, aborted;
+    std::shared_ptr<launch> last;
 };
 
 namespace
@@ -74,12 +88,25 @@ namespace
 
 typedef std::shared_ptr<nccl_comm> comm_t;
 
+/* What a group of calls, or a call alone, has begun. */
+struct part {
+    comm_t comm;
+    uint64_t nth;
+    std::vector<call_t> calls;
+};
+struct launch {
+    std::vector<std::pair<meeting *, size_t>> meetings; /* and this rank's place in each */
+    std::vector<std::shared_ptr<group>> of;             /* which keep them */
+    std::vector<part> parts;                            /* for the streams after that */
+    enum { WAITS, IS_QUEUED, IS_OVER } state = WAITS;
+};
+typedef std::shared_ptr<launch> launch_t;
+
 std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> locked;
 std::map<std::string, std::shared_ptr<group>> groups; /* that ranks still join, by name */
 std::map<nccl_comm *, comm_t> comms;
 uint64_t n_names;
-std::atomic<uint64_t> n_moved;
 
 struct batch_call {
     comm_t comm;
@@ -87,6 +114,8 @@ struct batch_call {
 };
 thread_local int depth;
 thread_local std::vector<batch_call> batch;
+thread_local std::vector<comm_t> joiners; /* in the group of calls that is open */
+thread_local launch_t last_of_thread;
 
 int fail(group *g, int status, const char *format, ...)
 {
@@ -106,130 +135,57 @@ comm_t find(nccl_comm *comm)
     return found == comms.end() ? nullptr : found->second;
 }
 
-/* ---- what moves ---- */
+/* ---- meetings ---- */
 
-size_t size_of(int dtype)
+moment soon()
 {
-    return dtype == NCCL_F64 ? 8 : dtype == NCCL_F32 ? 4 : dtype == NCCL_U8 ? 1 : 2;
-}
-
-template <class T> void add_to(void *to, const void *part, size_t n)
-{
-    T *sum = static_cast<T *>(to);
-    const T *x = static_cast<const T *>(part);
-    for (size_t i = 0; i < n; i++) sum[i] = sum[i] + x[i];
-}
-void add_bf16(void *to, const void *part, size_t n)
-{
-    __nv_bfloat16 *sum = static_cast<__nv_bfloat16 *>(to);
-    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(part);
-    for (size_t i = 0; i < n; i++)
-        sum[i] = __float2bfloat16(__bfloat162float(sum[i]) + __bfloat162float(x[i]));
-}
-void add_f16(void *to, const void *part, size_t n)
-{
-    __half *sum = static_cast<__half *>(to);
-    const __half *x = static_cast<const __half *>(part);
-    for (size_t i = 0; i < n; i++) sum[i] = __float2half(__half2float(sum[i]) + __half2float(x[i]));
-}
-void add(int dtype, void *to, const void *part, size_t n)
-{
-    switch (dtype) {
-    case NCCL_F32: add_to<float>(to, part, n); break;
-    case NCCL_F64: add_to<double>(to, part, n); break;
-    case NCCL_BF16: add_bf16(to, part, n); break;
-    case NCCL_F16: add_f16(to, part, n); break;
-    default: add_to<unsigned char>(to, part, n);
-    }
+    static std::minstd_rand random(1);
+    double share = std::uniform_real_distribution<>()(random);
+    return std::chrono::steady_clock::now() +
+           std::chrono::microseconds((int)(1e3 * MOST_DELAY_MS * pow(share, 8)));
 }
 
-const char *byte_at(const void *p, size_t n_bytes)
+/* This rank comes, if it has not before. */
+void come(const launch_t &l, const std::shared_ptr<group> &g, meeting *m, size_t place,
+          size_t n_places)
 {
-    return static_cast<const char *>(p) + n_bytes;
-}
-char *byte_at(void *p, size_t n_bytes) { return static_cast<char *>(p) + n_bytes; }
-
-/* Of elements [first, first + n) of what every rank gives. */
-std::vector<char> sum_of(const std::vector<call_t> &all, size_t first, size_t n)
-{
-    size_t size = size_of(all[0]->dtype);
-    const char *own = byte_at(all[0]->from, first * size);
-    std::vector<char> sum(own, own + n * size);
-    for (size_t r = 1; r < all.size(); r++)
-        add(all[0]->dtype, sum.data(), byte_at(all[r]->from, first * size), n);
-    return sum;
+    m->here.resize(n_places);
+    m->n_here += !m->here[place];
+    m->here[place] = true;
+    if (m->n_here == (int)n_places && m->over.empty())
+        for (size_t i = 0; i < n_places; i++) m->over.push_back(soon());
+    l->meetings.push_back({m, place});
+    l->of.push_back(g);
 }
 
-void put(void *to, const std::vector<char> &bytes)
+bool are_over(const launch &l)
 {
-    if (!bytes.empty()) memcpy(to, bytes.data(), bytes.size());
+    for (const auto &each : l.meetings)
+        if (each.first->over.empty() ||
+            std::chrono::steady_clock::now() < each.first->over[each.second])
+            return false;
+    return true;
 }
 
-void carry_out(const std::vector<call_t> &all)
+bool has_failed(const launch &l)
 {
-    cudasim::access open;
-    const call &c = *all[0];
-    size_t ranks = all.size(), n_bytes = c.n * size_of(c.dtype);
-    size_t others = n_bytes * (ranks - 1);
-    std::vector<std::vector<char>> parts;
-    switch (c.what) {
-    case kind::all_gather:
-        n_moved += ranks * others;
-        for (size_t r = 0; r < ranks; r++)
-            parts.emplace_back(byte_at(all[r]->from, 0), byte_at(all[r]->from, n_bytes));
-        for (size_t r = 0; r < ranks; r++)
-            for (size_t s = 0; s < ranks; s++) put(byte_at(all[r]->to, s * n_bytes), parts[s]);
-        break;
-    case kind::reduce_scatter:
-        n_moved += ranks * others;
-        for (size_t r = 0; r < ranks; r++) parts.push_back(sum_of(all, r * c.n, c.n));
-        for (size_t r = 0; r < ranks; r++) put(all[r]->to, parts[r]);
-        break;
-    case kind::all_reduce:
-        n_moved += 2 * others;
-        parts.push_back(sum_of(all, 0, c.n));
-        for (size_t r = 0; r < ranks; r++) put(all[r]->to, parts[0]);
-        break;
-    case kind::reduce:
-        n_moved += others;
-        put(all[(size_t)c.root]->to, sum_of(all, 0, c.n));
-        break;
-    default:
-        n_moved += others;
-        parts.emplace_back(byte_at(all[(size_t)c.root]->from, 0),
-                           byte_at(all[(size_t)c.root]->from, n_bytes));
-        for (size_t r = 0; r < ranks; r++) put(all[r]->to, parts[0]);
-    }
+    for (const auto &g : l.of)
+        if (g->error != NCCL_OK) return true;
+    return false;
+}
+
+bool is_under_way(const launch_t &l) { return l && l->state != launch::IS_OVER && !has_failed(*l); }
+
+/* Needs the lock. */
+int begin_launch(const char *what, launch_t *l)
+{
+    if (is_under_way(last_of_thread))
+        return fail(nullptr, INVALID_USAGE, "%s: what this thread began before is not over", what);
+    *l = last_of_thread = std::make_shared<launch>();
+    return NCCL_OK;
 }
 
 /* ---- when it does ---- */
-
-/* In place only as the library allows it: a rank's part where it belongs in the whole. */
-bool lies_well(const call &c, int rank, size_t ranks)
-{
-    size_t n_bytes = c.n * size_of(c.dtype), n_from = n_bytes, n_to = n_bytes;
-    const char *from = byte_at(c.from, 0), *to = byte_at(c.to, 0);
-    switch (c.what) {
-    case kind::send:
-    case kind::recv: return true;
-    case kind::all_gather:
-        if (from == to + (size_t)rank * n_bytes) return true;
-        n_to *= ranks;
-        break;
-    case kind::reduce_scatter:
-        if (to == from + (size_t)rank * n_bytes) return true;
-        n_from *= ranks;
-        break;
-    default:
-        if (from == to) return true;
-    }
-    return from + n_from <= to || to + n_to <= from;
-}
-
-bool same(const call &a, const call &b)
-{
-    return a.what == b.what && a.n == b.n && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
-}
 
 /* The nth collective of this rank is the nth of every other. */
 int enter(const comm_t &comm, const call_t &c)
@@ -341,36 +297,76 @@ int issue(const comm_t &comm, const std::vector<call_t> &calls)
     return NCCL_OK;
 }
 
-int end_batch()
+void connect(const launch_t &l, const comm_t &comm, const call &c)
 {
+    const std::shared_ptr<group> &g = comm->of;
+    if (c.what == kind::send)
+        come(l, g, &g->connecting[{comm->rank, c.root}], 0, 2);
+    else if (c.what == kind::recv)
+        come(l, g, &g->connecting[{c.root, comm->rank}], 1, 2);
+    else
+        come(l, g, &g->collecting, (size_t)comm->rank, (size_t)g->ranks);
+}
+
+/* The calls of one communicator among those of a group. */
+part take_part(std::vector<batch_call> *all)
+{
+    part p = {(*all)[0].comm, 0, {}};
+    std::vector<batch_call> rest;
+    for (batch_call &b : *all)
+        if (b.comm == p.comm)
+            p.calls.push_back(b.what);
+        else
+            rest.push_back(b);
+    *all = std::move(rest);
+    return p;
+}
+
+int end_batch(const char *what)
+{
+    locked mine(lock);
     std::vector<batch_call> all = std::move(batch);
-    batch.clear();
-    while (!all.empty()) {
-        comm_t comm = all[0].comm;
-        std::vector<call_t> calls;
-        std::vector<batch_call> rest;
-        for (batch_call &b : all)
-            if (b.comm == comm)
-                calls.push_back(b.what);
-            else
-                rest.push_back(b);
-        uint64_t nth;
-        {
-            locked mine(lock);
-            int status = issue(comm, calls);
-            if (status != NCCL_OK) return status;
-            nth = comm->n_batches++;
-        }
-        cudaError_t status = cudasim::submit_awaited(
-            calls[0]->stream, [comm, nth, calls] { return is_over(comm, nth, calls); });
-        if (status != cudaSuccess) return CUDA_ERROR;
-        all = std::move(rest);
+    std::vector<comm_t> joining = std::move(joiners);
+    launch_t l;
+    batch.clear(), joiners.clear();
+    if (all.empty() && joining.empty()) return NCCL_OK;
+    int status = begin_launch(what, &l);
+    for (const comm_t &comm : joining) {
+        group *g = comm->of.get();
+        comm->last = l;
+        come(l, comm->of, &g->joining, (size_t)comm->rank, (size_t)g->ranks);
     }
+    while (status == NCCL_OK && !all.empty()) {
+        part p = take_part(&all);
+        status = issue(p.comm, p.calls);
+        p.nth = p.comm->n_batches++;
+        p.comm->last = l;
+        for (const call_t &c : p.calls) connect(l, p.comm, *c);
+        l->parts.push_back(std::move(p));
+    }
+    return status == NCCL_OK ? (int)NCCL_IN_PROGRESS : status;
+}
+
+/* Queues what nothing is missing for. Not under the lock, which streams take. */
+int progress(const launch_t &l)
+{
+    {
+        locked mine(lock);
+        if (!is_under_way(l) || l->state != launch::WAITS || !are_over(*l)) return NCCL_OK;
+        l->state = launch::IS_QUEUED;
+    }
+    for (const part &p : l->parts)
+        if (cudasim::submit_awaited(p.calls[0]->stream,
+                                    [p] { return is_over(p.comm, p.nth, p.calls); }) != cudaSuccess)
+            return CUDA_ERROR;
+    locked mine(lock);
+    l->state = launch::IS_OVER;
     return NCCL_OK;
 }
 
 int add_call(nccl_comm *end, const call &c)
 {
+    bool message = c.what == kind::send || c.what == kind::recv;
     {
         locked mine(lock);
         comm_t comm = find(end);
@@ -378,10 +374,9 @@ int add_call(nccl_comm *end, const call &c)
             return fail(nullptr, INVALID_ARGUMENT, "%s: no communicator", names[(int)c.what]);
         group *g = comm->of.get();
         if (g->error != NCCL_OK) return g->error;
-        if (g->n_joined < g->ranks || comm->finalizing)
+        if (is_under_way(comm->last) || comm->finalizing)
             return fail(g, INVALID_USAGE, "%s: rank %d's communicator %s", names[(int)c.what],
                         comm->rank, comm->finalizing ? "is finalized" : "is not ready");
-        bool message = c.what == kind::send || c.what == kind::recv;
         if (c.root < 0 || c.root >= g->ranks || (message && c.root == comm->rank && !depth) ||
             c.dtype > NCCL_BF16 || c.dtype < 0 || c.op != NCCL_SUM ||
             (c.n && (!c.from || !c.to) && !message) || !lies_well(c, comm->rank, (size_t)g->ranks))
@@ -392,7 +387,9 @@ int add_call(nccl_comm *end, const call &c)
                         c.to);
         batch.push_back({comm, std::make_shared<call>(c)});
     }
-    return depth ? (int)NCCL_OK : end_batch();
+    if (depth) return NCCL_OK;
+    int status = end_batch(names[(int)c.what]);
+    return message && status == NCCL_IN_PROGRESS ? (int)NCCL_OK : status;
 }
 
 } // namespace
@@ -442,13 +439,13 @@ static int ncclCommInitRankConfig(nccl_comm_t *comm, int ranks, nccl_id id, int 
     if (!g) {
         g = std::make_shared<group>();
         g->ranks = ranks;
-        g->joined.resize((size_t)ranks), g->finalized.resize((size_t)ranks);
+        g->joined.resize((size_t)ranks);
     }
     if (ranks != g->ranks || rank < 0 || rank >= ranks || g->joined[(size_t)rank])
         return fail(g.get(), INVALID_ARGUMENT, "rank %d of %d joins \"%s\", which has %d ranks",
                     rank, ranks, name.c_str(), g->ranks);
     g->joined[(size_t)rank] = true;
-    comm_t made(new nccl_comm{g, rank, 0, 0, 0, false, false, false});
+    comm_t made(new nccl_comm{g, rank, 0, 0, 0, false, false, nullptr});
     comms[made.get()] = made;
     *comm = made.get();
     const char *shared = getenv("CUDASIM_SHARED_GPU");
@@ -456,17 +453,25 @@ static int ncclCommInitRankConfig(nccl_comm_t *comm, int ranks, nccl_id id, int 
         fail(g.get(), INVALID_USAGE, "Duplicate GPU detected: rank %d and another are on GPU 0",
              rank);
     if (g->n_joined == ranks) groups.erase(name);
-    return NCCL_IN_PROGRESS;
+    joiners.push_back(made);
+    return depth ? (int)NCCL_OK : end_batch("ncclCommInitRankConfig");
 }
 
 static int ncclCommGetAsyncError(nccl_comm_t end, int *status)
 {
+    comm_t comm;
+    {
+        locked mine(lock);
+        comm = find(end);
+        if (!comm) return fail(nullptr, INVALID_ARGUMENT, "ncclCommGetAsyncError: no communicator");
+    }
+    int queued = comm->last ? progress(comm->last) : (int)NCCL_OK;
     locked mine(lock);
-    comm_t comm = find(end);
-    if (!comm) return fail(nullptr, INVALID_ARGUMENT, "ncclCommGetAsyncError: no communicator");
     const group *g = comm->of.get();
-    bool ready = g->n_joined == g->ranks && (!comm->finalizing || g->n_finalized == g->ranks);
-    *status = g->error != NCCL_OK ? g->error : ready ? NCCL_OK : NCCL_IN_PROGRESS;
+    *status = queued != NCCL_OK          ? queued
+              : g->error != NCCL_OK      ? g->error
+              : is_under_way(comm->last) ? NCCL_IN_PROGRESS
+                                         : NCCL_OK;
     return NCCL_OK;
 }
 
@@ -475,11 +480,15 @@ static int ncclCommFinalize(nccl_comm_t end)
     locked mine(lock);
     comm_t comm = find(end);
     if (!comm) return fail(nullptr, INVALID_ARGUMENT, "ncclCommFinalize: no communicator");
-    if (comm->finalizing || comm->n_batches_over < comm->n_batches)
+    if (comm->finalizing || is_under_way(comm->last) || comm->n_batches_over < comm->n_batches)
         return fail(comm->of.get(), INVALID_USAGE, "ncclCommFinalize: rank %d %s", comm->rank,
                     comm->finalizing ? "has called it before" : "still waits for other ranks");
+    launch_t l;
+    int status = begin_launch("ncclCommFinalize", &l);
+    if (status != NCCL_OK) return status;
     comm->finalizing = true;
-    comm->of->n_finalized++;
+    comm->last = l;
+    come(l, comm->of, &comm->of->finalizing, (size_t)comm->rank, (size_t)comm->of->ranks);
     return NCCL_IN_PROGRESS;
 }
 
@@ -488,7 +497,7 @@ static int ncclCommDestroy(nccl_comm_t end)
     locked mine(lock);
     comm_t comm = find(end);
     if (!comm) return fail(nullptr, INVALID_ARGUMENT, "ncclCommDestroy: no communicator");
-    if (!comm->finalizing || comm->of->n_finalized < comm->of->ranks)
+    if (!comm->finalizing || is_under_way(comm->last))
         return fail(comm->of.get(), INVALID_USAGE, "ncclCommDestroy: rank %d is not finalized",
                     comm->rank);
     comms.erase(end);
@@ -505,19 +514,24 @@ static int ncclCommAbort(nccl_comm_t end)
         abort(); /* the library's ncclGroupEnd reads the communicator that is gone */
     }
     comm->aborted = true;
+    if (comm->last) comm->last->state = launch::IS_OVER;
     comms.erase(end);
     return NCCL_OK;
 }
 
 static int ncclGroupStart(void)
 {
+    locked mine(lock);
+    if (depth == 0 && is_under_way(last_of_thread))
+        return fail(nullptr, INVALID_USAGE,
+                    "ncclGroupStart: what this thread began before is not over");
     depth++;
     return NCCL_OK;
 }
 static int ncclGroupEnd(void)
 {
     if (depth == 0) return fail(nullptr, INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
-    return --depth ? (int)NCCL_OK : end_batch();
+    return --depth ? (int)NCCL_OK : end_batch("ncclGroupEnd");
 }
 
 static int ncclAllGather(const void *own, void *all, size_t n_own, int dtype, nccl_comm_t comm,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <thread>
 #include "backends/cuda/device/nccl.h"
 extern "C" {
 #include <cmocka.h>
@@ -22,7 +23,23 @@ static struct {
     float *x[2], *y[2];
 } of;
 
-static void open_both()
+static int state_of(int rank)
+{
+    int status;
+    assert_int_equal(of.call.async_error(of.comm[rank], &status), NCCL_OK);
+    return status;
+}
+
+/* The state of a rank once it is no more in progress, where nothing is missing for that. */
+static int end_of(int rank)
+{
+    for (int i = 0; i < 20000 && state_of(rank) == NCCL_IN_PROGRESS; i++)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return state_of(rank);
+}
+
+/* One host thread joins for both ranks, in a group of calls. */
+static void join_both()
 {
 #define LOAD(member, name, result, parameters)                                                     \
     {                                                                                              \
@@ -34,21 +51,42 @@ static void open_both()
 #undef LOAD
     nccl_id id;
     assert_int_equal(of.call.unique_id(&id), NCCL_OK);
+    assert_int_equal(of.call.group_start(), NCCL_OK);
     for (int r = 0; r < 2; r++) {
         nccl_config config = {sizeof config, NCCL_MAGIC, NCCL_NEEDED, 0};
-        assert_int_equal(of.call.init(&of.comm[r], 2, id, r, &config), NCCL_IN_PROGRESS);
+        assert_int_equal(of.call.init(&of.comm[r], 2, id, r, &config), NCCL_OK);
         assert_int_equal(cudaStreamCreate(&of.stream[r]), cudaSuccess);
         assert_int_equal(cudaMalloc(&of.x[r], 2 * N * sizeof(float)), cudaSuccess);
         assert_int_equal(cudaMalloc(&of.y[r], 2 * N * sizeof(float)), cudaSuccess);
         for (int i = 0; i < 2 * N; i++) of.x[r][i] = (float)(100 * r + i);
     }
+    assert_int_equal(of.call.group_end(), NCCL_IN_PROGRESS);
 }
 
-static int state_of(int rank)
+static int send_alone(int rank, size_t n)
 {
-    int status;
-    assert_int_equal(of.call.async_error(of.comm[rank], &status), NCCL_OK);
-    return status;
+    return of.call.send(of.x[rank], n, NCCL_F32, 1 - rank, of.comm[rank], of.stream[rank]);
+}
+static int receive_alone(int rank, size_t n)
+{
+    return of.call.recv(of.y[rank], n, NCCL_F32, 1 - rank, of.comm[rank], of.stream[rank]);
+}
+
+/* Joins and connects both, for all that they may do. */
+static void open_both()
+{
+    join_both();
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    assert_int_equal(of.call.group_start(), NCCL_OK);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(
+            of.call.all_reduce(of.x[r], of.y[r], 1, NCCL_F32, NCCL_SUM, of.comm[r], of.stream[r]),
+            NCCL_OK);
+        assert_true(send_alone(r, 1) == NCCL_OK && receive_alone(r, 1) == NCCL_OK);
+    }
+    assert_int_equal(of.call.group_end(), NCCL_IN_PROGRESS);
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    for (int r = 0; r < 2; r++) assert_int_equal(cudaStreamSynchronize(of.stream[r]), cudaSuccess);
 }
 
 static void close_both()
@@ -60,10 +98,16 @@ static void close_both()
     }
 }
 
+/* What a call has come to. */
+static int come_to(int rank, int status)
+{
+    return status == NCCL_IN_PROGRESS ? end_of(rank) : status;
+}
+
 static int reduce(int rank, size_t n, int dtype, int root)
 {
-    return of.call.reduce(of.x[rank], of.y[rank], n, dtype, NCCL_SUM, root, of.comm[rank],
-                          of.stream[rank]);
+    return come_to(rank, of.call.reduce(of.x[rank], of.y[rank], n, dtype, NCCL_SUM, root,
+                                        of.comm[rank], of.stream[rank]));
 }
 
 static void a_call_waits_for_all_ranks_in_its_stream_only(void **)
@@ -122,7 +166,7 @@ static void what_no_rank_may_ask_is_found(void **)
 static void two_ranks_on_one_gpu_are_refused_but_where_a_test_wants_them(void **)
 {
     unsetenv("CUDASIM_SHARED_GPU");
-    open_both();
+    join_both();
     for (int r = 0; r < 2; r++) assert_int_equal(state_of(r), INVALID_USAGE);
     close_both();
     setenv("CUDASIM_SHARED_GPU", "1", 1);
@@ -137,7 +181,8 @@ static void a_rank_sends_to_itself_in_a_group_that_receives_it(void **)
         if (n_received)
             assert_int_equal(of.call.recv(of.y[1], N, NCCL_F32, 1, of.comm[1], of.stream[1]),
                              NCCL_OK);
-        assert_int_equal(of.call.group_end(), n_received ? (int)NCCL_OK : (int)INVALID_USAGE);
+        assert_int_equal(come_to(1, of.call.group_end()),
+                         n_received ? (int)NCCL_OK : (int)INVALID_USAGE);
         if (n_received) {
             assert_int_equal(cudaStreamSynchronize(of.stream[1]), cudaSuccess);
             assert_true(of.y[1][3] == of.x[1][3]);
@@ -148,11 +193,13 @@ static void a_rank_sends_to_itself_in_a_group_that_receives_it(void **)
 
 static int send(int rank, size_t n)
 {
-    return of.call.send(of.x[rank], n, NCCL_F32, 1 - rank, of.comm[rank], of.stream[rank]);
+    int status = send_alone(rank, n);
+    return status == NCCL_OK ? end_of(rank) : status;
 }
 static int receive(int rank, size_t n)
 {
-    return of.call.recv(of.y[rank], n, NCCL_F32, 1 - rank, of.comm[rank], of.stream[rank]);
+    int status = receive_alone(rank, n);
+    return status == NCCL_OK ? end_of(rank) : status;
 }
 
 /* Each sends before it receives: nothing is buffered. In a group both start together. */
@@ -165,8 +212,8 @@ static void sends_wait_for_their_receivers_but_in_a_group(void **)
     open_both();
     for (int r = 0; r < 2; r++) {
         assert_int_equal(of.call.group_start(), NCCL_OK);
-        assert_true(send(r, N) == NCCL_OK && receive(r, N) == NCCL_OK);
-        assert_int_equal(of.call.group_end(), NCCL_OK);
+        assert_true(send_alone(r, N) == NCCL_OK && receive_alone(r, N) == NCCL_OK);
+        assert_int_equal(come_to(r, of.call.group_end()), NCCL_OK);
     }
     for (int r = 0; r < 2; r++) {
         assert_int_equal(cudaStreamSynchronize(of.stream[r]), cudaSuccess);
@@ -191,7 +238,8 @@ static void a_message_of_another_length_is_found(void **)
 {
     open_both();
     assert_int_equal(send(0, N), NCCL_OK);
-    assert_int_equal(receive(1, N - 1), NCCL_OK);
+    assert_int_equal(receive_alone(1, N - 1), NCCL_OK);
+    end_of(1);
     cudaStreamQuery(of.stream[1]);
     assert_int_equal(state_of(0), INVALID_USAGE);
     assert_int_equal(state_of(1), INVALID_USAGE);
@@ -206,11 +254,68 @@ static void a_group_ends_when_all_its_ranks_end_it(void **)
     assert_int_equal(reduce(0, N, NCCL_F32, 0), INVALID_USAGE);
     close_both();
     open_both();
-    for (int r = 0; r < 2; r++) of.call.finalize(of.comm[r]);
+    of.call.finalize(of.comm[0]);
+    std::thread([] { of.call.finalize(of.comm[1]); }).join();
     for (int r = 0; r < 2; r++) {
-        assert_int_equal(state_of(r), NCCL_OK);
+        assert_int_equal(end_of(r), NCCL_OK);
         assert_int_equal(of.call.destroy(of.comm[r]), NCCL_OK);
     }
+    close_both();
+}
+
+/* ---- what a first call waits for ---- */
+
+static void need_in_progress(int rank)
+{
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    assert_int_equal(state_of(rank), NCCL_IN_PROGRESS);
+    assert_int_equal(cudaStreamQuery(of.stream[rank]), cudaSuccess);
+}
+
+static void a_first_message_is_in_progress_until_its_receiver_calls(void **)
+{
+    join_both();
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    assert_int_equal(send_alone(0, N), NCCL_OK);
+    need_in_progress(0);
+    std::thread([] { receive_alone(1, N); }).join();
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    assert_int_equal(cudaStreamSynchronize(of.stream[1]), cudaSuccess);
+    assert_true(of.y[1][3] == of.x[0][3]);
+    assert_int_equal(send(0, N), NCCL_OK); /* connected: no more than its stream waits */
+    close_both();
+}
+
+static void a_first_collective_is_in_progress_until_all_ranks_call(void **)
+{
+    join_both();
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    assert_int_equal(
+        of.call.reduce(of.x[0], of.y[0], N, NCCL_F32, NCCL_SUM, 0, of.comm[0], of.stream[0]),
+        NCCL_IN_PROGRESS);
+    need_in_progress(0);
+    std::thread([] { reduce(1, N, NCCL_F32, 0); }).join();
+    assert_int_equal(end_of(0), NCCL_OK);
+    close_both();
+}
+
+static void a_call_is_queued_when_its_state_is_asked(void **)
+{
+    open_both();
+    assert_int_equal(send_alone(0, N), NCCL_OK);
+    assert_int_equal(cudaStreamQuery(of.stream[0]), cudaSuccess);
+    assert_int_equal(state_of(0), NCCL_OK);
+    assert_int_equal(cudaStreamQuery(of.stream[0]), cudaErrorNotReady);
+    close_both();
+}
+
+static void a_thread_has_one_group_under_way(void **)
+{
+    join_both();
+    assert_int_equal(of.call.group_start(), INVALID_USAGE);
+    for (int r = 0; r < 2; r++) assert_int_equal(end_of(r), NCCL_OK);
+    assert_int_equal(send_alone(0, N), NCCL_OK);
+    assert_int_equal(receive_alone(1, N), INVALID_USAGE);
     close_both();
 }
 
@@ -226,6 +331,10 @@ int main(void)
         cmocka_unit_test(what_is_sent_is_read_when_the_receiver_is_there),
         cmocka_unit_test(a_message_of_another_length_is_found),
         cmocka_unit_test(a_group_ends_when_all_its_ranks_end_it),
+        cmocka_unit_test(a_first_message_is_in_progress_until_its_receiver_calls),
+        cmocka_unit_test(a_first_collective_is_in_progress_until_all_ranks_call),
+        cmocka_unit_test(a_call_is_queued_when_its_state_is_asked),
+        cmocka_unit_test(a_thread_has_one_group_under_way),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -59,6 +59,54 @@ static bool run_backward(const scan *s, mt_device *device, mt_tensor *out)
     return ok;
 }
 
+/* Copies the tensors' elements into one, as f64 and row-major, each behind the last; NULL on
+ * failure. */
+static mt_tensor *put_together(mt_device *device, int n, mt_tensor **t, int64_t total)
+{
+    mt_tensor *whole = mt_zeros(device, MT_F64, MT_SHAPE(total));
+    size_t offset = 0;
+    for (int i = 0; whole && i < n; i++) {
+        int64_t stored;
+        tensor_layout dense = layout_dense(mt_rank(t[i]));
+        mt_layout as = layout_of(MT_F64, mt_rank(t[i]), mt_shape(t[i]), &dense, &stored);
+        as.offset = offset;
+        offset += (size_t)mt_numel(t[i]) * sizeof(double);
+        MT_AUTO mt_tensor *wide = mt_cast(t[i], MT_F64), *place = mt_view_as(whole, &as);
+        if (!wide || !place || mt_copy(place, wide) != MT_OK) mt_set(&whole, NULL);
+    }
+    return whole;
+}
+
+/* Reads the result and the gradients by one copy to the host: on a GPU each would wait. */
+static bool read_outcome(const scan *s, mt_device *device, unsigned wanted, mt_tensor **in,
+                         mt_tensor *out, outcome *o)
+{
+    mt_tensor *t[1 + CASE_INPUTS] = {out};
+    double **to[1 + CASE_INPUTS] = {&o->values}, *all;
+    int n = 1;
+    int64_t total = mt_numel(out);
+    for (int i = 0; i < s->c->of.n_in; i++) {
+        if (!(wanted >> i & 1)) continue;
+        if (!(t[n] = mt_grad(in[i]))) return false;
+        to[n] = &o->grad[i];
+        total += mt_numel(t[n++]);
+    }
+    bool mode = mt_set_grad_mode(false);
+    MT_AUTO mt_tensor *whole = put_together(device, n, t, total);
+    mt_set_grad_mode(mode);
+    if (!whole || !(all = mtt_doubles(whole))) return false;
+    const double *from = all;
+    for (int i = 0; i < n; i++) {
+        size_t n_bytes = (size_t)mt_numel(t[i]) * sizeof(double);
+        *to[i] = malloc(n_bytes + 1);
+        assert_non_null(*to[i]);
+        memcpy(*to[i], from, n_bytes);
+        from += mt_numel(t[i]);
+    }
+    free(all);
+    return true;
+}
+
 static bool forward_and_backward(const scan *s, mt_device *device, mt_dtype dtype, unsigned wanted,
                                  outcome *o)
 {
@@ -69,11 +117,9 @@ static bool forward_and_backward(const scan *s, mt_device *device, mt_dtype dtyp
     if (ok) {
         o->rank = mt_rank(out), o->n = mt_numel(out);
         memcpy(o->shape, mt_shape(out), sizeof o->shape);
-        ok = (o->values = mtt_doubles(out)) != NULL;
     }
     if (wanted) ok = ok && run_backward(s, device, out);
-    for (int i = 0; ok && i < s->c->of.n_in; i++)
-        if (wanted >> i & 1) ok = (o->grad[i] = mtt_doubles(mt_grad(in[i]))) != NULL;
+    ok = ok && read_outcome(s, device, wanted, in, out, o);
     mt_release(out);
     for (int i = 0; i < s->c->of.n_in; i++) mt_release(in[i]);
     return ok;

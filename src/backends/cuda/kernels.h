@@ -52,11 +52,12 @@ void mti_cuda_desks_close(mti_ctx *ctx);
 bool mti_cuda_blas_open(mti_ctx *ctx);
 void mti_cuda_blas_close(mti_ctx *ctx);
 
-/* nccl.cu: links to other ranks. The wait is for the stream of compute: before the host waits for
- * it in any other way, as that might never end once a rank is gone. */
+/* nccl.cu: links to other ranks. The waits end with an error when a rank is gone. The first is for
+ * the stream of compute: before the host waits for it in any other way, as that might never end. */
 bool mti_cuda_nccl_open(mti_ctx *ctx);
 void mti_cuda_nccl_close(mti_ctx *ctx);
 bool mti_cuda_wait_for_ranks(mti_ctx *ctx);
+bool mti_cuda_wait_for_event(mti_ctx *ctx, cudaEvent_t event, const char *what);
 extern const struct mti_link_kind mti_cuda_links;
 
 /* ranges.cu: for expandable segments. */

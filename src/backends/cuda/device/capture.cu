@@ -73,7 +73,7 @@ bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what)
 void mti_cuda_graph_free(mti_ctx *ctx, mti_graph *g)
 {
     if (!g) return;
-    if (g->n_launches) cudaStreamSynchronize(ctx->stream);
+    if (g->n_launches) mti_cuda_wait_for_ranks(ctx), cudaStreamSynchronize(ctx->stream);
     if (g->exec) cudaGraphExecDestroy(g->exec);
     for (cudaEvent_t e : g->was_read)
         if (e) cudaEventDestroy(e);
@@ -195,7 +195,7 @@ bool mti_cuda_graph_launch(mti_ctx *ctx, mti_graph *g, uint64_t offset, const vo
     uint64_t half = g->n_launches % HALVES;
     unsigned char *staging = g->staging + half * g->n_brought;
     if (g->n_launches >= HALVES &&
-        !mti_cuda_ok(cudaEventSynchronize(g->was_read[half]), "waiting for a graph's inputs"))
+        !mti_cuda_wait_for_event(ctx, g->was_read[half], "waiting for a graph's inputs"))
         return false;
     memcpy(staging, &offset, sizeof offset);
     for (int i = 0; i < g->n_inputs; i++)

@@ -1,7 +1,11 @@
 /* link.cu: what ranks send each other, as NCCL's collectives. They run on the stream of compute, so
  * nothing waits but what needs their results. What stages of a pipeline send each other runs on a
  * stream of its own, for each direction: on one stream a stage that sends could not receive before
- * its message has been taken, and two that send to each other would wait for ever. */
+ * its message has been taken, and two that send to each other would wait for ever.
+ *
+ * NCCL connects two ranks at the first message between them, and the host of each waits until the
+ * other has made the call, too. So the two exchange a byte as they open a link, and no later
+ * message waits for the other's host. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/device/link.h"
 
@@ -83,7 +87,8 @@ static bool begin(mti_link *l)
 static bool end(mti_link *l)
 {
     int status = mti_nccl_end_group(l);
-    return mti_nccl_ready(l, "a collective") && mti_nccl_ok(l, status, "ncclGroupEnd");
+    return mti_nccl_ready(l, "a collective") && mti_nccl_ok(l, status, "ncclGroupEnd") &&
+           (!l->beside || mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event"));
 }
 
 /* ---- between two ranks, beside compute ---- */
@@ -94,29 +99,60 @@ static bool follow_compute(mti_link *l)
            mti_cuda_ok(cudaStreamWaitEvent(l->stream, l->compute_done, 0), "ordering a message");
 }
 
-/* The host does not wait for the other rank: two may send to each other before either receives. */
+/* A message alone is a group, too: without one ncclSend may return ncclSuccess before it is in the
+ * stream, and the event would be ahead of it (pytorch, pull request 138860). */
+template <class F, class P>
+static bool message(mti_link *l, const char *name, F function, P at, size_t n_bytes, int64_t other)
+{
+    int type = NCCL_U8, peer = (int)other;
+    bool alone = !l->grouped;
+    if (alone && !begin(l)) return false;
+    bool ok = mti_nccl_call(l, name, function, at, n_bytes, type, peer);
+    return !alone ? ok : end(l) && ok;
+}
+
+/* The other rank's host is not waited for: two may send to each other before either receives. */
 static bool send(mti_link *l, const void *what, size_t n_bytes, int64_t to)
 {
-    if (!mti_nccl_ready(l, "send") || !follow_compute(l)) return false;
-    l->to_send = true;
-    l->what = what, l->n_bytes = n_bytes, l->to = to;
-    return mti_nccl_try_to_send(l);
+    return mti_nccl_ready(l, "send") && follow_compute(l) &&
+           message(l, "ncclSend", &nccl_functions::send, what, n_bytes, to);
 }
 
 static bool settle(mti_link *l)
 {
-    return mti_nccl_ready(l, "send") && mti_nccl_join(l) &&
+    return mti_nccl_ready(l, "send") &&
            mti_cuda_ok(cudaStreamWaitEvent(l->ctx->stream, l->end, 0), "waiting for a message");
 }
 
 static bool receive(mti_link *l, void *where, size_t n_bytes, int64_t from)
 {
-    int type = NCCL_U8, peer = (int)from;
-    return mti_nccl_ready(l, "recv") && mti_nccl_join(l) && follow_compute(l) &&
-           mti_nccl_call(l, "ncclRecv", &nccl_functions::recv, where, n_bytes, type, peer) &&
-           mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event") && settle(l);
+    return mti_nccl_ready(l, "recv") && follow_compute(l) &&
+           message(l, "ncclRecv", &nccl_functions::recv, where, n_bytes, from) && settle(l);
 }
 
-const mti_link_kind mti_cuda_links = {
-    mti_nccl_find, mti_nccl_open, mti_nccl_close, gather, scatter_sum, sum,     sum_on,
-    spread,        trade,         begin,          end,    send,        receive, settle};
+static char *bytes_of(struct mti_nccl *nccl)
+{
+    pthread_mutex_lock(&nccl->lock);
+    bool ok = nccl->bytes || mti_cuda_ok(cudaMalloc(&nccl->bytes, 2), "memory for ranks");
+    pthread_mutex_unlock(&nccl->lock);
+    return ok ? nccl->bytes : nullptr;
+}
+
+static bool connect(mti_link *l)
+{
+    char *bytes = bytes_of(l->ctx->nccl);
+    return bytes && (l->rank == 0 ? message(l, "ncclSend", &nccl_functions::send, bytes, 1, 1)
+                                  : message(l, "ncclRecv", &nccl_functions::recv, bytes + 1, 1, 0));
+}
+
+static mti_link *open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside)
+{
+    mti_link *l = mti_nccl_open(ctx, id, ranks, rank, beside);
+    if (!l || !beside || ranks == 1 || connect(l)) return l;
+    mti_nccl_close(l, true);
+    return nullptr;
+}
+
+const mti_link_kind mti_cuda_links = {mti_nccl_find, open,   mti_nccl_close, gather, scatter_sum,
+                                      sum,           sum_on, spread,         trade,  begin,
+                                      end,           send,   receive,        settle};

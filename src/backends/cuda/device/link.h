@@ -13,6 +13,7 @@ struct mti_nccl {
     nccl_functions call;
     double limit_s; /* of a wait for other ranks */
     mti_link *links;
+    char *bytes; /* [2] in device memory, that connect ranks; NULL until then */
 };
 
 struct mti_link {
@@ -23,11 +24,6 @@ struct mti_link {
     cudaStream_t stream;           /* the device's, or one beside compute, with: */
     cudaEvent_t compute_done, end; /* that it waits for, that compute waits for */
     bool beside, grouped;
-    bool joined;  /* the other ranks have come */
-    bool to_send; /* once they have: */
-    const void *what;
-    size_t n_bytes;
-    int64_t to;
 };
 
 /* True if NCCL's call succeeded, or does once what it has begun is over. */
@@ -43,12 +39,8 @@ int mti_nccl_end_group(mti_link *link);
 /* Whether calls may be made: not while they are noted for a graph, not after a failure. */
 bool mti_nccl_ready(const mti_link *link, const char *what);
 
-/* Waits for the other ranks, and sends what is to be sent to them; or does so only if they are
- * there. */
-bool mti_nccl_join(mti_link *link);
-bool mti_nccl_try_to_send(mti_link *link);
-
 bool mti_nccl_find(mti_ctx *ctx, void *id);
+/* Waits for the other ranks to join. */
 mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside);
 void mti_nccl_close(mti_link *link, bool failed);
 

@@ -2,9 +2,11 @@
  * gone.
  *
  * Groups do not block the host (ncclConfig_t.blocking = 0): their calls return ncclInProgress, and
- * are waited for here, with a limit of time. Other ranks' absence shows in no error, only in a
- * stream that does not get on; so the host waits for a stream with the same limit, and on failure
- * gives all groups of the device up (ncclCommAbort), which ends NCCL's kernels. */
+ * are waited for here, with a limit of time. Each call is waited for before the next one, of
+ * whichever group: older versions keep what is in progress in variables of the host thread,
+ * of which there is one set. Other ranks' absence shows in no error, only in a stream that does not
+ * get on; so the host waits for a stream with the same limit, and on failure gives all groups of
+ * the device up (ncclCommAbort), which ends NCCL's kernels. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +75,7 @@ bool mti_cuda_nccl_open(mti_ctx *ctx)
 /* Its links have been closed. */
 void mti_cuda_nccl_close(mti_ctx *ctx)
 {
+    if (ctx->nccl && ctx->nccl->bytes) cudaFree(ctx->nccl->bytes);
     if (ctx->nccl) pthread_mutex_destroy(&ctx->nccl->lock);
     mti_free(ctx->nccl);
 }
@@ -147,28 +150,10 @@ static int ask(const mti_link *l)
     return asked == NCCL_OK ? status : asked;
 }
 
-/* A link whose other rank has come, so that what waits for it can be sent. */
-static mti_link *find_sender(mti_ctx *ctx)
-{
-    pthread_mutex_lock(&ctx->nccl->lock);
-    mti_link *l = ctx->nccl->links;
-    while (l && !(l->to_send && l->comm && ask(l) == NCCL_OK)) l = l->next;
-    pthread_mutex_unlock(&ctx->nccl->lock);
-    return l;
-}
-
-/* While the host waits: another rank may wait for what this one has still to send. */
-static bool send_waiting(mti_ctx *ctx)
-{
-    mti_link *l = find_sender(ctx);
-    return !l || mti_nccl_try_to_send(l);
-}
-
 bool mti_nccl_ok(mti_link *l, int status, const char *what)
 {
     double began = mti_now();
     for (int tests = 0; status == NCCL_IN_PROGRESS && !l->grouped; nap(tests++)) {
-        if (!send_waiting(l->ctx)) return false;
         if (mti_now() - began > l->ctx->nccl->limit_s) return fail_late(l, what);
         status = ask(l);
     }
@@ -199,24 +184,30 @@ static bool check_links(mti_ctx *ctx)
     return !bad || fail_link(bad, "what ranks send", ctx->nccl->call.error_text(status));
 }
 
-static bool wait_for(mti_ctx *ctx, cudaStream_t stream)
+template <class T> static bool wait_for(mti_ctx *ctx, cudaError_t (*query)(T), T what)
 {
     double began = mti_now();
     for (int tests = 0;; nap(tests++)) {
-        cudaError_t status = cudaStreamQuery(stream);
+        cudaError_t status = query(what);
         if (status != cudaErrorNotReady) {
             if (!mti_cuda_ok(status, "waiting for ranks")) return false;
             return check_links(ctx);
         }
         cudaGetLastError();
-        if (!check_links(ctx) || !send_waiting(ctx)) return false;
+        if (!check_links(ctx)) return false;
         if (mti_now() - began > ctx->nccl->limit_s) return fail_late(ctx->nccl->links, "a wait");
     }
 }
 
 bool mti_cuda_wait_for_ranks(mti_ctx *ctx)
 {
-    return !ctx->nccl || !ctx->nccl->links || wait_for(ctx, ctx->stream);
+    return !ctx->nccl || !ctx->nccl->links || wait_for(ctx, cudaStreamQuery, ctx->stream);
+}
+
+bool mti_cuda_wait_for_event(mti_ctx *ctx, cudaEvent_t event, const char *what)
+{
+    return (!ctx->nccl || !ctx->nccl->links || wait_for(ctx, cudaEventQuery, event)) &&
+           mti_cuda_ok(cudaEventSynchronize(event), what);
 }
 
 /* ---- groups ---- */
@@ -231,31 +222,14 @@ static bool make_stream(mti_link *l)
            mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event");
 }
 
-static bool begin_to_join(mti_link *l, const void *id)
+static bool join(mti_link *l, const void *id)
 {
     nccl_config config = {sizeof config, NCCL_MAGIC, NCCL_NEEDED, 0};
     nccl_id name;
     memcpy(&name, id, sizeof name);
     if (!mti_cuda_ok(cudaSetDevice(l->ctx->device), "choosing the GPU")) return false;
     int status = l->ctx->nccl->call.init(&l->comm, (int)l->ranks, name, (int)l->rank, &config);
-    return status == NCCL_IN_PROGRESS || mti_nccl_ok(l, status, "ncclCommInitRankConfig");
-}
-
-bool mti_nccl_try_to_send(mti_link *l)
-{
-    if (!l->to_send || !l->comm || (!l->joined && ask(l) != NCCL_OK)) return true;
-    l->joined = true;
-    l->to_send = false;
-    return mti_nccl_call(l, "ncclSend", &nccl_functions::send, l->what, l->n_bytes, (int)NCCL_U8,
-                         (int)l->to) &&
-           mti_cuda_ok(cudaEventRecord(l->end, l->stream), "recording an event");
-}
-
-bool mti_nccl_join(mti_link *l)
-{
-    if (!l->joined && !mti_nccl_ok(l, NCCL_IN_PROGRESS, "ncclCommInitRankConfig")) return false;
-    l->joined = true;
-    return mti_nccl_try_to_send(l);
+    return mti_nccl_ok(l, status, "ncclCommInitRankConfig");
 }
 
 mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside)
@@ -269,8 +243,7 @@ mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t ran
     l->next = ctx->nccl->links;
     ctx->nccl->links = l;
     pthread_mutex_unlock(&ctx->nccl->lock);
-    if ((!beside || make_stream(l)) && begin_to_join(l, id) && (beside || mti_nccl_join(l)))
-        return l;
+    if ((!beside || make_stream(l)) && join(l, id)) return l;
     mti_nccl_close(l, true);
     return NULL;
 }
@@ -279,7 +252,7 @@ mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t ran
 static void end_group(mti_link *l)
 {
     const nccl_functions *call = &l->ctx->nccl->call;
-    if (mti_nccl_join(l) && wait_for(l->ctx, l->stream) && l->comm &&
+    if (wait_for(l->ctx, cudaStreamQuery, l->stream) && l->comm &&
         mti_nccl_ok(l, call->finalize(l->comm), "ncclCommFinalize"))
         call->destroy(l->comm);
     else if (l->comm)

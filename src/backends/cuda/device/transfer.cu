@@ -50,7 +50,9 @@ void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes)
 
 void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t)
 {
-    if (!mti_cuda_note_free(ctx, p, cudaFreeHost)) cudaFreeHost(p);
+    if (mti_cuda_note_free(ctx, p, cudaFreeHost)) return;
+    mti_cuda_wait_for_ranks(ctx);
+    cudaFreeHost(p);
 }
 
 static bool make(cudaEvent_t *e, unsigned flags)
@@ -65,10 +67,10 @@ static bool make_events(copy_slot *s)
            make(&s->stall_end, cudaEventDefault);
 }
 
-static bool add_time(cudaEvent_t from, cudaEvent_t to, double *total_s)
+static bool add_time(mti_ctx *ctx, cudaEvent_t from, cudaEvent_t to, double *total_s)
 {
     float ms = 0;
-    if (!mti_cuda_ok(cudaEventSynchronize(to), "waiting for a copy") ||
+    if (!mti_cuda_wait_for_event(ctx, to, "waiting for a copy") ||
         !mti_cuda_ok(cudaEventElapsedTime(&ms, from, to), "timing a copy"))
         return false;
     *total_s += ms * 1e-3;
@@ -76,11 +78,12 @@ static bool add_time(cudaEvent_t from, cudaEvent_t to, double *total_s)
 }
 
 /* Adds the times of a slot's events to the totals, once; waits for the events. */
-static bool count(mti_copies *c, copy_slot *s)
+static bool count(mti_ctx *ctx, copy_slot *s)
 {
-    if (s->to_count && !add_time(s->begin, s->end, &c->times.copy_s)) return false;
+    mti_copies *c = ctx->copies;
+    if (s->to_count && !add_time(ctx, s->begin, s->end, &c->times.copy_s)) return false;
     s->to_count = false;
-    if (s->wait_to_count && !add_time(s->stall, s->stall_end, &c->times.wait_s)) return false;
+    if (s->wait_to_count && !add_time(ctx, s->stall, s->stall_end, &c->times.wait_s)) return false;
     s->wait_to_count = false;
     return true;
 }
@@ -104,7 +107,7 @@ bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const
         direction == MTI_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = &c->ring[(c->n_begun + 1) % RING];
-    bool ok = count(c, s) && make_events(s) && begin(ctx, s, kind, dst, src, n_bytes);
+    bool ok = count(ctx, s) && make_events(s) && begin(ctx, s, kind, dst, src, n_bytes);
     if (ok) {
         *ticket = ++c->n_begun;
         s->to_count = true;
@@ -140,13 +143,12 @@ bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 /* Waits without the lock; if another copy reuses the slot meanwhile, it only waits longer. */
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy") || !mti_cuda_wait_for_ranks(ctx))
-        return false;
+    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
     pthread_mutex_unlock(&c->lock);
-    return !s || mti_cuda_ok(cudaEventSynchronize(s->end), "waiting for a copy");
+    return !s || mti_cuda_wait_for_event(ctx, s->end, "waiting for a copy");
 }
 
 bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
@@ -155,7 +157,7 @@ bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     bool ok = true;
-    for (copy_slot &s : c->ring) ok = ok && count(c, &s);
+    for (copy_slot &s : c->ring) ok = ok && count(ctx, &s);
     *out = c->times;
     pthread_mutex_unlock(&c->lock);
     return ok;

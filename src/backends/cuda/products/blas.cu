@@ -257,8 +257,7 @@ static bool time_runs(const struct sums_call *s, bool (*run)(const struct sums_c
     bool ok = run(s) && mti_cuda_ok(cudaEventRecord(begin, s->ctx->stream), "recording an event");
     for (int i = 0; ok && i < TIMED_RUNS; i++) ok = run(s);
     return ok && mti_cuda_ok(cudaEventRecord(end, s->ctx->stream), "recording an event") &&
-           mti_cuda_wait_for_ranks(s->ctx) &&
-           mti_cuda_ok(cudaEventSynchronize(end), "timing a product") &&
+           mti_cuda_wait_for_event(s->ctx, end, "timing a product") &&
            mti_cuda_ok(cudaEventElapsedTime(ms, begin, end), "timing a product");
 }
 
