@@ -1,9 +1,13 @@
-"""programs.py FOLDER NAME...: what these tests of a build folder run and load, as ninja names it there, a line each."""
+"""What tests of a build folder run and load, as ninja names it there, a line each:
+
+  programs.py FOLDER NAME...            of these tests
+  programs.py FOLDER --suite SUITE      of those of a suite
+  programs.py FOLDER --without SUITE    of all but those of a suite, and of the suite long; without what lies in the suite's folder"""
 import json
 import os
 import sys
 
-folder, names = sys.argv[1], sys.argv[2:]
+folder, words = sys.argv[1], sys.argv[2:]
 
 
 def read(what):
@@ -11,6 +15,17 @@ def read(what):
         return json.load(f)
 
 
+def is_meant(test):
+    suites = {suite.rpartition(":")[2] for suite in test["suite"]}
+    if words[0] == "--suite":
+        return words[1] in suites
+    if words[0] == "--without":
+        return not suites & {words[1], "long"}
+    return test["name"] in words
+
+
+left_out = f"tests/{words[1]}/" if words[0] == "--without" else None
 files = {target["id"]: target["filename"] for target in read("targets")}
-needed = {file for test in read("tests") if test["name"] in names for target in test["depends"] for file in files[target]}
-print("\n".join(sorted(os.path.relpath(file, folder) for file in needed)))
+needed = {file for test in read("tests") if is_meant(test) for target in test["depends"] for file in files[target]}
+names = sorted(os.path.relpath(file, folder) for file in needed)
+print("\n".join(name for name in names if not left_out or not name.startswith(left_out)))

@@ -14,6 +14,8 @@ MEMTAPE = os.environ.get("MEMTAPE", "memtape")
 for _number in (signal.SIGHUP, signal.SIGTERM):
     signal.signal(_number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if os.environ.get("MTT_SIMULATOR") == "0":  # what simulates a GPU is not built
+    os.environ.pop("MEMTAPE_CUDASIM_MODULE", None)
 _failures = []
 
 
@@ -29,6 +31,12 @@ def profile(*args):
     p = run("profile", *args, "--json", "-")
     check(p.returncode == 0, f"profile {args}: status {p.returncode}: {p.stderr.strip()}")
     return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def turn(nth):
+    """Whether the nth case runs: every fourth does, from MTT_QUARTER of the environment on (tests/verified.py); without it all."""
+    quarter = os.environ.get("MTT_QUARTER")
+    return not quarter or nth % 4 == int(quarter)
 
 
 def without_name(p):

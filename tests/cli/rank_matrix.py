@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from lib import check, done, equal, run
+from lib import check, done, equal, run, turn
 from several import together
 
 SIZES = (2, 4, 8) if os.environ.get("MTT_LONG") == "1" else (2,)
@@ -56,17 +56,20 @@ def as_predicted(what, loss, n, *words):
     return sum(r[key] == value for r in ranks for key, value in r["predicted"].items())
 
 
-figures = runs = 0
+figures = runs = nth = 0
 for n in SIZES:
     for tp, cp, dp, pp, zero in ways(n):
         dropout = 0 if cp > 1 else 0.1  # pieces of sequences draw none
         division = [word for option, value in (("--tp", tp), ("--cp", cp), ("--dp", dp), ("--pp", pp)) if value > 1
                     for word in (option, value)]
         division += ["--zero", zero] if cp * dp > 1 else []
-        division += ["--sp"] if tp > 1 and runs % 2 else []
-        division += ["--interleave", 2] if pp in (2, 4) and runs % 3 else []
-        what = f"{n} ranks: {' '.join(map(str, division + SPENT[runs % 5]))}"
-        figures += as_predicted(what, losses[dropout], n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5])
+        division += ["--sp"] if tp > 1 and nth % 2 else []
+        division += ["--interleave", 2] if pp in (2, 4) and nth % 3 else []
+        division += SPENT[nth % 5]
+        nth += 1
+        if not turn(nth):
+            continue
+        figures += as_predicted(f"{n} ranks: {' '.join(map(str, division))}", losses[dropout], n, *WORDS, "--dropout", dropout, *division)
         runs += 1
 for preset, divisions in (("deepseek-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2])),
                           ("moe-tiny", (["--dp", 2, "--zero", 3], ["--pp", 2], ["--cp", 2, "--zero", 1], ["--tp", 2, "--sp"]))):
@@ -75,9 +78,15 @@ for preset, divisions in (("deepseek-tiny", (["--dp", 2, "--zero", 3], ["--pp", 
     equal(p.returncode, 0, f"experts in one process: {p.stderr}")
     loss = float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
     for division in divisions:
+        nth += 1
+        if not turn(nth):
+            continue
         figures += as_predicted(f"{preset}, {division}", loss, 2, *EXPERTS, *division)
         runs += 1
 for division in (["--dp", 2, "--ep", 2, "--zero", 2], ["--cp", 2, "--ep", 2]):
+    nth += 1
+    if not turn(nth):
+        continue
     what = f"divided experts, {division}"
     q = together(2, *EXPERTS, *division, "--json", name, seconds=LONGEST)
     if equal((q.returncode, q.err), (0, ""), what):

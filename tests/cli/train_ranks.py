@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from lib import check, done, equal, refused as refused_alone, run
+from lib import check, done, equal, refused as refused_alone, run, turn
 from several import ends, finish, refused, start, together, workers
 
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -67,26 +67,28 @@ def alone(*more):
     return curve(p.stdout)
 
 
-def curves():
+SHORT = ["--steps", 10, "--eval-every", 5]
+
+
+def repeated():
     one = alone()
-    short = ["--steps", 10, "--eval-every", 5]
     division = ["--tp", 2, "--dp", 2, "--sp", "--zero", 1]
     first, ranks = trained(4, *SMALL, *division, what="tp 2, dp 2, sp, zero 1")
     close(first, one, "tp 2, dp 2, sp, zero 1")
     check(one[0][-1] < (0.8 if LONG else 0.9) * one[0][0], f"it learns: {one[0]}")
     again, same = trained(4, *SMALL, *division, what="the same again")
     equal((again, [r["loss"] for r in same]), (first, [r["loss"] for r in ranks]), "a repeated run")
-    few = alone(*short)
+
+
+def curves():
+    few = alone(*SHORT)
     for n, *division in ((2, "--dp", 2, "--zero", 3), (2, "--tp", 2, "--checkpoint", "full")):
-        close(trained(n, *SMALL, *short, *division)[0], few, " ".join(map(str, division)))
-    lion = [*short, "--optimizer", "lion"]
+        close(trained(n, *SMALL, *SHORT, *division)[0], few, " ".join(map(str, division)))
+    lion = [*SHORT, "--optimizer", "lion"]
     close(trained(2, *SMALL, *lion, "--dp", 2, "--zero", 2)[0], alone(*lion), "lion")
-    ahead(short)
-    staged(short)
-    # Each thread of a 16-bit product has scratch memory of its own.
-    trained(2, *SINGLE, "--amp", "bf16", "-b", 8, "-s", 128, "-d", 64, "--steps", 4, "--dp", 2, "--threads", 4, what="threads that are given")
     if not LONG:
         return
+    one = alone()
     for n, *division in ((4, "--tp", 4), (2, "--tp", 2, "--sp"), (4, "--dp", 4), (4, "--dp", 4, "--zero", 1),
                          (4, "--dp", 4, "--zero", 2), (4, "--dp", 4, "--zero", 3), (4, "--tp", 2, "--dp", 2),
                          (4, "--tp", 2, "--dp", 2, "--zero", 2), (4, "--tp", 2, "--sp", "--dp", 2, "--zero", 3),
@@ -105,7 +107,7 @@ BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero"
           (SUMMED, 4, "--cp", 2, "--pp", 2, "--microbatches", 2, "--dropout", 0)]
 
 
-def ahead(short):
+def ahead():
     """Blocks that are gathered as one, and while another computes, and gradients that are summed so: the same losses, the same
     file."""
     for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
@@ -114,7 +116,7 @@ def ahead(short):
             if "--pp" in division and "ahead+keep-last" in how:
                 continue
             name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"
-            got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *short, *division, *how, "--save", name, what=what)
+            got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *SHORT, *division, *how, "--save", name, what=what)
             found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
             first = first or found
             equal(found, first, f"{what}: losses and weights")
@@ -130,10 +132,10 @@ def ahead(short):
 DEEP, DRY = ["-l", 4], ["--dropout", 0]
 
 
-def staged(short):
+def staged():
     """Pipelines, and pieces of sequences: --microbatches is one process's --accumulate."""
-    cases = [(4, DEEP, short, "--pp", 2, "--interleave", 2, "--dp", 2, "--zero", 1, "--checkpoint", "full"),
-             (2, DRY, short, "--cp", 2), (4, DRY, short, "--cp", 2, "--pp", 2, "--offload", "cpu")]
+    cases = [(4, DEEP, SHORT, "--pp", 2, "--interleave", 2, "--dp", 2, "--zero", 1, "--checkpoint", "full"),
+             (2, DRY, SHORT, "--cp", 2), (4, DRY, SHORT, "--cp", 2, "--pp", 2, "--offload", "cpu")]
     if LONG:
         cases += [(n, more, [], *division) for n, more, *division in (
             (2, ["--mtp-layers", 2], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--interleave", 2),
@@ -153,6 +155,8 @@ def staged(short):
 
 # Sums of 16-bit products differ among divisions, so these are not held to one process's curve.
 def sixteen_bits():
+    # Each thread of a 16-bit product has scratch memory of its own.
+    trained(2, *SINGLE, "--amp", "bf16", "-b", 8, "-s", 128, "-d", 64, "--steps", 4, "--dp", 2, "--threads", 4, what="threads that are given")
     for more in (["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--f32-gradients"],
                  ["--amp", "f16", "--loss-scale", "dynamic"])[0 if LONG else 2 :]:
         got = trained(2, *SMALL, "--steps", 10, "--dp", 2, "--zero", 2, *more)[0][0]
@@ -445,13 +449,12 @@ no_room()
 shared_room()
 for fault in [signal.SIGKILL, signal.SIGSEGV, *([signal.SIGBUS, signal.SIGFPE, signal.SIGABRT] if LONG else [])]:
     killed(fault)
-for time_of_ten in range(10 if LONG else 5):
-    interrupted([signal.SIGINT, signal.SIGTERM][time_of_ten % 2])
+for nth in range(10 if LONG else 8):
+    if turn(nth):
+        interrupted([signal.SIGINT, signal.SIGTERM][nth % 2])
 interrupted_before_it_is_measured()
 without_a_reader()
-quotation()
-curves()
-files()
-adapters()
-sixteen_bits()
+for nth, part in enumerate((repeated, files, adapters, curves, quotation, staged, ahead, sixteen_bits)):
+    if turn(nth):
+        part()
 done()

@@ -30,6 +30,12 @@ bool mtt_long(void)
     return value && strcmp(value, "1") == 0;
 }
 
+bool mtt_turn(size_t nth)
+{
+    const char *quarter = getenv("MTT_DEVICE") ? NULL : getenv("MTT_QUARTER");
+    return !quarter || nth % 4 == strtoul(quarter, NULL, 10);
+}
+
 bool mtt_short_simulation(void)
 {
     const char *kind = getenv("MTT_DEVICE");

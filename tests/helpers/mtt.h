@@ -18,6 +18,10 @@ size_t mtt_allocated_as(const mt_device *device, mt_category category);
 
 /* Whether tests run in their long form, as in `./run test --all`: MTT_LONG=1 in the environment. */
 bool mtt_long(void);
+/* Whether the nth case runs: every fourth does, beginning with MTT_QUARTER of the environment, so
+ * that four commits run all (tests/verified.py). Without it, and on another device than the CPU,
+ * all run. */
+bool mtt_turn(size_t nth);
 /* Whether this is the short form on the simulator, which takes a hundred times as long as the CPU:
  * then tests take some of their cases, and the long form takes all. */
 bool mtt_short_simulation(void);

@@ -27,10 +27,12 @@ extern const mt_model_config mtt_models[MTT_MODELS];
 extern const char *const mtt_model_names[MTT_MODELS];
 /* The head has the embedding's weight. */
 static inline bool mtt_is_tied(int model) { return model == MTT_GPT || model == MTT_BERT; }
-/* In the short form half of the pairs, with every model and every division among them. */
+/* In the short form half of the pairs, with every model and every division among them; and of these
+ * it is the pair's turn. */
 static inline bool mtt_is_taken(size_t model, size_t division)
 {
-    return mtt_long() || (model + division) % 2 == 0;
+    return mtt_long() ||
+           ((model + division) % 2 == 0 && mtt_turn((model + division) / 2 + division));
 }
 
 /* ---- training (training.c) ---- */

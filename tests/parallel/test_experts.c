@@ -124,7 +124,7 @@ static void divided_experts_follow_one_process(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N(divisions); i++) {
-        if (is_left_out(i)) continue;
+        if (is_left_out(i) || !mtt_turn(i)) continue;
         mt_model_config c = mixture;
         c.mtp_layers = divisions[i].ahead, c.balance_loss = divisions[i].balance;
         c.balance_by_layer = divisions[i].balance > 0 && divisions[i].split.pipeline > 1;
@@ -155,6 +155,7 @@ static void experts_without_a_gate_follow_one_process(void **state)
     (void)state;
     const mt_model_config c = plain_mixture();
     for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 6) {
+        if (!mtt_turn(i / 6)) continue;
         assert_follows_one_process("without a gate", &c, i);
     }
 }
@@ -173,6 +174,7 @@ static void biases_of_experts_and_sinks_follow_one_process(void **state)
 {
     (void)state;
     for (size_t i = 0; !getenv("MTT_DEVICE") && i < N(divisions); i += mtt_long() ? 1 : 5) {
+        if (!mtt_turn(i / 5)) continue;
         const mt_model_config c = clamped_mixture(i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH);
         assert_follows_one_process("clamped", &c, i);
     }
@@ -195,7 +197,7 @@ static void latents_follow_one_process(void **state)
     mt_model_config c = latent_mixture();
     for (size_t i = 0; !getenv("MTT_DEVICE") && i <= N(divisions); i++) {
         const mt_parallel *split = i < N(divisions) ? &divisions[i].split : &context;
-        if (split->tensor < 2) continue;
+        if (split->tensor < 2 || !mtt_turn(i)) continue;
         c.q_rank = i % 2 ? 14 : 0;
         c.attention = i % 3 ? MT_ATTENTION_FLASH : MT_ATTENTION_MATH;
         mtt_training alone = {.config = &c, .parallel = *split, .max_norm = MAX_NORM};
@@ -457,6 +459,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
         const size_t i = k % N(divisions), model = k / N(divisions);
         if (is_left_out(i) || (model == 1 && divisions[i].split.tensor < 2)) continue;
         if (model > 1 && !mtt_long() && i % 4 != model) continue;
+        if (!mtt_turn(model > 1 ? i / 4 : i)) continue;
         mti_workload w = {.config = models[model],
                           .batch = 2,
                           .seq = 16,

@@ -65,7 +65,7 @@ static void ranks_with_adapters_follow_one_process(void **state)
     static const mt_lora_options *const adapters[] = {&everywhere, &in_attention, &in_layers};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < N(splits); k++)
-            if (mtt_long() || ((size_t)i + 2 * k) % 3 == 0)
+            if (mtt_long() || (((size_t)i + 2 * k) % 3 == 0 && mtt_turn((size_t)i + k)))
                 follows_one_process(i, adapters[((size_t)i + k) % N(adapters)], &splits[k], NULL);
     const mt_parallel stages = {.pipeline = 4, .data = 2, .zero = 2, .microbatches = 4};
     follows_one_process(MTT_LLAMA, &in_first_layer, &stages, "full");
@@ -80,7 +80,7 @@ static void ranks_beside_weights_in_4_bits_follow_one_process(void **state)
                                          {.pipeline = 2, .data = 2, .zero = 2, .microbatches = 2}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < N(splits); k++)
-            if (mtt_long() || ((size_t)i + k) % 2 == 0)
+            if (mtt_is_taken((size_t)i, k))
                 follows_one_process(i, k % 2 ? &in_4_bits : &in_4_bits_twice, &splits[k], "full");
 }
 

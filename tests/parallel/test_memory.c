@@ -102,7 +102,7 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; (!only || only >> i & 1) && k < n_splits; k++)
             for (int c = 0; c < 3; c++) {
-                if (!mtt_long() && (i + (int)k + c) % 3) continue;
+                if (!mtt_long() && ((i + (int)k + c) % 3 || !mtt_turn((size_t)i + k))) continue;
                 mti_workload w = {.config = model(i, layers),
                                   .batch = 2,
                                   .seq = 16,

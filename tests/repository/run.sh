@@ -36,6 +36,7 @@ refuses '"nothing"' nothing
 
 fast=$(sed -n 's/^fast_parts="\(.*\)"$/\1/p' run)
 all=$(sed -n 's/^all_parts="\(.*\)"$/\1/p' run)
+more=$(sed -n 's/^more_parts="\(.*\)"$/\1/p' run)
 [ -n "$fast" ] && [ -n "$all" ] || wrong 'run has no lists of parts'
 # total.py checks that `long` covers `release`.
 for part in $fast; do
@@ -45,12 +46,12 @@ for part in $fast; do
     esac
 done
 help=$(./run help)
-for part in $fast $all; do
+for part in $fast $all $more; do
     grep -q "^part_$part() {" run || wrong "the part $part is not a function"
     case $help in
     *"
                        $part "*) ;;
-    *) [ "$part" = release ] || wrong "help does not say what the part $part is" ;;
+    *) wrong "help does not say what the part $part is" ;;
     esac
 done
 
