@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/products/plan.h"
 #include "backends/cuda/kernels.h"
 
@@ -271,8 +272,8 @@ static bool choose_form(const struct sums_call *s, mti_sums_form *form)
               mti_cuda_ok(cudaEventCreateWithFlags(&end, cudaEventDefault), "an event") &&
               time_runs(s, in_one, begin, end, &one_ms) &&
               time_runs(s, apart, begin, end, &apart_ms);
-    if (begin) cudaEventDestroy(begin);
-    if (end) cudaEventDestroy(end);
+    if (begin) mti_cuda_forgive(cudaEventDestroy(begin));
+    if (end) mti_cuda_forgive(cudaEventDestroy(end));
     *form = one_ms > MUCH_SLOWER * apart_ms ? MTI_SUMS_APART : MTI_SUMS_IN_ONE;
     return ok && with_plan(s->ctx, &s->g, [&](mti_plan *p) { p->form = *form; });
 }
