@@ -233,7 +233,8 @@ static bool flash_backward(mti_call *c)
            (is_part(c) ? backward_in_runs(c, &a, &dy, d, scratch, n_scratch)
                        : c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch,
                                                   n_scratch)) &&
-           (!d_sinks || c->k->attention_sinks_backward(c->ctx, &a, &dy, d_sinks));
+           (!d_sinks ||
+            c->k->attention_sinks_backward(c->ctx, &a, &dy, d_sinks, scratch, !is_part(c)));
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};

@@ -89,7 +89,8 @@ static void backward_after(attention_call *c, int asked, int threads)
     char *scratch = values_scratch(n_bytes);
     assert_true(
         be->attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch, n_bytes));
-    if (at.sinks) assert_true(be->attention_sinks_backward(ctx, &at, &c->d_o, &c->d_sinks));
+    if (at.sinks)
+        assert_true(be->attention_sinks_backward(ctx, &at, &c->d_o, &c->d_sinks, scratch, true));
     values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }

@@ -9,7 +9,7 @@ extern "C" {
 size_t mti_cuda_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at);
 bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
 bool mti_cuda_attention_sinks_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
-                                       const mti_view *d_sinks);
+                                       const mti_view *d_sinks, void *scratch, bool after_backward);
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
                                  void *scratch, size_t n_scratch);

@@ -134,21 +134,32 @@ static void a_download_is_one_wait(void **state)
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
 }
 
-/* The source may be written when the call returns, page-locked or not. */
+/* The source may be written when the call returns, page-locked or not; small and large, and more
+ * than wait in any queue. */
 static void an_upload_has_read_its_source(void **state)
 {
+    enum { MOST = 300000, UPLOADS = 20 };
+    static const size_t sizes[] = {1, 8, 12, 100, 4096, 65536, 65537, MOST};
     mtt_pair *p = *state;
-    mtt_twin x, y;
-    make_lines(p, &x, &y);
-    char *locked = p->dev->host_alloc(p->dev_ctx, x.n_block);
-    mtt_ok(locked, "host_alloc");
-    memcpy(locked, x.host.data, x.n_block);
-    mtt_ok(p->dev->upload(p->dev_ctx, y.dev.data, locked, x.n_block), "upload");
-    memset(locked, 0, x.n_block);
-    mtt_ok(p->dev->download(p->dev_ctx, y.host.data, y.dev.data, y.n_block), "download");
-    assert_memory_equal(x.host.data, y.host.data, y.n_block);
-    p->dev->host_free(p->dev_ctx, locked, x.n_block);
-    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+    char *back = malloc(MOST), *sources[2] = {malloc(MOST), p->dev->host_alloc(p->dev_ctx, MOST)};
+    char *to = p->dev->alloc(p->dev_ctx, (size_t)UPLOADS * MOST);
+    mtt_ok(back && sources[0] && sources[1] && to, "alloc");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int s = 0; s < 2; s++) {
+            for (int n = 0; n < UPLOADS; n++) {
+                memset(sources[s], n + 1, sizes[i]);
+                mtt_ok(p->dev->upload(p->dev_ctx, to + n * MOST, sources[s], sizes[i]), "upload");
+                memset(sources[s], 99, sizes[i]);
+            }
+            for (int n = 0; n < UPLOADS; n++) {
+                mtt_ok(p->dev->download(p->dev_ctx, back, to + n * MOST, sizes[i]), "download");
+                memset(sources[0], n + 1, sizes[i]);
+                assert_memory_equal(back, sources[0], sizes[i]);
+            }
+        }
+    p->dev->free(p->dev_ctx, to, (size_t)UPLOADS * MOST);
+    p->dev->host_free(p->dev_ctx, sources[1], MOST);
+    free(back), free(sources[0]);
 }
 
 /* A driver refuses to free memory then, which ends the capture. */

@@ -77,9 +77,11 @@ cudaError_t cudasim::refuse_beside_captures()
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
-    if (!stream) return cudaErrorStreamCaptureUnsupported;
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
+    if (!stream) return cudasim::keep(cudaErrorStreamCaptureUnsupported);
     locked mine(lock);
-    if (captures.count(stream)) return cudaErrorIllegalState;
+    if (captures.count(stream)) return cudasim::keep(cudaErrorIllegalState);
     captures[stream] = {pthread_self(), mode, false, {}};
     return cudaSuccess;
 }
@@ -89,20 +91,20 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = nullptr;
     locked mine(lock);
     auto found = captures.find(stream);
-    if (found == captures.end()) return cudaErrorIllegalState;
+    if (found == captures.end()) return cudasim::keep(cudaErrorIllegalState);
     capture &c = found->second;
     if (c.mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c.thread, pthread_self()))
-        return cudaErrorStreamCaptureWrongThread;
+        return cudasim::keep(cudaErrorStreamCaptureWrongThread);
     cudaError_t status = c.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
     if (status == cudaSuccess) *graph = new cudasim_graph{std::move(c.nodes)};
     captures.erase(found);
-    return status;
+    return cudasim::keep(status);
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *n)
 {
     *n = graph->nodes.size();
-    return cudaSuccess;
+    return cudasim::enter();
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
@@ -112,8 +114,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                           unsigned long long)
 {
-    *exec = new cudasim_graph_exec{graph->nodes};
-    return cudaSuccess;
+    *exec = nullptr;
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) *exec = new cudasim_graph_exec{graph->nodes};
+    return status;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
@@ -122,7 +126,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    cudaError_t status = cudasim::refuse_in_capture(stream); /* a graph in a graph: not simulated */
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess)
+        status = cudasim::refuse_in_capture(stream); /* a graph in a graph: not simulated */
     for (size_t i = 0; status == cudaSuccess && i < exec->nodes.size(); i++)
         status = exec->nodes[i](stream);
     return status;

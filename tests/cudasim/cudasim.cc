@@ -16,7 +16,7 @@ namespace cudasim
 
 simulator sim;
 
-static constexpr size_t max_dynamic_bytes = 227 << 10, default_dynamic_bytes = 48 << 10;
+static constexpr size_t default_dynamic_bytes = 48 << 10;
 
 static bool run_grid(dim3 grid)
 {
@@ -149,7 +149,7 @@ static cudaError_t run(const bound &work, dim3 grid, dim3 block, size_t n_shared
     if (ok) return cudaSuccess;
     reclaim_fibers();
     fprintf(stderr, "cudasim: %s\n", sim.text);
-    return cudaErrorLaunchFailure;
+    return break_device(cudaErrorLaunchFailure);
 }
 
 /* A kernel is loaded when it is first launched, as since CUDA 11.7; drivers before CUDA 12.3 refuse
@@ -169,12 +169,15 @@ cudaError_t launch(const char *name, const void *kernel, kernel_call call,
                    const argument *arguments, size_t n_arguments, dim3 grid, dim3 block,
                    size_t n_shared, cudaStream_t stream)
 {
-    cudaError_t status = load(name, kernel, stream);
-    if (status != cudaSuccess) return status;
-    bound work = bind(name, kernel, call, arguments, n_arguments);
-    status = submit(stream, [=] { return run(work, grid, block, n_shared); });
-    take_turns();
-    return status;
+    cudaError_t status = enter();
+    if (status == cudaSuccess) status = load(name, kernel, stream);
+    if (status == cudaSuccess) {
+        bound work = bind(name, kernel, call, arguments, n_arguments);
+        status = submit(stream, [=] { return run(work, grid, block, n_shared); });
+        take_turns();
+    }
+    keep(status);
+    return cudaGetLastError(); /* which may be an earlier call's */
 }
 
 } // namespace cudasim
@@ -183,8 +186,10 @@ using namespace cudasim;
 
 cudaError_t cudasim_set_attribute(const void *kernel, cudaFuncAttribute attribute, int value)
 {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || (size_t)value > max_dynamic_bytes) return cudaErrorInvalidValue;
+    cudaError_t status = enter();
+    if (status != cudaSuccess || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return status;
+    if (value < 0 || (size_t)value > most_shared()) return keep(cudaErrorInvalidValue);
     std::lock_guard<std::mutex> turn(one_grid);
     sim.dynamic_limits[kernel] = (size_t)value;
     return cudaSuccess;
@@ -195,6 +200,7 @@ const char *cudasim_take_fault(void)
     static char taken[sizeof sim.text];
     memcpy(taken, sim.text, sizeof taken);
     sim.text[0] = 0;
+    mend_device();
     return taken;
 }
 

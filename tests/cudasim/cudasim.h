@@ -13,6 +13,10 @@
  *     the environment, kernels do (stream.cc);
  *   - a vector access that is not aligned ends the launch with an error;
  *   - with CUDASIM_GUARD=keys or pages the host cannot touch device memory (memory.cc);
+ *   - with CUDASIM_HMM=1 the device reads and writes pageable memory itself, and as late as any
+ *     other (stream.cc);
+ *   - CUDASIM_GPU=8.0, 8.6, 8.9, 9.0, 10.0 or 12.0 is its capability, and so how much shared memory
+ *     a block may have (runtime.cc);
  *   - the order in which threads and blocks run can be chosen (cudasim_set_schedule, environment
  *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it reveal a race. A warp runs
  *     as far as it can, to a barrier or its end, before the next one continues. So without a
@@ -341,7 +345,9 @@ static inline void mti_wgmma(float (&d)[TILES][4], const uint32_t (&a)[4], uint6
 extern "C" {
 /* "forward", "reverse", or the decimal seed of a random order; false if it is none of these. */
 bool cudasim_set_schedule(const char *text);
-/* Why the last launch failed; "" if none has failed since the last call of this function. */
+/* Why the last launch failed; "" if none has failed since the last call of this function. A fault
+ * of a kernel breaks the device for the process, as on a GPU: from then on each call fails. This
+ * function mends it, as only a new process does there. */
 const char *cudasim_take_fault(void);
 /* Runs work(state) under several schedules. True if the n_bytes at `result` are the same under all
  * of them; otherwise *differs is the name of the first that differs from "forward". work returns

@@ -37,6 +37,7 @@ enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrPageableMemoryAccess = 88,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 enum cudaFuncAttribute {
@@ -115,7 +116,8 @@ cudaError_t cudaPeekAtLastError();
 const char *cudaGetErrorName(cudaError_t status);
 const char *cudaGetErrorString(cudaError_t status);
 
-/* As on a GPU, a kernel must request more than 48 KiB of dynamic shared memory. */
+/* As on a GPU, a kernel must request more than 48 KiB of dynamic shared memory, and no more than
+ * the GPU has. */
 cudaError_t cudasim_set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 template <class T>
 static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value)

@@ -19,6 +19,15 @@ unsigned char *dynamic_shared() { return sim.dynamic; }
 
 bool guards_hold()
 {
+    size_t n_bytes = sim.n_dynamic;
+    for (const shared_array &a : sim.shared) n_bytes += a.n_bytes;
+    if (n_bytes > most_shared()) {
+        snprintf(sim.text, sizeof sim.text,
+                 "kernel %s: %zu bytes of shared memory, dynamic or not; "
+                 "a block may have %zu",
+                 sim.name, n_bytes, most_shared());
+        return false;
+    }
     for (const shared_array &a : sim.shared)
         for (size_t i = 0; i < a.n_guard; i++)
             if (a.p[a.n_bytes + i] != guard) {

@@ -165,8 +165,19 @@ bool capture_node(cudaStream_t stream, std::function<cudaError_t(cudaStream_t)> 
 cudaError_t refuse_in_capture(cudaStream_t stream);
 cudaError_t refuse_while_capturing();
 cudaError_t refuse_beside_captures();
-/* What the next cudaGetLastError finds, if it is an error. */
+
+/* ---- runtime.cc ---- */
+
+/* What a call returns, and the next cudaGetLastError finds, if it is an error. Of a broken device
+ * it is one. */
 cudaError_t keep(cudaError_t status);
+/* Begins a call: an error if it must fail. */
+cudaError_t enter();
+cudaError_t break_device(cudaError_t status);
+void mend_device();
+static inline bool is_broken() { return keep(cudaSuccess) != cudaSuccess; }
+size_t most_shared();        /* bytes of a block of the simulated GPU */
+bool copies_pageable_late(); /* CUDASIM_HMM=1 */
 
 /* ---- order.cc: the order of threads ---- */
 

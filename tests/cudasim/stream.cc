@@ -133,7 +133,7 @@ static cudaError_t after_waiting()
 {
     cudaError_t status = late_fault;
     late_fault = cudaSuccess;
-    return status;
+    return cudasim::keep(status);
 }
 static bool is_reached(cudaStream_t stream, uint64_t n_before)
 {
@@ -202,7 +202,8 @@ cudaError_t cudasim::submit_awaited(cudaStream_t stream, std::function<bool()> i
 
 cudaError_t cudaDeviceSynchronize()
 {
-    cudaError_t status = cudasim::refuse_beside_captures();
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_beside_captures();
     if (status != cudaSuccess) return status;
     await_all();
     my_turn mine(turn);
@@ -213,12 +214,13 @@ cudaError_t cudaDeviceSynchronize()
 
 cudaError_t cudaFree(void *p)
 {
-    cudaError_t status = cudasim::refuse_while_capturing();
-    if (status != cudaSuccess) return status;
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess && !cudasim::is_broken()) return status;
     await_all();
     my_turn mine(turn);
     cudasim::device_free(p);
-    return cudaSuccess;
+    return cudasim::keep(cudaSuccess);
 }
 /* What a process has page-locked so far. A GPU's driver takes some 0.1 ms for each allocation and
  * for each MiB: with CUDASIM_COUNTS=1 in the environment the counts are printed at the end, and
@@ -248,10 +250,12 @@ cudaError_t cudaMallocHost(void **p, size_t n_bytes) { return cudaHostAlloc(p, n
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 {
     *p = nullptr;
-    cudaError_t status = cudasim::refuse_while_capturing();
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
     if (!n_bytes) return cudaSuccess;
-    if (!may_lock(n_bytes) || posix_memalign(p, 512, n_bytes)) return cudaErrorMemoryAllocation;
+    if (!may_lock(n_bytes) || posix_memalign(p, 512, n_bytes))
+        return cudasim::keep(cudaErrorMemoryAllocation);
     memset(*p, 0xff, n_bytes);
     my_turn mine(turn);
     page_locked[(const char *)*p] = n_bytes;
@@ -259,18 +263,21 @@ cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 }
 cudaError_t cudaFreeHost(void *p)
 {
-    cudaError_t status = cudasim::refuse_while_capturing();
-    if (status != cudaSuccess) return status;
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess && !cudasim::is_broken()) return status;
     await_all();
     my_turn mine(turn);
     page_locked.erase((const char *)p);
     free(p);
-    return cudaSuccess;
+    return cudasim::keep(cudaSuccess);
 }
 
 /* Only host memory is asked for. */
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *p)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     out->type = is_page_locked(p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
     return cudaSuccess;
@@ -280,7 +287,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *p)
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)
 {
-    cudaError_t status = cudasim::refuse_while_capturing();
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
     await_all();
     my_turn mine(turn);
@@ -288,16 +296,20 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKin
     return after_waiting();
 }
 /* Copies within the device run when kernels do; copies from pageable memory have read it, copies to
- * it are done, on return. */
+ * it are done, on return: unless the device uses such memory as it is (CUDASIM_HMM=1), as it does
+ * with heterogeneous memory management and on Grace. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     std::function<cudaError_t()> work = [=] { return copy(to, from, n_bytes); };
+    cudaError_t begun = cudasim::enter();
+    if (begun != cudaSuccess) return begun;
     if (kind == cudaMemcpyDeviceToDevice) return cudasim::submit(stream, work);
     {
         my_turn mine(turn);
         bool locked = is_page_locked(to) || is_page_locked(from);
         cudaError_t status = locked ? cudaSuccess : cudasim::refuse_in_capture(stream);
+        locked = locked || cudasim::copies_pageable_late();
         if (status != cudaSuccess) return status;
         auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
         if (cudasim::capture_node(stream, again, &status)) return status;
@@ -328,6 +340,8 @@ cudaError_t cudaMemset(void *p, int value, size_t n_bytes)
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t n_bytes, cudaStream_t stream)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     return cudasim::submit(stream, [=] { return cudaMemset(p, value, n_bytes); });
 }
 
@@ -336,6 +350,8 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t n_bytes, cudaStream_t str
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, 0); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     *stream = new cudasim_stream();
     made.streams++;
     (*stream)->maker = std::this_thread::get_id();
@@ -349,11 +365,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     my_turn mine(turn);
     streams.erase(stream);
     delete stream;
-    return cudaSuccess;
+    return cudasim::keep(cudaSuccess);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    cudaError_t status = cudasim::refuse_in_capture(stream);
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     note_wait(stream);
     made.waits++;
@@ -368,18 +385,21 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 /* The device gets on while it is asked. */
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    cudaError_t status = cudasim::refuse_in_capture(stream);
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     advance(stream, UINT64_MAX);
     advance_awaited();
     advance(stream, UINT64_MAX);
-    return stream->tasks.empty() ? after_waiting() : cudaErrorNotReady;
+    return stream->tasks.empty() ? after_waiting() : cudasim::keep(cudaErrorNotReady);
 }
 /* If the stream's kernels run at once, the tasks that the event waits for run now. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
-    cudaError_t status = cudasim::refuse_in_capture(stream); /* events there: not simulated */
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess)
+        status = cudasim::refuse_in_capture(stream); /* events there: not simulated */
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     cudaStream_t other = event->stream;
@@ -392,17 +412,20 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     *event = new cudasim_event();
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete event;
-    return cudaSuccess;
+    return cudasim::keep(cudaSuccess);
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    cudaError_t status = cudasim::refuse_in_capture(stream);
+    cudaError_t status = cudasim::enter();
+    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     event->stream = stream;
@@ -412,18 +435,25 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     await(event->stream, event->n_before);
     my_turn mine(turn);
     return after_waiting();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
-    return is_reached(event->stream, event->n_before) ? cudaSuccess : cudaErrorNotReady;
+    return cudasim::keep(is_reached(event->stream, event->n_before) ? cudaSuccess
+                                                                    : cudaErrorNotReady);
 }
 /* No time passes but what a test asks for (cudasim::pass_time). */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
+    cudaError_t status = cudasim::enter();
+    if (status != cudaSuccess) return status;
     *ms = (float)(to->ms - from->ms);
     return cudaSuccess;
 }

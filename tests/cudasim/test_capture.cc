@@ -41,7 +41,8 @@ static void a_captured_launch_runs_when_its_graph_does_as_often_as_it_does(void 
                      cudaSuccess);
     assert_int_equal(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal),
                      cudaErrorIllegalState);
-    *staged = 1000; /* never read */
+    assert_int_equal(cudaGetLastError(), cudaErrorIllegalState); /* or the launch would report it */
+    *staged = 1000;                                              /* never read */
     assert_int_equal(cudaMemcpyAsync(x, staged, sizeof *x, cudaMemcpyHostToDevice, s.stream),
                      cudaSuccess);
     assert_true(MTI_LAUNCH(&s, add_to, 1, n_block, 0, y, x));
@@ -83,13 +84,14 @@ static void a_call_that_cannot_be_captured_fails_and_spoils_the_capture(void **)
             : call == 4 ? cudaDeviceSynchronize()
                         : cudaMallocHost(&p, 512);
         assert_int_equal(status, cudaErrorStreamCaptureUnsupported);
+        cudaGetLastError();
         assert_false(MTI_LAUNCH(&s, add_to, 1, n_block, 0, y, y));
         cudaGraph_t graph;
         assert_int_equal(cudaStreamEndCapture(s.stream, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
+        cudaGetLastError();
         assert_int_equal(cudaStreamSynchronize(s.stream), cudaSuccess); /* it is over */
     }
-    cudaGetLastError();
     cudaFree(y), cudaStreamDestroy(s.stream);
 }
 
@@ -109,8 +111,8 @@ static void a_kernel_is_not_loaded_in_a_capture(void **)
         assert_int_equal(cudaStreamEndCapture(s.stream, &graph),
                          loaded ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
         cudaGraphDestroy(graph);
+        cudaGetLastError();
     }
-    cudaGetLastError();
     cudaFree(y), cudaStreamDestroy(s.stream);
 }
 

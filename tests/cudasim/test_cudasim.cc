@@ -411,7 +411,7 @@ static void a_kernel_that_waits_for_a_copy_on_another_stream_reads_it(void **)
 {
     pending_copy a = begin_copy();
     stream_holder compute = {a.compute};
-    assert_int_equal(cudaEventQuery(a.arrived), cudaErrorNotReady);
+    assert_int_equal((cudaEventQuery(a.arrived), cudaGetLastError()), cudaErrorNotReady);
     cudaStreamWaitEvent(a.compute, a.arrived);
     assert_int_equal(cudaEventQuery(a.arrived), cudaSuccess);
     assert_true(MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y));
@@ -526,7 +526,7 @@ static int late()
     cudaStreamCreate(&compute.stream);
     if (!MTI_LAUNCH(&compute, leave_unmet, 1, 32, 0, y)) return 4;
     if (cudaStreamSynchronize(compute.stream) != cudaErrorLaunchFailure) return 5;
-    if (cudaStreamSynchronize(compute.stream) != cudaSuccess) return 6;
+    if (cudaStreamSynchronize(compute.stream) != cudaErrorLaunchFailure) return 6;
     cudaStreamDestroy(compute.stream), cudaFree(y);
     return 0;
 }

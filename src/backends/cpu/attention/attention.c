@@ -117,7 +117,9 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *call, const m
     return mti_cpu_workers(ctx, n, items, 1, run_backward, &x);
 }
 
-/* ---- the gradient of the sinks: an item is a head ---- */
+/* ---- the gradient of the sinks: an item is a head ----
+ * A worker's scratch has d_o . o of its last heads only, so it is computed again: it costs little
+ * beside the products of the same row, which grow with the keys. */
 
 static void run_sinks(void *arg, int worker, int64_t begin, int64_t end)
 {
@@ -146,8 +148,9 @@ static void run_sinks(void *arg, int worker, int64_t begin, int64_t end)
 }
 
 bool mti_cpu_attention_sinks_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
-                                      const mti_view *d_sinks)
+                                      const mti_view *d_sinks, void *scratch, bool after_backward)
 {
+    (void)scratch, (void)after_backward;
     mti_attn x = describe(call);
     x.d_o = d_o, x.d_sinks = d_sinks;
     return mti_cpu_workers(ctx, workers(ctx, &x, x.a), x.a, 1, run_sinks, &x);

@@ -118,8 +118,7 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
     });
 }
 
-/* d_sinks[h] = -sum of exp(sink - lse) (do . o), over the rows of a block's head: a warp for each
- */
+/* d_sinks[h] = -sum of exp(sink - lse) delta, over the rows of a block's head */
 constexpr int SINKS_BLOCK = 256;
 
 template <typename T>
@@ -127,14 +126,15 @@ __global__ void __launch_bounds__(SINKS_BLOCK)
     attention_sinks(const mti_attn_args x, T *d_sinks, int64_t step)
 {
     typedef mti_wide<T> R;
-    int64_t h = blockIdx.x, lane = threadIdx.x % 32;
+    const R *all_lse = static_cast<const R *>(x.lse), *all_delta = static_cast<const R *>(x.delta);
+    int64_t h = blockIdx.x;
     R sum = 0, sink = mti_attn_sink<T>(x, h);
-    for (int64_t row = threadIdx.x / 32; row < x.b * x.s; row += SINKS_BLOCK / 32) {
-        int64_t b = row / x.s, i = row % x.s;
-        const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
-        R delta = 0, lse = static_cast<const R *>(x.lse)[(b * x.a + h) * x.s + i];
-        for (int64_t c = lane; c < x.e; c += 32) delta += mti_widen(o[c]) * mti_widen(d_o[c]);
-        if (delta != 0) sum -= mti_exp_below(sink - lse) * delta;
+    for (int64_t b = 0; b < x.b; b++) {
+        int64_t first = (b * x.a + h) * x.s;
+        for (int64_t i = threadIdx.x; i < x.s; i += SINKS_BLOCK) {
+            R delta = all_delta[first + i];
+            if (delta != 0) sum -= mti_exp_below(sink - all_lse[first + i]) * delta;
+        }
     }
     sum = mti_block_sum(sum);
     if (threadIdx.x == 0) d_sinks[h * step] = mti_narrow<T>(sum);
@@ -187,11 +187,13 @@ bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const 
 }
 
 bool mti_cuda_attention_sinks_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
-                                       const mti_view *d_sinks)
+                                       const mti_view *d_sinks, void *scratch, bool after_backward)
 {
     mti_attn_args x = describe(call);
-    x.d_o = rows_of(d_o);
+    x.d_o = rows_of(d_o), x.delta = scratch;
     if (x.a == 0) return true;
+    if (!counts_are_short(x) || (!after_backward && !fill_delta(ctx, x, call->q->dtype)))
+        return false;
     return mti_for_float(call->q->dtype, [&](auto type) {
         typedef decltype(type) T;
         return MTI_LAUNCH(ctx, attention_sinks<T>, mti_blocks(x.a), SINKS_BLOCK, 0, x,

@@ -9,6 +9,7 @@
  * the offset and the inputs. The host writes these into one of two page-locked halves, and one copy
  * ahead of the graph takes them to the device, where the graph reads them. So the host waits for no
  * graph: only, at the third launch, for the copy of the first. */
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/device/desk.h"
 #include "backends/cuda/kernels.h"
 
@@ -55,10 +56,10 @@ bool mti_cuda_note_free(const mti_ctx *ctx, void *p, cudaError_t (*free)(void *)
 /* The capture is over. */
 static void notes_free(mti_notes *notes)
 {
-    if (notes->stream) cudaStreamDestroy(notes->stream);
+    if (notes->stream) mti_cuda_forgive(cudaStreamDestroy(notes->stream));
     while (mti_late_free *late = notes->to_free) {
         notes->to_free = late->next;
-        late->free(late->p);
+        mti_cuda_forgive(late->free(late->p));
         mti_free(late);
     }
     mti_free(notes);
@@ -73,12 +74,13 @@ bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what)
 void mti_cuda_graph_free(mti_ctx *ctx, mti_graph *g)
 {
     if (!g) return;
-    if (g->n_launches) mti_cuda_wait_for_ranks(ctx), cudaStreamSynchronize(ctx->stream);
-    if (g->exec) cudaGraphExecDestroy(g->exec);
+    if (g->n_launches)
+        mti_cuda_wait_for_ranks(ctx), mti_cuda_forgive(cudaStreamSynchronize(ctx->stream));
+    if (g->exec) mti_cuda_forgive(cudaGraphExecDestroy(g->exec));
     for (cudaEvent_t e : g->was_read)
-        if (e) cudaEventDestroy(e);
-    if (g->staging) cudaFreeHost(g->staging);
-    if (g->brought) cudaFree(g->brought);
+        if (e) mti_cuda_forgive(cudaEventDestroy(e));
+    if (g->staging) mti_cuda_forgive(cudaFreeHost(g->staging));
+    if (g->brought) mti_cuda_forgive(cudaFree(g->brought));
     mti_cuda_desks_free(g->desks);
     mti_free(g);
 }
@@ -123,7 +125,8 @@ static void forget(mti_ctx *ctx, mti_notes *notes)
     mti_notes *mine = notes;
     ctx->notes.compare_exchange_strong(mine, nullptr);
     if (notes->stream) {
-        if (cudaStreamEndCapture(notes->stream, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+        if (cudaStreamEndCapture(notes->stream, &graph) == cudaSuccess)
+            mti_cuda_forgive(cudaGraphDestroy(graph));
         cudaGetLastError();
     }
     mti_cuda_graph_free(ctx, notes->graph);
@@ -156,7 +159,7 @@ mti_graph *mti_cuda_capture_end(mti_ctx *ctx, bool keep)
               mti_cuda_ok(cudaGraphGetNodes(graph, nullptr, &g->n_nodes), "counting a graph's "
                                                                           "nodes") &&
               mti_cuda_ok(cudaGraphInstantiateWithFlags(&g->exec, graph, 0), "making a graph");
-    if (graph) cudaGraphDestroy(graph);
+    if (graph) mti_cuda_forgive(cudaGraphDestroy(graph));
     notes_free(notes);
     if (ok) return g;
     mti_cuda_graph_free(ctx, g);

@@ -1,9 +1,9 @@
 /* context.cu: the device, its streams and memory, what its errors mean, and the kernel table. */
 #include <stdlib.h>
 #include <string.h>
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/device/desk.h"
 #include "backends/cuda/kernels.h"
-#include "backends/cuda/walk.cuh"
 
 /* Parses cuBLAS's ":KiB:count", once or more: the bytes of all buffers; 0 if malformed. */
 static size_t workspace_bytes(const char *config)
@@ -121,15 +121,15 @@ mti_ctx *mti_cuda_open(void)
 
 void mti_cuda_close(mti_ctx *ctx)
 {
-    if (ctx->stream) cudaStreamSynchronize(ctx->stream);
-    if (ctx->copy) cudaStreamSynchronize(ctx->copy);
+    if (ctx->stream) mti_cuda_forgive(cudaStreamSynchronize(ctx->stream));
+    if (ctx->copy) mti_cuda_forgive(cudaStreamSynchronize(ctx->copy));
     mti_cuda_nccl_close(ctx);
     mti_cuda_copies_close(ctx);
     mti_cuda_blas_close(ctx);
     mti_cuda_desks_close(ctx);
-    if (ctx->fault) cudaFree(ctx->fault);
-    if (ctx->copy) cudaStreamDestroy(ctx->copy);
-    if (ctx->stream) cudaStreamDestroy(ctx->stream);
+    if (ctx->fault) mti_cuda_forgive(cudaFree(ctx->fault));
+    if (ctx->copy) mti_cuda_forgive(cudaStreamDestroy(ctx->copy));
+    if (ctx->stream) mti_cuda_forgive(cudaStreamDestroy(ctx->stream));
     pthread_mutex_destroy(&ctx->clearing_fault);
     mti_free(ctx);
 }
@@ -188,9 +188,7 @@ void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
 {
     void *p = nullptr;
     if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
-    if (cudaMalloc(&p, n_bytes ? n_bytes : 1) == cudaSuccess) return p;
-    cudaGetLastError();
-    return nullptr;
+    return mti_cuda_allocated(cudaMalloc(&p, n_bytes ? n_bytes : 1)) ? p : nullptr;
 }
 
 /* cudaFree waits for all work that may still use the memory. If that fails, there is none left. */
@@ -198,38 +196,13 @@ void mti_cuda_free(mti_ctx *ctx, void *p, size_t)
 {
     if (mti_cuda_note_free(ctx, p, cudaFree)) return;
     mti_cuda_wait_for_ranks(ctx);
-    if (cudaFree(p) != cudaSuccess) cudaGetLastError();
+    mti_cuda_forgive(cudaFree(p));
 }
 
 size_t mti_cuda_room(mti_ctx *)
 {
     size_t n_free = 0, n_total = 0;
-    if (cudaMemGetInfo(&n_free, &n_total) == cudaSuccess) return n_free;
-    cudaGetLastError();
-    return SIZE_MAX;
-}
-
-/* The caller may reuse `host` when the call returns. A small value is passed as a kernel argument,
- * and a copy from pageable memory returns when the driver has read it; one from page-locked memory
- * does not, and is waited for. */
-static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst = value; }
-
-bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
-{
-    uint64_t value;
-    if (n_bytes && mti_noting(ctx)) return mti_cuda_note_upload(ctx, dst, n_bytes);
-    if (n_bytes == sizeof value && mti_is_aligned(dst, sizeof value)) {
-        memcpy(&value, host, sizeof value);
-        return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
-    }
-    cudaPointerAttributes of_host = {};
-    bool waits = n_bytes && cudaPointerGetAttributes(&of_host, host) == cudaSuccess &&
-                 of_host.type == cudaMemoryTypeHost;
-    return !n_bytes ||
-           (mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
-                        "upload") &&
-            (!waits || (mti_cuda_wait_for_ranks(ctx) &&
-                        mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "upload"))));
+    return mti_cuda_forgive(cudaMemGetInfo(&n_free, &n_total)) ? n_free : SIZE_MAX;
 }
 
 #ifdef MTI_CUDASIM

@@ -1,5 +1,6 @@
 /* desk.cu: hands out desks (desk.h), each to one call at a time. */
 #include <pthread.h>
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/device/desk.h"
 #include "backends/cuda/kernels.h"
 
@@ -13,8 +14,8 @@ void mti_cuda_desks_free(mti_desk_place *list)
     while (list) {
         mti_desk_place *place = list;
         list = place->next;
-        if (place->desk) cudaFree(place->desk);
-        if (place->note) cudaFreeHost(place->note);
+        if (place->desk) mti_cuda_forgive(cudaFree(place->desk));
+        if (place->note) mti_cuda_forgive(cudaFreeHost(place->note));
         mti_free(place);
     }
 }

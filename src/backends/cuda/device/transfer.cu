@@ -1,7 +1,11 @@
-/* transfer.cu: copies beside compute, on the copy stream, timed by the GPU's clock. */
+/* transfer.cu: uploads, which compute's stream orders; and copies beside compute, on the copy
+ * stream, timed by the GPU's clock. */
 #include <pthread.h>
+#include <string.h>
 #include <initializer_list>
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/walk.cuh"
 
 /* Copies with events of their own. A slot is reused only when its previous copy has finished, so
  * tickets need no release. */
@@ -14,8 +18,20 @@ struct copy_slot {
     bool to_count, waited, wait_to_count;
 };
 
+/* Page-locked memory for small uploads, in slots that are used in turn. */
+#define SLOTS      8
+#define SLOT_BYTES ((size_t)64 << 10)
+
+struct staging {
+    unsigned char *bytes; /* NULL until it is needed */
+    uint64_t n_used;
+    cudaEvent_t was_read[SLOTS];
+};
+
 struct mti_copies {
     pthread_mutex_t lock;
+    bool reads_pageable; /* the GPU reads the host's pageable memory itself */
+    struct staging staging;
     uint64_t n_begun;
     struct copy_slot ring[RING]; /* ticket i at i % RING */
     mti_copy_times times;
@@ -24,8 +40,14 @@ struct mti_copies {
 bool mti_cuda_copies_open(mti_ctx *ctx)
 {
     ctx->copies = static_cast<mti_copies *>(mti_calloc(1, sizeof *ctx->copies));
-    if (ctx->copies) pthread_mutex_init(&ctx->copies->lock, nullptr);
-    return ctx->copies != nullptr;
+    if (!ctx->copies) return false;
+    pthread_mutex_init(&ctx->copies->lock, nullptr);
+    int reads = 0;
+    bool ok =
+        mti_cuda_ok(cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, ctx->device),
+                    "asking how it reads the host's memory");
+    ctx->copies->reads_pageable = reads != 0;
+    return ok;
 }
 
 /* Expects idle streams. */
@@ -34,7 +56,10 @@ void mti_cuda_copies_close(mti_ctx *ctx)
     if (!ctx->copies) return;
     for (copy_slot &s : ctx->copies->ring)
         for (cudaEvent_t e : {s.ready, s.begin, s.end, s.stall, s.stall_end})
-            if (e) cudaEventDestroy(e);
+            if (e) mti_cuda_forgive(cudaEventDestroy(e));
+    for (cudaEvent_t e : ctx->copies->staging.was_read)
+        if (e) mti_cuda_forgive(cudaEventDestroy(e));
+    if (ctx->copies->staging.bytes) mti_cuda_forgive(cudaFreeHost(ctx->copies->staging.bytes));
     pthread_mutex_destroy(&ctx->copies->lock);
     mti_free(ctx->copies);
 }
@@ -43,16 +68,15 @@ void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes)
 {
     void *p = nullptr;
     if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
-    if (cudaHostAlloc(&p, n_bytes ? n_bytes : 1, cudaHostAllocDefault) == cudaSuccess) return p;
-    cudaGetLastError();
-    return nullptr;
+    bool ok = mti_cuda_allocated(cudaHostAlloc(&p, n_bytes ? n_bytes : 1, cudaHostAllocDefault));
+    return ok ? p : nullptr;
 }
 
 void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t)
 {
     if (mti_cuda_note_free(ctx, p, cudaFreeHost)) return;
     mti_cuda_wait_for_ranks(ctx);
-    cudaFreeHost(p);
+    mti_cuda_forgive(cudaFreeHost(p));
 }
 
 static bool make(cudaEvent_t *e, unsigned flags)
@@ -66,6 +90,76 @@ static bool make_events(copy_slot *s)
            make(&s->end, cudaEventDefault) && make(&s->stall, cudaEventDefault) &&
            make(&s->stall_end, cudaEventDefault);
 }
+
+/* ---- uploads: the caller may reuse its memory when the call returns ---- */
+
+static bool wait_for_slot(mti_ctx *ctx, cudaEvent_t e)
+{
+    if (mti_cuda_forgive(cudaEventQuery(e))) return true;
+    return mti_cuda_wait_for_ranks(ctx) && mti_cuda_ok(cudaEventSynchronize(e), "upload");
+}
+
+/* Needs the lock. */
+static bool take_slot(mti_ctx *ctx, staging *s, uint64_t slot)
+{
+    if (!s->bytes && !mti_cuda_ok(cudaMallocHost(&s->bytes, SLOTS * SLOT_BYTES),
+                                  "page-locked memory for uploads"))
+        return false;
+    return make(&s->was_read[slot], cudaEventDisableTiming) &&
+           (s->n_used < SLOTS || wait_for_slot(ctx, s->was_read[slot]));
+}
+
+static bool upload_by_slot(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
+{
+    staging *s = &ctx->copies->staging;
+    pthread_mutex_lock(&ctx->copies->lock);
+    uint64_t slot = s->n_used % SLOTS;
+    bool ok = take_slot(ctx, s, slot);
+    if (ok) {
+        unsigned char *at = s->bytes + slot * SLOT_BYTES;
+        memcpy(at, host, n_bytes);
+        ok = mti_cuda_ok(cudaMemcpyAsync(dst, at, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
+                         "upload") &&
+             mti_cuda_ok(cudaEventRecord(s->was_read[slot], ctx->stream), "recording an event");
+        s->n_used++;
+    }
+    pthread_mutex_unlock(&ctx->copies->lock);
+    return ok;
+}
+
+/* A copy from page-locked memory returns before the GPU has read it. So does one from pageable
+ * memory where the GPU reads that itself; elsewhere the driver has read it by then. */
+static bool returns_early(const mti_ctx *ctx, const void *host)
+{
+    cudaPointerAttributes of_host = {};
+    return ctx->copies->reads_pageable ||
+           !mti_cuda_forgive(cudaPointerGetAttributes(&of_host, host)) ||
+           of_host.type == cudaMemoryTypeHost;
+}
+
+/* A small value is passed as a kernel's argument, some more through slots, if the host would have
+ * to wait. */
+static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst = value; }
+
+bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
+{
+    uint64_t value;
+    if (!n_bytes) return true;
+    if (mti_noting(ctx)) return mti_cuda_note_upload(ctx, dst, n_bytes);
+    if (n_bytes == sizeof value && mti_is_aligned(dst, sizeof value)) {
+        memcpy(&value, host, sizeof value);
+        return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
+    }
+    bool waits = returns_early(ctx, host);
+    if (waits && n_bytes <= SLOT_BYTES && ctx->copies->reads_pageable)
+        return upload_by_slot(ctx, dst, host, n_bytes);
+    return mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
+                       "upload") &&
+           (!waits || (mti_cuda_wait_for_ranks(ctx) &&
+                       mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "upload")));
+}
+
+/* ---- copies beside compute ---- */
 
 static bool add_time(mti_ctx *ctx, cudaEvent_t from, cudaEvent_t to, double *total_s)
 {

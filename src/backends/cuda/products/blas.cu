@@ -5,17 +5,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "backends/cuda/device/cleanup.h"
 #include "backends/cuda/products/plan.h"
 #include "backends/cuda/kernels.h"
 
 /* ---- reading the views ---- */
 
 /* v [rows,cols] as a column-major matrix: row-major memory is its transpose. */
-static mti_matrix matrix_of(const mti_view *v)
+static mti_lt_matrix matrix_of(const mti_view *v)
 {
     int64_t rows = v->shape[v->rank - 2], cols = v->shape[v->rank - 1];
     int64_t row = v->stride[v->rank - 2], col = v->stride[v->rank - 1];
-    mti_matrix s = {};
+    mti_lt_matrix s = {};
     s.data = v->data;
     memcpy(s.batch_stride, v->stride, sizeof s.batch_stride);
     if ((cols == 1 || col == 1) && (rows == 1 || row >= cols)) {
@@ -28,25 +29,25 @@ static mti_matrix matrix_of(const mti_view *v)
 }
 
 /* Merges neighbouring batch dimensions that are evenly spaced in all three matrices. */
-static void join_batches(mti_product *g)
+static void join_batches(mti_lt_product *g)
 {
     int kept = 0;
     for (int i = 0; i < g->batch_rank; i++) {
         int64_t n = g->batch_shape[i];
         if (n == 1) continue;
-        mti_matrix *matrices[] = {&g->a, &g->b, &g->c};
+        mti_lt_matrix *matrices[] = {&g->a, &g->b, &g->c};
         bool evenly_spaced = kept > 0;
-        for (mti_matrix *s : matrices)
+        for (mti_lt_matrix *s : matrices)
             evenly_spaced = evenly_spaced && s->batch_stride[kept - 1] == n * s->batch_stride[i];
         int d = evenly_spaced ? kept - 1 : kept++;
         g->batch_shape[d] = evenly_spaced ? g->batch_shape[d] * n : n;
-        for (mti_matrix *s : matrices) s->batch_stride[d] = s->batch_stride[i];
+        for (mti_lt_matrix *s : matrices) s->batch_stride[d] = s->batch_stride[i];
     }
     g->batch_rank = kept;
 }
 
 /* Many matrices times one weight (here the first matrix) are one tall matrix times the weight. */
-static void fold_batch(mti_product *g)
+static void fold_batch(mti_lt_product *g)
 {
     while (g->batch_rank) {
         int last = g->batch_rank - 1;
@@ -60,7 +61,7 @@ static void fold_batch(mti_product *g)
 }
 
 /* True if c is row-major: its bias per column is a bias per row for cuBLASLt. */
-static bool read_views(mti_product *g, const mti_view *a, const mti_view *b, const mti_view *c)
+static bool read_views(mti_lt_product *g, const mti_view *a, const mti_view *b, const mti_view *c)
 {
     int rank = c->rank;
     memset(g, 0, sizeof *g);
@@ -69,7 +70,7 @@ static bool read_views(mti_product *g, const mti_view *a, const mti_view *b, con
     g->a = matrix_of(b), g->b = matrix_of(a), g->c = matrix_of(c);
     bool row_major = !g->c.trans;
     if (!row_major) { /* c is column-major: compute c = a b directly */
-        mti_matrix first = g->b;
+        mti_lt_matrix first = g->b;
         int64_t m = g->n;
         g->b = g->a, g->a = first;
         g->n = g->m, g->m = m;
@@ -95,7 +96,7 @@ static const void *offset(const void *p, int64_t elements, mt_dtype dtype)
 }
 
 /* i: the indices of the outer batch dimensions. */
-static mti_operands operands_of(const mti_product *g, const int64_t *i)
+static mti_operands operands_of(const mti_lt_product *g, const int64_t *i)
 {
     int64_t offset_a = 0, offset_b = 0, offset_c = 0;
     for (int d = 0; d < g->batch_rank - 1; d++) {
@@ -110,7 +111,7 @@ static mti_operands operands_of(const mti_product *g, const int64_t *i)
     return at;
 }
 
-static bool multiply(mti_ctx *ctx, const mti_product *g, const int64_t *i, double alpha,
+static bool multiply(mti_ctx *ctx, const mti_lt_product *g, const int64_t *i, double alpha,
                      double beta, void *scratch)
 {
     mti_operands at = operands_of(g, i);
@@ -128,7 +129,7 @@ static bool multiply(mti_ctx *ctx, const mti_product *g, const int64_t *i, doubl
                      "product");
 }
 
-static bool multiply_all(mti_ctx *ctx, const mti_product *g, double alpha, double beta,
+static bool multiply_all(mti_ctx *ctx, const mti_lt_product *g, double alpha, double beta,
                          void *scratch)
 {
     int64_t n_outer = 1, i[MT_MAX_RANK] = {};
@@ -148,7 +149,7 @@ static bool multiply_all(mti_ctx *ctx, const mti_product *g, double alpha, doubl
  * or columns of one element, or a heuristic finds none: which is kept as a plan of its own. */
 
 /* Calls use(plan) with the product's plan; false on failure. */
-template <class Use> static bool with_plan(mti_ctx *ctx, const mti_product *g, const Use &use)
+template <class Use> static bool with_plan(mti_ctx *ctx, const mti_lt_product *g, const Use &use)
 {
     const int64_t none[MT_MAX_RANK] = {};
     mti_operands at = operands_of(g, none);
@@ -161,7 +162,7 @@ template <class Use> static bool with_plan(mti_ctx *ctx, const mti_product *g, c
 
 /* Gives the product this epilogue if one launch can do it all, and as fast as two; false on
  * failure. *form: the plan's. */
-static bool add_epilogue(mti_ctx *ctx, mti_product *g, uint32_t epilogue, const void *vector,
+static bool add_epilogue(mti_ctx *ctx, mti_lt_product *g, uint32_t epilogue, const void *vector,
                          mti_sums_form *form)
 {
     if (!g->k || g->dtype == MT_F64 || g->batch_rank > 1 ||
@@ -189,7 +190,7 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
                    const mti_view *c, const mti_view *bias, void *scratch, size_t)
 {
     if (!mti_view_count(c)) return true;
-    mti_product g;
+    mti_lt_product g;
     bool row_major = read_views(&g, a, b, c);
     mti_sums_form form = MTI_SUMS_UNTIMED;
     if (bias && row_major && !add_epilogue(ctx, &g, LT_EPILOGUE_BIAS, bias->data, &form))
@@ -234,7 +235,7 @@ struct sums_call {
     mti_ctx *ctx;
     const mti_view *a, *b, *c, *sums;
     void *scratch;
-    mti_product g;
+    mti_lt_product g;
 };
 
 static bool in_one(const struct sums_call *s)
@@ -270,8 +271,8 @@ static bool choose_form(const struct sums_call *s, mti_sums_form *form)
               mti_cuda_ok(cudaEventCreateWithFlags(&end, cudaEventDefault), "an event") &&
               time_runs(s, in_one, begin, end, &one_ms) &&
               time_runs(s, apart, begin, end, &apart_ms);
-    if (begin) cudaEventDestroy(begin);
-    if (end) cudaEventDestroy(end);
+    if (begin) mti_cuda_forgive(cudaEventDestroy(begin));
+    if (end) mti_cuda_forgive(cudaEventDestroy(end));
     *form = one_ms > MUCH_SLOWER * apart_ms ? MTI_SUMS_APART : MTI_SUMS_IN_ONE;
     return ok && with_plan(s->ctx, &s->g, [&](mti_plan *p) { p->form = *form; });
 }

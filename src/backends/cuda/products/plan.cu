@@ -119,8 +119,8 @@ static int lt_type(mt_dtype dtype)
                               : LT_F32;
 }
 
-static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type, const mti_matrix *s,
-                        int64_t n_batch, int64_t stride)
+static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type,
+                        const mti_lt_matrix *s, int64_t n_batch, int64_t stride)
 {
     int32_t count = (int32_t)n_batch;
     return mti_lt_ok(lt->layout_create(layout, type, (uint64_t)s->rows, (uint64_t)s->cols, s->ld),
@@ -130,7 +130,7 @@ static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type, c
                      "batch");
 }
 
-static bool make_desc(mti_ctx *ctx, mti_plan *p, const mti_product *g, int c_type)
+static bool make_desc(mti_ctx *ctx, mti_plan *p, const mti_lt_product *g, int c_type)
 {
     const lt_functions *lt = &ctx->blas->lt;
     bool f64 = g->dtype == MT_F64;
@@ -203,7 +203,7 @@ static void forget_oldest(mti_cublas *blas)
     blas->plans->n_plans--;
 }
 
-static mti_plan_key key_of(const mti_product *g, const mti_operands *at)
+static mti_plan_key key_of(const mti_lt_product *g, const mti_operands *at)
 {
     int inner = g->batch_rank - 1;
     mti_plan_key key;
@@ -223,7 +223,7 @@ static mti_plan_key key_of(const mti_product *g, const mti_operands *at)
     return key;
 }
 
-static mti_plan *new_plan(mti_ctx *ctx, const mti_product *g, const mti_plan_key *key)
+static mti_plan *new_plan(mti_ctx *ctx, const mti_lt_product *g, const mti_plan_key *key)
 {
     mti_cublas *blas = ctx->blas;
     mti_plan *p = static_cast<mti_plan *>(mti_calloc(1, sizeof *p));
@@ -240,7 +240,7 @@ static mti_plan *new_plan(mti_ctx *ctx, const mti_product *g, const mti_plan_key
     return NULL;
 }
 
-static mti_plan *find_or_make(mti_ctx *ctx, const mti_product *g, const mti_operands *at)
+static mti_plan *find_or_make(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at)
 {
     mti_plan_table *plans = ctx->blas->plans;
     mti_plan_key key = key_of(g, at);
@@ -273,9 +273,9 @@ static int64_t rounded_up(int64_t rows)
     return power;
 }
 
-static mti_product with_rounded_rows(const mti_product *g)
+static mti_lt_product with_rounded_rows(const mti_lt_product *g)
 {
-    mti_product r = *g;
+    mti_lt_product r = *g;
     if (g->batch_rank) return r;
     if (!g->b.trans) r.n = r.b.cols = r.c.cols = rounded_up(g->n);
     if (!g->a.trans && g->b.trans) r.k = r.a.cols = r.b.cols = rounded_up(g->k);
@@ -289,7 +289,7 @@ static bool set_columns(const lt_functions *lt, lt_layout_t layout, int64_t cols
 }
 
 /* Gives the layouts the product's sizes, and finds out whether the algorithm takes them. */
-static bool resize(mti_ctx *ctx, mti_plan *p, const mti_product *g)
+static bool resize(mti_ctx *ctx, mti_plan *p, const mti_lt_product *g)
 {
     const lt_functions *lt = &ctx->blas->lt;
     if (p->n == g->n && p->k == g->k) return true;
@@ -306,10 +306,10 @@ static bool resize(mti_ctx *ctx, mti_plan *p, const mti_product *g)
     return true;
 }
 
-mti_plan *mti_plan_of(mti_ctx *ctx, const mti_product *g, const mti_operands *at)
+mti_plan *mti_plan_of(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at)
 {
     bool plain = g->epilogue == LT_EPILOGUE_NONE;
-    mti_product rounded = with_rounded_rows(g);
+    mti_lt_product rounded = with_rounded_rows(g);
     mti_plan *p = find_or_make(ctx, &rounded, at);
     if (p && !mti_plan_is_offered(p) && !plain) return p;
     if (p && mti_plan_is_offered(p) && !resize(ctx, p, g)) return NULL;

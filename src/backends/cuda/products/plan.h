@@ -9,17 +9,17 @@
 #define MTI_PLAN_ALIGN 16
 
 /* A matrix as cuBLASLt sees it: [rows,cols] column-major. */
-struct mti_matrix {
+struct mti_lt_matrix {
     const void *data;
     bool trans;
     int64_t rows, cols, ld;
     int64_t batch_stride[MT_MAX_RANK];
 };
 
-struct mti_product {
+struct mti_lt_product {
     mt_dtype dtype, c_dtype; /* f32 beside 16 bits, otherwise the same */
     int64_t m, n, k;         /* sizes of cuBLASLt's product: c is [m,n] column-major */
-    mti_matrix a, b, c;
+    mti_lt_matrix a, b, c;
     int batch_rank;
     int64_t batch_shape[MT_MAX_RANK];
     uint32_t epilogue;  /* LT_EPILOGUE_: what else the product does */
@@ -70,7 +70,7 @@ bool mti_blas_load(mti_cublas *blas);
  * rows rounded up, so that few are chosen where that number changes from call to call, as that of
  * an expert's rows does; if its algorithm does not take this number, for this number. So the
  * algorithm follows from the product alone, and not from those before it. */
-mti_plan *mti_plan_of(mti_ctx *ctx, const mti_product *g, const mti_operands *at);
+mti_plan *mti_plan_of(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at);
 static inline bool mti_plan_is_offered(const mti_plan *p) { return p->status == LT_OK; }
 
 /* The alignment of an address, as far as plans see it. */
