@@ -16,9 +16,9 @@
 
 #define MR       6
 #define NR       16
-#define BLOCK_K  256
-#define B_FLOATS (1 << 15) /* of a block of b: a quarter of the second cache */
-#define BLOCK_M  48        /* rows of a block of a: with BLOCK_K, a tenth of it */
+#define BLOCK_K  384       /* a panel of b is three quarters of the first cache */
+#define B_FLOATS (3 << 14) /* of a block of b: less than half of the second cache */
+#define BLOCK_M  48        /* rows of a block of a: with BLOCK_K, a seventh of it */
 
 bool mti_gemm_avx2_runs(void)
 {
