@@ -19,7 +19,7 @@ ROWS = (
 
 
 def run_once(program, words):
-    """Milliseconds of wall-clock and CPU time, and the peak resident KiB."""
+    """Milliseconds of wall-clock and CPU time, the peak resident KiB, and the pages that the system gave."""
     began = time.perf_counter()
     child = subprocess.Popen([program, *STEP, *words], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
@@ -27,7 +27,7 @@ def run_once(program, words):
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise Failed(f"{program} {' '.join(STEP + words)}: status {child.returncode}")
-    return 1e3 * wall, 1e3 * (used.ru_utime + used.ru_stime), used.ru_maxrss
+    return 1e3 * wall, 1e3 * (used.ru_utime + used.ru_stime), used.ru_maxrss, used.ru_minflt
 
 
 def steps(s):
@@ -36,7 +36,7 @@ def steps(s):
         raise Failed(f"{program} is not built; `./run bench` builds it")
     rows, rounds = [], s.rounds(max(3, round(25 * s.effort)))
     for name, words in ROWS:
-        wall, cpu, kib = zip(*(run_once(program, words) for _ in range(rounds)))
+        wall, cpu, kib, pages = zip(*(run_once(program, words) for _ in range(rounds)))
         rows.append({"name": name, "min_ms": min(wall), "median_ms": median(wall),
-                     "min_cpu_ms": min(cpu), "peak_kib": max(kib)})
+                     "min_cpu_ms": min(cpu), "peak_kib": max(kib), "pages": min(pages)})
     return rows

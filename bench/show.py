@@ -194,6 +194,6 @@ def show_memory(ops, n_rows):
 def show_meta(rows):
     return "\n".join([
         "A whole run of `memtape profile --device meta`: forward, ledger, backward and AdamW of GPT-3",
-        table(["", "least ms", "median", "on the processor", "MiB resident"],
+        table(["", "least ms", "median", "on the processor", "MiB resident", "pages"],
               [[r["name"], number(r["min_ms"]), number(r["median_ms"]), number(r["min_cpu_ms"]),
-                mib(r["peak_kib"])] for r in rows])])
+                mib(r["peak_kib"]), r["pages"]] for r in rows])])

@@ -18,7 +18,7 @@ typedef struct product {
     int64_t m, n, k, ld_a, ld_b, ld_c;
     bool at, bt, adds;
     float alpha;
-    float *a, *b, *c, *before;
+    float *a, *b, *c, *before, *row; /* row: what is added to every row, or NULL */
 } product;
 
 static float *filled(int64_t n, int seed)
@@ -40,19 +40,24 @@ static product made(int64_t m, int64_t n, int64_t k, int form, bool adds, float 
     return p;
 }
 
-static void freed(product *p) { free(p->a), free(p->b), free(p->c), free(p->before); }
+static void freed(product *p) { free(p->a), free(p->b), free(p->c), free(p->before), free(p->row); }
 
 /* Rows [i, i + m) and columns [j, j + n) of c. */
 static void compute(const product *p, int64_t i, int64_t j, int64_t m, int64_t n, float *c)
 {
     mti_mat a = {p->a + (p->at ? i : i * p->ld_a), p->ld_a, p->at};
     mti_mat b = {p->b + (p->bt ? j * p->ld_b : j), p->ld_b, p->bt};
-    mti_gemm_avx2_product(m, n, p->k, p->alpha, a, b, p->adds, c + i * p->ld_c + j, p->ld_c);
+    float *out = c + i * p->ld_c + j;
+    if (p->row)
+        mti_gemm_avx2_product(m, n, p->k, p->alpha, a, b, p->row + j, 0, out, p->ld_c);
+    else
+        mti_gemm_avx2_product(m, n, p->k, p->alpha, a, b, p->adds ? out : NULL, p->ld_c, out,
+                              p->ld_c);
 }
 
 static void check_element(const product *p, int64_t i, int64_t j)
 {
-    double sum = 0, size = 0, start = p->adds ? p->before[i * p->ld_c + j] : 0;
+    double sum = 0, size = 0, start = p->row ? p->row[j] : p->adds ? p->before[i * p->ld_c + j] : 0;
     for (int64_t q = 0; q < p->k; q++) {
         double term = (double)p->a[p->at ? q * p->ld_a + i : i * p->ld_a + q] *
                       p->b[p->bt ? j * p->ld_b + q : q * p->ld_b + j];
@@ -69,6 +74,7 @@ static void check_element(const product *p, int64_t i, int64_t j)
 static void check(int64_t m, int64_t n, int64_t k, int form, bool adds, float alpha)
 {
     product p = made(m, n, k, form, adds, alpha);
+    if (!adds && k % 2) p.row = filled(n, 4);
     for (int64_t i = 0; !adds && i < m; i++)
         for (int64_t j = 0; j < n; j++) p.c[i * p.ld_c + j] = NAN; /* not to be read */
     compute(&p, 0, 0, m, n, p.c);

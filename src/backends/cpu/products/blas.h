@@ -57,10 +57,12 @@ static inline void mti_sgemm(int64_t m, int64_t n, int64_t k, float alpha, mti_m
 void mti_gemm_small_f32(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
                         float beta, float *c, int64_t ldc);
 
-/* gemm_avx2.c: kernels of our own. product: c [m,n] = alpha a b, plus c if `adds`; k > 0. */
+/* gemm_avx2.c: kernels of our own. product: c [m,n] = alpha a b + added
+ * [m,n], which may be c itself, have ld_added 0 for a row that all have, or be NULL for 0; k > 0.
+ */
 bool mti_gemm_avx2_runs(void); /* on this processor */
 void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
-                           bool adds, float *c, int64_t ldc);
+                           const float *added, int64_t ld_added, float *c, int64_t ldc);
 
 static inline void mti_dgemm(int64_t m, int64_t n, int64_t k, double alpha, mti_mat a, mti_mat b,
                              double beta, double *c, int64_t ldc)

@@ -327,7 +327,7 @@ void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int6
     if (library == MTI_ONEDNN)
         mti_gemm_f32_product(g, m, n, k, a, b, beta, c, ldc);
     else if (library == MTI_MEMTAPE)
-        mti_gemm_avx2_product(m, n, k, (float)g->alpha, a, b, beta != 0, c, ldc);
+        mti_gemm_avx2_product(m, n, k, (float)g->alpha, a, b, beta != 0 ? c : NULL, ldc, c, ldc);
     else
         mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
 }
@@ -338,7 +338,7 @@ void mti_gemm_small_f32(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a,
     mti_gemm_form form =
         a.trans ? (b.trans ? MTI_GEMM_TT : MTI_GEMM_TN) : (b.trans ? MTI_GEMM_NT : MTI_GEMM_NN);
     if (mti_gemm_choose(MT_F32, form, m, n, k).library == MTI_MEMTAPE)
-        mti_gemm_avx2_product(m, n, k, alpha, a, b, beta != 0, c, ldc);
+        mti_gemm_avx2_product(m, n, k, alpha, a, b, beta != 0 ? c : NULL, ldc, c, ldc);
     else
         mti_sgemm(m, n, k, alpha, a, b, beta, c, ldc);
 }
@@ -354,7 +354,12 @@ static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_
 
 static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 {
-    bool started = g->bias != NULL || g->k == 0;
+    /* Our own kernels add a row while they have the sums in registers. */
+    const float *row = g->bias != NULL && !g->bias_per_row && !g->accumulate && g->k > 0 &&
+                               g->library == MTI_MEMTAPE
+                           ? (const float *)(const void *)g->bias + t->j
+                           : NULL;
+    bool started = row == NULL && (g->bias != NULL || g->k == 0);
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
         int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
@@ -364,6 +369,8 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
         float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
             mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, ld);
+        else if (row != NULL && p == 0)
+            mti_gemm_avx2_product(t->m, t->n, k, (float)g->alpha, a, b, row, 0, c, ld);
         else if (g->transpose_b)
             transposed_product(g, t, k, a, b, (float)beta, c, ld);
         else

@@ -16,9 +16,9 @@
 
 #define MR       6
 #define NR       16
-#define BLOCK_K  256
-#define B_FLOATS (1 << 15) /* of a block of b: a quarter of the second cache */
-#define BLOCK_M  48        /* rows of a block of a: with BLOCK_K, a tenth of it */
+#define BLOCK_K  384       /* a panel of b is three quarters of the first cache */
+#define B_FLOATS (3 << 14) /* of a block of b: less than half of the second cache */
+#define BLOCK_M  48        /* rows of a block of a: with BLOCK_K, a seventh of it */
 
 bool mti_gemm_avx2_runs(void)
 {
@@ -113,7 +113,8 @@ typedef struct result {
     float *c;
     int64_t ld, n; /* n <= NR columns */
     float alpha;
-    bool adds; /* to c */
+    const float *added; /* NULL: nothing */
+    int64_t ld_added;   /* may be 0: the same row for all */
 } result;
 
 AVX2_INLINE void store(const result *to, int64_t i, __m256 left, __m256 right)
@@ -121,11 +122,14 @@ AVX2_INLINE void store(const result *to, int64_t i, __m256 left, __m256 right)
     const __m256 alpha = _mm256_set1_ps(to->alpha);
     float *row = to->c + i * to->ld, whole[NR];
     float *out = to->n == NR ? row : whole;
-    if (out == whole && to->adds)
-        for (int64_t j = 0; j < NR; j++) whole[j] = j < to->n ? row[j] : 0;
-    if (to->adds) {
-        left = _mm256_fmadd_ps(alpha, left, _mm256_loadu_ps(out));
-        right = _mm256_fmadd_ps(alpha, right, _mm256_loadu_ps(out + 8));
+    const float *added = to->added ? to->added + i * to->ld_added : NULL;
+    if (out == whole && added) {
+        for (int64_t j = 0; j < NR; j++) whole[j] = j < to->n ? added[j] : 0;
+        added = whole;
+    }
+    if (added) {
+        left = _mm256_fmadd_ps(alpha, left, _mm256_loadu_ps(added));
+        right = _mm256_fmadd_ps(alpha, right, _mm256_loadu_ps(added + 8));
     } else {
         left = _mm256_mul_ps(alpha, left), right = _mm256_mul_ps(alpha, right);
     }
@@ -135,7 +139,7 @@ AVX2_INLINE void store(const result *to, int64_t i, __m256 left, __m256 right)
         for (int64_t j = 0; j < to->n; j++) row[j] = whole[j];
 }
 
-/* c [rows,NR] (+)= alpha a b: element (i, p) of a at i * row + p * col; b is a panel. */
+/* c [rows,NR] = alpha a b + added: element (i, p) of a at i * row + p * col; b is a panel. */
 AVX2_INLINE void sum_rows(const int rows, const float *a, int64_t row, int64_t col, const float *b,
                           int64_t k, const result *to)
 {
@@ -195,11 +199,13 @@ static void block_row(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, con
     _Alignas(64) float strips[BLOCK_M * BLOCK_K];
     const float *lines = (const float *)a.data + i * a.ld + p;
     float *const c = to.c;
+    const float *const added = to.added;
     if (a.trans) copy_a(a, i, p, m, k, strips);
     for (int64_t j = 0; j < n; j += NR)
         for (int64_t r = 0; r < m; r += MR) {
             const float *panel = panels + j * k;
             to.c = c + r * to.ld + j, to.n = at_most(n - j, NR);
+            if (added) to.added = added + r * to.ld_added + j;
             if (a.trans)
                 sum_strip(at_most(m - r, MR), strips + r * k, panel, k, &to);
             else
@@ -208,7 +214,7 @@ static void block_row(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, con
 }
 
 void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
-                           bool adds, float *c, int64_t ldc)
+                           const float *added, int64_t ld_added, float *c, int64_t ldc)
 {
     _Alignas(64) float panels[B_FLOATS];
     assert(k > 0);
@@ -218,7 +224,9 @@ void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat
             const int64_t depth = at_most(k - p, most_k), wide = at_most(n - j, most_n);
             copy_b(b, p, j, depth, wide, panels);
             for (int64_t i = 0; i < m; i += BLOCK_M) {
-                const result to = {c + i * ldc + j, ldc, 0, alpha, adds || p > 0};
+                result to = {c + i * ldc + j, ldc, 0, alpha, c + i * ldc + j, ldc};
+                if (p == 0) to.added = added ? added + i * ld_added + j : NULL;
+                if (p == 0) to.ld_added = ld_added;
                 block_row(a, i, p, at_most(m - i, BLOCK_M), depth, panels, wide, to);
             }
         }
@@ -229,9 +237,9 @@ void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat
 bool mti_gemm_avx2_runs(void) { return false; }
 
 void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
-                           bool adds, float *c, int64_t ldc)
+                           const float *added, int64_t ld_added, float *c, int64_t ldc)
 {
-    mti_sgemm(m, n, k, alpha, a, b, adds, c, ldc);
+    assert(false && "it does not run here");
 }
 
 #endif
