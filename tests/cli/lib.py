@@ -39,6 +39,11 @@ def turn(nth):
     return not quarter or nth % 4 == int(quarter)
 
 
+def names_of(option, verb="profile"):
+    """The names that an option takes, as its refusal lists them (usage.py compares that list with one that is written down)."""
+    return re.search(r"; choose (.+)", run(verb, "gpt", option, "?").stderr)[1].split(", ")
+
+
 def without_name(p):
     """A profile without the recipe that its options came from."""
     return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}

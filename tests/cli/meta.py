@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from lib import MEMTAPE, check, done, equal, profile, refused, run
+from lib import MEMTAPE, check, done, equal, names_of, profile, refused, run
 
+OPTIMIZERS = names_of("--optimizer")
+ACTS = names_of("--act")
 LONG = os.environ.get("MTT_LONG") == "1"
 WHOLE = ("gpt", "bert", "llama")
 
@@ -49,7 +51,7 @@ def draw_model(draw):
     if kind in ("attention", "block"):
         args += draw.choice([[], ["--causal"]])
     if kind not in ("attention", "llama"):
-        act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+        act = draw.choice(ACTS)
         args += ["--act", act] + ["--inplace"] * (act.endswith("relu") and draw.random() < 0.5)
     if kind != "attention":
         args += draw.choice([[], ["--ffn", draw.randint(1, 90)]])
@@ -65,8 +67,7 @@ def draw_model(draw):
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao", "adamw-paged", "adamw-8bit-paged",
-                             "adafactor", "muon", "lion"])
+    optimizer = draw.choice(OPTIMIZERS)
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:

@@ -6,7 +6,9 @@ import random
 import re
 import subprocess
 import tempfile
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run, worth
+from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, refused, run, worth
+
+OPTIMIZERS = names_of("--optimizer")
 
 TEXTBOOK = ["--attention", "math", "--dropout", 0.1]
 DAY = 86400
@@ -178,8 +180,7 @@ def any_model(seed, n):
         args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 17, 70]),
                 "-d", 8 * draw.randint(1, 9), *([] if kind == "linear" else ["--dropout", draw.choice([0, 0.1])]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao", "adamw-paged", "adamw-8bit-paged",
-                                             "adafactor", "muon", "lion"])]
+                "--optimizer", draw.choice(OPTIMIZERS)]
         whole = kind in ("gpt", "bert", "llama")
         presets = ["none", "full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["sqrt", "every=2"] * whole
         args += ["--checkpoint", draw.choice(presets)]

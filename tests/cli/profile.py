@@ -12,8 +12,10 @@ import sys
 import tempfile
 import termios
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, profile, refused, run
 
+OPTIMIZERS = names_of("--optimizer")
+ACTS = names_of("--act")
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
 
 MLP = ["mlp", "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16"]
@@ -93,8 +95,7 @@ def any_choice(seed, n):
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
                 "-d", a * draw.choice([1, 2, 5, 8, 33]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-bf16", "adamw-8bit", "adamw-8bit-torchao", "adamw-fp8-torchao", "adamw-4bit-torchao", "adamw-paged", "adamw-8bit-paged",
-                                             "adafactor", "muon", "lion"])]
+                "--optimizer", draw.choice(OPTIMIZERS)]
         if kind != "linear":
             args += ["--dropout", draw.choice([0, 0.1, 0.9])]
         if kind == "linear":
@@ -103,7 +104,7 @@ def any_choice(seed, n):
             args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
             args += draw.choice([[], ["--causal"]]) if kind != "gpt" else []
         if kind not in ("linear", "attention"):
-            act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+            act = draw.choice(ACTS)
             args += ["--act", act] + draw.choice([[], ["--ffn", draw.randint(1, 70)]])
             if act in ("relu", "leaky_relu"):
                 args += draw.choice([[], ["--inplace"]])

@@ -242,7 +242,7 @@ def main():
     # Ranks share GPU 0, which NCCL refuses: a test of several would fail on every GPU.
     assert packed_tests() == (["a"], ["kernels"], ["a script", "every refusal", "two ranks"])
     row = hanging_test()
-    assert row["wrong"] == "status out of time" and row["seconds"] < 10, row
+    assert row["wrong"] == "status out of time", row
     assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
         83886080, 150994944, 201523216, 268632080]
     for part, (seconds, limits) in gpu.PARTS.items():

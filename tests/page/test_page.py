@@ -167,64 +167,42 @@ def config_is_read(browser):
     equal(json.loads(browser.js("return new URLSearchParams(location.hash.slice(1)).get('config')")), json.loads(text), "the link")
 
 
-def renderers():
-    """{process: its ticks of processor time} of Chromium's pages."""
-    ticks = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"--type=renderer" in (folder / "cmdline").read_bytes():
-                ticks[folder.name] = sum(map(int, (folder / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
-        except OSError:
-            pass
-    return ticks
-
-
-def in_time(seconds, most, what):
-    """No bound holds on a machine that has much else to do."""
-    load, cores = os.getloadavg()[0], os.cpu_count()
-    busy = load > 2 * cores
-    print(f"{what} {1000 * seconds:.0f} ms" + (f"; not held against {1000 * most:.0f}, with a load of {load:.0f} on {cores} cores"
-                                              if busy else ""))
-    check(busy or seconds < most, f"{what} {seconds} s")
-
-
-def slider_is_quick(browser):
-    """Processor time of the page's process: the best of eight rounds of five changes."""
+def slider_answers_each_change(browser):
+    """Eight rounds of five changes, each of which has an answer of its own; how long one takes is told, for a reader."""
     browser.js("location.hash = 'model=gpt3-175b'")
     wait(browser, ENDED, "profile gpt3-175b --device meta", "gpt3-175b")
     taken = []
     for _ in range(8):
-        before = renderers()
-        browser.js("""
-        const slide = document.getElementById("slide-seq"), page = document.getElementById("page");
+        answers = browser.js("""
+        const slide = document.getElementById("slide-seq"), page = document.getElementById("page"), answers = [];
         return (async () => {
+          const began = performance.now();
           for (let i = 5; i < 10; i++) {
             const before = page.dataset.answer;
             slide.value = i;
             slide.dispatchEvent(new Event("input"));
             while (page.dataset.answer === before) await new Promise(resolve => setTimeout(resolve, 1));
+            answers.push(page.dataset.answer);
           }
+          return [performance.now() - began, answers];
         })()""")
-        after = renderers()
-        taken.append(max(after[p] - before[p] for p in before if p in after) / os.sysconf("SC_CLK_TCK") / 5)
-    in_time(min(taken), 0.1, "a change of the slider takes")
+        taken.append(answers[0] / 5)
+        equal(len(set(answers[1])), 5, f"answers to five changes: {answers[1]}")
+    print(f"a change of the slider takes {min(taken):.0f} ms")
 
 
-def first_answer_is_quick():
-    taken = []
+def first_answer_asks_nobody():
     with Browser() as browser:
-        browser.cdp("Emulation.setCPUThrottlingRate", rate=4)
-        for _ in range(5):
-            browser.open(PAGE)
-            taken.append(browser.js("""
-            return (async () => {
-              while (!document.querySelector("#page .hero")) await new Promise(resolve => setTimeout(resolve, 1));
-              return performance.now();
-            })()"""))
+        browser.open(PAGE)
+        taken = browser.js("""
+        return (async () => {
+          while (!document.querySelector("#page .hero")) await new Promise(resolve => setTimeout(resolve, 1));
+          return performance.now();
+        })()""")
         equal(browser.console(), [], "the console after loading")
         hosts = browser.js("return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('blob:'))")
         equal(hosts, [], "requests")
-    in_time(min(taken) / 1000, 1, "four times throttled, the first answer takes")
+    print(f"the first answer takes {taken:.0f} ms")
 
 
 def firefox_has_the_same_figures():
@@ -273,9 +251,9 @@ def main():
         training_is_that_of_the_program(browser)
         course_is_that_of_the_lessons(browser)
         if LONG:
-            slider_is_quick(browser)
+            slider_answers_each_change(browser)
         equal(browser.console(), [], "the console")
-    first_answer_is_quick()
+    first_answer_asks_nobody()
     if LONG and FIREFOX:
         firefox_has_the_same_figures()
     elif LONG:

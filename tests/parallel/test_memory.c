@@ -64,7 +64,7 @@ static void measure_one_rank(mt_comm *world, void *user)
     MTT_NEED(mt_parallel_locate(&predicted.parallel, mt_comm_group(world).rank) == MT_OK);
     w.device.kind = "cpu", predicted.device.kind = "meta";
     w.device.threads = predicted.device.threads = 1;
-    predicted.device.scratch_of_cpu = true;
+    predicted.device.scratch_of = "cpu";
     mt_device *cpu = mti_device_make(&w.device), *meta = mti_device_make(&predicted.device);
     mti_measurement a, b;
     MTT_NEED(cpu && meta && mti_measure(&a, cpu, &w, NULL));

@@ -153,6 +153,18 @@ with_run
 mkdir "$tree/tests/lonely" && : >"$tree/tests/lonely/meson.build"
 finds run 'lacks the folder lonely'
 
+with_run
+accepts times
+echo 'print(f"{took} s"); check(limit > 0, "seconds of rank 1")' >"$tree/tests/base/slow.py"
+accepts times
+echo 'check(2 * seconds < all_of_them, "ten budgets")' >"$tree/tests/base/slow.py"
+finds times 'base/slow.py:1'
+echo 'equal(first >= took, True, "it is quick")' >"$tree/tests/base/slow.py"
+finds times 'base/slow.py:1'
+echo 'usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime' >"$tree/tests/base/slow.py"
+finds times 'clock of processor time'
+rm "$tree/tests/base/slow.py"
+
 # objects.sh reads an archive, not a tree.
 objects() { # SOURCE ALLOWED
     printf '%s\n' "$1" >"$tree/planted.c"

@@ -117,7 +117,7 @@ def call(result, name, arguments):
 
 
 for header in sys.argv[1:]:
-    print('#include "memtape/%s"' % header.rsplit('/', 1)[-1])
+    print('#include "memtape/%s"' % header.rsplit('/memtape/', 1)[-1])
 
 rows = []
 for header in sys.argv[1:]:
