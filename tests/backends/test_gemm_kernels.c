@@ -2,6 +2,7 @@
  * they agree with a loop in f64, write nothing else, and an element has the same bits in any tile.
  */
 #include <math.h>
+#include <pthread.h>
 #include "backends/cpu/products/blas.h"
 #include "mtt.h"
 
@@ -131,12 +132,39 @@ static void an_element_has_the_same_bits_in_every_tile(void **state)
         }
 }
 
+static void *compute_in_thread(void *user)
+{
+    product *p = user;
+    compute(p, 0, 0, p->m, p->n, p->c);
+    return NULL;
+}
+
+/* A program's own threads may have little. */
+static void a_stack_of_128_kib_is_enough(void **state)
+{
+    (void)state;
+    pthread_attr_t attributes;
+    if (!mti_gemm_avx2_runs()) skip();
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, (size_t)128 << 10), 0);
+    for (int form = 0; form < 4; form++) {
+        product p = made(100, 300, 500, form, false, 1);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, &attributes, compute_in_thread, &p), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        for (int64_t i = 0; i < p.m * p.n; i++) check_element(&p, i / p.n, i % p.n);
+        freed(&p);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_remainder_agrees_with_a_plain_loop),
         cmocka_unit_test(several_blocks_agree_with_a_plain_loop),
         cmocka_unit_test(an_element_has_the_same_bits_in_every_tile),
+        cmocka_unit_test(a_stack_of_128_kib_is_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

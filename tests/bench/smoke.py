@@ -14,6 +14,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
 import others  # noqa: E402
 import precision  # noqa: E402
+import products  # noqa: E402
 import show  # noqa: E402
 from cases import GPTS  # noqa: E402
 from measure import machine_limits  # noqa: E402
@@ -115,6 +116,30 @@ def check_slow():
     assert "300*" in text and "slow: not measured" in text, text
 
 
+def check_products():
+    """Rows of products.def are of the library with the best rates in a range; oneDNN is not for small ones."""
+    def row(form, side, **rates):
+        return {"form": form, "m": side, "n": side, "k": side, **{
+            library: {tiles: rate * (1 if tiles < 8 else 0.9) for tiles in ((1, 2, 4, 8) if side > 128 else (1,))}
+            for library, rate in rates.items()}}
+
+    rows = [row(form, side, openblas=small if side < 512 else large, onednn=60, memtape=70)
+            for form, small, large in (("nt", 50, 80), ("nn", 90, 90), ("tn", 40, 40))
+            for side in (64, 128, 256, 512, 1024)]
+    entries = products.entries({"processor": "SOME", "libraries": ["openblas", "onednn", "memtape"], "rows": rows})
+    assert entries == [
+        "PRODUCTS(SOME, MT_F32, NT | THIN_NT, 0, 134217727, MEMTAPE, 4)",
+        "PRODUCTS(SOME, MT_F32, NT | THIN_NT, 134217728, MOST, OPENBLAS, 4)",
+        "PRODUCTS(SOME, MT_F32, NN | TT, 0, MOST, OPENBLAS, 4)",
+        "PRODUCTS(SOME, MT_F32, TN, 0, MOST, MEMTAPE, 4)"], entries
+    for row_ in rows:  # now the fastest of all, and still not asked for 2^21 multiply-adds
+        row_["onednn"] = {tiles: 99 for tiles in row_["onednn"]}
+    entries = products.entries({"processor": "SOME", "libraries": ["openblas", "onednn", "memtape"], "rows": rows})
+    assert entries[:2] == [
+        "PRODUCTS(SOME, MT_F32, NT | THIN_NT, 0, 16777215, MEMTAPE, 1)",
+        "PRODUCTS(SOME, MT_F32, NT | THIN_NT, 16777216, MOST, ONEDNN, 8)"], entries
+
+
 def check_others():
     """A side that is slow at one size is left out of those that would take too long; cells that lack a figure are empty."""
     def of(ms):
@@ -188,9 +213,14 @@ def main():
     long = os.environ.get("MTT_LONG") == "1"
     check_peaks()
     check_slow()
+    check_products()
     check_others()
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
+        status, result, text, errors = bench(f"{folder}/products", worker, program, "--no-peer", "--only", "products")
+        assert status == 0 and "PRODUCTS(" in text, (status, text, errors)
+        assert all(max(row[library].values()) > 0 for library in result["products"]["libraries"]
+                   for row in result["products"]["rows"]), result["products"]
         planted(f"{folder}/row", worker, program, "row", "tiny",
                 "rows without a case in program/audit/cases.def: nobody")
         if long:

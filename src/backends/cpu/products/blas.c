@@ -67,6 +67,13 @@ bool mti_cpu_can_map(size_t n_bytes)
     return true;
 }
 
+void *mti_openblas_buffer(void)
+{
+    return blas_memory_alloc && blas_memory_free ? blas_memory_alloc(0) : NULL;
+}
+
+void mti_openblas_buffer_free(void *buffer) { blas_memory_free(buffer); }
+
 /* Holds n buffers at once, then releases them; `mapped` of them exist already. */
 static bool take_buffers(int n, int mapped)
 {

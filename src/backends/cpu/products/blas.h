@@ -34,6 +34,11 @@ int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker);
  * they get none. */
 bool mti_cpu_can_map(size_t n_bytes);
 
+/* One of OpenBLAS's buffers, megabytes on a page, for who may call OpenBLAS now; NULL if this build
+ * of it gives none. */
+void *mti_openblas_buffer(void);
+void mti_openblas_buffer_free(void *buffer);
+
 /* ---- one serial product in f32 or f64 ---- */
 
 /* A matrix in memory: element (i, j) at i * ld + j, or at j * ld + i if transposed. */

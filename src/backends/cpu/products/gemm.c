@@ -231,9 +231,9 @@ static void plan_half_tiles(mti_gemm *g)
     g->tile_k = min64(g->k, HALF_K);
     if (native) plan_bf16_tiles(g);
     g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
-    if (native) return;
-    /* As its blocks may be; for signals. */
+    /* As its blocks in f32 may be; for signals. */
     g->library = mti_gemm_choose(MT_F32, mti_gemm_form_of(g), g->m, g->n, g->k).library;
+    if (native) return;
     if (g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
     int64_t n_cols = divide_up(g->n, g->tile_n), n_rows = divide_up(g->m, g->tile_m);
     if (n_cols * n_rows > 1) {

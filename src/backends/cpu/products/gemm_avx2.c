@@ -2,9 +2,9 @@
  *
  * OpenBLAS copies both operands in every call, which costs short sums a third of their rate, and
  * how fast oneDNN is depends on how far rows are apart. Here 6 x 16 elements of c are summed in
- * registers. b is copied in panels of 16 columns, a only where its columns are contiguous, and both
- * on the stack. An element is one chain of multiply-adds over each block of k, in the order of k:
- * its bits depend neither on the tile it is in nor on its place there. */
+ * registers. b is copied in panels of 16 columns, a only where its columns are contiguous. An
+ * element is one chain of multiply-adds over each block of k, in the order of k: its bits depend
+ * neither on the tile it is in nor on its place there. */
 #include <assert.h>
 #include "backends/cpu/products/gemm.h"
 
@@ -18,7 +18,10 @@
 #define NR       16
 #define BLOCK_K  384       /* a panel of b is three quarters of the first cache */
 #define B_FLOATS (3 << 14) /* of a block of b: less than half of the second cache */
-#define BLOCK_M  48        /* rows of a block of a: with BLOCK_K, a seventh of it */
+#define A_FLOATS (48 * BLOCK_K)
+/* The least of both, on the stack. */
+#define LITTLE_B (NR * BLOCK_K)
+#define LITTLE_A (MR * BLOCK_K)
 
 bool mti_gemm_avx2_runs(void)
 {
@@ -192,18 +195,24 @@ AVX2 static void sum_lines(int64_t rows, const float *a, int64_t ld, const float
 
 static int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
 
+/* Where copies go. */
+typedef struct room {
+    float *b, *a;
+    int64_t b_floats, a_floats;
+} room;
+
 /* Rows [i, i + m) of c, by a block of b that is copied. */
-static void block_row(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, const float *panels,
+static void block_row(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, const room *at,
                       int64_t n, result to)
 {
-    _Alignas(64) float strips[BLOCK_M * BLOCK_K];
+    float *const strips = at->a;
     const float *lines = (const float *)a.data + i * a.ld + p;
     float *const c = to.c;
     const float *const added = to.added;
     if (a.trans) copy_a(a, i, p, m, k, strips);
     for (int64_t j = 0; j < n; j += NR)
         for (int64_t r = 0; r < m; r += MR) {
-            const float *panel = panels + j * k;
+            const float *panel = at->b + j * k;
             to.c = c + r * to.ld + j, to.n = at_most(n - j, NR);
             if (added) to.added = added + r * to.ld_added + j;
             if (a.trans)
@@ -213,23 +222,45 @@ static void block_row(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, con
         }
 }
 
+typedef struct product {
+    int64_t m, n, k;
+    mti_mat a, b;
+    const float *added;
+    int64_t ld_added;
+    result to;
+} product;
+
+static void compute(const product *x, const room *at)
+{
+    const int64_t most_k = at_most(x->k, BLOCK_K), most_n = at->b_floats / most_k / NR * NR;
+    const int64_t most_m = at->a_floats / most_k / MR * MR;
+    for (int64_t p = 0; p < x->k; p += most_k)
+        for (int64_t j = 0; j < x->n; j += most_n) {
+            const int64_t k = at_most(x->k - p, most_k), n = at_most(x->n - j, most_n);
+            copy_b(x->b, p, j, k, n, at->b);
+            for (int64_t i = 0; i < x->m; i += most_m) {
+                result to = x->to;
+                to.c += i * to.ld + j;
+                to.added = p > 0 ? to.c : x->added ? x->added + i * x->ld_added + j : NULL;
+                to.ld_added = p > 0 ? to.ld : x->ld_added;
+                block_row(x->a, i, p, at_most(x->m - i, most_m), k, at, n, to);
+            }
+        }
+}
+
 void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
                            const float *added, int64_t ld_added, float *c, int64_t ldc)
 {
-    _Alignas(64) float panels[B_FLOATS];
+    const product x = {m, n, k, a, b, added, ld_added, {.c = c, .ld = ldc, .alpha = alpha}};
     assert(k > 0);
-    const int64_t most_k = at_most(k, BLOCK_K), most_n = B_FLOATS / most_k / NR * NR;
-    for (int64_t p = 0; p < k; p += most_k)
-        for (int64_t j = 0; j < n; j += most_n) {
-            const int64_t depth = at_most(k - p, most_k), wide = at_most(n - j, most_n);
-            copy_b(b, p, j, depth, wide, panels);
-            for (int64_t i = 0; i < m; i += BLOCK_M) {
-                result to = {c + i * ldc + j, ldc, 0, alpha, c + i * ldc + j, ldc};
-                if (p == 0) to.added = added ? added + i * ld_added + j : NULL;
-                if (p == 0) to.ld_added = ld_added;
-                block_row(a, i, p, at_most(m - i, BLOCK_M), depth, panels, wide, to);
-            }
-        }
+    float *buffer = n * k <= LITTLE_B ? NULL : mti_openblas_buffer();
+    if (buffer != NULL) {
+        compute(&x, &(room){buffer, buffer + B_FLOATS, B_FLOATS, A_FLOATS});
+        mti_openblas_buffer_free(buffer);
+    } else {
+        _Alignas(64) float little[LITTLE_B + LITTLE_A];
+        compute(&x, &(room){little, little + LITTLE_B, LITTLE_B, LITTLE_A});
+    }
 }
 
 #else
@@ -239,6 +270,8 @@ bool mti_gemm_avx2_runs(void) { return false; }
 void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
                            const float *added, int64_t ld_added, float *c, int64_t ldc)
 {
+    (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)b, (void)added, (void)ld_added;
+    (void)c, (void)ldc;
     assert(false && "it does not run here");
 }
 
