@@ -196,7 +196,7 @@ mt_status mt_safetensors_check_module(mt_safetensors *f, mt_module *m)
     if (!mti_given(f, "safetensors_check_module", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    bool ok = mti_checkpoint_states(m, &states) && mti_weights_fit(f, list, n) &&
+    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states) && mti_weights_fit(f, list, n) &&
               mti_states_fit(f, &states, false);
     mti_state_list_free(&states);
     return ok ? MT_OK : mt_last_status();
@@ -211,7 +211,7 @@ mt_status mt_safetensors_load_module(mt_safetensors *f, mt_module *m)
     mt_status status = mt_safetensors_check_module(f, m);
     if (status == MT_OK) status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    bool ok = mti_checkpoint_states(m, &states) && mti_weights_load(f, list, n) &&
+    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states) && mti_weights_load(f, list, n) &&
               mti_states_load(f, &states);
     mti_state_list_free(&states);
     return ok ? MT_OK : mt_last_status();

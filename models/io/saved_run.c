@@ -19,16 +19,11 @@ char *mti_checkpoint_state_name(const char *state, const char *param)
     return name;
 }
 
-bool mti_checkpoint_states(mt_module *m, mti_state_list *out)
-{
-    return mti_state_list_make(m, MTI_MODULE_STATE, out);
-}
-
 /* Their names become the list's. */
 static bool add_states(mti_checkpoint_list *w, mt_module *m)
 {
     mti_state_list states;
-    bool ok = mti_checkpoint_states(m, &states);
+    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states);
     for (size_t i = 0; ok && i < states.list.n; i++)
         if ((ok = MTI_PUSH(&w->tensors, states.list.at[i]))) states.list.at[i].name = NULL;
     mti_state_list_free(&states);
@@ -253,9 +248,10 @@ mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, i
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
     mt_device *device = n ? mt_device_of(list[0].tensor) : NULL;
-    bool ok = mti_checkpoint_states(m, &states) && mti_checkpoint_check(f, list, n, o, &saved) &&
-              mti_states_fit(f, &states, true) && mti_weights_load(f, list, n) &&
-              mti_states_load(f, &states) && (!o || load_state(f, o, device, saved.steps));
+    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states) &&
+              mti_checkpoint_check(f, list, n, o, &saved) && mti_states_fit(f, &states, true) &&
+              mti_weights_load(f, list, n) && mti_states_load(f, &states) &&
+              (!o || load_state(f, o, device, saved.steps));
     mti_state_list_free(&states);
     json_decref(saved.steps);
     if (!ok) return mt_last_status();

@@ -46,8 +46,6 @@ bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_
 /* After mti_weights_fit. */
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
 
-/* What modules keep from step to step, under its names in files. Free in any case. */
-bool mti_checkpoint_states(mt_module *m, mti_state_list *out);
 /* Whether the file's have these dtypes and shapes; all: whether it has these and no others. */
 bool mti_states_fit(const mt_safetensors *f, const mti_state_list *states, bool all);
 /* After mti_states_fit; those that the file has. */

@@ -330,7 +330,7 @@ static bool check_world(mt_comm *world, const mt_stage *s)
 static bool keeps_nothing(const mti_whole *whole, const char *op)
 {
     mti_state_list states;
-    const bool ok = mti_checkpoint_states(whole->model, &states);
+    const bool ok = mti_state_list_make(whole->model, MTI_MODULE_STATE, &states);
     const size_t n = states.list.n;
     mti_state_list_free(&states);
     return ok && (!n || mti_fail_bool(MT_ERR_UNSUPPORTED,

@@ -325,7 +325,7 @@ static void describe_head(mti_fields *f, const mti_profile_object *o)
     mti_field_object(mti_null_unless(f, d->expandable), "expandable_segments", describe_granules,
                      d);
     mti_field_size(f, "gemm_workspace", d->gemm_workspace);
-    mti_field_text(f, "scratch", d->scratch_of);
+    mti_field_text(mti_null_unless(f, d->scratch_of), "scratch", d->scratch_of);
     mti_field_object(mti_null_unless(f, p->workload.ranked), "parallel", describe_parallel, p);
     mti_field_list(mti_null_unless(f, o->whole), "timeline", mti_describe_event, t->events.at,
                    t->events.n, sizeof *t->events.at);

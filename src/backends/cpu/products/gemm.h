@@ -105,7 +105,8 @@ void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mt
                           float beta, float *c, int64_t ldc);
 bool mti_gemm_f32_report(const mti_gemm *g);
 
-/* gemm.c: c [m,n] = alpha a b + beta c of f32 by a library, in one serial call; beta is 0 or 1. */
+/* serial.c: c [m,n] = alpha a b + beta c of f32 by a library, in one serial call; beta is 0 or 1.
+ */
 void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
                          mti_mat a, mti_mat b, float beta, float *c, int64_t ldc);
 
