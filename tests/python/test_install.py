@@ -56,6 +56,11 @@ def runs_in_a_bare_root(wheel, folder):
           f"what it prints in a bare root: {ran.stderr}")
 
 
+def in_the_tree():
+    """What lies there, except build folders and tools, which other tests make meanwhile."""
+    return sorted(name for name in os.listdir(ROOT) if not name.startswith("build") and name != ".tools")
+
+
 with tempfile.TemporaryDirectory() as folder:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTAPE", "PYTHON"))}
 
@@ -68,7 +73,7 @@ with tempfile.TemporaryDirectory() as folder:
     if fetched.returncode:
         print(f"skipped: {fetched.stderr.strip()[-300:]}")
         sys.exit(77)
-    before = sorted(os.listdir(ROOT))
+    before = in_the_tree()
     # Without isolation and index: nothing but what has been fetched is needed. -O1: half the time to compile.
     made = call(*pip, "wheel", "-q", "--no-build-isolation", "--config-settings=setup-args=-Doptimization=1", "--no-index", "--no-deps", "-w", "wheels", str(ROOT))
     equal(made.returncode, 0, f"status of pip wheel: {made.stdout} {made.stderr}")
@@ -77,7 +82,7 @@ with tempfile.TemporaryDirectory() as folder:
     runs_in_a_bare_root(wheel, folder)
     installed = call(*pip, "install", "-q", "--no-index", str(wheel))
     equal(installed.returncode, 0, f"status of pip install: {installed.stdout} {installed.stderr}")
-    equal(sorted(os.listdir(ROOT)), before, "what lies in the tree")
+    equal(in_the_tree(), before, "what lies in the tree")
     equal(call(*program, "--version").stdout, run("--version").stdout, "the program")
     report = call(*python, "-c", "import memtape; r = memtape.profile('mlp', act='relu', seq=8); print(r['saved']['bytes']);"
                   "print(memtape.Report(r.to_dict(), 'x').html()[:15])")
