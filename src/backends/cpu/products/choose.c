@@ -48,7 +48,7 @@ static processors narrow_processor(void)
     return is_avx2 && is_made_by(false) ? AMD_AVX2 : 0;
 }
 #else
-static bool is_made_by(bool intel) { return (void)intel, false; }
+static inline bool is_made_by(bool intel) { return (void)intel, false; } /* only oneDNN asks */
 static processors narrow_processor(void) { return 0; }
 #endif
 
