@@ -124,6 +124,8 @@ static void *take(size_t n_bytes)
 void *device_alloc(size_t n_bytes)
 {
     void *p = nullptr;
+    if (n_bytes > (size_t)1 << 39)
+        return nullptr; /* no GPU has as much; AddressSanitizer would end the process */
     if (chosen().by != guard::none)
         p = take(n_bytes);
     else if (posix_memalign(&p, 512, n_bytes))

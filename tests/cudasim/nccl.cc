@@ -500,6 +500,7 @@ static int ncclCommDestroy(nccl_comm_t end)
     if (!comm->finalizing || is_under_way(comm->last))
         return fail(comm->of.get(), INVALID_USAGE, "ncclCommDestroy: rank %d is not finalized",
                     comm->rank);
+    comm->last.reset(); /* which refers to the communicator */
     comms.erase(end);
     return NCCL_OK;
 }
@@ -515,6 +516,7 @@ static int ncclCommAbort(nccl_comm_t end)
     }
     comm->aborted = true;
     if (comm->last) comm->last->state = launch::IS_OVER;
+    comm->last.reset(); /* which refers to the communicator */
     comms.erase(end);
     return NCCL_OK;
 }

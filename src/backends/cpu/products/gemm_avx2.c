@@ -6,6 +6,7 @@
  * element is one chain of multiply-adds over each block of k, in the order of k: its bits depend
  * neither on the tile it is in nor on its place there. */
 #include <assert.h>
+#include <string.h>
 #include "backends/cpu/products/gemm.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -103,8 +104,7 @@ AVX2 static void copy_a(mti_mat a, int64_t i, int64_t p, int64_t m, int64_t k, f
         float *out = to + q * MR;
         for (int64_t r = 0; r < whole; r += MR, out += k * MR) {
             _mm_storeu_ps(out, _mm_loadu_ps(from + r));
-            _mm_storel_pi((__m64 *)(void *)(out + 4),
-                          _mm_castpd_ps(_mm_load_sd((const double *)(const void *)(from + r + 4))));
+            memcpy(out + 4, from + r + 4, 2 * sizeof *out);
         }
         for (int64_t x = 0; x < rest; x++) to[whole * k + q * rest + x] = from[whole + x];
     }
