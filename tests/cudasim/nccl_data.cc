@@ -50,7 +50,7 @@ void add(int dtype, void *to, const void *part, size_t n)
     }
 }
 
-/* Of elements [first, first + n) of what every rank gives. */
+/* Covers elements [first, first + n) of what every rank gives. */
 std::vector<char> sum_of(const std::vector<call_t> &all, size_t first, size_t n)
 {
     size_t size = size_of(all[0]->dtype);

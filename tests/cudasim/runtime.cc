@@ -36,7 +36,7 @@ void cudasim::mend_device()
     broken = cudaSuccess;
 }
 
-/* Of the calls of the runtime from now on the nth fails, and has done nothing; 0: none does. True
+/* Makes the nth call of the runtime from now on fail and do nothing; 0: no call fails. True
  * if that has happened of the one that was named before. */
 extern "C" __attribute__((visibility("default"))) bool cudasim_fail_nth_call(uint64_t n)
 {
