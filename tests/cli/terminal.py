@@ -11,6 +11,8 @@ import time
 
 # Colours; up N lines; clear to the end of the line, of the screen; to the first cell.
 KNOWN = re.compile(r"\x1b\[([\d;]*)([mAKJH])")
+# At Ctrl-C the kernel drops what the terminal has not read yet, within a sequence too, and echoes ^C.
+CUT = re.compile(r"\x1b(\[[\d;]*)?(?=\^C)")
 
 
 class Screen:
@@ -68,6 +70,10 @@ class Screen:
             if known:
                 self.obey(known[1], known[2])
                 at = known.end()
+                continue
+            cut = CUT.match(text, at)
+            if cut:
+                at = cut.end()
                 continue
             letter = text[at]
             if letter == "\n":

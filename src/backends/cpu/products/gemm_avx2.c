@@ -52,7 +52,8 @@ AVX2_INLINE void transpose_8x8(const float *from, int64_t ld, float *to, int64_t
     }
 }
 
-/* A panel is NR columns of b, row after row; columns past the last are 0. */
+/* A panel is NR columns of b, row after row; columns past the last are 0. It is aligned to 64 bytes,
+ * but to 16 where the system refused OpenBLAS a mapping and its buffer came from malloc. */
 AVX2_INLINE void copy_any_panel(mti_mat b, const float *from, int64_t k, int64_t n, float *to)
 {
     const int64_t row = b.trans ? 1 : b.ld, col = b.trans ? b.ld : 1;
@@ -75,8 +76,8 @@ AVX2_INLINE void copy_panels(const int count, const float *from, int64_t ld, int
 {
     for (int64_t i = 0; i < k; i++, from += ld, to += NR)
         for (int c = 0; c < count; c++) {
-            _mm256_store_ps(to + c * k * NR, _mm256_loadu_ps(from + c * NR));
-            _mm256_store_ps(to + c * k * NR + 8, _mm256_loadu_ps(from + c * NR + 8));
+            _mm256_storeu_ps(to + c * k * NR, _mm256_loadu_ps(from + c * NR));
+            _mm256_storeu_ps(to + c * k * NR + 8, _mm256_loadu_ps(from + c * NR + 8));
         }
 }
 
@@ -150,7 +151,7 @@ AVX2_INLINE void sum_rows(const int rows, const float *a, int64_t row, int64_t c
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++) left[i] = right[i] = _mm256_setzero_ps();
     for (int64_t p = 0; p < k; p++, b += NR) {
-        const __m256 b0 = _mm256_load_ps(b), b1 = _mm256_load_ps(b + 8);
+        const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
             const __m256 x = _mm256_broadcast_ss(a + i * row + p * col);
