@@ -1,6 +1,6 @@
 /* train_gpt.c: a GPT in one process, from a text to its loss, a line of its own, and its bytes.
  *
- *   train_gpt FILE
+ *   train_gpt FILE [STEPS]
  *
  * A byte is a token. Each step draws sequences from the text, predicts each next byte, and lets
  * AdamW step. At the end it writes a line, and says what the last step needed in memory, and what
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <memtape/all.h>
 
-enum { BATCH = 8, SEQUENCE = 64, STEPS = 300, SAMPLE = 60 };
+enum { BATCH = 8, SEQUENCE = 64, SAMPLE = 60 };
 
 /* Reads a file's bytes as tokens, which the caller frees; NULL on failure. */
 static int64_t *read_text(const char *path, size_t *n)
@@ -49,8 +49,9 @@ int main(int argc, char **argv)
     size_t n;
     int64_t *text = read_text(argc > 1 ? argv[1] : __FILE__, &n), x[BATCH][SEQUENCE],
             y[BATCH][SEQUENCE];
-    if (n <= SEQUENCE)
-        return fprintf(stderr, "train_gpt FILE: a text of more than %d bytes\n", SEQUENCE), 2;
+    const int steps = argc > 2 ? atoi(argv[2]) : 300;
+    if (n <= SEQUENCE || steps < 1)
+        return fprintf(stderr, "train_gpt FILE [STEPS]: a text of over %d bytes\n", SEQUENCE), 2;
 
     mt_device *device = mt_device_open("cpu");
     mt_model_config config = {.kind = MT_MODEL_GPT,
@@ -64,9 +65,9 @@ int main(int argc, char **argv)
     mt_ledger *ledger = mt_ledger_new(device);
     mt_status status = model && adamw && ledger ? MT_OK : mt_last_status();
     mt_mem_stats memory;
-    for (int step = 1; step <= STEPS && status == MT_OK; step++) {
+    for (int step = 1; step <= steps && status == MT_OK; step++) {
         draw(text, n, x, y);
-        mt_optimizer_set_lr(adamw, mt_cosine_lr(step - 1, 20, STEPS, 3e-3, 3e-4));
+        mt_optimizer_set_lr(adamw, mt_cosine_lr(step - 1, 20, steps, 3e-3, 3e-4));
         mt_mem_reset_peak(device), mt_ledger_reset(ledger);
         mt_tensor *tokens = mt_from_data(device, MT_I64, MT_SHAPE(BATCH, SEQUENCE), x, sizeof x);
         mt_tensor *target = mt_from_data(device, MT_I64, MT_SHAPE(BATCH, SEQUENCE), y, sizeof y);

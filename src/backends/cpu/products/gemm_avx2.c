@@ -52,8 +52,8 @@ AVX2_INLINE void transpose_8x8(const float *from, int64_t ld, float *to, int64_t
     }
 }
 
-/* A panel is NR columns of b, row after row; columns past the last are 0. It is aligned to 64 bytes,
- * but to 16 where the system refused OpenBLAS a mapping and its buffer came from malloc. */
+/* A panel is NR columns of b, row after row; columns past the last are 0. It is aligned to 64
+ * bytes, but to 16 where the system refused OpenBLAS a mapping and its buffer came from malloc. */
 AVX2_INLINE void copy_any_panel(mti_mat b, const float *from, int64_t k, int64_t n, float *to)
 {
     const int64_t row = b.trans ? 1 : b.ld, col = b.trans ? b.ld : 1;
