@@ -29,7 +29,6 @@ static mt_tensor *make_matrix(mt_device *d, int64_t rows, int64_t cols, bool tra
 
 static mti_library library_of(const char *name)
 {
-    if (strcmp(name, "memtape") == 0) return MTI_MEMTAPE;
     return strcmp(name, "onednn") ? MTI_OPENBLAS : MTI_ONEDNN;
 }
 
@@ -62,8 +61,8 @@ int bench_products(int argc, char **argv)
     mt_device *d = mt_device_open("cpu");
     if (argc != 1) return 2;
     if (!d || mt_device_set_threads(d, atoi(argv[0])) != MT_OK) return bench_failed("products");
-    printf("processor %s\nlibraries openblas%s%s\nready\n", mti_gemm_processor(),
-           mti_gemm_has(MTI_ONEDNN) ? " onednn" : "", mti_gemm_has(MTI_MEMTAPE) ? " memtape" : "");
+    printf("processor %s\nlibraries openblas%s\nready\n", mti_gemm_processor(),
+           mti_gemm_has(MTI_ONEDNN) ? " onednn" : "");
     while (fgets(line, sizeof line, stdin) &&
            sscanf(line, "time %3s %lld %lld %lld %15s %d %lld", p.form, &p.m, &p.n, &p.k, p.library,
                   &p.tiles, &p.ns) == 7) {

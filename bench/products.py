@@ -129,7 +129,7 @@ def entries(measured):
         for i, (rows, library) in enumerate(found):
             last = i + 1 == len(found)
             end = None if last else bound(max(map(macs, rows)), min(map(macs, found[i + 1][0])))
-            forms = "NT | THIN_NT" if form == "nt" else f"{form.upper()} | TT" if form == "nn" else form.upper()
+            forms = "NT" if form == "nt" else f"{form.upper()} | TT" if form == "nn" else form.upper()
             out.append(f"PRODUCTS({measured['processor']}, MT_F32, {forms}, {begins}, "
                        f"{'MOST' if last else end - 1}, {library.upper()}, {tiles_for(rows, library)})")
             begins = end

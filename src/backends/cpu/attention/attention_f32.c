@@ -3,7 +3,7 @@
 #define REAL_DTYPE       MT_F32
 #define EXP              mti_exp_nonpositive_f32
 #define LOG              mti_log_f32
-#define GEMM             mti_gemm_small_f32
+#define GEMM             mti_sgemm
 #define LOAD             mti_cpu_load_f32
 #define STORE            mti_cpu_store_f32
 #define FORWARD          mti_attn_forward_f32

@@ -67,28 +67,6 @@ bool mti_cpu_can_map(size_t n_bytes)
     return true;
 }
 
-/* OpenBLAS's locks order the uses of a buffer. ThreadSanitizer cannot see them, so it is told. */
-#ifdef __SANITIZE_THREAD__
-void __tsan_acquire(void *buffer);
-void __tsan_release(void *buffer);
-#else
-#define __tsan_acquire(buffer) ((void)(buffer))
-#define __tsan_release(buffer) ((void)(buffer))
-#endif
-
-void *mti_openblas_buffer(void)
-{
-    void *buffer = blas_memory_alloc && blas_memory_free ? blas_memory_alloc(0) : NULL;
-    if (buffer) __tsan_acquire(buffer);
-    return buffer;
-}
-
-void mti_openblas_buffer_free(void *buffer)
-{
-    __tsan_release(buffer);
-    blas_memory_free(buffer);
-}
-
 /* Holds n buffers at once, then releases them; `mapped` of them exist already. */
 static bool take_buffers(int n, int mapped)
 {

@@ -34,11 +34,6 @@ int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker);
  * they get none. */
 bool mti_cpu_can_map(size_t n_bytes);
 
-/* One of OpenBLAS's buffers, megabytes on a page, for who may call OpenBLAS now; NULL if this build
- * of it gives none. */
-void *mti_openblas_buffer(void);
-void mti_openblas_buffer_free(void *buffer);
-
 /* ---- one serial product in f32 or f64 ---- */
 
 /* A matrix in memory: element (i, j) at i * ld + j, or at j * ld + i if transposed. */
@@ -56,18 +51,6 @@ static inline void mti_sgemm(int64_t m, int64_t n, int64_t k, float alpha, mti_m
                 b.trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha,
                 a.data, (blasint)a.ld, b.data, (blasint)b.ld, beta, c, (blasint)ldc);
 }
-
-/* gemm.c: the same as mti_sgemm, beta 0 or 1, by our own kernels where they are faster for so small
- * a product. */
-void mti_gemm_small_f32(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
-                        float beta, float *c, int64_t ldc);
-
-/* gemm_avx2.c: kernels of our own. product: c [m,n] = alpha a b + added
- * [m,n], which may be c itself, have ld_added 0 for a row that all have, or be NULL for 0; k > 0.
- */
-bool mti_gemm_avx2_runs(void); /* on this processor */
-void mti_gemm_avx2_product(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
-                           const float *added, int64_t ld_added, float *c, int64_t ldc);
 
 static inline void mti_dgemm(int64_t m, int64_t n, int64_t k, double alpha, mti_mat a, mti_mat b,
                              double beta, double *c, int64_t ldc)

@@ -94,7 +94,6 @@ typedef struct row {
 #define MOST     1e300
 #define OPENBLAS MTI_OPENBLAS
 #define ONEDNN   MTI_ONEDNN
-#define MEMTAPE  MTI_MEMTAPE
 #define UNPACKED MTI_GEMM_UNPACKED
 #define OWN      MTI_GEMM_OWN
 static const row table[] = {
@@ -103,14 +102,7 @@ static const row table[] = {
 #include "backends/cpu/products/products.def"
 };
 
-/* With fewer rows or columns our own kernels are idle for the most part. */
-#define LEAST_OWN 16
-
-bool mti_gemm_has(mti_library library)
-{
-    if (library == MTI_ONEDNN) return wished() != NEVER;
-    return library == MTI_OPENBLAS || mti_gemm_avx2_runs();
-}
+bool mti_gemm_has(mti_library library) { return library == MTI_OPENBLAS || wished() != NEVER; }
 
 mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, int64_t m, int64_t n, int64_t k)
 {
@@ -118,7 +110,6 @@ mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, int64_t m, i
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const row *r = &table[i];
         if (r->dtype != dtype || !(r->forms & form) || macs < r->from || macs > r->to) continue;
-        if (r->choice.library == MTI_MEMTAPE && (m < LEAST_OWN || n < LEAST_OWN)) continue;
         if (mti_gemm_has(r->choice.library) && of_this(r->processors)) return r->choice;
     }
     return (mti_gemm_choice){MTI_OPENBLAS, MTI_GEMM_UNPACKED};

@@ -332,12 +332,7 @@ static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_
 
 static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 {
-    /* Our own kernels add a row while they have the sums in registers. */
-    const float *row = g->bias != NULL && !g->bias_per_row && !g->accumulate && g->k > 0 &&
-                               g->library == MTI_MEMTAPE
-                           ? (const float *)(const void *)g->bias + t->j
-                           : NULL;
-    bool started = row == NULL && (g->bias != NULL || g->k == 0);
+    bool started = g->bias != NULL || g->k == 0;
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
         int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
@@ -347,8 +342,6 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
         float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
             mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, ld);
-        else if (row != NULL && p == 0)
-            mti_gemm_avx2_product(t->m, t->n, k, (float)g->alpha, a, b, row, 0, c, ld);
         else if (g->transpose_b)
             transposed_product(g, t, k, a, b, (float)beta, c, ld);
         else

@@ -7,11 +7,7 @@
 
 /* ---- which library makes it, and in how many tiles: choose.c ---- */
 
-typedef enum mti_library {
-    MTI_OPENBLAS,
-    MTI_ONEDNN,
-    MTI_MEMTAPE /* gemm_avx2.c */
-} mti_library;
+typedef enum mti_library { MTI_OPENBLAS, MTI_ONEDNN } mti_library;
 
 /* Whether rows (N) or columns (T) of a and b are contiguous. */
 typedef enum mti_gemm_form {
@@ -22,10 +18,9 @@ typedef enum mti_gemm_form {
     MTI_GEMM_THIN_NT = 16 /* NT with few rows or columns; for the table */
 } mti_gemm_form;
 
-#define MTI_GEMM_UNPACKED                                                                          \
-    0                   /* tiles: those of OpenBLAS's kernels without packing, if it has them      \
-                         */
-#define MTI_GEMM_OWN -1 /* those of 16-bit floats */
+/* Tiles: those of OpenBLAS's kernels without packing, if it has them; those of 16-bit floats. */
+#define MTI_GEMM_UNPACKED 0
+#define MTI_GEMM_OWN      -1
 
 typedef struct mti_gemm_choice {
     mti_library library;
@@ -35,7 +30,7 @@ typedef struct mti_gemm_choice {
 /* By products.def, for m x n x k multiply-adds: those of one matrix of a batch. */
 mti_gemm_choice mti_gemm_choose(mt_dtype dtype, mti_gemm_form form, int64_t m, int64_t n,
                                 int64_t k);
-bool mti_gemm_has(mti_library library); /* in this build, on this processor */
+bool mti_gemm_has(mti_library library); /* in this build, and not refused by MEMTAPE_ONEDNN=0 */
 /* The processor by the table's names, which has the widest registers: "ALL" is none of the others.
  */
 const char *mti_gemm_processor(void);
@@ -105,10 +100,16 @@ void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mt
                           float beta, float *c, int64_t ldc);
 bool mti_gemm_f32_report(const mti_gemm *g);
 
-/* serial.c: c [m,n] = alpha a b + beta c of f32 by a library, in one serial call; beta is 0 or 1.
- */
-void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n, int64_t k,
-                         mti_mat a, mti_mat b, float beta, float *c, int64_t ldc);
+/* c [m,n] = alpha a b + beta c of f32 by a library, in one serial call. */
+static inline void mti_gemm_serial_f32(const mti_gemm *g, mti_library library, int64_t m, int64_t n,
+                                       int64_t k, mti_mat a, mti_mat b, float beta, float *c,
+                                       int64_t ldc)
+{
+    if (library == MTI_ONEDNN)
+        mti_gemm_f32_product(g, m, n, k, a, b, beta, c, ldc);
+    else
+        mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
+}
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);
