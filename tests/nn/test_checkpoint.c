@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/base.h"
+#include "optim/optimizers.h"
 #include "planted.h"
 
 typedef struct run {
@@ -11,26 +12,22 @@ typedef struct run {
     mt_optimizer *optimizer;
 } run;
 
-typedef enum kind {
-    ADAMW,
-    ADAMW_NARROW,
-    ADAMW_8BIT,
-    ADAMW_DELAYED, /* linears that keep the largest values of earlier steps */
-    SGD,
-    SGD_MOMENTUM,
-    ADAFACTOR,
-    LION,
-    MUON,
-    N_KINDS
-} kind;
-static const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_8BIT,
-                                     MT_MOMENTS_WIDE};
+/* An optimizer of the table, or AdamW and linears that keep the largest values of earlier steps. */
+#define ADAMW_DELAYED MTI_OPTIMIZERS
 
-static run start(kind k, mt_dtype dtype, uint64_t seed)
+/* So wide that the optimizer stores its state in its own way: large matrices in 8 bits, larger ones
+ * in host memory. */
+static int64_t width_for(const mti_optimizer_row *row)
+{
+    return row->paged ? 162 : row->moments >= MT_MOMENTS_8BIT ? 48 : 12;
+}
+
+static run start(mti_optimizer_choice k, mt_dtype dtype, uint64_t seed)
 {
     run r = {.device = mt_device_open("cpu")};
+    const mti_optimizer_choice optimizer = k == ADAMW_DELAYED ? MTI_OPT_ADAMW : k;
     mt_seed(r.device, seed);
-    mt_model_config c = {.hidden = k == ADAMW_8BIT ? 36 : 12, /* 8 bits are for large matrices */
+    mt_model_config c = {.hidden = width_for(mti_optimizer_row_of(optimizer)),
                          .heads = 3,
                          .layers = 2,
                          .vocab = 11,
@@ -42,13 +39,7 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
                          .dtype = dtype};
     r.model = mt_model_new(r.device, &c);
     assert_non_null(r.model);
-    r.optimizer =
-        k == LION        ? mt_lion_new(r.model, &(mt_lion_options){.lr = 1e-3})
-        : k == MUON      ? mt_muon_new(r.model, &(mt_muon_options){.lr = 1e-3})
-        : k == ADAFACTOR ? mt_adafactor_new(r.model, &(mt_adafactor_options){.lr = 1e-2})
-        : k <= ADAMW_DELAYED
-            ? mt_adamw_new(r.model, &(mt_adamw_options){.lr = 1e-2, .moments = moments[k]})
-            : mt_sgd_new(r.model, &(mt_sgd_options){.lr = 1e-1, .momentum = k == SGD ? 0 : 0.9});
+    r.optimizer = mti_optimizer_make(optimizer, r.model, 1e-2, 0.1, false);
     assert_non_null(r.optimizer);
     return r;
 }
@@ -113,20 +104,20 @@ static void a_resumed_run_continues_bit_for_bit(void **state)
 {
     (void)state;
     const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F64};
-    for (int k = 0; k < N_KINDS; k++)
+    for (mti_optimizer_choice k = MTI_OPT_NONE + 1; k <= ADAMW_DELAYED; k++)
         for (int d = 0; d < 3; d++) {
             const char *path = planted_path("run.safetensors");
-            run whole = start((kind)k, dtypes[d], 1);
+            run whole = start(k, dtypes[d], 1);
             train(&whole, 0, 6);
 
-            run first = start((kind)k, dtypes[d], 1);
+            run first = start(k, dtypes[d], 1);
             train(&first, 0, 3);
             mt_key_value extra = {"data.position", "42"};
             mtt_ok(mt_checkpoint_save(path, first.model, first.optimizer, 3, 1, &extra));
             train(&first, 3, 4); /* saving changes nothing, and the file is of an earlier step */
             stop(&first);
 
-            run second = start((kind)k, dtypes[d], 999);
+            run second = start(k, dtypes[d], 999);
             assert_false(same_weights(&second, &whole));
             mt_safetensors *f = mt_safetensors_open(path);
             assert_non_null(f);
@@ -153,7 +144,7 @@ static void a_saved_run_without_the_generator_would_not_continue(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run whole = start(ADAMW, MT_F32, 1), other = start(ADAMW, MT_F32, 1);
+    run whole = start(MTI_OPT_ADAMW, MT_F32, 1), other = start(MTI_OPT_ADAMW, MT_F32, 1);
     train(&whole, 0, 2);
     mtt_ok(mt_checkpoint_save(path, whole.model, whole.optimizer, 2, 0, NULL));
     mt_safetensors *f = mt_safetensors_open(path);
@@ -172,7 +163,7 @@ static void loading_forgets_state_that_the_file_does_not_have(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run whole = start(ADAMW, MT_F32, 1), back = start(ADAMW, MT_F32, 1);
+    run whole = start(MTI_OPT_ADAMW, MT_F32, 1), back = start(MTI_OPT_ADAMW, MT_F32, 1);
     mtt_ok(mt_checkpoint_save(path, back.model, back.optimizer, 0, 0, NULL));
     train(&back, 0, 2);
     mt_safetensors *f = mt_safetensors_open(path);
@@ -191,7 +182,7 @@ static void weights_load_from_a_checkpoint_as_from_any_file(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run a = start(ADAMW, MT_F32, 1), b = start(ADAMW, MT_F32, 2);
+    run a = start(MTI_OPT_ADAMW, MT_F32, 1), b = start(MTI_OPT_ADAMW, MT_F32, 2);
     train(&a, 0, 1);
     mtt_ok(mt_checkpoint_save(path, a.model, a.optimizer, 1, 0, NULL));
     mt_safetensors *f = mt_safetensors_open(path);
@@ -239,8 +230,8 @@ static void a_file_that_does_not_fit_changes_nothing(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run adamw = start(ADAMW, MT_F32, 1), sgd = start(SGD_MOMENTUM, MT_F32, 2),
-        same = start(SGD_MOMENTUM, MT_F32, 2);
+    run adamw = start(MTI_OPT_ADAMW, MT_F32, 1), sgd = start(MTI_OPT_SGD_MOMENTUM, MT_F32, 2),
+        same = start(MTI_OPT_SGD_MOMENTUM, MT_F32, 2);
     train(&adamw, 0, 1);
     mtt_ok(mt_checkpoint_save(path, adamw.model, adamw.optimizer, 1, 0, NULL));
     mt_safetensors *f = mt_safetensors_open(path);
@@ -255,8 +246,8 @@ static void a_file_that_does_not_fit_changes_nothing(void **state)
 
     /* what modules keep belongs to the model, with an optimizer and without */
     for (int i = 0; i < 4; i++) {
-        run has = start(i % 2 ? ADAMW : ADAMW_DELAYED, MT_F32, 1),
-            wants = start(i % 2 ? ADAMW_DELAYED : ADAMW, MT_F32, 2);
+        run has = start(i % 2 ? MTI_OPT_ADAMW : ADAMW_DELAYED, MT_F32, 1),
+            wants = start(i % 2 ? ADAMW_DELAYED : MTI_OPT_ADAMW, MT_F32, 2);
         mtt_ok(mt_checkpoint_save(path, has.model, has.optimizer, 1, 0, NULL));
         f = mt_safetensors_open(path);
         mt_checkpoint_load(f, wants.model, i < 2 ? wants.optimizer : NULL, &step);
@@ -290,7 +281,7 @@ static void state_of_other_bits_is_refused(void **state)
     (void)state;
     for (int pair = 0; pair < 4; pair++) {
         const char *path = planted_path("run.safetensors");
-        kind few = pair % 2 ? ADAMW_NARROW : ADAMW_8BIT;
+        mti_optimizer_choice few = pair % 2 ? MTI_OPT_ADAMW_16BIT : MTI_OPT_ADAMW_8BIT;
         run saved = start(few, MT_BF16, 1), other = start(few, MT_BF16, 2);
         run *wide = pair < 2 ? &saved : &other;
         mt_optimizer_free(wide->optimizer);
@@ -313,7 +304,7 @@ static void the_caller_cannot_use_the_librarys_keys(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
-    run r = start(SGD, MT_F32, 1);
+    run r = start(MTI_OPT_SGD, MT_F32, 1);
     mt_key_value extra = {"memtape.step", "9"};
     mt_checkpoint_save(path, r.model, NULL, 0, 1, &extra);
     mtt_failed(MT_ERR_ARGUMENT, "memtape.step");
