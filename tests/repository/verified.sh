@@ -44,8 +44,9 @@ git init -q
 commit
 says "there is no tests/verified.txt" src/base
 python3 tests/verified.py --record >/dev/null
-accepts src/base tests/base run
+accepts src/base tests/base run src tests
 commit
+accepts src tests
 accepts src/base tests/base docs/a.md run
 echo 2 >src/ops/a.c
 accepts src/base
@@ -54,6 +55,7 @@ python3 tests/verified.py --record | grep -q 'left as it is' || wrong "a tree wi
 commit
 accepts src/base tests/base
 says "src/ops is not what" src/base src/ops
+says "src is not what" tests src
 echo 1 >src/base/new.c
 says "not all changes are committed" src/base
 rm src/base/new.c
