@@ -70,7 +70,12 @@ echo '#include "workload/workload.h"' >"$tree/program/trainer/trainer.h"
 echo '#include "measure/profile.h"' >"$tree/program/verbs/profile.c"
 accepts arrows
 echo '#include "measure/profile.h"' >>"$tree/program/trainer/trainer.h"
-finds arrows 'trainer looks into the lab: measure/profile.h'
+finds arrows 'trainer/trainer.h looks into the lab: measure/profile.h'
+mkdir "$tree/program/options" "$tree/program/expression"
+echo '#include "workload/workload.h"' >"$tree/program/trainer/trainer.h"
+echo '#include "expression/walk.h"' >"$tree/program/options/options.h"
+echo '#include "measure/profile.h"' >"$tree/program/expression/walk.h"
+finds arrows 'options/options.h looks into the lab: measure/profile.h'
 
 for name in base.c kernel.cu kernel.cuh; do
     fresh
