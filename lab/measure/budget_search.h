@@ -2,7 +2,7 @@
 #ifndef MTI_MEASURE_BUDGET_SEARCH_H
 #define MTI_MEASURE_BUDGET_SEARCH_H
 
-#include "measure/workload.h"
+#include "workload/workload.h"
 
 #define MTI_BUDGET_POINTS  16
 #define MTI_BUDGET_PRESETS 4

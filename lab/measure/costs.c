@@ -3,6 +3,7 @@
 #include "measure/costs.h"
 #include "memtape/models/generate.h"
 #include "nn/model.h"
+#include "plan/plan.h"
 
 /* ---- a step ---- */
 

@@ -4,16 +4,7 @@
 
 #include "measure/budget_search.h"
 #include "measure/largest.h"
-
-/* What a plan takes besides its workload. */
-typedef struct mti_plan_options {
-    double parameters;  /* N as a paper rounds it; 0: counted */
-    double tokens;      /* to train on; 0: unknown */
-    double flops_rate;  /* of a device, FLOP/s; 0: no time is computed */
-    double utilisation; /* of it, in (0,1] */
-    int64_t devices;
-    int64_t kv; /* tokens to generate after the first seq; negative: no KV cache */
-} mti_plan_options;
+#include "memtape/lab/plan.h"
 
 typedef struct mti_comparison {
     mt_plan_formula formula;

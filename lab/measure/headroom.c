@@ -4,6 +4,7 @@
 #include "backends/backend.h"
 #include "comm/comm.h"
 #include "measure/headroom.h"
+#include "memtape/lab/plan.h"
 
 /* More bytes than the run is likely to need: each parameter eight times in f32, what the tape keeps
  * four times. INFINITY where there is no formula. */

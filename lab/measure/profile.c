@@ -1,7 +1,7 @@
 /* profile.c: everything about the memory of a workload. */
 #include "measure/profile.h"
 #include "measure/headroom.h"
-#include "measure/routing.h"
+#include "workload/routing.h"
 
 static size_t allocated_on(const mt_device *device)
 {

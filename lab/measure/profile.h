@@ -5,6 +5,7 @@
 #include "measure/budget_search.h"
 #include "measure/overhead.h"
 #include "measure/two_steps.h"
+#include "plan/plan.h"
 
 /* Allocated bytes once everything that the steps made is freed. */
 typedef struct mti_left {

@@ -4,7 +4,7 @@
 #ifndef MTI_MEASURE_RANK_H
 #define MTI_MEASURE_RANK_H
 
-#include "measure/workload.h"
+#include "workload/workload.h"
 #include "memtape/models/parallel.h"
 #include "measure/profile.h"
 

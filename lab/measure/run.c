@@ -1,7 +1,7 @@
 /* run.c: making a model, or one rank of several, and running its forwards. */
 #include "base/philox.h"
-#include "measure/memory_hooks.h"
-#include "measure/routing.h"
+#include "memory/memory_hooks.h"
+#include "workload/routing.h"
 #include "measure/two_steps.h"
 #include "memtape/ops.h"
 #include "nn/model.h"

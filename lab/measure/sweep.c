@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "measure/two_steps.h"
 #include "measure/headroom.h"
 #include "measure/sweep.h"

@@ -4,6 +4,7 @@
 #define MTI_MEASURE_SWEEP_H
 
 #include "measure/two_steps.h"
+#include "plan/plan.h"
 
 typedef struct mti_gradient_difference {
     size_t compared; /* gradients that both have, in equal shapes */

@@ -6,9 +6,9 @@
 #ifndef MTI_MEASURE_TWO_STEPS_H
 #define MTI_MEASURE_TWO_STEPS_H
 
-#include "measure/memory_hooks.h"
+#include "memory/memory_hooks.h"
 #include "measure/timeline.h"
-#include "measure/workload.h"
+#include "workload/workload.h"
 #include "parallel/parallel.h"
 
 /* What training steps are made of: a model, or one rank of several, and its inputs. */

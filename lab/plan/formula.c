@@ -1,4 +1,5 @@
 /* formula.c: what a forward pass keeps, by formula, beside what it was measured to keep. */
+#include <string.h>
 #include "plan/plan.h"
 
 /* Whether the terms of activations.c cover these options. */
@@ -45,4 +46,19 @@ bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *conf
     for (int i = 0; i < f.n_residual; i++)
         if (!mti_add_row(out, f.residual[i].bytes, "%s", f.residual[i].text)) return false;
     return true;
+}
+
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured)
+{
+    *f = (mti_formula){0};
+    const bool balanced = !w->routing || !strcmp(w->routing, "balanced");
+    const bool bound = w->config.expert_capacity > 0, padded = w->config.expert_padding;
+    const unsigned masks = 1u << MT_COMPRESS_MASK_BITS | 1u << MT_COMPRESS_MASK_SEED;
+    const bool by_size = w->memory.offload || w->memory.compress & ~masks;
+    const bool loop = w->config.experts && w->config.ops.expert_form == MT_EXPERTS_LOOP;
+    return (loop && by_size && (!balanced || has_data)) ||
+           (!padded && bound && (!balanced || has_data)) ||
+           (!padded && !balanced && w->ranked && w->parallel.expert > 1) ||
+           mti_formula_make(f, &w->config, w->batch, w->seq, &w->memory,
+                            w->ranked ? &w->parallel : NULL, measured);
 }

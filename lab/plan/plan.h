@@ -6,42 +6,11 @@
 #define MTI_PLAN_H
 
 #include "base/base.h"
-#include "memtape/models/budget.h"
-#include "memtape/compress.h"
 #include "memtape/models/parallel.h"
 #include "memtape/lab/plan.h"
-#include "nn/lora.h"
+#include "memory/memory_options.h"
 #include "nn/model.h"
-
-/* ---- memory options ---- */
-
-typedef enum mti_offload_choice {
-    MTI_OFFLOAD_NONE,
-    MTI_OFFLOAD_CPU,
-    MTI_OFFLOAD_DISK
-} mti_offload_choice;
-
-typedef struct mti_memory_options {
-    const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
-    const mt_budget_plan *budget; /* instead of `checkpoint`; NULL: none */
-    unsigned recompute;           /* bits of mt_recompute */
-    mti_offload_choice offload;
-    unsigned offload_modules; /* bits of mti_offload_module; 0: all that is kept */
-    unsigned compress;        /* bits of mt_compress_rule */
-    bool amp;
-    mt_dtype amp_dtype;
-    double loss_scale;  /* 0: none; negative: dynamic */
-    bool master;        /* f32 copies of 16-bit parameters, in the optimizer */
-    bool f32_gradients; /* of 16-bit parameters */
-    bool step_in_backward;
-    int64_t lora_rank; /* 0: none */
-    mti_lora_targets lora_targets;
-    double lora_dropout;  /* of what adapters get */
-    bool f32_adapters;    /* of a 16-bit model */
-    bool lora_on_weights; /* adapters of experts, as mt_lora_options has them */
-    bool qlora;           /* the frozen weights that have adapters in NF4 */
-    bool qlora_double;    /* the scales of those in 8 bits */
-} mti_memory_options;
+#include "workload/workload.h"
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */
 
@@ -168,6 +137,10 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
 bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *config,
                                const mt_parallel *parallel, int64_t batch, int64_t seq,
                                const mti_memory_options *memory);
+/* Makes the formula of a workload. There is none where a rank may have more rows, or fewer, than
+ * balanced routing gives it, where experts drop rows that nobody knows, or where what becomes of
+ * one expert's rows depends on their number. */
+bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured);
 /* Builds the terms alone. */
 void mti_formula_build(mti_formula *f, const mti_dims *s);
 

@@ -1,4 +1,4 @@
-/* expression.h: expressions such as (x*2)@w over the table of ops: reading them, running them.
+/* expression.h: expressions such as (x*2)@w over the table of ops, and how they are read.
  *
  *   lines    line { (; | a new line) line }     the value is that of the last
  *   line     [ name = ] sum                     a name may be given anew
@@ -17,8 +17,7 @@
 #ifndef MTI_EXPRESSION_H
 #define MTI_EXPRESSION_H
 
-#include "measure/tape.h"
-#include "measure/timeline.h"
+#include "base/base.h"
 #include "memtape/models/collectives.h"
 #include "memtape/ops.h"
 #include "audit/cases.h"
@@ -91,47 +90,6 @@ void mti_expression_free(mti_expression *e);
  */
 bool mti_leaves_make(const mti_expression *e, mt_device *device, mt_tensor **leaves);
 
-/* A term that was computed, or that its gradient went back through. */
-typedef struct mti_expression_step {
-    const char *phase; /* "forward", "backward"; "recompute": again, within a checkpoint */
-    size_t term;
-    uint64_t node;   /* that it put on the tape, the last of them; 0: none */
-    size_t n_events; /* of the timeline, after it */
-} mti_expression_step;
-
-/* Forward and backward: the tape, the events, and which terms made them. */
-typedef struct mti_expression_walk {
-    const mti_expression *e;
-    mti_tape tape;
-    mti_timeline timeline;
-    uint64_t storages[MTI_MAX_LEAVES];
-    MTI_VEC(mti_expression_step) steps;
-    struct mti_expression_hook *hooks;   /* of each term */
-    struct mti_expression_hook *pending; /* backward goes through it; NULL: through none */
-    bool again;                          /* forward is over */
-    bool failed;
-} mti_expression_walk;
-
-/* The value; the caller's. Each op runs in a scope named as the text of its term. Where an op
- * refuses its operands the error points to the op. walk: NULL if no steps are noted. The expression
- * outlives the value's tape. */
-mt_tensor *mti_expression_run(const mti_expression *e, mt_tensor *const *leaves,
-                              mti_expression_walk *walk);
-/* Forward and backward with leaves of its own. Free *walk in any case. */
-bool mti_expression_walk_of(mti_expression_walk *walk, mt_device *device, const mti_expression *e);
-void mti_expression_walk_free(mti_expression_walk *walk);
-
-/* Runs it with leaves of its own, and notes every save and every node. Free *t in any case. */
-bool mti_expression_record(mti_tape *t, mt_device *device, const mti_expression *e);
-
-/* The most bytes that are allocated at once, of a step like the one before, whose gradients are
- * still there and are added to: in forward, and in the whole step, whose gradient of the value is
- * as large as the value; and if the graph is retained. */
-typedef struct mti_expression_peaks {
-    size_t forward, step, retained;
-} mti_expression_peaks;
-bool mti_expression_measure(mti_expression_peaks *out, mt_device *device, const mti_expression *e);
-
 /* ---- for the files that read and run ---- */
 
 /* Fails with the message, and the text with a caret below `at`. option: "expr". */
@@ -144,13 +102,6 @@ bool mti_leaves_read(mti_expression *e);
 bool mti_leaves_settle(mti_expression *e);
 /* The length of the name at `text`; 0 if none begins there. */
 size_t mti_name_length(const char *text);
-
-bool mti_expression_begin_steps(mti_expression_walk *walk);
-/* Backward is through the term of `pending` once the gradient of the next one is there, or at its
- * end (NULL). */
-void mti_expression_end_pending(mti_expression_walk *walk, struct mti_expression_hook *next);
-/* Notes that the term was computed; in backward its gradient's arrival will be noted. */
-bool mti_expression_note(mti_expression_walk *walk, size_t term, mt_tensor *value);
 
 /* How an op is called. */
 bool mti_call_check(mti_expression *e, mti_term *call, int n_tensors);

@@ -1,5 +1,5 @@
 /* forward_backward.c: forward and backward of an expression, term by term. */
-#include "expression/expression.h"
+#include "expression/walk.h"
 
 static bool backward(mti_expression_walk *walk, mt_device *device, mt_tensor *y)
 {

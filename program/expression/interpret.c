@@ -1,6 +1,6 @@
 /* interpret.c: runs an expression, term by term. */
 #include <string.h>
-#include "expression/expression.h"
+#include "expression/walk.h"
 #include "memtape/checkpoint.h"
 
 /* ---- leaves ---- */

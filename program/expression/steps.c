@@ -1,5 +1,5 @@
 /* steps.c: notes which term ran, forward and backward, and how many events there were then. */
-#include "expression/expression.h"
+#include "expression/walk.h"
 
 struct mti_expression_hook {
     mti_expression_walk *walk;

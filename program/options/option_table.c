@@ -1,6 +1,6 @@
 /* option_table.c: the verbs, and the table of their options. */
 #include <string.h>
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "options/option_table.h"
 #include "nn/model.h"
 #include "parallel/parallel.h"

@@ -10,10 +10,7 @@
 #include "memtape/models/parallel.h"
 #include "trainer/trainer.h"
 #include "expression/expression.h"
-#include "measure/memory_hooks.h"
-#include "measure/costs.h"
-#include "measure/workload.h"
-#include "memtape/lab/fit.h"
+#include "workload/workload.h"
 
 typedef enum mti_verb {
     MTI_DEMO,

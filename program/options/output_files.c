@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "io/hf_config.h"
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "options/option_table.h"
 #include "files/files.h"
 #include "nn/model.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/backend.h"
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "options/option_table.h"
 #include "nn/model.h"
 

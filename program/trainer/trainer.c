@@ -260,13 +260,13 @@ bool mti_trainer_begin_watch(mti_trainer *t)
     return (t->ledger = mt_ledger_new(t->device)) != NULL;
 }
 
-void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES])
+mti_watched mti_trainer_end_watch(mti_trainer *t)
 {
     mt_mem_stats stats;
     mt_mem_get_stats(t->device, &stats);
-    figures[MTI_SAVED] = mt_ledger_bytes(t->ledger);
-    figures[MTI_PEAK] = stats.allocated.peak;
-    figures[MTI_RESERVED] = stats.reserved.peak;
+    const mti_watched watched = {mt_ledger_bytes(t->ledger), stats.allocated.peak,
+                                 stats.reserved.peak};
     mt_ledger_free(t->ledger);
     t->ledger = NULL;
+    return watched;
 }

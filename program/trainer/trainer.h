@@ -3,12 +3,12 @@
 #define MTI_TRAINER_TRAINER_H
 
 #include "trainer/corpus.h"
-#include "measure/memory_hooks.h"
-#include "measure/rank.h"
+#include "memory/memory_hooks.h"
 #include "memtape/models/generate.h"
 #include "memtape/host_copy.h"
 #include "memtape/models/step_graph.h"
 #include "parallel/parallel.h"
+#include "workload/workload.h"
 
 /* How the weights in a file are read: into a new model, or into a rank's part. */
 typedef struct mti_weights_reader {
@@ -67,10 +67,15 @@ bool mti_trainer_settle(mti_trainer *t);
  * first being predicted from at most seq bytes before it. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
 
-/* Between them two steps of a rank: what the first forward keeps, and what both take. `figures` may
- * be those of a rank that is predicted, on meta, or of one that runs. */
+/* Bytes of a rank's first steps: what the first forward keeps, and the most that all of them take.
+ */
+typedef struct mti_watched {
+    size_t saved, peak, reserved;
+} mti_watched;
+
+/* Around two steps of a rank, which is predicted, on meta, or runs. */
 bool mti_trainer_begin_watch(mti_trainer *t);
-void mti_trainer_end_watch(mti_trainer *t, size_t figures[MTI_FIGURES]);
+mti_watched mti_trainer_end_watch(mti_trainer *t);
 #define MTI_WATCHED_STEPS 2
 
 /* The ids of batch `part` of the next step that this rank has, inputs and then targets: *rows

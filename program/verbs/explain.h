@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_EXPLAIN_H
 #define MTI_CLI_EXPLAIN_H
 
-#include "expression/expression.h"
+#include "expression/walk.h"
 #include "report/results.h"
 
 mti_describe mti_describe_explained; /* a mti_expression_walk */

@@ -11,7 +11,7 @@
 #include "files/files.h"
 #include "nn/nn.h"
 #include "verbs/verbs.h"
-#include "measure/memory_hooks.h"
+#include "memory/memory_hooks.h"
 #include "report/json.h"
 
 #define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */

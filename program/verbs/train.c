@@ -8,7 +8,7 @@
 #include "verbs/train_ranks.h"
 #include "verbs/together.h"
 #include "verbs/verbs.h"
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "measure/headroom.h"
 #include "report/pictures.h"
 #include "report/terminal.h"
@@ -177,6 +177,14 @@ static bool end_snapshot(run *r)
     return false;
 }
 
+static void end_watch(mti_trainer *t, size_t figures[MTI_FIGURES])
+{
+    const mti_watched watched = mti_trainer_end_watch(t);
+    figures[MTI_SAVED] = watched.saved;
+    figures[MTI_PEAK] = watched.peak;
+    figures[MTI_RESERVED] = watched.reserved;
+}
+
 /* What this rank's first steps take, on meta. */
 static bool predict(run *r)
 {
@@ -191,7 +199,7 @@ static bool predict(run *r)
     const int64_t left = settings.steps - t.step;
     r->wanted = left < MTI_WATCHED_STEPS ? left : MTI_WATCHED_STEPS;
     for (int64_t i = 0; ok && i < r->wanted; i++) ok = mti_trainer_step(&t);
-    if (ok) mti_trainer_end_watch(&t, r->figures.predicted);
+    if (ok) end_watch(&t, r->figures.predicted);
     mti_trainer_free(&t);
     mt_device_release(meta);
     return ok;
@@ -394,8 +402,7 @@ static void watch(run *r)
     int64_t n = scaler ? mt_scaler_get(scaler).steps - r->scaled_before : r->watched;
     r->figures.skipped = n < r->watched && n < r->wanted;
     r->figures.stopped = r->watched < r->wanted;
-    if (r->trainer.ledger && n == r->wanted)
-        mti_trainer_end_watch(&r->trainer, r->figures.measured);
+    if (r->trainer.ledger && n == r->wanted) end_watch(&r->trainer, r->figures.measured);
 }
 
 static bool train(run *r)
@@ -425,7 +432,7 @@ static bool train(run *r)
     mti_timeline_free(&r->timeline);
     mti_live_end(&r->live);
     mti_progress_end(&r->progress);
-    if (r->trainer.ledger) mti_trainer_end_watch(&r->trainer, r->figures.measured);
+    if (r->trainer.ledger) end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
     return ok && mti_trainer_settle(&r->trainer) &&
            (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&

@@ -2,6 +2,7 @@
 #ifndef MTI_CLI_VERBS_H
 #define MTI_CLI_VERBS_H
 
+#include "memtape/lab/fit.h"
 #include "options/options.h"
 #include "report/json.h"
 

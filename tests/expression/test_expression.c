@@ -1,6 +1,6 @@
 /* Expressions: what they keep, their values, and the places that errors point to. */
 #include <string.h>
-#include "expression/expression.h"
+#include "expression/walk.h"
 #include "mtt.h"
 
 /* ---- what is kept ---- */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "mtt.h"
 #include "base/base.h"
-#include "measure/routing.h"
+#include "workload/routing.h"
 #include "measure/two_steps.h"
 #include "nn/model.h"
 

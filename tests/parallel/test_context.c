@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "measure/two_steps.h"
 #include "memtape/ops.h"
+#include "plan/plan.h"
 #include "mtt.h"
 
 enum { B = 2, S = 32, LAYERS = 2 };

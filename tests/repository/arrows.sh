@@ -1,13 +1,14 @@
 #!/bin/sh
 # A room includes headers of itself and of lower rooms only: arrows.sh [TREE] reads every #include.
-# The room hooks includes only the public headers of other rooms, and base/base.h.
+# The room hooks includes only the public headers of other rooms, and base/base.h. Training and the options know what is
+# measured, not who measures it: of the rooms of lab they include workload alone, through other headers, too.
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 
 # The order of the rooms, lowest first, and the room of each public header.
 find include/memtape src models lab program -name '*.[ch]' | sort | xargs awk '
 BEGIN {
-    n_rooms = split("base backends memtrack tensor autograd ops hooks files comm collectives nn optim io generate parallel memory plan measure fit compare audit expression trainer report options verbs", order, " ")
+    n_rooms = split("base backends memtrack tensor autograd ops hooks files comm collectives nn optim io generate parallel memory workload plan measure fit compare audit expression trainer report options verbs", order, " ")
     for (i = 1; i <= n_rooms; i++) level[order[i]] = i
     split("status=base dtype=base openblas=backends memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor " \
           "print=autograd autograd=autograd hooks=autograd ops=ops op_table=ops autocast=ops quantize=ops offload=hooks checkpoint=hooks compress=hooks memtape=hooks " \
@@ -53,6 +54,20 @@ FNR == 1 {
                target !~ /^memtape\//) {
         complain("hooks looks behind the public headers: " target)
     }
+    included[path, ++n_included[path]] = target
 }
-END { exit bad }
+# Visits what the file `from` sees through its includes.
+function look(from, path, i, theirs) {
+    if (seen[from, path]++) return
+    theirs = room_of(path)
+    if (level[theirs] > level["workload"] && level[theirs] <= level["compare"]) {
+        print from " looks into the lab: " path
+        bad = 1
+    } else
+        for (i = 1; i <= n_included[path]; i++) look(from, included[path, i])
+}
+END {
+    for (path in n_included) if (path ~ /^(trainer|options)\//) look(path, path)
+    exit bad
+}
 '

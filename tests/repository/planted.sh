@@ -63,6 +63,19 @@ mkdir "$tree/src/hooks" && printf '#include "memtape/ops.h"\n' >"$tree/src/hooks
 accepts arrows
 echo '#include "ops/ops.h"' >>"$tree/src/hooks/hook.c"
 finds arrows 'hooks looks behind the public headers: ops/ops.h'
+fresh
+mkdir "$tree/lab/workload" "$tree/lab/measure" "$tree/program/trainer" "$tree/program/verbs"
+echo '#include "memtape/ops.h"' | tee "$tree/lab/workload/workload.h" >"$tree/lab/measure/profile.h"
+echo '#include "workload/workload.h"' >"$tree/program/trainer/trainer.h"
+echo '#include "measure/profile.h"' >"$tree/program/verbs/profile.c"
+accepts arrows
+echo '#include "measure/profile.h"' >>"$tree/program/trainer/trainer.h"
+finds arrows 'trainer/trainer.h looks into the lab: measure/profile.h'
+mkdir "$tree/program/options" "$tree/program/expression"
+echo '#include "workload/workload.h"' >"$tree/program/trainer/trainer.h"
+echo '#include "expression/walk.h"' >"$tree/program/options/options.h"
+echo '#include "measure/profile.h"' >"$tree/program/expression/walk.h"
+finds arrows 'options/options.h looks into the lab: measure/profile.h'
 
 for name in base.c kernel.cu kernel.cuh; do
     fresh

@@ -1,13 +1,14 @@
 /* memory_hooks.h: memory options applied to a model's steps. */
-#ifndef MTI_MEASURE_MEMORY_HOOKS_H
-#define MTI_MEASURE_MEMORY_HOOKS_H
+#ifndef MTI_MEMORY_HOOKS_H
+#define MTI_MEMORY_HOOKS_H
 
-#include "memtape/models/amp.h"
 #include "memtape/autocast.h"
+#include "memtape/compress.h"
+#include "memtape/models/amp.h"
 #include "memtape/models/lora.h"
 #include "memtape/offload.h"
+#include "memory/memory_options.h"
 #include "parallel/parallel.h"
-#include "plan/plan.h"
 
 /* What they did; complete after mti_memory_hooks_report. */
 typedef struct mti_memory_stats {

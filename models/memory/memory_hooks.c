@@ -1,7 +1,7 @@
 /* memory_hooks.c: checkpoints, offload and the like around a model's forward. */
 #include <stdlib.h>
 #include <string.h>
-#include "measure/memory_hooks.h"
+#include "memory/memory_hooks.h"
 
 static bool hooks_wanted(const mti_memory_options *options)
 {

@@ -1,6 +1,6 @@
 /* workload.c: the devices of workloads. */
 #include <string.h>
-#include "measure/workload.h"
+#include "workload/workload.h"
 
 static bool set_up(mt_device *device, const mti_device_options *o)
 {

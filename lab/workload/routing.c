@@ -2,8 +2,8 @@
 #include <string.h>
 #include "files/files.h"
 #include "io/json_text.h"
-#include "measure/routing.h"
 #include "parallel/parallel.h"
+#include "workload/routing.h"
 
 #define SCHEMA "memtape.routing/1"
 
@@ -101,21 +101,6 @@ bool mti_routing_keeps(const mti_workload *w, int64_t *rows)
     for (int64_t e = 0; ok && e < call.experts; e++) *rows += counts[e];
     mti_free(r.rows), mti_free(counts);
     return ok;
-}
-
-bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured)
-{
-    *f = (mti_formula){0};
-    const bool balanced = !w->routing || !strcmp(w->routing, "balanced");
-    const bool bound = w->config.expert_capacity > 0, padded = w->config.expert_padding;
-    const unsigned masks = 1u << MT_COMPRESS_MASK_BITS | 1u << MT_COMPRESS_MASK_SEED;
-    const bool by_size = w->memory.offload || w->memory.compress & ~masks;
-    const bool loop = w->config.experts && w->config.ops.expert_form == MT_EXPERTS_LOOP;
-    return (loop && by_size && (!balanced || has_data)) ||
-           (!padded && bound && (!balanced || has_data)) ||
-           (!padded && !balanced && w->ranked && w->parallel.expert > 1) ||
-           mti_formula_make(f, &w->config, w->batch, w->seq, &w->memory,
-                            w->ranked ? &w->parallel : NULL, measured);
 }
 
 bool mti_recorder_start(mti_recorder *r, mt_module *m, const mt_model_config *c)

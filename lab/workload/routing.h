@@ -1,9 +1,9 @@
 /* routing.h: which experts the tokens of a measurement take, where there is no data. */
-#ifndef MTI_MEASURE_ROUTING_H
-#define MTI_MEASURE_ROUTING_H
+#ifndef MTI_WORKLOAD_ROUTING_H
+#define MTI_WORKLOAD_ROUTING_H
 
-#include "measure/workload.h"
 #include "nn/model.h"
+#include "workload/workload.h"
 
 /* "balanced", "worst", "random"; and "recorded=FILE", of which *file is the path. */
 extern const mti_choice mti_routing_kinds;
@@ -18,10 +18,6 @@ bool mti_routing_make(mti_routing *r, const char *text, uint64_t seed);
 bool mti_routing_matters(const mti_workload *w, const mt_device *device);
 /* *rows: how many rows the first layer's experts have, without data, where they are bounded. */
 bool mti_routing_keeps(const mti_workload *w, int64_t *rows);
-/* mti_formula_make of a workload; there is none where a rank may have more rows, or fewer, than
- * balanced routing gives it, experts drop rows that nobody knows, or what becomes of one expert's
- * depends on their number. */
-bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, size_t measured);
 
 /* Counts while a model runs, and writes them: each layer's rows of each expert in the last forward.
  */

@@ -1,10 +1,10 @@
-/* workload.h: what is measured, and the device that it runs on. */
-#ifndef MTI_MEASURE_WORKLOAD_H
-#define MTI_MEASURE_WORKLOAD_H
+/* workload.h: what is measured, the device that it runs on, and what a plan asks besides. */
+#ifndef MTI_WORKLOAD_H
+#define MTI_WORKLOAD_H
 
 #include "memtape/models/parallel.h"
+#include "memory/memory_options.h"
 #include "optim/optimizers.h"
-#include "plan/plan.h"
 
 typedef struct mti_device_options {
     const char *kind;       /* as mt_device_open takes it */
@@ -45,5 +45,15 @@ typedef struct mti_workload {
     size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
     mti_device_options device;
 } mti_workload;
+
+/* What a plan takes besides its workload. */
+typedef struct mti_plan_options {
+    double parameters;  /* N as a paper rounds it; 0: counted */
+    double tokens;      /* to train on; 0: unknown */
+    double flops_rate;  /* of a device, FLOP/s; 0: no time is computed */
+    double utilisation; /* of it, in (0,1] */
+    int64_t devices;
+    int64_t kv; /* tokens to generate after the first seq; negative: no KV cache */
+} mti_plan_options;
 
 #endif
