@@ -7,7 +7,7 @@
 #define BENCH_H
 
 #include "memtape/all.h"
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 /* Wall-clock time. With BENCH_CLOCK=cpu in the environment, CPU time of the whole process, which
  * other programs on a busy machine do not change (use one thread then). */
@@ -43,7 +43,7 @@ bool bench_trace_print(void);
 
 #define BENCH_INPUTS MTI_CASE_INPUTS
 
-/* A row of the op table as audit/cases.def calls it, or a composition of ops. */
+/* A row of the op table as ops/op_cases.def calls it, or a composition of ops. */
 typedef struct bench_function {
     mti_case of; /* its parameters, those of `composed` too */
     mt_tensor *(*composed)(mt_tensor **in, const double *p);

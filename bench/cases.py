@@ -1,4 +1,4 @@
-"""cases.py: the shapes that are measured, and what each costs, except the tiny tensors, which program/audit/cases.def has.
+"""cases.py: the shapes that are measured, and what each costs, except the tiny tensors, which src/ops/op_cases.def has.
 Inputs are written as ops.c reads them: f:4x8 is a float tensor that requires grad, p: a positive one, i10:4
 indices below 10."""
 

@@ -1,4 +1,4 @@
-/* functions.c: every row of the op table as audit/cases.def calls it, and compositions. */
+/* functions.c: every row of the op table as ops/op_cases.def calls it, and compositions. */
 #include <stdlib.h>
 #include <string.h>
 #include "bench.h"
@@ -11,7 +11,7 @@ static const mti_case_sizes sizes = {
 
 bool bench_tiny_case(int nth, mti_case *out)
 {
-    return mti_case_get(MTI_CASE_BENCH, nth, sizes, out);
+    return mti_case_get(&mti_all_cases, MTI_CASE_BENCH, nth, sizes, out);
 }
 
 /* [b,s,3d] -> [b,s,d]: attention between a block's two projections, with p[0] heads. */
@@ -62,7 +62,8 @@ bool bench_find_function(const char *name, bench_function *f)
     *f = (bench_function){.composed = strcmp(plain, "heads") == 0   ? heads
                                       : strcmp(plain, "embed") == 0 ? embed
                                                                     : NULL};
-    if (!f->composed && !mti_case_find(plain, MTI_CASE_BENCH, sizes, &f->of)) return false;
+    if (!f->composed && !mti_case_find(&mti_all_cases, plain, MTI_CASE_BENCH, sizes, &f->of))
+        return false;
     return !name[length] || parse_parameters(name + length + 1, &f->of);
 }
 

@@ -115,7 +115,7 @@ def started(sides, *arguments):
 
 
 def tiny_cases(worker):
-    """{row: (its name with parameters, its inputs)}, as program/audit/cases.def has them."""
+    """{row: (its name with parameters, its inputs)}, as src/ops/op_cases.def has them."""
     return {words[1].partition("/")[0]: (words[1], " ".join(words[2:]))
             for words in worker.ask("cases")}
 
@@ -123,7 +123,7 @@ def tiny_cases(worker):
 def check_rows(workers, cases):
     """Each row of memtape's op table must have a case, and a function on every side."""
     rows = {words[1] for words in workers[0].ask("rows")}
-    lacking = {"program/audit/cases.def": rows - set(cases)}
+    lacking = {"src/ops/op_cases.def": rows - set(cases)}
     for worker in workers[1:]:
         lacking[worker.name] = rows - {words[1] for words in worker.ask("rows")}
     if any(lacking.values()):

@@ -1,7 +1,7 @@
 /* ops.c: checks and then times one op at a time.
  *
  *     rows                  -> "row NAME" for each row of the op table
- *     cases                 -> "case NAME INPUT..." for each tiny case of audit/cases.def
+ *     cases                 -> "case NAME INPUT..." for each tiny case of ops/op_cases.def
  *     load NAME INPUT...    -> "probe Y D0 D1 ...": the result and the gradients,
  *                              each as two numbers, after a check against f64
  *     forward N             -> "ns T": N times the op, recorded

@@ -158,7 +158,7 @@ FUNCTIONS = {
     "all_to_all": lambda x, sent, received: x.clone(),  # with one rank
 }
 
-# Functions of the parameters of the case in program/audit/cases.def, in their order there.
+# Functions of the parameters of the case in src/ops/op_cases.def, in their order there.
 WITH_PARAMETERS = {
     "affine": lambda scale, shift: lambda x: x * scale + shift,
     "leaky_relu": lambda slope: lambda x: F.leaky_relu(x, slope),

@@ -8,7 +8,7 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def counted(name):
-    """a + b + 1 where the comparison is true, as in program/audit/cases.def."""
+    """a + b + 1 where the comparison is true, as in src/ops/op_cases.def."""
     return lambda a, b: a + b + getattr(torch, name)(a, b)
 
 

@@ -46,7 +46,7 @@ static mt_tensor *through_nf4(mt_tensor **in, const double *p)
 
 static bool find(const char *name, bench_function *f)
 {
-    /* Cases of audit/cases.def, with other parameters than in the benchmark. */
+    /* Cases of ops/op_cases.def, with other parameters than in the benchmark. */
     static const char *const rows[][2] = {
         {"whole_softmax", "softmax/1,0"},
         {"flash_dropout", "flash_attention/0,1,0.1"},

@@ -453,14 +453,6 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
-/* mt_math_attention, with more to choose. */
-typedef struct mti_math_options {
-    double scale, cap, dropout; /* cap 0: none */
-    bool causal;
-    bool wide;       /* the softmax of 2-byte floats in f32 */
-    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
-} mti_math_options;
-mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
 /* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
  * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);

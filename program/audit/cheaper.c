@@ -10,9 +10,23 @@ static const mti_case_sizes sizes = {
     [MTI_SIZE_B] = 2,  [MTI_SIZE_A] = 2,  [MTI_SIZE_S] = 8,  [MTI_SIZE_D] = 64,
 };
 
+/* Counts the audited cases of ops.def that stand before those of `op`. */
+static int n_before(const char *op)
+{
+    int n = 0;
+    mti_case c;
+    while (mti_case_get(&mti_op_cases, MTI_CASE_AUDIT, n, sizes, &c) && strcmp(c.op, op) != 0) n++;
+    return n;
+}
+
+/* Lists the collectives between what computes and what rearranges. */
 bool mti_audit_case(int nth, mti_case *out)
 {
-    return mti_case_get(MTI_CASE_AUDIT, nth, sizes, out);
+    const int first = n_before("permute");
+    const int n = mti_case_count(&mti_collective_cases, MTI_CASE_AUDIT);
+    if (nth >= first && nth < first + n)
+        return mti_case_get(&mti_collective_cases, MTI_CASE_AUDIT, nth - first, sizes, out);
+    return mti_case_get(&mti_op_cases, MTI_CASE_AUDIT, nth < first ? nth : nth - n, sizes, out);
 }
 
 static const mti_cheaper ways[] = {

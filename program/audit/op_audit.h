@@ -4,13 +4,13 @@
 #define MTI_OP_AUDIT_H
 
 #include "memtape/memtape.h"
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 #define MTI_AUDIT_KEPT 8
 #define MTI_AUDIT_SETS 15 /* of wanted gradients: 2^4 - 1 for four inputs */
 
-/* The nth case of the op table (audit/cases.h) to audit; false past the last. Other ops of its call
- * are not counted. */
+/* The nth case of the op table (ops/op_cases.h) to audit; false past the last. Other ops of its
+ * call are not counted. */
 bool mti_audit_case(int nth, mti_case *out);
 
 /* A cheaper way to have a kept tensor in backward. */

@@ -20,7 +20,7 @@
 #include "base/base.h"
 #include "memtape/models/collectives.h"
 #include "memtape/ops.h"
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 #define MTI_MAX_LEAVES 32
 #define MTI_LEAF_NAME  32

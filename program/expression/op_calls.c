@@ -1,4 +1,4 @@
-/* op_calls.c: calls of ops by name, through their cases (cases.def). */
+/* op_calls.c: calls of ops by name, through their cases (op_cases.def). */
 #include <math.h>
 #include <string.h>
 #include "expression/expression.h"
@@ -121,7 +121,7 @@ static void find_indices(mti_expression *e, const mti_term *call, const mti_case
 static bool case_of(const char *op, mti_case *out)
 {
     static const mti_case_sizes sizes = {8, 8, 8, 8, 8, 8, 8, 8}; /* its own tensors are not used */
-    return mti_case_find(op, MTI_CASE_AUDIT, sizes, out);
+    return mti_case_find(&mti_all_cases, op, MTI_CASE_AUDIT, sizes, out);
 }
 
 bool mti_call_check(mti_expression *e, mti_term *call, int n_tensors)

@@ -278,7 +278,8 @@ int mti_audit(const mti_options *o)
 {
     if (!known(o)) return MTI_EXIT_USAGE;
     size_t n = 0;
-    mti_op_audit *audits = mti_calloc((size_t)mti_case_count(MTI_CASE_AUDIT), sizeof *audits);
+    mti_op_audit *audits =
+        mti_calloc((size_t)mti_case_count(&mti_all_cases, MTI_CASE_AUDIT), sizeof *audits);
     bool ok =
         audits && run_all(audits, &n, o) && (mti_wants_json(o) || print_audits(audits, n, o)) &&
         (!o->json || mti_json_write(mti_json_of(mti_describe_audits, &(audit_list){audits, n}),

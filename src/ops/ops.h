@@ -55,6 +55,14 @@ bool mti_check_dropout(const char *caller, double p);
 double mti_scale_or_default(const mt_tensor *q, double scale);
 mt_tensor *mti_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, mt_tensor *mask,
                                const mt_attention_options *o);
+/* mt_math_attention, with more to choose. */
+typedef struct mti_math_options {
+    double scale, cap, dropout; /* cap 0: none */
+    bool causal;
+    bool wide;       /* the softmax of 2-byte floats in f32 */
+    mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
+} mti_math_options;
+mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
 
 /* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
  * view, and so is merging them here. */

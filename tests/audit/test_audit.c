@@ -74,7 +74,7 @@ static void every_row_of_the_table_has_a_case(void **state)
         mti_case c;
         for (int k = 0; mti_audit_case(k, &c); k++)
             found = found || !strcmp(c.op, mt_all_ops_get(i).name);
-        if (!found) fail_msg("%s: no case in cases.def is audited", mt_all_ops_get(i).name);
+        if (!found) fail_msg("%s: no case of it is audited", mt_all_ops_get(i).name);
     }
 }
 

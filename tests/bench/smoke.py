@@ -222,7 +222,7 @@ def main():
         assert all(max(row[library].values()) > 0 for library in result["products"]["libraries"]
                    for row in result["products"]["rows"]), result["products"]
         planted(f"{folder}/row", worker, program, "row", "tiny",
-                "rows without a case in program/audit/cases.def: nobody")
+                "rows without a case in src/ops/op_cases.def: nobody")
         if long:
             planted(f"{folder}/death", worker, program, "death", "memory", "ended with status 3")
         if long and whole(f"{folder}/peer", worker, program)["machine"]["peer"]:

@@ -172,7 +172,7 @@ static void every_op_of_the_table_can_be_called(void **state)
     (void)state;
     mti_case c;
     int n = 0;
-    for (; mti_case_get(MTI_CASE_AUDIT, n, sizes, &c); n++) {
+    for (; mti_case_get(&mti_all_cases, MTI_CASE_AUDIT, n, sizes, &c); n++) {
         char text[256], shapes[256];
         mti_expression e;
         mti_tape t;

@@ -3,7 +3,7 @@
 #define GRADCHECK_H
 
 #include "mtt.h"
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 #define CASE_INPUTS MTI_CASE_INPUTS
 

@@ -1,5 +1,5 @@
 /* Batch norm's running statistics, what it keeps, and what it refuses. The gradient checks and the
- * comparison with PyTorch take its values from program/audit/cases.def. */
+ * comparison with PyTorch take its values from src/ops/op_cases.def. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"

@@ -1,7 +1,7 @@
 /* Sizes beyond what a library's int holds, on meta: an answer or an error, for every op. */
 #include <string.h>
 #include "mtt_fixture.h"
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 static const int64_t large[] = {((int64_t)1 << 31) - 1, (int64_t)1 << 31, (int64_t)1 << 32,
                                 ((int64_t)1 << 32) + 1, (int64_t)1 << 40};
@@ -52,7 +52,8 @@ static void every_op_answers_for_extents_beyond_32_bits(void **state)
                 mti_case_sizes sizes = {16, 16, 16, 16, 2, 2, 16, 16};
                 mti_case c;
                 sizes[size] = large[l];
-                for (int nth = 0; mti_case_get(MTI_CASE_BENCH, nth, sizes, &c); nth++) {
+                for (int nth = 0; mti_case_get(&mti_all_cases, MTI_CASE_BENCH, nth, sizes, &c);
+                     nth++) {
                     if (takes_long(&c, large[l])) continue;
                     bool ok = run(&c, floats[t]);
                     answered(&c, large[l], ok);
@@ -74,7 +75,8 @@ static void products_of_any_size_have_an_answer(void **state)
                     mti_case_sizes sizes = {40, 50, 60, 70, 1, 1, 1, 1};
                     mti_case c;
                     sizes[size] = large[l];
-                    assert_true(mti_case_find(products[p], MTI_CASE_BENCH, sizes, &c));
+                    assert_true(
+                        mti_case_find(&mti_all_cases, products[p], MTI_CASE_BENCH, sizes, &c));
                     if (strcmp(c.op, "linear_cross_entropy") == 0 && size != MTI_SIZE_N) continue;
                     if (!run(&c, floats[t])) fail_msg("%s: %s", products[p], mt_last_error());
                 }

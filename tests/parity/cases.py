@@ -1,4 +1,4 @@
-"""The cases of the op table (program/audit/cases.def) with PyTorch's operations, and compositions."""
+"""The cases of the op table (src/ops/op_cases.def) with PyTorch's operations, and compositions."""
 
 import sys
 

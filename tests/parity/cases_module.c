@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "audit/cases.h"
+#include "collectives/collective_cases.h"
 
 static const mti_case_sizes sizes = {[MTI_SIZE_M] = 3, [MTI_SIZE_N] = 5, [MTI_SIZE_K] = 2};
 
@@ -26,7 +26,7 @@ bool mtt_case(int nth, char *text, size_t size)
 {
     mti_case c;
     writer w = {text, text + size};
-    if (!mti_case_get(MTI_CASE_PARITY, nth, sizes, &c)) return false;
+    if (!mti_case_get(&mti_all_cases, MTI_CASE_PARITY, nth, sizes, &c)) return false;
     put(&w, "{\"op\": \"%s\", \"note\": \"%s\", \"inner\": %s, \"parameters\": [", c.op, c.note,
         c.users & MTI_CASE_INNER ? "true" : "false");
     for (int i = 0; i < c.n_p; i++) put(&w, "%s%.17g", i ? ", " : "", c.p[i]);
@@ -43,14 +43,14 @@ bool mtt_case(int nth, char *text, size_t size)
 }
 
 /* Calls a row of the op table with these inputs (NULL: left out) and parameters, as in
- * audit/cases.def. */
+ * ops/op_cases.def. */
 MT_API mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p);
 mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p)
 {
     mt_tensor *all[MTI_CASE_INPUTS] = {0};
     mti_case c;
     if (n_in > MTI_CASE_INPUTS || n_p > MTI_CASE_PARAMETERS ||
-        !mti_case_find(row, MTI_CASE_PARITY, sizes, &c))
+        !mti_case_find(&mti_all_cases, row, MTI_CASE_PARITY, sizes, &c))
         return NULL;
     memcpy(all, in, (size_t)n_in * sizeof *in);
     memcpy(c.p, p, (size_t)n_p * sizeof *p);

@@ -10,7 +10,7 @@ from theirs import COMPARISONS
 # ---- element-wise, one operand ----
 
 class _Unary(Op):
-    """Parameters, if any, are those of the case in program/audit/cases.def: see read_table."""
+    """Parameters, if any, are those of the case in src/ops/op_cases.def: see read_table."""
     arguments = ()
 
     def __init__(self, name, low=-math.inf, high=math.inf, kinks=(), weight=2):
@@ -144,7 +144,7 @@ class Div(_Binary):
 
 
 class _Comparison(_Binary):
-    """A comparison inside the same expression as in program/audit/cases.def."""
+    """A comparison inside the same expression as in src/ops/op_cases.def."""
     weight = 1
 
     def __init__(self, name):

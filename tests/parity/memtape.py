@@ -1,5 +1,5 @@
 """The part of libmemtape that the comparison needs, through ctypes. cases_module.c calls ops as
-program/audit/cases.def does."""
+src/ops/op_cases.def does."""
 
 import ctypes
 import json
@@ -164,7 +164,7 @@ class Library:
                                               data.ctypes.data, data.nbytes))
 
     def cases(self):
-        """The cases of program/audit/cases.def, as dicts."""
+        """The cases of src/ops/op_cases.def, as dicts."""
         text, n = ctypes.create_string_buffer(2000), 0
         while self.dll.mtt_case(n, text, len(text)):
             yield json.loads(text.value)
@@ -172,7 +172,7 @@ class Library:
 
     def call(self, name, *arguments):
         """Calls mt_NAME with tensors (or None) and numbers; returns a tensor. A row of the op table takes its
-        parameters in the order of program/audit/cases.def."""
+        parameters in the order of src/ops/op_cases.def."""
         plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
         if name not in self.rows:
             return Tensor(self, getattr(self, "mt_" + name)(*plain))

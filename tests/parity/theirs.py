@@ -1,5 +1,5 @@
 """PyTorch's computation for each row of the op table. Parameters are those of the row's call in
-program/audit/cases.def, in their order."""
+src/ops/op_cases.def, in their order."""
 
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def rms_norm(x, *more):
 
 
 def batch_norm(x, *more):
-    """x, or x, w, b; and whether training, eps. In evaluation with the statistics of program/audit/cases.c."""
+    """x, or x, w, b; and whether training, eps. In evaluation with the statistics of src/ops/op_cases.c."""
     *weights, training, eps = more
     running = (None, None) if training else tuple(
         torch.full(x.shape[1:2], value, dtype=x.dtype) for value in (0.25, 1.5))

@@ -210,5 +210,18 @@ circles 'int mti_two(int i) { return i; }' || wrong "circles refuses a clean roo
 circles 'int mti_one(int i); int mti_two(int i) { return mti_one(i); }' &&
     wrong 'circles did not find two files that call each other'
 
-rm -f "$tree.out"
+# promised LINE...: whether the check accepts an engine that defines mt_one and mt_two, and has these lines of C, too.
+promised() {
+    echo '#include "memtape/ops.h"' >"$tree/include/memtape/memtape.h"
+    printf '%s\n' 'MT_API int mt_one(void);' 'MT_API int *' '    mt_two(int n);' >"$tree/include/memtape/ops.h"
+    printf '%s\n' 'int mt_one(void) { return 1; }' "$@" >"$tree/one.c"
+    ${CC:-cc} -c "$tree/one.c" -o "$tree/one.o" && ar rc "$tree.a" "$tree/one.o"
+    "$here/promised.sh" "$tree.a" "$tree" >"$tree.out" 2>&1
+}
+fresh
+promised 'int *mt_two(int n) { return (void)n, (int *)0; }' || wrong "promised refuses an engine that keeps its promise: $(cat "$tree.out")"
+if promised || ! grep -q 'does not define mt_two' "$tree.out"; then wrong 'promised did not find that mt_two is missing'; fi
+if promised 'extern int mt_model(void);' 'int *mt_two(int n) { return n + mt_model() ? 0 : (int *)0; }' ||
+    ! grep -q 'asks for mt_model' "$tree.out"; then wrong 'promised did not find a symbol of a storey above'; fi
+rm -f "$tree.a" "$tree.out"
 exit $failed

@@ -1,9 +1,10 @@
+/* op_cases.c: calls of the rows of ops.def, and the cases of a table with the sizes of their user.
+ */
 #include <assert.h>
 #include <string.h>
-#include "audit/cases.h"
-#include "collectives/collectives.h"
-
-#define COUNT(a) (sizeof(a) / sizeof *(a))
+#include "ops/op_cases.h"
+#include "ops/ops.h"
+#include "ops/case_row.h"
 
 /* ---- calls that take more than one line ---- */
 
@@ -67,9 +68,7 @@ static mt_tensor *dispatched(mt_tensor **in, int64_t groups)
     return y;
 }
 
-/* How often each of `groups` is in the index, of which only that counts: rows are sorted already.
- * NULL on failure. */
-static mt_tensor *counts_of(mt_tensor *group, int64_t groups)
+mt_tensor *mti_case_counts(mt_tensor *group, int64_t groups)
 {
     mt_groups g = {0};
     MT_AUTO mt_tensor *index = group ? mt_reshape(group, MT_SHAPE(-1, 1)) : NULL;
@@ -85,20 +84,8 @@ static mt_tensor *counts_of(mt_tensor *group, int64_t groups)
 static mt_tensor *grouped(mt_tensor **in)
 {
     const int64_t groups = in[1] && mt_rank(in[1]) ? mt_shape(in[1])[0] : 0;
-    MT_AUTO mt_tensor *counts = counts_of(in[2], groups);
+    MT_AUTO mt_tensor *counts = mti_case_counts(in[2], groups);
     return counts ? mt_grouped_linear(in[0], in[1], counts) : NULL;
-}
-
-/* in[1]: which of 4 experts each row goes to */
-static mt_tensor *routed(mt_tensor **in)
-{
-    mt_routes routes = {0};
-    MT_AUTO mt_tensor *counts = counts_of(in[1], 4);
-    bool ok = counts && in[0] &&
-              mt_routes_make(counts, mt_shape(in[0])[0], MT_RANKS(1), &routes) == MT_OK;
-    mt_tensor *y = ok ? mt_all_to_all(in[0], &routes, false, MT_RANKS(1)) : NULL;
-    mt_routes_release(&routes);
-    return y;
 }
 
 static mt_tensor *turned(mt_tensor *x)
@@ -151,72 +138,23 @@ static mt_tensor *part(const mti_case *c, mt_tensor *x)
 
 /* ---- the table ---- */
 
-typedef struct row {
-    const char *op;
-    mt_tensor *(*call)(const mti_case *c, mt_tensor **in);
-    int n_cases;
-    const mti_case *cases;
-} row;
-
-enum {
-    AUDIT = MTI_CASE_AUDIT,
-    BENCH = MTI_CASE_BENCH,
-    CHECK = MTI_CASE_CHECK,
-    PARITY = MTI_CASE_PARITY,
-    INNER = MTI_CASE_INNER,
-    CHECKED = CHECK | PARITY,
-    EACH = AUDIT | BENCH | CHECKED
-};
-
-/* A named size is a number far above any extent or parameter, so that N - 4 works, too. */
-#define NAMED(size) ((int64_t)(1 + (size)) << 40)
-#define M           NAMED(MTI_SIZE_M)
-#define N           NAMED(MTI_SIZE_N)
-#define K           NAMED(MTI_SIZE_K)
-#define V           NAMED(MTI_SIZE_V)
-#define B           NAMED(MTI_SIZE_B)
-#define A           NAMED(MTI_SIZE_A)
-#define S           NAMED(MTI_SIZE_S)
-#define D           NAMED(MTI_SIZE_D)
-
-#define X(...)           MTI_CASE_INPUT(MTI_CASE_ANY, __VA_ARGS__)
-#define POSITIVE(...)    MTI_CASE_INPUT(MTI_CASE_POSITIVE, __VA_ARGS__)
-#define KINK(...)        MTI_CASE_INPUT(MTI_CASE_KINK, __VA_ARGS__)
-#define WEIGHT(...)      MTI_CASE_INPUT(MTI_CASE_WEIGHT, __VA_ARGS__)
-#define INDEX(most, ...) MTI_CASE_INPUT(.below = (most), __VA_ARGS__)
-#define P(...)           .n_p = (int)COUNT(((double[]){0, __VA_ARGS__})) - 1, .p = {__VA_ARGS__}
-#define CASE(who, which, parameters, ...)                                                          \
-    {                                                                                              \
-        .users = (who), .note = which, P parameters,                                               \
-        .n_in = (int)COUNT(((mti_case_input[]){__VA_ARGS__})), .in = {                             \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
-
-#define ROW(name, expression, ...)                                                                 \
-    static mt_tensor *call_##name(const mti_case *c, mt_tensor **in)                               \
-    {                                                                                              \
-        const double *p = c->p;                                                                    \
-        return (void)p, expression;                                                                \
-    }                                                                                              \
-    static const mti_case cases_##name[] = {__VA_ARGS__};                                          \
-    static const row row_##name = {#name, call_##name, (int)COUNT(cases_##name), cases_##name};    \
-    _Static_assert(sizeof mti_op_##name && COUNT(cases_##name) > 0, "cases of a row");
-#include "audit/cases.def"
+#define ROW MTI_CASE_ROW
+#include "ops/op_cases.def"
 
 #define ROW(name, ...) &row_##name,
-static const row *const rows[] = {
-#include "audit/cases.def"
+static const mti_case_row *const rows[] = {
+#include "ops/op_cases.def"
 };
 
-/* Each row of a table has cases: otherwise row_NAME is undeclared. */
+/* Each row of ops.def has cases: otherwise row_NAME is undeclared. */
 #define OP(name, ...) +sizeof row_##name
 _Static_assert(0
 #include "ops/ops.def"
-#include "collectives/collectives.def"
-                   == sizeof(row) * COUNT(rows),
+                   == sizeof(mti_case_row) * COUNT(rows),
                "one ROW for each row");
 #undef OP
+
+const mti_case_table mti_op_cases = {NULL, (int)COUNT(rows), rows};
 
 /* ---- cases with the sizes of their user ---- */
 
@@ -227,7 +165,7 @@ static int64_t number(int64_t n, const mti_case_sizes sizes)
     return n < half ? n : sizes[named - 1] + n - NAMED(named - 1);
 }
 
-static mti_case resolved(const row *r, const mti_case *named, const mti_case_sizes sizes)
+static mti_case resolved(const mti_case_row *r, const mti_case *named, const mti_case_sizes sizes)
 {
     mti_case c = *named;
     c.op = r->op, c.call = r->call;
@@ -241,40 +179,50 @@ static mti_case resolved(const row *r, const mti_case *named, const mti_case_siz
     return c;
 }
 
-/* The user's nth case, of one op or (NULL) of all; NULL past the last. */
-static const mti_case *nth_case(const char *op, unsigned user, int nth, const row **found)
+/* Finds the user's case `*nth`, of one op or (NULL) of all; counts *nth down by those before it.
+ * NULL past the last. */
+static const mti_case *nth_case(const mti_case_table *t, const char *op, unsigned user, int *nth,
+                                const mti_case_row **found)
 {
-    for (size_t r = 0; r < COUNT(rows); r++) {
-        *found = rows[r];
-        if (op && strcmp(op, rows[r]->op) != 0) continue;
-        for (int i = 0; i < rows[r]->n_cases; i++)
-            if ((rows[r]->cases[i].users & user) && nth-- == 0) return &rows[r]->cases[i];
+    const mti_case *below = t->below ? nth_case(t->below, op, user, nth, found) : NULL;
+    if (below) return below;
+    for (int r = 0; r < t->n; r++) {
+        *found = t->rows[r];
+        if (op && strcmp(op, t->rows[r]->op) != 0) continue;
+        for (int i = 0; i < t->rows[r]->n_cases; i++)
+            if ((t->rows[r]->cases[i].users & user) && (*nth)-- == 0) return &t->rows[r]->cases[i];
     }
     return NULL;
 }
 
-bool mti_case_get(unsigned user, int nth, const mti_case_sizes sizes, mti_case *out)
+static bool get(const mti_case_table *t, const char *op, unsigned user, int nth,
+                const mti_case_sizes sizes, mti_case *out)
 {
-    const row *r;
-    const mti_case *c = nth_case(NULL, user, nth, &r);
+    const mti_case_row *r;
+    const mti_case *c = nth_case(t, op, user, &nth, &r);
     if (c) *out = resolved(r, c, sizes);
     return c != NULL;
 }
 
-int mti_case_count(unsigned user)
+bool mti_case_get(const mti_case_table *t, unsigned user, int nth, const mti_case_sizes sizes,
+                  mti_case *out)
 {
-    const row *r;
-    int n = 0;
-    while (nth_case(NULL, user, n, &r)) n++;
-    return n;
+    return get(t, NULL, user, nth, sizes, out);
 }
 
-bool mti_case_find(const char *op, unsigned user, const mti_case_sizes sizes, mti_case *out)
+int mti_case_count(const mti_case_table *t, unsigned user)
 {
-    const row *r;
-    const mti_case *c = nth_case(op, user, 0, &r);
-    if (c) *out = resolved(r, c, sizes);
-    return c != NULL;
+    const mti_case_row *r;
+    for (int n = 0;; n++) {
+        int nth = n;
+        if (!nth_case(t, NULL, user, &nth, &r)) return n;
+    }
+}
+
+bool mti_case_find(const mti_case_table *t, const char *op, unsigned user,
+                   const mti_case_sizes sizes, mti_case *out)
+{
+    return get(t, op, user, 0, sizes, out);
 }
 
 mt_tensor *mti_case_call(const mti_case *c, mt_tensor **in) { return c->call(c, in); }

@@ -1,7 +1,6 @@
 /* math_attention.c: softmax(scale q k^T) v as a composition of ops, so that the tape keeps the
  * weights [b,a,s,t] and every intermediate is visible. */
 #include <math.h>
-#include "nn/model.h"
 #include "ops/ops.h"
 
 /* *w = tanh(scale w / cap), and *scale what is to be made of it. */

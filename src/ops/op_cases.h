@@ -1,8 +1,8 @@
-/* cases.h: cases.def as data: calls of each op with their inputs. A separate library over the
- * public API, for `memtape audit`, the gradient checks, the scan of layouts, the benchmark and the
- * comparison with PyTorch. */
-#ifndef MTI_AUDIT_CASES_H
-#define MTI_AUDIT_CASES_H
+/* op_cases.h: op_cases.def as data: calls of each op with their inputs. A separate library over the
+ * public API, for the gradient checks, the scan of layouts, `memtape audit`, the benchmark and the
+ * comparison with PyTorch. Ops of a storey above have a table of their own, with this one below. */
+#ifndef MTI_OP_CASES_H
+#define MTI_OP_CASES_H
 
 #include "memtape/op_table.h"
 #include "memtape/ops.h"
@@ -60,18 +60,38 @@ typedef struct mti_case {
     double p[MTI_CASE_PARAMETERS];
     int n_in;
     mti_case_input in[MTI_CASE_INPUTS];
-    const char *op; /* the row of ops.def */
+    const char *op; /* the row of the op table */
     mt_tensor *(*call)(const struct mti_case *c, mt_tensor **in);
 } mti_case;
 
-/* The nth case of a user, counted from 0, in the order of cases.def; false past the last. */
-bool mti_case_get(unsigned user, int nth, const mti_case_sizes sizes, mti_case *out);
-int mti_case_count(unsigned user);
+/* The cases of one row, and those of a table. */
+typedef struct mti_case_row {
+    const char *op;
+    mt_tensor *(*call)(const mti_case *c, mt_tensor **in);
+    int n_cases;
+    const mti_case *cases;
+} mti_case_row;
+typedef struct mti_case_table {
+    const struct mti_case_table *below; /* whose cases come first; may be NULL */
+    int n;
+    const mti_case_row *const *rows;
+} mti_case_table;
+extern const mti_case_table mti_op_cases; /* of ops.def */
+
+/* The nth case of a user, counted from 0, in the order of the tables; false past the last. */
+bool mti_case_get(const mti_case_table *t, unsigned user, int nth, const mti_case_sizes sizes,
+                  mti_case *out);
+int mti_case_count(const mti_case_table *t, unsigned user);
 /* The first case of a row that the user takes; false if there is none. */
-bool mti_case_find(const char *op, unsigned user, const mti_case_sizes sizes, mti_case *out);
+bool mti_case_find(const mti_case_table *t, const char *op, unsigned user,
+                   const mti_case_sizes sizes, mti_case *out);
 
 /* The result is the caller's; NULL on failure. in[MTI_CASE_INPUTS]: NULL past the last, and for an
  * optional input that is left out. */
 mt_tensor *mti_case_call(const mti_case *c, mt_tensor **in);
+
+/* Counts how often each of `groups` is in `group`, as mt_dispatch does: for calls of ops that take
+ * counts. NULL on failure. */
+mt_tensor *mti_case_counts(mt_tensor *group, int64_t groups);
 
 #endif
