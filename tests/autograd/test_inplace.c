@@ -1,4 +1,5 @@
 /* test_inplace.c: what an op in place saves, and when it is refused. */
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static mt_tensor *leaf(void) { return mtt_leaf(4, (float[]){-2, -0.5f, 0.5f, 2}); }

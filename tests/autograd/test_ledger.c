@@ -1,5 +1,6 @@
 /* The ledger: which storages the tape keeps, their bytes, and when they are freed. */
 #include <pthread.h>
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static mt_ledger *ledger;

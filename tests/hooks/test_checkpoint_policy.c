@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 /* Answers `yes` for ops of this name ("*": every op), `no` for others. */

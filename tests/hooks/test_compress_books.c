@@ -2,6 +2,7 @@
  * refusals and allocations that fail. */
 #include <stdlib.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "compressed.h"
 
 /* ---- sharing ---- */

@@ -6,6 +6,7 @@
 #include "memtape/models/model.h"
 #include "memtape/ops.h"
 #include "memtape/models/optimizer.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { STEPS = 3, TOKENS = 6 };

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { BATCH = 4, CHANNELS = 3, LENGTH = 5, N = BATCH * CHANNELS * LENGTH };
