@@ -1,8 +1,8 @@
 /* The rows of collectives.def through their cases, in a group of one rank: against central
- * differences, and with sizes beyond what a library's int holds. tests/gradcheck and tests/ops do
- * the same with the engine's rows. */
+ * differences, in every layout, and with sizes beyond what a library's int holds. tests/gradcheck
+ * and tests/ops do the same with the engine's rows. */
 #include <string.h>
-#include "../gradcheck/gradcheck.h"
+#include "../gradcheck/scan.h"
 #include "../ops/large.h"
 #include "collectives/collective_cases.h"
 #include "mtt.h"
@@ -20,6 +20,23 @@ static void every_case_agrees_with_central_differences(void **state)
         assert_true(r.n_gradients > 0);
     }
     assert_true(n > 0);
+}
+
+static void every_case_is_right_in_every_layout(void **state)
+{
+    (void)state;
+    mt_device *cpu = mt_device_open("cpu"); /* computes the references */
+    const scan_breadth breadth = mtt_short_simulation() ? SCAN_NARROW : SCAN_USUAL;
+    grad_case c = {.composed = NULL};
+    mtt_ok(mt_set_balance_check(device, false)); /* central differences are taken with it */
+    for (int i = 0; mti_case_get(&mti_collective_cases, MTI_CASE_CHECK, i, sizes, &c.of); i++) {
+        scan_result r = {0};
+        scan_layouts(device, cpu, &c, breadth, &r);
+        if (r.fault[0]) fail_msg("%s, %s: %s", c.of.op, c.of.note, r.fault);
+        assert_true(r.n_runs > 0 && r.n_wrong == 0);
+    }
+    mtt_ok(mt_set_balance_check(device, true));
+    mt_device_release(cpu);
 }
 
 static void every_row_between_ranks_has_a_case_for_each_user(void **state)
@@ -69,6 +86,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(every_case_agrees_with_central_differences),
+        mtt_test(every_case_is_right_in_every_layout),
         mtt_test(every_row_between_ranks_has_a_case_for_each_user),
         mtt_test(all_cases_are_those_of_both_tables),
         mtt_test(every_case_answers_for_extents_beyond_32_bits),
