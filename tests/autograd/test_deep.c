@@ -2,7 +2,7 @@
  * counts instructions of. */
 #include <pthread.h>
 #include <stdlib.h>
-#include "mtt.h"
+#include "mtt_engine.h"
 
 enum { N_NODES = 100000, STACK = 256 * 1024 };
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include "base/base.h"
 #include "mtt_fixture.h"
-#include "trainer.h"
 
 enum { LEAVES = 3, TENSORS = 18, WIDTH = 4, MOST = 5 };
 
@@ -198,76 +197,12 @@ static void any_allocation_may_fail_and_the_next_backward_is_unaffected(void **s
 
 /* ---- a model under hooks ---- */
 
-/* The loss after one forward of the trainer's model. */
-static mt_tensor *loss_of(trainer *t, mt_offload *offload)
-{
-    mt_seed(t->device, 3);
-    if (offload) mtt_ok(mt_offload_begin(offload));
-    mt_tensor *h = mt_forward(t->gpt, t->tokens);
-    mt_set(&h, mt_cross_entropy(h, t->targets, MT_IGNORE));
-    if (offload) mtt_ok(mt_offload_end(offload));
-    return mtt_made(h);
-}
-
-static void check_parameters(trainer *t, mt_tensor *loss)
-{
-    const mt_named_tensor *list;
-    size_t n;
-    mtt_ok(mt_module_params(t->gpt, &list, &n));
-    mt_tensor *inputs[64], *all[64], *alone;
-    assert_true(n <= 64);
-    for (size_t i = 0; i < n; i++) inputs[i] = list[i].tensor;
-    mt_gradients_options o = {1, &loss, NULL, (int)n, inputs, .retain_graph = true};
-    mtt_ok(mt_gradients(&o, all));
-    mt_gradients_options one = {1, &loss, NULL, 1, &inputs[n / 2], .retain_graph = true};
-    mtt_ok(mt_gradients(&one, &alone));
-    for (size_t i = 0; i < n; i++) assert_null(mt_grad(inputs[i]));
-    mtt_ok(mt_backward(loss));
-    assert_true(mtt_same_bits(alone, mt_grad(inputs[n / 2])));
-    for (size_t i = 0; i < n; i++) {
-        assert_true(mtt_same_bits(all[i], mt_grad(inputs[i])));
-        mt_release(all[i]);
-    }
-    mt_release(alone);
-}
-
-static void checkpoints_and_offloads_work_with_gradients_of_given_inputs(void **state)
-{
-    (void)state;
-    static const char *const presets[] = {"none", "full", "selective"};
-    for (int i = 0; i < 6; i++) {
-        trainer t;
-        assert_true(trainer_open(&t, NULL, 5));
-        mtt_ok(mt_set_balance_check(t.device, true));
-        mtt_ok(mt_model_checkpoint(t.gpt, presets[i % 3]));
-        mt_offload *offload =
-            i < 3 ? NULL : mt_offload_new(t.device, &(mt_offload_options){.min_bytes = 1});
-        mt_tensor *loss = loss_of(&t, offload);
-        check_parameters(&t, loss);
-        mt_release(loss);
-        /* A graph of which only a part ran, and was freed. */
-        mtt_ok(mt_module_zero_grad(t.gpt));
-        loss = loss_of(&t, offload);
-        mt_tensor *input = mt_module_param(mt_module_child(t.gpt, "ln_f"), "weight"), *out;
-        mt_gradients_options o = {1, &loss, NULL, 1, &input};
-        mtt_ok(mt_gradients(&o, &out));
-        assert_null(mt_grad(input));
-        mt_release(out);
-        mt_release(loss);
-        mt_offload_free(offload);
-        trainer_close(&t);
-        assert_int_equal(mtt_allocated(t.device), 0);
-        mt_device_release(t.device);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(given_inputs_have_the_bits_that_hooks_see_in_a_whole_backward),
         mtt_test(one_backward_from_several_roots_is_the_sum_of_one_from_each),
         mtt_test(any_allocation_may_fail_and_the_next_backward_is_unaffected),
-        mtt_test(checkpoints_and_offloads_work_with_gradients_of_given_inputs),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
-#include "mtt.h"
+#include "mtt_engine.h"
 #include "attention_call.h"
 
 /* Odd sizes, one block and several, more keys than queries and fewer, grouped heads; and every

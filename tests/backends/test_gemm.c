@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include "backends/cpu/products/blas.h"
 #include "backends/cpu/cpu.h"
-#include "mtt.h"
+#include "mtt_engine.h"
 #include "values.h"
 
 static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include "backends/cpu/products/gemm.h"
-#include "mtt.h"
+#include "mtt_engine.h"
 
 void *__libc_memalign(size_t alignment, size_t n);
 

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/time.h>
-#include "mtt.h"
+#include "mtt_engine.h"
 
 static atomic_int n_handled;
 

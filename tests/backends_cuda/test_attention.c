@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "attention_call.h"
-#include "mtt.h"
+#include "mtt_engine.h"
 #include "simulated.h"
 
 /* False if the simulator found a fault. */

@@ -1,6 +1,6 @@
 /* What a mixture of experts asks of the host in a steady step: one wait for the sizes of its
  * groups, and no new algorithm for other sizes. */
-#include "mtt.h"
+#include "mtt_engine.h"
 #include <stdlib.h>
 #include <string.h>
 #include "double.h"

@@ -229,7 +229,7 @@ int grad_cases(const grad_case **list)
     static int n = 0;
     *list = all;
     if (n) return n;
-    for (; mti_case_get(&mti_all_cases, MTI_CASE_CHECK, n, sizes, &all[n].of); n++)
+    for (; mti_case_get(&mti_op_cases, MTI_CASE_CHECK, n, sizes, &all[n].of); n++)
         assert_true(n + 1 < MOST - COMPOSITIONS);
     memcpy(&all[n], compositions, sizeof compositions);
     n += COMPOSITIONS;

@@ -2,8 +2,8 @@
 #ifndef GRADCHECK_H
 #define GRADCHECK_H
 
-#include "mtt.h"
-#include "collectives/collective_cases.h"
+#include "mtt_engine.h"
+#include "ops/op_cases.h"
 
 #define CASE_INPUTS MTI_CASE_INPUTS
 
@@ -17,8 +17,10 @@ typedef struct grad_case {
                     1 */
 } grad_case;
 
-/* All cases: the op table's cases for checks, then compositions. Returns their number. */
+/* The cases of ops.def for checks, then compositions. Returns their number. */
 int grad_cases(const grad_case **list);
+/* These, then the cases of collectives.def, which stand on the engine (all_cases.c). */
+int grad_all_cases(const grad_case **list);
 
 mt_tensor *case_call(const grad_case *c, mt_tensor **in);
 int64_t case_count(const mti_case_input *in); /* elements */

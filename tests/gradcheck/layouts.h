@@ -2,7 +2,7 @@
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 
-#include "mtt.h"
+#include "mtt_engine.h"
 
 /* Row-major, except as these fields say. Bit d stands for dimension d. */
 typedef struct tensor_layout {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "gradcheck.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static uint64_t with_bits(uint64_t digest, mt_tensor *t)

@@ -1,4 +1,4 @@
-/* Every row of the op table in every layout; the scan finds planted faults. */
+/* Every row of ops.def in every layout; the scan finds planted faults. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef MTT_FIXTURE_H
 #define MTT_FIXTURE_H
 
-#include "mtt.h"
+#include "mtt_engine.h"
 
 /* The device that mtt_open_device opened. A test may replace it, but must restore it. */
 extern mt_device *device;

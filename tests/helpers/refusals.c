@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/base.h"
-#include "mtt.h"
+#include "mtt_engine.h"
 
 enum { MOST_REQUESTS = 1 << 20, MOST_CALLS = 64 };
 

@@ -1,5 +1,5 @@
-/* Compressed saved tensors and the rest of the engine: shared storages, whole models, the ledger,
- * refusals and allocations that fail. */
+/* Compressed saved tensors and the rest of the engine: shared storages, the ledger, refusals
+ * and allocations that fail. */
 #include <stdlib.h>
 #include "base/base.h"
 #include "compressed.h"
@@ -90,65 +90,6 @@ static void a_compressor_may_be_used_again_and_freed_before_its_graph(void **sta
     mt_set(&loss, NULL);
     mt_clear_error();
     close_net(&n);
-}
-
-/* One step of a GPT with dropout, also on attention's weights; returns the loss. */
-static mt_tensor *gpt_step(mt_module *gpt, mt_tensor *tokens, mt_compress *c, size_t *saved)
-{
-    mt_ledger *ledger = mt_ledger_new(device);
-    mt_seed(device, 5);
-    mtt_ok(mt_module_zero_grad(gpt));
-    mtt_ok(mt_ledger_begin(ledger));
-    if (c) mtt_ok(mt_compress_begin(c));
-    MT_AUTO mt_tensor *logits = mtt_made(mt_forward(gpt, tokens));
-    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(logits, tokens, MT_IGNORE));
-    if (c) mtt_ok(mt_compress_end(c));
-    mtt_ok(mt_ledger_end(ledger));
-    mtt_ok(mt_backward(loss));
-    *saved = mt_ledger_bytes(ledger);
-    mt_ledger_free(ledger);
-    return mtt_made(mt_clone(loss));
-}
-
-static void a_gpt_with_dropout_trains_the_same_with_seeds(void **state)
-{
-    (void)state;
-    enum { B = 2, S = 16, D = 32, A = 2, LAYERS = 2 };
-    mt_model_config config = {.kind = MT_MODEL_GPT,
-                              .hidden = D,
-                              .heads = A,
-                              .layers = LAYERS,
-                              .vocab = 20,
-                              .context = S,
-                              .act = MT_ACT_RELU,
-                              .dropout = 0.2,
-                              .attention = MT_ATTENTION_MATH};
-    mt_module *gpt = mt_model_new(device, &config);
-    assert_non_null(gpt);
-    int64_t ids[B * S];
-    for (int i = 0; i < B * S; i++) ids[i] = i * 7 % 20;
-    MT_AUTO mt_tensor *tokens =
-        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(B, S), ids, sizeof ids));
-    size_t exact_bytes, packed_bytes, n;
-    const mt_named_tensor *list;
-    mtt_ok(mt_module_params(gpt, &list, &n));
-    mt_tensor **exact = calloc(n, sizeof *exact);
-    assert_non_null(exact);
-    MT_AUTO mt_tensor *a = gpt_step(gpt, tokens, NULL, &exact_bytes);
-    for (size_t i = 0; i < n; i++) exact[i] = mtt_made(mt_clone(mt_grad(list[i].tensor)));
-    mt_compress *c = compressor(RULE(MASK_SEED));
-    MT_AUTO mt_tensor *b = gpt_step(gpt, tokens, c, &packed_bytes);
-    assert_true(mtt_same_bits(a, b));
-    for (size_t i = 0; i < n; i++) {
-        assert_true(mtt_same_bits(mt_grad(list[i].tensor), exact[i]));
-        mt_release(exact[i]);
-    }
-    free(exact);
-    /* masks: of the attention weights and two projections in each layer, and of the embeddings */
-    assert_int_equal(packed_bytes,
-                     exact_bytes - LAYERS * (A * S * S * B + 2 * B * S * D) - B * S * D);
-    mt_compress_free(c);
-    mt_module_free(gpt);
 }
 
 /* ---- the ledger ---- */
@@ -286,7 +227,6 @@ int main(void)
         mtt_test(views_of_one_storage_are_packed_and_unpacked_once),
         mtt_test(a_storage_changed_in_place_is_packed_again),
         mtt_test(a_compressor_may_be_used_again_and_freed_before_its_graph),
-        mtt_test(a_gpt_with_dropout_trains_the_same_with_seeds),
         mtt_test(an_inner_ledger_sees_what_was_saved_and_an_outer_one_what_was_packed),
         mtt_test(meta_packs_what_this_device_packs),
         mtt_test(bad_options_and_a_wrong_order_are_refused),

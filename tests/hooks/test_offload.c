@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include "chain.h"
-#include "trainer.h"
 
 static void the_peak_of_a_chain_falls_by_the_offloaded_bytes(void **state)
 {
@@ -72,59 +71,6 @@ static void a_device_without_data_reports_the_same_peak(void **state)
     assert_int_equal(s[0].stats.host_peak, s[1].stats.host_peak);
     assert_int_equal(s[0].stats.bytes_in, s[1].stats.bytes_in);
     assert_true(s[1].stats.copy_s == 0);
-}
-
-/* ---- training ---- */
-
-static unsigned char *train(const mt_offload_options *options, bool whole_step, size_t *n_bytes)
-{
-    trainer t;
-    double loss[3];
-    assert_true(trainer_open(&t, NULL, 11));
-    mt_offload *o = options ? made_offload(mt_offload_new(t.device, options)) : NULL;
-    for (int i = 0; i < 3; i++) {
-        if (!whole_step) {
-            mtt_ok(mt_module_zero_grad(t.gpt));
-            if (o) mtt_ok(mt_offload_begin(o));
-            MT_AUTO mt_tensor *h = mt_forward(t.gpt, t.tokens);
-            mt_set(&h, mtt_made(mt_cross_entropy(h, t.targets, MT_IGNORE)));
-            if (o) mtt_ok(mt_offload_end(o));
-            mtt_ok(mt_backward(h));
-            mtt_ok(mt_clip_grad_norm(t.gpt, 1, NULL));
-            mtt_ok(mt_optimizer_step(t.adamw));
-        } else {
-            if (o) mtt_ok(mt_offload_begin(o));
-            mtt_ok(trainer_step(&t, &loss[i]));
-            if (o) mtt_ok(mt_offload_end(o));
-        }
-        if (o) assert_true(stats_of(o).n_out > 20);
-        if (o && !whole_step) assert_int_equal(stats_of(o).bytes_in, stats_of(o).bytes_out);
-        if (o) assert_int_equal(stats_of(o).host_bytes, 0);
-    }
-    unsigned char *weights = trainer_weights(&t, n_bytes);
-    mt_offload_free(o);
-    trainer_close(&t);
-    assert_int_equal(mtt_allocated(t.device), 0);
-    mt_device_release(t.device);
-    return weights;
-}
-
-static void training_with_dropout_has_the_same_bits(void **state)
-{
-    (void)state;
-    size_t n_bytes, n;
-    unsigned char *plain = train(NULL, false, &n_bytes);
-    for (int i = 0; i < 8; i++) {
-        mt_offload_options options = {.min_bytes = 1,
-                                      .in_flight = i & 1 ? 1 : 100,
-                                      .prefetch = i & 2 ? -1 : 5,
-                                      .inputs = i == 4};
-        unsigned char *other = train(&options, i & 4, &n);
-        assert_int_equal(n, n_bytes);
-        assert_memory_equal(plain, other, n_bytes);
-        free(other);
-    }
-    free(plain);
 }
 
 /* ---- with other hooks, graphs and threads ---- */
@@ -360,7 +306,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(the_peak_of_a_chain_falls_by_the_offloaded_bytes),
         mtt_test(a_device_without_data_reports_the_same_peak),
-        mtt_test(training_with_dropout_has_the_same_bits),
         mtt_test(an_outer_ledger_sees_what_stayed_and_an_inner_one_everything),
         mtt_test(only_the_innermost_hook_may_end),
         mtt_test(a_retained_graph_is_copied_back_twice_and_offloaded_in_between),

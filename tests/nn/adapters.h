@@ -2,6 +2,7 @@
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
 
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { D = 64, F = 128, TOKENS = 6, R = 4 };

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static mt_tensor *draw(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed)

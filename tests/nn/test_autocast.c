@@ -1,6 +1,7 @@
 /* Autocast: the dtype of each op, the regions, and the cache of cast tensors. */
 #include <math.h>
 #include <string.h>
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static mt_tensor *draw(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed)

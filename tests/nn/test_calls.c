@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { B = 2, S = 16, D = 32, V = 32 };

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 #include "memtape/models.h"
 #include "memtape/ops.h"

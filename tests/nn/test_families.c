@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 #include "nn/model.h"
 

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "memtape/models/generate.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 /* The simulated GPU computes the same results, but thousands of times slower. */

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "memtape/models/io.h"
 #include "memtape/models/model.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static const mt_model_config mixture = {.kind = MT_MODEL_LLAMA,

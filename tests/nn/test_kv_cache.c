@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "memtape/models/generate.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static const mt_model_config small = {

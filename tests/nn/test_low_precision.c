@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static const struct {

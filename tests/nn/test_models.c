@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static int open_seeded(void **state)

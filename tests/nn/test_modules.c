@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 static mt_tensor *ones(int64_t n) { return mt_full(device, MT_F32, MT_SHAPE(n), 1); }

@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "memtape/models/generate.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 #define SMALL .hidden = 64, .heads = 4, .layers = 2, .vocab = 61, .context = 40

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/ops.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { B = 2, S = 5, D = 12, V = 11, ALL = 127 };

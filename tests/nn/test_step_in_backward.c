@@ -7,6 +7,7 @@
 #include "memtape/ops.h"
 #include "memtape/models/optimizer.h"
 #include "optim/optimizers.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { STEPS = 3, TOKENS = 6 };

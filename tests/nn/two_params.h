@@ -2,6 +2,7 @@
 #ifndef TWO_PARAMS_H
 #define TWO_PARAMS_H
 
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { N = 6 }; /* elements of the matrix [2,3] and of the vector [6] */

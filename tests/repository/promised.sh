@@ -2,10 +2,10 @@
 # What a public header of the engine declares, the engine alone defines, and it asks for no symbol of ours that it lacks:
 # promised.sh LIBMEMTAPE_ENGINE_A [TREE]
 set -eu
-archive=$1
+symbols=$(nm "$1")
 cd "${2:-$(dirname "$0")/../..}"
 # shellcheck disable=SC2046
-nm "$archive" 2>/dev/null | awk '
+printf '%s\n' "$symbols" | awk '
 FNR == NR {
     if (NF == 3 && $2 ~ /^[TDBRV]$/) defined[$3] = 1
     if (NF == 2 && $1 == "U" && $2 ~ /^mti?_/) asked[$2] = 1

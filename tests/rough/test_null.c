@@ -10,6 +10,7 @@
 #include "memtape/compress.h"
 #include "memtape/models/model.h"
 #include "memtape/offload.h"
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 typedef struct row {

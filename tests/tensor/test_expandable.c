@@ -1,6 +1,6 @@
 /* Expandable segments of a device with memory: values stay where they are while granules come and
  * go, and all of them go back. */
-#include "mtt.h"
+#include "mtt_engine.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include "mtt.h"
+#include "mtt_engine.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "mtt.h"
 #include "mtt_fixture.h"
 
 enum { HOSTS = 4, ROUNDS = 20 };

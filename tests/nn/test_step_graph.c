@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
-#include "double.h"
+#include "../backends_cuda/double.h"
 #include "memtape/all.h"
 
 enum { BATCH = 2, SEQ = 8, STEPS = 12, MOST_PARTS = 3, GRAPHS = 2 };
