@@ -50,7 +50,7 @@ static const mt_model_config gpt = {.kind = MT_MODEL_GPT,
                                     .context = S,
                                     .dtype = MT_F32};
 
-/* Of forward and backward of all its layers. */
+/* Counts what a rank sends in forward and backward of all its layers. */
 static mt_traffic of_a_rank(mt_parallel h)
 {
     mt_device *device = mt_device_open("meta");
