@@ -10,7 +10,8 @@ import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 RECORD = "tests/verified.txt"
-DIVIDED = ("src", "models", "lab", "program", "tests", "docs")  # each of their folders has a line
+DIVIDED = ("src", "models", "lab", "program", "tests", "tests/src", "tests/models", "tests/lab", "tests/program",
+           "docs")  # each of their folders has a line
 
 
 def git(*words):

@@ -136,7 +136,7 @@ void mti_behind_close(mti_behind *behind);
 bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted posted);
 /* Receives from the neighbour, if data moves, and settles what this rank has posted the same way.
  * It does not settle the other way: in an interleaved schedule two stages would wait for each other
- * forever (tests/comm/stages.c runs the schedules). */
+ * forever (tests/models/comm/stages.c runs the schedules). */
 bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, mti_moving moving);
 
 /* ---- device memory (device_links.c) ----

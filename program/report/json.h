@@ -32,9 +32,9 @@ mt_status mti_json_write(json_t *root, const char *path);
 /* ---- results ---- */
 
 /* An object whose keys a function of type mti_describe lists, one after the other. They become JSON
- * or, where there is a `note`, are shown to that with their types: tests/report/schema.c makes
- * docs/schema so. It gives the function a struct of zeros, and each key is listed, whatever it
- * says. */
+ * or, where there is a `note`, are shown to that with their types: tests/program/report/schema.c
+ * makes docs/schema so. It gives the function a struct of zeros, and each key is listed, whatever
+ * it says. */
 typedef struct mti_fields mti_fields;
 typedef void mti_describe(mti_fields *f, const void *object);
 typedef struct mti_field_type {

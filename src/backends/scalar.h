@@ -3,7 +3,7 @@
  *
  * The f32 functions are branch-free, so that a loop over them vectorises; NaN
  * in gives NaN out. Largest error against the exact result, over the whole
- * range (tests/backends/test_scalar.c holds these figures), in units in the
+ * range (tests/src/backends/test_scalar.c holds these figures), in units in the
  * last place: exp 1.1, log 0.8, tanh 2.5, sigmoid 2.3 (of results that are not
  * subnormal); of the normal distribution in gelu, 1e-7 in absolute terms. The f64 functions use the
  * C library: they are the reference for gradient checks. On a GPU exp, log and tanh are the

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "program" / "verbs"))
 import tape
 from lib import check, done, equal
 

@@ -148,7 +148,7 @@ AUTOCAST = (
     "",
     "What backward computes again from a saved log-sum-exp, exp(s - lse), has the rounding of lse in f32 as a factor: "
     "1 + |s| 2^-24. Flash attention, here and in PyTorch, keeps lse alone; its backward takes the same bits of each score as "
-    "forward, so nothing is added to that (`tests/ops/test_attention.c`): scores of 480, d 24, the gradient of q is off by "
+    "forward, so nothing is added to that (`tests/src/ops/test_attention.c`): scores of 480, d 24, the gradient of q is off by "
     "3.3e-5, PyTorch's by 2.1e-3. `cross_entropy_lse` and `linear_cross_entropy` keep the logits, or nothing of them, and "
     "lse: at logits near 430 their gradient is off by 1.2e-5, where `cross_entropy`, which keeps the log-probabilities as "
     "PyTorch's does, is off by 1.8e-7, as PyTorch is. To subtract each row's maximum again would take another pass over all "
@@ -192,7 +192,7 @@ AUTOCAST = (
 OTHERWISE = (
     "## Otherwise than PyTorch",
     "",
-    "No bytes, but answers (`tests/ops/test_choose.c`, `tests/autograd/test_gradients.c`, "
+    "No bytes, but answers (`tests/src/ops/test_choose.c`, `tests/src/autograd/test_gradients.c`, "
     "`tests/parity/gradients.py`, `tests/parity/printing.py`):",
     "",
     "- `mt_clamp` refuses a low bound above the high one, and NaN bounds; PyTorch answers with the "

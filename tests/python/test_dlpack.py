@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-sys.path.append(str(Path(__file__).parent.parent / "cli"))
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal  # noqa: E402
 
 try:

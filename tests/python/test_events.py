@@ -11,7 +11,7 @@ import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "lessons"), str(ROOT / "examples" / "engines")]
+sys.path += [str(ROOT / "tests" / "program" / "verbs"), str(ROOT / "tests" / "lessons"), str(ROOT / "examples" / "engines")]
 import memtape.events  # noqa: E402
 import tape  # noqa: E402
 from events import Events  # noqa: E402

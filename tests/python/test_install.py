@@ -8,7 +8,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-sys.path.append(str(Path(__file__).parent.parent / "cli"))
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal, run  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

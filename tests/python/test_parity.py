@@ -12,7 +12,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 TESTS = Path(__file__).parent.parent
-sys.path += [str(TESTS / "parity"), str(TESTS / "cli")]  # both have a published.py
+sys.path += [str(TESTS / "parity"), str(TESTS / "program" / "verbs")]  # both have a published.py
 import memtape.torch  # noqa: E402  (before tests/parity/memtape.py can be)
 from lib import check, done, equal, profile  # noqa: E402
 from torch import nn  # noqa: E402

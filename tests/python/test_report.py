@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-sys.path.append(str(Path(__file__).parent.parent / "cli"))
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal, profile, run  # noqa: E402
 
 import memtape  # noqa: E402

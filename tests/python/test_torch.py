@@ -6,7 +6,7 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
-sys.path.append(str(Path(__file__).parent.parent / "cli"))
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, documented_keys, done, equal, paths  # noqa: E402
 
 try:
@@ -498,7 +498,7 @@ def report_has_the_documented_keys():
 
 
 def page_opens_without_an_error():
-    sys.path.append(str(Path(__file__).parent.parent / "report"))
+    sys.path.append(str(Path(__file__).parent.parent / "program" / "report"))
     import browser
     if browser.missing():
         print(f"skipped: {', '.join(browser.missing())} not installed")

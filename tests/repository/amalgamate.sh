@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3 packaging/amalgamate.py "$work"
+python3 program/packaging/amalgamate.py "$work"
 sed 's|<memtape/memtape.h>|"memtape.h"|' examples/engine/mlp.c >"$work/mine.c"
 cd "$work"
 # shellcheck disable=SC2046

@@ -145,10 +145,10 @@ fi
 
 with_run() { # makes a tree with ./run and a folder of tests
     fresh
-    mkdir -p "$tree/tests/base"
+    mkdir -p "$tree/tests/src/base"
     cp "$here/../../run" "$tree"
     cp "$here/../meson.build" "$tree/tests"
-    : >"$tree/tests/base/meson.build"
+    : >"$tree/tests/src/base/meson.build"
 }
 with_run
 accepts run
@@ -165,18 +165,21 @@ finds run 'run test --al: status 0, not 2'
 with_run
 mkdir "$tree/tests/lonely" && : >"$tree/tests/lonely/meson.build"
 finds run 'lacks the folder lonely'
+with_run
+mkdir "$tree/tests/src/lonely" && : >"$tree/tests/src/lonely/meson.build"
+finds run 'lacks the folder src/lonely'
 
 with_run
 accepts times
-echo 'print(f"{took} s"); check(limit > 0, "seconds of rank 1")' >"$tree/tests/base/slow.py"
+echo 'print(f"{took} s"); check(limit > 0, "seconds of rank 1")' >"$tree/tests/src/base/slow.py"
 accepts times
-echo 'check(2 * seconds < all_of_them, "ten budgets")' >"$tree/tests/base/slow.py"
+echo 'check(2 * seconds < all_of_them, "ten budgets")' >"$tree/tests/src/base/slow.py"
 finds times 'base/slow.py:1'
-echo 'equal(first >= took, True, "it is quick")' >"$tree/tests/base/slow.py"
+echo 'equal(first >= took, True, "it is quick")' >"$tree/tests/src/base/slow.py"
 finds times 'base/slow.py:1'
-echo 'usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime' >"$tree/tests/base/slow.py"
+echo 'usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime' >"$tree/tests/src/base/slow.py"
 finds times 'clock of processor time'
-rm "$tree/tests/base/slow.py"
+rm "$tree/tests/src/base/slow.py"
 
 # objects.sh reads an archive, not a tree.
 objects() { # SOURCE ALLOWED

@@ -1,7 +1,7 @@
 """The course: each of its three routes is numbered without a gap and its lessons are there. Each lesson has the title that the index gives, says in its first lines
 where it stands on every route that it is on, with a link back, and in its last lines what comes next: with "write" as an
 argument, both are written from the index. Links of the pages lead somewhere. Each lesson ends with exercises, and each exercise
-with an answer by a command, which tests/cli/lessons.py runs."""
+with an answer by a command, which tests/program/verbs/lessons.py runs."""
 import re
 import sys
 from pathlib import Path

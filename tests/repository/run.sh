@@ -55,9 +55,11 @@ for part in $fast $all $more; do
     esac
 done
 
-for folder in tests/*/meson.build; do
-    room=$(basename "${folder%/meson.build}")
-    grep -q "'$room'" tests/meson.build || wrong "tests/meson.build lacks the folder $room"
+for file in tests/*/meson.build tests/*/*/meson.build; do
+    [ -e "$file" ] || continue
+    folder=${file#tests/}
+    folder=${folder%/meson.build}
+    grep -q "'$folder'" tests/meson.build || wrong "tests/meson.build lacks the folder $folder"
 done
 
 # The reasons of tests that were skipped, a line each, with the command that lets them run.

@@ -4,7 +4,7 @@
 # (> 0), and limits of what may hang, are no such bounds: times.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}"
-sources=$(find tests -name '*.py' -o -name '*.c' -o -name '*.cc' -o -name '*.h' -o -name '*.sh' | grep -v '^tests/repository/\|^tests/cudasim/stream' | sort)
+sources=$(find tests -name '*.py' -o -name '*.c' -o -name '*.cc' -o -name '*.h' -o -name '*.sh' | grep -v '^tests/repository/\|^tests/src/cudasim/stream' | sort)
 failed=0
 report() {
     [ -z "$2" ] && return

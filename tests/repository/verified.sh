@@ -10,9 +10,9 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-mkdir -p tests/base src/base src/ops docs
+mkdir -p tests/src/base src/base src/ops docs
 cp "$checker" tests
-for file in tests/base/a.c src/base/a.c src/ops/a.c docs/a.md run; do echo 1 >$file; done
+for file in tests/src/base/a.c src/base/a.c src/ops/a.c docs/a.md run; do echo 1 >$file; done
 
 failed=0
 wrong() {
@@ -44,16 +44,16 @@ git init -q
 commit
 says "there is no tests/verified.txt" src/base
 python3 tests/verified.py --record >/dev/null
-accepts src/base tests/base run src tests
+accepts src/base tests/src/base run src tests
 commit
 accepts src tests
-accepts src/base tests/base docs/a.md run
+accepts src/base tests/src/base docs/a.md run
 echo 2 >src/ops/a.c
 accepts src/base
 says "not all changes are committed" src/base src/ops
 python3 tests/verified.py --record | grep -q 'left as it is' || wrong "a tree with changes is recorded"
 commit
-accepts src/base tests/base
+accepts src/base tests/src/base
 says "src/ops is not what" src/base src/ops
 says "src is not what" tests src
 echo 1 >src/base/new.c

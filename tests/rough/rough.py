@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program", "verbs"))
 from lib import MEMTAPE, check, done, equal  # noqa: E402, F401
 
 # One thread, so that requests for memory have the same order in each run.

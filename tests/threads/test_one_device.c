@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../gradcheck/gradcheck.h"
+#include "../src/gradcheck/gradcheck.h"
 #include "mtt.h"
 #include "mtt_fixture.h"
 

@@ -47,7 +47,7 @@ expect() {
 }
 
 expect 66 "$folder/tests/threads/planted_race" plain
-expect 66 "$folder/tests/backends/test_backends_team" race
+expect 66 "$folder/tests/src/backends/test_backends_team" race
 expect 0 "$folder/tests/threads/planted_race" none
 n=0
 for program in $programs; do

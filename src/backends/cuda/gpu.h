@@ -1,7 +1,7 @@
 /* gpu.h: the vocabulary of every .cu file of this folder.
  *
  * The files are compiled twice: by nvcc for a GPU, and by the host's C++ compiler against
- * tests/cudasim, a test double that runs a grid on the CPU. So they use only these names:
+ * tests/src/cudasim, a test double that runs a grid on the CPU. So they use only these names:
  *   __global__ __device__ __host__ __forceinline__ __launch_bounds__ __restrict__
  *   threadIdx blockIdx blockDim gridDim (x, y, z), dim3
  *   MTI_SHARED(type, name[n]);           static shared memory of a block

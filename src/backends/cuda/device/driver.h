@@ -67,7 +67,7 @@ CU_IS(sizeof(cu_access), sizeof(CUmemAccessDesc));
 CU_IS(offsetof(cu_access, flags), offsetof(CUmemAccessDesc, flags));
 #undef CU_IS
 #else
-/* The double's function of this name (tests/cudasim/driver.cc). */
+/* The double's function of this name (tests/src/cudasim/driver.cc). */
 void *cudasim_driver(const char *name);
 #endif
 

@@ -87,7 +87,7 @@ NCCL_IS(offsetof(nccl_config, blocking), offsetof(ncclConfig_t, blocking));
 #endif
 
 #ifdef MTI_CUDASIM
-/* The double's function of this name (tests/cudasim/nccl.cc). */
+/* The double's function of this name (tests/src/cudasim/nccl.cc). */
 void *cudasim_nccl(const char *name);
 #endif
 

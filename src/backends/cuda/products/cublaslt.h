@@ -105,7 +105,7 @@ LT_IS(offsetof(lt_heuristic, status), offsetof(cublasLtMatmulHeuristicResult_t, 
 #endif
 
 #ifdef MTI_CUDASIM
-/* tests/cudasim/cublaslt.cc: the function of this name, or NULL */
+/* tests/src/cudasim/cublaslt.cc: the function of this name, or NULL */
 void *cudasim_cublaslt(const char *name);
 #endif
 

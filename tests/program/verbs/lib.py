@@ -1,0 +1,101 @@
+"""Shared by the tests of the program: running it, and counting failures."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+# Tests share the machine: waiting threads must not take the cores from working ones.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+MEMTAPE = os.environ.get("MEMTAPE", "memtape")
+# Restore the default signal handlers: nohup, or a shell that starts us in the background, makes us ignore
+# some signals, and the program would inherit that.
+for _number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(_number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if os.environ.get("MTT_SIMULATOR") == "0":  # what simulates a GPU is not built
+    os.environ.pop("MEMTAPE_CUDASIM_MODULE", None)
+_failures = []
+
+
+def run(*args, **more):
+    """Runs the program; returns the finished process, with its output as text."""
+    return subprocess.run([MEMTAPE, *map(str, args)], stdout=more.pop("stdout", subprocess.PIPE),
+                          stderr=subprocess.PIPE, text=True, errors="replace",
+                          timeout=more.pop("timeout", 600), **more)
+
+
+def profile(*args):
+    """The JSON object of `memtape profile ARGS --json -`."""
+    p = run("profile", *args, "--json", "-")
+    check(p.returncode == 0, f"profile {args}: status {p.returncode}: {p.stderr.strip()}")
+    return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def turn(nth):
+    """Whether the nth case runs: every fourth does, from MTT_QUARTER of the environment on (tests/verified.py); without it all."""
+    quarter = os.environ.get("MTT_QUARTER")
+    return not quarter or nth % 4 == int(quarter)
+
+
+def names_of(option, verb="profile"):
+    """The names that an option takes, as its refusal lists them (usage.py compares that list with one that is written down)."""
+    return re.search(r"; choose (.+)", run(verb, "gpt", option, "?").stderr)[1].split(", ")
+
+
+def without_name(p):
+    """A profile without the recipe that its options came from."""
+    return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}
+
+
+def check(ok, text):
+    if not ok:
+        _failures.append(text)
+        print("FAILED: " + text)
+    return ok
+
+
+def equal(got, wanted, text):
+    return check(got == wanted, f"{text}: got {got!r}, wanted {wanted!r}")
+
+
+def documented_keys(page):
+    """The keys in the tables of docs/PAGE."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "..", "..", "..", "docs", page)) as f:
+        return set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
+
+
+def paths(value, path=""):
+    """The paths of all leaves; an object that may be null has its own path too."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from paths(inner, path + "[]")
+    else:
+        yield path
+
+
+def worth(formula, **letters):
+    """The value of a formula such as "L(34bsh + 5abs^2) + 2bsh" for these values of its letters."""
+    products = re.sub(r"(?<=[0-9A-Za-z)])(?=[A-Za-z(])", "*", formula)
+    return eval(products.replace("^", "**"), {"__builtins__": {}}, letters)
+
+
+def refused(wanted_words, *args, status=2, **more):
+    """The program refuses: this status, these words on stderr, nothing on stdout."""
+    p = run(*args, **more)
+    line = " ".join(map(str, args))
+    equal(p.returncode, status, f"status of: {line}")
+    equal(p.stdout, "", f"standard output of: {line}")
+    for word in wanted_words:
+        check(word in p.stderr, f"{line}: no {word!r} in {p.stderr!r}")
+    return p
+
+
+def done():
+    print(f"{len(_failures)} failed" if _failures else "all passed")
+    sys.exit(1 if _failures else 0)
