@@ -21,8 +21,13 @@ def read(what):
 
 
 def lies_in(place, command):
-    return any(os.path.abspath(word).startswith(os.path.abspath(os.path.join(root, place)) + os.sep)
-               for word in command for root in (SOURCE, folder))
+    """Whether the first word of a command that is a file of tests, source or built, lies there."""
+    for word in command:
+        for root in (SOURCE, folder):
+            path = os.path.relpath(os.path.abspath(word), os.path.abspath(root))
+            if path.startswith("tests" + os.sep):
+                return path.startswith(place + os.sep)
+    return False
 
 
 def is_meant(test):
