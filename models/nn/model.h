@@ -267,6 +267,10 @@ bool mti_loss_is_fused(mt_loss_form form);
 bool mti_loss_is_early(mt_loss_form form);
 /* The loss of the rows x [b,s,d] and the head's matrix w, in such a form. */
 mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target);
+/* The same with the matrix of m's child `head`, which is run, so that what gathers its parameters
+ * does. */
+mt_tensor *mti_fused_head(mt_module *m, const char *head, mt_loss_form form, mt_tensor *x,
+                          mt_tensor *target);
 /* The loss of what head(m, x) makes of h [b,s,d], MTI_LOSS_CHUNKS parts of the sequence by
  * themselves: the logits of all are made first, then their losses, summed over rows by loss(). h
  * and target are borrowed. */

@@ -103,6 +103,23 @@ mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tens
     return mt_linear_cross_entropy_with(x, w, target, MT_IGNORE, &o);
 }
 
+typedef struct fused_call {
+    mt_loss_form form;
+    mt_tensor *target;
+} fused_call;
+
+static mt_tensor *run_fused(mt_module *head, mt_tensor *x)
+{
+    const fused_call *call = mt_module_user(head);
+    return mti_fused_loss(call->form, x, mt_module_param(head, "weight"), call->target);
+}
+
+mt_tensor *mti_fused_head(mt_module *m, const char *head, mt_loss_form form, mt_tensor *x,
+                          mt_tensor *target)
+{
+    return mti_forward_child_as(m, head, run_fused, &(fused_call){form, target}, x);
+}
+
 /* The nth of MTI_LOSS_CHUNKS parts of x's dimension 1: the first ones are longer by one where they
  * cannot all be equal, as torch.tensor_split's are. */
 static mt_tensor *chunk(mt_tensor *x, int64_t n)

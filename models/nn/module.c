@@ -331,6 +331,19 @@ mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x)
                          name);
 }
 
+mt_tensor *mti_forward_child_as(mt_module *m, const char *name, mt_forward_fn *run, void *user,
+                                mt_tensor *x)
+{
+    mt_module *c = mt_module_child(m, name);
+    if (!c) return mt_forward_child(m, name, x);
+    mt_forward_fn *const own = c->forward;
+    void *const owned = c->user;
+    c->forward = run, c->user = user;
+    mt_tensor *y = mt_forward_child(m, name, x);
+    c->forward = own, c->user = owned;
+    return y;
+}
+
 void mt_module_set_training(mt_module *m, bool training)
 {
     if (!m) return;

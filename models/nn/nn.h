@@ -30,6 +30,10 @@ typedef struct mti_around {
 } mti_around;
 void mti_module_set_around(mt_module *m, mti_around around); /* replaces an earlier one */
 mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x);
+/* mt_forward_child, around's function included, with `run` and `user` in place of the child's own
+ * forward and user. */
+mt_tensor *mti_forward_child_as(mt_module *m, const char *name, mt_forward_fn *run, void *user,
+                                mt_tensor *x);
 /* Replaces the parameter of that name by `other` and returns it; no reference changes hands. Undo
  * it before m's parameters are listed. */
 mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other);

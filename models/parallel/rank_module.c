@@ -99,8 +99,10 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
 {
     mti_share *s = mt_module_user(self);
     mt_tensor *outer = s->target;
+    const mt_loss_form form = s->whole.ops.loss;
+    const bool chunked = form == MT_LOSS_CHUNKED;
+    if (mti_loss_is_fused(form)) return mti_fused_head(self, product_name(s), form, h, target);
     s->target = target; /* for chunked_loss */
-    const bool chunked = s->whole.ops.loss == MT_LOSS_CHUNKED;
     mt_tensor *y = mti_run_entered(self, chunked ? chunked_loss : head_forward, &s->parallel, h);
     if (y && !chunked) mt_set(&y, mti_rank_loss(s, y, target));
     s->target = outer;

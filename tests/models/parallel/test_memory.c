@@ -112,7 +112,7 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
                                   .ranked = true,
                                   .parallel = splits[k]};
                 if (splits[k].context > 1) w.config.dropout = 0; /* masks are refused */
-                if (i != MTT_BERT || with_loss != MT_LOSS_CHUNKED) w.config.ops.loss = with_loss;
+                if (mtt_takes_loss(i, with_loss, &splits[k])) w.config.ops.loss = with_loss;
                 w.memory.lora_rank = rank;
                 w.memory.f32_adapters = rank && k % 2 == 0; /* of models in bf16 */
                 if (rank && c != 1)
@@ -231,10 +231,13 @@ static void every_form_of_the_loss_takes_what_was_predicted_for_it(void **state)
         {.tensor = 4, .microbatches = 2},
         {.tensor = 2, .context = 2, .zero = 1},
         {.data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD | MT_FSDP_KEEP_ROOT},
-        {.tensor = 2, .pipeline = 3, .microbatches = 3}};
+        {.tensor = 2, .pipeline = 3, .microbatches = 3},
+        {.data = 2, .zero = 3},
+        {.data = 2, .buckets = MT_BUCKETS_COPIED},
+        {.pipeline = 2, .data = 2, .zero = 2, .microbatches = 2}};
     n_equal = 0;
     long long ranks = 0;
-    for (with_loss = MT_LOSS_LSE; with_loss <= MT_LOSS_UNFUSED; with_loss++)
+    for (with_loss = MT_LOSS_F32; with_loss < MT_LOSS_FORM_COUNT; with_loss++)
         ranks += (long long)measure_all(splits, sizeof splits / sizeof *splits, 5, 0);
     with_loss = MT_LOSS_NATIVE;
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,

@@ -47,14 +47,16 @@ static void each_form_of_the_loss_follows_one_process(void **state)
         {.data = 2, .zero = 3},
         {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
         {.pipeline = 2, .tensor = 2, .microbatches = 2},
-        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3}};
+        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3},
+        {.data = 2, .buckets = MT_BUCKETS_COPIED},
+        {.context = 2, .data = 2, .zero = 3, .fsdp = MT_FSDP_AHEAD},
+        {.pipeline = 2, .data = 2, .zero = 2, .microbatches = 2}};
     for (int i = 0; i < MTT_MODELS; i++)
-        for (mt_loss_form loss = MT_LOSS_LSE; loss <= MT_LOSS_UNFUSED; loss++)
-            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
-                bool bert = mtt_models[i].kind == MT_MODEL_BERT;
-                if (!mtt_is_taken((size_t)i + k, (size_t)loss)) continue;
-                if (!bert || loss != MT_LOSS_CHUNKED) loss_follows_one_process(i, loss, &splits[k]);
-            }
+        for (mt_loss_form loss = MT_LOSS_F32; loss < MT_LOSS_FORM_COUNT; loss++)
+            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
+                if (mtt_is_taken((size_t)i + k, (size_t)loss) &&
+                    mtt_takes_loss(i, loss, &splits[k]))
+                    loss_follows_one_process(i, loss, &splits[k]);
 }
 
 static void data_parallel_ranks_follow_one_process(void **state)
