@@ -124,9 +124,11 @@ static bool compare_forward(mti_plan_result *p, const mt_plan_run *run, const mt
     return true;
 }
 
+/* Under autocast there is no formula. */
 static bool compare_activations(mti_plan_result *p, const mt_plan_run *run,
                                 const mti_measurement *m)
 {
+    if (p->workload->memory.amp) return true;
     if (mt_plan_activations(run, next(p)) != MT_OK) return false;
     add(p, (int64_t)mt_ledger_bytes(m->ledger));
     return true;
@@ -180,6 +182,7 @@ static bool compare_rank(mti_plan_result *p, const mti_measurement *m)
     p->flops = m->flops;
     if (!mti_plan_rank_parameters(next(p), &w->config, &w->parallel)) return false;
     add(p, (int64_t)m->n_params);
+    if (w->memory.amp) return true;
     if (!mti_plan_rank_activations(next(p), &w->config, &w->parallel, w->batch, w->seq, &w->memory))
         return false;
     add(p, (int64_t)mt_ledger_bytes(m->ledger));
@@ -230,8 +233,8 @@ static bool search_fits(mti_plan_result *p)
     const mti_workload *w = p->workload;
     const mti_comparison *model = mti_plan_find(p, "states");
     const mti_comparison *kept = mti_plan_find(p, "activations");
-    if (model) p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
-    if (model) p->batch.by_sum = room(w, model->measured, kept->measured);
+    if (model && kept) p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
+    if (model && kept) p->batch.by_sum = room(w, model->measured, kept->measured);
     return mti_largest_find(&p->batch, w, true) && mti_largest_find(&p->seq, w, false);
 }
 

@@ -15,6 +15,19 @@ bool mti_is_rank(const mti_options *o)
     return false;
 }
 
+bool mti_is_alone(const mti_options *o)
+{
+    return o->verb == MTI_FIT ? o->fit.gpus == 1 : !mti_is_rank(o);
+}
+
+/* Some ranks have the same parameters. */
+static bool replicas(const mt_parallel *h) { return h->data > 1 || h->context > 1; }
+
+bool mti_shares_batch(const mti_options *o)
+{
+    return o->verb == MTI_FIT ? o->fit.gpus != 1 : replicas(&o->workload.parallel);
+}
+
 bool mti_wants_json(const mti_options *o) { return o->json && !strcmp(o->json, "-"); }
 bool mti_wants_text(const mti_options *o) { return !o->quiet && !mti_wants_json(o); }
 
@@ -38,8 +51,6 @@ static bool has_own_head(const mt_model_config *c)
     if (!ok) mt_clear_error(); /* refused for that */
     return !ok || (mti_is_whole(resolved.kind) && resolved.untied);
 }
-/* Some ranks have the same parameters. */
-static bool replicas(const mt_parallel *h) { return h->data > 1 || h->context > 1; }
 static bool draws(const mti_device_options *d) { return strcmp(d->kind, "meta") != 0; }
 
 /* mpirun has started ranks, and the options ask for them. */

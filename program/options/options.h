@@ -177,6 +177,10 @@ void mti_options_free(mti_options *o);
 bool mti_options_set(mti_options *o, const char *name, const char *value);
 /* Whether any option asks for one rank of several. */
 bool mti_is_rank(const mti_options *o);
+/* Whether one GPU trains by itself; whether several may have the same parameters, of which each
+ * could keep a part. */
+bool mti_is_alone(const mti_options *o);
+bool mti_shares_batch(const mti_options *o);
 /* Completes and checks the model by the options as they are now; o->error on failure. */
 bool mti_options_complete(mti_options *o);
 /* The options given, as a command of another verb that a shell takes. Fails if buf is too short. */

@@ -32,7 +32,9 @@ WHEN(has_groups, c->kv_heads && c->kv_heads != c->heads)
 WHEN(has_codes, o->workload.memory.qlora)
 /* On CUDA ranks that train sum gradients after backward. */
 WHEN(sums_in_buckets, o->verb != MTI_TRAIN || !strcmp(o->workload.device.kind, "cpu"))
-WHEN(shares_batch, o->workload.parallel.data > 1 || o->workload.parallel.context > 1)
+WHEN(shares_batch, mti_shares_batch(o))
+WHEN(shares_layers, o->workload.parallel.tensor > 1)
+WHEN(is_alone, mti_is_alone(o))
 /* What is given about shards of parameters asks for them. */
 WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
                     !o->given[MTI_O_FSDP])
@@ -217,9 +219,10 @@ bool mti_recipe_apply(mti_options *o)
     if (!o->recipe || !mti_is_whole(w->config.kind))
         return true; /* of other models it is refused */
     if (!check_recipes(o) || !set_rows(o, true) || !set_rows(o, false)) return false;
-    return !ranks || w->parallel.data > 1 || w->parallel.context > 1 || o->verb == MTI_FIT ||
-           mti_options_refuse(o,
-                              "--recipe %s needs --dp or --cp of 2 or more: it shows one of the "
-                              "ranks that share a batch",
-                              name_of(ranks, name));
+    return !ranks || mti_shares_batch(o) || mti_is_alone(o) ||
+           mti_options_refuse(
+               o,
+               "--recipe %s needs --dp or --cp of 2 or more beside what is given: it shows one of "
+               "the ranks that share a batch",
+               name_of(ranks, name));
 }

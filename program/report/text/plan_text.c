@@ -144,7 +144,7 @@ static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *sty
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
                 MTI_THOUSANDS(w->device.capacity));
     print_fit(&p->batch, "largest batch", "s", w->seq, out);
-    if (mti_plan_find(p, "states"))
+    if (mti_plan_find(p, "states") && mti_plan_find(p, "activations"))
         fprintf(out,
                 "    (states and activations alone would leave room for %lld by the formulas, for "
                 "%lld as measured)\n",
@@ -209,6 +209,10 @@ static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
             mti_table_cells(t, "%s|%s|%s", MTI_SCALED((double)c->measured), exact, c->formula.unit);
     }
     if (!mti_table_finish(t, out, style)) return false;
+    if (!mti_plan_find(p, "activations"))
+        mti_print_line(
+            out, style,
+            "Of activations under --amp there is no formula: memtape profile lists what is kept.");
     if (given > 0) mti_print(out, "  N = %s parameters, as given\n", MTI_SCALED(given));
     if (verbose) print_letters(p, out, style);
     return true;

@@ -260,6 +260,17 @@ def keys_are_those_documented():
     equal(sorted(documented - seen), [], "keys that the program never wrote")
 
 
+def autocast():
+    """Under --amp there is no formula of activations, with ranks or without; the other figures are explained."""
+    for ranks in ([], ["--dp", 2], ["--dp", 2, "--zero", 3, "--fsdp", "ahead"]):
+        args = ["gpt2", "--dtype", "f32", "--amp", "bf16", *ranks]
+        p = run("plan", *args, "-v")
+        equal((p.returncode, p.stderr), (0, ""), f"plan {args}")
+        check("Of activations under --amp there is no formula" in p.stdout, f"the text says so: {p.stdout}")
+        names = [f["name"] for f in json.loads(run("plan", *args, "--json", "-").stdout)["formulas"]]
+        check("activations" not in names and "parameters" in names, f"formulas of {args}: {names}")
+
+
 def outputs():
     text = run("plan", "bert-base", "-b", 2, *TEXTBOOK, "-v").stdout
     equal(text.count("0  difference"), 6, "formulas that end in 0")
@@ -287,7 +298,7 @@ def refusals():
     refused(["--kv", "context", "1024"], "plan", "gpt2", "--kv", 1)
     refused(["--kv", "bert"], "plan", "bert-base", "--kv", 1)
     refused(["--tokens", "mlp"], "plan", "mlp", "--tokens", "1B", "--flops-rate", "1T")
-    for option in (["--device", "cpu"], ["--amp", "bf16"], ["--lora-rank", 2], ["--offload", "cpu"]):
+    for option in (["--device", "cpu"], ["--lora-rank", 2], ["--offload", "cpu"]):
         p = run("plan", "gpt2", *option)
         check(p.returncode == 2 and option[0] in p.stderr, f"plan refuses {option}")
     refused(["--recompute", "give --checkpoint full"], "plan", "gpt2", "--recompute")
@@ -306,5 +317,6 @@ published_models()
 fits()
 keys_are_those_documented()
 outputs()
+autocast()
 refusals()
 done()

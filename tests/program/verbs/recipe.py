@@ -1,7 +1,7 @@
 """--recipe: a bundle of plain options, printed as such; and the recipes by the names people know."""
 import json
 import re
-from lib import check, done, equal, profile, refused, run, without_name
+from lib import check, done, equal, names_of, profile, refused, run, without_name
 
 META = ["--device", "meta"]
 GPT = ["gpt", *META]
@@ -62,7 +62,7 @@ def liger_fuses():
     plan = run("plan", *llama[:-2], "-v", "--recipe", "liger").stdout
     check("0  difference" in plan and "once more in backward, 2bshv" in plan, "plan's rows")
     refused(["--recipe liger", "gpt"], "profile", "gpt", "--recipe", "liger")
-    refused(["--loss fused", "rank"], "profile", *llama, "--recipe", "liger", "--dp", 2)
+    refused(["--loss fused", "--tp"], "profile", *llama, "--recipe", "liger", "--tp", 2)
     refused(["--loss fused", "--lora-rank"], "profile", *llama, "--loss", "fused", "--lora-rank", 2)
     refused(["loss is fused", "bert"], "profile", "bert", "--loss", "fused")
 
@@ -113,13 +113,13 @@ def every_row_holds_somewhere():
     for args in ([*llama], [*llama, "--attention", "math", "--dtype", "bf16"], [*llama, *adapters], [*llama, *adapters, "--qlora"], ["moe-tiny", *META, *adapters, "--lora-targets", "experts_down"],
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], ["gemma-3-1b", "-b", 1, "-s", 600, "-l", 6, "--vocab", 99, *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"],
-                 [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META],
+                 [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], [*llama, "--dp", 2, "--tp", 2], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META],
                  ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
         for name in of:
             p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
                 of_liger = name == "liger" and ("--recipe liger" in p.stderr or "--loss fused" in p.stderr)
-                check(p.returncode == 2 and ("needs --dp" in p.stderr or of_liger), f"{name} {args}: {p.stderr}")
+                check(p.returncode == 2 and of_liger, f"{name} {args}: {p.stderr}")
                 continue
             p = json.loads(p.stdout)
             options = p["model"]["recipe_options"]
@@ -164,6 +164,20 @@ def recipes_combine():
     refused(["--recipe", "did you mean torchtune"], "profile", *GPT, "--recipe", "compile+torchtun")
 
 
+def any_number_of_gpus():
+    """Each recipe answers each verb for one GPU and for several; which options hold then is its matter."""
+    model = ["llama", "-b", 8, "-s", 64, "--kv-heads", 2]
+    for name in names_of("--recipe"):
+        name = name.removesuffix("; several are joined by +")
+        for n in (1, 2, 8):
+            ranks = ["--dp", n] if n > 1 else []
+            for verb in ("profile", "plan"):
+                p = run(verb, *model, *(META if verb == "profile" else []), *ranks, "--recipe", name)
+                check(p.returncode == 0 and "The peak of a training step" in p.stdout, f"{verb} {name}, {n} GPUs: {p.stderr}")
+            p = run("fit", *model, "--gpus", n, "--gpu", "h100", "--recipe", name)
+            equal((p.returncode, p.stdout[:5], p.stderr), (0, "fits:", ""), f"fit {name}, {n} GPUs")
+
+
 a_recipe_is_its_options()
 an_option_given_wins()
 liger_fuses()
@@ -172,4 +186,5 @@ every_row_holds_somewhere()
 torchtitan_is_twelve_options()
 recipes_combine()
 what_has_no_effect_is_refused()
+any_number_of_gpus()
 done()

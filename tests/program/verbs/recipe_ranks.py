@@ -390,9 +390,6 @@ def other_verbs_take_ranks():
     equal([{**row, "recipe": None, "recipe_options": None} for row in nameless], plain["rows"], "sweep: recipes and options")
     equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
     for name, (options, _) in OF_RANKS.items():
-        if name == "fsdp2":
-            refused(["--recipe fsdp2", "--fsdp pytorch, which plan does not take", "profile, sweep, fit"], "plan", "gpt", "--dp", 2, "--recipe", name)
-            continue
         p = measured("plan", "gpt", "--dp", 2, "--recipe", name)
         equal(without_name(p), without_name(measured("plan", "gpt", "--dp", 2, *options.split())), f"plan {name}")
 
@@ -424,12 +421,9 @@ def an_option_given_wins_over_a_rank():
 
 def a_rank_needs_others():
     for name in OF_RANKS:
-        for args in ([], ["--dp", 1], ["--tp", 2]):
+        for args in (["--dp", 1], ["--tp", 2], ["--pp", 2]):
             refused([f"--recipe {name} needs --dp or --cp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
-        refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
         refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
-        refused([f"--recipe {name} needs --dp" if name != "fsdp2" else "--fsdp pytorch, which train does not take"],
-                "train", "--data", __file__, "--recipe", name)
         refused(["explain does not take"], "explain", "gpt", "--recipe", name)
         refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
     refused(["--amp", "--dtype f32"], "profile", *GPT, "--dp", 2, "--recipe", "zero1", "--amp", "bf16")
@@ -438,7 +432,26 @@ def a_rank_needs_others():
     refused(["--recipe", "did you mean zero3"], "profile", *GPT, "--dp", 2, "--recipe", "zero33")
 
 
+def one_gpu_shards_nothing():
+    """Alone a recipe of ranks sets what does not need others."""
+    for name, options in {"ddp": "--dtype f32 --optimizer adamw", "zero1": "--dtype bf16 --optimizer adamw --master-weights",
+                          "zero2": "--dtype bf16 --optimizer adamw --master-weights",
+                          "zero3": "--dtype bf16 --optimizer adamw --master-weights",
+                          "fsdp2": "--dtype f32 --amp bf16 --optimizer adamw",
+                          "torchtitan": "--dtype f32 --amp bf16 --optimizer adamw --checkpoint ops --loss unfused",
+                          "megatron": "--dtype bf16 --f32-gradients --optimizer adamw --master-weights --router chosen"}.items():
+        p = profile(*GPT, "--recipe", name)
+        options = options.replace(" --router chosen", "")
+        equal(p["model"]["recipe_options"], options, f"{name} on one GPU")
+        equal(without_name(p), without_name(profile(*GPT, *options.split())), f"{name} on one GPU is its options")
+        for verb, more in {"sweep": ["--over", f"recipe=none,{name}"], "plan": ["--recipe", name],
+                           "fit": ["--gpus", 1, "--gpu", "h100", "--recipe", name]}.items():
+            equal(run(verb, "gpt", *more, *(META if verb == "sweep" else [])).returncode, 0, f"{verb} {name} on one GPU")
+    refused(["--zero needs ranks", "--gpus"], "fit", "gpt", "--gpus", 1, "--gpu", "h100", "--zero", 3)
+
+
 a_rank_is_its_options()
+one_gpu_shards_nothing()
 f32_shards_are_the_only_ones()
 each_form_has_an_effect()
 the_root_stays_gathered()
