@@ -171,16 +171,42 @@ bool mti_lora_wants(const mt_lora_options *o, const char *path)
     return wanted;
 }
 
-/* Removes the places that no target fits. */
-static void keep_wanted(mti_places *places, const mt_lora_options *o)
+/* The head, which bitsandbytes and torchtune leave in the model's dtype. */
+static bool is_head(const char *path)
 {
-    size_t kept = 0;
+    const char *slash = strrchr(path, '.'), *name = slash ? slash + 1 : path;
+    return !strcmp(name, "lm_head") || !strcmp(name, "decoder");
+}
+
+/* Whether a linear without an adapter is kept in 4 bits, too. Experts are not: bitsandbytes packs
+ * no 3-dimensional weights. */
+static bool is_packed(const mti_place *p, const mt_lora_options *o)
+{
+    return o->base != MT_LORA_KEEP && mt_rank(mt_module_param(p->module, "weight")) == 2 &&
+           !is_head(p->path);
+}
+
+typedef bool keep_fn(const mti_place *p, const mt_lora_options *o);
+
+static bool is_wanted(const mti_place *p, const mt_lora_options *o)
+{
+    return mti_lora_wants(o, p->path);
+}
+static bool is_touched(const mti_place *p, const mt_lora_options *o)
+{
+    return is_wanted(p, o) || is_packed(p, o);
+}
+
+/* Removes the other places. */
+static void keep(mti_places *places, const mt_lora_options *o, keep_fn *kept)
+{
+    size_t n = 0;
     for (size_t i = 0; i < places->v.n; i++)
-        if (mti_lora_wants(o, places->v.at[i].path))
-            places->v.at[kept++] = places->v.at[i];
+        if (kept(&places->v.at[i], o))
+            places->v.at[n++] = places->v.at[i];
         else
             mti_free(places->v.at[i].path);
-    places->v.n = kept;
+    places->v.n = n;
 }
 
 /* Each target must fit one of `places`, and there must be one. */
@@ -228,9 +254,12 @@ mt_quant mti_lora_format(const mt_lora_options *o)
     return (mt_quant){.format = MT_QUANT_NF4, .double_scales = o->base == MT_LORA_NF4_DOUBLE};
 }
 
-/* Does all that may fail: makes the adapter and, if asked for, its NF4 base. */
+/* Does all that may fail: makes the adapter and, if asked for, its NF4 base; or that alone. */
 static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 {
+    const mt_quant format = mti_lora_format(o);
+    if (!is_wanted(p, o))
+        return (p->wrapper = mti_linear_quantized_new(p->module, &format)) != NULL;
     const bool groups = mt_rank(mt_module_param(p->module, "weight")) == 3;
     if (groups && (o->base != MT_LORA_KEEP || o->on_weights) &&
         !mti_takes_whole_experts("lora_add", p->parent))
@@ -238,8 +267,7 @@ static bool make_wrapper(mti_place *p, const mt_lora_options *o)
     p->wrapper = lora_new(p->module, o);
     if (!p->wrapper) return false;
     mti_lora *l = mt_module_user(p->wrapper);
-    if (o->base == MT_LORA_KEEP || l->on_weight) return true;
-    const mt_quant format = mti_lora_format(o);
+    if (o->base == MT_LORA_KEEP || l->on_weight || is_head(p->path)) return true;
     mt_module *nf4 = mti_linear_quantized_new(p->module, &format);
     l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, nf4);
     return l->spare != NULL;
@@ -248,9 +276,9 @@ static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 /* Puts the wrapper in the linear's place; the linear becomes its base or, with NF4, is freed. */
 static void wrap(mti_place *p)
 {
-    mti_lora *l = mt_module_user(p->wrapper);
+    mti_lora *l = mti_is_lora(p->wrapper) ? mt_module_user(p->wrapper) : NULL;
     mt_module *linear = mt_module_swap_child(p->parent, mt_module_name(p->module), p->wrapper);
-    if (l->spare)
+    if (!l || l->spare)
         mt_module_free(linear);
     else
         l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, linear);
@@ -271,12 +299,14 @@ static bool add_at(mt_module *m, const mt_lora_options *o, mti_places *added)
 {
     mti_places before;
     bool ok = mti_places_find(&before, m, mti_is_lora);
-    keep_wanted(added, o);
+    keep(added, o, is_touched);
     for (size_t i = 0; ok && i < added->v.n; i++) ok = make_wrapper(&added->v.at[i], o);
-    for (size_t i = 0; ok && i < added->v.n; i++) ok = init(added->v.at[i].wrapper);
+    for (size_t i = 0; ok && i < added->v.n; i++)
+        ok = !mti_is_lora(added->v.at[i].wrapper) || init(added->v.at[i].wrapper);
     ok = ok && mt_module_freeze(m, true) == MT_OK;
     if (ok) train_adapters(&before);
     for (size_t i = 0; ok && i < added->v.n; i++) wrap(&added->v.at[i]);
+    if (ok) keep(added, o, is_wanted);
     mti_places_free(&before);
     return ok;
 }
@@ -326,7 +356,7 @@ static bool adapt(mt_module *m, const char *path, const mt_lora_options *o)
 {
     mti_places places = {0};
     bool ok = find(&places, m, path, is_linear);
-    if (ok) keep_wanted(&places, o);
+    if (ok) keep(&places, o, is_touched);
     for (size_t i = 0; ok && i < places.v.n; i++) {
         ok = make_wrapper(&places.v.at[i], o);
         if (ok) wrap(&places.v.at[i]);
@@ -348,7 +378,7 @@ static bool finish(mt_module *m, const mt_lora_options *o)
 {
     mti_places places;
     bool ok = mti_places_find(&places, m, is_lora_or_linear) && check_targets(&places, o);
-    if (ok) keep_wanted(&places, o);
+    if (ok) keep(&places, o, is_wanted);
     for (size_t i = 0; ok && i < places.v.n; i++) ok = init(places.v.at[i].module);
     ok = ok && mt_module_freeze(m, true) == MT_OK;
     if (ok) train_adapters(&places);
@@ -423,6 +453,23 @@ static bool merge(const mti_place *p)
     return true;
 }
 
+/* Gives linears that were packed beside adapters their dtype back. */
+static bool unpack_others(mt_module *m)
+{
+    mti_places packed;
+    bool ok = mti_places_find(&packed, m, mti_is_linear_quantized);
+    for (size_t i = 0; ok && i < packed.v.n; i++) {
+        const mti_place *p = &packed.v.at[i];
+        MT_AUTO mt_tensor *w =
+            mti_linear_quantized_weight(p->module, mti_linear_quantized_dtype(p->module));
+        mt_module *dense = w ? dense_linear(p->module, w) : NULL;
+        ok = dense != NULL;
+        if (ok) mt_module_free(mt_module_swap_child(p->parent, mt_module_name(p->module), dense));
+    }
+    mti_places_free(&packed);
+    return ok;
+}
+
 mt_status mt_lora_merge(mt_module *m)
 {
     if (!mti_given(m, "lora_merge", "the module")) return mt_last_status();
@@ -431,6 +478,7 @@ mt_status mt_lora_merge(mt_module *m)
     bool ok = mti_places_find(&loras, m, mti_is_lora);
     if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_merge: the model has no adapters");
     for (size_t i = 0; ok && i < loras.v.n; i++) ok = merge(&loras.v.at[i]);
+    ok = ok && unpack_others(m);
     mti_places_free(&loras);
     mt_set_grad_mode(grad);
     return ok ? MT_OK : mt_last_status();

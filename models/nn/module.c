@@ -25,6 +25,7 @@ struct mt_module {
     MTI_VEC(mt_named_tensor) flat;     /* cache of mt_module_params; paths allocated here */
     bool flat_valid;
     mti_around around;                 /* fn NULL: none */
+    int64_t in_codes;                  /* values that its tensors stand for, less their elements */
     mt_checkpoint_options *checkpoint; /* NULL: not a checkpoint */
     int64_t group;                     /* m begins a checkpoint of so many layers; 0: it is one */
 };
@@ -489,6 +490,19 @@ void mti_state_list_free(mti_state_list *states)
     *states = (mti_state_list){0};
 }
 
+void mti_module_note_codes(mt_module *m, int64_t values, int64_t elements)
+{
+    m->in_codes = values - elements;
+}
+
+static int64_t values_in_codes(const mt_module *m)
+{
+    int64_t n = m->in_codes;
+    const mt_module *below;
+    for (size_t i = 0; (below = mt_module_child_at(m, i)); i++) n += values_in_codes(below);
+    return n;
+}
+
 mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)
 {
     const mt_named_tensor *list;
@@ -501,7 +515,7 @@ mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)
         elements += count;
         bytes += count * mt_dtype_size(mt_dtype_of(list[i].tensor));
     }
-    if (n_elements) *n_elements = elements;
+    if (n_elements) *n_elements = elements + (uint64_t)values_in_codes(m);
     if (n_bytes) *n_bytes = bytes;
     return MT_OK;
 }

@@ -40,6 +40,9 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
 /* The same for good: later lists have `other`. */
 mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other);
 
+/* Tells mt_module_size that m's tensors stand for so many values in fewer elements. */
+void mti_module_note_codes(mt_module *m, int64_t values, int64_t elements);
+
 /* A tensor of the module that is saved and loaded as parameters are, and is none: it has no
  * gradient and no optimizer, and is not counted. Takes value over. */
 mt_tensor *mti_module_add_buffer(mt_module *m, const char *name, mt_tensor *value);

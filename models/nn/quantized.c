@@ -105,6 +105,7 @@ mt_module *mti_linear_quantized_new(const mt_module *linear, const mt_quant *for
     bool complete = m && mt_module_add_param(m, "weight", mt_quantize(dense, &w->format)) &&
                     (!bias || mt_module_add_param(m, "bias", mt_retain(bias)));
     if (bias) mt_set_requires_grad(bias, wanted); /* add_param had set it */
+    if (complete) mti_module_note_codes(m, mt_numel(dense), mt_numel(mt_module_param(m, "weight")));
     return mti_module_complete(m, complete);
 }
 

@@ -20,7 +20,9 @@
 
 MT_C_BEGIN
 
-/* How a frozen weight is kept. */
+/* How the weights of the linears below m are kept, whether they get adapters or not. The head stays
+ * in the model's dtype, and so do experts without adapters: as in bitsandbytes and torchtune, which
+ * pack every nn.Linear but the head. */
 typedef enum mt_lora_base {
     MT_LORA_KEEP,       /* in the model's dtype */
     MT_LORA_NF4,        /* 4 bits and an f32 scale per 64 values: 0.5625 byte each (QLoRA) */
@@ -69,9 +71,9 @@ MT_API mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *co
                                     const mt_lora_options *options);
 
 /* W += (alpha / r) B A, summed in f32 (f64 for f64) and rounded once to the linear's dtype, and the
- * linear is back in its place, still frozen (mt_module_freeze). What was NF4 becomes its
- * dequantised values in the dtype the linear had. On failure the modules merged so far stay merged
- * and the others as they are: the model computes the same. */
+ * linear is back in its place, still frozen (mt_module_freeze). What was NF4, with an
+ * adapter or without, becomes its dequantised values in the dtype the linear had. On failure the
+ * modules merged so far stay merged and the others as they are: the model computes the same. */
 MT_API mt_status mt_lora_merge(mt_module *m);
 
 /* The adapters alone, named as PEFT names them: base_model.model.<path>.lora_A.weight and

@@ -69,7 +69,8 @@ typedef struct mt_named_tensor {
  * borrowed and valid until something is added or swapped under m, or m is freed. The first call
  * makes it: several threads may ask at once only after that. */
 MT_API mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n);
-/* Elements and bytes of all of them. */
+/* Values and bytes of all of them: a weight in 4 or 8 bits has as many values as it was made from.
+ */
 MT_API mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes);
 MT_API mt_status mt_module_zero_grad(mt_module *m); /* drops the gradients */
 /* mt_set_grad_dtype for each parameter of a floating dtype; f32 for 16-bit parameters is what the

@@ -279,6 +279,43 @@ static void an_nf4_linear_equals_a_linear_of_dequantized_weights(void **state)
     }
 }
 
+/* Every linear, with an adapter or without, but the head; embedding and norms are none. Codes count
+ * as what they stand for, and a merged model has its parameters back. */
+static void all_linears_but_the_head_are_packed(void **state)
+{
+    (void)state;
+    const mt_model_config c = {
+        .kind = MT_MODEL_LLAMA, .hidden = 64, .layers = 2, .heads = 4, .vocab = 96, .context = 16};
+    const char *const q[] = {"*.q"}, *const head[] = {"*.lm_head"};
+    for (int k = 0; k < 2; k++) {
+        mt_module *m = mt_model_new(device, &c);
+        const mt_lora_options o = {
+            .rank = 2, .n_targets = 1, .targets = k ? head : q, .base = MT_LORA_NF4};
+        const mt_named_tensor *list;
+        uint64_t before, with, merged, bytes;
+        size_t n, added, codes = 0;
+        mtt_ok(mt_module_size(m, &before, NULL));
+        mtt_ok(mt_lora_add(m, &o, &added));
+        assert_int_equal(added, k ? 1 : 2);
+        mtt_ok(mt_module_params(m, &list, &n));
+        for (size_t i = 0; i < n; i++) {
+            const bool block = strstr(list[i].name, "attn.") || strstr(list[i].name, "mlp.");
+            assert_int_equal(mt_dtype_of(list[i].tensor) == MT_U8,
+                             block && !strstr(list[i].name, "lora_"));
+            codes += mt_dtype_of(list[i].tensor) == MT_U8;
+        }
+        assert_int_equal(codes, 2 * 7);
+        mtt_ok(mt_module_size(m, &with, &bytes));
+        assert_int_equal(with, before + (k ? 2 * (64 + 96) : 2 * 2 * (64 + 64)));
+        assert_true(bytes < 4 * before);
+        mtt_ok(mt_lora_merge(m));
+        mtt_ok(mt_module_size(m, &merged, &bytes));
+        assert_int_equal(merged, before);
+        assert_int_equal(bytes, 4 * before);
+        mt_module_free(m);
+    }
+}
+
 static void codes_changed_before_backward_are_an_error(void **state)
 {
     (void)state;
@@ -390,6 +427,7 @@ int main(void)
         mtt_test(linears_keep_what_their_adapters_need),
         mtt_test(adapters_in_f32_compute_in_f32_beside_16_bits),
         mtt_test(an_nf4_linear_equals_a_linear_of_dequantized_weights),
+        mtt_test(all_linears_but_the_head_are_packed),
         mtt_test(codes_changed_before_backward_are_an_error),
         mtt_test(autocast_dequantizes_into_its_dtype),
         mtt_test(checkpoints_change_no_bit_with_autocast_and_nf4),

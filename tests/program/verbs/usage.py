@@ -111,7 +111,7 @@ for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"
     check(f"\n {heading}" in text, f"help has no {heading}")
 defaults = [f"--{name}={value}" for name, value in
             re.findall(r"--([a-z0-9-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
-            if name not in ("device", "seed", "loss-scale", "interleave", "scratch", "out-act", "experts-per-token", "router", "window-mask",  # these need other options
+            if name not in ("device", "seed", "loss-scale", "interleave", "lora-targets", "scratch", "out-act", "experts-per-token", "router", "window-mask",  # these need other options
                             "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "loss")]
 check(len(defaults) > 10, f"defaults in the help: {defaults}")
 equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "output with the help's defaults given")
