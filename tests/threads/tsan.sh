@@ -18,10 +18,11 @@ echo 'int main(void) { return 0; }' | "${CC:-cc}" -fsanitize=thread -x c - -o /d
 
 # team: the threads of a kernel. base: interned names, errors. offload: a thread that copies. comm, parallel: ranks
 # that are threads.
-programs='backends/test_backends_team threads/test_threads_one_device threads/test_threads_shared nn/test_nn_determinism
-    autograd/test_autograd_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test_base_text
-    base/test_base_error memtrack/test_memtrack_pool comm/test_comm_threads parallel/test_parallel_vocabulary
-    parallel/test_parallel_weights'
+programs='src/backends/test_backends_team threads/test_threads_one_device threads/test_threads_shared
+    models/nn/test_nn_determinism src/autograd/test_autograd_hooks src/hooks/test_hooks_offload
+    src/hooks/test_hooks_offload_disk src/base/test_base_text src/base/test_base_error
+    src/memtrack/test_memtrack_pool models/comm/test_comm_threads models/parallel/test_parallel_vocabulary
+    models/parallel/test_parallel_weights'
 targets=tests/threads/planted_race
 for program in $programs; do targets="$targets tests/$program"; done
 # shellcheck disable=SC2086
