@@ -41,9 +41,25 @@ static bool hold_grads(mt_optimizer *o)
 static void release_grads(mt_optimizer *o)
 {
     for (size_t i = 0; i < o->n_slots; i++) {
+        mt_release(o->slots[i].root);
         mt_release(o->slots[i].grad);
-        o->slots[i].grad = NULL;
+        o->slots[i].root = o->slots[i].grad = NULL;
     }
+}
+
+/* Makes room for the roots of all second moments, as PyTorch 2.13's torch/optim/adamw.py,
+ * _multi_tensor_adamw, has them at once. Our kernel needs none. */
+static bool hold_roots(mt_optimizer *o)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && o->foreach && i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        const mt_tensor *v = s->state[1];
+        if (!s->grad) continue;
+        s->root = mt_empty(mt_device_of(v), mt_dtype_of(v), mt_rank(v), mt_shape(v));
+        ok = s->root && mt_set_category(s->root, MT_TEMPORARY) == MT_OK;
+    }
+    return ok;
 }
 
 /* Gradients and state. A failure has nothing to undo: new state is zero, as before a first step,
@@ -53,7 +69,7 @@ static bool prepare(mt_optimizer *o)
     bool ok = hold_grads(o);
     for (size_t i = 0; ok && i < o->n_slots; i++)
         if (o->slots[i].grad) ok = mti_optimizer_make_state(o, &o->slots[i]);
-    return ok;
+    return ok && hold_roots(o);
 }
 
 /* One parameter's step, for the backend. */

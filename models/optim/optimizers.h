@@ -25,7 +25,7 @@ typedef struct mti_optimizer_row {
     mt_moments moments;              /* how they are stored */
     bool decay_matrices_only;
     mti_opt_params params; /* of a run that is not told otherwise */
-    bool paged;            /* mt_adamw_options */
+    bool paged, foreach;   /* mt_adamw_options */
     bool saves_memory;     /* proposed in the default's place where memory is short */
     const char *beside;    /* the state that mti_optimizer_element_bytes leaves out; NULL: none */
 } mti_optimizer_row;
@@ -41,7 +41,7 @@ bool mti_optimizer_takes_matrices(mti_optimizer_choice choice);
  * as one process steps the whole. */
 bool mti_optimizer_is_elementwise(mti_optimizer_choice choice);
 /* "sgd, adamw, adafactor": all but "none", or those that are elementwise. */
-#define MTI_OPTIMIZER_LIST 256
+#define MTI_OPTIMIZER_LIST 384
 const char *mti_optimizer_list(char text[MTI_OPTIMIZER_LIST], bool elementwise);
 
 /* Bytes of state for each element of a parameter, without a master. */

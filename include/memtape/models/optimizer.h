@@ -62,6 +62,10 @@ typedef struct mt_adamw_options {
      * stay on the device, as tensors "m_scales" and "v_scales". Refused on CUDA at the first step.
      */
     bool paged;
+    /* As torch.optim.AdamW's foreach form, its usual one on CUDA without fused=True: during a step
+     * there is a tensor like the second moment, its root, of every parameter. The same bits.
+     * Refused with moments in 8 bits. */
+    bool foreach;
 } mt_adamw_options;
 #define MT_PAGED_LEAST 100000
 

@@ -67,7 +67,7 @@ def draw_model(draw):
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(OPTIMIZERS)
+    optimizer = draw.choice([*OPTIMIZERS, "adamw", "sgd", "sgd-momentum"])  # the commonest twice
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
@@ -411,7 +411,7 @@ def gpt3_on_a_laptop():
 
 
 if sys.argv[1] == "books":
-    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 100)))
+    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 150)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--qlora-double", "--master-weights", "--f32-gradients",
                  "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:
