@@ -8,17 +8,30 @@
 
 /* ---- files ---- */
 
+/* Sets f->oom if the text has such a message. */
+static bool take_oom(mti_compared_file *f, char *text)
+{
+    mti_oom oom;
+    if (!mti_oom_take(&oom, text)) return true;
+    f->oom = mti_calloc(1, sizeof *f->oom);
+    if (f->oom) f->oom->read = oom;
+    return f->oom != NULL;
+}
+
 static bool read_file(mti_compared_file *f, mti_readings *figures)
 {
     size_t n;
-    char *bytes = mti_file_read(f->path, LONGEST_FILE, &n);
+    const char *from = strcmp(f->path, "-") ? f->path : "/dev/stdin"; /* what one pastes */
+    char *bytes = mti_file_read(from, LONGEST_FILE, &n);
     bool ok = bytes != NULL;
     if (ok && (unsigned char)*bytes == 0x80) {
         f->snapshot = mti_calloc(1, sizeof *f->snapshot);
         ok = f->snapshot && mti_history_read(&f->snapshot->history, f->path, bytes, n);
     } else if (ok) {
-        ok = mti_readings_read(figures, f->path, bytes, n);
+        bytes[n = mti_make_plain(bytes, n)] = 0;
+        ok = take_oom(f, bytes) && mti_readings_read(figures, f->path, bytes, n, f->oom != NULL);
     }
+    memcpy(f->unclear, figures->unclear, sizeof f->unclear);
     for (size_t i = 0; ok && i < figures->n; i++)
         ok = MTI_PUSH(&f->figures, ((mti_compared_reading){.measured = figures->at[i]}));
     mti_free(bytes);
@@ -190,7 +203,7 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c, con
 }
 
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
-                       const mt_gpu *gpu, const char *advice)
+                       const mt_gpu *gpu, const mti_changes *changes, const char *advice)
 {
     *c = (mti_compared){0};
     if (!read_files(c, paths, n) || !mti_profile_make(&c->profile, w, advice, false) ||
@@ -204,7 +217,8 @@ bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, cons
     for (size_t i = 0; ok && i < c->files.n; i++) {
         mti_compared_file *f = &c->files.at[i];
         for (size_t k = 0; k < f->figures.n; k++) compare_figure(&f->figures.at[k], c);
-        ok = !f->snapshot || compare_snapshot(f->snapshot, c, gpu);
+        ok = (!f->snapshot || compare_snapshot(f->snapshot, c, gpu)) &&
+             (!f->oom || mti_oom_compare(f->oom, &c->profile, changes));
     }
     return ok;
 }
@@ -219,6 +233,8 @@ void mti_compared_free(mti_compared *c)
             mti_free(f->snapshot->segments.at);
         }
         mti_free(f->snapshot);
+        mti_oom_free(f->oom);
+        mti_free(f->oom);
         mti_free(f->figures.at);
     }
     mti_free(c->files.at);

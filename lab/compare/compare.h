@@ -4,7 +4,7 @@
 #define MTI_COMPARE_COMPARE_H
 
 #include "compare/blocks.h"
-#include "compare/readings.h"
+#include "compare/oom.h"
 #include "fit/search.h"
 #include "measure/profile.h"
 
@@ -49,8 +49,10 @@ typedef struct mti_compared_history {
 
 typedef struct mti_compared_file {
     const char *path;
-    mti_compared_history *snapshot; /* NULL: a text with figures */
+    mti_compared_history *snapshot; /* NULL: a text with figures, or ... */
+    mti_compared_oom *oom;          /* ... with this; NULL: it has none */
     MTI_VEC(mti_compared_reading) figures;
+    char unclear[160]; /* as that of mti_readings */
 } mti_compared_file;
 
 typedef struct mti_compared {
@@ -64,10 +66,10 @@ typedef struct mti_compared {
 } mti_compared;
 
 /* Reads the files, profiles the workload, and compares. The files come first: what cannot be read
- * is refused before anything runs. gpu: the card, for what the allocator does not show. Free in any
- * case. */
+ * is refused before anything runs. gpu: the card, for what the allocator does not show. changes: to
+ * try where memory ran out; they outlive *c. Free in any case. */
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
-                       const mt_gpu *gpu, const char *advice);
+                       const mt_gpu *gpu, const mti_changes *changes, const char *advice);
 void mti_compared_free(mti_compared *c);
 
 #endif

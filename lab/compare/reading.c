@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 #include "compare/readings.h"
 
 const mti_choice mti_reading_kinds = {
@@ -17,7 +18,9 @@ typedef enum naming {
     ALWAYS,
     WITH_UNIT,   /* the number has to have one: the name is a common word */
     WITH_SHARE,  /* and a share of the device behind it, as torchtitan's has: "42.08GiB(44.27%)" */
-    MEMORY_LINE, /* the line says "memory (MB)", as Megatron-LM's does: MB are MiB there */
+    OF_MEMORY,   /* the number has a unit, and the line speaks of memory */
+    MEMORY_LINE, /* the line says "memory (MB)", as Megatron-LM's does: MB are MiB there; or it is
+                  * DeepSpeed's, whose GB are GiB */
 } naming;
 
 /* In small letters; _ stands for any of "_- ./". unit: of a number without one. */
@@ -47,6 +50,11 @@ static const struct {
     {"max_reserved", MTI_READ_PEAK_RESERVED, MIB, MEMORY_LINE},
     {"allocated", MTI_READ_ALLOCATED, MIB, MEMORY_LINE},
     {"reserved", MTI_READ_RESERVED, MIB, MEMORY_LINE},
+    /* DeepSpeed's see_memory_usage: "MA 14.96 GB  Max_MA 28.1 GB  CA 29.03 GB  Max_CA 29 GB" */
+    {"ma", MTI_READ_ALLOCATED, GIB, MEMORY_LINE},
+    {"max_ma", MTI_READ_PEAK_ALLOCATED, GIB, MEMORY_LINE},
+    {"ca", MTI_READ_RESERVED, GIB, MEMORY_LINE},
+    {"max_ca", MTI_READ_PEAK_RESERVED, GIB, MEMORY_LINE},
     /* torchtitan: its line, and its metrics "memory/max_reserved(GiB)" */
     {"memory", MTI_READ_PEAK_RESERVED, 1, WITH_SHARE},
     {"max_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
@@ -63,6 +71,24 @@ static const struct {
     {"max_mem_active", MTI_READ_PEAK_ACTIVE, 1, WITH_UNIT},
     {"max_mem_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
     {"memory_used", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"memory_usage_while_training", MTI_READ_ALLOCATED, 1, WITH_UNIT},
+    /* Composer's MemoryMonitor */
+    {"peak_allocated_mem", MTI_READ_PEAK_ALLOCATED, 1e9, ALWAYS},
+    {"peak_active_mem", MTI_READ_PEAK_ACTIVE, 1e9, ALWAYS},
+    {"peak_reserved_mem", MTI_READ_PEAK_RESERVED, 1e9, ALWAYS},
+    {"current_allocated_mem", MTI_READ_ALLOCATED, 1e9, ALWAYS},
+    {"current_reserved_mem", MTI_READ_RESERVED, 1e9, ALWAYS},
+    /* what people print, and notebooks: "Peak reserved memory = 7.535 GB." */
+    {"allocated", MTI_READ_ALLOCATED, 1, OF_MEMORY},
+    {"reserved", MTI_READ_RESERVED, 1, OF_MEMORY},
+    {"allocated_memory", MTI_READ_ALLOCATED, 1, WITH_UNIT},
+    {"reserved_memory", MTI_READ_RESERVED, 1, WITH_UNIT},
+    {"peak_memory", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"peak_memory_usage", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"peak_gpu_memory", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"peak_gpu_memory_usage", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"peak_vram", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
+    {"max_gpu_memory", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
 };
 #define N_NAMES (sizeof names / sizeof *names)
 
@@ -98,17 +124,19 @@ bool mti_reading_find(const char *name, mti_reading_kind *kind)
 static const struct {
     const char *text;
     double factor, otherwise; /* otherwise: what programs mean by it that do not mean this */
-} units[] = {{"bytes", 1, 0},        {"kib", KIB, 0},  {"mib", MIB, 0},  {"gib", GIB, 0},
-             {"tib", KIB *GIB, 0},   {"kb", 1e3, KIB}, {"mb", 1e6, MIB}, {"gb", 1e9, GIB},
-             {"tb", 1e12, KIB *GIB}, {"b", 1, 0}};
+} units[] = {{"bytes", 1, 0},        {"KiB", KIB, 0},  {"MiB", MIB, 0},  {"GiB", GIB, 0},
+             {"TiB", KIB *GIB, 0},   {"KB", 1e3, KIB}, {"MB", 1e6, MIB}, {"GB", 1e9, GIB},
+             {"TB", 1e12, KIB *GIB}, {"B", 1, 0}};
 #define N_UNITS (sizeof units / sizeof *units)
 
-/* The unit at the beginning of the text; N_UNITS: there is none. */
+/* The unit at the beginning of the text, in any case; N_UNITS: there is none. */
 static size_t find_unit(const char *text, size_t *length)
 {
     for (size_t i = 0; i < N_UNITS; i++) {
-        *length = match(units[i].text, text);
-        if (*length) return i;
+        *length = strlen(units[i].text);
+        if (!strncasecmp(text, units[i].text, *length) && !is_word(text[*length]) &&
+            text[*length] != '-')
+            return i;
     }
     return N_UNITS;
 }
@@ -150,6 +178,21 @@ static bool set_bytes(mti_reading *f, double value, int decimals, double unit)
     return true;
 }
 
+bool mti_byte_range_read(const char *text, size_t *length, mti_byte_range *out)
+{
+    size_t n, unit_length;
+    double value;
+    int decimals;
+    mti_reading f;
+    if (!take_number(text, &n, &value, &decimals)) return false;
+    n += strspn(text + n, " ");
+    const size_t unit = find_unit(text + n, &unit_length);
+    if (unit == N_UNITS || !set_bytes(&f, value, decimals, units[unit].factor)) return false;
+    *length = n + unit_length;
+    *out = (mti_byte_range){f.low, f.high};
+    return true;
+}
+
 /* ---- lines ---- */
 
 static const char *find(const char *line, const char *text)
@@ -178,57 +221,163 @@ static int64_t step_of(const char *line)
     return -1;
 }
 
-/* The unit of a line like Megatron-LM's, "memory (MB) | allocated: ..."; 0: it is none. */
+/* The unit of a line like Megatron-LM's, "memory (MB) | allocated: ...", or DeepSpeed's; 0: it is
+ * none. */
 static double unit_of_line(const char *line)
 {
+    if (find(line, "max_ma ")) return GIB;
     const char *at = find(line, "memory (");
     size_t length, unit = at ? find_unit(at, &length) : N_UNITS;
     if (unit == N_UNITS) return 0;
     return units[unit].otherwise > 0 ? units[unit].otherwise : units[unit].factor;
 }
 
-/* What follows a name, up to its number: "(GiB): 42.08", "\": 123", " = 42.08 GiB". */
-static bool read_value(mti_reading *f, const char *at, double unit, naming rule, double of_line)
+/* What is known of the line that a name stands in. */
+typedef struct line_facts {
+    double unit;    /* unit_of_line */
+    bool of_memory; /* it speaks of memory */
+} line_facts;
+
+/* The unit behind a number, "GiB", "(MB)", or that of the whole of which it is a part, "5.2 / 23.6
+ * GiB". Moves *at to its end. */
+static size_t unit_behind(const char **at)
+{
+    size_t length, n;
+    double whole;
+    int decimals;
+    const char *text = *at + strspn(*at, " ");
+    if (*text == '/' && take_number(text + 1 + strspn(text + 1, " "), &n, &whole, &decimals)) {
+        text += 1 + strspn(text + 1, " ") + n;
+        text += strspn(text, " ");
+    }
+    const bool open = *text == '(';
+    const size_t unit = find_unit(text + open, &length);
+    if (unit < N_UNITS) *at = text + open + length;
+    return unit;
+}
+
+/* Whether a number alone is understood: bytes have no fraction. */
+static bool is_clear(mti_readings *out, const mti_reading *f, const char *name, size_t n,
+                     int decimals, double unit, bool named)
+{
+    if (named || unit > 1 || !decimals) return true;
+    if (!*out->unclear)
+        mti_format(out->unclear, sizeof out->unclear,
+                   "line %lld: %.*s %s has a fraction and no unit; write MiB or GiB behind it",
+                   (long long)f->line, (int)(n < 60 ? n : 60), name, f->text);
+    return false;
+}
+
+/* What follows a name of n bytes, up to its number: "(GiB): 42.08", "\": 123", " = 42.08 GiB". */
+static bool read_value(mti_readings *out, mti_reading *f, const char *name, size_t n, double unit,
+                       naming rule, const line_facts *line)
 {
     size_t length, named = N_UNITS, written;
     double value;
     int decimals;
+    const char *at = name + n;
     at += strspn(at, " \t");
     if (*at == '(' && (named = find_unit(at + 1, &length)) < N_UNITS) at += 1 + length;
     at += strspn(at, " \t\"'`)(:=|");
     const char *begin = at;
     if (!take_number(at, &length, &value, &decimals)) return false;
-    at += length;
-    const size_t gap = strspn(at, " ");
-    written = find_unit(at + gap, &length);
-    if (written < N_UNITS) at += gap + length, named = written;
-    if ((rule == WITH_UNIT || rule == WITH_SHARE) && named == N_UNITS) return false;
+    const char *number_end = at += length;
+    written = unit_behind(&at);
+    if (written < N_UNITS) named = written;
+    if (rule != ALWAYS && rule != MEMORY_LINE && named == N_UNITS) return false;
+    if (rule == OF_MEMORY && !line->of_memory) return false;
     if (rule == WITH_SHARE && (at[0] != '(' || !isdigit((unsigned char)at[1]))) return false;
+    const bool plain =
+        written == N_UNITS || at[-1] == ')' || memchr(number_end, '/', (size_t)(at - number_end));
+    const char *end = plain ? number_end : at;
+    snprintf(f->text, sizeof f->text, "%.*s", (int)(end - begin < 40 ? end - begin : 40), begin);
+    if (!is_clear(out, f, name, n, decimals, unit, named < N_UNITS || rule == MEMORY_LINE))
+        return false;
     if (named < N_UNITS) unit = units[named].factor;
-    if (rule == MEMORY_LINE && written == N_UNITS) unit = of_line;
-    snprintf(f->text, sizeof f->text, "%.*s", (int)(at - begin < 40 ? at - begin : 40), begin);
-    if (named < N_UNITS && written == N_UNITS)
-        mti_append(f->text, sizeof f->text, " %s", units[named].text);
+    if (rule == MEMORY_LINE) unit = line->unit;
+    if (named < N_UNITS && plain) mti_append(f->text, sizeof f->text, " %s", units[named].text);
     if (rule == MEMORY_LINE && named == N_UNITS) strcat(f->text, " MB");
-    if (named < N_UNITS && units[named].otherwise > 0)
+    if (rule != MEMORY_LINE && named < N_UNITS && units[named].otherwise > 0)
         f->otherwise = (uint64_t)llround(fmin(value * units[named].otherwise, 0x1p60));
     return set_bytes(f, value, decimals, unit);
 }
 
+/* A word that says peak makes a peak of what is one at an instant. */
+static mti_reading_kind kind_within(const char *line, const char *name, mti_reading_kind kind)
+{
+    static const char *const words[] = {"peak", "max", "highest"};
+    if (kind != MTI_READ_ALLOCATED && kind != MTI_READ_RESERVED) return kind;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *end = find(line, words[i]);
+        if (!end || end > name) continue;
+        return kind == MTI_READ_ALLOCATED ? MTI_READ_PEAK_ALLOCATED : MTI_READ_PEAK_RESERVED;
+    }
+    return kind;
+}
+
 /* The longest name at the beginning of the text, with its figure. */
-static size_t read_name(mti_reading *f, const char *text, double of_line)
+static size_t read_name(mti_readings *out, mti_reading *f, const char *line, const char *text,
+                        const line_facts *facts)
 {
     size_t longest = 0;
     for (size_t i = 0; i < N_NAMES; i++) {
         const size_t n = match(names[i].name, text);
+        const naming rule = names[i].rule;
         mti_reading one = {.kind = names[i].kind, .line = f->line, .step = f->step};
-        if (n <= longest || (names[i].rule == MEMORY_LINE && of_line == 0)) continue;
-        if (!read_value(&one, text + n, names[i].unit, names[i].rule, of_line)) continue;
+        if (n <= longest || (rule == MEMORY_LINE && facts->unit == 0)) continue;
+        if (!read_value(out, &one, text, n, names[i].unit, rule, facts)) continue;
+        if (rule != MEMORY_LINE) one.kind = kind_within(line, text, one.kind);
         snprintf(one.name, sizeof one.name, "%.*s", (int)n, text);
         *f = one;
         longest = n;
     }
     return longest;
+}
+
+/* ---- tables ---- */
+
+/* A row of torch.cuda.memory_summary(): "| Active memory | 5120 MiB | 6144 MiB | ...", what there
+ * is now and the peak, whole units rounded down. False if memory runs out; *found: it is one. */
+static bool read_summary(mti_readings *out, const char *path, const char *line, int64_t number,
+                         bool *found)
+{
+    static const struct {
+        const char *name;
+        mti_reading_kind now, peak;
+    } rows[] = {{"allocated memory", MTI_READ_ALLOCATED, MTI_READ_PEAK_ALLOCATED},
+                {"active memory", MTI_READ_COUNT, MTI_READ_PEAK_ACTIVE},
+                {"requested memory", MTI_READ_COUNT, MTI_READ_PEAK_REQUESTED},
+                {"gpu reserved memory", MTI_READ_RESERVED, MTI_READ_PEAK_RESERVED}};
+    const char *text = line + strspn(line, " \t");
+    *found = false;
+    if (*text != '|') return true;
+    text += 1 + strspn(text + 1, " ");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = match(rows[i].name, text);
+        const mti_reading_kind kinds[] = {rows[i].now, rows[i].peak};
+        for (int k = 0; n && k < 2; k++) {
+            size_t length, unit_length, unit;
+            double value;
+            int decimals;
+            text += n;
+            text += strspn(text, " |");
+            if (!take_number(text, &length, &value, &decimals) || decimals) return true;
+            const size_t gap = length + strspn(text + length, " ");
+            if ((unit = find_unit(text + gap, &unit_length)) == N_UNITS) return true;
+            n = gap + unit_length;
+            *found = true;
+            if (kinds[k] == MTI_READ_COUNT) continue;
+            mti_reading f = {.kind = kinds[k], .line = number, .step = -1};
+            snprintf(f.name, sizeof f.name, "%s, %s", rows[i].name, k ? "peak usage" : "cur usage");
+            snprintf(f.text, sizeof f.text, "%.*s", (int)(n < 40 ? n : 40), text);
+            if (!(value * units[unit].factor < 0x1p60)) return true;
+            f.low = (uint64_t)(value * units[unit].factor);
+            f.high = f.low + (uint64_t)units[unit].factor - 1;
+            if (!mti_reading_add(out, path, &f)) return false;
+        }
+        if (*found) return true;
+    }
+    return true;
 }
 
 /* "12345MiB / 81559MiB" of nvidia-smi's table, or "12345 MiB" alone of its --query-gpu. */
@@ -257,12 +406,16 @@ static bool read_smi(mti_reading *f, const char *line)
 
 bool mti_readings_of_line(mti_readings *out, const char *path, const char *line, int64_t number)
 {
-    const double of_line = unit_of_line(line);
+    const line_facts facts = {unit_of_line(line),
+                              find(line, "mem") || find(line, "gpu") || find(line, "cuda")};
     mti_reading f = {.line = number, .step = step_of(line)};
+    bool summary;
+    if (!read_summary(out, path, line, number, &summary)) return false;
+    if (summary) return true;
     if (read_smi(&f, line)) return mti_reading_add(out, path, &f);
     for (const char *at = line; *at;) {
         const bool begins = at == line || !is_word(at[-1]);
-        const size_t n = begins ? read_name(&f, at, of_line) : 0;
+        const size_t n = begins ? read_name(out, &f, line, at, &facts) : 0;
         if (n && !mti_reading_add(out, path, &f)) return false;
         at += n ? n : 1;
     }

@@ -30,12 +30,26 @@ typedef struct mti_reading {
 #define MTI_MOST_READINGS 256
 /* Where several figures have one name, the first is kept and the highest of the others: of a log of
  * many steps, the first step and the peak. */
-typedef MTI_VEC(mti_reading) mti_readings;
+typedef struct mti_readings {
+    mti_reading *at;
+    size_t n, cap;
+    char unclear[160]; /* the first that is not understood, and why; "": none */
+} mti_readings;
 
-/* All figures in a text, which is changed on the way. False if there is none, with an error that
- * says what is read. */
-bool mti_readings_read(mti_readings *out, const char *path, char *text, size_t n);
+/* All figures in a plain text, which is changed on the way. False if there is none, unless there
+ * may be, with an error that says what is read. */
+bool mti_readings_read(mti_readings *out, const char *path, char *text, size_t n, bool maybe_none);
+/* The bytes that a rounded number stands for. */
+typedef struct mti_byte_range {
+    uint64_t low, high;
+} mti_byte_range;
+
 /* ---- for what reads them ---- */
+
+/* Colours of a terminal, and zero bytes, are taken out of a text of n bytes; returns its length. */
+size_t mti_make_plain(char *text, size_t n);
+/* A number and its unit at the beginning of the text, "896.00 MiB"; *length: of both. */
+bool mti_byte_range_read(const char *text, size_t *length, mti_byte_range *out);
 
 bool mti_reading_add(mti_readings *out, const char *path, const mti_reading *reading);
 /* The kind of a name whose figures are a number of bytes ("max_memory_allocated"). */

@@ -46,6 +46,14 @@ typedef struct mti_workload {
     mti_device_options device;
 } mti_workload;
 
+/* A change to try, and the workload with it. Of one kind, one that fits is enough. */
+typedef struct mti_change {
+    int kind;
+    char words[96]; /* "--checkpoint full" */
+    mti_workload workload;
+} mti_change;
+typedef MTI_VEC(mti_change) mti_changes;
+
 /* What a plan takes besides its workload. */
 typedef struct mti_plan_options {
     double parameters;  /* N as a paper rounds it; 0: counted */

@@ -81,10 +81,11 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
     [MTI_COMPARE] =
         {"compare", "FILE... MODEL", "what was measured elsewhere beside what is predicted",
          "Profiles MODEL on meta, as `memtape profile` with these options does, and sets beside it "
-         "what the files have: memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), "
-         "logs "
-         "with max_memory_allocated or max_memory_reserved, of torchtitan or Megatron-LM, PEFT's "
-         "and Megatron-LM's JSON, nvidia-smi's table. Says row by row where they differ.",
+         "what the files have (- is standard input): PyTorch's message that memory ran out, memory "
+         "snapshots (torch.cuda.memory._dump_snapshot), logs with max_memory_allocated or "
+         "max_memory_reserved, of torchtitan, Megatron-LM or DeepSpeed, memory_summary(), PEFT's "
+         "and Megatron-LM's JSON, nvidia-smi's table. Says row by row where they differ; of a "
+         "message, which tensor it is about and what would make the run fit.",
          "memtape compare run.log gpt2 --batch 4"},
 };
 
@@ -93,6 +94,7 @@ const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
 mti_verb mti_verb_find(const char *name)
 {
     int v = 0;
+    if (!strcmp(name, "oom")) return MTI_COMPARE; /* as people ask for its message */
     while (v < MTI_VERB_COUNT && strcmp(name, verbs[v].name)) v++;
     return (mti_verb)v;
 }

@@ -121,6 +121,7 @@ bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *wor
 {
     mti_option_defaults(o, rules);
     o->world = world;
+    o->argc = argc, o->argv = argv;
     if (!read_words(o, argc, argv)) return false;
     if (o->help || o->verb != MTI_SWEEP) return o->help || mti_options_complete(o);
     return mti_sweep_check(o);

@@ -101,7 +101,9 @@ typedef struct mti_options {
     const mti_verb_rules *rules;
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
-    mt_comm *world;      /* borrowed; with the other ranks that mpirun started; NULL: none */
+    int argc;            /* the words that were parsed; borrowed */
+    char **argv;
+    mt_comm *world; /* borrowed; with the other ranks that mpirun started; NULL: none */
     bool given[MTI_OPTION_COUNT];
     bool declined[MTI_OPTION_COUNT];  /* a flag of a sweep's row that is "no" */
     bool by_recipe[MTI_OPTION_COUNT]; /* neither, but set by the recipe */

@@ -246,7 +246,11 @@ bool mti_print_compared(const mti_compared *c, bool all, FILE *out)
     mti_print_rank(&p->workload, &p->measured, out, &style);
     for (size_t i = 0; ok && i < c->files.n; i++) {
         const mti_compared_file *f = &c->files.at[i];
-        ok = f->snapshot ? print_snapshot(f, c, all, out, &style) : print_figures(f, out, &style);
+        if (f->snapshot) ok = print_snapshot(f, c, all, out, &style);
+        if (ok && f->oom) ok = mti_print_oom(f->oom, c, f->path, all, out, &style);
+        if (ok && f->figures.n) ok = print_figures(f, out, &style);
+        if (ok && *f->unclear)
+            mti_print_line(out, &style, "Not compared: %s, %s", f->path, f->unclear);
     }
     return ok;
 }
@@ -384,13 +388,17 @@ static void describe_snapshot(mti_fields *f, const void *at)
 static void describe_file(mti_fields *f, const void *compared)
 {
     static const mti_compared_history none;
+    static const mti_compared_oom no_oom;
     const mti_compared *c = compared;
     const mti_compared_file *file = c->files.n ? &c->files.at[f->i] : &(mti_compared_file){0};
     const sides both = {file->snapshot ? file->snapshot : &none, &c->predicted, c->runs[0].figures};
     mti_field_text(f, "path", file->path);
     mti_field_object(mti_null_unless(f, file->snapshot), "snapshot", describe_snapshot, &both);
+    mti_field_object(mti_null_unless(f, file->oom), "out_of_memory", mti_describe_oom,
+                     file->oom ? file->oom : &no_oom);
     mti_field_list(f, "figures", describe_figure, file->figures.at, file->figures.n,
                    sizeof *file->figures.at);
+    mti_field_text(mti_null_unless(f, *file->unclear), "unclear", file->unclear);
 }
 
 void mti_describe_compared(mti_fields *f, const void *compared)

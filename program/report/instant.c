@@ -4,11 +4,9 @@
 #include "report/pictures.h"
 #include "report/results.h"
 
-#define ROWS_AT_PEAK    8 /* of largest holders */
-#define ROWS_AT_REFUSAL 4
-#define ROWS_TO_SHOW    20 /* the same with -v or --timeline */
-#define STRETCHES       28
-#define BAR             32 /* letters in the longest bar */
+#define ROWS_AT_PEAK 8 /* of largest holders */
+#define STRETCHES    28
+#define BAR          32 /* letters in the longest bar */
 
 /* ---- who held memory at one instant ---- */
 
@@ -60,8 +58,8 @@ static bool holders_of(const mti_measurement *m, size_t event, mti_holders *out)
     return mti_timeline_holders(&m->timeline, event, second ? m->steady.ledger : m->ledger, out);
 }
 
-static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
-                          const mti_style *style)
+bool mti_print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
+                       const mti_style *style)
 {
     size_t bytes[MT_CATEGORY_COUNT];
     mti_holders holders;
@@ -75,8 +73,7 @@ static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows,
     return ok;
 }
 
-/* "event 221, second step: backward, gpt.h.3.mlp.act, gelu" */
-static const char *instant_text(const mti_measurement *m, size_t event, char *buf, size_t size)
+const char *mti_instant_text(const mti_measurement *m, size_t event, char *buf, size_t size)
 {
     const mt_mem_event *e = &m->timeline.events.at[event];
     snprintf(buf, size, "event %zu, %s: %s%s%s%s%s", event,
@@ -92,8 +89,8 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
     size_t peak = mti_timeline_peak(&m->timeline);
     mti_heading(out, style, "What made the peak of %s bytes (%s)",
                 MTI_THOUSANDS(m->timeline.events.at[peak].current),
-                instant_text(m, peak, where, sizeof where));
-    return print_instant(m, peak, n_rows, out, style);
+                mti_instant_text(m, peak, where, sizeof where));
+    return mti_print_instant(m, peak, n_rows, out, style);
 }
 
 /* ---- reserved by stream ---- */
@@ -175,7 +172,7 @@ bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti
 {
     if (!m->timeline.events.n) return true;
     return (!whole || print_timeline(m, out, style)) &&
-           print_peak(m, whole ? ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
+           print_peak(m, whole ? MTI_ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
 }
 
 /* What a device that is large enough needs; `capacity` 0: unknown. */
@@ -199,10 +196,11 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
     mti_print_rank(&p->workload, m, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
                 MTI_THOUSANDS(e->requested), mt_category_name(e->category));
-    mti_print(out, "%s\n", instant_text(m, event, where, sizeof where));
+    mti_print(out, "%s\n", mti_instant_text(m, event, where, sizeof where));
     if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out, &style);
     fputs("Who held what at that moment:\n", out);
-    return print_instant(m, event, verbose ? ROWS_TO_SHOW : ROWS_AT_REFUSAL, out, &style);
+    return mti_print_instant(m, event, verbose ? MTI_ROWS_TO_SHOW : MTI_ROWS_AT_REFUSAL, out,
+                             &style);
 }
 
 /* ---- as JSON ---- */
@@ -234,7 +232,7 @@ static void describe_instant(mti_fields *f, const mti_measurement *m, size_t eve
     size_t bytes[MT_CATEGORY_COUNT] = {0};
     mti_holders holders = {0};
     bool ok = holders_of(m, event, &holders);
-    size_t n = holders.n < ROWS_TO_SHOW ? holders.n : ROWS_TO_SHOW;
+    size_t n = holders.n < MTI_ROWS_TO_SHOW ? holders.n : MTI_ROWS_TO_SHOW;
     mti_timeline_categories(&m->timeline, event, bytes);
     mti_field_size(f, "event", event);
     mti_field_int(f, "step", in_steady_step(m, event) ? 2 : 1);

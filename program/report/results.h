@@ -106,6 +106,10 @@ bool mti_serve_fits(const mti_serve_report *s);
 
 /* all: every size of tensors that differs. */
 bool mti_print_compared(const mti_compared *c, bool all, FILE *out);
+/* The message of one of its files. */
+bool mti_print_oom(const mti_compared_oom *c, const mti_compared *all, const char *path,
+                   bool verbose, FILE *out, const mti_style *style);
+mti_describe mti_describe_oom;
 
 /* ---- ranks ---- */
 

@@ -67,6 +67,13 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
 bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style);
 /* What is wrong with the checkpoints that were asked for; nothing if all is well. */
 bool mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style);
+/* Prints who held memory after an event: by category, and the largest holders. */
+#define MTI_ROWS_AT_REFUSAL 4
+#define MTI_ROWS_TO_SHOW    20 /* with -v or --timeline */
+bool mti_print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
+                       const mti_style *style);
+/* "event 221, second step: backward, gpt.h.3.mlp.act, gelu" */
+const char *mti_instant_text(const mti_measurement *m, size_t event, char *buf, size_t size);
 /* Prints who held memory at the peak and, if `whole`, the timeline of both steps. */
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
 /* What each stream reserves, where there are several. */

@@ -1,4 +1,5 @@
 /* compare.c: `memtape compare FILE... MODEL`: a measurement beside the prediction. */
+#include "options/changes.h"
 #include "verbs/verbs.h"
 #include "report/results.h"
 
@@ -22,13 +23,15 @@ static bool write_reports(const mti_compared *c, const mti_options *o)
 int mti_compare_verb(const mti_options *o)
 {
     mti_compared c = {0};
+    mti_option_changes changes = {0};
     mt_gpu gpu;
-    bool ok =
-        mti_find_gpu(o, &gpu) &&
-        mti_compared_make(&c, o->measured.at, o->measured.n, &o->workload, &gpu, MTI_ON_META) &&
-        write_reports(&c, o);
+    bool ok = mti_find_gpu(o, &gpu) && mti_option_changes_make(&changes, o, false) &&
+              mti_compared_make(&c, o->measured.at, o->measured.n, &o->workload, &gpu,
+                                &changes.changes, MTI_ON_META) &&
+              write_reports(&c, o);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_compared_free(&c);
+    mti_option_changes_free(&changes);
     return status;
 }
 

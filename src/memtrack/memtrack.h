@@ -46,6 +46,10 @@ static inline size_t mti_rounded(size_t n_bytes)
     return (n_bytes + MTI_BLOCK_UNIT - 1) / MTI_BLOCK_UNIT * MTI_BLOCK_UNIT;
 }
 
+/* What a request that no free block serves asks the device for; so "Tried to allocate" in PyTorch.
+ */
+size_t mti_segment_size(size_t n_bytes);
+
 mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx);
 void mti_pool_free_all(mti_pool *pool); /* at the end: frees every segment */
 

@@ -12,8 +12,9 @@
 #define LARGE_REQUEST ((size_t)10 << 20) /* ... this; from here on a segment of their own, ... */
 #define ROUND_SEGMENT ((size_t)2 << 20)  /* ... rounded up to this */
 
-static size_t segment_size(size_t size)
+size_t mti_segment_size(size_t n_bytes)
 {
+    const size_t size = mti_rounded(n_bytes);
     if (size <= SMALL_REQUEST) return MTI_SMALL_SEGMENT;
     if (size < LARGE_REQUEST) return LARGE_SEGMENT;
     return mti_round_up(size, ROUND_SEGMENT);
@@ -112,7 +113,7 @@ static void *ask_for(mti_pool *pool, size_t n_bytes)
 /* A new segment as one cell that is not free; NULL if refused. */
 static mti_cell *new_segment(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
-    size_t n_bytes = segment_size(size);
+    size_t n_bytes = mti_segment_size(size);
     void *base = ask_for(pool, n_bytes);
     if (!base) return NULL;
     mti_pool_forbid(pool, base, n_bytes);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "compare/blocks.h"
-#include "compare/readings.h"
+#include "compare/oom.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -35,6 +35,17 @@ static void check_history(const mti_history *h)
     mti_block_match_free(&m);
 }
 
+static void check_oom(char *text)
+{
+    mti_oom oom;
+    if (!mti_oom_take(&oom, text)) return;
+    const mti_byte_range spans[] = {oom.asked,   oom.total,     oom.free,
+                                    oom.process, oom.allocated, oom.unallocated};
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++)
+        if (spans[i].low > spans[i].high) abort();
+    if (!oom.n || oom.line < 1 || !oom.asked.high) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     mti_history h;
@@ -47,7 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     if (!text) return 0;
     memcpy(text, data, n_bytes);
     text[n_bytes] = 0;
-    ok = mti_readings_read(&figures, "input", text, n_bytes);
+    n_bytes = mti_make_plain(text, n_bytes);
+    text[n_bytes] = 0;
+    check_oom(text);
+    ok = mti_readings_read(&figures, "input", text, n_bytes, false);
     check_error(ok);
     if (ok && !figures.n) abort();
     for (size_t i = 0; i < figures.n; i++)

@@ -151,7 +151,7 @@ static void paged_moments_lie_in_host_memory(void **state)
     mt_module_free(m);
 }
 
-/* Steps a module of two parameters once; gives its weights and how far the step's peak is above what is kept. */
+/* Makes two steps of a module; returns how far the second one's peak is above what it keeps. */
 static size_t peak_above_what_is_kept(mt_dtype dtype, mt_adamw_options options, mt_module **module)
 {
     const double g[N] = {1, -2, 3, -4, 5, -6};

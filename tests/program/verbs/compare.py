@@ -289,11 +289,126 @@ def differences_are_explained():
     check("rounded: stands for" in text and "within the rounding" in text, f"the text says so: {text}")
 
 
+# ---- the message that memory ran out ----
+
+def oom_text(asked, total, free, allocated, unallocated, old=False):
+    if old:
+        return (f"RuntimeError: CUDA out of memory. Tried to allocate {asked} (GPU 0; {total} total capacity; {allocated} already allocated; "
+                f"{free} free; {unallocated} reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb")
+    return (f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of {total} of which {free} is free. "
+            f"Process 41 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, this process has 21.39 GiB memory in use. 22.00 GiB allowed; "
+            f"Of the allocated memory {allocated} is allocated by PyTorch, with 2.00 MiB allocated in private pools (e.g., CUDA Graphs), and {unallocated} "
+            "is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True")
+
+
+def oom_of(content, *args):
+    return compare(written("oom.txt", content), *args)["files"][0]["out_of_memory"]
+
+
+def near(span, value, what):
+    check(span is not None and span["low"] <= value <= span["high"], f"{what}: {span} for {value}")
+
+
+def oom_messages_of_every_form_are_read():
+    new = oom_text("896.00 MiB", "21.99 GiB", "611.44 MiB", "20.52 GiB", "577.13 MiB")
+    old = oom_text("896.00 MiB", "21.99 GiB", "611.44 MiB", "20.52 GiB", "21.08 GiB", old=True)
+    forms = {"new": new, "old": old, "2.1": new.replace("capacity", "capacty"), "HIP": new.replace("CUDA out", "HIP out"),
+             "cached": old.replace("reserved in total by PyTorch", "cached"), "wrapped": new.replace(" is", "\n is").replace("Tried to ", "Tried to\n    "),
+             "of a rank": "[rank3]: Traceback\n" + new.replace("torch.Out", "[rank3]: torch.cuda.Out"), "of a terminal": new.replace("896", "\x1b[31m896")}
+    for name, text in forms.items():
+        m = oom_of(text, "gpt2")
+        equal((m["asked"]["low"] <= 896 * MIB <= m["asked"]["high"], m["messages"], m["line"]), (True, 1, 2 if name == "of a rank" else 1), name)
+        for key, value in ("allocated", 20.52 * GIB), ("free", 611.44 * MIB), ("total", 21.99 * GIB):
+            near(m[key], value, f"{name}: {key}")
+        near(m["unallocated"], 577.13 * MIB if "allocated memory 20" in text else 0.56 * GIB, f"{name}: unallocated")
+        equal(m["capacity"] // MIB, sum(int((m[k]["low"] + m[k]["high"]) / 2) for k in ("allocated", "unallocated", "free")) // MIB, f"{name}: capacity")
+    mps = "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 384.00 KB, max allowed: 9.07 GB). Tried to allocate 256.00 MB on private pool."
+    m = oom_of(mps, "gpt2")
+    equal([m[k] and m[k]["high"] // 10**6 for k in ("asked", "allocated", "total", "free")], [256, 8005, 9075, None], "MPS")
+    m = oom_of("CUDA out of memory. Tried to allocate 20.00 MiB", "gpt2")
+    equal((m["capacity"], m["fits"], m["refusal"], m["changes"]), (None, None, None, []), "a first line alone")
+    check("does not say how much was allocated" in run("compare", FOLDER / "oom.txt", "gpt2").stdout, "and the text says so")
+    m = oom_of(f"{new}\nstep 3 max_memory_allocated: 77\n{old}\n", "gpt2")
+    equal((m["messages"], m["line"]), (2, 1), "two messages")
+    f, = compare(FOLDER / "oom.txt", "gpt2")["files"][0]["figures"]
+    equal((f["low"], f["line"], f["step"]), (77, 2, 3), "and a figure between them")
+    p = run("oom", "-", "gpt2", "--json", "-", input=new)
+    equal((p.returncode, json.loads(p.stdout)["files"][0]["out_of_memory"]["asked"]), (0, oom_of(new, "gpt2")["asked"]), "pasted")
+
+
+def oom_is_where_the_prediction_fails():
+    args = ["gpt2", "-b", 4, "--attention", "math", "--optimizer", "adamw"]
+    for capacity in ("4GiB", "1900MiB", "700MiB"):
+        p = run("profile", *args, "--capacity", capacity, "--json", "-")
+        own = json.loads(p.stdout)["out_of_memory"]
+        asked, rest = -(-own["requested"] // (2 * MIB)) * 2, int(capacity[:-3]) * (GIB if "GiB" in capacity else MIB) - own["allocated"]
+        m = oom_of(oom_text(f"{asked}.00 MiB", "80.00 GiB", f"{rest / MIB:.2f} MiB", f"{own['allocated'] / MIB:.2f} MiB", "0 bytes"), *args)
+        again = json.loads(run("profile", *args, "--capacity", m["capacity"], "--json", "-").stdout)["out_of_memory"]
+        equal(m["refusal"], {k: again[k] for k in m["refusal"]}, f"{capacity}: refused as a profile in as much memory is")
+        equal((m["refusal"]["event"], m["refusal"]["requested"]), (own["event"], own["requested"]), f"{capacity}: the same request")
+        check(any((a["op"], a["phase"], a["bytes"]) == (own["op"], own["phase"], own["requested"]) for a in m["askers"]), f"{capacity}: it is listed: {m['askers']}")
+        for t in m["changes"]:
+            p = run("profile", *args, *t["change"].split(), "--capacity", m["capacity"], "--json", "-")
+            equal(p.returncode == 0, t["fits"], f"{capacity}: {t['change']}: {p.stderr}")
+            if not t["fits"]:
+                p = run("profile", *args, *t["change"].split(), "--json", "-")
+            d = json.loads(p.stdout)
+            equal(t["allocated"], max(d["steady"]["peak"], *(f["peak"] for f in d["phases"])), f"{capacity}: {t['change']}: needs")
+        equal(any(t["fits"] for t in m["changes"]), capacity != "700MiB", f"{capacity}: something helps: {m['changes']}")
+
+
+# From public reports: what was typed, the message's numbers, what is known of the size that was asked for.
+REPORTS = [
+    ("mistral-finetune issue 69", "mistral-7b -b 1 -s 32768 --lora-rank 64 --checkpoint full",
+     ("896.00 MiB", "21.99 GiB", "611.44 MiB", "20.52 GiB", "577.13 MiB"), "b x s x f x 2 bytes", "swiglu"),
+    ("nanoGPT issue 208", "gpt2-xl -b 1 -s 1024 --dtype f32 --amp f16 --attention math",
+     ("100.00 MiB", "23.69 GiB", "47.69 MiB", "21.67 GiB", "22.02 GiB"), "b x s x a x s x 4 bytes, or b x s x v x 2 bytes", "softmax"),
+    ("LLaMA-Factory issue 1221", "llama-7b -b 1 -s 512 --dp 8 --recipe zero2",
+     ("3.14 GiB", "31.75 GiB", "1.96 GiB", "28.28 GiB", "28.28 GiB"), "all parameters / dp x 4 bytes", None),
+]
+
+
+def reports_are_understood():
+    for source, words, numbers, product, op in REPORTS:
+        m = oom_of(oom_text(*numbers, old=source != "mistral-finetune issue 69"), *words.split())
+        equal(m["product"], product, f"{source}: the size")
+        equal(op is None or any(a["op"] == op for a in m["askers"]), True, f"{source}: {m['askers']}")
+        if op == "swiglu":
+            equal((m["fits"], m["refusal"]["requested"]), (False, 896 * MIB), f"{source}: refused at the same size")
+
+
+def figures_as_people_print_them():
+    lines = {"Peak GPU memory allocated: 3.00 GiB": ("peak allocated", 3 * GIB), "Maximum memory allocated: 4521.3 (MB)": ("peak allocated", 4521.3e6),
+             "peak memory allocated: 33277 MiB": ("peak allocated", 33277 * MIB), "peak memory reserved: 45000 MiB": ("peak reserved", 45000 * MIB),
+             "Peak reserved memory = 7.535 GB.": ("peak reserved", 7.535e9), "Peak memory usage: 75422.02MiB": ("peak allocated", 75422.02 * MIB),
+             "GPU memory usage while training: 13.270GB (+56.066GB cache)": ("allocated", 13.27e9), "GPU memory allocated: 3 GiB": ("allocated", 3 * GIB),
+             "peak memory: 5.2 / 23.6 GiB": ("peak allocated", 5.2 * GIB), "memory/peak_reserved_mem: 33.2": ("peak reserved", 33.2e9),
+             "max_memory_allocated (MiB): 33277.5": ("peak allocated", 33277.5 * MIB)}
+    for line, (kind, value) in lines.items():
+        f, = figures_of(line)
+        check(f["kind"] == kind and f["low"] <= value <= f["high"], f"{line}: {f}")
+    speed = "MA 14.96 GB         Max_MA 28.1 GB         CA 29.03 GB         Max_CA 29 GB"
+    equal([(f["kind"], f["low"] <= v * GIB <= f["high"]) for f, v in zip(figures_of(speed), (14.96, 28.1, 29.03, 29), strict=True)],
+          [(k, True) for k in ("allocated", "peak allocated", "reserved", "peak reserved")], "DeepSpeed's")
+    rows = "\n".join(f"| {name:21} | {now:>6} MiB | {most:>6} MiB |  10240 MiB |   5120 MiB |" for name, now, most in (
+        ("Allocated memory", 5120, 6144), ("      from large pool", 5119, 6143), ("Active memory", 5121, 6145), ("Requested memory", 5110, 6134),
+        ("GPU reserved memory", 8192, 8194), ("Non-releasable memory", 1, 2)))
+    equal([(f["kind"], f["low"], f["high"]) for f in figures_of(rows)],
+          [(k, n * MIB, (n + 1) * MIB - 1) for k, n in (("allocated", 5120), ("peak allocated", 6144), ("peak active", 6145), ("peak requested", 6134),
+                                                        ("reserved", 8192), ("peak reserved", 8194))], "memory_summary()")
+    for line in "reserved: 5 GiB", "GPU = Tesla T4. Max memory = 14.741 GB.":
+        refused(["neither"], "compare", written("x.log", line), *GPT, status=1)
+    refused(["line 2: max_memory_allocated 4521.3", "no unit"], "compare", written("x.log", "\nmax_memory_allocated: 4521.3"), *GPT, status=1)
+    d = compare(written("x.log", "max_memory_allocated: 4521.3\nmax_memory_reserved: 5"), *GPT)["files"][0]
+    equal((len(d["figures"]), "4521.3" in d["unclear"]), (1, True), "what is not understood is said")
+
+
 def page_lists_the_keys():
     path = FOLDER / "own.pickle"
     run("profile", *GPT, "--device", "meta", "-q", "--snapshot", path)
     known = documented_keys("compare.md")
-    found = compare(path, written("x.log", LOG), *GPT, "--checkpoint", "full")
+    found = compare(path, written("x.log", LOG), written("error.txt", oom_text("2.00 MiB", "1.00 GiB", "1.00 MiB", "2.00 MiB", "1.00 MiB")),
+                    *GPT, "--checkpoint", "full")
     missing = sorted({key for key in paths(found) if not key.startswith("model.")} - known)
     equal(missing, [], "keys that compare.md lacks")
     low, high = re.search(r"42.08GiB for ([\d,]+) to ([\d,]+) bytes", " ".join(PAGE.read_text().split())).groups()
@@ -304,8 +419,9 @@ def page_lists_the_keys():
 def page_shows_what_is_printed():
     """Of each block with commands, what follows a command is in its output, in order."""
     (FOLDER / "run.log").write_text("max_memory_reserved: 2,399,141,888\n")
+    (FOLDER / "error.txt").write_text(oom_text(*REPORTS[0][2]))
     blocks = re.findall(r"(?m)^    \$ memtape.*\n(?:^(?:    .*)?\n)*", PAGE.read_text())
-    check(len(blocks) == 2, f"blocks of the page: {blocks}")
+    check(len(blocks) == 3, f"blocks of the page: {blocks}")
     for block in blocks:
         output = []
         for line in block.splitlines():
@@ -318,6 +434,7 @@ def page_shows_what_is_printed():
 
 
 for test in [own_snapshot_differs_in_nothing, workspace_is_known, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
-             logs_are_read_as_written, differences_are_explained, page_lists_the_keys, page_shows_what_is_printed]:
+             logs_are_read_as_written, differences_are_explained, oom_messages_of_every_form_are_read, oom_is_where_the_prediction_fails, reports_are_understood, figures_as_people_print_them,
+             page_lists_the_keys, page_shows_what_is_printed]:
     test()
 done()

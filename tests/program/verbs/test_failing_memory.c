@@ -288,6 +288,15 @@ static void compare_reports_every_refusal(void **state)
     fclose(f);
     refuse_each(MTI_COMPARE, mti_compare_verb,
                 WORDS(base_file, adapter_file, "mlp", SMALL_MLP, "--json", json_file), json_file);
+    f = fopen(adapter_file, "w");
+    assert_non_null(f);
+    fputs(
+        "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 4.00 MiB total capacity; 1.00 MiB "
+        "already allocated; 512.00 KiB free; 2.00 MiB reserved in total by PyTorch)",
+        f);
+    fclose(f);
+    refuse_each(MTI_COMPARE, mti_compare_verb,
+                WORDS(adapter_file, "gpt", SMALL, "-l", "1", "--json", json_file), json_file);
     unlink(base_file), unlink(adapter_file);
 }
 
