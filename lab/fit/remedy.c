@@ -112,6 +112,24 @@ static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit
     return helps(&a, 0, all, &found);
 }
 
+/* Tries the changes between two kinds: the first of each kind that helps is enough. */
+static bool try_kinds(const mti_workload *w, const mt_fit_options *o, const mti_changes *changes,
+                      bool adapters, mti_fit_remedies *all)
+{
+    bool found = false, ok = true;
+    for (size_t i = 0; ok && i < changes->n; i++) {
+        const mti_change *c = &changes->at[i];
+        attempt a = {.workload = c->workload, .options = *o};
+        if ((c->workload.memory.lora_rank != w->memory.lora_rank || c->workload.memory.qlora) !=
+            adapters)
+            continue;
+        if (i && changes->at[i - 1].kind != c->kind) found = false;
+        memcpy(a.change, c->words, sizeof a.change);
+        if (!found) ok = helps(&a, 0, all, &found);
+    }
+    return ok;
+}
+
 /* Whether the GPU has room for the set-up, beside as much kept aside, and its kind of products. */
 static bool takes(const mt_gpu *g, const mt_fit_setup *s, const mti_workload *w,
                   const mt_fit_options *o)
@@ -143,12 +161,14 @@ static bool states_fit(const mt_fit_result *r)
 }
 
 bool mti_fit_remedies_make(mti_fit_remedies *all, const mt_fit_result *r, const mti_workload *w,
-                           const mt_fit_options *o)
+                           const mt_fit_options *o, const mti_changes *changes)
 {
     *all = (mti_fit_remedies){0};
     if (r->n_fitting) return true;
     larger_gpu(r, w, o, all);
     bool rest = states_fit(r); /* fewer tokens leave the states as they are */
-    return any_division(w, o, all) && no_masters(w, o, all) && smaller_state(w, o, all) &&
-           (!rest || fewer(w, o, all)) && (!rest || shorter(w, o, all)) && more_gpus(w, o, all);
+    return any_division(w, o, all) && try_kinds(w, o, changes, false, all) &&
+           no_masters(w, o, all) && smaller_state(w, o, all) && (!rest || fewer(w, o, all)) &&
+           (!rest || shorter(w, o, all)) && try_kinds(w, o, changes, true, all) &&
+           more_gpus(w, o, all);
 }

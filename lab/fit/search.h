@@ -168,17 +168,17 @@ bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *layout, mti_fi
 
 /* ---- remedy.c: if nothing fits, changes with which something does ---- */
 
-#define MTI_FIT_CHANGE 48
+#define MTI_FIT_CHANGE sizeof((mti_change *)NULL)->words
 typedef struct mti_fit_remedy {
     char change[MTI_FIT_CHANGE]; /* "--gpus 16" */
     mt_fit_setup setup;          /* one that fits then */
 } mti_fit_remedy;
 typedef struct mti_fit_remedies {
     int n;
-    mti_fit_remedy at[8];
+    mti_fit_remedy at[16];
 } mti_fit_remedies;
-/* Empty if something fits. */
+/* Empty if something fits. changes: to try, besides those that a search makes by itself. */
 bool mti_fit_remedies_make(mti_fit_remedies *all, const mt_fit_result *r, const mti_workload *w,
-                           const mt_fit_options *o);
+                           const mt_fit_options *o, const mti_changes *changes);
 
 #endif

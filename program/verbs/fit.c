@@ -1,5 +1,6 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
 #include <string.h>
+#include "options/changes.h"
 #include "options/option_table.h"
 #include "verbs/verbs.h"
 #include "fit/search.h"
@@ -152,24 +153,26 @@ int mti_fit(const mti_options *o)
     mt_gpu gpu;
     mt_fit_result r = {0};
     mti_fit_remedies remedies;
+    mti_option_changes changes;
     mti_fit_other other;
     mti_fit_published trained;
     mti_fit_most most = {.in_batches = o->fit.max_batch};
     mti_workload w = o->workload;
     mti_progress progress;
     mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
-    bool ok = mti_find_gpu(o, &gpu);
+    bool ok = mti_option_changes_make(&changes, o, true) && mti_find_gpu(o, &gpu);
     if (ok && o->workload.device.capacity > gpu.memory)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
     mt_fit_options options = options_of(o, &gpu, &progress);
     if (ok && (o->fit.max_seq || o->fit.max_batch)) ok = mti_fit_find_most(&most, &w, &options);
     ok = ok && mti_fit_run(&w, &options, false, 0, &r) &&
-         mti_fit_remedies_make(&remedies, &r, &w, &options) &&
+         mti_fit_remedies_make(&remedies, &r, &w, &options, &changes.changes) &&
          measure_other(o, &options, &r, &other) && mti_fit_measure_published(&w, &r, &trained);
     mti_progress_end(&progress);
     ok = ok && write_reports(o, &r, &remedies, &other, &trained, &most);
     int status = !ok ? mti_report_failure(o) : r.n_fitting ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     mt_fit_free(&r);
+    mti_option_changes_free(&changes);
     return status;
 }
 

@@ -216,6 +216,7 @@ static mt_status on_before(void *user, const mt_op_call *call, mt_op_result *sup
 {
     mti_frame *f = user;
     if (!f->again || !is_asked(call)) return MT_OK;
+    if (mti_failed_since(f->failures)) return MT_OK; /* another branch goes on */
     const mti_decision *d = f->decisions.at + f->call;
     if (!same_call(f, d, call)) return mt_last_status();
     if (!d->kept) return MT_OK;

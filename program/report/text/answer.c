@@ -42,10 +42,14 @@ static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
     if (a->fits && a->peak > a->capacity) { /* found by a run with the capacity */
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
         fputs(", if unused segments are given back\n", out);
+    } else if (a->fits && a->reserved < a->capacity) {
+        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
+        mti_print(out, ": %s are left beside what is reserved\n",
+                  MTI_BYTES(a->capacity - a->reserved));
     } else if (a->fits) {
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        mti_print(out, ": %s free at the peak%s\n", MTI_BYTES(a->capacity - a->peak),
-                  a->reserved > a->capacity ? ", if unused segments are given back" : "");
+        mti_print(out, ": all of it is reserved, %s are free at the peak\n",
+                  MTI_BYTES(a->capacity - a->peak));
     } else if (a->peak > a->capacity) {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
         mti_print(out, ": %s more are allocated at the peak\n", MTI_BYTES(a->peak - a->capacity));

@@ -221,21 +221,31 @@ static void add_row(mti_table *t, const mti_fit_report *f, const char *with, con
     mti_table_cell(t, "%s %%", span(f, text, 100 * s->mfu, false, as_percent));
 }
 
-/* The optimizer's change keeps the masters; a note says so where a column would be too wide. */
-static const char masters[] = " --master-weights";
+/* What notes say below, where a column would be too wide: the optimizer's change keeps the masters;
+ * the adapters of a change. */
+static const char masters[] = " --master-weights", adapters[] = "--lora-rank 16 --lora-targets q,v";
 static const char *label(const char *change, char text[MTI_FIT_CHANGE])
 {
     const char *end = strstr(change, masters);
-    if (!end) return change;
-    snprintf(text, MTI_FIT_CHANGE, "%.*s *", (int)(end - change), change);
+    if (end) {
+        snprintf(text, MTI_FIT_CHANGE, "%.*s *", (int)(end - change), change);
+        return text;
+    }
+    if (strncmp(change, adapters, sizeof adapters - 1) != 0) return change;
+    const char *rest = change + sizeof adapters - 1;
+    snprintf(text, MTI_FIT_CHANGE, "%s +", *rest ? rest + 1 : "--lora-rank 16");
     return text;
 }
 
-static void print_note(const mti_fit_remedies *all, FILE *out)
+static void print_notes(const mti_fit_remedies *all, FILE *out)
 {
-    bool any = false;
-    for (int i = 0; i < all->n; i++) any = any || strstr(all->at[i].change, masters);
-    if (any) mti_print(out, "  * and%s, which stay\n", masters);
+    bool keeps = false, adapts = false;
+    for (int i = 0; i < all->n; i++) {
+        keeps = keeps || strstr(all->at[i].change, masters);
+        adapts = adapts || strstr(all->at[i].change, adapters);
+    }
+    if (keeps) mti_print(out, "  * and%s, which stay\n", masters);
+    if (adapts) mti_print(out, "  + with %s\n", adapters);
 }
 
 static void look_for_extras(extras *x, const mt_fit_setup *s)
@@ -280,7 +290,7 @@ static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *st
     for (int i = 0; i < others->n; i++)
         add_row(t, f, label(others->at[i].change, text), &others->at[i].setup, &x);
     if (!mti_table_finish(t, out, style)) return false;
-    print_note(others, out);
+    print_notes(others, out);
     return true;
 }
 
