@@ -1,4 +1,5 @@
 /* gpus.c: the GPUs that are known, and those of a file. */
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 #include "files/files.h"
@@ -61,13 +62,43 @@ static const mt_gpu known[] = {
 
 const mt_gpu *mt_gpu_at(size_t i) { return i < N_KNOWN ? &known[i] : NULL; }
 
+/* Other names of a few. */
+static const struct {
+    const char *name, *known;
+} others[] = {{"h100-80", "h100"},         {"h100-sxm", "h100"},
+              {"h100-sxm5", "h100"},       {"a100-sxm-80", "a100-80"},
+              {"a100-sxm4-80", "a100-80"}, {"a100-sxm4-40", "a100-40"},
+              {"v100-32", "v100"},         {"l4-24", "l4"}};
+
+/* "NVIDIA GeForce RTX 4090", "4090", "A100-80GB": the name as the table has it, if it is one. */
+static const char *known_as(const char *name, char text[64])
+{
+    static const char *const dropped[] = {"nvidia", "geforce", "tesla", "amd", "instinct", "gb"};
+    mti_format(text, 64, "%s", name);
+    for (char *c = text; *c; c++) *c = (char)tolower((unsigned char)*c);
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) {
+        char *at = strstr(text, dropped[i]);
+        const size_t n = strlen(dropped[i]);
+        const bool unit = !strcmp(dropped[i], "gb"); /* at the end: gb200 begins so */
+        if (at && (!unit || (at > text && !at[n]))) memmove(at, at + n, strlen(at + n) + 1);
+    }
+    for (size_t i = 0; i < N_KNOWN; i++)
+        if (!strncmp(known[i].name, "rtx", 3) && mti_same_word(known[i].name + 3, text))
+            return known[i].name;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (mti_same_word(others[i].name, text)) return others[i].known;
+    return text;
+}
+
 mt_status mt_gpu_find(const char *name, mt_gpu *out)
 {
     const char *names[N_KNOWN];
+    char text[64];
     if (!name || !out)
         return mti_fail(MT_ERR_ARGUMENT, "gpu_find: the %s is NULL", name ? "result" : "name");
     for (size_t i = 0; i < N_KNOWN; i++) names[i] = known[i].name;
-    int which = mti_choose("gpu", names, (int)N_KNOWN, name);
+    int which = mti_find_word(names, (int)N_KNOWN, known_as(name, text));
+    if (which < 0) which = mti_choose("gpu", names, (int)N_KNOWN, text);
     if (which < 0) return mt_last_status();
     *out = known[which];
     return MT_OK;

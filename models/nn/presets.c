@@ -10,6 +10,10 @@
 #define LLAMA3(l, a, d, f)                                                                         \
     LLAMA(l, a, d, 128256, 131072), .kv_heads = 8, .ffn = (f), .rope_theta = 500000,               \
                                     .norm_eps = 1e-5
+#define LLAMA2(l, a, d, f) LLAMA(l, a, d, 32000, 4096), .ffn = (f), .norm_eps = 1e-5
+#define QWEN25(l, a, k, d, f, v)                                                                   \
+    LLAMA(l, a, d, v, 32768), .kv_heads = (k), .ffn = (f), .qkv_bias = true, .rope_theta = 1e6,    \
+                              .norm_eps = 1e-6
 #define QWEN3(l, a, d, f)                                                                          \
     LLAMA(l, a, d, 151936, 40960), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,  \
                                    .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD
@@ -31,6 +35,13 @@
         .qkv_bias = true, .ffn = (f), EXPERTS(n, 8), .shared_experts = 1, .expert_groups = 1,      \
         .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .wide_router = true,                 \
         .norm_topk = true, .padded = true, .pad_token = 151329
+#define GEMMA2(l, a, k, d, f)                                                                      \
+    LLAMA(l, a, d, 256000, 8192),                                                                  \
+        .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,                    \
+        .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true, .tied = true,            \
+        .scaled_embedding = true, .padded = true, .rope_theta = 1e4, .kv_heads = (k), .ffn = (f),  \
+        .attention = MT_ATTENTION_MATH, .window = 4096, .local_period = 2, .attention_cap = 50,    \
+        .logit_cap = 30
 #define GEMMA3(l, a, d, v, s)                                                                      \
     LLAMA(l, a, d, v, s), .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,  \
                           .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .fused_gelu = true,        \
@@ -78,6 +89,10 @@ static const struct {
     {"llama-13b", {LLAMA(40, 40, 5120, 32000, 2048)}},
     {"llama-33b", {LLAMA(60, 52, 6656, 32000, 2048)}},
     {"llama-65b", {LLAMA(80, 64, 8192, 32000, 2048)}},
+    /* Touvron et al. 2023, Llama 2 */
+    {"llama-2-7b", {LLAMA2(32, 32, 4096, 11008)}},
+    {"llama-2-13b", {LLAMA2(40, 40, 5120, 13824)}},
+    {"llama-2-70b", {LLAMA2(80, 64, 8192, 28672), .kv_heads = 8}},
     /* Grattafiori et al. 2024, table 3; the scaling of its rotary frequencies, which changes no
      * shape, is not modelled */
     {"llama-3.1-8b", {LLAMA3(32, 32, 4096, 14336)}},
@@ -88,9 +103,21 @@ static const struct {
     {"mistral-7b",
      {LLAMA(32, 32, 4096, 32768, 32768), .kv_heads = 8, .ffn = 14336, .rope_theta = 1e6,
       .norm_eps = 1e-5}},
+    {"mistral-7b-v0.1",
+     {LLAMA(32, 32, 4096, 32000, 32768), .kv_heads = 8, .ffn = 14336, .norm_eps = 1e-5,
+      .window = 4096}},
+    {"tinyllama-1.1b",
+     {LLAMA(22, 32, 2048, 32000, 2048), .kv_heads = 4, .ffn = 5632, .norm_eps = 1e-5}},
     {"mistral-small-24b",
      {LLAMA(40, 32, 5120, 131072, 32768), .kv_heads = 8, .head_dim = 128, .ffn = 32768,
       .rope_theta = 1e8, .norm_eps = 1e-5}},
+    {"qwen2.5-0.5b", {QWEN25(24, 14, 2, 896, 4864, 151936), .tied = true}},
+    {"qwen2.5-1.5b", {QWEN25(28, 12, 2, 1536, 8960, 151936), .tied = true}},
+    {"qwen2.5-3b", {QWEN25(36, 16, 2, 2048, 11008, 151936), .tied = true}},
+    {"qwen2.5-7b", {QWEN25(28, 28, 4, 3584, 18944, 152064)}},
+    {"qwen2.5-14b", {QWEN25(48, 40, 8, 5120, 13824, 152064)}},
+    {"qwen2.5-32b", {QWEN25(64, 40, 8, 5120, 27648, 152064)}},
+    {"qwen2.5-72b", {QWEN25(80, 64, 8, 8192, 29568, 152064)}},
     {"qwen3-0.6b", {QWEN3(28, 16, 1024, 3072), .tied = true}},
     {"qwen3-1.7b", {QWEN3(28, 16, 2048, 6144), .tied = true}},
     {"qwen3-4b", {QWEN3(36, 32, 2560, 9728), .tied = true}},
@@ -132,6 +159,9 @@ static const struct {
       .qk_norm = MT_QK_NORM_HEAD}},
     {"gpt-oss-20b", {GPT_OSS(24, 32)}},
     {"gpt-oss-120b", {GPT_OSS(36, 128)}},
+    {"phi-3-mini",
+     {LLAMA(32, 32, 3072, 32064, 4096), .ffn = 8192, .norm_eps = 1e-5, .joint_products = true,
+      .window = 2047, .padded = true, .pad_token = 32000}},
     {"phi-4",
      {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
       .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},
@@ -139,6 +169,10 @@ static const struct {
      {LLAMA(32, 32, 4096, 100278, 65536), .ffn = 11008, .rope_theta = 5e5, .norm_eps = 1e-6,
       .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH, .padded = true, .pad_token = 100277,
       .window = 4096, .local_theta = 5e5, .local_period = 4}},
+    {"gemma-2-2b", {GEMMA2(26, 8, 4, 2304, 9216), .head_dim = 256, .attention_scale = 1.0 / 16}},
+    {"gemma-2-9b", {GEMMA2(42, 16, 8, 3584, 14336), .head_dim = 256, .attention_scale = 1.0 / 16}},
+    {"gemma-2-27b",
+     {GEMMA2(46, 32, 16, 4608, 36864), .head_dim = 128, .attention_scale = 1.0 / 12}},
     /* text alone, without the larger ones' vision */
     {"gemma-3-1b",
      {GEMMA3(26, 4, 1152, 262144, 32768), .kv_heads = 1, .head_dim = 256, .ffn = 6912,
@@ -162,7 +196,8 @@ mt_status mt_model_preset(const char *name, mt_model_config *out)
     const char *names[N_PRESETS];
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "preset: the result is NULL");
     for (size_t i = 0; i < N_PRESETS; i++) names[i] = presets[i].name;
-    int i = mti_choose("preset", names, (int)N_PRESETS, name);
+    int i = name ? mti_find_word(names, (int)N_PRESETS, name) : -1;
+    if (i < 0) i = mti_choose("preset", names, (int)N_PRESETS, name);
     if (i < 0) return MT_ERR_ARGUMENT;
     *out = presets[i].config;
     return MT_OK;

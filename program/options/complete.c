@@ -1,5 +1,6 @@
 /* complete.c: from options to a model configuration. */
 #include <string.h>
+#include <unistd.h>
 #include "options/option_table.h"
 #include "files/files.h"
 #include "nn/model.h"
@@ -152,18 +153,28 @@ bool mti_is_model_path(const char *name)
 #define SEQ 32
 static int64_t default_seq(mt_model_kind kind) { return kind == MT_MODEL_LINEAR ? 1 : SEQ; }
 
+#define MOST_MODELS 128
+
 static bool refuse_model(mti_options *o, const char *name)
 {
-    const char *names[64];
+    const char *names[MOST_MODELS];
+    char kinds[160] = "", near[200];
+    const bool any = o->verb != MTI_TRAIN;
     int n = 0;
-    for (int k = 0; o->verb != MTI_TRAIN && k < MT_MODEL_KIND_COUNT; k++)
+    for (int k = 0; any && k < MT_MODEL_KIND_COUNT; k++) {
         names[n++] = mt_model_kind_name((mt_model_kind)k);
-    for (size_t i = 0; mt_model_preset_name(i) && n < 64; i++) names[n++] = mt_model_preset_name(i);
-    mti_choose(o->verb == MTI_TRAIN ? "--preset" : "MODEL", names, n, name);
-    mti_options_refuse_as(o, "");
-    if (o->verb != MTI_TRAIN)
-        mti_append(o->error, sizeof o->error, ", or the path of a config.json or of its folder");
-    return false;
+        mti_append(kinds, sizeof kinds, "%s%s", k ? ", " : "", names[k]);
+    }
+    for (size_t i = 0; mt_model_preset_name(i) && n < MOST_MODELS; i++)
+        names[n++] = mt_model_preset_name(i);
+    mti_meant(near, sizeof near, names, n, name);
+    return mti_options_refuse(
+        o, "%s: unknown \"%.80s\"%s%s%s give %s%sa preset such as %s (docs/models.md has all)%s",
+        any ? "MODEL" : "--preset", name, *near ? ", did you mean " : "", near, *near ? "?" : ";",
+        kinds, any ? ", " : "",
+        any ? "gpt2, llama-3.1-8b, qwen2.5-7b, mistral-7b, gemma-3-4b, phi-4"
+            : "tiny, small, medium",
+        any ? ", or the path of a config.json or of its folder" : "");
 }
 
 /* MODEL is a kind, a preset or the path of a config.json or of its folder. */
@@ -171,9 +182,20 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
     *o->notes = 0;
-    if (o->verb != MTI_TRAIN && mti_is_model_path(name))
-        return mt_model_config_from_hf_file(name, base, o->notes, sizeof o->notes) == MT_OK ||
-               mti_options_refuse_as(o, "MODEL");
+    const char *meant = o->verb != MTI_TRAIN ? mti_preset_meant(name) : NULL;
+    if (o->verb != MTI_TRAIN && mti_is_model_path(name)) {
+        if (mt_model_config_from_hf_file(name, base, o->notes, sizeof o->notes) == MT_OK)
+            return true;
+        if (!meant || !access(name, F_OK)) return mti_options_refuse_as(o, "MODEL");
+    }
+    mt_clear_error();
+    if (meant && mt_model_preset(meant, base) == MT_OK) {
+        if (strcmp(meant, name) != 0)
+            mti_format(o->notes, sizeof o->notes, "%.80s is taken for this preset\n", name);
+        if (o->workload.name) o->workload.name = meant;
+        o->workload.preset = meant;
+        return true;
+    }
     if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
         if (!mti_is_whole(base->kind)) base->layers = base->vocab = 0;
         return true;

@@ -72,6 +72,15 @@ extern const mti_option_row mti_option_rows[MTI_OPTION_COUNT];
 /* The verb's option of that name, or of that other name; NULL if it has none. */
 const mti_option_row *mti_option_find(mti_verb verb, const char *name);
 bool mti_takes(mti_verb verb, const mti_option_row *r);
+
+/* ---- foreign.c: options as other programs name them ---- */
+
+/* The verb's option that the word means; NULL: there is none. *value: that it means, too, or NULL.
+ */
+const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value);
+/* What to type in its place, where that is not plain; NULL: nothing is known. */
+const char *mti_foreign_advice(mti_verb verb, const char *word);
+
 /* Whether the option's value is a file or a folder. */
 bool mti_takes_file(const mti_option_row *r);
 /* The names of a set of verbs. */
@@ -81,6 +90,12 @@ const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT]);
 bool mti_verb_builds(mti_verb verb);
 /* Whether it runs on meta only. */
 bool mti_runs_on_meta(mti_verb verb);
+
+/* ---- model_names.c ---- */
+
+/* The preset that a model's name means, as people and Hugging Face write it: "llama 3 8b",
+ * "meta-llama/Llama-3.1-8B-Instruct"; NULL: none is known. */
+const char *mti_preset_meant(const char *name);
 
 /* ---- values.c: parsing values ---- */
 

@@ -4,21 +4,10 @@
 
 /* ---- words ---- */
 
-/* Names that options had, and what is written instead, where the verb takes that. */
-static const struct {
-    const char *name, *now, *instead;
-} former[] = {{"devices", "gpus", "--gpus"},
-              {"recompute", "checkpoint", "--checkpoint full"},
-              {"f32-shards", "fsdp", "--fsdp f32-shards"},
-              {"f32-reduce", "fsdp", "--fsdp f32-shards+f32-reduce"},
-              {"keep-root", "fsdp", "--fsdp keep-root"},
-              {"keep-last", "fsdp", "--fsdp keep-last"},
-              {"gather", "fsdp", "--fsdp block or --fsdp ahead"}};
-
 /* An abbreviation is refused, too: what it stands for changes with the options that there are. */
 static bool refuse_name(mti_options *o, const char *name)
 {
-    const char *names[MTI_OPTION_COUNT], *instead = NULL;
+    const char *names[MTI_OPTION_COUNT], *advice = mti_foreign_advice(o->verb, name);
     char begun[400] = "", verbs[MTI_VERBS_TEXT];
     size_t n = 0, length = strlen(name);
     unsigned others = 0;
@@ -30,11 +19,8 @@ static bool refuse_name(mti_options *o, const char *name)
         if (!strncmp(r->name, name, length))
             mti_append(begun, sizeof begun, "%s--%s", *begun ? ", " : "", r->name);
     }
-    for (size_t i = 0; i < sizeof former / sizeof *former; i++)
-        if (!strcmp(name, former[i].name) && mti_option_find(o->verb, former[i].now))
-            instead = former[i].instead;
     const char *near = mti_nearest(names, n, name);
-    if (instead) return mti_options_refuse(o, "--%s: give %s instead", name, instead);
+    if (advice) return mti_options_refuse(o, "--%s: %s", name, advice);
     if (!strcmp(name, "device"))
         return mti_options_refuse(o, "--device: unrecognized option: %s runs on meta anyway",
                                   mti_verb_get(o->verb)->name);
@@ -56,8 +42,12 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     const size_t n = strcspn(word, "=");
     const char *value = word[n] ? word + n + 1 : NULL;
     snprintf(name, sizeof name, "%.*s", (int)n, word);
+    for (char *c = name; *c; c++) *c = *c == '_' ? '-' : *c;
+    const char *meant = NULL;
     const mti_option_row *r = n < sizeof name ? mti_option_find(o->verb, name) : NULL;
+    if (!r) r = mti_foreign_option(o->verb, name, &meant);
     if (!r) return refuse_name(o, name);
+    if (meant && !value) return mti_option_read(o, r, meant);
     if (!r->arg && value) return mti_options_refuse(o, "--%s: this option takes no value", name);
     if (r->arg && !value) value = argv[++*i];
     if (r->arg && !value)
@@ -93,6 +83,8 @@ static bool read_operand(mti_options *o, const char *word)
     if (model && o->workload.name && o->verb != MTI_COMPARE)
         return mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", word,
                                   o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
+    if (!model && mti_option_find(o->verb, "data"))
+        return mti_options_refuse(o, "\"%.80s\": unexpected; give --data %.80s", word, word);
     if (!model)
         return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
     o->workload.name = word;

@@ -134,7 +134,8 @@ static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, 
     snprintf(what, sizeof what, "--%s", r->name);
     for (int k = 0; k < c->n; k++)
         if (!strcmp(c->names[k], canonical_name(word))) return k;
-    int i = mti_choose(what, c->names, c->n, word);
+    int i = mti_find_word(c->names, c->n, word);
+    if (i < 0) i = mti_choose(what, c->names, c->n, word);
     if (i < 0) mti_options_refuse_as(o, "");
     return i;
 }
@@ -227,6 +228,8 @@ static bool read_checkpoint(mti_options *o, const mti_option_row *r, const char 
 {
     static const char *const names[] = {"none", "full", "selective", "ops", "sqrt", "every=K"};
     mti_preset preset = {MTI_PRESET_NONE};
+    const int word = mti_find_word(names, 5, arg);
+    if (word >= 0) arg = names[word];
     bool known = mti_preset_parse(arg, &preset);
     o->workload.memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
     if (known) return true;

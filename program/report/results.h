@@ -67,6 +67,21 @@ typedef struct mti_fit_report {
 } mti_fit_report;
 
 bool mti_print_fit(const mti_fit_report *f, FILE *out);
+
+/* The first set-up that was found on a kind of GPU, or the nearest to one that fits. */
+typedef struct mti_fit_tried {
+    bool tried;
+    mt_fit_setup setup;
+} mti_fit_tried;
+typedef struct mti_fit_kind {
+    const mt_gpu *gpu;
+    size_t capacity;
+    bool no_bf16; /* it multiplies none, and the model's products are */
+    mt_fit_setup setup;
+    mti_fit_tried adapted[2]; /* with LoRA, with QLoRA */
+} mti_fit_kind;
+typedef MTI_VEC(mti_fit_kind) mti_fit_kinds;
+bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_t gpus, FILE *out);
 /* The ops that the model is made of: "flash attention, fused rope, ..." */
 void mti_stack_text(char *buf, size_t n, const mti_workload *w);
 /* Dollars for a billion tokens, and seconds to train on all, at the formulas' rates. */

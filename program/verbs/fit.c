@@ -9,7 +9,22 @@
 
 /* ---- options ---- */
 
-static void set_defaults(mti_options *o) { o->workload.batch = 0; } /* a sequence a GPU */
+static void set_defaults(mti_options *o)
+{
+    o->workload.batch = 0; /* a sequence a GPU */
+    o->fit.gpus = 1;
+}
+
+/* Whether what is asked for is about one kind of GPU. */
+static const char *needs_a_kind(const mti_options *o)
+{
+    static const mti_option of_one[] = {MTI_O_JSON,     MTI_O_PRICE,    MTI_O_TRAIN_TOKENS,
+                                        MTI_O_OUTSIDE,  MTI_O_MAX_SEQ,  MTI_O_MAX_BATCH,
+                                        MTI_O_CAPACITY, MTI_O_GPUS_FILE};
+    for (size_t i = 0; i < sizeof of_one / sizeof *of_one; i++)
+        if (o->given[of_one[i]]) return mti_option_rows[of_one[i]].name;
+    return NULL;
+}
 
 static bool check(mti_options *o)
 {
@@ -19,10 +34,10 @@ static bool check(mti_options *o)
                                   "MODEL: a %s cannot be divided among GPUs; give a gpt, bert, "
                                   "llama, a preset or a path to a config.json",
                                   mt_model_kind_name(w->config.kind));
-    if (!o->given[MTI_O_GPUS])
-        return mti_options_refuse(o, "--gpus is missing; give how many train the model together");
-    if (!o->given[MTI_O_GPU])
-        return mti_options_refuse(o, "--gpu is missing; give their kind, such as h100");
+    const char *about = o->given[MTI_O_GPU] ? NULL : needs_a_kind(o);
+    if (about)
+        return mti_options_refuse(o, "--gpu is missing; --%s is about one kind, such as h100",
+                                  about);
     if (!o->given[MTI_O_BATCH]) w->batch = 0;
     return true;
 }
@@ -148,8 +163,70 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
            (!o->json || mti_json_write(mti_json_of(mti_describe_fit, &report), o->json) == MT_OK);
 }
 
+/* Searches for a set-up; of one GPU, if none fits, for the nearest. False on failure. */
+static bool fit_kind(const mti_workload *w, const mt_fit_options *options, mt_fit_setup *found)
+{
+    mt_fit_result r;
+    bool ok = mti_fit_run(w, options, true, 0, &r);
+    if (ok && !r.n_fitting && options->gpus == 1) {
+        mt_fit_free(&r);
+        ok = mti_fit_run(w, options, false, 0, &r);
+    }
+    if (ok && r.n) *found = r.setups[0];
+    mt_fit_free(&r);
+    return ok;
+}
+
+/* The same with adapters beside frozen weights, in 16 and in 4 bits: the first change that fits. */
+static bool fit_adapters(const mti_changes *changes, const mt_fit_options *options,
+                         mti_fit_kind *kind)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < changes->n; i++) {
+        const mti_workload *w = &changes->at[i].workload;
+        mti_fit_tried *t = &kind->adapted[w->memory.qlora];
+        if (!w->memory.lora_rank || t->setup.fits) continue;
+        t->tried = true;
+        ok = fit_kind(w, options, &t->setup);
+    }
+    return ok;
+}
+
+/* Whether the model trains on so many GPUs of each kind. */
+static bool fit_kinds(const mti_options *o, const mti_changes *changes, mti_fit_kinds *all)
+{
+    const mt_gpu *gpu;
+    mti_progress progress;
+    bool ok = true;
+    for (size_t i = 0; ok && (gpu = mt_gpu_at(i)); i++) {
+        mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
+        const mt_fit_options options = options_of(o, gpu, &progress);
+        mti_fit_kind kind = {.gpu = gpu, .capacity = gpu->memory - options.kept_aside};
+        kind.no_bf16 = gpu->f16_only && mti_multiplies_bf16(&o->workload);
+        ok = kind.no_bf16 || (fit_kind(&o->workload, &options, &kind.setup) &&
+                              (o->fit.gpus > 1 || fit_adapters(changes, &options, &kind)));
+        mti_progress_end(&progress);
+        ok = ok && MTI_PUSH(all, kind);
+    }
+    return ok;
+}
+
+static int fit_all_kinds(const mti_options *o)
+{
+    mti_fit_kinds all = {0};
+    mti_option_changes changes;
+    bool any = false;
+    bool ok = mti_option_changes_make(&changes, o, true) && fit_kinds(o, &changes.changes, &all) &&
+              (!mti_wants_text(o) || mti_print_fit_kinds(&all, &o->workload, o->fit.gpus, stdout));
+    for (size_t i = 0; i < all.n; i++) any = any || all.at[i].setup.fits;
+    mti_free(all.at);
+    mti_option_changes_free(&changes);
+    return !ok ? mti_report_failure(o) : any ? MTI_EXIT_OK : MTI_EXIT_FAILED;
+}
+
 int mti_fit(const mti_options *o)
 {
+    if (!o->given[MTI_O_GPU]) return fit_all_kinds(o);
     mt_gpu gpu;
     mt_fit_result r = {0};
     mti_fit_remedies remedies;

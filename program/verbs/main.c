@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "options/option_table.h"
 #include "verbs/together.h"
 #include "verbs/verbs.h"
 #include "io/json_text.h"
@@ -41,6 +42,15 @@ static void print_help(FILE *out)
 
 static int refuse_verb(const char *word)
 {
+    if (mti_preset_meant(word) || mti_is_model_path(word)) {
+        mti_print(
+            stderr,
+            "memtape: \"%s\" is a model; give a verb, too: memtape profile %s for the memory of "
+            "a training step, memtape fit %s for the GPUs that it trains on, memtape plan %s "
+            "for its costs\n",
+            word, word, word, word);
+        return MTI_EXIT_USAGE;
+    }
     const char *names[MTI_VERB_COUNT];
     for (int v = 0; v < MTI_VERB_COUNT; v++) names[v] = mti_verb_get((mti_verb)v)->name;
     mti_choose("memtape: verb", names, MTI_VERB_COUNT, word);

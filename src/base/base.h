@@ -118,9 +118,15 @@ uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n);
  * out of memory. */
 const char *mti_intern(const char *s);
 
-/* The position of name among names; -1 and an error that lists them and suggests the most similar
- * one: "act: unknown "gleu", did you mean gelu? choose relu, gelu, ...". */
+/* Whether two names differ only in case, blanks and - _ . / between. */
+bool mti_same_word(const char *a, const char *b);
+/* The position of the name, or of the only one that is the same word; -1: there is none. */
+int mti_find_word(const char *const *names, int n, const char *name);
+/* The position of name among names; -1 and an error that lists them and suggests what begins so, or
+ * the most similar one: "act: unknown "gleu", did you mean gelu? choose relu, gelu, ...". */
 int mti_choose(const char *what, const char *const *names, int n, const char *name);
+/* Those that begin with the word, "a100-40 or a100-80", or the most similar name; "": none. */
+const char *mti_meant(char *out, size_t size, const char *const *names, int n, const char *word);
 /* The name most similar to `word`; NULL if none is similar. */
 const char *mti_nearest(const char *const *names, size_t n, const char *word);
 

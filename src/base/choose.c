@@ -1,4 +1,5 @@
 /* choose.c: a name out of a list. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
@@ -6,6 +7,27 @@
 #define LONGEST 40 /* longest word that is compared */
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The next character that tells names apart, in small letters; moves *text past it. 0: the end. */
+static char next_letter(const char **text)
+{
+    *text += strspn(*text, "-_. /");
+    return **text ? (char)tolower((unsigned char)*(*text)++) : 0;
+}
+
+/* The first letter of b that a does not have; NULL: a does not begin b. */
+static const char *after(const char *a, const char *b)
+{
+    for (char x; (x = next_letter(&a));)
+        if (next_letter(&b) != x) return NULL;
+    return b;
+}
+
+bool mti_same_word(const char *a, const char *b)
+{
+    const char *rest = after(a, b);
+    return rest && !next_letter(&rest);
+}
 
 /* Letters to insert, drop, change or swap with their neighbour to make one word of the other
  * (optimal string alignment). */
@@ -19,8 +41,8 @@ static size_t distance(const char *a, const char *b)
                 d[i][j] = i + j;
                 continue;
             }
-            d[i][j] = least(d[i - 1][j - 1] + (a[i - 1] != b[j - 1]),
-                            least(d[i - 1][j], d[i][j - 1]) + 1);
+            const bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+            d[i][j] = least(d[i - 1][j - 1] + !same, least(d[i - 1][j], d[i][j - 1]) + 1);
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 d[i][j] = least(d[i][j], d[i - 2][j - 2] + 1);
         }
@@ -38,6 +60,36 @@ const char *mti_nearest(const char *const *names, size_t n, const char *word)
     return nearest;
 }
 
+int mti_find_word(const char *const *names, int n, const char *name)
+{
+    int found = -1;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], name)) return i;
+    for (int i = 0; i < n; i++) {
+        if (!mti_same_word(names[i], name)) continue;
+        if (found >= 0) return -1;
+        found = i;
+    }
+    return found;
+}
+
+#define MOST_MEANT 4
+
+const char *mti_meant(char *out, size_t size, const char *const *names, int n, const char *word)
+{
+    int found[MOST_MEANT], k = 0;
+    for (int i = 0; strlen(word) > 1 && i < n && k <= MOST_MEANT; i++) {
+        if (!after(word, names[i])) continue;
+        if (k < MOST_MEANT) found[k] = i;
+        k++;
+    }
+    const char *near = k && k <= MOST_MEANT ? NULL : mti_nearest(names, (size_t)n, word);
+    snprintf(out, size, "%s", near ? near : "");
+    for (int i = 0; i < k && k <= MOST_MEANT; i++)
+        mti_append(out, size, "%s%s", !i ? "" : i + 1 < k ? ", " : " or ", names[found[i]]);
+    return out;
+}
+
 int mti_choose(const char *what, const char *const *names, int n, const char *name)
 {
     for (int i = 0; name && i < n; i++)
@@ -45,10 +97,11 @@ int mti_choose(const char *what, const char *const *names, int n, const char *na
     char list[800] = "";
     for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
-    const char *near = name ? mti_nearest(names, (size_t)n, name) : NULL;
+    char near[200] = "";
+    if (name) mti_meant(near, sizeof near, names, n, name);
     if (!name)
         mti_fail(MT_ERR_ARGUMENT, "%s: the name is NULL; choose %s", what, list);
-    else if (near)
+    else if (*near)
         mti_fail(MT_ERR_ARGUMENT, "%s: unknown \"%.80s\", did you mean %s? choose %s", what, name,
                  near, list);
     else

@@ -154,6 +154,83 @@ static int choose(const mt_fit_result *r, size_t shown[MOST])
     return n;
 }
 
+/* ---- every kind of GPU ---- */
+
+/* A verdict, with what is taken where that is known: "fits 20.1". */
+static void verdict_cell(mti_table *t, const mt_fit_setup *s)
+{
+    char taken[24] = "";
+    if (s->reserved) mti_format(taken, sizeof taken, " %.1f", gib(s->reserved));
+    mti_table_cell(t, "%s%s", s->fits ? "fits" : "no", taken);
+}
+
+/* How the set-up that fits is made: "checkpoints full, tp 2, dp 4, zero 3". */
+static void how_text(char *how, size_t n, const mt_fit_setup *s)
+{
+    const mt_parallel *h = &s->parallel;
+    const struct {
+        const char *name;
+        int64_t value;
+    } ranks[] = {{"tp", h->tensor}, {"pp", h->pipeline}, {"dp", h->data}};
+    *how = 0;
+    if (strcmp(s->checkpoint, "none") != 0) mti_append(how, n, "checkpoints %s", s->checkpoint);
+    if (strcmp(s->offload, "none") != 0) mti_append(how, n, "%soffload", *how ? ", " : "");
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        if (ranks[i].value > 1)
+            mti_append(how, n, "%s%s %lld", *how ? ", " : "", ranks[i].name,
+                       (long long)ranks[i].value);
+    if (h->data > 1 && h->zero) mti_append(how, n, ", zero %d", h->zero);
+}
+
+static void kind_row(mti_table *t, const mti_fit_kind *k, const bool adapted[2])
+{
+    char how[100] = "";
+    if (k->setup.fits) how_text(how, sizeof how, &k->setup);
+    mti_table_ink(t, k->no_bf16 ? MTI_DIM : k->setup.fits ? MTI_GOOD : MTI_PLAIN);
+    mti_table_cells(t, "%s|%.1f", k->gpu->name, gib(k->capacity));
+    if (k->no_bf16) {
+        mti_table_cell(t, "no bf16");
+        mti_table_skip(t, adapted[0] + adapted[1]);
+        mti_table_cell(t, "--dtype f16");
+        return;
+    }
+    verdict_cell(t, &k->setup);
+    for (int i = 0; i < 2; i++)
+        if (adapted[i]) verdict_cell(t, &k->adapted[i].setup);
+    mti_table_cell(t, "%s", how);
+}
+
+bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_t gpus, FILE *out)
+{
+    const mti_style style = mti_style_of(out);
+    char text[600], stack[300];
+    bool adapted[2] = {false, false};
+    mti_stack_text(stack, sizeof stack, w);
+    mti_format(text, sizeof text,
+               "%s on %lld GPU%s of each kind, in GiB: %lld x %lld tokens a step, %s, %s%s; %s",
+               w->name, (long long)gpus, gpus > 1 ? "s" : "",
+               (long long)(w->batch ? w->batch : gpus), (long long)w->seq,
+               mt_dtype_name(w->config.dtype), mti_optimizer_name(w->optimizer),
+               w->memory.master ? " and f32 masters" : "", stack);
+    mti_print_wrapped(out, 0, style.width < 80 ? style.width : 80, text);
+    for (size_t i = 0; i < all->n; i++)
+        for (int k = 0; k < 2; k++) adapted[k] = adapted[k] || all->at[i].adapted[k].tried;
+    char headings[80] = "gpu|has|as asked", columns[8] = "lrl";
+    if (adapted[0]) mti_append(headings, sizeof headings, "|LoRA");
+    if (adapted[1]) mti_append(headings, sizeof headings, "|QLoRA");
+    mti_append(headings, sizeof headings, "|with");
+    mti_append(columns, sizeof columns, "%s",
+               adapted[0] && adapted[1]   ? "lll"
+               : adapted[0] || adapted[1] ? "ll"
+                                          : "l");
+    mti_table *t = mti_table_new(columns, headings);
+    for (size_t i = 0; i < all->n; i++) kind_row(t, &all->at[i], adapted);
+    if (!mti_table_finish(t, out, &style)) return false;
+    mti_print_wrapped(out, 0, 80,
+                      "--gpu NAME shows the fastest ways of one kind, or what would make it fit.");
+    return true;
+}
+
 /* ---- rates: one figure, or those of what published runs reached ---- */
 
 #define RANGE (2 * MTI_NUMBER)

@@ -312,8 +312,7 @@ all_of_it = fit("gpt2", "--gpus", 1, "--gpu", "h100", "--max-seq")
 equal(all_of_it["largest"], {"of": "seq", "fits": 1024, "refused": None}, "the whole context")
 
 # ---- refusals ----
-refused(["--gpus is missing"], "fit", "gpt", "--gpu", "h100")
-refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2)
+refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2, "--json", "-")
 refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "p100", status=1)
 for gpu in ("v100", "t4"):
     refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, status=1)

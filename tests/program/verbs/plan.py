@@ -301,8 +301,8 @@ def refusals():
     for option in (["--device", "cpu"], ["--lora-rank", 2], ["--offload", "cpu"]):
         p = run("plan", "gpt2", *option)
         check(p.returncode == 2 and option[0] in p.stderr, f"plan refuses {option}")
-    refused(["--recompute", "give --checkpoint full"], "plan", "gpt2", "--recompute")
-    refused(["--devices", "give --gpus"], "plan", "gpt2", "--devices", 2)
+    equal(run("plan", "gpt2", "--recompute").stdout, run("plan", "gpt2", "--checkpoint", "full").stdout, "a former name")
+    refused(["--gpus needs --tokens"], "plan", "gpt2", "--devices", 2)
     refused(["--device", "runs on meta anyway"], "plan", "gpt2", "--device", "meta")
 
 

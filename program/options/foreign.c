@@ -1,0 +1,107 @@
+/* foreign.c: options as other programs name them, and as they were named here. */
+#include <string.h>
+#include "options/option_table.h"
+
+/* Words that mean an option of ours: with its value as given, or with this one. Dashes stand for
+ * underscores, too. */
+static const struct {
+    const char *word, *option, *value;
+} meanings[] = {
+    {"activation", "act", NULL},
+    {"activation-function", "act", NULL},
+    {"hidden-act", "act", NULL},
+    {"hidden-size", "hidden", NULL},
+    {"d-model", "hidden", NULL},
+    {"n-embd", "hidden", NULL},
+    {"num-layers", "layers", NULL},
+    {"num-hidden-layers", "layers", NULL},
+    {"n-layer", "layers", NULL},
+    {"n-layers", "layers", NULL},
+    {"num-heads", "heads", NULL},
+    {"num-attention-heads", "heads", NULL},
+    {"n-head", "heads", NULL},
+    {"n-heads", "heads", NULL},
+    {"num-key-value-heads", "kv-heads", NULL},
+    {"num-kv-heads", "kv-heads", NULL},
+    {"intermediate-size", "ffn", NULL},
+    {"ffn-hidden-size", "ffn", NULL},
+    {"vocab-size", "vocab", NULL},
+    {"learning-rate", "lr", NULL},
+    {"max-steps", "steps", NULL},
+    {"micro-batch-size", "batch", NULL},
+    {"per-device-train-batch-size", "batch", NULL},
+    {"seq-length", "seq", NULL},
+    {"sequence-length", "seq", NULL},
+    {"max-seq-length", "seq", NULL},
+    {"max-seq-len", "seq", NULL},
+    {"max-length", "seq", NULL},
+    {"context-length", "seq", NULL},
+    {"cutoff-len", "seq", NULL},
+    {"block-size", "seq", NULL},
+    {"max-model-len", "seq", NULL},
+    {"optim", "optimizer", NULL},
+    {"gradient-accumulation-steps", "accumulate", NULL},
+    {"vram", "capacity", NULL},
+    {"gpu-memory", "capacity", NULL},
+    {"gpu-type", "gpu", NULL},
+    {"num-gpus", "gpus", NULL},
+    {"n-gpus", "gpus", NULL},
+    {"devices", "gpus", NULL},
+    {"lora", "lora-rank", NULL},
+    {"lora-r", "lora-rank", NULL},
+    {"load-in-4bit", "qlora", NULL},
+    {"gradient-checkpointing", "checkpoint", "full"},
+    {"activation-checkpointing", "checkpoint", "full"},
+    {"recompute", "checkpoint", "full"},
+    {"flash-attention", "attention", "flash"},
+    {"flash-attn", "attention", "flash"},
+    {"zero-stage", "zero", NULL},
+    {"tensor-parallel-size", "tp", NULL},
+    {"tensor-model-parallel-size", "tp", NULL},
+    {"pipeline-parallel-size", "pp", NULL},
+    {"pipeline-model-parallel-size", "pp", NULL},
+    {"data-parallel-size", "dp", NULL},
+    {"context-parallel-size", "cp", NULL},
+    {"expert-parallel-size", "ep", NULL},
+    {"expert-model-parallel-size", "ep", NULL},
+};
+
+/* Words that may mean several things, or nothing here, and what to type instead. */
+static const struct {
+    const char *word, *option, *instead; /* option: which the verb has to take */
+} choices[] = {
+    {"fp16", "dtype",
+     "give --dtype f16, or --amp f16 with --dtype f32, which is what Trainer's fp16=True is"},
+    {"bf16", "dtype",
+     "give --dtype bf16, or --amp bf16 with --dtype f32, which is what Trainer's bf16=True is"},
+    {"fp32", "dtype", "give --dtype f32"},
+    {"mixed-precision", "amp", "give --amp bf16 or --amp f16"},
+    {"load-in-8bit", "qlora", "weights in 8 bits are for serve; training has --qlora, 4 bits"},
+    {"lora-alpha", "lora-rank", "it changes no byte of memory; leave it out"},
+    {"epochs", "steps", "give --steps; a step takes --batch sequences of --seq tokens"},
+    {"num-train-epochs", "steps", "give --steps; a step takes --batch sequences of --seq tokens"},
+    {"f32-shards", "fsdp", "give --fsdp f32-shards instead"},
+    {"f32-reduce", "fsdp", "give --fsdp f32-shards+f32-reduce instead"},
+    {"keep-root", "fsdp", "give --fsdp keep-root instead"},
+    {"keep-last", "fsdp", "give --fsdp keep-last instead"},
+    {"gather", "fsdp", "give --fsdp block or --fsdp ahead instead"},
+};
+
+const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value)
+{
+    *value = NULL;
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++) {
+        if (strcmp(word, meanings[i].word) != 0) continue;
+        *value = meanings[i].value;
+        return mti_option_find(verb, meanings[i].option);
+    }
+    return NULL;
+}
+
+const char *mti_foreign_advice(mti_verb verb, const char *word)
+{
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (!strcmp(word, choices[i].word) && mti_option_find(verb, choices[i].option))
+            return choices[i].instead;
+    return NULL;
+}

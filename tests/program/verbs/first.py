@@ -1,0 +1,113 @@
+"""What people type first is answered: it runs, or one line says what to type instead. Models and GPUs have the names that people
+and Hugging Face give them, options those of other programs; a model alone is held against every kind of GPU."""
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from lib import check, done, equal, refused, run
+
+ROOT = Path(__file__).parents[3]
+FOREIGN = (ROOT / "program" / "options" / "foreign.c").read_text()
+HOME = tempfile.mkdtemp()
+ENV = {**{k: v for k, v in os.environ.items() if k not in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")}, "HF_HOME": HOME}
+SMALL = {"act": "relu", "hidden": 32, "layers": 3, "heads": 2, "kv-heads": 1, "ffn": 48, "vocab": 50, "batch": 3, "seq": 16, "optimizer": "sgd",
+         "capacity": "9GiB", "lora-rank": 2, "checkpoint": "full", "attention": "flash", "zero": 1, "tp": 2, "pp": 2, "dp": 2, "cp": 2, "ep": 2,
+         "qlora": None}
+
+
+def words_of_other_programs_mean_ours():
+    rows = re.findall(r'\{"([a-z0-9-]+)", "([a-z0-9-]+)", (NULL|"[a-z]+")\}', FOREIGN.split("} meanings")[1].split("} choices")[0])
+    check(len(rows) > 50, f"rows: {rows}")
+    for word, option, value in rows:
+        if option not in SMALL:
+            check(option in ("lr", "steps", "accumulate", "gpu", "gpus"), f"{word}: {option} is tried below")
+            continue
+        model = ["moe-tiny", "-s", 8] if option == "ep" else ["llama", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta"] if option in ("kv-heads", "lora-rank") else \
+            ["gpt", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta", "--dtype", "bf16", "--optimizer", "adamw"]
+        model += ["--lora-rank", 2] if option == "qlora" else ["--dp", 2] if option in ("zero", "ep") else []
+        given = [] if value != "NULL" or SMALL[option] is None else [SMALL[option]]
+        ours = [] if SMALL[option] is None else [SMALL[option]]
+        found = [run("profile", *model, f"--{w}", *v, "--json", "-") for w, v in ((word, given), (option, ours), (word.replace("-", "_"), given))]
+        equal([p.stdout for p in found], [found[1].stdout] * 3, f"--{word} {given} is --{option} {ours}: {found[0].stderr}")
+        equal(found[0].returncode, 0, f"--{word}: {found[0].stderr}")
+    for line, ours in (("train --learning-rate 3e-4 --max-steps 2 --gradient_accumulation_steps 2", "train --lr 3e-4 --steps 2 --accumulate 2"),
+                       ("fit gpt2 --num-gpus 2 --gpu-type h100", "fit gpt2 --gpus 2 --gpu h100")):
+        more = ["--data", __file__, "-b", 1, "-s", 8, "--threads", 1] if line.startswith("train") else []
+        a, b = (re.sub(r"[\d.]+ (k )?tok/s|ETA.*|[\d.]+ s\b", "", run(*words.split(), *more).stdout) for words in (line, ours))
+        equal((len(a) > 100, a), (True, b), line)
+    advice = re.findall(r'\{"([a-z0-9-]+)", "([a-z0-9-]+)",\s*"((?:[^"]|"\s*")*)"\}', FOREIGN.split("} choices")[1])
+    check(len(advice) > 10, f"rows: {advice}")
+    for word, option, text in advice:
+        verb = ("train",) if option == "steps" else ("profile", "gpt2")
+        refused([f"--{word}: ", re.sub(r'"\s*"', "", text)], *verb, f"--{word}")
+    refused(["--gradient-checkpointing: ", "unrecognized"], "demo", "--gradient-checkpointing")
+
+
+def capitals_do_not_matter():
+    for words in (["--checkpoint", "Full"], ["--compress", "8BIT", "--device", "cpu"], ["--act", "GELU"], ["--dtype", "BF16"], ["--optimizer", "AdamW"],
+                  ["--attention", "Flash"]):
+        a, b = (run("profile", "gpt", "--device", "meta", *w, "--json", "-") for w in (words, [w.lower() for w in words]))
+        if "cpu" not in words:
+            equal((a.returncode, a.stdout), (0, b.stdout), f"{words}: {a.stderr}")
+        equal(a.returncode, 0, f"{words}: {a.stderr}")
+
+
+def models_have_the_names_that_people_give_them():
+    for name, preset in {"llama3-8b": "llama-3.1-8b", "llama 3 8b": "llama-3.1-8b", "LLAMA-3.1-8B": "llama-3.1-8b", "llama2-7b": "llama-2-7b",
+                         "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "meta-llama/Meta-Llama-3-8B": "llama-3.1-8b", "Qwen/Qwen2.5-7B-Instruct": "qwen2.5-7b",
+                         "Qwen/Qwen3-8B": "qwen3-8b", "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b", "mistralai/Mistral-7B-v0.1": "mistral-7b-v0.1",
+                         "NousResearch/Llama-2-7b-hf": "llama-2-7b", "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b", "openai-community/gpt2": "gpt2",
+                         "google/gemma-2-9b-it": "gemma-2-9b", "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini", "google-bert/bert-base-uncased": "bert-base",
+                         "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b", "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b"}.items():
+        p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
+        equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
+        check(f"{name} is taken for this preset" in p.stderr and preset in p.stderr, f"{name}: it says so: {p.stderr}")
+        equal(wanted.stderr, "", f"{preset} needs no note")
+    equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
+    for name, words in {"llama-3.1": ["llama-3.1-8b or llama-3.1-70b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "nothing-like-it": ["docs/models.md", "config.json"]}.items():
+        p = refused(words, "profile", name)
+        check(len(p.stderr) < 400, f"{name}: it is short: {p.stderr}")
+    refused(["is a model; give a verb", "memtape fit Llama-3.1-8B"], "Llama-3.1-8B")
+    refused(["is a model; give a verb"], "llama 3 8b")
+    refused(["verb: unknown", "did you mean train?"], "trian")
+    refused(["give --data notes.txt"], "train", "notes.txt")
+
+
+def gpus_have_the_names_that_people_give_them():
+    for name, ours in {"4090": "rtx4090", "RTX 4090": "rtx4090", "NVIDIA GeForce RTX 3090": "rtx3090", "H100": "h100", "H100-80GB": "h100", "A100-80GB": "a100-80",
+                       "NVIDIA A100-SXM4-80GB": "a100-80", "a100 40gb": "a100-40", "Tesla V100": "v100", "gb200": "gb200", "GB200": "gb200", "MI300X": "mi300x",
+                       "AMD Instinct MI300X": "mi300x", "L40S": "l40s"}.items():
+        more = ["gpt2", "--gpus", 1, "--dtype", "f16", "--json", "-"]
+        a, b = (run("fit", *more, "--gpu", gpu) for gpu in (name, ours))
+        equal(a.returncode, 0, f"{name}: {a.stderr}")
+        equal(*((j["gpu"], j["setups"]) for j in (json.loads(p.stdout) for p in (a, b))), name)
+    refused(["did you mean a100-40 or a100-80?"], "fit", "gpt2", "--gpu", "A100", status=1)
+
+
+def a_model_alone_is_fitted_on_every_kind():
+    p = run("fit", "llama-3.2-1b", "-s", 2048)
+    equal(p.returncode, 0, f"status: {p.stderr}")
+    rows = {r[0]: r[1:] for r in re.findall(r"(?m)^  ([a-z0-9-]+) +[\d.]+  (no bf16|fits [\d.]+|no [\d.]+)(?: +(fits [\d.]+|no [\d.]+)  (fits [\d.]+|no [\d.]+))?", p.stdout)}
+    equal(len(rows), 17, f"kinds in {p.stdout}")
+    equal({k for k, v in rows.items() if v[0] == "no bf16"}, {"t4", "v100"}, "those that multiply no bf16")
+    lora = ["--lora-rank", 16, "--lora-targets", "q,v"]
+    for name in ("a10g", "rtx5090", "h200"):
+        for verdict, more in zip(rows[name], ([], lora, [*lora, "--qlora"])):
+            one = run("fit", "llama-3.2-1b", "-s", 2048, "--gpus", 1, "--gpu", name, *more)
+            equal(one.returncode == 0, verdict.startswith("fits"), f"{name} {more}: {verdict}: {one.stdout}")
+            check(f"{verdict.split()[1]} of " in one.stdout or verdict.split()[1] in one.stdout, f"{name} {more}: {verdict} in {one.stdout}")
+    for gpus in (1, 2):
+        p = run("fit", "gpt2", "-s", 64, *(["--gpus", gpus] if gpus > 1 else []))
+        check(f"gpt2 on {gpus} GPU" in p.stdout and p.stdout.count("fits ") >= 15, p.stdout)
+        check(max(map(len, p.stdout.splitlines())) <= 80, p.stdout)
+    equal(run("fit", "gpt3-175b").returncode, 1, "nothing fits")
+    for option in (["--json", "-"], ["--price", 3], ["--max-seq"], ["--capacity", "9GiB"]):
+        refused(["--gpu is missing", option[0], "h100"], "fit", "gpt2", *option)
+    equal(run("fit", "gpt2", "--gpu", "h100").stdout, run("fit", "gpt2", "--gpu", "h100", "--gpus", 1).stdout, "one GPU unless told otherwise")
+
+
+for test in (words_of_other_programs_mean_ours, capitals_do_not_matter, models_have_the_names_that_people_give_them, gpus_have_the_names_that_people_give_them,
+             a_model_alone_is_fitted_on_every_kind):
+    test()
+done()
