@@ -294,3 +294,14 @@ void *mti_file_read(const char *path, size_t limit, size_t *n_bytes)
     if (fd >= 0) close(fd);
     return data;
 }
+
+const char *mti_stand_in(const void *bytes, size_t n)
+{
+    static const char pointer[] = "version https://git-lfs";
+    const size_t m = sizeof pointer - 1;
+    if (n >= 8 && !memcmp(bytes, pointer, n < m ? n : m))
+        return "a Git LFS pointer, which stands for the file; `git lfs pull` fetches it";
+    if (n && *(const char *)bytes == '<')
+        return "a web page (HTML) and not the file; download the file itself";
+    return NULL;
+}

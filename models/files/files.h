@@ -30,4 +30,8 @@ bool mti_is_folder(const char *path); /* links followed */
  * A zero byte, not counted, follows the last. */
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);
 
+/* What a file that begins so is in the place of the one that was wanted: a Git LFS pointer, a web
+ * page; NULL: neither. */
+const char *mti_stand_in(const void *bytes, size_t n);
+
 #endif

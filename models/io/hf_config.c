@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "files/files.h"
 #include "io/hf_config.h"
 #include "io/json_text.h"
 #include "nn/model.h"
@@ -206,6 +207,7 @@ static bool read_act(reader *r, const json_t *value)
 
 static bool read_dtype(reader *r, const json_t *value)
 {
+    if (is_word(value, "auto")) return true; /* the files' own */
     if (is_word(value, "float32"))
         r->c.dtype = MT_F32;
     else if (is_word(value, "bfloat16"))
@@ -450,6 +452,12 @@ static bool check_unknown(const reader *r)
         r->n_unknown == 1 ? "it changes" : "they change");
 }
 
+/* Whether the family has a size of its own where the file says nothing. */
+static bool has_default(const struct hf_family *family, const hf_key *key)
+{
+    return key->read == read_size && *(const int64_t *)((const char *)&family->config + key->at);
+}
+
 static bool read_keys(reader *r, json_t *root)
 {
     const char *name;
@@ -457,7 +465,7 @@ static bool read_keys(reader *r, json_t *root)
     json_object_foreach(root, name, value) if (!read_key(r, name, value)) return false;
     for (size_t i = 0; i < N_KEYS; i++)
         if (keys[i].families & keys[i].needed & r->family->bit &&
-            !json_object_get(root, keys[i].name))
+            !json_object_get(root, keys[i].name) && !has_default(r->family, &keys[i]))
             return mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" is missing; a %s needs it",
                                  keys[i].name, r->family->type);
     return check_unknown(r);
@@ -570,6 +578,8 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     json_error_t error;
     uint64_t failures = mti_failures(); /* the parser may run out of memory */
     json_t *root = mti_json_read(json, strlen(json), &error);
+    const char *other = root ? NULL : mti_stand_in(json, strlen(json));
+    if (other) return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "is %s", other);
     if (!root)
         return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "line %d, column %d: %s",
                                error.line, error.column, error.text);

@@ -14,8 +14,10 @@ void *mti_json_malloc(size_t n_bytes)
 
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
 {
+    static const char order_mark[] = "\xef\xbb\xbf";
     uint64_t failures = mti_failures();
     void *before = mti_point_begin();
+    if (n >= 3 && !memcmp(text, order_mark, 3)) text += 3, n -= 3;
     reading = true;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, error);
     reading = false;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "files/files.h"
 #include "io/json_text.h"
 #include "io/safetensors.h"
 
@@ -200,6 +201,8 @@ static bool header_length(const char *path, const unsigned char *head, size_t n_
         return mti_fail_bool(MT_ERR_FORMAT,
                              "%s: %zu bytes are too few for a safetensors file (truncated?)", path,
                              n_head);
+    const char *other = mti_stand_in(head, n_head);
+    if (other) return mti_fail_bool(MT_ERR_FORMAT, "%s: is %s", path, other);
     for (int i = 7; i >= 0; i--) n = n << 8 | head[i];
     if (n > MAX_HEADER)
         return mti_fail_bool(MT_ERR_FORMAT,

@@ -285,9 +285,10 @@ static const struct bad {
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"rope_interleaved\":true}",
      {"\"rope_interleaved\" is true", "no such thing"},
      MT_ERR_FORMAT},
-    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"quantization_config\":{\"bits\":4}}",
-     {"\"quantization_config\" is {\"bits\":4}", "need false"},
+    {"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 134\n",
+     {"is a Git LFS pointer", "git lfs pull"},
      MT_ERR_FORMAT},
+    {"<!DOCTYPE html><html></html>", {"is a web page", "download the file"}, MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"hidden_act\":\"gelu\"}",
      {"\"hidden_act\" is \"gelu\"", "silu"},
      MT_ERR_FORMAT},
@@ -386,7 +387,7 @@ static void a_value_is_quoted_from_its_beginning_however_long_it_is(void **state
 {
     (void)state;
     static const char *const letters[] = {"a", "\u00e9", "\u20ac", "\U0001d11e"};
-    static const char *const keys[] = {"hidden_act", "quantization_config", "unheard_of"};
+    static const char *const keys[] = {"hidden_act", "mlp_bias", "unheard_of"};
     for (int length = 1; length < 200; length++)
         for (size_t k = 0; k < 4 * 3; k++) {
             char text[1000] = "\"b", *at = text + 2;

@@ -133,6 +133,22 @@ with tempfile.TemporaryDirectory() as home:
     for tied in (True, False):
         file.write_text(json.dumps({"model_type": "more", "tie_word_embeddings": tied, "text_config": inner}))
         equal(step_of(file)[0]["count"], 3212749824 + (0 if tied else 128256 * 3072), f"its head, tied {tied}")
+    sparse = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+              "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    whole = {"model_type": "gemma3", "text_config": sparse, "torch_dtype": "auto", "vision_config": {"hidden_size": 1152}}
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(whole).encode())  # as Google's files are, after a byte order mark
+    equal(step_of(file)[:3], step_of("gemma-3-4b")[:3], "a file that leaves its family's defaults out")
+    packed = {**json.loads((CONFIGS / "llama-2-7b.json").read_text()), "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    file.write_text(json.dumps(packed))
+    *figures, notes = step_of(file)
+    equal(figures, list(step_of("llama-2-7b")[:3]), "weights that a file keeps in 4 bits")
+    check("quantization_config: " in notes and "--qlora" in notes, f"what it says of them: {notes}")
+    for content, words in (("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 134\n", "Git LFS pointer"), ("<!DOCTYPE html>", "web page")):
+        file.write_text(content)
+        refused([words], "profile", file)
+        weights = Path(home) / "model.safetensors"
+        weights.write_text(content)
+        refused([words], "generate", "--model", weights, status=1)
     file.write_text(json.dumps({"model_type": "more", "text_config": {"model_type": "more_text"}}))
     refused(["more_text", "memtape.torch.profile"], "profile", file)
 
