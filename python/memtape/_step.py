@@ -24,10 +24,20 @@ from memtape.report import Report
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_INDEX = torch.ops.aten.index.Tensor
+_MASKS = (torch.bool, torch.uint8)
+_INDEX_PUT = torch.ops.aten.index_put.default
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
 # ---- values ----
+
+def _depends_on_values(func: Any, args: Any) -> bool:
+    """Whether what func returns has a shape that its arguments' values decide: of an index, only where a mask is in it."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    return func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1])
+
 
 class _Values:
     """The values of small tensors of whole numbers and bools, as far as they come from the batch and from nothing: models
@@ -48,9 +58,22 @@ class _Values:
         args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known.get(t, t), (args, kwargs))
         return func(*args, **(kwargs if kwargs.get("device") is None else {**kwargs, "device": "cpu"}))
 
+    def without_masks(self, args: Any) -> Any:
+        """The arguments of an index with the places that its masks choose, whose values stay unknown; None: a mask is not known."""
+        indices: List[Optional[torch.Tensor]] = []
+        for i in args[1]:
+            mask = i is not None and i.dtype in _MASKS
+            if mask and i not in self._known:
+                return None
+            indices += [torch.empty(len(places), dtype=torch.long, device="meta")
+                        for places in self._known[i].nonzero(as_tuple=True)] if mask else [i]
+        return (args[0], indices, *args[2:])
+
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func on meta, with the values of what it returns where they are known."""
-        if func is _ITEM or torch.Tag.dynamic_output_shape in func.tags:
+        if func is _INDEX and args[0] not in self._known:
+            args = self.without_masks(args) or args
+        if func is _ITEM or _depends_on_values(func, args):
             values = self.of_call(func, args, kwargs)
             if values is None:
                 raise MemtapeError(f"memtape.torch: the model asks for values that are not computed on meta, by "
@@ -88,6 +111,9 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.op = func.__name__.split(".")[0].strip("_")
         self.after()
+        # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
+        if func is _INDEX_PUT and self.phase == "backward" and len(args) > 3 and args[3]:
+            func = torch.ops.aten.index_put_.default
         out = self.values.run(func, args, kwargs or {})
         # With dropout the generator's state of efficient attention is in host memory.
         of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out

@@ -418,6 +418,34 @@ def a_step_is_counted_as_by_hand():
     equal(report["steady"]["phases"][2]["by_category"]["optimizer"], 2 * 2 * ((1 << 35) + (1 << 15)), "a state of 128 GiB")
 
 
+class Picked(nn.Module):
+    """Rows of a weight, picked by `how`."""
+    def __init__(self, how):
+        super().__init__()
+        self.w, self.f, self.how = nn.Parameter(torch.randn(100, 64)), nn.Linear(64, 64), how
+
+    def forward(self, i):
+        return self.f(self.how(self.w, i)).square().sum()
+
+
+def an_index_by_whole_numbers_is_an_embedding():
+    """Its shape depends on no value. Its backward adds into zeros in place, as PyTorch's does where no mode watches it."""
+    found = []
+    for how in (lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: w[i, :], lambda w, i: w[i, ...]):
+        model = Picked(how)
+        report = memtape.torch.profile(model, torch.tensor([[1, 2], [3, 3]]), torch.optim.SGD(model.parameters()))
+        found.append((report["saved"]["bytes"], report["steady"]["peak"], [(f["name"], f["peak"], f["allocated"]) for f in report["phases"]]))
+    for other in found[1:]:
+        equal(other, found[0], "the six figures of a step")
+    rows = 4 * 4 * 64
+    equal(found[0][0], 8 * 4 + 2 * rows, "whole numbers, the picked rows, and what is squared")
+    model = Picked(lambda w, i: w[w[:, 0] > 0])
+    refused("a mask of what is not computed", "by index.Tensor", lambda: memtape.torch.profile(model, torch.tensor([1]), torch.optim.SGD(model.parameters())))
+    model = Picked(lambda w, i: w[i > 2])
+    report = memtape.torch.profile(model, torch.arange(100), torch.optim.SGD(model.parameters()))
+    check(4 * 97 * 64 in [t["bytes"] for t in report.tensors()], f"a mask of the batch's numbers: {[t['bytes'] for t in report.tensors()]}")
+
+
 def steps_know_values_of_whole_numbers():
     model = Batched()
     counts = []
@@ -532,6 +560,6 @@ for test in [convolutions_are_counted_as_by_hand, recurrence_is_counted_as_by_ha
              storages_are_counted_once_and_whole, a_graph_that_is_gone_is_not_counted, functions_of_the_user_are_named,
              checkpoints_keep_their_inputs, values_and_gradients_are_the_same, hooks_are_taken_off, nothing_is_kept_alive,
              meta_counts_as_the_cpu_does, attention_counts_as_cuda_runs_it, dropout_on_meta_is_cuda_s, attention_s_values_stay,
-             a_step_is_counted_as_by_hand, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
+             a_step_is_counted_as_by_hand, an_index_by_whole_numbers_is_an_embedding, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
     test()
 done()
