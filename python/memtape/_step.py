@@ -5,11 +5,13 @@ meta device of libmemtape, whose allocator has the rules of PyTorch's for CUDA (
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import sys
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils import _pytree
@@ -27,6 +29,7 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _INDEX_PUT = torch.ops.aten.index_put.default
+_FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
@@ -114,6 +117,8 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
         # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
         if func is _INDEX_PUT and self.phase == "backward" and len(args) > 3 and args[3]:
             func = torch.ops.aten.index_put_.default
+        if func.__name__.split(".")[0] in _FUSED:
+            return None  # a kernel that writes in place, and has none on meta
         out = self.values.run(func, args, kwargs or {})
         # With dropout the generator's state of efficient attention is in host memory.
         of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out
@@ -155,6 +160,21 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
 
 
 # ---- on meta ----
+
+@contextlib.contextmanager
+def _with_fused_kernels() -> Iterator[None]:
+    """An optimizer with fused=True asks whether its device has such kernels. CUDA has, meta has not."""
+    name = "_device_dtype_check_for_fused"
+    asked = [(m, getattr(m, name)) for key, m in sys.modules.items() if key.startswith("torch.optim.") and hasattr(m, name)]
+    try:
+        for module, _ in asked:
+            setattr(module, name, lambda *args, **kwargs: None)
+        yield
+    finally:
+        for module, check in asked:
+            setattr(module, name, check)
+
+
 
 def _twin(t: torch.Tensor) -> torch.Tensor:
     """A tensor on meta of the same shape, strides and storage."""
@@ -265,7 +285,8 @@ class _Steps:
         phases.append(self._end())
         self.books.begin_phase("step", "temporary")
         self.books.after = self._look_at_states
-        self.optimizer.step()
+        with _with_fused_kernels():
+            self.optimizer.step()
         self.books.after = lambda: None
         self._put(list(self.optimizer.state.values()))
         self.optimizer.zero_grad()

@@ -418,6 +418,24 @@ def a_step_is_counted_as_by_hand():
     equal(report["steady"]["phases"][2]["by_category"]["optimizer"], 2 * 2 * ((1 << 35) + (1 << 15)), "a state of 128 GiB")
 
 
+def fused_optimizers_take_nothing_in_a_step():
+    """As their kernels do on CUDA, where Adam keeps its count of steps, too. PyTorch itself still asks for such a device."""
+    n, x = 4 * 64 * 256, torch.ones(8, 64)
+    for make, states in ((torch.optim.AdamW, 2), (torch.optim.Adam, 2), (torch.optim.SGD, 0), (torch.optim.Adagrad, 1)):
+        model = nn.Linear(64, 256, bias=False)
+        report = memtape.torch.profile(model, x, make(model.parameters(), fused=True), loss=lambda model, x: model(x).sum())
+        count = 512 if states == 2 else 0
+        step = report["phases"][3]
+        equal((step["allocated"], step["peak"]), (n * (1 + states) + 4 * 8 * 64 + count, n * (2 + states) + 4 * 8 * 64 + count), f"{make.__name__}, fused")
+    on_meta = torch.optim.AdamW(nn.Linear(2, 2, device="meta").parameters(), fused=True)
+    on_meta.param_groups[0]["params"][0].grad = torch.empty(2, 2, device="meta")
+    try:
+        on_meta.step()
+        check(False, "PyTorch refuses it on meta")
+    except RuntimeError as error:
+        check("fused=True" in str(error), f"{error}")
+
+
 class Picked(nn.Module):
     """Rows of a weight, picked by `how`."""
     def __init__(self, how):
@@ -560,6 +578,6 @@ for test in [convolutions_are_counted_as_by_hand, recurrence_is_counted_as_by_ha
              storages_are_counted_once_and_whole, a_graph_that_is_gone_is_not_counted, functions_of_the_user_are_named,
              checkpoints_keep_their_inputs, values_and_gradients_are_the_same, hooks_are_taken_off, nothing_is_kept_alive,
              meta_counts_as_the_cpu_does, attention_counts_as_cuda_runs_it, dropout_on_meta_is_cuda_s, attention_s_values_stay,
-             a_step_is_counted_as_by_hand, an_index_by_whole_numbers_is_an_embedding, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
+             a_step_is_counted_as_by_hand, fused_optimizers_take_nothing_in_a_step, an_index_by_whole_numbers_is_an_embedding, steps_know_values_of_whole_numbers, print_shows_a_table, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
     test()
 done()
