@@ -63,12 +63,44 @@ static void names_are_similar_if_few_letters_differ(void **state)
     assert_null(mti_nearest(names, 3, longer_than_any_name));
 }
 
+static void case_and_what_is_between_letters_do_not_tell_words_apart(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a100-40", "a100-80", "llama-3.1-8b", "h100", "h100-pcie"};
+    static const struct {
+        const char *word;
+        int at;
+        const char *meant;
+    } cases[] = {{"A100_80", 1, "a100-80"},
+                 {"Llama 3.1 8B", 2, "llama-3.1-8b"},
+                 {"H100", 3, "h100 or h100-pcie"},
+                 {"a100", -1, "a100-40 or a100-80"},
+                 {"h10", -1, "h100 or h100-pcie"},
+                 {"llama-3.1-8", -1, "llama-3.1-8b"},
+                 {"h", -1, ""},
+                 {"x", -1, ""},
+                 {"", -1, ""},
+                 {"h1000", -1, "h100"}};
+    char meant[100];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(mti_find_word(names, 5, cases[i].word), cases[i].at);
+        assert_string_equal(mti_meant(meant, sizeof meant, names, 5, cases[i].word),
+                            cases[i].meant);
+    }
+    static const char *const twins[] = {"a-b", "ab"};
+    assert_int_equal(mti_find_word(twins, 2, "AB"), -1); /* either */
+    assert_int_equal(mti_find_word(twins, 2, "ab"), 1);
+    assert_true(mti_same_word("-_", "") && mti_same_word("a.B", "A b") &&
+                !mti_same_word("a", "ab"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_gives_its_position),
         cmocka_unit_test(an_unknown_name_is_refused_with_the_list_and_the_likeliest_name),
         cmocka_unit_test(names_are_similar_if_few_letters_differ),
+        cmocka_unit_test(case_and_what_is_between_letters_do_not_tell_words_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

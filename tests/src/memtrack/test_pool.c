@@ -86,6 +86,7 @@ static void segments_come_in_the_sizes_of_pytorch(void **state)
         expect(allocated.current, cases[i].block);
         expect(active.current, cases[i].block);
         expect(reserved.current, cases[i].segment);
+        assert_int_equal(mti_segment_size(cases[i].n_bytes), cases[i].segment);
         expect(inactive_split.current, cases[i].segment - cases[i].block);
         assert_true(mti_pool_check(mtt_pool));
         mtt_put(b);
