@@ -13,7 +13,7 @@ from lib import check, done
 LONG = os.environ.get("MTT_LONG") == "1"
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-COMPARED = {"experiments.md", "published.md"}
+COMPARED = {"experiments.md", "published.md", "questions.md"}
 COMPARED_LINE = re.compile(r"memtape (?!train (?!.*--device meta)|generate)")
 # Not a command: words that stand for others; a verb and the option that a sentence is about.
 PATTERN = re.compile(r"\.\.\.|\b(MODEL|TEXT|BYTES|OPTIONS|N|T)\b|config\.json|\w\|\w")
@@ -47,6 +47,7 @@ def lay_out(folder):
     for name in ("FILE", "notes.txt"):
         shutil.copy(ROOT / "README.md", folder / name)
     (folder / "run.log").write_text("max_memory_reserved: 2,399,141,888\n")
+    (folder / "error.txt").write_text(" ".join(re.search(r"(?s)    (torch.OutOfMemoryError: .*?)\n\n", (ROOT / "docs" / "compare.md").read_text())[1].split()))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTAPE", "MTT_", "OMP_", "DEMO"))}
     return {**environment, "PATH": f"{folder}/build:{os.environ['PATH']}"}
 
