@@ -87,14 +87,15 @@ typedef struct factor {
     int64_t value;
 } factor;
 
-/* Adds the product if so many elements of 2, 4 or 8 bytes may be what was asked for: `whole`, as
- * they are, or else only up to whole segments. A size under 10 MiB is never told. */
-static void name_product(mti_compared_oom *c, const char *name, int64_t n, bool whole)
+/* Adds the product a b if so many elements of 2, 4 or 8 bytes may be what was asked for: `whole`,
+ * as they are, or else only up to whole segments. A size under 10 MiB is never told. */
+static void name_product(mti_compared_oom *c, const char *name, int64_t a, int64_t b, bool whole)
 {
     static const int widths[] = {2, 4, 8};
-    for (size_t i = 0; n > 0 && i < sizeof widths / sizeof *widths; i++) {
-        size_t bytes;
-        if (!mti_mul_size((size_t)n, (size_t)widths[i], &bytes) || bytes < (size_t)10 << 20 ||
+    size_t n = 0, bytes;
+    if (a < 1 || b < 1 || !mti_mul_size((size_t)a, (size_t)b, &n)) return;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        if (!mti_mul_size(n, (size_t)widths[i], &bytes) || bytes < (size_t)10 << 20 ||
             !is_asked(&c->read, bytes) || whole != (mti_segment_size(bytes) == bytes))
             continue;
         mti_append(c->product, sizeof c->product, "%s%s x %d bytes", *c->product ? ", or " : "",
@@ -119,13 +120,13 @@ static void name_products(mti_compared_oom *c, const mti_workload *w, const mt_m
         for (size_t k = 0; k < i; k++) again = again || widths[k].value == widths[i].value;
         if (again) continue;
         snprintf(name, sizeof name, "b x s x %s", widths[i].name);
-        name_product(c, name, w->batch * w->seq * widths[i].value, whole);
+        name_product(c, name, w->batch * w->seq, widths[i].value, whole);
         snprintf(name, sizeof name, "%s x h", widths[i].name);
-        if (i < n - 1) name_product(c, name, widths[i].value * m->hidden, whole);
+        if (i < n - 1) name_product(c, name, widths[i].value, m->hidden, whole);
     }
-    name_product(c, "all parameters", parameters, whole);
+    name_product(c, "all parameters", parameters, 1, whole);
     if (w->parallel.data > 1)
-        name_product(c, "all parameters / dp", parameters / w->parallel.data, whole);
+        name_product(c, "all parameters / dp", parameters / w->parallel.data, 1, whole);
 }
 
 static void find_products(mti_compared_oom *c, const mti_profile_result *p)
