@@ -301,7 +301,9 @@ const char *mti_stand_in(const void *bytes, size_t n)
     const size_t m = sizeof pointer - 1;
     if (n >= 8 && !memcmp(bytes, pointer, n < m ? n : m))
         return "a Git LFS pointer, which stands for the file; `git lfs pull` fetches it";
-    if (n && *(const char *)bytes == '<')
-        return "a web page (HTML) and not the file; download the file itself";
+    static const char *const pages[] = {"<!DOC", "<!doc", "<html", "<HTML", "<?xml"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        if (n >= 5 && !memcmp(bytes, pages[i], 5)) /* one letter alone may begin any file */
+            return "a web page (HTML) and not the file; download the file itself";
     return NULL;
 }
