@@ -11,7 +11,7 @@ typedef struct mti_oom {
     int64_t line;
     size_t n;             /* messages in the text; the first is this */
     mti_byte_range asked; /* of the device: what a tensor asks for, up to whole segments */
-    mti_byte_range total, free, process, allocated, unallocated;
+    mti_byte_range total, free, allocated, unallocated;
 } mti_oom;
 
 /* False if the text has none; else their digits are blanks in it from now on. */
@@ -39,7 +39,7 @@ typedef struct mti_asker {
 typedef struct mti_compared_oom {
     mti_oom read;
     size_t capacity;
-    MTI_VEC(mti_asker) askers; /* the most frequent first */
+    MTI_VEC(mti_asker) askers; /* forward's first */
     bool found;                /* which of these requests, when about as much was allocated: */
     size_t nearest;            /* an event of the profile's timeline */
     char product[160];         /* "b x s x f x 2 bytes", all that the size may be; else "" */

@@ -17,7 +17,6 @@ static const struct {
     {"max allowed: ", NULL, offsetof(mti_oom, total)},
     {NULL, " is free", offsetof(mti_oom, free)},
     {NULL, " free", offsetof(mti_oom, free)},
-    {"this process has ", NULL, offsetof(mti_oom, process)},
     {NULL, " is allocated by pytorch", offsetof(mti_oom, allocated)},
     {NULL, " already allocated", offsetof(mti_oom, allocated)},
     {"mps allocated: ", NULL, offsetof(mti_oom, allocated)},

@@ -39,8 +39,7 @@ static void check_oom(char *text)
 {
     mti_oom oom;
     if (!mti_oom_take(&oom, text)) return;
-    const mti_byte_range spans[] = {oom.asked,   oom.total,     oom.free,
-                                    oom.process, oom.allocated, oom.unallocated};
+    const mti_byte_range spans[] = {oom.asked, oom.total, oom.free, oom.allocated, oom.unallocated};
     for (size_t i = 0; i < sizeof spans / sizeof *spans; i++)
         if (spans[i].low > spans[i].high) abort();
     if (!oom.n || oom.line < 1 || !oom.asked.high) abort();

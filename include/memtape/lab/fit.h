@@ -33,7 +33,8 @@ typedef struct mt_gpu {
 
 /* The i-th that is known; NULL past the last. */
 MT_API const mt_gpu *mt_gpu_at(size_t i);
-/* MT_ERR_ARGUMENT and an error that lists them if there is none of that name. */
+/* By its name here, or as it is sold: "h100", "RTX 4090", "A100-80GB". MT_ERR_ARGUMENT and an
+ * error that lists them if there is none of that name. */
 MT_API mt_status mt_gpu_find(const char *name, mt_gpu *out);
 /* The same, looked up in a file first: {"h100": {"memory": "94GiB", "bandwidth": 3.9e12}, ...}. A
  * name that is known takes over the fields that its object has; another one needs them all. */
