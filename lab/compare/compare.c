@@ -110,8 +110,9 @@ static bool run_others(mti_compared *c, const mt_gpu *gpu)
     if (w.device.gemm_workspace) return true;
     const size_t n = w.device.gemm_workspace = mti_outside_workspace(gpu);
     const bool whole = n % ((size_t)1 << 20) == 0;
-    snprintf(c->workspaces, sizeof c->workspaces, "with --gemm-workspace %zu%s (cuBLAS on an %s)",
-             whole ? n >> 20 : n, whole ? "MiB" : "", gpu->name);
+    snprintf(c->workspaces, sizeof c->workspaces,
+             "with --recipe plain:gemm-workspace=%zu%s (cuBLAS on an %s)", whole ? n >> 20 : n,
+             whole ? "MiB" : "", gpu->name);
     return run_other(c, c->workspaces, &w);
 }
 
@@ -183,7 +184,7 @@ static void name_known(mti_block_match *m, const mt_gpu *gpu)
         mti_block_row *r = &m->rows.at[i];
         if (r->measured <= r->predicted) continue;
         if (r->size == mti_outside_workspace(gpu))
-            r->known = "cuBLAS's workspace: --gemm-workspace";
+            r->known = "cuBLAS's workspace: --recipe plain:gemm-workspace";
         if (r->size == mti_outside_te_workspace(gpu)) r->known = "Transformer Engine's workspace";
     }
 }

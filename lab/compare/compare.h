@@ -58,8 +58,8 @@ typedef struct mti_compared_file {
 typedef struct mti_compared {
     mti_profile_result profile;
     mti_history predicted;
-    char workspaces[80], beyond[80]; /* what an alternative and an explanation are */
-    size_t n_beyond;                 /* bytes that no allocator has, on the card */
+    char workspaces[112], beyond[80]; /* what an alternative and an explanation are */
+    size_t n_beyond;                  /* bytes that no allocator has, on the card */
     mti_alternative runs[MTI_MOST_ALTERNATIVES];
     int n_runs;
     MTI_VEC(mti_compared_file) files;

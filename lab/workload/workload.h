@@ -32,7 +32,7 @@ typedef struct mti_workload {
     const char *preset; /* the name of `config`; NULL: none */
     mt_model_config config;
     char recipe[64];          /* "": none */
-    char recipe_options[480]; /* what it set: "--loss f32 --swiglu unfused" */
+    char recipe_options[480]; /* what it set: "--loss f32 --recipe plain:rope=unfused" */
     mt_op_choices own_ops;    /* config.ops before the recipe */
     int64_t batch, seq;
     uint64_t seed;

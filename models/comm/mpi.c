@@ -250,9 +250,10 @@ static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
     MPI_Comm comm;
     if (failed("MPI_Query_thread", MPI_Query_thread(&level), error)) return false;
     if (level < MPI_THREAD_MULTIPLE) {
-        snprintf(error, MTI_COMM_ERROR,
-                 "this MPI library lets one thread at a time call it: a rank cannot exchange while "
-                 "it computes; need --reduce after, and --fsdp module or block");
+        snprintf(
+            error, MTI_COMM_ERROR,
+            "this MPI library lets one thread at a time call it: a rank cannot exchange while "
+            "it computes; need reduce=after, and fsdp=module or fsdp=block (--recipe plain:...)");
         return false;
     }
     return !failed("MPI_Comm_dup", MPI_Comm_dup(m->comm, &comm), error) &&

@@ -80,11 +80,11 @@ static const struct {
     {"lora-alpha", "lora-rank", "it changes no byte of memory; leave it out"},
     {"epochs", "steps", "give --steps; a step takes --batch sequences of --seq tokens"},
     {"num-train-epochs", "steps", "give --steps; a step takes --batch sequences of --seq tokens"},
-    {"f32-shards", "fsdp", "give --fsdp f32-shards instead"},
-    {"f32-reduce", "fsdp", "give --fsdp f32-shards+f32-reduce instead"},
-    {"keep-root", "fsdp", "give --fsdp keep-root instead"},
-    {"keep-last", "fsdp", "give --fsdp keep-last instead"},
-    {"gather", "fsdp", "give --fsdp block or --fsdp ahead instead"},
+    {"f32-shards", "fsdp", "give --recipe plain:fsdp=f32-shards"},
+    {"f32-reduce", "fsdp", "give --recipe plain:fsdp=f32-shards+f32-reduce"},
+    {"keep-root", "fsdp", "give --recipe plain:fsdp=keep-root"},
+    {"keep-last", "fsdp", "give --recipe plain:fsdp=keep-last"},
+    {"gather", "fsdp", "give --recipe plain:fsdp=block or plain:fsdp=ahead"},
 };
 
 const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value)

@@ -150,7 +150,7 @@ static const unsigned fsdp_bits[] = {0,
                                      MT_FSDP_TORCHTITAN_GROUPED};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
 static const char *const recipe_names[] = {
-    "none",
+    "plain",
 #define RECIPE(id, name, ...) name,
 #define ROW(...)
 #include "options/recipes.def"

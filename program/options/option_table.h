@@ -27,6 +27,7 @@ typedef enum mti_form {
     MTI_RESHARD,
     MTI_ROUTING_TEXT,
     MTI_TARGETS,
+    MTI_RECIPE, /* unsigned: flags as of MTI_SOME, then a colon and keys */
     MTI_FORM_COUNT
 } mti_form;
 
@@ -45,6 +46,7 @@ typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in
 typedef struct mti_option_row {
     mti_option id;
     const char *name, *arg; /* arg NULL: a flag */
+    bool key;               /* of --recipe; not listed among the options */
     mti_form form;
     size_t at;       /* offset of the field in mti_options */
     unsigned verbs;  /* that take it */

@@ -1,4 +1,4 @@
-/* options.c: the command line: its words, its help, and a command made of options. */
+/* options.c: the command line: its words, and a command made of options. */
 #include <string.h>
 #include "options/option_table.h"
 
@@ -14,7 +14,7 @@ static bool refuse_name(mti_options *o, const char *name)
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
         if (!strcmp(r->name, name)) others |= r->verbs;
-        if (!mti_takes(o->verb, r)) continue;
+        if (!mti_takes(o->verb, r) || r->key) continue;
         names[n++] = r->name;
         if (!strncmp(r->name, name, length))
             mti_append(begun, sizeof begun, "%s--%s", *begun ? ", " : "", r->name);
@@ -52,6 +52,9 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     if (r->arg && !value) value = argv[++*i];
     if (r->arg && !value)
         return mti_options_refuse(o, "--%s: this option needs a value, %s", name, r->arg);
+    if (r->key)
+        mti_append(o->former, sizeof o->former, "%s%s%s%s", *o->former ? "," : "", r->name,
+                   value ? "=" : "", value ? value : "");
     return mti_option_read(o, r, value);
 }
 
@@ -133,121 +136,6 @@ void mti_options_free(mti_options *o)
     words_free(&o->rows);
 }
 
-/* ---- help ---- */
-
-#define LONGEST_DOC 800
-#define DOC_COLUMN  29 /* where the text of an option begins */
-#define WIDTH       79
-#define FEW         20 /* options that are listed in any case */
-
-/* Goes on from `column` and begins new lines at `indent`. */
-static void put_wrapped(FILE *out, const char *text, int column, int indent)
-{
-    while (*text) {
-        int n = (int)strcspn(text, " ");
-        if (column > indent && column + 1 + n > WIDTH) {
-            mti_print(out, "\n%*s", indent, "");
-            column = indent;
-        }
-        column += mti_print(out, "%s%.*s", column > indent ? " " : "", n, text);
-        text += n + strspn(text + n, " ");
-    }
-    fputc('\n', out);
-}
-
-/* The text begins in its column, or below a term that is wider. */
-static void put_text(FILE *out, int column, const char *text)
-{
-    mti_print(out, column < DOC_COLUMN ? "%*s" : "\n%*s",
-              column < DOC_COLUMN ? DOC_COLUMN - column : DOC_COLUMN, "");
-    put_wrapped(out, text, DOC_COLUMN, DOC_COLUMN);
-}
-
-static void put_option(FILE *out, const mti_options *o, const mti_option_row *r, bool example)
-{
-    char buf[MTI_VALUE_TEXT], doc[LONGEST_DOC], letter[8] = "    ";
-    const char *value = mti_option_text(o, r, buf);
-    const bool is_zero = r->form != MTI_CHOICE && (!strcmp(value, "0") || !strcmp(value, "0B"));
-    snprintf(doc, sizeof doc, "%s", r->doc);
-    for (int i = 0; r->choice && i < r->choice->n; i++)
-        mti_append(doc, sizeof doc, "%s%s", i ? ", " : ": ", r->choice->names[i]);
-    if (r->arg && !is_zero && *value > ' ') mti_append(doc, sizeof doc, " (default %s)", value);
-    if (example) mti_append(doc, sizeof doc, "; for example %s", r->example);
-    if (r->letter) snprintf(letter, sizeof letter, "-%c, ", r->letter);
-    int column =
-        mti_print(out, "  %s--%s%s%s", letter, r->name, r->arg ? "=" : "", r->arg ? r->arg : "");
-    put_text(out, column, doc);
-}
-
-/* All of them, under their headings, or those that matter most. */
-static void put_options(FILE *out, const mti_options *o, bool all)
-{
-    const char *heading = NULL;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        if (r->heading) heading = r->heading;
-        if (!mti_takes(o->verb, r) || !(all || r->example)) continue;
-        if (heading && all) mti_print(out, "\n %s\n", heading);
-        heading = NULL; /* once */
-        put_option(out, o, r, !all);
-    }
-}
-
-void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out)
-{
-    const mti_verb_info *info = mti_verb_get(rules->verb);
-    mti_options defaults;
-    int n = 0;
-    mti_option_defaults(&defaults, rules);
-    defaults.workload.config = defaults.given_config;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) n += mti_takes(rules->verb, &mti_option_rows[id]);
-    all = all || n <= FEW;
-    mti_print(out, "Usage: %s%s%s [OPTION...]\n", name, *info->args ? " " : "", info->args);
-    put_wrapped(out, info->doc, 0, 0);
-    mti_print(out, "\nFor example: %s\n", info->example);
-    if (!all) fputs("\nThe options that matter most:\n\n", out);
-    put_options(out, &defaults, all);
-    if (!all) mti_print(out, "\n%s --help all: all %d options, in groups\n", name, n);
-}
-
-/* A recipe, with no option, or one of its rows. */
-static const struct recipe_entry {
-    mti_recipe_group group;
-    const char *name, *value, *text;
-    mti_option option;
-} recipe_entries[] = {
-#define RECIPE(id, name, group, doc)             {MTI_RECIPES_##group, name, NULL, doc, MTI_OPTION_COUNT},
-#define ROW(recipe, option, value, when, source) {0, NULL, value, source, MTI_O_##option},
-#include "options/recipes.def"
-#undef RECIPE
-#undef ROW
-};
-
-void mti_recipes_help(FILE *out)
-{
-    int group = -1;
-    put_wrapped(out,
-                "Usage: --recipe NAME, or several of different groups, joined by +. A recipe sets "
-                "options as a stack has them, but for those given and those without an effect; "
-                "each is shown with its source. Of several rows of an option the first that holds "
-                "is set; of several recipes the one that is listed later wins.",
-                0, 0);
-    for (size_t i = 0; i < sizeof recipe_entries / sizeof *recipe_entries; i++) {
-        const struct recipe_entry *e = &recipe_entries[i];
-        if (e->name && group != (int)e->group)
-            mti_print(out, "\nAt most one of these, which say %s:\n",
-                      mti_recipe_group_text(e->group));
-        if (e->name) {
-            group = (int)e->group;
-            mti_print(out, "\n%s: %s\n", e->name, e->text);
-        } else
-            put_text(out,
-                     mti_print(out, "  --%s%s%s", mti_option_rows[e->option].name,
-                               e->value ? " " : "", e->value ? e->value : ""),
-                     e->text);
-    }
-}
-
 /* ---- a command ---- */
 
 /* As a shell takes it. */
@@ -264,6 +152,22 @@ static void print_word(FILE *out, const char *text)
     fputc('\'', out);
 }
 
+/* Writes --recipe as it was given, with its keys; nothing without both. */
+static void print_recipe(FILE *out, const mti_options *o, mti_verb verb)
+{
+    char value[MTI_VALUE_TEXT];
+    const mti_option_row *recipe = &mti_option_rows[MTI_O_RECIPE];
+    bool begun = o->given[MTI_O_RECIPE] && o->recipe && mti_takes(verb, recipe), keys = false;
+    if (begun) mti_print(out, " --recipe %s", mti_option_text(o, recipe, value));
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!r->key || !o->given[id] || !mti_takes(verb, r)) continue;
+        mti_print(out, "%s%s%s%s%s", begun ? "" : " --recipe plain", keys ? "," : ":", r->name,
+                  r->arg ? "=" : "", r->arg ? mti_option_text(o, r, value) : "");
+        begun = keys = true;
+    }
+}
+
 bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n)
 {
     char value[MTI_VALUE_TEXT];
@@ -273,10 +177,11 @@ bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t 
     print_word(out, o->workload.name);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!o->given[id] || !mti_takes(verb, r)) continue;
+        if (!o->given[id] || !mti_takes(verb, r) || r->key || id == MTI_O_RECIPE) continue;
         mti_print(out, " --%s%s", r->name, r->arg ? " " : "");
         if (r->arg) print_word(out, mti_option_text(o, r, value));
     }
+    print_recipe(out, o, verb);
     bool whole = fflush(out) == 0 && ftell(out) < (long)n;
     fclose(out);
     return whole || mti_fail_bool(MT_ERR_ARGUMENT,

@@ -153,6 +153,7 @@ typedef struct mti_options {
     double temperature;
     mti_kv_choice kv_cache;
 
+    char former[200]; /* options given that are keys of a recipe now, as they are typed now */
     char error[1024]; /* why the parse failed */
 } mti_options;
 
@@ -195,8 +196,11 @@ bool mti_wants_json(const mti_options *o);
 bool mti_wants_text(const mti_options *o);
 /* The options that matter most, with an example each, or `all`. */
 void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out);
-/* The recipes, with what each sets and the source of it. */
-void mti_recipes_help(FILE *out);
+/* The recipes, with what each sets and the source of it, and the keys that there are; or the recipe
+ * of that name alone, with what its options mean. False if there is none of the name. */
+bool mti_recipes_help(FILE *out, const char *name);
+/* Verbs, options and recipes as one JSON object, of which tools make lists. False: no memory. */
+bool mti_help_json(FILE *out);
 
 /* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);

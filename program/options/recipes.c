@@ -83,11 +83,13 @@ static const char *name_of(unsigned bits, char buf[MTI_VALUE_TEXT])
     return mti_option_text(&o, &mti_option_rows[MTI_O_RECIPE], buf);
 }
 
-/* "--dtype bf16" */
+/* "--dtype bf16", or of a key "swiglu=unfused" */
 static const char *option_text(const recipe_row *row, char buf[MTI_VALUE_TEXT])
 {
-    snprintf(buf, MTI_VALUE_TEXT, "--%s%s%s", mti_option_rows[row->option].name,
-             row->value ? " " : "", row->value ? row->value : "");
+    const mti_option_row *r = &mti_option_rows[row->option];
+    const char *between = !row->value ? "" : r->key ? "=" : " ";
+    snprintf(buf, MTI_VALUE_TEXT, "%s%s%s%s", r->key ? "" : "--", r->name, between,
+             row->value ? row->value : "");
     return buf;
 }
 
@@ -155,6 +157,17 @@ static bool check_ranks(mti_options *o, unsigned recipe)
 static bool check_recipes(mti_options *o)
 {
     const mt_model_kind kind = o->workload.config.kind;
+    char name[MTI_VALUE_TEXT];
+    if (!mti_is_whole(kind))
+        return mti_options_refuse(o,
+                                  "--recipe %s: does not apply to %s; it is for gpt, bert, llama",
+                                  name_of(o->recipe, name), mt_model_kind_name(kind));
+    if (o->verb == MTI_SERVE)
+        return mti_options_refuse(
+            o,
+            "--recipe %s: is how a stack trains, and serve does not; it takes "
+            "keys alone, plain:rope=unfused",
+            name_of(o->recipe, name));
     if ((o->recipe & MTI_RECIPE_LIGER) && kind != MT_MODEL_LLAMA)
         return mti_options_refuse(o,
                                   "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
@@ -179,29 +192,39 @@ static bool applies(const recipe_row *row, const mti_options *o)
            row->when(o, &resolved);
 }
 
-static bool set(mti_options *o, const recipe_row *row)
+/* What recipes set, as one would type it: options, and keys after a colon. */
+typedef struct recipe_text {
+    char options[sizeof((mti_workload *)0)->recipe_options];
+    char keys[sizeof((mti_workload *)0)->recipe_options];
+} recipe_text;
+
+static bool set(mti_options *o, const recipe_row *row, recipe_text *text)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
-    char *text = o->workload.recipe_options, option[MTI_VALUE_TEXT];
+    char option[MTI_VALUE_TEXT];
     if (!(verbs_of(row) >> o->verb & 1)) return refuse_row(o, row);
     if (!mti_option_read(o, r, row->value)) return false;
     o->given[r->id] = false;
     o->by_recipe[r->id] = true;
     mti_options_override(&o->workload.config, o);
-    mti_append(text, sizeof o->workload.recipe_options, "%s%s", *text ? " " : "",
+    char *to = r->key ? text->keys : text->options;
+    mti_append(to, sizeof text->keys, "%s%s",
+               !*to     ? ""
+               : r->key ? ","
+                        : " ",
                option_text(row, option));
     return true;
 }
 
 /* Sets what the recipes say of --dtype, on which other rows depend, or of all else; the last recipe
  * first. */
-static bool set_rows(mti_options *o, bool dtype)
+static bool set_rows(mti_options *o, bool dtype, recipe_text *text)
 {
     for (int i = MTI_RECIPE_COUNT; i-- > 0;) {
         const unsigned recipe = o->recipe & 1u << i;
         for (size_t k = 0; recipe && k < N_ROWS; k++)
             if (rows[k].recipe == recipe && (rows[k].option == MTI_O_DTYPE) == dtype &&
-                applies(&rows[k], o) && !set(o, &rows[k]))
+                applies(&rows[k], o) && !set(o, &rows[k], text))
                 return false;
     }
     return true;
@@ -212,13 +235,16 @@ bool mti_recipe_apply(mti_options *o)
     mti_workload *w = &o->workload;
     const unsigned ranks = of_group(o, MTI_RECIPES_RANKS);
     char name[MTI_VALUE_TEXT];
+    recipe_text text = {"", ""};
     snprintf(w->recipe, sizeof w->recipe, "%s", o->recipe ? name_of(o->recipe, name) : "");
     *w->recipe_options = 0;
     memset(o->by_recipe, 0, sizeof o->by_recipe);
     w->own_ops = w->config.ops;
-    if (!o->recipe || !mti_is_whole(w->config.kind))
-        return true; /* of other models it is refused */
-    if (!check_recipes(o) || !set_rows(o, true) || !set_rows(o, false)) return false;
+    if (!o->recipe) return true;
+    if (!check_recipes(o) || !set_rows(o, true, &text) || !set_rows(o, false, &text)) return false;
+    mti_format(w->recipe_options, sizeof w->recipe_options, "%s%s%s%s", text.options,
+               *text.options && *text.keys ? " " : "", *text.keys ? "--recipe plain:" : "",
+               text.keys);
     return !ranks || mti_shares_batch(o) || mti_is_alone(o) ||
            mti_options_refuse(
                o,

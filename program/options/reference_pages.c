@@ -47,6 +47,7 @@ static void put_options(void)
     fputs(".SH OPTIONS\n", stdout);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
+        if (r->key) continue;
         if (r->heading) put_roff(".SS \"", r->heading, "\"\n");
         put_option(r);
     }
@@ -121,7 +122,7 @@ static void put_bash_verb(mti_verb verb)
     mti_print(stdout, "    %s)\n        words='", mti_verb_get(verb)->name);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!mti_takes(verb, r)) continue;
+        if (!mti_takes(verb, r) || r->key) continue;
         mti_print(stdout, "%s--%s%s", between, r->name, r->arg ? "=" : "");
         between = " ";
     }
@@ -129,7 +130,7 @@ static void put_bash_verb(mti_verb verb)
               takes_model(verb) ? "; [[ $cur == -* ]] || words=$models" : "");
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!mti_takes(verb, r)) continue;
+        if (!mti_takes(verb, r) || r->key) continue;
         if (mti_takes_file(r)) mti_print(stdout, "        --%s) files=yes ;;\n", r->name);
         if (!r->choice) continue;
         mti_print(stdout, "        --%s)", r->name);
@@ -219,7 +220,8 @@ static void put_zsh_verb(mti_verb verb)
 {
     mti_print(stdout, "    %s)\n        _arguments -S \\\n", mti_verb_get(verb)->name);
     for (int i = 0; i < MTI_OPTION_COUNT; i++)
-        if (mti_takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
+        if (mti_takes(verb, &mti_option_rows[i]) && !mti_option_rows[i].key)
+            put_zsh_option(&mti_option_rows[i]);
     if (takes_model(verb)) {
         mti_print(stdout, "        '%s:MODEL:{compadd ", verb == MTI_COMPARE ? "*" : "1");
         put_models();

@@ -9,12 +9,29 @@
 #include "options/option_table.h"
 #include "nn/model.h"
 
+/* Makes "--swiglu fast: ..." of a key "--recipe plain:swiglu=fast: ...", as it is typed. */
+static void name_key(char *text, size_t size)
+{
+    const size_t n = strspn(text, "-abcdefghijklmnopqrstuvwxyz0123456789");
+    char rest[1024];
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (!r->key || strlen(r->name) + 2 != n || strncmp(text + 2, r->name, n - 2) != 0) continue;
+        const size_t word = text[n] == ' ' ? strcspn(text + n + 1, " ") : 0;
+        const bool value = word && text[n + word] == ':';
+        snprintf(rest, sizeof rest, "%s", text + n + value);
+        mti_format(text, size, "--recipe plain:%s%s%s", r->name, value ? "=" : "", rest);
+        return;
+    }
+}
+
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     mti_vformat(o->error, sizeof o->error, fmt, args);
     va_end(args);
+    if (!strncmp(o->error, "--", 2)) name_key(o->error, sizeof o->error);
     mti_make_printable(o->error);
     return false;
 }
@@ -189,6 +206,56 @@ static const char *some_text(const mti_option_row *r, unsigned value, char buf[M
     return buf;
 }
 
+/* "swiglu=unfused", or a flag's name, of n characters. */
+static bool read_key(mti_options *o, const char *text, size_t n)
+{
+    char name[240];
+    const char *names[MTI_OPTION_COUNT];
+    size_t n_names = 0;
+    if (n >= sizeof name)
+        return mti_options_refuse(
+            o, "--recipe: \"%.40s...\" is longer than a key and its value are", text);
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    char *value = strchr(name, '=');
+    if (value) *value++ = 0;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_option_rows[id].key && mti_takes(o->verb, &mti_option_rows[id]))
+            names[n_names++] = mti_option_rows[id].name;
+    const mti_option_row *r = mti_option_find(o->verb, name);
+    const char *near = r ? NULL : mti_nearest(names, n_names, name);
+    if (r && !r->key)
+        return mti_options_refuse(o, "--recipe: \"%.40s\" is no key of it but an option: --%s",
+                                  name, r->name);
+    if (!r)
+        return mti_options_refuse(o, "--recipe: \"%.40s\" is not a key; %s%s%s", name,
+                                  near ? "did you mean " : "`memtape help recipes` lists the keys",
+                                  near ? near : "", near ? "?" : "");
+    if (!r->arg != !value && !(value && (!strcmp(value, "yes") || !strcmp(value, "no"))))
+        return mti_options_refuse(o, "--recipe: the key %s takes %s%s%s", name,
+                                  r->arg ? "a value, " : "no value", r->arg ? name : "",
+                                  r->arg ? "=..." : "");
+    return mti_option_read(o, r, value);
+}
+
+/* "trl+fsdp2:reshard=never,rs-buffers=2"; "plain:..." adds keys to what was given before. */
+static bool read_recipe(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    char names[160];
+    size_t n = strcspn(arg, ":");
+    const bool none = n == 4 && !strncmp(arg, "none", n);
+    if (n >= sizeof names)
+        return mti_options_refuse(o, "--recipe: \"%.40s...\" is longer than all names are", arg);
+    snprintf(names, sizeof names, "%.*s", none ? 5 : (int)n, none ? "plain" : arg);
+    const bool adds = arg[n] && !strcmp(names, "plain");
+    if (!adds && !read_some(o, r, names)) return false;
+    for (const char *at = arg + n; *at; at += n) {
+        at++;
+        n = strcspn(at, ",");
+        if (!read_key(o, at, n)) return false;
+    }
+    return true;
+}
+
 static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
@@ -347,6 +414,7 @@ static const struct {
     [MTI_RESHARD] = {read_reshard, sizeof(int64_t)},
     [MTI_ROUTING_TEXT] = {read_routing, sizeof(char *)},
     [MTI_TARGETS] = {read_lora_targets, sizeof(mti_lora_targets)},
+    [MTI_RECIPE] = {read_recipe, sizeof(unsigned)},
 };
 
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
@@ -437,6 +505,7 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_REAL:
     case MTI_SCALED: return real_text(*(const double *)field, buf);
     case MTI_CHOICE: return mti_choice_name(r->choice, *(const int *)field);
+    case MTI_RECIPE:
     case MTI_SOME: return some_text(r, *(const unsigned *)field, buf);
     case MTI_DTYPE: return mt_dtype_name(*(const mt_dtype *)field);
     case MTI_OUT_ACT:

@@ -88,14 +88,24 @@ static int flushed(int status)
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
-/* `memtape help profile`, `memtape help profile all`, `memtape help recipes` */
+/* `memtape help profile`, `memtape help profile all`, `memtape help recipes`, `... recipes hf` */
 static int print_verb_help(const char *word, const char *all)
 {
     char name[64];
     mti_verb verb = mti_verb_find(word);
+    if (!strcmp(word, "--json")) {
+        json_set_alloc_funcs(mti_json_malloc, mti_free);
+        const bool written = mti_help_json(stdout);
+        if (!written) mti_print(stderr, "memtape help: %s\n", mt_last_error());
+        return flushed(written ? MTI_EXIT_OK : MTI_EXIT_FAILED);
+    }
+    if (!strcmp(word, "recipes") && mti_recipes_help(stdout, all)) return flushed(MTI_EXIT_OK);
     if (!strcmp(word, "recipes")) {
-        mti_recipes_help(stdout);
-        return flushed(MTI_EXIT_OK);
+        mti_print(
+            stderr,
+            "memtape help recipes: there is no recipe \"%s\"; without a name all are listed\n",
+            all);
+        return MTI_EXIT_USAGE;
     }
     if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
@@ -115,6 +125,9 @@ static void report_write_errors(void)
 static void print_notes(const mti_options *o)
 {
     const mti_style style = mti_style_of(stderr);
+    if (*o->former && !o->quiet)
+        mti_print(stderr, "memtape: options that are keys of --recipe now: --recipe plain:%s\n",
+                  o->former);
     if (!*o->notes || o->quiet) return;
     mti_print(stderr, "%s:\n", o->workload.name);
     mti_print_lines(stderr, &style, MTI_PLAIN, o->notes);

@@ -81,7 +81,7 @@ def ours(shape, dtype, groups):
     for n in (1, 2):
         words = ["profile", "llama", "-b", B, "-s", S, "-d", d, "-a", a, "--kv-heads", k, "-l", n, "--ffn", f,
                  "--vocab", 32, "--dtype", dtype, "--device", "meta", "--json", "-"]
-        p = subprocess.run([sys.argv[2], *map(str, words + (["--kv-groups", groups] if k < a else []))],
+        p = subprocess.run([sys.argv[2], *map(str, words + (["--recipe", f"plain:kv-groups={groups}"] if k < a else []))],
                            capture_output=True, text=True, check=True)
         kept.append(json.loads(p.stdout)["saved"]["bytes"])
     return kept[1] - kept[0] - GENERATOR

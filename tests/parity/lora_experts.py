@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""lora_experts.py LIBMEMTAPE_CASES MEMTAPE: adapters on the weights of a mixture's experts (`--lora-on-weights`) beside PEFT's
+"""lora_experts.py LIBMEMTAPE_CASES MEMTAPE: adapters on the weights of a mixture's experts (`--recipe plain:lora-on-weights`) beside PEFT's
 target_parameters: the storages that the tape keeps, byte for byte. Without PEFT its ParamWrapper is written out: W + (alpha / r) B A
 by one baddbmm, where a module of torch's parametrize puts the sum in the weight's place. Exit status 77 without Transformers."""
 
@@ -57,9 +57,9 @@ def main(program):
     n = failed = 0
     for case in cases():
         model = their_model(case)
-        profile = our_profile(program, case, model, "--recipe", "hf", "--lora-rank", str(RANK), "--lora-on-weights",
+        profile = our_profile(program, case, model, "--recipe", "hf", "--lora-rank", str(RANK), "--recipe", "plain:lora-on-weights",
                               "--lora-targets", "experts_gate_up,experts_down",
-                              *(["--f32-adapters"] if case.dtype == "bf16" else []))
+                              *(["--recipe", "plain:f32-adapters"] if case.dtype == "bf16" else []))
         theirs, _ = their_run(case, adapted(model))
         # Nothing before the first layer's experts is trained, so its attention keeps no generator's state.
         ours = our_storages(profile) + 2 * [Storage(8, (), "i64", "", "")]

@@ -3,27 +3,27 @@
 CHOICES = [  # option, what Transformers does, in which files, what that keeps besides
     ("`--loss f32`", "gpt, llama", "`logits.float()` before the cross-entropy", "`loss/loss_utils.py`, ForCausalLMLoss",
      "the log-probabilities in 4 bytes: b s v (4 - e)"),
-    ("`--swiglu unfused`", "llama", "`down_proj(act_fn(gate_proj(x)) * up_proj(x))`", "`models/llama/modeling_llama.py`, LlamaMLP",
+    ("`--recipe plain:swiglu=unfused`", "llama", "`down_proj(act_fn(gate_proj(x)) * up_proj(x))`", "`models/llama/modeling_llama.py`, LlamaMLP",
      "silu(gate): L b s f e"),
-    ("`--rms-norm unfused`", "RMS norms", "cast to f32, `pow(2).mean`, `rsqrt`, product, cast, product with the weight",
+    ("`--recipe plain:rms-norm=unfused`", "RMS norms", "cast to f32, `pow(2).mean`, `rsqrt`, product, cast, product with the weight",
      "`models/llama/modeling_llama.py`, LlamaRMSNorm", "for each norm the normalised rows, b s h e, and of 2-byte "
      "floats the input in 4 bytes instead of 2: b s h (4 - e)"),
-    ("`--gelu-tanh unfused`", "gelu_new and gelu_fast", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
+    ("`--recipe plain:gelu-tanh=unfused`", "gelu_new and gelu_fast", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
      "`activations.py`, NewGELUActivation", "tanh(..), 1 + tanh(..) and x/2: 3 L b s f e"),
-    ("`--rope unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
+    ("`--recipe plain:rope=unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
-    ("`--softmax f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
+    ("`--recipe plain:softmax=f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
-    ("`--window-mask kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
+    ("`--recipe plain:window-mask=kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
      "scaled_dot_product_attention widens to the input's type in each layer, and `repeat_kv`, as it groups no heads beside a mask",
      "`masking_utils.py`, `integrations/sdpa_attention.py`", "for each such layer the mask, b s^2 e, and of several grouped "
      "heads keys and values as wide as queries: 2 b s (q - k) e (of phi3, whose values are a view of one product: b s (q - 3 k) e)"),
-    ("`--kv-groups repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
+    ("`--recipe plain:kv-groups=repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
      "batched product copies", "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: "
      "2 L b s (q - k) e, but 0 of one head of one sequence, whose repetition is a view (under autocast a cast copies its "
      "keys: L s (q - k) e). Of phi3, whose values are a view of one product: a copy of them instead of all of it, "
      "if there are several heads and sequences"),
-    ("`--expert-form loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
+    ("`--recipe plain:expert-form=loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
      "L n (h e - 8)"),
     ("`--balance-loss`, of the config.json", "experts, with `output_router_logits`", "`load_balancing_loss_func` of all layers' logits", "`models/qwen3_moe/"
@@ -44,7 +44,7 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "side in one storage. There they are three storages: bert has three products, and a batched product copies what lies "
      "scattered."),
     ("fast gelu", "gelu_fast", "-3 L b s f e; bert: its head's -3 b s h e", "FastGELUActivation multiplies by x twice instead of "
-     "cubing it: three more factors. `--gelu-tanh unfused` is NewGELUActivation's."),
+     "cubing it: three more factors. `--recipe plain:gelu-tanh=unfused` is NewGELUActivation's."),
     ("repeated by sdpa", "flash attention of grouped heads wider than 256, s > 1, of l layers without a window of at most s",
      "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only up "
      "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
@@ -59,7 +59,7 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
     ("wide weights of experts", "mixtral, deepseek_v2, deepseek_v3 and glm4_moe in 2-byte floats, n experts a token", "-2 L b s n", "These leave the experts' weights in "
      "f32, and multiplies their outputs in f32. Here the weights are rounded to the model's type first, as Qwen3's are."),
     ("wide norms", "olmo2 and gpt_oss in 2-byte floats", "-2 for each element of normalised rows, of olmo2 and of tables", "They multiply with the norm's weight "
-     "before they cast back, and OLMo 2 leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
+     "before they cast back, and OLMo 2 leaves its cosines and sines in f32. `--recipe plain:rms-norm=unfused` and `--recipe plain:rope=unfused` are Llama's."),
     ("padded labels", "gpt, llama: one sequence", "-8", "Labels are padded by one and shifted; of one sequence alone that is a view "
      "of the padded ones."),
     ("norm statistics", "n layer norms of b s rows, 2-byte floats", "2 n b s (4 - e)", "PyTorch on the CPU keeps mean and "

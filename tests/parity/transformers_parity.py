@@ -60,7 +60,7 @@ class Case:
 
     @property
     def options(self):
-        return ("--recipe", "hf", *(("--expert-form", "loop") if self.loop else ()))
+        return ("--recipe", "hf", *(("--recipe", "plain:expert-form=loop") if self.loop else ()))
 
     @property
     def name(self):

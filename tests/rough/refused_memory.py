@@ -44,8 +44,8 @@ VERBS = {
               "--save-adapter", OUT],
     "offload": ["train", "--data", TEXT, *SMALL, "--steps", 1, "--offload", "disk", "--checkpoint",
                 "selective", "--amp", "bf16", "--save", OUT],
-    "expandable": ["train", "--data", TEXT, *SMALL, "--steps", 2, "--expandable-segments", "--granule", "4KiB",
-                   "--reclaim", "--save", OUT],
+    "expandable": ["train", "--data", TEXT, *SMALL, "--steps", 2, "--expandable-segments", "--recipe", "plain:granule=4KiB",
+                   "--recipe", "plain:reclaim", "--save", OUT],
     "generate": ["generate", "--model", BASE, "--tokens", 4, "-q", "--prompt", "ab"],
 }
 TIMED = ["profile", "live", "svg", "html", "sweep", "rank", "fit"]  # they print times

@@ -42,7 +42,7 @@ RUNS = {
     "16-bit parameters": ([*MODEL, "--dtype", "bf16", "--master-weights"], ALL),
     "adapters": (ADAPTED, ALL),
     "adapters on 4 bits": ([*ADAPTED, "--qlora"], ALL),
-    "some adapters on 4 bits": ([*ADAPTED, "--lora-targets", "qkv,mlp.proj", "--qlora", "--qlora-double"], ALL),
+    "some adapters on 4 bits": ([*ADAPTED, "--lora-targets", "qkv,mlp.proj", "--qlora", "--recipe", "plain:qlora-double"], ALL),
     "8 bits": ([*MODEL, "--compress", "8bit"], LOSSY),
 }
 

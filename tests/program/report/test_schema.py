@@ -36,7 +36,7 @@ RUNS = {
         ([*GPT, "--amp", "f16", "--optimizer", "adamw", "--loss-scale", "dynamic"], 0),
         ([*GPT, *META, "--lora-rank", 3, "--qlora", "--checkpoint", "ops"], 0),
         ([*GPT, *META, "--tp", 2, "--sp", "--pp", 2, "--interleave", 1, "--dp", 3, "--zero", 2], 0),
-        (["gpt", "-l", 2, *META, "--outside"], 0), ([*GPT, *META, "--gemm-workspace", "1MiB", "--scratch", "cpu"], 0), ([*GPT, *META, "--recipe", "fsdp2", "--dp", 2, "--timeline"], 0),
+        (["gpt", "-l", 2, *META, "--outside"], 0), ([*GPT, *META, "--recipe", "plain:gemm-workspace=1MiB", "--recipe", "plain:scratch=cpu"], 0), ([*GPT, *META, "--recipe", "fsdp2", "--dp", 2, "--timeline"], 0),
         (["llama", "-l", 2, "-a", 4, "--kv-heads", 2, "--attention", "math", "--dtype", "bf16", "--recipe", "hf", *META], 0),
         (["llama", "-l", 2, "--loss", "fused", "--checkpoint", "sqrt", *META], 0), (["bert", "-l", 2, *META], 0),
         (["gpt", "-l", 3, "-d", 64, "-a", 2, "-b", 8, "-s", 128, "--capacity", "13MB", "--timeline", *META], 1),

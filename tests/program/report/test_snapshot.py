@@ -19,7 +19,7 @@ except ImportError as error:
 
 FOLDER = Path(tempfile.mkdtemp())
 GPT = ["gpt", "-l", 3, "-d", 32, "-a", 2, "-b", 2, "-s", 16, "--vocab", 50]
-RECLAIMED = ["--expandable-segments", "--granule", "64KiB", "--reclaim"]
+RECLAIMED = ["--expandable-segments", "--recipe", "plain:granule=64KiB", "--recipe", "plain:reclaim"]
 TEXT = FOLDER / "text"
 TEXT.write_text("some text to learn from, again and again. " * 40)
 # The opcodes that the viewer's own reader knows (MemoryViz.js).
@@ -127,7 +127,7 @@ def compare(args, status=0):
                     for i in range(1 + max(s["stream"] for s in snapshot["segments"]))]
         equal(reserved, [s["reserved"] for s in steady.get("streams", [{"reserved": reserved[0]}])], f"{what}: by stream")
         equal(highest["requested"], max(steady["requested"], *(p["requested_peak"] for p in phases)), f"{what}: requested")
-        check("--reclaim" in args or sum(s["total_size"] for s in snapshot["segments"]) == highest["reserved"],
+        check("--recipe", "plain:reclaim" in args or sum(s["total_size"] for s in snapshot["segments"]) == highest["reserved"],
               f"{what}: nothing went back")
         equal(highest["reserved"], max(steady["reserved"], *(p["reserved"] for p in phases)), f"{what}: reserved")
     expands = "--expandable-segments" in args
@@ -164,13 +164,13 @@ def totals_equal_those_of_json():
                  [*GPT, "--optimizer", "adamw"], [*GPT, "--device", "cpu", "--offload", "cpu"],
                  [*GPT, "--device", "meta", "--dropout", 0.1, "--compress", "seed", "--amp", "bf16", "--optimizer", "adamw"],
                  [*GPT, "--device", "meta", "--tp", 2, "--pp", 3, "--dp", 2, "--zero", 3],
-                 [*GPT, "--device", "meta", "--gemm-workspace", "8519680", "--inference"],
+                 [*GPT, "--device", "meta", "--recipe", "plain:gemm-workspace=8519680", "--inference"],
                  ["llama", "-l", 2, "-d", 64, "-a", 4, "--device", "meta", "--lora-rank", 2, "--qlora", "--dtype", "bf16",
                   "--optimizer", "adamw"], ["llama-65b", "--device", "meta", "--dtype", "bf16"],
                  ["llama", "-l", 2, "--device", "meta", "--recipe", "fsdp2", "--dp", 2],
                  ["linear", "-b", 1, "-d", 16], [*GPT, "--device", "cpu", "--expandable-segments"],
                  ["gpt2", "--device", "meta", "--optimizer", "adamw", "--expandable-segments"],
-                 [*GPT, "--optimizer", "adamw", "--expandable-segments", "--granule", "16KiB"],
+                 [*GPT, "--optimizer", "adamw", "--expandable-segments", "--recipe", "plain:granule=16KiB"],
                  ["gpt2", "--device", "meta", "--optimizer", "adamw", *RECLAIMED]]:
         compare(args)
     _, report, _ = write("gpt2", "--device", "meta", "--optimizer", "adamw", *RECLAIMED)
@@ -188,7 +188,7 @@ def refused_step_ends_in_an_oom():
     _, segments, _ = replay(entries[:at], "up to the refusal")
     equal(entries[at]["device_free"], 13_000_000 - sum(segments.values()), "bytes that were left")
     snapshot, _ = compare(["gpt", "-l", 3, "-d", 64, "-a", 2, "-b", 8, "-s", 128, "--device", "meta", "--capacity", "16.6MB",
-                           "--optimizer", "adamw", "--expandable-segments", "--granule", "64KiB"], status=1)
+                           "--optimizer", "adamw", "--expandable-segments", "--recipe", "plain:granule=64KiB"], status=1)
     check(any(e["action"] == "segment_unmap" for e in snapshot["device_traces"][0]), "granules go back before the refusal")
 
 
@@ -208,7 +208,7 @@ def devices_agree():
         return [{k: v for k, v in e.items() if k != "time_us"} for e in snapshot["device_traces"][0]], snapshot["segments"]
     for options in [[*RECLAIMED], ["--expandable-segments"], []]:
         cpu, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "cpu", "--threads", 2, *options)
-        meta, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "meta", "--scratch", "cpu", "--threads", 2, *options)
+        meta, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "meta", "--recipe", "plain:scratch=cpu", "--threads", 2, *options)
         check(plain(cpu) == plain(meta), f"cpu and meta write the same: {options}")
     equal([cpu["memtape"]["device"], meta["memtape"]["device"]], ["cpu", "meta"], "devices")
     times = [e["time_us"] for e in cpu["device_traces"][0]]

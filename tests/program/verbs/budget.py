@@ -47,7 +47,7 @@ def ladder():
 
 def with_other_options():
     for more in (["--amp", "bf16"], ["--optimizer", "adamw"], ["--dtype", "bf16", "--attention",
-                 "math"], ["--lora-rank", 4], ["--device", "meta", "--gemm-workspace", 8519680]):
+                 "math"], ["--lora-rank", 4], ["--device", "meta", "--recipe", "plain:gemm-workspace=8519680"]):
         top = measured_peak(profile(*SMALL, *more))
         p = run("profile", *SMALL, *more, "--budget", top * 97 // 100, "--json", "-")
         if not check(p.returncode == 0, f"{more}: {p.stderr.strip()}"):

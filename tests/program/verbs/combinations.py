@@ -29,10 +29,10 @@ CHOICES = """--tp 2
 --dp 3 --zero 1
 --dp 3 --zero 2
 --dp 3 --zero 3
---dp 3 --zero 3 --dtype bf16 --fsdp f32-reduce
---dp 3 --zero 3 --fsdp keep-root
---dp 3 --zero 3 --fsdp ahead
---dp 3 --zero 3 --fsdp block+keep-last
+--dp 3 --zero 3 --dtype bf16 --recipe plain:fsdp=f32-reduce
+--dp 3 --zero 3 --recipe plain:fsdp=keep-root
+--dp 3 --zero 3 --recipe plain:fsdp=ahead
+--dp 3 --zero 3 --recipe plain:fsdp=block+keep-last
 --optimizer none
 --optimizer sgd
 --optimizer sgd-momentum
@@ -47,28 +47,28 @@ CHOICES = """--tp 2
 --optimizer adamw --loss-scale dynamic
 --lora-rank 3
 --lora-rank 3 --lora-targets attn.*
---dtype bf16 --lora-rank 3 --f32-adapters
+--dtype bf16 --lora-rank 3 --recipe plain:f32-adapters
 --lora-rank 3 --lora-dropout 0.5
 --lora-rank 3 --qlora
---lora-rank 3 --qlora --qlora-double
+--lora-rank 3 --qlora --recipe plain:qlora-double
 --offload cpu
 --offload disk
---offload cpu --offload-modules core_attn
+--offload cpu --recipe plain:offload-modules=core_attn
 --compress 8bit
 --compress bits
 --compress seed
 --checkpoint full
 --checkpoint selective
 --checkpoint ops
---recompute-modules core_attn+layernorm
+--recipe plain:recompute-modules=core_attn+layernorm
 --checkpoint every=3
 --checkpoint sqrt
 --budget 1GB
 --capacity 1GB
 --expandable-segments
---expandable-segments --granule 16KiB --reclaim
---gemm-workspace 1MiB
---scratch cpu
+--expandable-segments --recipe plain:granule=16KiB,reclaim
+--recipe plain:gemm-workspace=1MiB
+--recipe plain:scratch=cpu
 --dropout 0.1
 --attention math
 --untied

@@ -43,7 +43,7 @@ def own_snapshot_differs_in_nothing():
     for args in [["gpt2"], [*GPT, "--optimizer", "adamw"], ["gpt2", "--optimizer", "adamw", "--expandable-segments"], ["linear", "-b", 1, "-d", 16],
                  [*GPT, "--checkpoint", "full", "--dropout", 0.1], ["llama", "-l", 2, "--recipe", "fsdp2", "--dp", 2],
                  ["llama", "-l", 2, "-d", 64, "-a", 4, "--lora-rank", 2, "--qlora", "--dtype", "bf16", "--optimizer", "adamw"],
-                 [*GPT, "--expandable-segments", "--granule", "64KiB", "--reclaim", "--optimizer", "adamw"]]:
+                 [*GPT, "--expandable-segments", "--recipe", "plain:granule=64KiB", "--recipe", "plain:reclaim", "--optimizer", "adamw"]]:
         path = FOLDER / "own.pickle"
         p = run("profile", *args, "--device", "meta", "--snapshot", path, "--json", "-")
         equal(p.returncode, 0, f"profile {args}: {p.stderr}")
@@ -66,9 +66,9 @@ def own_snapshot_differs_in_nothing():
 def workspace_is_known():
     path = FOLDER / "workspace.pickle"
     for gpu, n in ("h100", 32 * MIB), ("a100-80", 8519680):
-        run("profile", *GPT, "--device", "meta", "-q", "--gemm-workspace", n, "--snapshot", path)
+        run("profile", *GPT, "--device", "meta", "-q", "--recipe", f"plain:gemm-workspace={n}", "--snapshot", path)
         row, = compare(path, *GPT, "--gpu", gpu)["files"][0]["snapshot"]["rows"]
-        equal((row["bytes"], row["measured"], row["predicted"], row["known"]), (n, 2, 0, "cuBLAS's workspace: --gemm-workspace"), f"{gpu}'s, of two handles")
+        equal((row["bytes"], row["measured"], row["predicted"], row["known"]), (n, 2, 0, "cuBLAS's workspace: --recipe plain:gemm-workspace"), f"{gpu}'s, of two handles")
 
 
 # ---- snapshots as PyTorch has them ----
@@ -255,7 +255,7 @@ def logs_are_read_as_written():
 
 def differences_are_explained():
     p = {}
-    for name, more in ("plain", []), ("expandable", ["--expandable-segments"]), ("workspace", ["--gemm-workspace", "32MiB"]):
+    for name, more in ("plain", []), ("expandable", ["--expandable-segments"]), ("workspace", ["--recipe", "plain:gemm-workspace=32MiB"]):
         p[name] = json.loads(run("profile", "gpt2", *more, "--json", "-").stdout)
     steady, first = p["plain"]["steady"], max(f["peak"] for f in p["plain"]["phases"])
     f, = figures_of(f"step: 1 max_memory_allocated: {first}", "gpt2")
@@ -263,7 +263,7 @@ def differences_are_explained():
     f, = figures_of(f"max_memory_allocated: {steady['peak']}", "gpt2")
     equal((f["predicted"], f["difference"], f["otherwise"]), (steady["peak"], 0, []), "the steady step")
     for wanted, what in (p["expandable"]["steady"]["reserved"], "with --expandable-segments"), \
-            (p["workspace"]["steady"]["reserved"], "with --gemm-workspace 32MiB (cuBLAS on an h100)"), \
+            (p["workspace"]["steady"]["reserved"], "with --recipe plain:gemm-workspace=32MiB (cuBLAS on an h100)"), \
             (max(f["reserved"] for f in p["plain"]["phases"]), "in the first step"):
         f, = figures_of(f"max_memory_reserved: {wanted}", "gpt2")
         equal(f["difference"], wanted - steady["reserved"], f"difference, {what}")
@@ -275,10 +275,10 @@ def differences_are_explained():
     wanted = p["workspace"]["steady"]["phases"][-1]["reserved"] + context
     f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2")
     equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "nvidia-smi's figure")
-    f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2", "--gemm-workspace", "32MiB")
+    f, = figures_of(f"| {wanted // MIB}MiB / 81559MiB |", "gpt2", "--recipe", "plain:gemm-workspace=32MiB")
     equal([e["what"] for e in f["otherwise"] if not e["difference"]], ["with what --outside adds on an h100"], "with workspaces that are asked for")
     f, = figures_of("max_memory_reserved: 5", "gpt2", "--gpu", "a100-80")
-    check(any(e["what"] == "with --gemm-workspace 8519680 (cuBLAS on an a100-80)" for e in f["otherwise"]), f"another card: {f}")
+    check(any(e["what"] == "with --recipe plain:gemm-workspace=8519680 (cuBLAS on an a100-80)" for e in f["otherwise"]), f"another card: {f}")
     refused(["gpu", "h1000"], "compare", FOLDER / "x.log", "gpt2", "--gpu", "h1000", status=1)
     gib = steady["peak"] / GIB
     f, = figures_of(f"max_memory_allocated: {gib:.3f} GiB", "gpt2")

@@ -12,7 +12,7 @@ from lib import MEMTAPE, check, done, equal, profile, run
 FOLDER = Path(tempfile.mkdtemp())
 GPT = ["gpt", "-l", 4, "-d", 64, "-a", 4, "-b", 4, "-s", 64, "--optimizer", "adamw"]
 EXPANDABLE = ["--expandable-segments"]
-KINDS = [EXPANDABLE, [*EXPANDABLE, "--granule", "64KiB"], [*EXPANDABLE, "--granule", "4KiB", "--reclaim"]]
+KINDS = [EXPANDABLE, [*EXPANDABLE, "--recipe", "plain:granule=64KiB"], [*EXPANDABLE, "--recipe", "plain:granule=4KiB", "--recipe", "plain:reclaim"]]
 LONG = os.environ.get("MTT_LONG") == "1"
 # What users combine it with.
 OTHERS = [[], ["--checkpoint", "full"], ["--offload", "cpu"], ["--offload", "disk"], ["--compress", "8bit"],
@@ -29,16 +29,16 @@ def books(p):
 
 def meta_foresees_the_cpu():
     for others in OTHERS if LONG else OTHERS[::2]:
-        own = profile(*GPT, *others, "--device", "meta", "--scratch", "cpu", "--threads", 2)
+        own = profile(*GPT, *others, "--device", "meta", "--recipe", "plain:scratch=cpu", "--threads", 2)
         reserved = []
         for kind in KINDS:
             cpu, meta = (profile(*GPT, *others, *kind, "--threads", 2, "--device", *device)
-                         for device in (["cpu"], ["meta", "--scratch", "cpu"]))
+                         for device in (["cpu"], ["meta", "--recipe", "plain:scratch=cpu"]))
             equal(books(cpu), books(meta), f"{others} {kind}: on the CPU and on meta")
             equal(cpu["steady"]["peak"], own["steady"]["peak"], f"{others} {kind}: the peak of other segments")
             equal(cpu["left"]["given_back"], 0, f"{others} {kind}: bytes left")
             reserved.append(cpu["steady"]["reserved"])
-        check(reserved[2] <= 1.02 * own["steady"]["peak"], f"{others}: {reserved[2]} reserved with --reclaim")
+        check(reserved[2] <= 1.02 * own["steady"]["peak"], f"{others}: {reserved[2]} reserved with --recipe plain:reclaim")
         check(reserved[0] > reserved[2] and reserved[1] >= reserved[2], f"{others}: {reserved}")
 
 
@@ -86,10 +86,10 @@ def training_has_the_same_bits():
 
 
 def refusals_are_clear():
-    for words, options in [(["--granule", "6000", "4096"], [*EXPANDABLE, "--granule", "6000B"]),
-                           (["--granule", "--expandable-segments"], ["--granule", "64KiB"]),
-                           (["--reclaim", "--expandable-segments"], ["--reclaim"]),
-                           (["--granule", "4096"], [*EXPANDABLE, "--granule", "512B"])]:
+    for words, options in [(["granule", "6000", "4096"], [*EXPANDABLE, "--recipe", "plain:granule=6000B"]),
+                           (["granule", "--expandable-segments"], ["--recipe", "plain:granule=64KiB"]),
+                           (["reclaim", "--expandable-segments"], ["--recipe", "plain:reclaim"]),
+                           (["granule", "4096"], [*EXPANDABLE, "--recipe", "plain:granule=512B"])]:
         p = run("profile", *GPT, *options)
         equal((p.returncode, p.stdout), (2, ""), f"{options}: {p.stderr}")
         check(all(word in p.stderr for word in words), f"{options}: {p.stderr}")
@@ -114,7 +114,7 @@ def the_simulated_gpu_is_foreseen():
         print("skipped: no CUDA simulator")
         return
     small = ["gpt", "-l", 2, "-d", 32, "-a", 2, "-b", 2, "-s", 16, "--optimizer", "adamw"]
-    for kind in (EXPANDABLE, [*EXPANDABLE, "--granule", "2MiB", "--reclaim"]):
+    for kind in (EXPANDABLE, [*EXPANDABLE, "--recipe", "plain:granule=2MiB", "--recipe", "plain:reclaim"]):
         p = profile(*small, "--device", "cudasim", *kind)
         check(p and p["steady"]["reserved"] % (2 << 20) == 0 and p["left"]["given_back"] == 0, f"simulator: {kind}")
         own = trained("g.safetensors", "--steps", 8, "--device", "cudasim")
@@ -125,7 +125,7 @@ def the_simulated_gpu_is_foreseen():
         check((FOLDER / "i.safetensors").read_bytes() == own, f"--graph {kind}: other bits")
         replayed = re.search(r"graph  (\d+) of 8 batches replayed", p.stdout)
         check(replayed and int(replayed[1]) >= 6, f"--graph {kind}: {p.stdout}")
-    p = run("profile", *small, "--device", "cudasim", *EXPANDABLE, "--granule", "64KiB")
+    p = run("profile", *small, "--device", "cudasim", *EXPANDABLE, "--recipe", "plain:granule=64KiB")
     equal(p.returncode, 1, "a granule below the driver's")
     check("2097152" in p.stderr, p.stderr)
 

@@ -221,8 +221,8 @@ with tempfile.TemporaryDirectory() as folder:
 
 # ---- the stack: named, and Transformers' own beside it ----
 for more, stack in (([], "flash attention, fused RMS norms, fused rope, fused swiglu, loss on whole logits"),
-                    (["--rope", "unfused", "--loss", "f32"], "flash attention, fused RMS norms, unfused rope, fused swiglu, loss in f32"),
-                    (["--attention", "math", "--rms-norm", "unfused", "--swiglu", "unfused"],
+                    (["--recipe", "plain:rope=unfused", "--loss", "f32"], "flash attention, fused RMS norms, unfused rope, fused swiglu, loss in f32"),
+                    (["--attention", "math", "--recipe", "plain:rms-norm=unfused", "--recipe", "plain:swiglu=unfused"],
                      "math attention, unfused RMS norms, fused rope, unfused swiglu, loss on whole logits")):
     args = ("llama-3.1-8b", "--gpus", 1, "--gpu", "h200", "-s", 1024, "--lora-rank", 8, "--offload", "none", "--checkpoint", "none", *more)
     j, text = fit(*args), " ".join(run_once(*args).stdout.split())
@@ -249,7 +249,7 @@ equal({k: trained[k] for k in ("gpus", "seq", "tp", "pp", "dp", "ep", "zero", "m
       {"gpus": 2048, "seq": 4096, "tp": 1, "pp": 16, "dp": 128, "ep": 64, "zero": 1, "microbatches": 120,
        "recompute_modules": "moe_act+layernorm+mla_up_proj"}, "DeepSeek-V3's division")
 p = json.loads(run("profile", "deepseek-v3", "-b", 1, "-s", 4096, "--pp", 16, "--dp", 128, "--ep", 64, "--zero", 1, "--microbatches", 120,
-                   "--recompute-modules", trained["recompute_modules"], "--stage", trained["stage"], "--device", "meta", "--json", "-").stdout)
+                   "--recipe", f"plain:recompute-modules={trained['recompute_modules']}", "--stage", trained["stage"], "--device", "meta", "--json", "-").stdout)
 equal((p["steady"]["peak"], p["steady"]["reserved"]), (trained["peak"], trained["reserved"]), "its bytes are a profile's")
 check(f"as 1F1B: {trained['reserved'] / 2**30:.1f} GiB" in " ".join(run_once(*V3).stdout.split()), run_once(*V3).stdout)
 trained = fit("megatron-22b", "--gpus", 8, "--gpu", "a100-80", "--tp", 8, "--checkpoint", "none", "--offload", "none")["published"]

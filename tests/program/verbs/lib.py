@@ -1,4 +1,5 @@
 """Shared by the tests of the program: running it, and counting failures."""
+import functools
 import json
 import os
 import re
@@ -41,7 +42,34 @@ def turn(nth):
 
 def names_of(option, verb="profile"):
     """The names that an option takes, as its refusal lists them (usage.py compares that list with one that is written down)."""
-    return re.search(r"; choose (.+)", run(verb, "gpt", option, "?").stderr)[1].split(", ")
+    return re.search(r"; choose ([^;]+)", run(verb, "gpt", option, "?").stderr)[1].strip().split(", ")
+
+
+@functools.cache
+def help_json():
+    """Verbs, options and recipes, as `memtape help --json` lists them."""
+    return json.loads(run("help", "--json").stdout)
+
+
+@functools.cache
+def keys():
+    """The keys of --recipe, by name: whether each takes a value."""
+    return {row["name"]: bool(row["argument"]) for row in help_json()["options"] if row["key"]}
+
+
+def as_typed(options):
+    """"--loss f32 --swiglu unfused" with the keys among them in --recipe: "--loss f32 --recipe plain:swiglu=unfused"."""
+    words, others, found = options.split(), [], []
+    while words:
+        word = words.pop(0)
+        name = word[2:] if word.startswith("--") else None
+        if word == "--recipe" and words[0].startswith("plain:"):
+            found += words.pop(0)[len("plain:"):].split(",")
+        elif name in keys():
+            found.append(name + (f"={words.pop(0)}" if keys()[name] else ""))
+        else:
+            others.append(word)
+    return " ".join(others + (["--recipe plain:" + ",".join(found)] if found else []))
 
 
 def without_name(p):
@@ -92,6 +120,9 @@ def refused(wanted_words, *args, status=2, **more):
     equal(p.returncode, status, f"status of: {line}")
     equal(p.stdout, "", f"standard output of: {line}")
     for word in wanted_words:
+        name, _, value = word[2:].partition(" ")
+        if word.startswith("--") and name in keys():  # a key of --recipe is told as it is typed there
+            word = f"--recipe plain:{name}" + ("" if not value else f"={value}" if " " not in value else f" {value}")
         check(word in p.stderr, f"{line}: no {word!r} in {p.stderr!r}")
     return p
 

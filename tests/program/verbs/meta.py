@@ -80,9 +80,9 @@ def draw_memory_options(draw, kind):
     if dtype == "f32" and draw.random() < 0.3:
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
-        args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--qlora-double"]])
+        args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--recipe", "plain:qlora-double"]])
         args += ["--lora-dropout", 0.5] * (draw.random() < 0.5)
-        args += ["--f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
+        args += ["--recipe", "plain:f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
     if dtype in ("bf16", "f16") and draw.random() < 0.4:
@@ -103,7 +103,7 @@ def same_books(seed, n):
         args += draw_memory_options(draw, args[0]) + ["--timeline"]
         outcome = [run("profile", *args, "--json", "-", *on) for on in
                    (["--device", "cpu", "--threads", 2, "--seed", draw.randint(0, 99)],
-                    ["--device", "meta", "--threads", 2, "--scratch", "cpu"])]
+                    ["--device", "meta", "--threads", 2, "--recipe", "plain:scratch=cpu"])]
         equal(outcome[1].returncode, outcome[0].returncode, f"status of {args}")
         if outcome[0].returncode:  # a combination of options that the program refuses on both devices
             equal(outcome[1].stderr, outcome[0].stderr, f"refusal of {args}")
@@ -129,9 +129,9 @@ def same_books(seed, n):
 def experts_have_the_same_books():
     """Wherever the router sends the tokens, only scratch of the products depends on it: two routings on the CPU, and meta."""
     for args in ([], ["--recipe", "hf", "--dtype", "f32"], ["--checkpoint", "full", "-b", 3], ["--amp", "bf16", "--dtype", "f32"],
-                 ["--offload", "cpu", "-b", 2], ["--compress", "8bit+bits", "--dropout", 0.1], ["--lora-rank", 2], ["--expert-form", "torchtitan"],
-                 ["--expert-form", "megatron", "--amp", "bf16", "--dtype", "f32"],
-                 ["--expert-form", "megatron", "--expert-capacity", 0.7, "--expert-padding", "--recompute-modules", "moe_act+layernorm"],
+                 ["--offload", "cpu", "-b", 2], ["--compress", "8bit+bits", "--dropout", 0.1], ["--lora-rank", 2], ["--recipe", "plain:expert-form=torchtitan"],
+                 ["--recipe", "plain:expert-form=megatron", "--amp", "bf16", "--dtype", "f32"],
+                 ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=0.7", "--recipe", "plain:expert-padding", "--recompute-modules", "moe_act+layernorm"],
                  ["--mtp-layers", 2, "--checkpoint", "full", "--recipe", "hf", "--dtype", "f32"]):
         seen = []
         for on in (["--device", "cpu", "--seed", 1], ["--device", "cpu", "--seed", 2], ["--device", "meta"]):
@@ -161,15 +161,15 @@ def print_difference(cpu, meta, path=""):
 
 
 def options():
-    refused(["--scratch", "meta"], "profile", "mlp", "--scratch", "cpu")
-    refused(["--gemm-workspace", "meta"], "profile", "mlp", "--gemm-workspace", "1MiB")
+    refused(["--scratch", "meta"], "profile", "mlp", "--recipe", "plain:scratch=cpu")
+    refused(["--gemm-workspace", "meta"], "profile", "mlp", "--recipe", "plain:gemm-workspace=1MiB")
     refused(["--scratch", "none, cpu"], "profile", "mlp", "--device", "meta", "--scratch", "cuda")
     for bad in ["0", "-1", "1.5", "40Gb", "GiB", "1e9", "9e9GB", "99999999999GB", ""]:
         refused(["--capacity", "40GiB"], "profile", "mlp", "--capacity", bad)
     for text, n in [("3000000", 3000000), ("40GiB", 40 << 30), ("1.5GB", 1500000000), ("40G", 40 << 30),
                     ("4gb", 4 * 10**9), ("2097152B", 2 << 20)]:
         equal(profile("mlp", "--capacity", text)["capacity"], n, f"--capacity {text}")
-    p = profile("mlp", "--device", "meta", "--gemm-workspace", 8519680)
+    p = profile("mlp", "--device", "meta", "--recipe", "plain:gemm-workspace=8519680")
     equal(p["growth"]["workspace"], 8519680, "one GEMM workspace after forward")
     equal([phase["by_category"]["workspace"] for phase in p["phases"]], [0, 8519680, 2 * 8519680],
           "each pass has its own workspace, from its first product on")
@@ -333,7 +333,7 @@ def timeline():
     check("h.2.mlp.fc.weight" in names, "parameters have their names")
     text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
     check("Over two steps" in text and "What made the peak" in text, "the timeline as text")
-    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--fsdp", "block", "--device", "meta", "--timeline").stdout
+    text = run("profile", "gpt", "-l", 4, "-d", 256, "--dp", 8, "--zero", 3, "--recipe", "plain:fsdp=block", "--device", "meta", "--timeline").stdout
     check(re.search(r"[pa]m{3,}$", text, re.M), "bytes of communication in a bar of the timeline")
     check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
 
@@ -413,7 +413,7 @@ def gpt3_on_a_laptop():
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 150)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
-                 "--compress", "--amp", "--lora-rank", "--qlora", "--qlora-double", "--master-weights", "--f32-gradients",
+                 "--compress", "--amp", "--lora-rank", "--qlora", "plain:qlora-double", "--master-weights", "--f32-gradients",
                  "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"no compared configuration has {word}")
 else:

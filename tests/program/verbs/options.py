@@ -13,7 +13,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from lib import MEMTAPE, check, done, equal, run
+from lib import MEMTAPE, check, done, equal, help_json, keys, run
 
 LONG = os.environ.get("MTT_LONG") == "1"
 FOLDER = tempfile.mkdtemp()
@@ -329,6 +329,8 @@ def words_of(verb, base, option):
     if (name, value) in zip(base, base[1:]):
         value = SECOND_VALUES[option]
     words = [name] + ([] if value is None else [value])
+    if option in keys():  # in its former spelling it would change what is said on stderr
+        words = ["--recipe", f"plain:{option}" + ("" if value is None else f"={value}")]
     return words + TOGETHER.get((verb, option), [])
 
 
@@ -366,7 +368,10 @@ def look_at(verb, mode, base, option, has_json, seen):
 
 # ---- all of them ----
 def listed(verb):
-    return re.findall(r"(?m)^ +(?:-\w, )?--([a-z0-9-]+)(?:=|\s|$)", run(verb, "--help", "all").stdout)
+    shown = re.findall(r"(?m)^ +(?:-\w, )?--([a-z0-9-]+)(?:=|\s|$)", run(verb, "--help", "all").stdout)
+    rows = [row for row in help_json()["options"] if verb in row["verbs"]]
+    equal(sorted(shown), sorted(row["name"] for row in rows if not row["key"]), f"{verb}: what help lists, and its JSON")
+    return [row["name"] for row in rows]
 
 
 def main():
@@ -382,7 +387,7 @@ def main():
         if option in options[verb]:
             return look_at(verb, mode, base, option, "json" in options[verb] and verb not in ("train", "explain"), seen)
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
-        return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
+        return "unknown" if p.returncode == 2 and (f"--{option}" in p.stderr or option in keys() and "--recipe: " in p.stderr) and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
 
     listing = {option: [verb for verb in VERBS if option in options[verb]] for option in every}

@@ -262,7 +262,7 @@ def keys_are_those_documented():
 
 def autocast():
     """Under --amp there is no formula of activations, with ranks or without; the other figures are explained."""
-    for ranks in ([], ["--dp", 2], ["--dp", 2, "--zero", 3, "--fsdp", "ahead"]):
+    for ranks in ([], ["--dp", 2], ["--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead"]):
         args = ["gpt2", "--dtype", "f32", "--amp", "bf16", *ranks]
         p = run("plan", *args, "-v")
         equal((p.returncode, p.stderr), (0, ""), f"plan {args}")

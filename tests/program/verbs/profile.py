@@ -204,7 +204,7 @@ def steady_state():
               f"peak of the swept row {preset}")
 
 
-CUBLAS = ["--device", "meta", "--gemm-workspace", 8519680]
+CUBLAS = ["--device", "meta", "--recipe", "plain:gemm-workspace=8519680"]
 
 
 def small_networks():
@@ -354,7 +354,7 @@ def outside_rows():
     args = ["gpt2", "-b", 1, "-s", 64, "--device", "meta"]
     for gpu, context, workspace in (("h100", 300 * MIB, 32 * MIB), ("l40s", 426 * MIB, 8519680)):
         p = profile(*args, "--outside", "--gpu", gpu)
-        plain = profile(*args, "--gemm-workspace", workspace)
+        plain = profile(*args, "--recipe", f"plain:gemm-workspace={workspace}")
         equal(p["steady"], plain["steady"], f"{gpu}: the steps are those with cuBLAS's workspace")
         rows = {row["name"]: row for row in p["outside"]["rows"]}
         equal((rows["CUDA context"]["bytes"], rows["CUDA context"]["side"]), (context, "outside"), gpu)
@@ -386,8 +386,8 @@ def keys_are_those_documented():
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference", "--untied"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
-                 ["moe-tiny", "--balance-loss", 0.1, "--balance-by-layer", "--mtp-layers", 1, "--device", "meta"],
-                 ["moe-tiny", "--expert-form", "megatron", "--expert-capacity", 1.5, "--expert-padding", "--device", "meta"],
+                 ["moe-tiny", "--balance-loss", 0.1, "--recipe", "plain:balance-by-layer", "--mtp-layers", 1, "--device", "meta"],
+                 ["moe-tiny", "--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=1.5", "--recipe", "plain:expert-padding", "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
                    for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base", "deepseek-v3", "gpt-oss-20b")),

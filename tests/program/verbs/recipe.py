@@ -1,13 +1,13 @@
 """--recipe: a bundle of plain options, printed as such; and the recipes by the names people know."""
 import json
 import re
-from lib import check, done, equal, names_of, profile, refused, run, without_name
+from lib import as_typed, check, done, equal, help_json, names_of, profile, refused, run, without_name
 
 META = ["--device", "meta"]
 GPT = ["gpt", *META]
 LLAMA = ["llama", "--kv-heads", 2, "--dtype", "bf16", "--attention", "math", *META]
-OF_LLAMA = ("--loss f32 --swiglu unfused --rms-norm unfused --rope unfused --softmax f32 "
-            "--kv-groups repeated")
+OF_LLAMA = ("--loss f32 --recipe plain:swiglu=unfused,rms-norm=unfused,rope=unfused,softmax=f32 "
+            "--recipe plain:kv-groups=repeated")
 
 
 def what_was_kept(p):
@@ -15,17 +15,17 @@ def what_was_kept(p):
 
 
 def a_recipe_is_its_options():
-    for args, options in [(LLAMA, OF_LLAMA), (["gpt", "--act", "gelu_tanh", *META], "--gelu-tanh unfused"),
-                          (["gpt2", "-s", 64, "--dtype", "bf16", *META], "--loss f32 --gelu-tanh unfused"),
-                          (["llama", *META], "--swiglu unfused --rms-norm unfused --rope unfused"),
+    for args, options in [(LLAMA, OF_LLAMA), (["gpt", "--act", "gelu_tanh", *META], "--recipe plain:gelu-tanh=unfused"),
+                          (["gpt2", "-s", 64, "--dtype", "bf16", *META], "--loss f32 --recipe plain:gelu-tanh=unfused"),
+                          (["llama", *META], "--recipe plain:swiglu=unfused,rms-norm=unfused,rope=unfused"),
                           (["bert", "--dtype", "bf16", *META], ""), (["gpt", *META], "")]:
         p, plain = profile(*args, "--recipe", "hf"), profile(*args)
-        equal((p["model"]["recipe"], p["model"]["recipe_options"]), ("hf", options), f"recipe of {args}")
+        equal((p["model"]["recipe"], p["model"]["recipe_options"]), ("hf", as_typed(options)), f"recipe of {args}")
         equal((plain["model"]["recipe"], plain["model"]["recipe_options"]), (None, None), f"no recipe of {args}")
         equal(what_was_kept(profile(*args, *options.split())), what_was_kept(p), f"{args}: recipe and options")
         check(what_was_kept(p) == what_was_kept(plain) or options, f"{args}: the recipe has an effect")
         shown = run("profile", *args, "--recipe", "hf").stdout.splitlines()
-        equal(shown[2], f"recipe hf: {options or 'no option differs'}", f"text of {args}")
+        equal(shown[2], f"recipe hf: {as_typed(options) or 'no option differs'}", f"text of {args}")
         equal(profile(*args, "--recipe", "none"), plain, f"{args} --recipe none")
     line = run("profile", *LLAMA, *OF_LLAMA.split()).stdout.splitlines()[1]
     check((", unfused swiglu, unfused RMS norms, unfused rope, softmax in f32, "
@@ -33,12 +33,12 @@ def a_recipe_is_its_options():
 
 
 def an_option_given_wins():
-    p = profile(*LLAMA, "--recipe", "hf", "--swiglu", "fused", "--loss", "native")
-    equal(p["model"]["recipe_options"], OF_LLAMA.replace("--loss f32 --swiglu unfused ", ""), "options left")
+    p = profile(*LLAMA, "--recipe", "hf", "--recipe", "plain:swiglu=fused", "--loss", "native")
+    equal(p["model"]["recipe_options"], as_typed(OF_LLAMA.replace("--loss f32 ", "").replace("swiglu=unfused,", "")), "options left")
     equal((p["model"]["ops"]["swiglu"], p["model"]["ops"]["loss"]), ("fused", "native"), "options given")
 
 
-OF_LIGER = "--loss fused --swiglu fused --rms-norm fused --rope fused"
+OF_LIGER = "--loss fused --recipe plain:swiglu=fused,rms-norm=fused,rope=fused"
 
 
 def liger_fuses():
@@ -47,7 +47,7 @@ def liger_fuses():
              "--vocab", 160, *META]
     tokens, h, f, v, layers, norms = 2 * 48, 64, 96, 160, 3, 7
     p, hf = profile(*llama, "--recipe", "liger"), profile(*llama, "--recipe", "hf")
-    equal((p["model"]["recipe"], p["model"]["recipe_options"]), ("liger", OF_LIGER), "recipe")
+    equal((p["model"]["recipe"], p["model"]["recipe_options"]), ("liger", as_typed(OF_LIGER)), "recipe")
     equal(what_was_kept(profile(*llama, *OF_LIGER.split())), what_was_kept(p), "liger: recipe and options")
     silu, normalised, tables = layers * tokens * f * 2, norms * tokens * h * (4 - 2 + 2), 2 * 48 * 16 * 2
     equal(hf["saved"]["bytes"] - p["saved"]["bytes"], silu + normalised + tables + tokens * v * 4 - tokens * 4,
@@ -58,7 +58,7 @@ def liger_fuses():
         p = profile(*args, "--recipe", "liger")
         equal((p["formula"]["unexplained"], p["growth"]["residual"]), (0, 0), f"books of {args}")
     math = profile(*llama, "--attention", "math", "--recipe", "liger")["model"]["recipe_options"]
-    equal(math, f"{OF_LIGER} --softmax f32 --kv-groups repeated", "eager attention is Transformers' own")
+    equal(math, as_typed(f"{OF_LIGER} --recipe plain:softmax=f32,kv-groups=repeated"), "eager attention is Transformers' own")
     plan = run("plan", *llama[:-2], "-v", "--recipe", "liger").stdout
     check("0  difference" in plan and "once more in backward, 2bshv" in plan, "plan's rows")
     refused(["--recipe liger", "gpt"], "profile", "gpt", "--recipe", "liger")
@@ -73,22 +73,51 @@ def every_verb_takes_it():
     p = run("plan", *LLAMA[:-2], "--recipe", "hf", "-v")
     equal(p.returncode, 0, f"plan: {p.stderr}")
     check("unfused swiglu: silu(gate) besides" in p.stdout and "         0  difference" in p.stdout, "plan's rows")
-    check(f"recipe hf: {OF_LLAMA}" in run("explain", *LLAMA, "--recipe", "hf").stdout, "explain's heading")
+    check(f"recipe hf: {as_typed(OF_LLAMA)}" in run("explain", *LLAMA, "--recipe", "hf").stdout, "explain's heading")
     for rank in (["--tp", 2, "--sp"], ["--pp", 2], ["--dp", 2, "--zero", 3], ["--tp", 2, "--checkpoint", "selective"]):
         for model in (LLAMA, ["gpt", "--kv-heads", 2, "--act", "gelu_tanh", "--attention", "math", "--dropout", 0.1, *META]):
             p = run("profile", *model, *rank, "--recipe", "hf")
             equal(p.returncode, 0, f"{model} {rank}: {p.stderr}")
 
 
+def keys_are_details():
+    """A key is given after a colon, adds to the recipe before it, and wins over what the recipe sets."""
+    llama = ["llama", *META]
+    one = profile(*llama, "--recipe", "plain:swiglu=unfused,rope=unfused")
+    equal(profile(*llama, "--swiglu", "unfused", "--rope", "unfused"), one, "former options")
+    equal(profile(*llama, "--recipe", "plain:swiglu=unfused", "--recipe", "plain:rope=unfused"), one, "keys add up")
+    equal((one["model"]["recipe"], one["model"]["ops"]["swiglu"], one["model"]["ops"]["rope"]), (None, "unfused", "unfused"), "of no stack")
+    hf = profile(*llama, "--recipe", "hf:swiglu=fused")
+    equal(hf, profile(*llama, "--recipe", "hf", "--recipe", "plain:swiglu=fused"), "plain: keeps the recipe's name")
+    equal((hf["model"]["recipe"], hf["model"]["ops"]["swiglu"], hf["model"]["ops"]["rope"]), ("hf", "fused", "unfused"), "the key wins")
+    told = run("profile", *llama, "--swiglu", "unfused", "--rope=unfused")
+    equal(told.stderr, "memtape: options that are keys of --recipe now: --recipe plain:swiglu=unfused,rope=unfused\n", "former options are told")
+    equal(run("profile", *llama, "--swiglu", "unfused", "-q").stderr, "", "but with --quiet")
+    rows = json.loads(run("sweep", *llama, "--over", "recipe=plain,plain:swiglu=unfused,hf", "--json", "-").stdout)["rows"]
+    equal([r["row"] for r in rows], ["recipe=plain", "recipe=plain:swiglu=unfused", "recipe=hf"], "rows")
+    equal(len({r["saved"] for r in rows}), 3, "each row keeps other bytes")
+    for words, value in ((['--recipe: "swigl" is not a key', "did you mean swiglu"], "plain:swigl=fused"), (["an option: --loss"], "hf:loss=f32"),
+                         (["swiglu takes a value"], "plain:swiglu"), (["joint-products takes no value"], "plain:joint-products=3"),
+                         (["plain:swiglu: unknown", "fused, unfused"], "plain:swiglu=fast"), (['"" is not a key'], "plain:"),
+                         (["longer than"], "plain:swiglu=" + "f" * 300), (["longer than"], "h" * 300), (["is not a key"], "plain:,swiglu=fused")):
+        refused(words, "profile", *llama, "--recipe", value)
+    refused(["--recipe hf", "serve does not", "plain:"], "serve", "llama", "--gpu", "h100", "--recipe", "hf")
+    equal(run("serve", "llama", "--gpu", "h100", "--recipe", "plain:rope=unfused", "-s", 64).returncode, 0, "serve takes keys")
+    listed = help_json()
+    equal([row["name"] for row in listed["options"] if row["key"] and not row["name"] in run("help", "recipes", "plain").stdout], [], "keys in help")
+    equal([r["name"] for r in listed["recipes"]], names_of("--recipe")[1:], "recipes in JSON")
+    refused(['no recipe "hff"'], "help", "recipes", "hff")
+
+
 def what_has_no_effect_is_refused():
     refused(["--recipe", "does not apply to mlp"], "profile", "mlp", "--recipe", "hf")
     refused(["--recipe", "did you mean hf"], "profile", "gpt", "--recipe", "hff")
-    refused(["--swiglu", "does not apply to gpt"], "profile", "gpt", "--swiglu", "unfused")
-    refused(["--rms-norm", "--norm-kind rmsnorm"], "profile", "gpt", "--rms-norm", "unfused")
-    refused(["--gelu-tanh", "--act gelu_tanh"], "profile", "gpt", "--gelu-tanh", "unfused")
-    refused(["--softmax", "--attention math"], "profile", "llama", "--softmax", "f32", "--dtype", "bf16")
-    refused(["--softmax", "--dtype bf16"], "profile", "llama", "--softmax", "f32", "--attention", "math")
-    refused(["--kv-groups", "--kv-heads"], "profile", "llama", "--kv-groups", "repeated", "--attention", "math")
+    refused(["--swiglu", "does not apply to gpt"], "profile", "gpt", "--recipe", "plain:swiglu=unfused")
+    refused(["--rms-norm", "--norm-kind rmsnorm"], "profile", "gpt", "--recipe", "plain:rms-norm=unfused")
+    refused(["--gelu-tanh", "--act gelu_tanh"], "profile", "gpt", "--recipe", "plain:gelu-tanh=unfused")
+    refused(["--softmax", "--attention math"], "profile", "llama", "--recipe", "plain:softmax=f32", "--dtype", "bf16")
+    refused(["--softmax", "--dtype bf16"], "profile", "llama", "--recipe", "plain:softmax=f32", "--attention", "math")
+    refused(["--kv-groups", "--kv-heads"], "profile", "llama", "--recipe", "plain:kv-groups=repeated", "--attention", "math")
     refused(["--loss", "--dtype bf16"], "profile", "llama", "--loss", "f32")
 
 
@@ -96,10 +125,10 @@ def what_has_no_effect_is_refused():
 def listed():
     """What `memtape help recipes` lists: {recipe: [option and value]}."""
     found = {}
-    for line in run("help", "recipes").stdout.splitlines():
+    for line in run("help", "recipes").stdout.split("\nKeys are")[0].splitlines():
         if name := re.match(r"(\w+): ", line):
             rows = found[name[1]] = []
-        elif option := re.match(r"  (--[a-z0-9-]+(?: [\w+,.-]+)?)(?:  |$)", line):
+        elif option := re.match(r"  ((?:--)?[a-z0-9-]+(?:[ =][\w+,.-]+)?)(?:  |$)", line):
             rows.append(option[1])
     found.pop("Usage", None)
     return found
@@ -124,7 +153,8 @@ def every_row_holds_somewhere():
             p = json.loads(p.stdout)
             options = p["model"]["recipe_options"]
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
-            used |= {(name, "--" + option.strip()) for option in options.split("--")[1:]}
+            others, _, of_keys = options.partition("--recipe plain:")
+            used |= {(name, "--" + option.strip()) for option in others.split("--")[1:]} | {(name, key) for key in of_keys.split(",") if key}
     equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
     equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
 
@@ -132,8 +162,8 @@ def every_row_holds_somewhere():
 def torchtitan_is_twelve_options():
     args = ["llama-3.1-8b", "-b", 2, "-s", 8192, "--dp", 8]
     p = profile(*args, "--recipe", "torchtitan")
-    plain = profile(*args, *("--zero 3 --dtype bf16 --fsdp torchtitan --optimizer adamw --recipe hf --loss unfused "
-                             "--kv-groups repeated --checkpoint ops --device meta").split())
+    plain = profile(*args, *("--zero 3 --dtype bf16 --optimizer adamw --recipe hf:fsdp=torchtitan --loss unfused "
+                             "--recipe plain:kv-groups=repeated --checkpoint ops --device meta").split())
     equal(without_name(p), without_name(plain), "torchtitan and its options")
     given = profile(*args, "--recipe", "torchtitan", "--checkpoint", "full", "--loss", "native")["model"]["recipe_options"]
     check("--checkpoint" not in given and "--loss" not in given, f"what is given wins: {given}")
@@ -141,12 +171,12 @@ def torchtitan_is_twelve_options():
 
 def recipes_combine():
     llama = ["llama", "--kv-heads", 2, "--attention", "math", *META]
-    for given, options in (("torchtune+compile", "--dtype bf16 --swiglu fused --rms-norm fused --rope fused --optimizer adamw-16bit "
-                                                 "--checkpoint full --kv-groups repeated --loss chunked"),
-                           ("hf+compile", "--swiglu fused --rms-norm fused --rope fused --loss f32 --softmax f32 --kv-groups repeated")):
+    for given, options in (("torchtune+compile", "--dtype bf16 --recipe plain:swiglu=fused,rms-norm=fused,rope=fused --optimizer adamw-16bit "
+                                                 "--checkpoint full --recipe plain:kv-groups=repeated --loss chunked"),
+                           ("hf+compile", "--recipe plain:swiglu=fused,rms-norm=fused,rope=fused,softmax=f32,kv-groups=repeated --loss f32")):
         for name in (given, "+".join(reversed(given.split("+")))):
             p = profile(*llama, *(["--dtype", "bf16"] if "hf" in given else []), "--recipe", name)
-            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, options), f"{name}: its options")
+            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (given, as_typed(options)), f"{name}: its options")
     p = profile(*llama, "--dp", 4, "--recipe", "zero2+trl")["model"]
     check(p["recipe_options"].startswith("--dtype bf16 --optimizer adamw --master-weights --zero 2 --checkpoint full "),
           f"zero2 wins over trl's f32 and bf16 products: {p['recipe_options']}")
@@ -185,6 +215,7 @@ every_verb_takes_it()
 every_row_holds_somewhere()
 torchtitan_is_twelve_options()
 recipes_combine()
+keys_are_details()
 what_has_no_effect_is_refused()
 any_number_of_gpus()
 done()

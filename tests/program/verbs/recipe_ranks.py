@@ -3,7 +3,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from lib import check, done, equal, profile, refused, run, without_name
+from lib import as_typed, check, done, equal, profile, refused, run, without_name
 
 META = ["--device", "meta"]
 GPT = ["gpt", *META]
@@ -28,7 +28,7 @@ def a_rank_is_its_options():
                      [*GPT, "--dp", 2, "--pp", 2, "--rank", 3]):
             options, cost = OF_STAGE if name == "fsdp2" and "--pp" in args else (anywhere, cost_anywhere)
             p, what = profile(*args, "--recipe", name), f"{args} {options}"
-            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (name, options), f"recipe {name}")
+            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (name, as_typed(options)), f"recipe {name}")
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options: {args}")
             balanced(p, what)
             equal(p["steady"]["phases"][-1]["at_peak"]["temporary"], 0, f"temporary tensors of the step of {what}")
@@ -37,7 +37,7 @@ def a_rank_is_its_options():
                 each = eval(cost, {"d": p["parallel"]["dp"]})
                 equal(held, each * p["params"]["count"], f"{cost} bytes for each parameter: {what}")
         shown = run("profile", *GPT, "--dp", 2, "--recipe", name).stdout.splitlines()
-        equal(shown[2], f"recipe {name}: {OF_RANKS[name][0]}", f"text of {name}")
+        equal(shown[2], f"recipe {name}: {as_typed(OF_RANKS[name][0])}", f"text of {name}")
     saved = {name: profile(*GPT, "--dp", 2, "--recipe", name)["saved"]["bytes"] for name in OF_RANKS}
     check(saved["fsdp2"] == saved["zero3"] == saved["megatron"], f"all run in bf16 throughout: {saved}")
 
@@ -52,7 +52,7 @@ def the_root_stays_gathered():
     for args, tied in ((["llama", "--kv-heads", 2], False), (["gpt"], True), (["llama", "--tp", 2, "--sp"], False), (["bert"], True)):
         for more in ([], ["--checkpoint", "ops"], ["--microbatches", 2]):
             args_of = [*args, *META, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
-            p, kept = profile(*args_of), profile(*args_of, "--fsdp", "keep-root")
+            p, kept = profile(*args_of), profile(*args_of, "--recipe", "plain:fsdp=keep-root")
             model, n = kept["model"], args.count("--tp") + 1
             v, d = model["vocab"] // n, model["hidden"]
             root = 2 * (2 * v * d + d)  # embedding, head and last norm of a llama
@@ -68,15 +68,15 @@ def the_root_stays_gathered():
             same_but_for_rounding(ends[1]["backward"], ends[0]["backward"], kept, "and go by the end of backward")
     for form in ("keep-root", "ahead+keep-root"):  # adapters' base is frozen: it goes with the backward
         args_of = ["llama", *META, "-l", 3, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "--lora-rank", 2]
-        p, kept = profile(*args_of), profile(*args_of, "--fsdp", form)
+        p, kept = profile(*args_of), profile(*args_of, "--recipe", f"plain:fsdp={form}")
         root = 2 * (2 * kept["model"]["vocab"] * kept["model"]["hidden"] + kept["model"]["hidden"])
         check(0 <= kept["growth"]["gathered"] - root < 8 * 512, f"{form} with adapters: {kept['growth']['gathered']}, {root}")
         ends = [phases_of(x)["backward"]["by_category"]["parameter"] for x in (p, kept)]
         equal(ends[0], ends[1], f"{form} with adapters: it goes by the end of backward")
-    refused(["--fsdp keep-root", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-root", "--pp", 2)
-    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "keep-root")
-    refused(["--fsdp keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--fsdp", "keep-root")
-    refused(["--fsdp keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "keep-root")
+    refused(["--recipe plain:fsdp=keep-root", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-root", "--pp", 2)
+    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=keep-root")
+    refused(["--recipe plain:fsdp=keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-root")
+    refused(["--recipe plain:fsdp=keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--recipe", "plain:fsdp=keep-root")
 
 
 def buffers_of(p):
@@ -119,13 +119,13 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     d, f, kv, v = 64, 256, 32, 512
     block, embedding, head = 2 * d * d + 2 * d * kv + 3 * d * f + 2 * d, v * d, v * d + d
     forward, back = [embedding, block, block, block, head], [block, block, block, embedding]
-    for more, ranks, n, again in (("--dp 4", 4, 4, back), ("--dp 4 --reshard always", 4, 4, [head, *back]), ("--dp 4 --reshard never", 4, 4, []),
-                                  ("--dp 8 --reshard 2", 8, 2, [head, *back]), ("--dp 4 --rs-buffers 3", 4, 4, back),
-                                  ("--dp 8 --replicas 2", 4, 4, back), ("--dp 1", 1, 1, back)):
+    for more, ranks, n, again in (("--dp 4", 4, 4, back), ("--dp 4 --recipe plain:reshard=always", 4, 4, [head, *back]), ("--dp 4 --recipe plain:reshard=never", 4, 4, []),
+                                  ("--dp 8 --recipe plain:reshard=2", 8, 2, [head, *back]), ("--dp 4 --recipe plain:rs-buffers=3", 4, 4, back),
+                                  ("--dp 8 --recipe plain:replicas=2", 4, 4, back), ("--dp 1", 1, 1, back)):
         for reduce in (4, 2):
             form = "torchtitan-grouped" if reduce == 4 else "ahead+group-ends+f32-shards"
             p = profile("llama", *META, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "-l", 3, "-d", d, "-a", 4, "--kv-heads", 2,
-                        "--ffn", f, "--vocab", v, "-b", 1, "-s", 8, "--timeline", "--fsdp", form, *more.split())
+                        "--ffn", f, "--vocab", v, "-b", 1, "-s", 8, "--timeline", "--recipe", f"plain:fsdp={form}", *more.split())
             buffers, most = buffers_of(p)
             gathered = [b for u in forward for b in (2 * u // ranks, 2 * u)] + [b for u in again for b in (2 * u // n, 2 * u)]
             equal(buffers.get("all_gather_copy_in", []), gathered if ranks > 1 else [], f"gathered: {form} {more}")
@@ -138,30 +138,30 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
                 cast = {embedding: [2 * embedding], head: [2 * d, 2 * v * d], block: [2 * n for n in (d, d * d, d * kv, d * kv, d * d, d, *[d * f] * 3)]}
                 from_ = [b for u in forward for b in cast[u]] + from_[:1] + [b for u in back for b in [*cast[u], reduce * u]]
             equal(buffers["default"], from_, f"summed from: {form} {more}")
-            at_once = int(more.split("--rs-buffers ")[1]) if "--rs-buffers" in more else 1
+            at_once = int(more.split("rs-buffers=")[1]) if "rs-buffers" in more else 1
             if ranks > 1:
                 equal(most["default"], max(sum(summed[i:i + at_once]) for i in range(5)) * reduce, f"inputs at once: {form} {more}")
             sums, casts = [reduce * u // ranks for u in summed], [4 * u // ranks for u in summed]
             with_casts = [b for pair in zip(sums, casts) for b in pair] if reduce == 2 else sums
-            replicas = "--replicas" in more and reduce == 2
+            replicas = "replicas" in more and reduce == 2
             equal(buffers["reduce_scatter"], sums if replicas else with_casts, f"sums: {form} {more}")
             equal(buffers.get("all_reduce", []), casts if replicas else [], f"sums of replicas: {form} {more}")
             if replicas:  # held to the end of backward
                 equal(most["reduce_scatter"], sum(sums), f"held: {more}")
             equal(p["parallel"]["gradients"], sum(casts), f"shards' gradients: {form} {more}")
             stays = [ph for ph in p["steady"]["phases"] if ph["name"] == "forward"][0]["by_category"]["parameter"]
-            kept = {"always": 0, "never": sum(forward), "2": sum(forward) // 2}.get(more.split()[-1], head) if "--reshard" in more else head
+            kept = {"always": 0, "never": sum(forward), "2": sum(forward) // 2}.get(more.split("=")[-1], head) if "reshard" in more else head
             check(0 <= stays - p["params"]["bytes"] - 2 * kept < 512 * 3 * 30, f"kept gathered: {form} {more}: {stays}, {p['params']['bytes']}, {kept}")
-    refused(["--reshard", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--reshard", "never")
-    refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead", "--reshard", "often")
-    refused(["--reshard 2", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead", "--reshard", 2)
-    refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--fsdp", "ahead", "--reshard", 3)
-    refused(["--replicas 3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--replicas", 3)
-    refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--replicas", 2)
-    refused(["--rs-buffers", "needs --fsdp with blocks"], "profile", *GPT, "--dp", 2, "--zero", 3, "--rs-buffers", 2)
-    refused(["group-ends", "a weight of its own"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends")
-    refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--fsdp", "ahead+group-ends+keep-root")
-    refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+reduce-last")
+    refused(["--reshard", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:reshard=never")
+    refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead", "--reshard", "often")
+    refused(["--recipe plain:reshard=2", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--recipe", "plain:fsdp=ahead", "--recipe", "plain:reshard=2")
+    refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--recipe", "plain:fsdp=ahead", "--recipe", "plain:reshard=3")
+    refused(["--recipe plain:replicas=3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--recipe", "plain:replicas=3")
+    refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--recipe", "plain:replicas=2")
+    refused(["--rs-buffers", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:rs-buffers=2")
+    refused(["group-ends", "a weight of its own"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends")
+    refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends+keep-root")
+    refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+reduce-last")
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
 
 
@@ -171,7 +171,7 @@ def a_stage_keeps_its_blocks_for_a_step():
     block = 4 * d * d + 3 * d * f + 2 * d
     args = ["llama", *META, "-l", 4, "-d", d, "-a", 4, "--ffn", f, "--vocab", 64, "-b", 1, "-s", 8, "--dp", 2, "--pp", 2, "--stage", 1, "--zero", 3,
             "--dtype", "bf16", "--optimizer", "sgd", "--microbatches", 3]
-    p = profile(*args, "--timeline", "--fsdp", "ahead+f32-reduce+reduce-last", "--reshard", "never")
+    p = profile(*args, "--timeline", "--recipe", "plain:fsdp=ahead+f32-reduce+reduce-last", "--recipe", "plain:reshard=never")
     buffers, most = buffers_of(p)
     equal(buffers["all_gather_copy_in"], [block, 2 * block] * 2, "each block is gathered once")
     equal(buffers["default"], [4 * block] * 2, "and summed once")
@@ -190,7 +190,7 @@ def buckets_are_those_of_ddp():
     whole = 4 * plain["params"]["count"]
     for limit in (None, "3MiB", "200KiB"):
         for form in ("copied", "views"):
-            p = profile(*args, "--buckets", form, *(["--bucket-bytes", limit] if limit else []))
+            p = profile(*args, "--recipe", f"plain:buckets={form}", *(["--recipe", f"plain:bucket-bytes={limit}"] if limit else []))
             category = "communication" if form == "copied" else "gradient"
             steady, events = p["steady"]["event"], p["timeline"]
             first = [e["bytes"] for e in events if e["kind"] == "recategory" and e["category"] == category and e["phase"] == "init"]
@@ -215,9 +215,9 @@ def buckets_are_those_of_ddp():
             held = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}["backward"]
             both = whole * (2 if form == "copied" else 1)
             check(0 <= held["gradient"] + held["communication"] - both < 512 * 100, f"{form} {limit}: {held}, {both}")
-    refused(["--buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--buckets", "copied")
-    refused(["--buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--buckets", "copied")
-    refused(["--bucket-bytes", "--buckets copied or views"], "profile", "llama", *META, "--dp", 2, "--bucket-bytes", "1MiB")
+    refused(["--buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--recipe", "plain:buckets=copied")
+    refused(["--buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--recipe", "plain:buckets=copied")
+    refused(["--bucket-bytes", "buckets=copied"], "profile", "llama", *META, "--dp", 2, "--recipe", "plain:bucket-bytes=1MiB")
 
 
 def zero2_has_the_buffer_of_deepspeed():
@@ -230,7 +230,7 @@ def zero2_has_the_buffer_of_deepspeed():
             and e["kind"] in ("alloc", "recategory") and e["phase"] == "backward"]
     equal(sum(came), whole["params"]["count"], "each gradient comes once")
     for room in (10**6, 50000, 17000, 3000):
-        p = profile(*args, "--reduce-bucket", room)
+        p = profile(*args, "--recipe", f"plain:reduce-bucket={room}")
         wanted, waiting, used = [], [], 0
         for n in [*came, None]:
             if n is None or n > room or used + n > room:
@@ -245,7 +245,7 @@ def zero2_has_the_buffer_of_deepspeed():
         equal(p["parallel"]["reduce_bucket"], room, f"{room}: said")
         held = {ph["name"]: ph["by_category"]["communication"] for ph in p["steady"]["phases"]}
         equal(held["backward"], 0, f"{room}: it goes with the backward")
-    refused(["--reduce-bucket needs --zero 2"], "profile", *GPT, "--dp", 2, "--zero", 1, "--reduce-bucket", "1k")
+    refused(["--reduce-bucket needs --zero 2"], "profile", *GPT, "--dp", 2, "--zero", 1, "--recipe", "plain:reduce-bucket=1k")
 
 
 def most_gradients(p):
@@ -268,7 +268,7 @@ def gradients_wait_for_the_last_microbatch():
     for form, wide in (("ahead+keep-root+f32-reduce", 4), ("ahead+keep-root", 2)):
         args = ["llama", *META, "-l", 3, "-d", d, "-a", 4, "--ffn", f, "--vocab", 64, "-b", 1, "-s", 8, "--dp", 2, "--zero", 3, "--dtype", "bf16",
                 "--optimizer", "sgd", "--microbatches", 3]
-        each, last = (profile(*args, "--timeline", "--fsdp", which) for which in (form, f"{form}+reduce-last"))
+        each, last = (profile(*args, "--timeline", "--recipe", f"plain:fsdp={which}") for which in (form, f"{form}+reduce-last"))
         equal(last["parallel"]["gradients"], each["parallel"]["gradients"], f"shards of {form}")
         equal([len(buffers_of(p)[0]["default"]) for p in (each, last)], [3 * 4, 4], f"sums of {form}")
         whole = wide * last["params"]["count"]
@@ -284,7 +284,7 @@ def blocks_are_gathered_ahead():
         for more in ([], ["--checkpoint", "full"], ["--microbatches", 2]):
             args_of = [*args, *META, "-l", 4, "-b", 1, "-s", 8, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
             module, block, ahead, last = (profile(*args_of, *how) for how in
-                (["--fsdp", "module"], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last"]))
+                (["--recipe", "plain:fsdp=module"], ["--recipe", "plain:fsdp=block"], ["--recipe", "plain:fsdp=ahead"], ["--recipe", "plain:fsdp=ahead+keep-last"]))
             equal(module, profile(*args_of), "the default")
             m, t = ahead["model"], args.count("--tp") + 1
             d, f, kv = m["hidden"], m["ffn"], m["hidden"] * m["kv_heads"] // m["heads"]
@@ -303,14 +303,14 @@ def blocks_are_gathered_ahead():
             check(0 <= stays - of_block < 16 * 512, f"it stays, recomputed or not: {of_block}, {stays}, {more}")
             equal((block["growth"]["gathered"], ahead["growth"]["gathered"]), (0, 0), "no other stays")
             equal([p["parallel"]["gather"] for p in (module, block, ahead, last)], ["module", "block", "ahead", "ahead"], "gather")
-    few = profile(*args_of, "-l", 2, "--fsdp", "ahead")["steady"]["phases"]
-    more = profile(*args_of, "-l", 8, "--fsdp", "ahead")["steady"]["phases"]
+    few = profile(*args_of, "-l", 2, "--recipe", "plain:fsdp=ahead")["steady"]["phases"]
+    more = profile(*args_of, "-l", 8, "--recipe", "plain:fsdp=ahead")["steady"]["phases"]
     pieces = [ph["by_category"]["parameter"] for ph in (few[0], more[0])]
     equal(*(x[1]["at_peak"]["parameter"] - own for x, own in zip((few, more), pieces)), "as many blocks in a deeper model")
-    refused(["--fsdp", "--zero 3"], "profile", *GPT, "--dp", 2, "--fsdp", "ahead")
-    refused(["--fsdp keep-last", "needs block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "keep-last")
-    refused(["keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--fsdp", "ahead+keep-last")
-    refused(["keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--fsdp", "ahead+keep-last")
+    refused(["--fsdp", "--zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=ahead")
+    refused(["--recipe plain:fsdp=keep-last", "needs block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-last")
+    refused(["keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--recipe", "plain:fsdp=ahead+keep-last")
+    refused(["keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--recipe", "plain:fsdp=ahead+keep-last")
     refused(["--fsdp", "tensor", "module, ahead, block", "joined by +"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+tensor")
 
 
@@ -321,7 +321,7 @@ def phases_of(p):
 def f32_shards_are_the_only_ones():
     for data, reduce in ((2, "f32-shards"), (4, "f32-reduce")):
         args = ["llama", "--kv-heads", 2, *META, "--dp", data, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw"]
-        p = profile(*args, "--fsdp", reduce)
+        p = profile(*args, "--recipe", f"plain:fsdp={reduce}")
         count, balance = p["params"]["count"], p["parallel"]
         equal((balance["f32_shards"], balance["f32_reduce"]), (True, reduce == "f32-reduce"), "what the shards are")
         equal((p["params"]["bytes"], balance["gradients"], balance["optimizer"]),
@@ -331,18 +331,18 @@ def f32_shards_are_the_only_ones():
         narrow = profile(*args, "--master-weights", "--f32-gradients")
         equal((narrow["saved"]["bytes"], narrow["params"]["bytes"]), (p["saved"]["bytes"], p["params"]["bytes"] / 2),
               "the same forward")
-    small, large = (profile(*args, "--fsdp", form)["steady"]["phases"][1]["at_peak"]["temporary"]
+    small, large = (profile(*args, "--recipe", f"plain:fsdp={form}")["steady"]["phases"][1]["at_peak"]["temporary"]
                     for form in ("f32-shards", "f32-reduce"))
     check(large > small, f"a gradient is there in f32, too, before it is summed: {small}, {large}")
     # one block's row for each rank: 12 d^2 + 13 d parameters, as an allocation
-    room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--fsdp", unit, "--device", "meta")["steady"]["phases"][1]
+    room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--recipe", f"plain:fsdp={unit}", "--device", "meta")["steady"]["phases"][1]
             ["at_peak"]["communication"] for unit in ("module", "block", "ahead")}
     equal((room["module"], room["ahead"]), (0, -(-4 * (12 * 64**2 + 13 * 64) // 512) * 512), f"room for a block: {room}")
-    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--fsdp", "f32-shards")
-    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "f32-shards")
-    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "f32-reduce")
+    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--recipe", "plain:fsdp=f32-shards")
+    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=f32-shards")
+    refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=f32-reduce")
     for option in (["--master-weights"], ["--f32-gradients"]):
-        refused([option[0], "with f32-shards of --fsdp"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
+        refused([option[0], "with fsdp=f32-shards"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
 
 
 def each_form_has_an_effect():
@@ -356,7 +356,7 @@ def each_form_has_an_effect():
         of_peaks = [] if verb == "sweep" else ["ahead+keep-last", "torchtitan"]
         for form in ("module", "block", "ahead", "keep-root", "f32-shards", "f32-reduce", "block+keep-last", "ahead+keep-root",
                      "pytorch", *of_peaks):
-            more = ["--row", f"a: --fsdp {form}"] if verb == "sweep" else ["--fsdp", form]
+            more = ["--row", f"a: --fsdp {form}"] if verb == "sweep" else ["--recipe", f"plain:fsdp={form}"]
             p = run(verb, "gpt", *base, *more, "--json", "-")
             equal(p.returncode, 0, f"{verb} {form}: {p.stderr}")
             found = json.loads(p.stdout)
@@ -367,13 +367,13 @@ def each_form_has_an_effect():
     for unit, root, f32 in itertools.product(("module", "block", "ahead", "block+keep-last", "ahead+keep-last"), (False, True),
                                              (None, "f32-shards", "f32-reduce")):
         form = "+".join(word for word in (unit, root and "keep-root", f32) if word)
-        p = profile("gpt", *of_verb["profile"], "--fsdp", form)
+        p = profile("gpt", *of_verb["profile"], "--recipe", f"plain:fsdp={form}")
         balanced(p, form)
         equal([p["parallel"][key] for key in ("gather", "keep_last", "keep_root", "f32_shards", "f32_reduce")],
               [unit.split("+")[0], "keep-last" in unit, root, f32 is not None, f32 == "f32-reduce"], f"what {form} is")
     for names, form in (("ahead+keep-root+f32-reduce", "pytorch"), ("pytorch+keep-last", "torchtitan"),
                         ("f32-shards+f32-reduce", "f32-reduce"), ("block+ahead", "ahead")):
-        a, b = (profile("gpt", *of_verb["profile"], "--fsdp", text) for text in (names, form))
+        a, b = (profile("gpt", *of_verb["profile"], "--recipe", f"plain:fsdp={text}") for text in (names, form))
         equal(a, b, f"{names} is {form}")
 
 
@@ -400,22 +400,22 @@ def an_option_given_wins_over_a_rank():
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
-            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --fsdp pytorch"),
-            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
-            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --fsdp pytorch"),
-            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --fsdp ahead+keep-root"),
+            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --recipe plain:fsdp=pytorch"),
+            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --recipe plain:fsdp=ahead+keep-root"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --recipe plain:fsdp=pytorch"),
+            ("fsdp2", "--lora-rank 2 --dtype f32", "--optimizer adamw --zero 3 --recipe plain:fsdp=ahead+keep-root"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
-            ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --fsdp ahead+f32-reduce"),
-            ("fsdp2", "--pp 2 --fsdp block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),
+            ("fsdp2", "--pp 2 --zero 3", "--dtype bf16 --optimizer adamw --recipe plain:fsdp=ahead+f32-reduce"),
+            ("fsdp2", "--pp 2 --recipe plain:fsdp=block+f32-reduce", "--dtype bf16 --optimizer adamw --zero 3"),
             ("fsdp2", "--pp 2 --dtype f32", "--optimizer adamw --zero 1"),
-            ("ddp", "--dtype bf16", "--optimizer adamw --buckets copied"),
+            ("ddp", "--dtype bf16", "--optimizer adamw --recipe plain:buckets=copied"),
             ("ddp", "--zero 1", "--dtype f32 --optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
         args = [*GPT, "--dp", 2, *given.split()]
         p = profile(*args, "--recipe", name)
-        equal(p["model"]["recipe_options"], left, f"{name} {given}: options left")
+        equal(p["model"]["recipe_options"], as_typed(left), f"{name} {given}: options left")
         equal(without_name(p), without_name(profile(*args, *left.split())), f"{name} {given}")
-    line = run("profile", *GPT, "--dp", 2, "--act", "gelu_tanh", "--gelu-tanh", "unfused", "--recipe", "zero1").stdout
+    line = run("profile", *GPT, "--dp", 2, "--act", "gelu_tanh", "--recipe", "plain:gelu-tanh=unfused", "--recipe", "zero1").stdout
     check(", unfused gelu_tanh; " in line and "\nrecipe zero1: " in line, f"a choice that was given stands beside the recipe: {line}")
 
 
@@ -442,7 +442,7 @@ def one_gpu_shards_nothing():
                           "megatron": "--dtype bf16 --f32-gradients --optimizer adamw --master-weights --router chosen"}.items():
         p = profile(*GPT, "--recipe", name)
         options = options.replace(" --router chosen", "")
-        equal(p["model"]["recipe_options"], options, f"{name} on one GPU")
+        equal(p["model"]["recipe_options"], as_typed(options), f"{name} on one GPU")
         equal(without_name(p), without_name(profile(*GPT, *options.split())), f"{name} on one GPU is its options")
         for verb, more in {"sweep": ["--over", f"recipe=none,{name}"], "plan": ["--recipe", name],
                            "fit": ["--gpus", 1, "--gpu", "h100", "--recipe", name]}.items():

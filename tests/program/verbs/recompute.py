@@ -44,8 +44,8 @@ def draw_model(draw):
 def draw_options(draw, experts):
     args = ["--dtype", draw.choice(["f32", "bf16", "f64"]), "-b", draw.choice([1, 2]), "-s", draw.choice([4, 16])]
     args += draw.choice([[], ["--attention", "math"]]) + draw.choice([[], ["--dropout", 0.1]])
-    return args + (draw.choice([[], ["--expert-form", "loop"], ["--expert-form", "torchtitan"], ["--expert-form", "megatron"],
-                              ["--expert-form", "megatron", "--expert-capacity", draw.choice([0.5, 1.3]), "--expert-padding"]]) if experts else [])
+    return args + (draw.choice([[], ["--recipe", "plain:expert-form=loop"], ["--recipe", "plain:expert-form=torchtitan"], ["--recipe", "plain:expert-form=megatron"],
+                              ["--recipe", "plain:expert-form=megatron", "--recipe", f"plain:expert-capacity={draw.choice([0.5, 1.3])}", "--recipe", "plain:expert-padding"]]) if experts else [])
 
 
 def any_modules(seed, n):
@@ -61,9 +61,9 @@ def any_modules(seed, n):
         again = ["--recompute-modules", "+".join(modules)]
         beside = draw.choice([[], [], ["--offload", "cpu"], ["--compress", "8bit"], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 3],
                               ["--tp", 2], ["--tp", 2, "--sp"],
-                              ["--tp", 2, "--sp", "--etp", 1] if experts else []])
+                              ["--tp", 2, "--sp", "--recipe", "plain:etp=1"] if experts else []])
         if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and (4 in args[args.index("-s"):] or "gpt" in args) and {"--cp", "--sp"} & set(beside) or \
-                "loop" in args and "--zero" in beside:
+                "plain:expert-form=loop" in args and "--zero" in beside:
             beside = []
         p = json.loads(run("profile", *args, *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")
         equal(p and p["formula"]["unexplained"], 0, f"unexplained of {args} {again} {beside}")
@@ -86,16 +86,16 @@ def refused(words, *args):
 def bad_input():
     for module, model in (("moe_act", "llama"), ("mla_up_proj", "gpt"), ("layernorm", "mlp"), ("layernorm", "bert"), ("core_attn", "mlp"),
                           ("shared_experts", "qwen3-30b-a3b"), ("mlp", "qwen3-30b-a3b")):
-        refused(["--recompute-modules", module, "has not all of these"], model, "--recompute-modules", module)
-    refused(["--recompute-modules", "core_attn, moe_act", "joined by +"], "gpt", "--recompute-modules", "attention")
-    refused(["--recompute-modules", "--checkpoint"], "gpt", "--recompute-modules", "mlp", "--checkpoint", "full")
-    refused(["moe makes"], "qwen3-30b-a3b", "--recompute-modules", "moe+moe_act")
+        refused(["--recipe", f"plain:recompute-modules={module}", "has not all of these"], model, "--recipe", f"plain:recompute-modules={module}")
+    refused(["recompute-modules", "core_attn, moe_act", "joined by +"], "gpt", "--recompute-modules", "attention")
+    refused(["recompute-modules", "--checkpoint"], "gpt", "--recipe", "plain:recompute-modules=mlp", "--checkpoint", "full")
+    refused(["moe makes"], "qwen3-30b-a3b", "--recipe", "plain:recompute-modules=moe+moe_act")
     for module, model in (("moe_act", "llama"), ("attn_norm", "bert"), ("qkv_linear", "mlp"), ("mlp_norm", "mlp"), ("expert_fc1", "gpt")):
-        refused(["--offload-modules", module, "has not all of these"], model, "--offload", "cpu", "--offload-modules", module)
-    refused(["--offload-modules", "expert_fc1", "joined by +"], "gpt", "--offload", "cpu", "--offload-modules", "layernorm")
-    refused(["--offload-modules", "needs --offload"], "gpt", "--offload-modules", "core_attn")
+        refused(["--recipe", f"plain:offload-modules={module}", "has not all of these"], model, "--offload", "cpu", "--recipe", f"plain:offload-modules={module}")
+    refused(["offload-modules", "expert_fc1", "joined by +"], "gpt", "--offload", "cpu", "--recipe", "plain:offload-modules=layernorm")
+    refused(["offload-modules", "needs --offload"], "gpt", "--recipe", "plain:offload-modules=core_attn")
     for preset in ("full", "sqrt", "every=2"):
-        refused(["--offload-modules", "selective", preset], "gpt", "-l", 4, "--offload", "cpu", "--offload-modules", "core_attn", "--checkpoint", preset)
+        refused(["offload-modules", "selective", preset], "gpt", "-l", 4, "--offload", "cpu", "--recipe", "plain:offload-modules=core_attn", "--checkpoint", preset)
 
 
 def moonlight():
@@ -108,7 +108,7 @@ def moonlight():
 def what_moonlight_would_give_up():
     """Bytes of each module by hand, as Megatron-Core keeps them: 26 layers of experts, one without, 27 attentions."""
     model = [moonlight(), "-b", 1, "-s", 4096, "--device", "meta", "--recipe", "megatron", "--dp", 2]
-    saved = {m: json.loads(run("profile", *model, *(["--recompute-modules", m] if m else []), "--json", "-").stdout)["saved"]["bytes"]
+    saved = {m: json.loads(run("profile", *model, *(["--recipe", f"plain:recompute-modules={m}"] if m else []), "--json", "-").stdout)["saved"]["bytes"]
              for m in ("", "core_attn", "moe_act", "layernorm", "mla_up_proj")}
     t, heads = 4096, 16
     # log-sum-exp and generator; weighted products of 6 rows a token; normalised rows and rstd of two norms, keys and values of 16
@@ -130,15 +130,16 @@ def offloaded_modules(seed, n):
         names = draw.sample(names, draw.randint(1, len(names)))
         again = [m for m in ("layernorm", "core_attn", "moe_act", "mla_up_proj") if m in modules]
         beside = draw.choice([[], ["--checkpoint", "selective"], ["--checkpoint", "ops"], ["--compress", "8bit"], ["--dp", 2, "--zero", 3],
-                              ["--recompute-modules", "+".join(again)], ["--tp", 2, "--sp"], ["--pp", 2] if not block else [],
+                              ["--recipe", "plain:recompute-modules=" + "+".join(again)], ["--tp", 2, "--sp"], ["--pp", 2] if not block else [],
                               ["--dp", 2, "--ep", 2] if experts else []])
-        if "loop" in args and {"--zero", "--sp", "--ep"} & set(beside) or "--mtp-layers" in args:
+        if "plain:expert-form=loop" in args and {"--zero", "--sp", "--ep"} & set(beside) or "--mtp-layers" in args:
             beside = []
-        some = ["--offload", "cpu", "--offload-modules", "+".join(names)]
+        some = ["--offload", "cpu", "--recipe", "plain:offload-modules=" + "+".join(names)]
         kept = {}
         for how in ([], ["--offload", "cpu"], some):
-            p = json.loads(run("profile", *args, *beside, *how, "--device", "meta", "--json", "-").stdout or "{}")
-            if not check(p, f"a profile of {args} {beside} {how}"):
+            end = run("profile", *args, *beside, *how, "--device", "meta", "--json", "-")
+            p = json.loads(end.stdout or "{}")
+            if not check(p, f"a profile of {args} {beside} {how}: {end.stderr}"):
                 return
             kept[len(how)] = Counter((t["bytes"], t["op"], t["name"], *sorted({t["module"], *(a["module"] for a in t["also"])}))
                                      for t in p["saved"]["tensors"])
@@ -164,7 +165,7 @@ def what_moonlight_would_send():
     for names, bytes in {"attn_norm": 27 * t * (2 * 2048 + 4), "expert_fc1": 26 * t * 6 * 2 * 2048, "attn_proj": 0,
                          "moe_act": 26 * t * 6 * (2 * 2 * 1408 + 4),
                          "core_attn": 27 * t * 16 * (2 * (192 + 192 + 256) + 4), "core_attn+attn_proj": 27 * t * 16 * (2 * (192 + 192 + 256 + 128) + 4)}.items():
-        left = json.loads(run(*args, "--offload", "cpu", "--offload-modules", names).stdout)["saved"]["bytes"]
+        left = json.loads(run(*args, "--offload", "cpu", "--recipe", f"plain:offload-modules={names}").stdout)["saved"]["bytes"]
         equal(whole - left, bytes, f"bytes of {names}")
 
 

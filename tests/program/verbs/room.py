@@ -40,7 +40,7 @@ def too_large(needed, addresses, *args):
 
 def highest(*args):
     """The highest peak of both steps of a profile, measured on meta with the CPU's scratch."""
-    p = profile(*[a for a in args if a not in ("--device", "cpu")], "--device", "meta", "--scratch", "cpu")
+    p = profile(*[a for a in args if a not in ("--device", "cpu")], "--device", "meta", "--recipe", "plain:scratch=cpu")
     return max(at["peak"] for at in [*p["phases"], p["steady"]])
 
 

@@ -66,7 +66,7 @@ for scores in choices("router", "softmax"):
     try_options("--experts", 4, "--ffn", 32, "--router", scores)
 try_options(*MIXTURE)
 for form in choices("expert-form", "grouped"):
-    try_options(*MIXTURE, "--expert-form", form, "--balance-loss", 0.01)
+    try_options(*MIXTURE, "--recipe", f"plain:expert-form={form}", "--balance-loss", 0.01)
 for loss in choices("loss", "native"):
     try_options("--loss", loss, "--dtype", "bf16")
 for how in choices("compress", "none"):

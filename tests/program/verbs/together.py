@@ -39,12 +39,12 @@ DIVISIONS = [(3, "--dp", 3, "--zero", 2), (4, "--tp", 2, "--dp", 2),
              (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
              (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16"),
              (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
-             (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--granule", "64KiB", "--reclaim"),
+             (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--recipe", "plain:granule=64KiB", "--recipe", "plain:reclaim"),
              (2, "--tp", 2, "--dropout", 0.1, "--attention", "math", "--compress", "seed+bits"),
              (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)]
 MORE = [(2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (4, "--dp", 4, "--zero", 3), (2, "--pp", 2, "--microbatches", 5, "--dropout", 0.1),
         (2, "--dp", 2, "--dropout", 0.1, "--compress", "seed"), (2, "--tp", 2, "--sp", "--expandable-segments"),
-        (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--granule", "4KiB", "--reclaim")]
+        (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--recipe", "plain:granule=4KiB", "--recipe", "plain:reclaim")]
 n_equal = 0
 for n, *division in DIVISIONS + MORE if LONG else filter(lambda division: turn(DIVISIONS.index(division)), DIVISIONS):
     what = " ".join(map(str, division))

@@ -120,12 +120,12 @@ def mixtures_train_with_every_option():
     check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")
     exact = [["--checkpoint", "full", "--offload", "cpu"], ["--checkpoint", "ops"], ["--checkpoint", "selective"],
              ["--checkpoint", "every=2", "--offload", "disk"], ["--compress", "bits"], ["--loss", "chunked"],
-             ["--recompute-modules", "moe_act+layernorm+core_attn"],
-             ["--offload", "cpu", "--offload-modules", "moe_act+qkv_linear+core_attn"]]
+             ["--recipe", "plain:recompute-modules=moe_act+layernorm+core_attn"],
+             ["--offload", "cpu", "--recipe", "plain:offload-modules=moe_act+qkv_linear+core_attn"]]
     inexact = [["--compress", "8bit"], ["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--optimizer", "muon"],
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
                ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],
-               ["--expert-form", "megatron", "--expert-capacity", 1, "--expert-padding"],
+               ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=1", "--recipe", "plain:expert-padding"],
                ["--mtp-layers", 2, "--checkpoint", "full", "--dropout", 0.1]]
     for options in [*exact, *inexact]:
         whole = run("train", *mixture, *options)
@@ -138,7 +138,7 @@ def mixtures_train_with_every_option():
     adapted = ["--data", TEXT, "--from", name, "--lora-rank", 2, "--lr", 0.05, "--min-lr", 0.05, "--warmup", 1, "-b", 4]
     experts = ["--lora-targets", "experts_gate_up+experts_down"]
     tuned, half, adapter = path("tuned.safetensors"), path("tuned-half.safetensors"), path("adapter.safetensors")
-    for options in ([], experts, [*experts, "--lora-on-weights"], ["--qlora"], [*experts, "--lora-on-weights", "--qlora"]):
+    for options in ([], experts, [*experts, "--recipe", "plain:lora-on-weights"], ["--qlora"], [*experts, "--recipe", "plain:lora-on-weights", "--qlora"]):
         whole = run("train", *adapted, *options, "--steps", 20, "--save", tuned, "--save-adapter", adapter)
         run("train", *adapted, *options, "--steps", 10, "--save", half)
         second = run("train", "--data", TEXT, "--resume", half, "--steps", 20)

@@ -100,8 +100,8 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
-GATHERED = ([], ["--fsdp", "block"], ["--fsdp", "ahead"], ["--fsdp", "ahead+keep-last", "--rs-buffers", 2])
-SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
+GATHERED = ([], ["--recipe", "plain:fsdp=block"], ["--recipe", "plain:fsdp=ahead"], ["--recipe", "plain:fsdp=ahead+keep-last", "--recipe", "plain:rs-buffers=2"])
+SUMMED = ([], ["--recipe", "plain:reduce=backward"], ["--recipe", "plain:reduce=after"])
 BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
           (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),
           (SUMMED, 4, "--cp", 2, "--pp", 2, "--microbatches", 2, "--dropout", 0)]
@@ -120,11 +120,11 @@ def ahead():
             found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
             first = first or found
             equal(found, first, f"{what}: losses and weights")
-    refused(["--fsdp keep-last", "block or ahead"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--fsdp", "keep-last"), 2, "keep-last alone")
-    refused(["--reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--reduce", "after"), 2, "--reduce with pieces")
-    refused(["--reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--reduce", "after"), 2, "--reduce of one rank")
-    refused(["--fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--fsdp", "ahead"), 2, "--fsdp of what is whole")
-    refused(["--fsdp pytorch", "f32-shards"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--fsdp", "pytorch"), 2,
+    refused(["--recipe plain:fsdp=keep-last", "block or ahead"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-last"), 2, "keep-last alone")
+    refused(["plain:reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:reduce=after"), 2, "--reduce with pieces")
+    refused(["plain:reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--recipe", "plain:reduce=after"), 2, "--reduce of one rank")
+    refused(["plain:fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:fsdp=ahead"), 2, "--fsdp of what is whole")
+    refused(["--recipe plain:fsdp=pytorch", "f32-shards"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--recipe", "plain:fsdp=pytorch"), 2,
             "--fsdp with f32 shards")
 
 
@@ -173,7 +173,7 @@ def adapters():
     equal(p.returncode, 0, f"a base: {p.stderr}")
     tuned = ["train", "--data", other, "--from", base, "-b", 4, "-s", 32, "--lr", 0.03, "--accumulate", 2, "--eval-every", 10,
              "--steps", 20]
-    four_bits = ["--qlora", "--qlora-double"]
+    four_bits = ["--qlora", "--recipe", "plain:qlora-double"]
     cases = [(2, ["--lora-rank", 4], "--tp", 2, "--sp"), (4, ["--lora-rank", 3, "--lora-targets", "qkv,mlp.proj"], "--tp", 2, "--dp", 2, "--zero", 2),
              (2, ["--lora-rank", 4, *four_bits], "--pp", 2)]
     if LONG:

@@ -8,9 +8,9 @@ from lib import MEMTAPE, check, done, equal, run
 from terminal import Terminal
 
 CONFIGS = Path(__file__).parents[2] / "models" / "nn" / "configs"
-FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--fsdp", "torchtitan", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
+FSDP = ["--dp", 8, "--zero", 3, "--dtype", "bf16", "--recipe", "plain:fsdp=torchtitan", "--optimizer", "adamw", "--recipe", "hf", "--loss", "unfused", "--checkpoint", "ops"]
 LORA = ["--dtype", "bf16", "--optimizer", "adamw-16bit", "--lora-rank", 64, "--lora-targets", "q,v,proj,gate,up,down",
-        "--checkpoint", "full", "--offload", "cpu", "--loss", "chunked", "--kv-groups", "repeated"]
+        "--checkpoint", "full", "--offload", "cpu", "--loss", "chunked", "--recipe", "plain:kv-groups=repeated"]
 WIDE = ["--dp", 6, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "--zero", 1, "--dtype", "bf16",
         "--master-weights", "--optimizer", "adamw"]
 SCREEN = 26  # lines: 24, or a few more where many options were given

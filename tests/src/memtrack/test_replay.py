@@ -85,8 +85,8 @@ STREAMS = [["gpt2", *FSDP2, 2], ["gpt2-medium", "-b", 4, *FSDP2, 4, "--checkpoin
            ["llama-3.1-8b", "-b", 2, "-s", 500, *FSDP2, 2, "--loss", "lse"], ["gpt2", "-b", 2, *FSDP2, 3, "--tp", 2],
            ["gpt2", "-b", 4, *FSDP2, 2, "--microbatches", 2], ["gpt2-large", *FSDP2, 5, "--offload", "cpu"],
            ["gpt2", "-b", 8, "-s", 512, *FSDP2, 2, "--dropout", 0.1],
-           ["gpt2", *FSDP2, 8, "--fsdp", "ahead+keep-root+f32-shards", "--replicas", 2, "--reshard", 2],
-           ["llama-7b", "-l", 4, "-b", 1, "-s", 256, *FSDP2, 4, "--fsdp", "torchtitan-grouped+reduce-last", "--microbatches", 2, "--rs-buffers", 2]]
+           ["gpt2", *FSDP2, 8, "--recipe", "plain:fsdp=ahead+keep-root+f32-shards", "--recipe", "plain:replicas=2", "--recipe", "plain:reshard=2"],
+           ["llama-7b", "-l", 4, "-b", 1, "-s", 256, *FSDP2, 4, "--recipe", "plain:fsdp=torchtitan-grouped+reduce-last", "--microbatches", 2, "--recipe", "plain:rs-buffers=2"]]
 FEW = [] if os.environ.get("MTT_LONG") == "1" else ["-l", 8]
 with_rests = with_streams = 0
 for run in RUNS + STREAMS:
