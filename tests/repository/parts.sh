@@ -1,6 +1,6 @@
 #!/bin/sh
 # A build of the engine alone (-Dparts=engine) installs the engine's headers and a library that prints nothing and has no function of a
-# storey above, and a program of those headers runs with them; one of the engine and the models runs README's program.
+# storey above, and a program of those headers runs with them; one of the engine and the models runs the program of docs/c.md.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
@@ -40,5 +40,5 @@ flags=$(PKG_CONFIG_PATH=$work/engine/to/lib/pkgconfig pkg-config --cflags --libs
 grep -q 'gelu: .* bytes kept' "$work/said" || wrong "examples/engine/mlp.c says: $(cat "$work/said")"
 
 build models
-tests/repository/readme.sh "$work/models/libmemtape.so" "$PWD/README.md" >"$work/said" || wrong "README's program: $(cat "$work/said")"
+tests/repository/readme.sh "$work/models/libmemtape.so" "$PWD/docs/c.md" >"$work/said" || wrong "the program of docs/c.md: $(cat "$work/said")"
 exit $failed

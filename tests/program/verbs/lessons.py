@@ -1,4 +1,4 @@
-"""What the lessons quote of the program, and of their own programs in examples/, is what these print: each
+"""What the lessons, README quote of the program, and of their own programs in examples/, is what these print: each
 line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
 its file ("```c src/ops/ops.def") stands there as it is quoted. "…" in a line is what differs
 from one machine to the next; a line "..." stands for lines that are left out, and is there wherever some are. A command that
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 LESSONS = ROOT / "docs" / "lessons"
 # Every page but the index. Not compared: commands that train on data, or need MPI.
 QUOTED = sorted(path.name for path in LESSONS.glob("*.md") if path.name != "README.md")
+OTHERS = [ROOT / "README.md"]
 PLANNED = ("10-model-cost.md", "11-what-fits.md")
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg", "walk": "tape.svg",
             "gelu_or_relu": "storages.svg", "views": "views.svg"}
@@ -135,8 +136,8 @@ if sys.argv[1:2] == ["page"]:
     sys.exit()
 
 
-for name in QUOTED:
-    quoted = quotations((LESSONS / name).read_text())
+for path in [*(LESSONS / name for name in QUOTED), *OTHERS]:
+    name, quoted = path.name, quotations(path.read_text())
     check(sum(len(lines) for _, lines in quoted) > 1, f"{name}: {len(quoted)} commands")
     for command, lines in quoted:
         p = run_quoted(command)
@@ -149,7 +150,7 @@ equal([lacks(quoted, ["a", "b", "c"]) is None for quoted in (["a", "b", "c"], ["
       [True] * 3 + [False] * 4, "quotations that are printed, and not")
 
 
-for page in sorted(LESSONS.glob("*.md")):
+for page in [*sorted(LESSONS.glob("*.md")), ROOT / "docs" / "c.md"]:
     for file, code in re.findall(r"^```c (\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
         if file != "tape.c":  # the reader's, which tests/lessons/test_tape.py checks
             check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")

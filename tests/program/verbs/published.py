@@ -1,6 +1,6 @@
 """Every figure of docs/published.md: each command is run, once, and its bytes are those of the page; formulas are worked
 out, rows added up, and ratios and the first line follow from the bytes and from what was published. With --write the
-figures that are computed are written into the page."""
+figures that are computed are written into the page, and into the sentence of README that sums it up."""
 import functools
 import math
 import re
@@ -12,6 +12,7 @@ from lib import check, done, equal, profile, run, worth
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "published.md"
+README = ROOT / "README.md"
 GIB, MIB, GB = 2**30, 2**20, 10**9
 UNITS = {"GiB": GIB, "MiB": MIB, "GB": GB, "bytes": 1}
 RUN = re.compile(r"\| \d+ \| [^|]+ \| [0-9.,]+ (?:GiB|MiB|GB|bytes) \|")
@@ -110,6 +111,12 @@ def summary(offs, impossible):
             f"byte, and {impossible} are impossible.**")
 
 
+def short(offs, impossible):
+    """What README says of it."""
+    return (f"Of {len(offs) + impossible} peaks that others measured on GPUs and [published](docs/published.md), memtape predicts "
+            f"{near(offs, 0.01)} within 1 % and {near(offs, 0.05)} within 5 %.")
+
+
 def follow(cells, bytes, published, name):
     """GiB, ratio and verdict are those that the bytes give."""
     equal(cells, [f"{bytes / GIB:.2f}", f"{bytes / GIB / published:.2f}",
@@ -160,8 +167,10 @@ def check_page(page, write):
     if write:
         text = [line if each.startswith("**") and "measurements:" in each else each for each in text]
         PAGE.write_text("\n".join(text) + "\n")
+        README.write_text(re.sub(r"^Of \d+ peaks .*$", short(offs, len(impossible)), README.read_text(), flags=re.M))
     else:
         check(line in text, f"{PAGE.name} does not say: {line}")
+        check(short(offs, len(impossible)) in README.read_text(), f"README does not say: {short(offs, len(impossible))}")
     published = {cells[0]: float(cells[2].split()[0]) for name in page for cells in page[name]
                  if len(cells) == 8 and cells[2].endswith(" GiB")}
     for row, bytes, *rest in page["With expandable segments"][1:]:
