@@ -18,7 +18,7 @@ const EXAMPLES = [
  * step, and all is over. */
 function momentsOf(report) {
   const t = follow(eventsOfJson(report.timeline), {}), first = t.events.findIndex(e => e.at.phase);
-  const moments = [{phase: "", text: "Only the tensors of the expression are there", events: first < 0 ? t.events.length : first}];
+  const moments = [{phase: "", text: "Before the first op: only the inputs", events: first < 0 ? t.events.length : first}];
   moments.push(...report.steps, {phase: "", text: "The step is over", events: t.events.length});
   let on = 0, off = report.ops.length + 1;
   return {t, moments: moments.map((moment, i) => {
@@ -142,7 +142,7 @@ class Side {
       const at = this.t.events[s.made].at, category = categoryAt(s, moment.event);
       const keepers = onTape.flatMap((op, i) => op.keeps.filter(k => k.storage === s.storage).map(k => `#${i + 1} ${k.name}`));
       const name = named.get(s.storage) || at.module, back = at.phase === "backward" && at.module && " in backward";
-      return [[swatch(category), name ? h("code", null, name) : "gradient of the value", back],
+      return [[swatch(category), name ? h("code", null, name) : "gradient of the result", back],
         CATEGORIES[category], keepers.join(", "), exact(s.allocated)];
     });
     return table("Storages at this moment", [["storage", ""], ["for", "minor"], ["kept by", ""], ["allocated", "n"]], rows,

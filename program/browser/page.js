@@ -201,7 +201,7 @@ function showRefusal(text) {
   page.classList.toggle("refused", text !== "");
   if (!text) return;
   const input = refuse(text);
-  showVerdict([h("span", {class: "bad"}, "No answer: "), "see ",
+  showVerdict([h("span", {class: "bad"}, "This set-up is refused: "), "see ",
     h("button", {type: "button", class: "link", onclick: () => input.focus()}, input.labels[0].textContent)], "refused");
   replace(element("cards"));
 }

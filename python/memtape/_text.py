@@ -29,7 +29,7 @@ def ruled(lines: List[str]) -> List[str]:
 def peak(values: Mapping[str, Any]) -> List[str]:
     steady = values["steady"]
     at = values.get("peak") or {}
-    where = ", ".join(filter(None, [at.get("phase"), at.get("module"), at.get("op")]))
+    where = ", in ".join(filter(None, [at.get("phase"), at.get("module")])) + (f" ({at['op']})" if at.get("op") else "")
     rows = [[name, scaled(n), f"{n:,}", f"{100 * n / steady['peak']:.1f} %"] for name, n in steady["by_category"].items() if n]
     rows += [["allocated", scaled(steady["peak"]), f"{steady['peak']:,}", ""]]
     lines = [f"The peak of a training step: {scaled(steady['peak'])} allocated, {scaled(steady['reserved'])} reserved"]

@@ -30,7 +30,7 @@ static void category_rows(mti_table *t, const mti_answer *a)
         row(t, c == MT_INPUT ? "input, output" : mt_category_name((mt_category)c), bytes);
         mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes / (double)a->peak);
         if (c == MT_GRADIENT && !bytes && a->gradients)
-            mti_table_cell(t, "%s later", MTI_BYTES(a->gradients));
+            mti_table_cell(t, "(none yet; %s when backward ends)", MTI_BYTES(a->gradients));
         else
             mti_table_skip(t, 1);
     }
@@ -65,7 +65,7 @@ bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
                 MTI_BYTES(a->peak), MTI_BYTES(a->reserved));
     if (a->capacity) print_fit(a, out, style);
     if (*a->where) mti_print_wrapped(out, 2, style->width, a->where);
-    mti_table *t = mti_table_new("lrrrl", NULL);
+    mti_table *t = mti_table_new("lrrrw", NULL);
     category_rows(t, a);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);

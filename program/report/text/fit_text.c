@@ -39,13 +39,18 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
     const mt_fit_setup *first = &r->setups[0];
     bool fits = first->fits;
     mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
-    double left = gib(r->capacity) - gib(first->reserved);
+    double needed = gib(first->reserved), room = gib(r->capacity);
     char figures[160];
     const char *besides = mti_fit_besides(first);
-    mti_format(figures, sizeof figures, "%s: %.1f of %.1f GiB, %.1f %s%s%s",
-               fits ? "fastest" : "least", gib(first->reserved), gib(r->capacity),
-               fits ? left : -left, fits ? "free" : "over", besides ? "; " : "",
-               besides ? besides : "");
+    if (fits)
+        mti_format(figures, sizeof figures, "fastest: %.1f of %.1f GiB, %.1f free", needed, room,
+                   room - needed);
+    else
+        mti_format(figures, sizeof figures,
+                   r->gpus > 1 ? "each needs %.1f GiB and has %.1f"
+                               : "needs %.1f GiB, the card has %.1f",
+                   needed, room);
+    if (besides) mti_append(figures, sizeof figures, "; %s", besides);
     int n =
         mti_print(out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus, r->gpu.name);
     bool wide = (fits ? 4 : 12) + n + 1 + mti_text_width(figures) > style->width;
@@ -129,8 +134,8 @@ static void print_host(const mti_fit_report *f, FILE *out)
 {
     const mt_fit_setup *s = &f->result->setups[0];
     if (!s->host) return;
-    mti_print(out, "the first keeps %.1f GiB in a node's host memory", gib(s->host));
-    if (f->result->host_memory) mti_print(out, ", which has %.1f", gib(f->result->host_memory));
+    mti_print(out, "row 1 moves %.1f GiB to CPU memory", gib(s->host));
+    if (f->result->host_memory) mti_print(out, " (a node has %.1f)", gib(f->result->host_memory));
     mti_print(out, "%s\n", s->fits_host ? "" : ": too little");
 }
 
@@ -321,7 +326,7 @@ static void print_notes(const mti_fit_remedies *all, FILE *out)
         keeps = keeps || strstr(all->at[i].change, masters);
         adapts = adapts || strstr(all->at[i].change, adapters);
     }
-    if (keeps) mti_print(out, "  * and%s, which stay\n", masters);
+    if (keeps) mti_print(out, "  * with f32 master weights kept\n");
     if (adapts) mti_print(out, "  + with %s\n", adapters);
 }
 
@@ -441,12 +446,13 @@ static void print_cost(const mti_fit_report *f, FILE *out)
 static void print_count(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
     const mt_fit_result *r = f->result;
-    char text[200];
-    mti_format(
-        text, sizeof text,
-        "%zu measured in %.1f s, %zu fit; ruled out: %lld by size, %lld by states, %lld slower",
-        r->n, r->seconds, r->n_fitting, (long long)r->n_larger, (long long)r->n_states,
-        (long long)r->n_slower);
+    const int64_t too_large = r->n_larger + r->n_states, rest = too_large + r->n_slower;
+    char text[240];
+    mti_format(text, sizeof text, "%s ways to train it; %zu tried in %.1f s, %zu fit",
+               MTI_THOUSANDS((size_t)(rest + (int64_t)r->n)), r->n, r->seconds, r->n_fitting);
+    if (rest)
+        mti_append(text, sizeof text, ". The rest cannot fit (%s) or cannot be faster (%s)",
+                   MTI_THOUSANDS((size_t)too_large), MTI_THOUSANDS((size_t)r->n_slower));
     mti_print_wrapped(out, 0, style->width, text);
 }
 

@@ -241,7 +241,7 @@ static bool print_inference(const mti_profile_result *p, FILE *out, const mti_st
 
 /* ---- the answer, and the details ---- */
 
-/* "in backward: gpt.wte, embedding"; what starting takes, where that is more. */
+/* "in backward, in gpt.wte (embedding)"; what starting takes, where that is more. */
 static void where_text(const mti_measurement *m, char *buf, size_t size)
 {
     const mti_timeline *tl = &m->timeline;
@@ -249,8 +249,15 @@ static void where_text(const mti_measurement *m, char *buf, size_t size)
     *buf = 0;
     if (tl->events.n) {
         const mt_mem_event *e = &tl->events.at[mti_timeline_peak(tl)];
-        mti_append(buf, size, "reached in %s%s%s%s%s", *e->phase ? e->phase : "init",
-                   *e->module ? ": " : "", e->module, *e->op ? ", " : "", e->op);
+        bool loss = !strcmp(e->module, "loss"); /* whose gradient backward begins with */
+        mti_append(buf, size, "reached %s %s%s%s",
+                   loss && !strcmp(e->phase, "backward") ? "at the start of" : "in",
+                   *e->phase ? e->phase : "init",
+                   loss         ? ", in the "
+                   : *e->module ? ", in "
+                                : "",
+                   e->module);
+        if (*e->op) mti_append(buf, size, " (%s)", e->op);
     }
     if (*start_text(m, start, sizeof start)) mti_append(buf, size, "%s%s", *buf ? ". " : "", start);
 }
@@ -349,7 +356,8 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
                mti_print_states(&p->workload, m, out, &style) && print_steps(p, out, &style) &&
                print_inference(p, out, &style) && mti_print_memory(m, whole, out, &style);
     if (whole && !mti_print_memory(m, whole, out, &style)) return false;
-    mti_inked(out, &style, MTI_DIM, "-v adds %sthe books, the formula, each phase, who held it\n",
-              s.less ? "every saved tensor, " : "");
+    mti_inked(out, &style, MTI_DIM,
+              "-v: %show they add up, the formula, phases, who held the peak\n",
+              s.less ? "all saved tensors, " : "");
     return true;
 }

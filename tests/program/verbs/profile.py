@@ -309,7 +309,8 @@ def the_answer_comes_first():
         check({"parameter", "gradient", "activation", "temporary"} <= set(rows), f"{args}: rows {sorted(rows)}")
         equal("optimizer" in rows, p["model"]["optimizer"] != "none", f"{args}: a row for the optimizer")
         where = p["peak"]
-        check(f"reached in {where['phase']}: {where['module']}, {where['op']}" in text, f"{args}: where")
+        loss = where["module"] == "loss"
+        check(f"reached {'at the start of' if loss else 'in'} {where['phase']}, in {'the ' * loss}{where['module']} ({where['op']})" in text, f"{args}: where")
         equal("Fits in 80 GiB" in text, "--capacity" in args, f"{args}: whether it fits")
     check("Saved for backward" in run("profile", "mlp").stdout, "a small model's details fit on the screen")
     p = profile("gpt2", "--inference", "--device", "meta")

@@ -13,7 +13,7 @@ LORA = ["--dtype", "bf16", "--optimizer", "adamw-16bit", "--lora-rank", 64, "--l
         "--checkpoint", "full", "--offload", "cpu", "--loss", "chunked", "--recipe", "plain:kv-groups=repeated"]
 WIDE = ["--dp", 6, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "--zero", 1, "--dtype", "bf16",
         "--master-weights", "--optimizer", "adamw"]
-SCREEN = 26  # lines: 24, or a few more where many options were given
+SCREEN = 27  # lines: 24, or a few more where many options were given
 
 
 def on_a_screen(most, answer, *args):
