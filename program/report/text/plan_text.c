@@ -189,24 +189,19 @@ static void print_letters(const mti_plan_result *p, FILE *out, const mti_style *
     mti_print_wrapped(out, 2, style->width, text);
 }
 
-/* The formulas of textbooks, with -v, beside what is measured. */
-static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
-                           const mti_style *style)
+/* Prints the formulas of textbooks beside what is measured. */
+static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     double given = p->options->parameters;
-    mti_table *t = verbose ? mti_table_new("lwrr", "|formula|says|measured on meta")
-                           : mti_table_new("lrrl", "|measured on meta||");
+    mti_table *t = mti_table_new("lwrr", "|formula|says|measured on meta");
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         bool counts = !strcmp(c->formula.name, "parameters") && given == 0;
         if (!strcmp(c->formula.name, "parameters in brief")) continue;
-        const char *exact = MTI_THOUSANDS(c->measured);
-        mti_table_cell(t, "%s%s", c->formula.name, counts ? ", N" : "");
-        if (verbose)
-            mti_table_cells(t, "%s|%s|%s", c->formula.text, MTI_SCALED((double)c->formula.value),
-                            exact);
-        else
-            mti_table_cells(t, "%s|%s|%s", MTI_SCALED((double)c->measured), exact, c->formula.unit);
+        bool saved = !strcmp(c->formula.name, "activations");
+        mti_table_cell(t, "%s%s", c->formula.name, counts ? ", N" : saved ? ", saved" : "");
+        mti_table_cells(t, "%s|%s|%s", c->formula.text, MTI_SCALED((double)c->formula.value),
+                        MTI_THOUSANDS(c->measured));
     }
     if (!mti_table_finish(t, out, style)) return false;
     if (!mti_plan_find(p, "activations"))
@@ -214,7 +209,7 @@ static bool print_formulas(const mti_plan_result *p, bool verbose, FILE *out,
             out, style,
             "Of activations under --amp there is no formula: memtape profile lists what is kept.");
     if (given > 0) mti_print(out, "  N = %s parameters, as given\n", MTI_SCALED(given));
-    if (verbose) print_letters(p, out, style);
+    print_letters(p, out, style);
     return true;
 }
 
@@ -227,7 +222,7 @@ static void print_searches(const mti_plan_result *p, FILE *out)
               (long long)w->batch, p->seq.refused ? "" : "at least ", (long long)p->seq.largest);
 }
 
-static bool print_answer(const mti_plan_result *p, bool verbose, FILE *out, const mti_style *style)
+static bool print_answer(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     char where[80] = "";
     if (strcmp(p->need.phase, "the second step") != 0)
@@ -244,7 +239,7 @@ static bool print_answer(const mti_plan_result *p, bool verbose, FILE *out, cons
                           .fits = fits(p)};
     if (!mti_print_answer(&a, out, style)) return false;
     if (a.capacity) print_searches(p, out);
-    return print_formulas(p, verbose, out, style);
+    return print_formulas(p, out, style);
 }
 
 static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *out,
@@ -261,7 +256,7 @@ static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *
 bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
 {
     const mti_style style = mti_style_of(out);
-    if (!print_answer(p, verbose, out, &style)) return false;
+    if (!print_answer(p, out, &style)) return false;
     for (int i = 0; verbose && i < p->n_items; i++)
         if (!print_item(p, &p->items[i], out, &style)) return false;
     print_training(p, out);
@@ -272,7 +267,7 @@ bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
     if (p->budget.plan && verbose && !mti_print_budget_front(&p->budget, out, &style)) return false;
     if (!verbose)
         mti_inked(out, &style, MTI_DIM,
-                  "-v adds the textbooks' formulas, their sources and what they leave out%s\n",
+                  "-v adds where the formulas come from, and what they leave out%s\n",
                   p->budget.plan ? "; other budgets" : "");
     return true;
 }

@@ -158,10 +158,10 @@ def cache():
 
 
 def textbooks():
-    """Formulas of textbooks stand behind -v; what is measured stands without, scaled and to the byte."""
+    """Formulas of textbooks stand beside what is measured, to the byte; their sources are shown with -v."""
     brief, whole = (run("plan", "gpt2", *more).stdout for more in ([], ["-v"]))
-    check("L(12h^2 + 13h)" not in brief and "6Nbs" not in brief and "L(12h^2 + 13h)" in whole, "formulas")
-    for line in ("parameters, N 124 M 124,439,808 parameters", "states 2.01 G 2,012,448,256 bytes"):
+    check("Rajbhandari" not in brief and "Rajbhandari" in whole, "sources of formulas")
+    for line in ("parameters, N L(12h^2 + 13h) + vh 124 M 124,439,808", "states (2 + 2 + 12) N 1.99 G 2,012,448,256", "6Nbs"):
         check(line in re.sub(" +", " ", brief), f"{line!r} in {brief}")
     # The peak of GPT-2 is where backward begins.
     later = "gradient 0 B 0 0.0 % (none yet; 237.35 MiB when backward ends)"
