@@ -2,12 +2,15 @@
 
     python3 -m memtape.events events.jsonl --html report.html
     python3 -m memtape.events events.jsonl --task layer_norm.json
+    python3 -m memtape.events class/*/ --task layer_norm.json --csv grades.csv
 
 docs/teachers.md is the page."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import math
 import os
@@ -17,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optio
 
 from memtape._books import BLOCK, MODEL_KEYS, OTHER_KEYS, Books, Held, Peak, categories, dtype_bytes, grouped, steps_section
 from memtape._library import MemtapeError, printable
+from memtape._text import columns
 from memtape.report import Report
 
 PARAMETER = "parameter"
@@ -347,6 +351,48 @@ class Task:
                 *(f"  expected, and not kept: {_tensor(t)}" for t in lacking)]
 
 
+# ---- a class ----
+
+FILE = "events.jsonl"  # of a folder
+
+
+def _graded(word: str, task: Task) -> Tuple[str, str, str]:
+    """Whose, the result, and the first reason why it is not done."""
+    path = os.path.join(word, FILE) if os.path.isdir(word) else word
+    who = os.path.basename(os.path.normpath(word))
+    try:
+        faults = task.faults(read(path))
+    except (MemtapeError, OSError, UnicodeDecodeError) as error:
+        return who, "refused", str(error)
+    return who, "not yet" if faults else "done", faults[0] if faults else ""
+
+
+def _write_whole(path: str, text: str) -> None:
+    """Writes a file under another name first, so that it is there whole or not at all."""
+    part = f"{path}.{os.getpid()}.part"
+    try:
+        with open(part, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+def _grade(words: Sequence[str], task: Task, path: Optional[str]) -> int:
+    """Prints a line for each file or folder; 0 if all are done, else 1."""
+    rows = [("who", "result", "why"), *(_graded(word, task) for word in words)]
+    n_done = sum(row[1] == "done" for row in rows)
+    if path:
+        text = io.StringIO()
+        csv.writer(text).writerows(rows)
+        _write_whole(path, text.getvalue())
+    shown = [tuple(printable(cell) for cell in row) for row in rows]
+    _show("\n".join([task.title, *columns(shown, ()), f"{n_done} of {len(words)} done"]), sys.stdout)
+    return 0 if n_done == len(words) else 1
+
+
 # ---- the command ----
 
 class _Parser(argparse.ArgumentParser):
@@ -363,16 +409,26 @@ def _show(text: str, out: TextIO) -> None:
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
-    """0: reported, and the task is done; 1: it is not done; 2: the events, the task or the words are refused."""
+    """0: reported, and the task is done; 1: it is not done, or of a class not by all; 2: the events, the task or the words are
+    refused."""
     parser = _Parser(prog="memtape.events", description="Reports what an engine of your own keeps.")
-    parser.add_argument("events", help="a file of events, a JSON object a line (docs/teachers.md)")
+    parser.add_argument("events", nargs="+", help="a file of events, a JSON object a line (docs/teachers.md); or, with --task, those of "
+                        f"a class: several files, or folders with a file {FILE} in each")
     parser.add_argument("--task", help="a file that says what shall be kept; the exit status is 1 if it is not")
     parser.add_argument("--json", help="write the report as JSON (docs/profile-json.md)")
     parser.add_argument("--html", help="write the report as a page")
+    parser.add_argument("--csv", help="with --task: write who has done it as a table for spreadsheets")
     o = parser.parse_args(words)
+    class_of = len(o.events) > 1 or os.path.isdir(o.events[0]) or bool(o.csv)
+    if class_of and not o.task:
+        parser.error(f"{'--csv' if o.csv else 'several files and folders'}: need --task FILE")
+    if class_of and (o.json or o.html):
+        parser.error("--json and --html: need one file of events; give a student's file alone")
     try:
         task = Task.read(o.task) if o.task else None
-        report = read(o.events)
+        if task and class_of:
+            return _grade(o.events, task, o.csv)
+        report = read(o.events[0])
         if o.html:
             report.write_html(o.html)
         if o.json:

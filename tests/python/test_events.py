@@ -1,10 +1,12 @@
 """docs/teachers.md, whose examples print what it quotes below them; engines and the events that they write; tasks; refusals."""
+import csv
 import gc
 import importlib
 import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,7 +47,25 @@ def changed(text, diff):
     return text
 
 
+BETTER = ("xhat[i * d:(i + 1) * d]", "[(v - mean[i]) * rstd[i] for v in self.data[i * d:(i + 1) * d]]")  # a tensor less
+
+
+def a_class_of(**sources):
+    """A folder for each student, with the events of the engine whose source it is, or with this text."""
+    for who, source in sources.items():
+        folder = FOLDER / "class" / who
+        folder.mkdir(parents=True, exist_ok=True)
+        if source.startswith('"""'):
+            tiny(source)
+            gc.collect()
+            FILE.rename(folder / FILE.name)
+        else:
+            (folder / FILE.name).write_text(source)
+
+
 def the_page_prints_what_it_shows():
+    source = (ENGINES / "tiny.py").read_text()
+    a_class_of(ada=source.replace(*BETTER), blaise=source)
     for file in ENGINES.iterdir():
         if file.is_file():
             (FOLDER / file.name).write_bytes(file.read_bytes())
@@ -63,7 +83,7 @@ def the_page_prints_what_it_shows():
             printed = p.stdout.endswith(shown[4:]) if shown.startswith("...\n") else p.stdout == shown
             check(printed, f"{command}: prints {p.stdout!r}, the page shows {shown!r}")
             n += 1
-    equal(n, 7, "commands of the page")
+    equal(n, 8, "commands of the page")
 
 
 def tiny(source):
@@ -78,8 +98,7 @@ def a_task_is_done_when_the_bytes_are_equal():
     task = ENGINES / "layer_norm.json"
     before = tiny(source)
     equal(ended(FILE, "--task", task)[0], 1, "status of what is not done")
-    better = source.replace("xhat[i * d:(i + 1) * d]", "[(v - mean[i]) * rstd[i] for v in self.data[i * d:(i + 1) * d]]")
-    after = tiny(better)
+    after = tiny(source.replace(*BETTER))
     equal(ended(FILE, "--task", task), (0, "done: Make your layer norm keep one tensor less\n", ""), "what is done")
     equal(list(after), list(before), "gradients, with a tensor less")
     # Too little is as wrong as too much.
@@ -89,6 +108,26 @@ def a_task_is_done_when_the_bytes_are_equal():
     status, out, _ = ended(FILE, "--task", task)
     equal(status, 1, "status of an op that keeps too little")
     check("8,192 too few" in out and "expected, and not kept: self [64,16] f64, 8,192 bytes" in out, out)
+
+
+def a_class_is_graded():
+    source, task, table = (ENGINES / "tiny.py").read_text(), ENGINES / "layer_norm.json", FOLDER / "grades.csv"
+    a_class_of(ada=source.replace(*BETTER), blaise=source, carl='{"event": "alloc"}\n')
+    all_of = [FOLDER / "class" / who for who in ("ada", "blaise", "carl", "dora")]
+    (FOLDER / "class" / "dora").mkdir(exist_ok=True)  # who has handed in nothing
+    status, out, err = ended(*all_of, "--task", task, "--csv", table)
+    equal((status, err, out.splitlines()[-1]), (1, "", "1 of 4 done"), "a class")
+    rows = list(csv.reader(table.open(newline="")))
+    equal([row[:2] for row in rows], [["who", "result"], ["ada", "done"], ["blaise", "not yet"], ["carl", "refused"], ["dora", "refused"]], "the table")
+    check("7,680 too many" in rows[2][2] and '"id" is missing' in rows[3][2] and "No such file" in rows[4][2], f"why: {rows}")
+    equal(ended(all_of[0], "--task", task)[0], 0, "status if all are done")
+    equal(sorted(path.name for path in FOLDER.glob("grades*")), ["grades.csv"], "files")
+    for words, message in ((all_of, "need --task"), ([FILE, "--csv", table], "need --task"), ([*all_of, "--task", task, "--html", "r.html"], "--html")):
+        status, _, err = ended(*words)
+        check(status == 2 and message in err, f"{words}: {status} {err}")
+    status, _, err = ended(*all_of, "--task", task, "--csv", FOLDER / "none" / "t.csv")
+    check(status == 2 and "t.csv" in err, f"a table that cannot be written: {status} {err}")
+    shutil.rmtree(FOLDER / "class")
 
 
 def micrograd_is_watched():
@@ -323,7 +362,7 @@ def foreign_text_is_not_obeyed():
         check(not OBEYED.search(text), f"printed: {text!r}")
 
 
-for test in (the_page_prints_what_it_shows, a_task_is_done_when_the_bytes_are_equal, micrograd_is_watched,
+for test in (the_page_prints_what_it_shows, a_task_is_done_when_the_bytes_are_equal, a_class_is_graded, micrograd_is_watched,
              a_view_is_its_array_and_a_parameter_stays_one, what_cannot_be_is_refused, tasks_check_totals_and_are_checked,
              foreign_text_is_not_obeyed):
     test()
