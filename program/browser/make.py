@@ -22,7 +22,7 @@ STOREYS = ("src", "models", "lab", "program")
 JANSSON_FILES = "dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version"
 REPORT = ["page.html", "page.css", "text.js", "run.js", "head.js", "chart.js", "alive.js", "saved.js", "tape.js", "compare.js",
           "sweep.js", "plan.js", "pages.js", "main.js"]
-SCRIPTS = ["program.js", "views.js", "live-tape.js", "training.js", "course.js", "page.js"]
+SCRIPTS = ["program.js", "views.js", "live-tape.js", "training.js", "course.js", "measured.js", "page.js"]
 FEATURES = "bulk-memory sign-ext mutable-globals nontrapping-float-to-int reference-types multivalue memory64"
 
 

@@ -165,7 +165,7 @@ function makeForm(options, models, gpus) {
   const shown = options.filter(({group, name}) => GROUPS.includes(group) && !HIDDEN.includes(name));
   const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
   put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
-    field("model", "Model", "A preset, or a Hugging Face config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
+    field("model", "Model", "A preset or its name on the Hub, or a config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
     field("batch", "Batch, b", "Sequences at once, on one GPU.", textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
     field("seq", "Sequence, s", "Tokens in each; 4k is 4096.", textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
     field("gpus", "GPUs", "How many there are for the search: does it fit?", textInput({inputmode: "numeric"})),
@@ -177,13 +177,16 @@ function makeForm(options, models, gpus) {
   document.addEventListener("dragover", e => e.preventDefault());
   document.addEventListener("drop", e => {
     e.preventDefault();
-    if (e.dataTransfer.files[0]) takeConfig(e.dataTransfer.files[0]);
+    if (e.dataTransfer.files[0]) takeFile(e.dataTransfer.files[0]);
   });
 }
 
+/* The program would look for a model of the Hub in a cache, which a page has not. */
+const NO_CACHE = /, and no config\.json of it in Hugging Face's cache.*; hf download (\S+) config\.json puts it there/;
+
 /* A refusal stands beside the field that it names first. */
 function refuse(text) {
-  const reason = text.trim().replace(/^memtape \w+: /, "");
+  const reason = text.trim().replace(/^memtape \w+: /, "").replace(NO_CACHE, "; save $1's config.json from huggingface.co/$1 and drop it here");
   const named = [...reason.matchAll(/--([\w-]+)|^(MODEL)/g)].map(m => m[2] ? "model" : m[1]);
   const name = named.find(n => element("bad-" + n)) || "model", input = element("in-" + name);
   replace(element("bad-" + name), reason);
@@ -276,7 +279,7 @@ function showWhole(result) {
 
 /* ---- runs ---- */
 
-const tool = {module: null, argument: {}, fit: new Set(), cards: [], front: null, behind: null};
+const tool = {module: null, argument: {}, fit: new Set(), compare: new Set(), cards: [], front: null, behind: null};
 let wanted = null, running = false, pause = 0;
 
 /* The latest words win: what was wanted in between is not run. */
@@ -310,6 +313,7 @@ async function finish(words) {
 function showCommands(words) {
   replace(element("command"), unbroken(commandOf(words)));
   replace(element("fit-command"), unbroken(commandOf(fitWords())));
+  showMeasuredCommand();
   replace(element("fit-button"), `Search: ${state.values.gpus} ${TIMES} ${state.values.gpu}`);
 }
 
@@ -408,12 +412,14 @@ async function begin() {
   await cards;
   readLink();
   for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
+  for (const {name} of optionsOf((await tool.behind.run(["compare", "--help", "all"])).out)) if (name !== "gpu") tool.compare.add(name);
   makeForm(options, namesIn((await models).err), tool.cards.map(card => card.name));
   fillForm();
   put(element("theme-place"), themeButton());
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
+  element("measured-button").addEventListener("click", compareMeasured);
   showCommands(words);
   take(words, await first);
   if (words.join(" ") !== profileWords().join(" ")) change(); // the link has changed meanwhile

@@ -141,6 +141,13 @@ static long stat_path(const char *path, struct stat *st)
     return 0;
 }
 
+/* Whether a file is there to be read; of what is to be written, opening it says so. */
+static long may_use(const char *path, int mode)
+{
+    struct stat st;
+    return mode & W_OK ? 0 : stat_path(path, &st);
+}
+
 static long open_path(const char *path, int flags)
 {
     int writes = (flags & O_ACCMODE) != O_RDONLY;
@@ -209,8 +216,8 @@ long mt_page_call(long n, long a, long b, long c, long d)
     case SYS_exit_group: page_exit((int)a);
     /* Whether there is room for a buffer of OpenBLAS, which products.c does not need. */
     case SYS_mmap: return c == (PROT_READ | PROT_WRITE) ? PAGE_BYTES : -ENOSYS;
+    case SYS_faccessat: return may_use((const char *)b, (int)c);
     case SYS_munmap:
-    case SYS_faccessat:
     case SYS_close:
     case SYS_fcntl:
     case SYS_fsync: return 0;

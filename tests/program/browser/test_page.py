@@ -26,7 +26,7 @@ LONG = os.environ.get("MTT_LONG") == "1"
 SETUPS = 200 if LONG else 8
 MODELS = ["gpt2", "gpt3-175b", "llama-3.1-8b", "mixtral-8x7b", "bert-base", "gemma-3-1b", "qwen3-0.6b", "gpt2-medium", "llama-tiny"]
 CHOICES = {
-    "batch": [1, 2, 3, 8], "seq": [128, 512, 1000, "2k"], "recipe": ["hf", "torchtune", "fsdp2", "megatron"],
+    "batch": [1, 2, 3, 8], "seq": [128, 512, 1000, "2k"], "recipe": ["hf", "torchtune", "fsdp2:reshard=never", "megatron", "plain:rope=unfused", "hf:swiglu=fused"],
     "optimizer": ["none", "sgd", "adamw-8bit", "lion", "adafactor"], "checkpoint": ["none", "full", "selective", "sqrt"],
     "offload": ["cpu"], "dtype": ["f32", "bf16", "f16"], "amp": ["bf16", "f16"], "lora-rank": [4, 16], "tp": [2], "dp": [2, 8],
     "zero": [1, 2, 3, 9], "pp": [2], "loss": ["fused", "chunked"], "attention": ["math", "flash"], "capacity": ["24GB", "80GiB"],
@@ -167,6 +167,39 @@ def config_is_read(browser):
     equal(json.loads(browser.js("return new URLSearchParams(location.hash.slice(1)).get('config')")), json.loads(text), "the link")
 
 
+MESSAGE = """torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 224.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 12.00 MiB is
+free. Including non-PyTorch memory, this process has 23.62 GiB memory in use. Of the allocated memory 22.80 GiB is allocated by PyTorch, and
+300.00 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def message_is_explained(browser):
+    """A pasted message, beside the set-up by a name of the Hub; a dropped log; and a name that nobody knows."""
+    folder, place = Path(tempfile.mkdtemp()), "const p = document.getElementById('measured-result');"
+    (folder / "error.txt").write_text(MESSAGE)
+    (folder / "run.log").write_text("step 3 max_memory_allocated 20.5 GiB\n")
+    browser.js("location.hash = 'model=meta-llama/Llama-3.1-8B&seq=4096&recipe=trl:rope=fused'")
+    wait(browser, ENDED, "profile meta-llama/Llama-3.1-8B --seq 4096 --recipe trl:rope=fused --device meta", "a name of the Hub")
+    browser.click("#measured-button")
+    wait(browser, place + "return p.textContent.includes('no message yet')", None, "no message")
+    browser.js("document.getElementById('pasted').value = arguments[0]", MESSAGE)
+    browser.click("#measured-button")
+    options = ["meta-llama/Llama-3.1-8B", "--seq", "4096", "--recipe", "trl:rope=fused"]
+    drop = """const data = new DataTransfer();
+        data.items.add(new File(["step 3 max_memory_allocated 20.5 GiB\\n"], "run.log"));
+        document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}))"""
+    for words, then in ((["oom", "error.txt", *options], drop), (["compare", "run.log", *options], "")):
+        wait(browser, place + "return p.dataset.words === arguments[0]", " ".join(words), " ".join(words), seconds=120)
+        here = run(*words, cwd=folder)
+        equal(here.returncode, 0, f"{words}: {here.stderr}")
+        equal(browser.js(place + "return p.querySelector('pre').textContent"), here.stdout, f"{words}: what is printed")
+        equal(browser.js(place + "return p.querySelector('.note').textContent"), here.stderr.strip(), f"{words}: what is said beside it")
+        browser.js(then)
+    browser.js("location.hash = 'model=nobody/nothing'")
+    wait(browser, "return document.getElementById('bad-model').textContent.endsWith(arguments[0])",
+         "there is no such file; save nobody/nothing's config.json from huggingface.co/nobody/nothing and drop it here", "an unknown name")
+
+
 def slider_answers_each_change(browser):
     """Eight rounds of five changes, each of which has an answer of its own; how long one takes is told, for a reader."""
     browser.js("location.hash = 'model=gpt3-175b'")
@@ -245,6 +278,7 @@ def main():
         link_that_is_damaged(browser)
         slider_stops_are_whole(browser)
         config_is_read(browser)
+        message_is_explained(browser)
         search_is_that_of_fit(browser)
         reads_well(browser)
         tape_is_that_of_explain(browser)
