@@ -1,4 +1,4 @@
-"""What the lessons, README quote of the program, and of their own programs in examples/, is what these print: each
+"""What the lessons, README and docs/class.md quote of the program, and of their own programs in examples/, is what these print: each
 line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
 its file ("```c src/ops/ops.def") stands there as it is quoted. "…" in a line is what differs
 from one machine to the next; a line "..." stands for lines that are left out, and is there wherever some are. A command that
@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[3]
 LESSONS = ROOT / "docs" / "lessons"
 # Every page but the index. Not compared: commands that train on data, or need MPI.
 QUOTED = sorted(path.name for path in LESSONS.glob("*.md") if path.name != "README.md")
-OTHERS = [ROOT / "README.md"]
+CLASS = ROOT / "docs" / "class.md"
+OTHERS = [ROOT / "README.md", CLASS]
 PLANNED = ("10-model-cost.md", "11-what-fits.md")
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg", "walk": "tape.svg",
             "gelu_or_relu": "storages.svg", "views": "views.svg"}
@@ -148,6 +149,22 @@ for path in [*(LESSONS / name for name in QUOTED), *OTHERS]:
 equal([lacks(quoted, ["a", "b", "c"]) is None for quoted in (["a", "b", "c"], ["...", "b", "..."], ["a", "...", "c"],
                                                              ["b", "..."], ["a", "c"], ["a", "b"], ["...", "c", "a"])],
       [True] * 3 + [False] * 4, "quotations that are printed, and not")
+
+
+def unproved(answers):
+    """Numbers of a key's sentences that neither a command beside them prints nor the sentence multiplies out."""
+    quoted = " ".join(line for _, lines in quotations(answers) for line in lines)
+    prose = re.sub(r"^```.*?^```$", "", answers, flags=re.S | re.M)
+    products = [n * m * k for n, m, k in re.findall(r"([\d,]+) x ([\d,]+) x (\d+) =", prose) for n, m, k in [[int(x.replace(",", "")) for x in (n, m, k)]]]
+    factors = re.findall(r"([\d,]+)(?= x )|(?<= x )([\d,]+)", prose)
+    given = {*re.findall(r"\d[\d,]*,\d{3}", quoted), *(f"{n:,}" for n in products), *(a or b for a, b in factors)}
+    return sorted(set(re.findall(r"\d[\d,]*,\d{3}", prose)) - given)
+
+
+key = CLASS.read_text().partition("\n## The key\n")[2].partition("\n## ")[0]
+check(len(re.findall(r"\d,\d{3}", key)) > 30, "the key of the class has few numbers")
+equal(unproved(key), [], "numbers of the class's key that no command beside them prints")
+equal(unproved("2 x 3 x 4 = 24, 1,000 x 2 x 4 = 8,000 and 9,999"), ["9,999"], "a number that nothing prints")
 
 
 for page in [*sorted(LESSONS.glob("*.md")), ROOT / "docs" / "c.md"]:
