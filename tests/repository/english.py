@@ -1,0 +1,121 @@
+"""English that one reads once. README, the tour, the lessons, the class and the first 20 lines of each page have at most 15 words a
+sentence in the mean, and none above 30; the rest of a page has none above 40. Comments above functions do without the words of
+WORDS. What is not there yet is counted, by page and by file, in english.allow: a count may only shrink. `write` lowers the counts;
+`list [PAGE]` prints the sentences, the longest first."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOW = Path(__file__).with_suffix(".allow")
+DOCS = ROOT / "docs"
+PLAIN = {ROOT / "README.md", DOCS / "tour.md", DOCS / "class.md", *(DOCS / "lessons").glob("*.md")}  # plain to their ends
+HEAD, MEAN, PLAIN_MOST, MOST = 20, 15, 30, 40
+WORDS = ("no those", "the latter", "the same of", "of so many", "in its stead", "lets go", "stands beside", "held against", "can be told from",
+         "but for", "of its own", "of their own", "those of", "be it", "whose is")
+BLOCKS = r"^ *```.*?^ *```$|<!--.*?-->|<[^>]+>"
+
+
+def prose(lines):
+    """Paragraphs and items of a page: no code, no tables, no headings; code within a line and a link are the words that one reads."""
+    text = re.sub(BLOCKS, lambda m: "\n" * m[0].count("\n"), "\n".join(lines), flags=re.S | re.M)
+    text = re.sub(r"^(?: *\||#| {4,}(?=\S)(?! *(?:-|\d+\.) )).*$", "", text, flags=re.M)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
+    text = re.sub(r"\]\([^)\s]*\)", "]", text)
+    text = re.sub(r"`[^`]*`", "code", text)
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n|^ *(?:-|\d+\.) ", text, flags=re.M) if part.strip()]
+
+
+def sentences(lines):
+    found = []
+    for paragraph in prose(lines):
+        whole = re.sub(r"\b(al|e\.g|i\.e|vs|No)\. ", r"\1 ", paragraph)
+        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*[A-Z0-9])", whole) if words(s)]
+    return found
+
+
+def words(sentence):
+    return [word for word in sentence.split() if re.search(r"\w", word)]
+
+
+def parts(path):
+    """(lines, the most words of a sentence) of a page."""
+    lines = path.read_text().splitlines()
+    if path in PLAIN:
+        return [(lines, PLAIN_MOST)]
+    end = next((i for i in range(min(HEAD, len(lines)), 0, -1) if i == len(lines) or not lines[i].strip()), HEAD)  # not within a paragraph
+    return [(lines[:end], PLAIN_MOST), (lines[end:], MOST)]
+
+
+def of_page(path):
+    """How many sentences are too long, and by how many words the plain part is above the mean, per hundred sentences."""
+    long, mean = [], 0
+    for lines, most in parts(path):
+        found = sentences(lines)
+        long += [s for s in found if len(words(s)) > most]
+        if most == PLAIN_MOST and found:
+            mean = sum(len(words(s)) for s in found) / len(found)
+    return long, mean
+
+
+def comments(text):
+    """What stands above functions and types: comments that begin in the first column."""
+    return re.findall(r"^/\*.*?\*/", text, re.S | re.M)
+
+
+def of_file(path):
+    text = [re.sub(r"\s+\*? ?", " ", comment) for comment in comments(path.read_text())]
+    return sum(len(re.findall(rf"\b{word}\b", comment)) for word in WORDS for comment in text)
+
+
+def counts():
+    """Of each page and file with something to count: what is counted, and how often."""
+    found = {}
+    for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "lessons").glob("*.md"))]:
+        long, mean = of_page(path)
+        found["long", path] = len(long)
+        found["mean", path] = max(0, round(10 * (mean - MEAN)))  # tenths of a word
+    for path in sorted(path for folder in ("src", "models", "lab", "program", "include") for path in (ROOT / folder).rglob("*.[ch]")):
+        found["comments", path] = of_file(path)
+    return {(what, str(path.relative_to(ROOT))): n for (what, path), n in found.items() if n}
+
+
+def allowed():
+    lines = ALLOW.read_text().splitlines() if ALLOW.exists() else []
+    return {(what, name): int(n) for what, n, name in (line.split() for line in lines if not line.startswith("#"))}
+
+
+def check_itself():
+    """A checker that finds nothing would pass."""
+    text = ["# A heading", "One two three. Four `a b c` [five six](x.md#y) seven?", "", "| a | table |", "- An item. Another", "  item!", "```", "code", "```"]
+    got = [len(words(s)) for s in sentences(text)]
+    assert got == [3, 5, 2, 2], got
+    assert sum(bool(re.search(r"\bbut for\b", c)) for c in comments("/* All\n * but for one. */\nint x; /* but for */\n")) == 1
+
+
+def main(arguments):
+    check_itself()
+    if arguments[:1] == ["list"]:
+        pages = [ROOT / name for name in arguments[1:]] or [ROOT / "README.md", *DOCS.rglob("*.md")]
+        for path in pages:
+            long, mean = of_page(path)
+            print(f"{path.relative_to(ROOT)}: mean {mean:.1f}, {len(long)} too long")
+            for s in sorted(long, key=lambda s: -len(words(s))) if arguments[1:] else ():
+                print(f"  {len(words(s))}: {s}")
+        return 0
+    found, limits = counts(), allowed()
+    if arguments == ["write"]:
+        lower = {key: min(n, limits.get(key, n)) for key, n in found.items()}
+        rows = [f"{what} {n} {name}\n" for (what, name), n in sorted(lower.items())]
+        ALLOW.write_text("# Counts that may only shrink (english.py): sentences too long, tenths of a word above the mean, words in comments.\n" + "".join(rows))
+        return 0
+    more = {key: n for key, n in found.items() if n > limits.get(key, 0)}
+    for (what, name), n in sorted(more.items()):
+        kind = {"long": "sentences too long", "mean": "tenths of a word above the mean", "comments": "words that make readers stumble"}[what]
+        print(f"{name}: {n} {kind}, allowed {limits.get((what, name), 0)} (english.py list {name})")
+    totals = {what: sum(n for (w, _), n in found.items() if w == what) for what in ("long", "comments")}
+    print(f"{totals['long']} sentences too long, {totals['comments']} words in comments")
+    return int(bool(more))
+
+
+sys.exit(main(sys.argv[1:]))
