@@ -22,7 +22,7 @@ def prose(lines):
     text = re.sub(r"^(?: *\||#| {4,}(?=\S)(?! *(?:-|\d+\.) )).*$", "", text, flags=re.M)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
-    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"`[^`]*`", "Code", text)  # may begin a sentence
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n|^ *(?:-|\d+\.) ", text, flags=re.M) if part.strip()]
 
 
@@ -30,7 +30,7 @@ def sentences(lines):
     found = []
     for paragraph in prose(lines):
         whole = re.sub(r"\b(al|e\.g|i\.e|vs|No)\. ", r"\1 ", paragraph)
-        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*[A-Z0-9])", whole) if words(s)]
+        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*(?:[A-Z0-9]|memtape|torchtitan|bitsandbytes|d[awb] ))", whole) if words(s)]
     return found
 
 
