@@ -168,6 +168,8 @@ class Ledger:
         if attention not in _attention.CHOICES:
             raise MemtapeError(f"memtape.torch: attention is {attention!r}; choose {', '.join(_attention.CHOICES)}")
         self._model, self._attention = model, attention
+        self.others: List[Tuple[str, torch.nn.Module]] = []  # (name, module) outside of it that a loss uses
+        self.other_tensors: List[torch.Tensor] = []  # that are not counted, either
         self._kernels: Set[str] = set()
         self._in_host_memory: List[torch.Tensor] = []
         self._replaced: Optional[List[_Packed]] = None  # within an attention that another one stands for
@@ -187,6 +189,9 @@ class Ledger:
         root = type(self._model).__name__
         for name, module in self._model.named_modules():
             self._handles += self._follow(module, f"{root}.{name}" if name else root)
+        for root, other in self.others:
+            for name, module in other.named_modules():
+                self._handles += self._follow(module, f"{root}.{name}" if name else root)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor)
         self._hooks.__enter__()
         self._outer = _attention.observe(self, self._attention)
@@ -291,7 +296,8 @@ class Ledger:
                 save.op, save.name, save.role = op, name, role
 
     def _entries(self) -> List[Dict[str, Any]]:
-        own = {_storage(t)[0] for t in [*self._model.parameters(), *self._model.buffers(), *self._in_host_memory]}
+        own = {_storage(t)[0] for t in [*self._model.parameters(), *self._model.buffers(), *self.other_tensors,
+                                      *self._in_host_memory]}
         entries: Dict[int, Dict[str, Any]] = {}
         for save in self._saves:
             packed = save.packed()

@@ -6,95 +6,39 @@ meta device of libmemtape, whose allocator has the rules of PyTorch's for CUDA (
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import sys
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakIdKeyDictionary
+import torch.utils._foreach_utils
 
-from memtape import _attention
+from memtape import _attention, _autocast
 from memtape._books import Books, Held, Peak, grouped, steps_section
+from memtape._in_place import OnMeta, tensors_in
 from memtape._ledger import Ledger, _storage, _tensors
 from memtape._library import MemtapeError
+from memtape._values import Values
 from memtape.report import Report
 
-MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
-_ITEM = torch.ops.aten._local_scalar_dense.default
-_INDEX = torch.ops.aten.index.Tensor
-_MASKS = (torch.bool, torch.uint8)
 _INDEX_PUT = torch.ops.aten.index_put.default
 _FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
-# ---- values ----
+@dataclass(frozen=True)
+class How:
+    """What a step is told beside model, batch and optimizer."""
 
-def _depends_on_values(func: Any, args: Any) -> bool:
-    """Whether what func returns has a shape that its arguments' values decide: of an index, only where a mask is in it."""
-    if torch.Tag.dynamic_output_shape not in func.tags:
-        return False
-    return func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1])
-
-
-class _Values:
-    """The values of small tensors of whole numbers and bools, as far as they come from the batch and from nothing: models
-    branch by masks and positions, which meta tensors cannot answer."""
-
-    def __init__(self) -> None:
-        self._known: Any = WeakIdKeyDictionary()
-
-    def know(self, t: torch.Tensor, value: torch.Tensor) -> None:
-        if not (value.is_floating_point() or value.is_complex()) and value.numel() <= MOST_VALUES:
-            self._known[t] = value
-
-    def of_call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What func returns on the values of its arguments; None if one is not known, or if it draws random numbers."""
-        tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.device.type == "meta"]
-        if torch.Tag.nondeterministic_seeded in func.tags or not all(t in self._known for t in tensors):
-            return None
-        args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known.get(t, t), (args, kwargs))
-        return func(*args, **(kwargs if kwargs.get("device") is None else {**kwargs, "device": "cpu"}))
-
-    def without_masks(self, args: Any) -> Any:
-        """The arguments of an index with the places that its masks choose, whose values stay unknown; None: a mask is not known."""
-        indices: List[Optional[torch.Tensor]] = []
-        for i in args[1]:
-            mask = i is not None and i.dtype in _MASKS
-            if mask and i not in self._known:
-                return None
-            indices += [torch.empty(len(places), dtype=torch.long, device="meta")
-                        for places in self._known[i].nonzero(as_tuple=True)] if mask else [i]
-        return (args[0], indices, *args[2:])
-
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """func on meta, with the values of what it returns where they are known."""
-        if func is _INDEX and args[0] not in self._known:
-            args = self.without_masks(args) or args
-        if func is _ITEM or _depends_on_values(func, args):
-            values = self.of_call(func, args, kwargs)
-            if values is None:
-                raise MemtapeError(f"memtape.torch: the model asks for values that are not computed on meta, by "
-                                   f"{func.__name__}; only those are known that come from whole numbers of the batch")
-            if func is _ITEM:
-                return values
-            out = _pytree.tree_map_only(torch.Tensor, _twin, values)
-        else:
-            out = func(*args, **kwargs)
-            made = _pytree.tree_leaves(out)
-            if not all(isinstance(t, torch.Tensor) and t.device.type == "meta" and t.numel() <= MOST_VALUES and
-                       not (t.is_floating_point() or t.is_complex()) for t in made):
-                return out
-            values = self.of_call(func, args, kwargs)
-        if values is not None:
-            for t, value in zip(_pytree.tree_leaves(out), _pytree.tree_leaves(values)):
-                self.know(t, value)
-        return out
+    attention: str = "cuda"
+    accumulate: int = 1  # forwards and backwards before the optimizer's step
+    clip: Optional[float] = None  # the norm to which gradients are clipped
+    autocast: Optional[torch.dtype] = None
 
 
 # ---- the books ----
@@ -105,7 +49,7 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         Books.__init__(self)
         TorchDispatchMode.__init__(self)
-        self.values = _Values()
+        self.values = Values()
         self.op = ""
         self.where: Callable[[], str] = lambda: ""
         self.category = "input"
@@ -162,57 +106,53 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
 # ---- on meta ----
 
 @contextlib.contextmanager
-def _with_fused_kernels() -> Iterator[None]:
-    """An optimizer with fused=True asks whether its device has such kernels. CUDA has, meta has not."""
-    name = "_device_dtype_check_for_fused"
-    asked = [(m, getattr(m, name)) for key, m in sys.modules.items() if key.startswith("torch.optim.") and hasattr(m, name)]
+def _with_cuda_s_kernels() -> Iterator[None]:
+    """Optimizers with fused=True, and foreach's functions, ask whether a device has such kernels. CUDA has, meta has not."""
+    fused, foreach = "_device_dtype_check_for_fused", "_get_foreach_kernels_supported_devices"
+    asked = [(m, fused, getattr(m, fused)) for key, m in sys.modules.items() if key.startswith("torch.optim.") and hasattr(m, fused)]
+    asked.append((torch.utils._foreach_utils, foreach, getattr(torch.utils._foreach_utils, foreach)))
     try:
-        for module, _ in asked:
-            setattr(module, name, lambda *args, **kwargs: None)
+        for module, name, _ in asked:
+            setattr(module, name, (lambda: ["cuda", "meta"]) if name == foreach else lambda *args, **kwargs: None)
         yield
     finally:
-        for module, check in asked:
+        for module, name, check in asked:
             setattr(module, name, check)
 
 
+@contextlib.contextmanager
+def _items(values: Values) -> Iterator[None]:
+    """t.item() of a number that is not computed is one that may be logged."""
+    item = torch.Tensor.item
 
-def _twin(t: torch.Tensor) -> torch.Tensor:
-    """A tensor on meta of the same shape, strides and storage."""
-    storage = torch.empty(_storage(t)[1], dtype=torch.uint8, device="meta").untyped_storage()
-    twin = torch.empty(0, dtype=t.dtype, device="meta").set_(storage, t.storage_offset(), t.shape, t.stride())
-    if isinstance(t, torch.nn.Parameter):
-        return torch.nn.Parameter(twin, requires_grad=t.requires_grad)
-    return twin.requires_grad_(t.requires_grad)
+    def asked(t: torch.Tensor) -> Any:
+        known = values.item(t) if t.device.type == "meta" else None
+        return item(t) if known is None else known
 
-
-def _on_meta(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer, values: _Values) -> Tuple[Any, Any, Any]:
-    """Copies of all three on meta. Gradients are left behind; what is not in the model stays where it is."""
-
-    def twin(t: torch.Tensor) -> torch.Tensor:
-        made = _twin(t)
-        if t.device.type != "meta" and t.numel() <= MOST_VALUES and not t.is_floating_point():
-            values.know(made, t.detach().cpu().clone())
-        return made
-
-    states = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    strange = {id(p) for p in parameters} - {id(p) for p in model.parameters()}
-    if strange:
-        raise MemtapeError(f"memtape.torch: {len(strange)} of the optimizer's parameters are not the model's")
-    memo: Dict[int, Any] = {}
-    for t in (*model.parameters(), *model.buffers()):
-        memo.setdefault(id(t), twin(t))
-    for t in states:  # step counts stay on the host
-        memo.setdefault(id(t), _twin(t) if t.dim() else t.clone())
+    torch.Tensor.item = asked  # type: ignore[method-assign, assignment]
     try:
-        model, optimizer = copy.deepcopy((model, optimizer), memo)
-    except (RuntimeError, TypeError) as error:
-        raise MemtapeError(f"memtape.torch: the model or the optimizer cannot be copied to meta: {error}") from error
-    for group in optimizer.param_groups:  # as PyTorch chooses on CUDA
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True
-    as_dict = dict(batch) if isinstance(batch, Mapping) else batch
-    return model, _pytree.tree_map_only(torch.Tensor, twin, as_dict), optimizer
+        yield
+    finally:
+        del torch.Tensor.item
+
+
+@contextlib.contextmanager
+def _as_eager() -> Iterator[None]:
+    """What torch.compile has made runs as it was written."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance else contextlib.nullcontext():
+        yield
+
+
+def compiled_parts(objects: Sequence[Any]) -> List[str]:
+    """Names of the modules and functions in it that torch.compile has made."""
+    found = []
+    for value in objects:
+        for name, module in value.named_modules() if isinstance(value, torch.nn.Module) else [("loss", value)]:
+            if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None \
+                    or hasattr(module, "_torchdynamo_orig_callable"):
+                found.append(name or type(value).__name__)
+    return found
 
 
 def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -243,55 +183,94 @@ def _paths(model: torch.nn.Module) -> Dict[int, str]:
 class _Steps:
     """Two training steps: the first makes the optimizer's state, and all later ones take what the second does."""
 
-    def __init__(self, model: Any, batch: Any, optimizer: Any, loss: Callable[[Any, Any], torch.Tensor], attention: str) -> None:
-        self.books = _Books()
-        self.model, self.batch, self.optimizer = _on_meta(model, batch, optimizer, self.books.values)
-        self.loss, self.attention = loss, attention
+    def __init__(self, lent: OnMeta, books: _Books, model: Any, batch: Any, loss: Callable[[Any, Any], torch.Tensor],
+                 how: How) -> None:
+        self.lent, self.books, self.model, self.batch, self.loss, self.how = lent, books, model, batch, loss, how
         self.peak, self.largest = Peak(), []  # type: Tuple[Peak, List[Dict[str, Any]]]
         self.saved: Optional[Report] = None
-        self.n_states = 0
+        self.n_states = [0] * len(lent.optimizers)
+        self.optimizers: List[torch.optim.Optimizer] = []  # that the user steps
+
+    def _kept(self) -> Iterator[Tuple[str, torch.Tensor]]:
+        """(path, tensor) of what is on the device between steps, but for states: of the model, and of what it is used with."""
+        names = _paths(self.model)
+        for t in (*self.model.parameters(), *self.model.buffers()):
+            yield names[id(t)], t
+        for name, module in self.lent.modules:
+            for path, t in (*module.named_parameters(), *module.named_buffers()):
+                yield f"{name}.{path}", t
+        yield from self.lent.tensors
 
     def init(self) -> Dict[str, Any]:
         self.books.begin_phase("init", "input")
-        paths = _paths(self.model)
-        for t in (*self.model.parameters(), *self.model.buffers()):
-            self.books.enter(t, "parameter", paths[id(t)])
-        for t in _tensors(self.batch):
+        given = {id(t) for t in tensors_in(self.batch)}
+        for path, t in self._kept():
+            if id(t) not in given:
+                self.books.enter(t, "parameter", path)
+            if t.requires_grad and t.is_leaf:
+                self._follow_gradient(t, path)
+        for t in tensors_in(self.batch):
             self.books.enter(t, "input", "")
-        for state in self.optimizer.state.values():
-            for t in _tensors(state):
-                self.books.enter(t, "optimizer", "")
-        for p in self.model.parameters():
-            if p.requires_grad:
-                path = paths[id(p)]
-                p.register_post_accumulate_grad_hook(lambda p, path=path: self.books.put(p.grad, "gradient", path))
+        for optimizer in self.lent.optimizers:
+            for state in optimizer.state.values():
+                for t in _tensors(state):
+                    self.books.enter(t, "optimizer", "")
         return self.books.end()
+
+    def _follow_gradient(self, p: torch.Tensor, path: str) -> None:
+        """Before the user's own hooks, which may let the gradient go."""
+        def put(p: torch.Tensor) -> None:
+            if p.grad is not None:
+                self.books.put(p.grad, "gradient", path)
+
+        p.register_post_accumulate_grad_hook(put)
+        hooks: Any = p._post_accumulate_grad_hooks
+        hooks.move_to_end(next(reversed(hooks)), last=False)
 
     def step(self) -> List[Dict[str, Any]]:
         phases = []
-        self.books.begin_phase("forward", "activation")
-        ledger = Ledger(self.model, self.attention)
-        self.books.where = lambda: ledger._path[-1] if ledger._path else ""
-        with ledger:
-            loss = self.loss(self.model, self.batch)
-        self._look_at_what_is_saved(ledger, loss)
-        self.books.put(loss, "output")
-        phases.append(self._end())
-        self.books.begin_phase("backward", "temporary")
-        if not loss.requires_grad:
-            raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
-        loss.backward()
-        del loss
-        phases.append(self._end())
+        for _ in range(self.how.accumulate):
+            phases += [self._forward(), self._backward()]
         self.books.begin_phase("step", "temporary")
         self.books.after = self._look_at_states
-        with _with_fused_kernels():
-            self.optimizer.step()
+        self.books.values.decides = False
+        if self.how.clip is not None:
+            torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), self.how.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.books.values.decides = True
         self.books.after = lambda: None
-        self._put(list(self.optimizer.state.values()))
-        self.optimizer.zero_grad()
-        phases.append(self._end())
-        return phases
+        self._put_all()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        return [*phases, self._end()]
+
+    def _forward(self) -> Dict[str, Any]:
+        self.books.begin_phase("forward", "activation")
+        ledger = Ledger(self.model, self.how.attention)
+        ledger.others, ledger.other_tensors = self.lent.modules, [t for _, t in self._kept()]
+        self.books.where = self.books.values.where = lambda: ledger._path[-1] if ledger._path else ""
+        dtype = self.how.autocast
+        with ledger, torch.autocast("cuda", dtype) if dtype else contextlib.nullcontext():
+            loss = self.loss(self.model, self.batch)
+            if self.how.accumulate > 1:
+                loss = loss / self.how.accumulate
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise MemtapeError(f"memtape.torch: loss returned {_shown(loss)}; need a tensor of one element")
+        self._look_at_what_is_saved(ledger, loss)
+        self.books.put(loss, "output")
+        if not loss.requires_grad:
+            raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
+        self._loss_tensor = loss
+        return self._end()
+
+    def _backward(self) -> Dict[str, Any]:
+        self.books.begin_phase("backward", "temporary")
+        loss, self._loss_tensor = self._loss_tensor, None
+        loss.backward()
+        del loss
+        self._put_all()
+        return self._end()
 
     def _end(self) -> Dict[str, Any]:
         books = self.books
@@ -300,11 +279,16 @@ class _Steps:
         return books.end()
 
     def _look_at_states(self) -> None:
-        """Finds the tensors that the optimizer has made since, those of the parameter at which it is now among them."""
-        states = list(self.optimizer.state.values())
-        if len(states) != self.n_states:
-            self._put(states[max(self.n_states - 1, 0):])
-            self.n_states = len(states)
+        """Finds the tensors that optimizers have made since, those of the parameter at which each is now among them."""
+        for i, optimizer in enumerate(self.lent.optimizers):
+            states = list(optimizer.state.values())
+            if len(states) != self.n_states[i]:
+                self._put(states[max(self.n_states[i] - 1, 0):])
+                self.n_states[i] = len(states)
+
+    def _put_all(self) -> None:
+        for optimizer in self.lent.optimizers:
+            self._put(list(optimizer.state.values()))
 
     def _put(self, states: List[Any]) -> None:
         for t in _tensors(states):
@@ -315,8 +299,10 @@ class _Steps:
         blocks = self.books.live
         entries = ledger._entries()
         for identity, entry in zip(ledger._identities, entries):
-            entry["allocated"] = blocks[identity].allocated
-            blocks[identity].kept = {name: entry[name] for name in ("op", "role", "name")}
+            held = blocks.get(identity)
+            entry["allocated"] = held.allocated if held else 0
+            if held:
+                held.kept = {name: entry[name] for name in ("op", "role", "name")}
         if self.saved is None:
             values = ledger._values(entries)
             values["saved"]["allocated"] = sum(entry["allocated"] for entry in entries)
@@ -324,28 +310,57 @@ class _Steps:
             self.saved = Report(values, f"{type(self.model).__name__} on meta", note=note)
 
 
-def profile(model: torch.nn.Module, batch: Any, optimizer: torch.optim.Optimizer,
-            loss: Optional[Callable[[Any, Any], torch.Tensor]], attention: str) -> Report:
-    if attention == "device":
+def _shown(value: Any) -> str:
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
+def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:
+    ours = {id(p) for p in model.parameters()} | {id(p) for _, m in lent.modules for p in m.parameters()} | {id(t) for _, t in lent.tensors}
+    strange = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]} - ours
+    if strange:
+        raise MemtapeError(f"memtape.torch: {len(strange)} of the optimizer's parameters are not the model's")
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise MemtapeError("memtape.torch: LBFGS decides by the loss how often it runs forward and backward, and a step on meta "
+                               "computes no loss; profile the model with torch.optim.SGD, and add LBFGS's vectors: "
+                               "2 history_size + 5 times the bytes of the parameters")
+
+
+def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer],
+            loss: Optional[Callable[[Any, Any], torch.Tensor]], how: How) -> Report:
+    if how.attention == "device":
         raise MemtapeError("memtape.torch: a step is run on meta, so attention cannot be 'device'; choose "
                            f"{', '.join(c for c in _attention.CHOICES if c != 'device')}")
-    for device in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(device):
-            raise MemtapeError(f"memtape.torch: autocast for {device} does nothing on meta, where a step is run; leave it, or "
-                               "profile the forward alone")
     if not torch.is_grad_enabled():
         raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
-    steps = _Steps(model, batch, optimizer, loss or _loss, attention)
-    books = steps.books
+    books = _Books()
     try:
-        with books:
-            phases = [steps.init(), *steps.step()]
-            steps.peak, begins = Peak(), books.n_events
-            steady = steps.step()
-        assert steps.saved is not None
-        values = steps.saved.to_dict()
-        values["model"]["optimizer"] = type(optimizer).__name__
-        values.update(steps_section(phases, steady, begins, steps.peak, steps.largest))
-        return Report(values, steps.saved.title, note=steps.saved._note)
+        with OnMeta(books.values) as lent:
+            lent.model(model)
+            for optimizer in optimizers:
+                lent.optimizer(optimizer)
+            lent.batch(batch)
+            if loss is not None:
+                lent.visit(loss, "")
+            lent.visit_hooks()
+            _check(model, optimizers, lent, how)
+            return _two_steps(lent, books, model, batch, optimizers, loss, how)
     finally:
         books.close()
+
+
+def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer],
+               loss: Optional[Callable[[Any, Any], torch.Tensor]], how: How) -> Report:
+    steps = _Steps(lent, books, model, batch, loss or _loss, how)
+    steps.optimizers = list(optimizers)
+    with _as_eager(), _autocast.as_on_cuda(), _items(books.values), _with_cuda_s_kernels(), books:
+        phases = [steps.init(), *steps.step()]
+        steps.peak, begins = Peak(), books.n_events
+        steady = steps.step()
+    assert steps.saved is not None
+    values = steps.saved.to_dict()
+    values["model"]["optimizer"] = ", ".join(dict.fromkeys(type(o).__name__ for o in lent.optimizers)) or None
+    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest))
+    eager = compiled_parts([model, loss])
+    title = steps.saved.title + (f", as eager: {', '.join(eager)} is compiled, and Inductor's graph keeps other bytes" if eager else "")
+    return Report(values, title, note=steps.saved._note)

@@ -16,7 +16,7 @@ tensor alive, changes none, and works on every device that PyTorch has, "meta" t
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence, Union
 
 from memtape._ledger import Ledger  # says what is missing where PyTorch is
 from memtape import _step
@@ -24,31 +24,41 @@ from memtape.report import Report
 
 import torch
 
+Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
 __all__ = ["Ledger", "profile"]
 
 
-def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[torch.optim.Optimizer] = None,
+def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers] = None,
             loss: Optional[Callable[[torch.nn.Module, Any], torch.Tensor]] = None, attention: str = "cuda",
-            **options: Any) -> Report:
+            accumulate: int = 1, clip: Optional[float] = None, autocast: Optional[torch.dtype] = None, **options: Any) -> Report:
     """profile(model, x, mask=m) calls model(x, mask=m) once under a Ledger, and reports what its outputs keep for backward.
     The outputs are let go again.
 
     profile(model, batch, optimizer) reports two training steps, as `memtape profile` does of its own models: bytes of
     parameters, gradients, optimizer state and temporaries, and the peak that PyTorch's allocator for CUDA would report.
-    They are made on copies on meta, which compute nothing; neither the model nor the optimizer is touched. A batch that is a mapping is
-    passed by keywords, a tuple or a list one by one. loss(model, batch) is the step's forward; without it the model's
-    output is the loss, or has it as `loss`.
+    For their time all tensors of the model, the batch, the optimizer and the loss are on meta, which computes nothing; afterwards
+    everything is as it was. A batch that is a mapping is passed by keywords, a tuple or a list one by one. loss(model, batch) is the
+    step's forward; without it the model's output is the loss, or has it as `loss`. optimizer may be a list of several.
 
+    accumulate: forwards and backwards before the optimizer's step. clip: the norm to which gradients are clipped.
+    autocast: torch.bfloat16 or torch.float16, around the forward and the loss; a region that the model enters counts by itself.
     attention: as for Ledger."""
-    if optimizer is None and inputs and isinstance(inputs[-1], torch.optim.Optimizer):
+    if optimizer is None and inputs and _are_optimizers(inputs[-1]):
         *inputs, optimizer = inputs  # type: ignore[assignment]
+    how = _step.How(attention, accumulate, clip, autocast)
     if optimizer is not None:
         if len(inputs) != 1 or options:
             raise TypeError(f"profile: {len(inputs)} inputs and {len(options)} options beside an optimizer; need one batch: a "
                             "tensor, a tuple or a mapping")
-        return _step.profile(model, inputs[0], optimizer, loss, attention)
-    if loss is not None:
-        raise TypeError("profile: loss is given without an optimizer")
+        several = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+        return _step.profile(model, inputs[0], several, loss, how)
+    if loss is not None or how != _step.How(attention):
+        raise TypeError("profile: loss, accumulate, clip or autocast is given without an optimizer")
     with Ledger(model, attention) as ledger:
         outputs = model(*inputs, **options)
     return ledger.report(outputs)
+
+
+def _are_optimizers(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer) or isinstance(value, (list, tuple)) and bool(value) and all(
+        isinstance(one, torch.optim.Optimizer) for one in value)

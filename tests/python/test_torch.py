@@ -419,12 +419,12 @@ def a_step_is_counted_as_by_hand():
 
 
 def fused_optimizers_take_nothing_in_a_step():
-    """As their kernels do on CUDA, where Adam keeps its count of steps, too. PyTorch itself still asks for such a device."""
+    """As their kernels do on CUDA, where they keep their count of steps, too. PyTorch itself still asks for such a device."""
     n, x = 4 * 64 * 256, torch.ones(8, 64)
     for make, states in ((torch.optim.AdamW, 2), (torch.optim.Adam, 2), (torch.optim.SGD, 0), (torch.optim.Adagrad, 1)):
         model = nn.Linear(64, 256, bias=False)
         report = memtape.torch.profile(model, x, make(model.parameters(), fused=True), loss=lambda model, x: model(x).sum())
-        count = 512 if states == 2 else 0
+        count = 512 if states else 0
         step = report["phases"][3]
         equal((step["allocated"], step["peak"]), (n * (1 + states) + 4 * 8 * 64 + count, n * (2 + states) + 4 * 8 * 64 + count), f"{make.__name__}, fused")
     on_meta = torch.optim.AdamW(nn.Linear(2, 2, device="meta").parameters(), fused=True)
@@ -479,7 +479,7 @@ def steps_know_values_of_whole_numbers():
             y = super().forward(x)
             return y.sum() if y.sum() > 0 else y.mean()
     asking, sgd = Asking(2, 2), torch.optim.SGD
-    refused("a branch by what is not computed", "asks for values that are not computed on meta",
+    refused("a branch by what is not computed", "asks for a value that is not computed on meta, at " + __file__,
             lambda: memtape.torch.profile(asking, torch.ones(1, 2), sgd(asking.parameters())))
     linear = nn.Linear(2, 2)
     for what, said, call, kind in [
@@ -490,8 +490,6 @@ def steps_know_values_of_whole_numbers():
             ("the device's attention", "choose cuda, flash, efficient, math",
              lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters()), attention="device"), memtape.MemtapeError)]:
         refused(what, said, call, kind)
-    with torch.autocast("cpu"):
-        refused("autocast", "does nothing on meta", lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters())))
 
 
 def print_shows_a_table():
