@@ -18,7 +18,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 import torch.utils._foreach_utils
 
-from memtape import _attention, _autocast
+from memtape import _attention, _autocast, _kernels
 from memtape._books import Books, Held, Peak, grouped, steps_section
 from memtape._in_place import OnMeta, tensors_in
 from memtape._ledger import Ledger, _storage, _tensors
@@ -63,6 +63,9 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
             func = torch.ops.aten.index_put_.default
         if func.__name__.split(".")[0] in _FUSED:
             return None  # a kernel that writes in place, and has none on meta
+        as_on_cuda = _kernels.AS_ON_CUDA.get(func)
+        if as_on_cuda and args[0].device.type == "meta":
+            return as_on_cuda(self._make, *args, **(kwargs or {}))
         out = self.values.run(func, args, kwargs or {})
         # With dropout the generator's state of efficient attention is in host memory.
         of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out
@@ -71,6 +74,11 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
                 self.enter(t, self.category, self.where())
         self.op = ""
         return out
+
+    def _make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        made = torch.empty(tuple(shape), dtype=dtype, device="meta")
+        self.enter(made, self.category, self.where())
+        return made
 
     def enter(self, t: torch.Tensor, category: str, module: str) -> None:
         """t's storage, unless it is known or not on the device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, List, NoReturn, Optional, Tuple
@@ -33,6 +34,19 @@ def _place() -> Tuple[str, str]:
         frame = frame.f_back
     name = frame.f_code.co_filename
     return f"{name}:{frame.f_lineno}", linecache.getline(name, frame.f_lineno).strip()
+
+
+def _checked() -> Optional[bool]:
+    """What PyTorch's own check of values finds in a run that goes well; None: nobody checks."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_FOLDERS):
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename.endswith(os.path.join("torch", "nn", "functional.py")) and name == "gaussian_nll_loss":
+            return False
+        if os.path.join("torch", "distributions", "") in frame.f_code.co_filename and name in ("__init__", "_validate_sample"):
+            return True
+        frame = frame.f_back
+    return None
 
 
 def refuse(module: str, what: str, instead: str) -> NoReturn:
@@ -168,6 +182,8 @@ class Values:
 
     def _scalar(self, func: Any, args: Any) -> Any:
         value = self.of_call(func, args, {})
+        if value is None:
+            value = _checked()
         if value is None and not self.decides:
             return 1.0 if args[0].is_floating_point() else 0
         if value is None:

@@ -1,0 +1,129 @@
+"""What PyTorch's own code for CUDA makes and keeps in operations that are written otherwise for meta, or not at all.
+
+Each function here makes the tensors that the operation makes on CUDA, in its order; what it does not return goes at its end. Of
+losses that are reduced the result may keep the storage that had an element for each of the input (aten/src/ATen/native/Loss.cpp,
+cuda/Loss.cu, cuda/MultiMarginLoss.cu, cuda/MultiLabelMarginCriterion.cu, cuda/LossCTC.cu, ReduceOps.cpp of PyTorch 2.13)."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+import torch
+
+Make = Callable[[Sequence[int], torch.dtype], torch.Tensor]
+_aten = torch.ops.aten
+_NONE = 0  # of reductions
+
+
+def _reduced(whole: torch.Tensor) -> torch.Tensor:
+    """whole.resize_({}): a scalar in the storage of all."""
+    return torch.empty(0, dtype=whole.dtype, device=whole.device).set_(whole.untyped_storage(), 0, (), ())
+
+
+def _pointwise(make: Make, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return make(torch.broadcast_shapes(x.shape, target.shape), torch.result_type(x, target))
+
+
+def _structured(make: Make, x: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: float = 1.0) -> torch.Tensor:
+    """mse_loss, smooth_l1_loss: the result is made for all elements first; a second tensor has them."""
+    out = _pointwise(make, x, target)
+    if reduction == _NONE:
+        return out
+    elements = _pointwise(make, x, target)
+    del elements
+    return _reduced(out)
+
+
+def _huber(make: Make, x: torch.Tensor, target: torch.Tensor, reduction: int = 1, delta: float = 1.0) -> torch.Tensor:
+    elements = _pointwise(make, x, target)
+    return elements if reduction == _NONE else make((), elements.dtype)
+
+
+def _bce(make: Make, x: torch.Tensor, target: torch.Tensor, weight: Optional[torch.Tensor] = None, reduction: int = 1) -> torch.Tensor:
+    out = make(x.shape, x.dtype)
+    if reduction == _NONE:
+        return out
+    reduced = make((), x.dtype)
+    del reduced
+    return _reduced(out)
+
+
+def _bce_with_logits(make: Make, x: torch.Tensor, target: torch.Tensor, weight: Optional[torch.Tensor] = None,
+                     pos_weight: Optional[torch.Tensor] = None, reduction: int = 1) -> torch.Tensor:
+    log_sigmoid = make(x.shape, x.dtype)
+    if pos_weight is not None:
+        less_one = make(pos_weight.shape, pos_weight.dtype)
+        log_weight = make(torch.broadcast_shapes(pos_weight.shape, target.shape), torch.result_type(pos_weight, target))
+        del less_one, log_weight
+    elements = make(target.shape, target.dtype)
+    out = elements if reduction == _NONE else make((), elements.dtype)
+    del log_sigmoid
+    return out
+
+
+def _logsumexp(make: Make, x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    dims = {d % max(x.dim(), 1) for d in (dim if isinstance(dim, (list, tuple)) else [dim])} or set(range(x.dim()))
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    most = make([1 if i in dims else n for i, n in enumerate(x.shape)], dtype)
+    elements = make(x.shape, dtype)
+    out = make(most.shape if keepdim else [n for i, n in enumerate(x.shape) if i not in dims], dtype)
+    del most, elements
+    return out
+
+
+def _dist(make: Make, x: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:
+    difference = _pointwise(make, x, other)
+    out = make((), difference.dtype)
+    del difference
+    return out
+
+
+def _soft_margin(make: Make, x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    return _bce(make, x, target, None, reduction)
+
+
+def _like(make: Make, grad: torch.Tensor, x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return make(x.shape, x.dtype)
+
+
+def _multi_margin(make: Make, x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1,
+                  weight: Optional[torch.Tensor] = None, reduction: int = 1) -> torch.Tensor:
+    out = make(target.shape if reduction == _NONE else (), x.dtype)
+    rows = make(x.shape[:1], x.dtype) if reduction != _NONE and x.dim() > 1 else None
+    del rows
+    return out
+
+
+def _multilabel(make: Make, x: torch.Tensor, target: torch.Tensor, reduction: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    is_target = make(target.shape, x.dtype)
+    out = make(x.shape[:1] if reduction == _NONE and x.dim() > 1 else (), x.dtype)
+    rows = make(x.shape[:1], x.dtype) if reduction != _NONE and x.dim() > 1 else None
+    del rows
+    return out, is_target
+
+
+def _ctc(make: Make, log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Sequence[int], target_lengths: Sequence[int],
+         blank: int = 0, zero_infinity: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+    time, batch = log_probs.shape[0], log_probs.shape[1]
+    lengths = [make((batch,), torch.int64) for _ in range(3)]  # of targets and inputs, and where targets begin
+    alpha = make((batch, time, 2 * max(target_lengths) + 1), log_probs.dtype)
+    out = make((batch,), log_probs.dtype)
+    del lengths
+    return out, alpha
+
+
+def _ctc_backward(make: Make, grad: torch.Tensor, log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any,
+                  target_lengths: Any, out: torch.Tensor, alpha: torch.Tensor, *_: Any) -> torch.Tensor:
+    beta, made = make(alpha.shape, alpha.dtype), make(log_probs.shape, log_probs.dtype)
+    lengths = [make(log_probs.shape[1:2], torch.int64) for _ in range(3)]
+    del beta, lengths
+    return made
+
+
+AS_ON_CUDA: Dict[Any, Callable[..., Any]] = {
+    _aten.mse_loss.default: _structured, _aten.smooth_l1_loss.default: _structured, _aten.huber_loss.default: _huber,
+    _aten.binary_cross_entropy.default: _bce, _aten.soft_margin_loss.default: _soft_margin,
+    _aten.binary_cross_entropy_with_logits.default: _bce_with_logits, _aten.logsumexp.default: _logsumexp, _aten.dist.default: _dist,
+    _aten.multi_margin_loss.default: _multi_margin, _aten.multi_margin_loss_backward.default: _like,
+    _aten.multilabel_margin_loss_forward.default: _multilabel, _aten.multilabel_margin_loss_backward.default: _like,
+    _aten._ctc_loss.default: _ctc, _aten._ctc_loss_backward.default: _ctc_backward}
