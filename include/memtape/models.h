@@ -9,6 +9,7 @@
 #include "memtape/models/module.h"
 #include "memtape/models/model.h"
 #include "memtape/models/lora.h"
+#include "memtape/models/tokens.h"
 #include "memtape/models/generate.h"
 #include "memtape/models/io.h"
 #include "memtape/models/optimizer.h"
