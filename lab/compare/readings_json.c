@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "compare/readings.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 
 typedef struct walk {
     mti_readings *out;

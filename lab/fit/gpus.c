@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "files/files.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "fit/search.h"
 
 #define GIB(x) ((size_t)((x)*1073741824.0))

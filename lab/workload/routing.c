@@ -1,7 +1,7 @@
 /* routing.c: the value of --routing, and the file that --record-routing writes. */
 #include <string.h>
 #include "files/files.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "parallel/parallel.h"
 #include "workload/routing.h"
 

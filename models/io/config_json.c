@@ -2,7 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "nn/model_fields.h"
 
 mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_bytes)

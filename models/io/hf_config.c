@@ -7,7 +7,7 @@
 #include <string.h>
 #include "files/files.h"
 #include "io/hf_config.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "nn/model.h"
 
 /* ---- the families ---- */

@@ -2,7 +2,7 @@
 #ifndef MTI_HF_CONFIG_H
 #define MTI_HF_CONFIG_H
 
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "nn/model.h"
 
 #define MTI_ANY_FILE "config.json: " /* begins messages if the file's name is unknown */

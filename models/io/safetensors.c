@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "files/files.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "io/safetensors.h"
 
 #define MAX_HEADER ((uint64_t)100 * 1000 * 1000) /* the format's own limit */

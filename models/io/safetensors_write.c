@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "files/files.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "io/safetensors.h"
 
 /* Tensors are written by element size, widest first, and in the caller's order within a size. With

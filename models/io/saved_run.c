@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "io/saved_run.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "optim/optim.h"
 
 /* ---- saving ---- */

@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include <stddef.h>
 #include "memtape/memory.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 
 /* value is taken over, on failure too; NULL counts as out of memory. */
 void mti_json_put(json_t *object, const char *key, json_t *value);

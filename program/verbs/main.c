@@ -9,7 +9,7 @@
 #include "options/option_table.h"
 #include "verbs/together.h"
 #include "verbs/verbs.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "memtape/openblas.h"
 #include "report/terminal.h"
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-HOMES = {"src/base/locale.c", "models/io/json_text.c"}
+HOMES = {"src/base/locale.c", "models/files/json_text.c"}
 CALL = re.compile(r"\b(v?(?:as|[fds]?n?|[fs]?w)printf|strto(?:d|f|ld)(?:_l)?|atof|v?[fs]?scanf|json_(?:load|dump)\w*|"
                   r"(?:set|use|new)locale|localeconv)\s*\(")
 # A string, a character, a comment: of these only strings stay.
@@ -44,7 +44,7 @@ def fault(name, given):
     if name.endswith("scanf"):
         return "reads a number by the locale: mti_strtod" if REAL.search(strings) else None
     if name.startswith("json"):
-        return "jansson reads and writes numbers by the locale: io/json_text.h"
+        return "jansson reads and writes numbers by the locale: files/json_text.h"
     return None if name.endswith("printf") else "reads or sets the locale: mti_strtod"
 
 

@@ -6,7 +6,7 @@
 #include "files/files.h"
 #include "memtape/report.h"
 #include "mtt.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 
 static const char report[] =
     "{\"schema\": \"memtape.profile/1\", \"device\": \"<b>\", \"saved\": [1]}";

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "mtt.h"
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "verbs/run_file.h"
 #include "verbs/verbs.h"
 

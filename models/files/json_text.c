@@ -1,6 +1,6 @@
 /* json_text.c: JSON as text and back. jansson takes the decimal point from the locale, and aborts
  * where that is more than a byte. */
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include <stdlib.h>
 #include <string.h>
 
