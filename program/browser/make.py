@@ -16,8 +16,8 @@ MUSL = LIBC / "musl"
 # There is no wasm64 among musl's; this one's types have its sizes.
 ARCH = "riscv64"
 
-# What needs processes, MPI or a GPU; program/browser/start.c stands for verbs/start.c.
-LEFT_OUT = re.compile(r"src/backends/(cuda/|loaded_module\.c)|models/comm/mpi\.c|program/(browser/|verbs/start\.c|options/reference_pages\.c)")
+# What needs processes, MPI, a GPU or the libraries of tokenizers; program/browser/start.c stands for verbs/start.c.
+LEFT_OUT = re.compile(r"src/backends/(cuda/|loaded_module\.c)|models/(comm/mpi\.c|tokens/(?!token_list|no_tokens))|program/(browser/|verbs/start\.c|options/reference_pages\.c)")
 STOREYS = ("src", "models", "lab", "program")
 JANSSON_FILES = "dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version"
 REPORT = ["page.html", "page.css", "text.js", "run.js", "head.js", "chart.js", "alive.js", "saved.js", "tape.js", "compare.js",

@@ -5,11 +5,12 @@ set -eu
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 root=$folder/root lib=usr/lib/aarch64-linux-gnu
 
-if [ ! -e "$root/done" ]; then
+if [ ! -e "$root/done" ] || [ ! -e "$root/$lib/pkgconfig/libutf8proc.pc" ]; then
     mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$root"
     : >"$folder/status"
     for words in update \
-        "install -y --no-install-recommends --download-only libopenblas-openmp-dev libjansson-dev libcmocka-dev"; do
+        "install -y --no-install-recommends --download-only libopenblas-openmp-dev libjansson-dev libpcre2-dev libutf8proc-dev \
+        libcmocka-dev"; do
         # shellcheck disable=SC2086
         apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status="$folder/status" \
             -o Dir::State::lists="$folder/lists" -o Dir::Cache="$folder/cache" $words

@@ -1,6 +1,6 @@
 #!/bin/sh
 # macos.sh ZIG JANSSON PAGE_C [PROGRAM]: whether clang, as zig carries it, compiles the program for macOS on ARM and links it: with the
-# page's reference products, as there is no OpenBLAS, and without MPI and CUDA. PAGE_C: the report's page, as the build joined it.
+# page's reference products, as there is no OpenBLAS, and without tokenizers, MPI and CUDA. PAGE_C: the report's page, as the build joined it.
 # PROGRAM: where it is left, optimized, for somebody with a Mac to try.
 set -eu
 zig=$1/zig jansson=$(cd "$2" && pwd)/src page=$3 program=${4:-}
@@ -16,11 +16,11 @@ compile='for file; do
 done'
 {
     find src models lab program -name '*.c' |
-        grep -Ev '^(src/backends/(cuda/|loaded_module\.c)|models/comm/mpi\.c|program/(browser/|(verbs/start|options/reference_pages)\.c))'
+        grep -Ev '^(src/backends/(cuda/|loaded_module\.c)|models/(comm/mpi\.c|tokens/)|program/(browser/|(verbs/start|options/reference_pages)\.c))'
     for name in dump error hashtable hashtable_seed load memory pack_unpack strbuffer strconv utf value version; do
         echo "$jansson/$name.c"
     done
-    printf '%s\n' program/browser/start.c program/browser/products.c "$page"
+    printf '%s\n' models/tokens/token_list.c models/tokens/no_tokens.c program/browser/start.c program/browser/products.c "$page"
 } | xargs -P "$(getconf _NPROCESSORS_ONLN)" -n 1 sh -c "$compile" sh
 # What macOS lacks: OpenBLAS's own functions, which are asked for only if they are there.
 lacking=$("$zig" cc -target aarch64-macos "$objects"/*.o -o "$objects/memtape" 2>&1 | sed -n 's/^error: undefined symbol: _//p' | sort | xargs)

@@ -21,6 +21,8 @@ GCC = ("GCC's runtime", "GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.
 LIBRARIES = {
     "libopenblas": ("OpenBLAS, with LAPACK", "BSD-3-Clause", "https://github.com/OpenMathLib/OpenBLAS"),
     "libjansson": ("Jansson", "MIT", "https://github.com/akheron/jansson"),
+    "libpcre2": ("PCRE2", "BSD-3-Clause", "https://github.com/PCRE2Project/pcre2"),
+    "libutf8proc": ("utf8proc", "MIT", "https://github.com/JuliaStrings/utf8proc"),
     "libdnnl": ("oneDNN", "Apache-2.0", "https://github.com/uxlfoundation/oneDNN"),
     "libOpenCL": ("OpenCL ICD loader", "BSD-2-Clause", "https://github.com/OCL-dev/ocl-icd"),
     "libgomp": GCC, "libgfortran": GCC, "libstdc++": GCC, "libgcc_s": GCC,

@@ -23,7 +23,7 @@ def lists_what_it_carries(wheel):
         rows = re.findall(r"^\| (\S+\.so\S*) \| [^|]+ \| ([^|]+) \| https", files.read(listed).decode(), re.M)
         equal(sorted(name for name, _ in rows), sorted(carried), "libraries with a licence")
         check({"MIT", "BSD-3-Clause"} <= {licence for _, licence in rows}, f"licences: {rows}")
-        for name in ("libopenblas", "libjansson", "libgomp"):
+        for name in ("libopenblas", "libjansson", "libpcre2", "libutf8proc", "libgomp"):
             check(any(library.startswith(name) for library in carried), f"{name} is carried: {carried}")
         check(not any("libmpi" in library for library in carried), "MPI is the machine's own")
         check(any(name.endswith("licenses/LICENSE") for name in files.namelist()), "the project's own licence")
