@@ -28,7 +28,7 @@ STARTED = time.monotonic()
 LOOK = 30
 FIRST_IMPORT = 180  # of PyTorch, from a disk that has not read it yet
 PARTS = {"correctness": (160, {"suite": 120, "saved": 20, "curve": 20}),
-         "speed": (270, {"limits": 45, "attention": 30, "wgmma": 25, "gemm": 30, "gpt": 95, "variants": 45}),
+         "speed": (270, {"limits": 45, "attention": 30, "gemm": 30, "gpt": 120, "variants": 45}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
          "more": (40, {"memory": 40}),
          "checkers": (200, {"sanitizer": 200})}
@@ -37,7 +37,7 @@ WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part != AP
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed
 PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
-SHARES = {"gemm", "attention", "wgmma", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
+SHARES = {"gemm", "attention", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
 DRY_FACTOR = 12
 
 

@@ -31,9 +31,8 @@ class Pair:
         shown = {side: [list(map(float, words[1:])) for words in worker.ask(
             "load", self.name_for(side, kernel), kernel.dtype, kernel.inputs)]
             for side, worker in self.workers.items()}
-        return None if len(shown) < 2 or kernel.tolerance is None else self.compare(shown)
-
-    def compare(self, shown):
+        if len(shown) < 2 or kernel.tolerance is None:
+            return None
         return max(map(distance, shown["memtape"], shown["torch"])) if (
             len(shown["memtape"]) == len(shown["torch"])) else math.inf
 

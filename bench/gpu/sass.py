@@ -1,14 +1,13 @@
 """sass.py FOLDER...: checks the machine code of the CUDA kernels. Reads the code for sm_90 that nvcc left in
-these folders (*.sm_90.cubin, and for sm_90a *_wgmma.cubin), prints a table of the kernels whose inner loop decides their speed, and fails if
+these folders (*.sm_90.cubin), prints a table of the kernels whose inner loop decides their speed, and fails if
 one of them spills, stores in pieces, no longer uses tensor cores, or has grown.
 
 An issue slot is one instruction of a warp. `slots` counts those of the inner loop per stored element, without
 inner loops for odd layouts; (for a kernel that only reads: per loaded element); it is an upper bound, because branches may skip some. With the bytes per element it
 gives a prediction for an H200: the share of the bandwidth that the kernel reaches at least, if only issuing
 instructions limits it. For a kernel on tensor cores `products` is the share of 790 TFLOP/s (what cuBLASLt reaches
-in bf16) that its loop allows: it is limited by issuing, by shared memory (ldmatrix, the operands of wgmma), by
-exponentials or by mma.sync, whichever takes longest; wgmma can exceed these 790, which are what a power limit
-leaves of its 990. Its loop counts as if all branches were taken."""
+in bf16) that its loop allows: it is limited by issuing, by shared memory (ldmatrix), by exponentials or by
+mma.sync, whichever takes longest. Its loop counts as if all branches were taken."""
 
 import argparse
 import glob
@@ -24,7 +23,6 @@ GPU = "H200"
 BANDWIDTH = 4.3e12  # bytes per second that copies reach
 PRODUCTS = 790e12  # FLOP per second, bf16, of large products
 MMA_SYNC = 660e12  # the same, what mma.sync can reach at most
-WGMMA = 990e12  # the same, wgmma
 CYCLES = 132 * 1.755e9  # multiprocessors, clock
 LANE_SLOTS = 132 * 4 * 32 * 1.755e9  # multiprocessors, schedulers, lanes, clock
 
@@ -37,15 +35,12 @@ class Code:
 
     def __init__(self, name):
         self.name, self.lines, self.labels = name, [], {}
-        self.launched_with = 0  # registers of a thread when a block begins
 
     def loops(self):
         """(first, last + 1) of each backward branch."""
         for i, (_, text) in enumerate(self.lines):
             target = re.search(r"BRA.*`\((\.L_\w+)\)", text)
-            # A branch right after another one is the way back from a wait that was moved out of line.
-            moved = i > 0 and self.lines[i - 1][0] == "BRA" and self.lines[i][0] == "BRA"
-            if target and not moved and self.labels.get(target[1], i + 1) < i:
+            if target and self.labels.get(target[1], i + 1) < i:
                 yield self.labels[target[1]], i + 1
 
     def inner(self, wanted=r".*\.128"):
@@ -82,18 +77,9 @@ def parse(text):
     return kernels
 
 
-def launched_with(cubin):
-    """The fewest registers with which a kernel of this file is launched: attribute REGCOUNT of its section .nv.info."""
-    with open(cubin, "rb") as f:
-        found = re.findall(rb"\x04\x2f\x08\x00....(....)", f.read(), re.S)
-    return min((int.from_bytes(count, "little") for count in found), default=0)
-
-
 def disassemble(nvdisasm, cubin):
     text = subprocess.run([nvdisasm, "-c", cubin], capture_output=True, text=True, check=True).stdout
     kernels = parse(text)
-    for code in kernels.values():
-        code.launched_with = launched_with(cubin)
     names = subprocess.run(["c++filt"], input="\n".join(kernels), capture_output=True, text=True,
                            check=True).stdout.splitlines()
     return dict(zip(names, kernels.values()))
@@ -111,10 +97,10 @@ def judge(kernel, code):
     slots = len(inner) / elements if elements and kernel.n_bytes else None
     scalar = code.count(r"STG(?!.*\.(64|128))", inner) if kernel.n_bytes else 0
     local = code.count("LDL|STL")
-    shared = kernel.tensor_cores and not kernel.nested and code.count("HMMA|HGMMA")
+    shared = kernel.tensor_cores and not kernel.nested and code.count("HMMA")
     row = [kernel.label, str(len(code.lines)), str(code.registers()), str(local),
            str(code.count(r"LDG.*\.128")), str(code.count(r"STG.*\.128")), str(scalar),
-           str(code.count("HMMA|HGMMA")), f"{slots:.1f}" if slots else "-",
+           str(code.count("HMMA")), f"{slots:.1f}" if slots else "-",
            f"{share(kernel, slots):.0%}" if slots else "-",
            f"{products(code):.0%}" if shared else "-"]
     wrong = []
@@ -128,20 +114,9 @@ def judge(kernel, code):
         wrong.append(f"no vector loads{'' if kernel.loads else ' and stores'}")
     if kernel.slots and slots and slots > kernel.slots:
         wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
-    if kernel.groups and code.count("USETMAXREG") < len(kernel.groups):
-        wrong.append("its groups of warps exchange no registers: ptxas has left setmaxnreg out")
-    if kernel.groups and asked_for(code, kernel.groups) > sum(kernel.groups) * code.launched_with:
-        wrong.append(f"its groups of warps ask for {asked_for(code, kernel.groups)} registers of "
-                     f"{sum(kernel.groups) * code.launched_with}: they would wait for ever")
-    if kernel.tensor_cores and not code.count("HMMA|HGMMA"):
+    if kernel.tensor_cores and not code.count("HMMA"):
         wrong.append("no product on tensor cores")
     return row, wrong
-
-
-def asked_for(code, groups):
-    """Registers of a thread of each group, summed, once some groups have given theirs to others."""
-    changed = [int(text.split()[-1], 16) for op, text in code.lines if op.startswith("USETMAXREG")] or [0]
-    return groups[0] * max(changed) + groups[1] * min(changed)
 
 
 def share(kernel, slots):
@@ -151,17 +126,11 @@ def share(kernel, slots):
 
 def products(code):
     """The share of PRODUCTS that the loop with the products allows."""
-    loop = code.inner("HMMA|HGMMA")
-    mma, wgmma = 2 * 16 * 8 * 16 * code.count("HMMA", loop), 0
-    read = 512 * code.count("LDSM", loop)  # bytes of shared memory, 128 a cycle
-    for _, text in loop:
-        if found := re.match(r"HGMMA\.64x(\d+)x16\S* R\d+, (gdesc)?", text):
-            columns = int(found[1])  # a warp's part: a quarter
-            wgmma += 2 * 16 * columns * 16
-            read += (columns * 32 + 64 * 32 * bool(found[2])) / 4
-    cycles = max(len(loop) / 4, read / 128, 2 * code.count("MUFU", loop),
-                 (mma / MMA_SYNC + wgmma / WGMMA) * CYCLES)
-    return (mma + wgmma) / cycles * CYCLES / PRODUCTS
+    loop = code.inner("HMMA")
+    flop = 2 * 16 * 8 * 16 * code.count("HMMA", loop)
+    cycles = max(len(loop) / 4, 4 * code.count("LDSM", loop), 2 * code.count("MUFU", loop),
+                 flop / MMA_SYNC * CYCLES)
+    return flop / cycles * CYCLES / PRODUCTS
 
 
 HEAD = ["kernel", "code", "regs", "local", "ld128", "st128", "st<64", "HMMA", "slots", "bandwidth", "products"]
@@ -203,8 +172,7 @@ def main():
         sys.exit(77)
     codes = {}
     for folder in folders:
-        for cubin in (file for name in ("*.sm_90.cubin", "*_wgmma.cubin")
-                      for file in glob.glob(os.path.join(folder, name))):
+        for cubin in glob.glob(os.path.join(folder, "*.sm_90.cubin")):
             codes[os.path.basename(cubin).split(".")[0]] = disassemble(nvdisasm, cubin)
     table, faults = look(KERNELS, codes)
     print(f"Machine code for sm_90. `bandwidth`: predicted share on an {GPU}, nothing measured.\n")

@@ -24,7 +24,6 @@ class Kernel:
     rows: bool = False  # over rows that a few lanes or a block hold: no loop to count
     nested: bool = False  # a loop inside the one with the products does much of the work
     local: int = 0  # accesses to local memory that are accepted
-    groups: tuple = ()  # of warps, those that take registers of a block and those that give them
 
 
 UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")
@@ -117,6 +116,4 @@ KERNELS = [
     Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d in (32, 64, 80, 96, 128) for drop in (0, 2, 1)),
-    *(Kernel(f"attention forward by wgmma, d={d}, bf16", "attention_wgmma", rf"attention_forward_wgmma<{d}>", 2,
-             tensor_cores=True, groups=(2, 1)) for d in (64, 128)),
 ]

@@ -16,8 +16,7 @@ from worker import Failed, Worker  # noqa: E402
 
 TORCH_SIDE = os.path.join(HERE, "torch_side.py")
 # The simulator as strict as a GPU, a Hopper: kernels are waited for, memory is page-locked, and little of it may be.
-HOPPER = {"CUDASIM_HOPPER": "1"}
-STRICT = HOPPER | {"MTT_WAITING": "1", "CUDASIM_MOST_PINNED": "1000", "CUDASIM_SHARED_GPU": "0"}
+STRICT = {"CUDASIM_GPU": "9.0", "MTT_WAITING": "1", "CUDASIM_MOST_PINNED": "1000", "CUDASIM_SHARED_GPU": "0"}
 
 
 def say(**row):

@@ -2,7 +2,7 @@
 requires grad, i10:4 indices below 10, b:4 a mask. Every list has two sizes: one for a GPU, and a small one for
 a dry run, which measures nothing and only shows that the steps work."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,6 @@ def attentions(shapes):
             for b, a, s, d, dtype, dropout in shapes]
 
 
-def forwards(kernels):
-    """The same, forward alone."""
-    return [replace(kernel, backward_flop=0) for kernel in kernels]
-
-
 @dataclass(frozen=True)
 class Gpt:
     name: str
@@ -165,7 +160,6 @@ class Plan:
     memory: list
     gemm: list
     attention: list
-    wgmma: list  # attention forward that Hopper can compute with either instruction
     gpt: list
     variants: list  # sizes, each plain and then with one option more
     snapshot: Gpt
@@ -206,8 +200,6 @@ REAL = Plan(
         (4, 16, 4096, 128, "f16", False),
         (8, 16, 2048, 96, "bf16", False),
     ]),
-    wgmma=forwards(attentions([(b, 16, s, d, "bf16", False) for d in (64, 128)
-                               for b, s in ((32, 1024), (4, 8192))])),
     gpt=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("b=64", 12, 768, 12, 50257, 64, 1024),
          Gpt("b=64, v=50304", 12, 768, 12, 50304, 64, 1024)],
     variants=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("4 layers, d=256, b=4", 4, 256, 4, 256, 4, 256)],
@@ -228,7 +220,6 @@ TOY = Plan(
     + fused_losses([(32, 24, 50)]),
     attention=attentions([(1, 2, 40, 32, "bf16", False), (1, 2, 40, 32, "bf16", True),
                           (1, 2, 24, 64, "f16", False)]),
-    wgmma=forwards(attentions([(1, 2, 130, d, "bf16", False) for d in (64, 128)])),
     gpt=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16), Gpt("toy b=2", 1, 32, 2, 64, 2, 16)],
     variants=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16)],
     snapshot=Gpt("toy b=4", 6, 512, 4, 1000, 4, 256),  # on meta, which needs no memory

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import shapes
-from pair import Pair, distance
-from setting import HOPPER, TORCH_SIDE, Failed, plan, say
+from pair import Pair
+from setting import TORCH_SIDE, Failed, plan, say
 
 
 def limits(s):
@@ -71,38 +71,3 @@ def gemm(s):
 
 def attention(s):
     all_kernels(s, s.plan.attention)
-
-
-# ---- attention forward by both of Hopper's instructions ----------------------------------------
-
-WGMMA = HOPPER | {"MEMTAPE_CUDA_ATTENTION": "wgmma"}
-
-
-class Instructions(Pair):
-    """memtape's worker whose attention uses wgmma, and one whose attention uses mma."""
-
-    def start(self):
-        for side, chosen in (("memtape", WGMMA), ("mma", {})):
-            if side not in self.workers:
-                self.workers[side] = self.s.memtape("kernels", self.s.kind, environment=chosen)
-
-    def compare(self, shown):
-        return max(map(distance, shown["memtape"][:1], shown["mma"][:1]))  # the result; gradients follow it
-
-
-def wgmma(s):
-    try:
-        s.lines("probe", s.kind, environment=WGMMA)
-    except Failed as failure:
-        if "need 9.0" not in str(failure):
-            raise
-        say(name="wgmma", skipped=str(failure))
-        return
-    pair = Instructions(s)
-    plan(kernel.name for kernel in s.plan.wgmma)
-    for kernel in s.plan.wgmma:
-        if s.time_for(2):
-            one_kernel(pair, kernel)
-        else:
-            say(name=kernel.name, failed="no time left")
-    pair.stop()

@@ -5,12 +5,12 @@ both. The first, "plan", names the rows to come, so that those of a step that is
 
 from setting import Setting
 from step_checks import curve, sanitizer, saved, suite
-from step_kernels import attention, gemm, limits, memory, wgmma
+from step_kernels import attention, gemm, limits, memory
 from step_snapshot import snapshot
 from step_training import gpt, offload, variants, warm
 
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
-         "gemm": gemm, "attention": attention, "wgmma": wgmma, "warm": warm, "gpt": gpt, "offload": offload,
+         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload,
          "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot}
 
 if __name__ == "__main__":

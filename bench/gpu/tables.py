@@ -135,22 +135,6 @@ def attention(rows, result):
                   "ratio", "error"], shown, 2)
 
 
-def wgmma(rows, result):
-    peak, out = limit(result, "gemm_tflops"), []
-    for r in rows:
-        if "failed" in r or "skipped" in r:
-            out.append([r["name"], r.get("skipped", "FAILED")] + [""] * 6)
-            continue
-        rates = {side: r["forward"]["flop"] / r["forward"][side]["ns"] / 1e3 for side in ("mma", "memtape")}
-        times = {side: r["forward"][side]["ns"] for side in rates}
-        out.append([r["name"], number(times["mma"] / 1e3), number(rates["mma"]), number(times["memtape"] / 1e3),
-                    number(rates["memtape"]), percent(rates["memtape"], peak),
-                    f"{times['mma'] / times['memtape']:.2f}x", f"{r['error']:.0e}" + (" WRONG" if "wrong" in r else "")])
-    return table(["causal attention, forward", "mma us", "TFLOP/s", "wgmma us", "TFLOP/s", "of gemm", "ratio", "error"],
-                 hide(out, result, range(1, 7)), 1) + (
-        "\n  MEMTAPE_CUDA_ATTENTION=wgmma should be the rule where each ratio is above 1; error: from mma's result")
-
-
 def warm(rows, _):
     return "\n".join(f"  {r['name']}: {r.get('said') or 'FAILED: ' + r['failed']}" for r in rows)
 
@@ -268,7 +252,6 @@ TITLES = {
     "memory": (memory, "Kernels that wait for memory"),
     "gemm": (gemm, "Products beside cuBLAS alone"),
     "attention": (attention, "Flash attention beside torch's scaled_dot_product_attention"),
-    "wgmma": (wgmma, "Flash attention forward by both of Hopper's instructions"),
     "gpt": (gpt, "Training GPT-2 124M, bf16, s=1024"),
     "offload": (offload, "What is saved waits in page-locked memory: GPT-2 124M, bf16, b=16, s=1024"),
 }

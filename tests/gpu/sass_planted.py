@@ -75,16 +75,6 @@ assert round(products(), 3) == 0.343, products()  # 14 instructions in 3.5 cycle
 assert round(products(*["LDSM.16.M88.4 R8, [R2]"] * 2), 3) == 0.150  # 8 cycles of shared memory
 
 
-GIVES = swapped("FMUL R4, R4, R5", "HMMA.16816.F32.BF16 R4, R8, R12, R4", "USETMAXREG.DEALLOC.CTAPOOL 0x18",
-                "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0x70")
-for gives, launched, words in ((GIVES, 80, ["its groups of warps ask for 248 registers of 240"]), (GIVES, 88, []),
-                               ([line for line in GIVES if "ALLOC" not in line], 88, ["its groups of warps exchange no registers"])):
-    kernels = sass.parse(listing(gives))
-    kernels["good"].launched_with = launched
-    got = sass.look([Kernel("good", "file", "^good$", 2, tensor_cores=True, groups=(2, 1))], {"file": kernels})[1]
-    assert len(got) == len(words) and all(word in fault for word, fault in zip(words, got)), got
-
-
 def sources():
     out = ""
     for path in glob.glob(os.path.join(ROOT, "src", "backends", "cuda", "**", "*.*"), recursive=True):

@@ -18,7 +18,6 @@
  *   it is added, or not, and of a b + c d either one, in each kernel as it likes
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
- *   mti_wgmma and its like, mti_mbarrier_wait and its like (attention/wgmma.cuh)
  *   MTI_OP(number): a value whose type is one op, so that a kernel with this type as a parameter
  *   contains the code of this op alone; the number is in .value. In the simulator one type serves
  *   all ops, since hundreds of kernels take long to compile
@@ -101,7 +100,6 @@ struct mti_ctx {
     struct mti_desks *desks;        /* buffers between a call's kernels (desk.h) */
     std::atomic<mti_notes *> notes; /* NULL: nothing is being captured */
     bool tf32;                      /* f32 products may round their inputs (MEMTAPE_TF32=1) */
-    bool wgmma;                     /* attention may use it (MEMTAPE_CUDA_ATTENTION=wgmma) */
 };
 
 /* The notes, if the calling thread's calls are noted and not run. */

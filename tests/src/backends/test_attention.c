@@ -470,70 +470,8 @@ static void scratch_does_not_grow_with_s_times_t(void **state)
     assert_true(few < (size_t)1 << 20);
 }
 
-/* ---- forward by wgmma: with the argument wgmma, on Hopper or its double ---- */
-
-/* Parts of tiles, several in a ring of stages, a group of queries without any, grouped heads, more
- * keys than queries and fewer. */
-static const attention_sizes for_wgmma[] = {
-    {2, 2, 1, 65, 70, 64, true, 0},     {1, 4, 2, 130, 200, 64, true, 0},
-    {1, 2, 1, 300, 700, 64, true, 0},   {1, 1, 1, 70, 800, 64, false, 0},
-    {1, 2, 1, 300, 129, 64, true, 0},   {1, 2, 1, 67, 67, 128, true, 0},
-    {1, 2, 2, 129, 700, 128, true, 0},  {1, 2, 1, 290, 40, 128, true, 0},
-    {1, 3, 1, 128, 384, 128, false, 0}, {1, 1, 1, 1, 1, 128, true, 0},
-    {1, 1, 1, 5, 0, 64, false, 0},
-};
-
-static void wgmma_agrees_with_the_definition(void **state)
+int main(void)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof for_wgmma / sizeof *for_wgmma; i++) {
-        attention_call c, without;
-        attention_call_make(&c, &for_wgmma[i], MT_BF16);
-        attention_call_make(&without, &for_wgmma[i], MT_BF16);
-        answers w = answers_make(&c);
-        forward(&c, 2, true), forward(&without, 2, false);
-        check("o", &c, &c.o, w.o, 2 * values_rounding(MT_BF16));
-        check("lse", &c, &c.lse, w.lse, 1e-5);
-        assert_true(values_same_bits(&c.o, &without.o));
-        assert_true(values_surroundings_untouched(&without.lse));
-        answers_free(&w);
-        values_free_all();
-    }
-}
-
-static void an_unknown_instruction_is_refused(void **state)
-{
-    (void)state;
-    const mti_backend *be = mti_backend_find(mtt_chosen()->kind);
-    setenv("MEMTAPE_CUDA_ATTENTION", "hgmma", true);
-    assert_null(be->open());
-    setenv("MEMTAPE_CUDA_ATTENTION", "wgmma", true);
-    assert_string_equal(mt_last_error(),
-                        "MEMTAPE_CUDA_ATTENTION: \"hgmma\" is not known; choose mma or wgmma");
-    mt_clear_error();
-}
-
-static int test_wgmma(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wgmma_agrees_with_the_definition),
-        cmocka_unit_test(an_unknown_instruction_is_refused),
-    };
-    setenv("MEMTAPE_CUDA_ATTENTION", "wgmma", true);
-    const mti_backend *be = mti_backend_find(getenv("MTT_DEVICE"));
-    mti_ctx *ctx = be->open();
-    if (!ctx && strstr(mt_last_error(), "need 9.0 (Hopper)")) {
-        print_message("[  SKIPPED ] %d tests: %s\n", (int)(sizeof tests / sizeof *tests),
-                      mt_last_error());
-        return 0;
-    }
-    if (ctx) be->close(ctx);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
-int main(int n_arguments, char **arguments)
-{
-    if (n_arguments > 1 && strcmp(arguments[1], "wgmma") == 0) return test_wgmma();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f64_agrees_with_the_definition),
         cmocka_unit_test(f64_with_lse_in_f32_agrees_to_its_precision),

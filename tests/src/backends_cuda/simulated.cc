@@ -9,7 +9,8 @@ bool mti_cuda_ok(cudaError_t status, const char *what)
            mti_fail_bool(MT_ERR_INTERNAL, "%s: %s", what, cudasim_take_fault());
 }
 
-static mti_ctx ctx;
-
-mti_ctx *simulated_ctx(void) { return &ctx; }
-void simulated_choose_wgmma(bool yes) { ctx.wgmma = yes; }
+mti_ctx *simulated_ctx(void)
+{
+    static mti_ctx ctx;
+    return &ctx;
+}

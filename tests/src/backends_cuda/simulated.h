@@ -19,7 +19,6 @@ size_t cudasim_barriers(const char **files, int *lines, size_t n);
 #endif
 
 mti_ctx *simulated_ctx(void);
-void simulated_choose_wgmma(bool yes); /* for attention forward */
 
 #ifdef __cplusplus
 }

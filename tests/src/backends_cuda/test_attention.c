@@ -114,44 +114,6 @@ static void removing_any_barrier_changes_the_bits(void **state)
     values_free_all();
 }
 
-/* ---- forward by wgmma ---- */
-
-static void with_wgmma_bits_do_not_depend_on_the_order_either(void **state)
-{
-    (void)state;
-    static const attention_sizes few[] = {{1, 2, 1, 140, 650, 64, true, 0},
-                                          {1, 2, 2, 140, 400, 128, false, 0}};
-    static const char *const orders[] = {"reverse", "1", "2"};
-    simulated_choose_wgmma(true);
-    for (int n = 0; n < 2; n++) {
-        attention_call c;
-        attention_call_make(&c, &few[n], MT_BF16);
-        forward_and_backward(&c);
-        for (int i = 0; i < 3; i++) assert_true(same_under(&c, orders[i]));
-        values_free_all();
-    }
-    simulated_choose_wgmma(false);
-}
-
-/* Checks its waits and fences, too: the simulator reports a product without its fence. */
-static void removing_any_wait_or_fence_of_wgmma_changes_the_bits(void **state)
-{
-    (void)state;
-    static const attention_sizes few[] = {{1, 1, 1, 130, 700, 64, false, 0},
-                                          {1, 1, 1, 1, 30, 64, true, 0}};
-    attention_call want[2];
-    size_t first = cudasim_barriers(NULL, NULL, 0);
-    simulated_choose_wgmma(true);
-    for (int i = 0; i < 2; i++) {
-        attention_call_make(&want[i], &few[i], MT_BF16);
-        forward_and_backward(&want[i]);
-    }
-    size_t n = remove_in_turn(first, 1, want, 2);
-    assert_true(n >= first + 10);
-    simulated_choose_wgmma(false);
-    values_free_all();
-}
-
 /* A head alone gives the bits that it gives among other heads. */
 static void bits_do_not_depend_on_the_grid(void **state)
 {
@@ -221,9 +183,6 @@ int main(void)
         cmocka_unit_test(removing_any_barrier_changes_the_bits),
         cmocka_unit_test(bits_do_not_depend_on_the_grid),
         cmocka_unit_test(the_gradient_of_sinks_reads_two_numbers_a_row),
-        cmocka_unit_test(removing_any_wait_or_fence_of_wgmma_changes_the_bits),
-        cmocka_unit_test(with_wgmma_bits_do_not_depend_on_the_order_either),
     };
-    setenv("CUDASIM_GPU", "9.0", 0); /* wgmma is Hopper's, and needs its shared memory */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

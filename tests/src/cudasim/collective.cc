@@ -23,13 +23,6 @@ static void remember_barrier(place here)
     sim.barriers.push_back(here);
 }
 
-bool skips(place here)
-{
-    if (is_removed(here)) return true;
-    remember_barrier(here);
-    return false;
-}
-
 void barrier(place here)
 {
     if (is_removed(here)) return;
@@ -82,7 +75,8 @@ static void release(meeting *m)
 
 void sync_warp(unsigned mask, place here)
 {
-    if (skips(here)) return;
+    if (is_removed(here)) return;
+    remember_barrier(here);
     exchange(collective::syncwarp, mask, here, slot{});
 }
 

@@ -7,8 +7,7 @@
  *   - shared memory and fresh device memory hold 0xff bytes (NaN in every floating type);
  *   - allocations have their exact size, so AddressSanitizer finds accesses beyond them; the bytes
  *     after a shared array are guarded without it;
- *   - an asynchronous copy to shared memory arrives only when it is waited for, and so does the
- *     result of a product of a warpgroup, for which shared memory must be fenced (wgmma.cc);
+ *   - an asynchronous copy to shared memory arrives only when it is waited for;
  *   - copies between host and device happen as late as they may, or, with CUDASIM_LATE=kernels in
  *     the environment, kernels do (stream.cc);
  *   - a vector access that is not aligned ends the launch with an error;
@@ -60,7 +59,7 @@ struct place {
 };
 #define CUDASIM_HERE cudasim::place here = {__builtin_FILE(), __builtin_LINE()}
 
-enum struct collective { barrier, syncwarp, shuffle, ballot, ldmatrix, mma, wgmma, mbarrier };
+enum struct collective { barrier, syncwarp, shuffle, ballot, ldmatrix, mma };
 
 /* The data that a lane gives to a collective, and that it gets from it. */
 struct slot {
@@ -87,12 +86,6 @@ unsigned char *dynamic_shared();
 void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read, place here);
 void copy_commit();
 void copy_wait(int n_left);
-
-/* wgmma of the calling thread: A is in registers, with B's k along the columns, or else in a tile.
- */
-void start_product(float *d, int columns, const uint32_t *a, uint64_t a_tile, uint64_t b, bool add,
-                   place here);
-void wait_for_products(int n_left, place here);
 
 /* An argument of a launch: its bytes, which the launch copies. */
 struct argument {
@@ -311,34 +304,6 @@ static inline void mti_cp_async_16(void *shared, const void *global, bool valid 
 static inline void mti_cp_async_commit() { cudasim::copy_commit(); }
 /* Waits until at most n_left of the committed groups are pending. */
 template <int n_left> static inline void mti_cp_async_wait() { cudasim::copy_wait(n_left); }
-
-/* ---- Hopper's products and mbarriers: the functions of attention/wgmma.cuh ---- */
-
-uint32_t mti_shared_address(const void *p, CUDASIM_HERE);
-void mti_mbarrier_init(uint64_t *at, int n_arrivals, CUDASIM_HERE);
-void mti_mbarrier_arrive(uint64_t *at, CUDASIM_HERE);
-void mti_mbarrier_arrive_copied(uint64_t *at, CUDASIM_HERE);
-void mti_mbarrier_wait(uint64_t *at, unsigned parity, CUDASIM_HERE);
-void mti_fence_async(CUDASIM_HERE);
-void mti_wgmma_fence(CUDASIM_HERE);
-void mti_wgmma_commit();
-template <int n_left> static inline void mti_wgmma_wait(CUDASIM_HERE)
-{
-    cudasim::wait_for_products(n_left, here);
-}
-template <int n> static inline void mti_registers_give() {}
-template <int n> static inline void mti_registers_take() {}
-template <int TILES> static inline void mti_wgmma_settle(float (&)[TILES][4]) {}
-template <int TILES>
-static inline void mti_wgmma(float (&d)[TILES][4], uint64_t a, uint64_t b, bool add, CUDASIM_HERE)
-{
-    cudasim::start_product(d[0], 8 * TILES, nullptr, a, b, add, here);
-}
-template <int TILES>
-static inline void mti_wgmma(float (&d)[TILES][4], const uint32_t (&a)[4], uint64_t b, CUDASIM_HERE)
-{
-    cudasim::start_product(d[0], 8 * TILES, a, 0, b, true, here);
-}
 
 /* ---- the simulator's own controls ---- */
 

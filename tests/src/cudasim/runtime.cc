@@ -52,7 +52,6 @@ static const gpu &simulated_gpu()
     static const gpu known[] = {{"8.0", 8, 0, 163}, {"8.6", 8, 6, 99},    {"8.9", 8, 9, 99},
                                 {"9.0", 9, 0, 227}, {"10.0", 10, 0, 227}, {"12.0", 12, 0, 99}};
     const char *asked = getenv("CUDASIM_GPU"), *name = asked ? asked : "8.0";
-    if (!asked && getenv("CUDASIM_HOPPER")) name = "9.0";
     for (const gpu &g : known)
         if (!strcmp(g.capability, name)) return g;
     fprintf(stderr, "cudasim: CUDASIM_GPU=%s is not known\n", name);

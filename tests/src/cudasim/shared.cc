@@ -40,14 +40,6 @@ bool guards_hold()
     return true;
 }
 
-void finish_copy(const async_copy &c)
-{
-    memset(c.to, 0, c.n_bytes);
-    if (c.n_read) memcpy(c.to, c.from, c.n_read);
-    size_t offset = (size_t)((unsigned char *)c.to - sim.dynamic);
-    if (offset < sim.n_dynamic) sim.copied[offset / 16] = ++sim.clock;
-}
-
 void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read, place here)
 {
     if ((uintptr_t)shared % 16 || (n_read && (uintptr_t)global % 16))
@@ -68,7 +60,8 @@ void copy_wait(int n_left)
             t->copies[kept++] = c;
             continue;
         }
-        finish_copy(c);
+        memset(c.to, 0, c.n_bytes);
+        if (c.n_read) memcpy(c.to, c.from, c.n_read);
     }
     t->copies.resize(kept);
 }

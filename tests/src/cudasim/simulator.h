@@ -23,45 +23,13 @@ struct async_copy {
     int group;
 };
 
-/* Arrivals at an mbarrier that wait for copies. */
-struct arrival {
-    uint64_t *barrier;
-    std::vector<async_copy> copies;
-};
-
-/* A product of a warpgroup that was started. A: registers and what they held, or else a tile. */
-struct product {
-    float *d;
-    int columns;
-    const uint32_t *a;
-    uint32_t was[4];
-    uint64_t a_tile, b;
-    bool add;
-    int group;
-    uint64_t fenced; /* when its thread fenced last */
-    place here;
-};
-
-/* Registers that products are to change, which hold poison meanwhile. */
-struct accumulators {
-    float *d;
-    std::vector<float> value;
-    int products; /* unfinished */
-};
-
 struct thread {
     state at;
     fiber *on; /* its stack, once it has started */
     collective waits_for;
     place where;
     std::vector<async_copy> copies;
-    int n_groups;        /* committed so far */
-    const void *barrier; /* the mbarrier that it waits for */
-    std::vector<product> products;
-    std::vector<cudasim::accumulators> accumulators;
-    int n_product_groups;
-    bool registers_fenced;
-    uint64_t fenced, started; /* started: a hash of all products */
+    int n_groups; /* committed so far */
 };
 
 /* Lanes that have arrived, listed by the lowest lane of their mask: disjoint groups meet
@@ -111,9 +79,6 @@ struct simulator {
     std::vector<shared_array> shared;
     unsigned char *dynamic; /* exactly as long as requested */
     size_t n_dynamic;
-    std::vector<arrival> arrivals;
-    uint64_t clock;               /* of copies and fences */
-    std::vector<uint64_t> copied; /* when, each 16 bytes of dynamic */
     /* stacks */
     fiber host;
     fiber fibers[max_threads];
@@ -198,16 +163,6 @@ void reclaim_fibers();
 /* ---- shared.cc ---- */
 
 bool guards_hold(); /* if not, sim.text says which shared array was overrun */
-void finish_copy(const async_copy &c);
-
-/* ---- wgmma.cc ---- */
-
-bool products_agree(); /* if not, sim.text says why */
-
-/* ---- collective.cc ---- */
-
-/* Whether the barrier, wait or fence at this place is left out; remembers it. */
-bool skips(place here);
 
 } // namespace cudasim
 

@@ -1,9 +1,9 @@
 /* attention.cu: the attention kernels of the kernel table: chooses a path and computes delta.
  *
- * 16-bit floats with a head dimension of at most 128 use the tensor cores
- * (attention_forward.cu, attention_backward.cu; on Hopper attention_wgmma.cu, if asked for); all
- * other calls use plain multiply-adds (attention_general.cu). Forward needs no scratch; backward
- * stores delta, one number per query, and on tensor cores sums of dq in f32. */
+ * 16-bit floats with a head dimension of at most 128 use the tensor cores (attention_forward.cu,
+ * attention_backward.cu); all other calls use plain multiply-adds (attention_general.cu). Forward
+ * needs no scratch; backward stores delta, one number per query, and on tensor cores sums of dq in
+ * f32. */
 #include <assert.h>
 #include <limits.h>
 #include "backends/cuda/attention/attention.cuh"
@@ -142,12 +142,6 @@ __global__ void __launch_bounds__(SINKS_BLOCK)
 
 } // namespace
 
-bool mti_attn_fits_wgmma(const mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
-{
-    return ctx->wgmma && dtype == MT_BF16 && (x.d == 64 || x.d == 128) && x.seed == NULL &&
-           x.window == 0 && x.sinks == NULL;
-}
-
 size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
 
 bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
@@ -157,9 +151,6 @@ bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
     if (x.b * x.a * x.s == 0) return true;
     if (!counts_are_short(x)) return false;
     if (!fits_tensor_cores(x, dtype, false)) return mti_attn_forward_general(ctx, x, dtype);
-#ifndef MTI_WITHOUT_WGMMA
-    if (mti_attn_fits_wgmma(ctx, x, dtype)) return mti_attn_forward_wgmma(ctx, x);
-#endif
     return mti_attn_forward_tensor(ctx, x, dtype);
 }
 

@@ -114,10 +114,6 @@ bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtyp
 bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype, void *scratch);
 /* Bytes of its scratch, which begins at a multiple of 16. */
 size_t mti_attn_backward_tensor_scratch(const mti_attn_args &x, mt_dtype dtype);
-/* bf16 with d = 64 or 128, without dropout or window, where the user asked for it
- * (MEMTAPE_CUDA_ATTENTION=wgmma), of the calls that forward_tensor takes. */
-bool mti_attn_fits_wgmma(const mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-bool mti_attn_forward_wgmma(mti_ctx *ctx, const mti_attn_args &x);
 /* All other calls. */
 bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);

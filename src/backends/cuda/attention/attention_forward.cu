@@ -12,7 +12,7 @@
  * Work: 4 b a s t d FLOP (half of it causal); bytes: q, k, v and o once, k and v again from L2
  * for every 128 queries. At d = 64, s = t = 1024 that is 512 FLOP per byte of device memory, so
  * the limit is the tensor cores, and at small d the exponentials, one per 4 d FLOP. */
-#include "backends/cuda/attention/attention_softmax.cuh"
+#include "backends/cuda/attention/attention_mma.cuh"
 
 namespace
 {
@@ -24,6 +24,106 @@ template <int D, mti_drop_kind DROP> struct step {
     static constexpr int KEYS = D > 80 && mti_drops(DROP) ? 32 : 64;
     static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
 };
+
+/* ---- the online softmax: scores lie in the layout of accumulators (attention_mma.cuh), of a
+ * warp's queries, of which i is the first ---- */
+
+/* The running state of a lane's 2 M queries over the blocks of keys. */
+struct running {
+    float max[M][2]; /* of the unscaled scores */
+    float sum[M][2]; /* of exp(scale (score - max)), over this lane's columns only */
+};
+
+/* Masks what each query does not see with -inf; j is the first key of the block. */
+template <int N>
+__device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j,
+                                            float (&score)[M][N][4])
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r * 8)) - j;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int key = n * 8 + c * 2 + e;
+                    if (mti_attn_hidden(x, seen, key)) score[m][n][2 * r + e] = -INFINITY;
+                }
+        }
+}
+
+/* Turns scores into weights under the new maximum; outputs so far are to shrink. */
+template <int N>
+__device__ __forceinline__ void take_softmax(float scale, running &st, float (&score)[M][N][4],
+                                             float (&shrink)[M][2])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float best = st.max[m][r];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
+            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+            /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
+            float base = best > -INFINITY ? best : 0.0f, from = base * scale, sum = 0.0f;
+            shrink[m][r] = mti_exp2_fast((st.max[m][r] - base) * scale); /* 1 if unchanged */
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
+                    sum += score[m][n][e];
+                }
+            st.max[m][r] = best;
+            st.sum[m][r] = fmaf(st.sum[m][r], shrink[m][r], sum);
+        }
+}
+
+template <int K>
+__device__ __forceinline__ void scale_outputs(float (&out)[M][K][4], const float (&by)[M][2])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) out[m][k][e] *= by[m][e / 2];
+}
+
+/* Divides by the sums, times keep_scale; writes lse of the queries, unless it is NULL: `lse` points
+ * to query 0 of the head. */
+template <int K>
+__device__ __forceinline__ void finish_outputs(const mti_attn_args &x, float *lse, int i,
+                                               float keep_scale, const running &st,
+                                               float (&out)[M][K][4])
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = st.sum[m][r];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            float factor = sum == 0.0f ? 0.0f : keep_scale / sum;
+            int row = i + m * 16 + r * 8 + g;
+            if (lse != NULL && c == 0 && row < x.s)
+                lse[row] = sum == 0.0f
+                               ? -INFINITY
+                               : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                out[m][k][2 * r] *= factor;
+                out[m][k][2 * r + 1] *= factor;
+            }
+        }
+}
 
 template <int N, mti_drop_kind DROP>
 __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t t, int64_t first,
@@ -65,7 +165,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     float scale = static_cast<float>(x.scale * MTI_LOG2E);
 
     float out[M][D / 8][4] = {};
-    mti_attn_running<M> st;
+    running st;
     /* a sink is a score seen before the first key's, in one lane's columns */
     float sink = mti_attn_sink<T>(x, at.h) / static_cast<float>(x.scale);
     float own = x.sinks != NULL && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
@@ -87,10 +187,10 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
             mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                                      keys);
             if (j + KEYS > seen_by_first || j < seen_by_block - x.reach)
-                mti_attn_mask<true>(x, i, j, score);
+                mask_scores(x, i, j, score);
             float shrink[M][2];
-            mti_attn_softmax(scale, st, score, shrink);
-            mti_attn_scale(out, shrink);
+            take_softmax(scale, st, score, shrink);
+            scale_outputs(out, shrink);
             if (mti_drops(DROP))
                 drop_weights<N, DROP>(drop, x.t, (x.s * at.head + i) * x.t + j, score);
         }
@@ -103,7 +203,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         if (busy) mti_attn_weigh<T, M, N, D>(out, score, values);
     }
     float *lse = x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head;
-    mti_attn_finish(x, lse, i, static_cast<float>(x.keep_scale), st, out);
+    finish_outputs(x, lse, i, static_cast<float>(x.keep_scale), st, out);
     mti_cp_async_wait<0>();
     __syncthreads(); /* all copies into the query tile are done */
     mti_attn_put<T, M, D>(out, 1.0f, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),

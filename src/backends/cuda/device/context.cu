@@ -79,27 +79,6 @@ static bool open_streams(mti_ctx *ctx)
                        "clearing faults");
 }
 
-/* The user may choose the tensor cores' instruction for attention forward. */
-static bool choose_attention(mti_ctx *ctx)
-{
-    const char *chosen = getenv("MEMTAPE_CUDA_ATTENTION");
-    ctx->wgmma = chosen && !strcmp(chosen, "wgmma");
-    if (chosen && !ctx->wgmma && strcmp(chosen, "mma") != 0)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "MEMTAPE_CUDA_ATTENTION: \"%s\" is not known; choose mma or wgmma",
-                             chosen);
-#ifdef MTI_WITHOUT_WGMMA
-    if (ctx->wgmma)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "MEMTAPE_CUDA_ATTENTION=wgmma: this module was built by an nvcc "
-                             "before CUDA 12.0, which has no wgmma");
-#endif
-    return !ctx->wgmma || ctx->capability == 9 ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "MEMTAPE_CUDA_ATTENTION=wgmma: compute capability %d.x; need 9.0 (Hopper)",
-                         ctx->capability);
-}
-
 mti_ctx *mti_cuda_open(void)
 {
     int n_devices = 0;
@@ -110,8 +89,8 @@ mti_ctx *mti_cuda_open(void)
     ctx->tf32 = tf32 && !strcmp(tf32, "1");
     ctx->threads = 1;
     pthread_mutex_init(&ctx->clearing_fault, nullptr);
-    if (open_streams(ctx) && choose_attention(ctx) && mti_cuda_desks_open(ctx) &&
-        mti_cuda_copies_open(ctx) && mti_cuda_blas_open(ctx) && mti_cuda_nccl_open(ctx)) {
+    if (open_streams(ctx) && mti_cuda_desks_open(ctx) && mti_cuda_copies_open(ctx) &&
+        mti_cuda_blas_open(ctx) && mti_cuda_nccl_open(ctx)) {
         ctx->n_workspace = workspace_bytes(workspace_config(ctx->capability));
         return ctx;
     }
