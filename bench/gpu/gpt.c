@@ -1,14 +1,13 @@
 /* gpt.c: training steps of a GPT on a device.
  *
- * gpt: one fixed batch, at full speed. OPTIONs: offload=IN_FLIGHT,PREFETCH (offload.h), graph,
- * fused (the loss), adamw8bit, adafactor, expandable (segments). After "ready" it obeys lines on
- * standard input: steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at
- * rest gradients -> "digest N H": a hash of the N bytes of a backward's gradients rest      ->
- * frees the memory that the allocator caches end       -> "memory REQUESTED ALLOCATED ACTIVE
- * RESERVED" (peaks, bytes), "flops N" of a step, "parameters N"; of that step's offload "out N",
- * "in N", "lowered N", "in_vain N", "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S
- * WAITING HIDDEN"; of a graph "replayed N LAUNCHED NODES WHY" curve: batches of a text's bytes;
- * "loss L" after each step. */
+ * gpt: one fixed batch, at full speed. OPTIONs: offload=IN_FLIGHT,PREFETCH (offload.h), fused (the
+ * loss), adamw8bit, adafactor, expandable (segments). After "ready" it obeys lines on standard
+ * input: steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at rest
+ * gradients -> "digest N H": a hash of the N bytes of a backward's gradients rest      -> frees the
+ * memory that the allocator caches end       -> "memory REQUESTED ALLOCATED ACTIVE RESERVED"
+ * (peaks, bytes), "flops N" of a step, "parameters N"; of that step's offload "out N", "in N",
+ * "lowered N", "in_vain N", "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S WAITING
+ * HIDDEN". curve: batches of a text's bytes; "loss L" after each step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,15 +21,12 @@ typedef struct trained {
     mt_optimizer *optimizer;
     mt_tensor *tokens, *targets; /* i64 [b,s] */
     mt_offload *offload;         /* for saved tensors; NULL: no offload */
-    mt_step_graph *graph;        /* NULL: steps are launched; else with: */
-    int64_t shape[2];
-    mt_step_input in[2]; /* tokens, targets */
 } trained;
 
 /* What a step may have, besides the model. */
 typedef struct options {
     int64_t offload[2]; /* in flight (0: none), ahead */
-    bool graph, fused, adamw8bit, adafactor, expandable;
+    bool fused, adamw8bit, adafactor, expandable;
 } options;
 
 static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr,
@@ -53,46 +49,27 @@ static bool open_gpt(trained *t, const char *kind, const mt_model_config *config
         t->offload =
             mt_offload_new(t->device, &(mt_offload_options){.in_flight = (int)o->offload[0],
                                                             .prefetch = (int)o->offload[1]});
-    if (o->graph) t->graph = mt_step_graph_new(t->gpt);
-    return t->gpt && t->optimizer && (!o->offload[0] || t->offload) && (!o->graph || t->graph);
+    return t->gpt && t->optimizer && (!o->offload[0] || t->offload);
 }
 
 static void close_gpt(trained *t)
 {
-    mt_step_graph_free(t->graph);
     mt_offload_free(t->offload);
     mt_optimizer_free(t->optimizer);
     mt_module_free(t->gpt);
     mt_release(t->tokens);
     mt_release(t->targets);
-    for (int i = 0; i < 2; i++) free((void *)(uintptr_t)t->in[i].data);
     mt_device_release(t->device);
-}
-
-static mt_tensor *forward_and_backward_of(trained *t, mt_tensor *tokens, mt_tensor *targets)
-{
-    if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
-    MT_AUTO mt_tensor *loss = mt_model_forward_loss(t->gpt, tokens, targets);
-    if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
-    return loss && mt_backward(loss) == MT_OK ? mt_detach(loss) : NULL;
-}
-
-static mt_tensor *captured(void *user, const mt_step_input *in)
-{
-    trained *t = user;
-    MT_AUTO mt_tensor *tokens =
-        mt_from_data(t->device, MT_I64, 2, t->shape, in[0].data, in[0].n_bytes);
-    MT_AUTO mt_tensor *targets =
-        mt_from_data(t->device, MT_I64, 2, t->shape, in[1].data, in[1].n_bytes);
-    return forward_and_backward_of(t, tokens, targets);
 }
 
 /* Computes gradients; returns the loss, which is on the device and which the caller releases. */
 static mt_tensor *forward_and_backward(trained *t)
 {
     if (mt_module_zero_grad(t->gpt) != MT_OK) return NULL;
-    return t->graph ? mt_step_graph_run(t->graph, captured, t, 1, 2, t->in)
-                    : forward_and_backward_of(t, t->tokens, t->targets);
+    if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
+    MT_AUTO mt_tensor *loss = mt_model_forward_loss(t->gpt, t->tokens, t->targets);
+    if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
+    return loss && mt_backward(loss) == MT_OK ? mt_detach(loss) : NULL;
 }
 
 static bool step(trained *t, mt_tensor **loss)
@@ -103,18 +80,16 @@ static bool step(trained *t, mt_tensor **loss)
 
 /* ---- gpt ---- */
 
-/* Pseudo-random token ids, the same as bench/peer.py's: as tensors, or for a graph on the host. */
+/* Pseudo-random token ids, the same as bench/peer.py's. */
 static bool make_tokens(trained *t, int64_t batch, int64_t seq, int64_t vocab)
 {
     size_t n_bytes = (size_t)(batch * seq) * sizeof(int64_t);
-    t->shape[0] = batch, t->shape[1] = seq;
     for (int64_t shift = 0; shift < 2; shift++) {
         int64_t *ids = malloc(n_bytes);
         if (!ids) return false;
         for (int64_t i = 0; i < batch * seq; i++) ids[i] = ((i + shift) * 7919 + 104729) % vocab;
-        t->in[shift] = (mt_step_input){ids, n_bytes};
-        if (t->graph) continue;
-        mt_tensor *made = mt_from_data(t->device, MT_I64, 2, t->shape, ids, n_bytes);
+        mt_tensor *made = mt_from_data(t->device, MT_I64, 2, (int64_t[]){batch, seq}, ids, n_bytes);
+        free(ids);
         *(shift ? &t->targets : &t->tokens) = made;
         if (!made) return false;
     }
@@ -207,11 +182,6 @@ static bool tell(trained *t)
     if (!step(t, &loss) || mt_device_sync(t->device) != MT_OK) return false;
     if (mt_module_size(t->gpt, &n_elements, &n_bytes) != MT_OK) return false;
     if (t->offload && !tell_offload(t)) return false;
-    if (t->graph) {
-        mt_step_graph_stats g = mt_step_graph_get(t->graph);
-        printf("replayed %lld %lld %lld %s\n", (long long)g.replayed, (long long)g.launched,
-               (long long)g.nodes, g.why);
-    }
     mt_flops flops = mt_flops_get(t->device);
     mt_mem_stats s;
     mt_mem_get_stats(t->device, &s);
@@ -227,8 +197,7 @@ static bool read_options(int n, char **words, options *o)
     const struct flag {
         const char *name;
         bool *is;
-    } flags[] = {{"graph", &o->graph},
-                 {"fused", &o->fused},
+    } flags[] = {{"fused", &o->fused},
                  {"adamw8bit", &o->adamw8bit},
                  {"adafactor", &o->adafactor},
                  {"expandable", &o->expandable}};

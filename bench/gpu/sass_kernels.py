@@ -94,7 +94,7 @@ KERNELS = [
     mapped("swiglu, bf16", "gate", r"each_op<__nv_bfloat16, 2, 2, swiglu, false>", 2, 6, 32),
     mapped("swiglu backward, bf16", "gate", r"swiglu_backward_op<__nv_bfloat16, true, true>", 2, 10, 43, 2),
     mapped("copy, bf16", "copy", r"copy_op<__nv_bfloat16, __nv_bfloat16>", 2, 4, 16),
-    mapped("dropout, bf16", "random", r"dropout_op<__nv_bfloat16, false, mti_draws>", 2, 5, 38),
+    mapped("dropout, bf16", "random", r"dropout_op<__nv_bfloat16, false>", 2, 5, 38),
     Kernel("rope, bf16", "rope", r"rope_pairs<__nv_bfloat16, 8>", 2, 4, 14),
     step("adamw", "float", 28, 43, 3, ", float, float"),
     step("adamw", "__nv_bfloat16", 22, 27, 3, ", float, __nv_bfloat16"),

@@ -57,7 +57,7 @@ def suite(s):
 
 # ---- compute-sanitizer -------------------------------------------------------------------------
 
-SANITIZED = ("kernels rows", "backends attention", "step graph")
+SANITIZED = ("kernels rows", "backends attention")
 SANITIZERS = ("memcheck", "racecheck")
 SANITIZERS_NEED = 150
 

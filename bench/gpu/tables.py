@@ -209,15 +209,14 @@ def variants(rows, result):
     plain, out = {r["name"]: r for r in rows if r.get("side") == "plain"}, []
     for r in rows:
         if "failed" in r:
-            out.append([r["name"], r["side"], "FAILED"] + [""] * 5)
+            out.append([r["name"], r["side"], "FAILED"] + [""] * 4)
             continue
         first = plain.get(r["name"], {})
-        graph = f"{r['replayed']} of {r['replayed'] + r['launched']}, {r['nodes']} nodes" if "nodes" in r else ""
         out.append([r["name"], r["side"], number(r["ms"]), f"{r['tokens_per_s']:.0f}",
                     f"{r['ms'] / first['ms']:.2f}x" if "ms" in first else "", gib(r.get("peak_allocated")),
-                    gib(r.get("peak_reserved")), graph])
+                    gib(r.get("peak_reserved"))])
     out = hide(out, result, (2, 3, 4))
-    return table(["", "", "ms a step", "tokens/s", "of plain", "peak GiB allocated", "reserved", "replayed"], out, 2)
+    return table(["", "", "ms a step", "tokens/s", "of plain", "peak GiB allocated", "reserved"], out, 2)
 
 
 def snapshot(rows, _):

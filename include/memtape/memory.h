@@ -80,7 +80,7 @@ MT_API void mt_mem_get_stats(const mt_device *device, mt_mem_stats *out);
 /* Peaks start again from the current values. */
 MT_API void mt_mem_reset_peak(mt_device *device);
 /* Give every segment without a live block back to the system; of expandable segments, every granule
- * that is free. Nothing within the function of an mt_step_graph that is being captured. */
+ * that is free. */
 MT_API void mt_mem_empty_cache(mt_device *device);
 /* Expandable segments: PyTorch's PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Requests up to 1
  * MiB, and larger ones, have a segment each that grows by granules, where otherwise a new segment

@@ -14,7 +14,6 @@
 #include "memtape/models/io.h"
 #include "memtape/models/optimizer.h"
 #include "memtape/models/amp.h"
-#include "memtape/models/step_graph.h"
 #include "memtape/models/parallel.h"
 #include "memtape/models/budget.h"
 

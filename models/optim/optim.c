@@ -309,7 +309,7 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
 {
     /* A GPU's kernels look for scales behind the codes. */
-    if (o->paged && o->device->backend->capture_begin)
+    if (o->paged && o->device->backend->links)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "%s: %s keeps no paged state; need cpu or meta",
                              o->rule->name, o->device->backend->kind);
     mti_where *now = mti_where_now(), previous = *now;

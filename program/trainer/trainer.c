@@ -64,11 +64,6 @@ static bool make_optimizer(mti_trainer *t)
         return mti_fail_bool(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
     t->optimizer = mti_optimizer_make(w->optimizer, mt_stage_stepped(&t->stage), s->lr,
                                       s->weight_decay, w->memory.master);
-    for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
-        if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
-    for (int i = 0; s->graph && i < 2; i++)
-        if (!(t->late[i].of_batch = mti_calloc((size_t)s->accumulate, sizeof(mt_host_copy *))))
-            return false;
     return t->optimizer != NULL;
 }
 
@@ -92,11 +87,6 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
 
 void mti_trainer_free(mti_trainer *t)
 {
-    for (int i = 0; i < 2; i++) {
-        mt_step_graph_free(t->graph[i]);
-        for (int64_t k = 0; k < t->late[i].n; k++) mt_host_copy_free(t->late[i].of_batch[k]);
-        mti_free(t->late[i].of_batch);
-    }
     mt_optimizer_free(t->optimizer);
     mti_memory_hooks_free(&t->memory_hooks);
     mti_stage_free(&t->stage);
@@ -108,7 +98,7 @@ void mti_trainer_free(mti_trainer *t)
 
 typedef struct micro_batch {
     mti_trainer *t;
-    const mt_step_input *in; /* inputs and targets */
+    const int64_t *ids; /* inputs and then targets */
     mt_tensor *loss;
 } micro_batch;
 
@@ -117,8 +107,8 @@ static bool take(void *user, mti_turn turn, mti_in_flight *f)
     const micro_batch *b = user;
     const mti_workload *w = &b->t->workload;
     (void)turn;
-    f->input = mti_ids_tensor(b->t, b->in[0].data, w->batch, w->seq);
-    f->target = mti_ids_tensor(b->t, b->in[1].data, w->batch, w->seq);
+    f->input = mti_ids_tensor(b->t, b->ids, w->batch, w->seq);
+    f->target = mti_ids_tensor(b->t, b->ids + w->batch * w->seq, w->batch, w->seq);
     return f->input && f->target;
 }
 
@@ -129,28 +119,16 @@ static bool keep_loss(void *user, mt_tensor *loss)
     return true;
 }
 
-/* Forward and backward of a batch, as a step graph captures it; returns the loss. */
-static mt_tensor *run_batch(void *user, const mt_step_input *in)
+/* Runs forward and backward of a batch; returns the loss. */
+static mt_tensor *run_batch(mti_trainer *t, const int64_t *ids)
 {
     mti_step step = {0};
-    micro_batch b = {user, in, NULL};
-    bool ok = mti_step_begin(&step, &b.t->stage, &(mti_batches){take, keep_loss, &b}) &&
+    micro_batch b = {t, ids, NULL};
+    bool ok = mti_step_begin(&step, &t->stage, &(mti_batches){take, keep_loss, &b}) &&
               mti_step_ahead(&step) && mti_step_backward(&step);
     mti_step_end(&step);
     if (!ok) mt_set(&b.loss, NULL);
     return b.loss;
-}
-
-/* Begins to copy the loss to the host; it may go at once. */
-static bool send_loss(mti_trainer *t, mt_tensor *loss)
-{
-    mti_late_losses *late = &t->late[t->step % 2];
-    mt_host_copy *copy = mt_host_copy_out(loss);
-    if (copy) late->of_batch[late->n++] = copy;
-    late->step = t->step + 1;
-    late->dtype = mt_dtype_of(loss);
-    late->offset = mt_layout_of(loss).offset;
-    return copy && mt_host_copy_wait(copy) == MT_OK;
 }
 
 static bool take_loss(mti_trainer *t, double loss, int64_t step)
@@ -164,43 +142,13 @@ static bool take_loss(mti_trainer *t, double loss, int64_t step)
     return true;
 }
 
-/* Waits for the copies, if there are any. */
-static bool read_late(mti_trainer *t, mti_late_losses *late)
-{
-    double sum = 0;
-    int64_t n = late->n;
-    bool ok = true;
-    for (int64_t i = 0; i < n; i++) {
-        const char *bytes = ok ? mt_host_copy_bytes(late->of_batch[i]) : NULL;
-        mti_number loss = {0};
-        if (bytes) mti_decode_item(late->dtype, bytes + late->offset, &loss);
-        ok = bytes != NULL;
-        sum += loss.real;
-        mt_host_copy_free(late->of_batch[i]);
-    }
-    late->n = 0;
-    return ok && (n == 0 || take_loss(t, sum / (double)n, late->step));
-}
-
-bool mti_trainer_settle(mti_trainer *t)
-{
-    return read_late(t, &t->late[0]) && read_late(t, &t->late[1]);
-}
-
 /* Micro-batch `part` of the step; adds to *sum. */
 static bool run_part(mti_trainer *t, int64_t part, double *sum)
 {
     int64_t rows, *ids = mti_batch_shard(t, part, &rows);
-    size_t n_ids = (size_t)(rows * t->workload.seq);
-    if (!ids) return false;
-    const mt_step_input in[] = {{ids, n_ids * sizeof *ids}, {ids + n_ids, n_ids * sizeof *ids}};
-    mt_scaler *scaler = t->memory_hooks.scaler;
-    double scale = scaler ? mt_scaler_get(scaler).scale : 1;
-    mt_step_graph *graph = t->graph[part > 0];
-    mt_tensor *loss =
-        graph ? mt_step_graph_run(graph, run_batch, t, scale, 2, in) : run_batch(t, in);
-    bool ok = loss && (!graph || send_loss(t, loss));
-    if (loss && !graph && mt_device_has_data(t->device)) *sum += mt_item(loss);
+    mt_tensor *loss = ids ? run_batch(t, ids) : NULL;
+    bool ok = loss != NULL;
+    if (loss && mt_device_has_data(t->device)) *sum += mt_item(loss);
     mt_release(loss);
     mti_free(ids);
     return ok;
@@ -241,9 +189,7 @@ bool mti_trainer_step(mti_trainer *t)
     double loss = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
                                        t->settings.lr, t->settings.min_lr);
     bool ok = t->model ? run_parts(t, &loss) : run_rank(t, &loss);
-    ok = ok && mt_set_phase("step") == MT_OK &&
-         (t->graph[0] ? read_late(t, &t->late[(t->step + 1) % 2])
-                      : take_loss(t, loss, t->step + 1)) &&
+    ok = ok && mt_set_phase("step") == MT_OK && take_loss(t, loss, t->step + 1) &&
          mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
          mti_step_optimizer(&t->stage, t->optimizer, t->settings.clip, NULL);
     mt_set_phase(NULL);

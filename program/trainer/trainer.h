@@ -5,8 +5,6 @@
 #include "trainer/corpus.h"
 #include "memory/memory_hooks.h"
 #include "memtape/models/generate.h"
-#include "memtape/host_copy.h"
-#include "memtape/models/step_graph.h"
 #include "parallel/parallel.h"
 #include "workload/workload.h"
 
@@ -22,18 +20,9 @@ typedef struct mti_weights_reader {
 typedef struct mti_train_settings {
     int64_t accumulate, steps, warmup;
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
-    bool graph;                            /* replay captured steps: cuda */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
     const mti_weights_reader *reader; /* that reads them */
 } mti_train_settings;
-
-/* The losses of a step whose batches a graph replays, on their way to the host. */
-typedef struct mti_late_losses {
-    mt_host_copy **of_batch; /* [accumulate] */
-    int64_t n, step;
-    mt_dtype dtype;
-    size_t offset; /* in a copy */
-} mti_late_losses;
 
 typedef struct mti_trainer {
     mti_workload workload;
@@ -48,21 +37,16 @@ typedef struct mti_trainer {
     bool under_ledger;       /* now */
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
-    mt_step_graph *graph[2]; /* of a step's first batch, and of those that add to its gradients */
-    mti_late_losses late[2]; /* of every other step; only with graphs */
-    int64_t step;            /* steps done */
-    double loss;             /* of the last step, in nats per byte; see mti_trainer_settle */
+    int64_t step; /* steps done */
+    double loss;  /* of the last step, in nats per byte */
 } mti_trainer;
 
 /* Seeds the device and makes model and optimizer. The corpus must hold a sequence. */
 bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *workload,
                       const mti_train_settings *settings, const mti_corpus *corpus);
 void mti_trainer_free(mti_trainer *t);
-/* One optimizer step; without data (meta) its loss is 0. With graphs the host launches a step
- * before the last one is over: the loss comes a step late, or when mti_trainer_settle waits for it.
- * Both fail if it is not finite. */
+/* One optimizer step; without data (meta) its loss is 0. Fails if the loss is not finite. */
 bool mti_trainer_step(mti_trainer *t);
-bool mti_trainer_settle(mti_trainer *t);
 /* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
  * first being predicted from at most seq bytes before it. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);

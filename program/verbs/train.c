@@ -104,8 +104,7 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
     mti_trainer t = {0};
     mti_workload w = r->o.workload;
     mti_train_settings settings = r->o.train;
-    settings.from = NULL;   /* any weights will do */
-    settings.graph = false; /* the same books */
+    settings.from = NULL; /* any weights will do */
     w.memory.budget = budget;
     bool ok = mti_device_pretend(device, &w.device) &&
               mti_trainer_make(&t, device, &w, &settings, &r->corpus) && mti_trainer_step(&t) &&
@@ -330,7 +329,6 @@ static void show_memory(run *r, const char *text)
 static bool show_progress(run *r)
 {
     if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
-    if (!mti_trainer_settle(&r->trainer)) return false;
     char text[160] = "";
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
@@ -426,16 +424,14 @@ static bool train(run *r)
         ok = show_progress(r);
         if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
         if (ok && due(r->trainer.step, o->eval_every)) ok = evaluate(r);
-        if (ok && due(r->trainer.step, o->save_every))
-            ok = mti_trainer_settle(&r->trainer) && save(r);
+        if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
     mti_timeline_free(&r->timeline);
     mti_live_end(&r->live);
     mti_progress_end(&r->progress);
     if (r->trainer.ledger) end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
-    return ok && mti_trainer_settle(&r->trainer) &&
-           (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&
+    return ok && (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&
            (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
@@ -462,25 +458,6 @@ static void report_memory(const run *r)
               MTI_THOUSANDS(stats.allocated.peak), MTI_THOUSANDS(stats.reserved.peak));
 }
 
-/* How many batches were replays of a captured one, and why the last that was not was not. */
-static void report_graphs(const run *r)
-{
-    int64_t launched = 0, replayed = 0, nodes = 0;
-    const char *why = "";
-    mt_step_graph_stats stats[2] = {{0}};
-    for (int i = 0; i < 2 && r->trainer.graph[i]; i++) {
-        stats[i] = mt_step_graph_get(r->trainer.graph[i]);
-        launched += stats[i].launched, replayed += stats[i].replayed;
-        if (stats[i].nodes > nodes) nodes = stats[i].nodes;
-        if (stats[i].why[0]) why = stats[i].why;
-    }
-    mti_print(stdout,
-              "graph  %lld of %lld batches replayed, %lld kernels, products and copies in one "
-              "launch%s%s\n",
-              (long long)replayed, (long long)(launched + replayed), (long long)nodes,
-              *why ? "; one was launched because " : "", why);
-}
-
 static bool conclude(run *r)
 {
     double bits;
@@ -493,7 +470,6 @@ static bool conclude(run *r)
         mti_print(stdout, "loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
                   (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
     }
-    if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     if (prints(r) && !mti_wants_json(&r->o))

@@ -72,7 +72,6 @@ mt_status mt_ledger_begin(mt_ledger *l)
     mti_hooks *h = atomic_exchange(&l->hooks_taken, true) ? mti_malloc(sizeof *h) : &l->hooks;
     if (!h) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
-    mti_book_open(l->book, true);
     mti_onlooker_push(h, &onlooker, l);
     return MT_OK;
 }
@@ -89,7 +88,6 @@ mt_status mt_ledger_end(mt_ledger *l)
 mt_status mt_ledger_reset(mt_ledger *l)
 {
     if (!mti_given(l, "ledger_reset", "the ledger")) return mt_last_status();
-    if (atomic_load(&l->refs) == 1) mti_book_open(l->book, false);
     mti_book_reset(l->book);
     return MT_OK;
 }

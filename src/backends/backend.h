@@ -136,8 +136,6 @@ typedef struct mti_attention {
     const mti_view *sinks;         /* NULL: none */
 } mti_attention;
 
-typedef struct mti_graph mti_graph; /* calls noted once, launched as one */
-
 typedef enum mti_traits {
     MTI_HOST_MEMORY = 1, /* pointers are the process's own, so sanitizers can watch them */
     MTI_NO_DATA = 2,     /* addresses without memory behind them; kernels do nothing */
@@ -200,19 +198,6 @@ typedef struct mti_backend {
     bool (*copy_finish)(mti_ctx *ctx, uint64_t ticket);
     /* Totals since open; waits for all copies that have begun. */
     bool (*copy_times)(mti_ctx *ctx, mti_copy_times *out);
-
-    /* ---- graphs; all NULL for a backend that has none ---- */
-    /* From here to capture_end, calls of this host thread are noted, not run; whatever needs their
-     * results fails, and alloc gives nothing. offset: the generator's at this time. Uploads become
-     * inputs, in order, of n_input_bytes together at most. */
-    bool (*capture_begin)(mti_ctx *ctx, uint64_t offset, size_t n_input_bytes);
-    mti_graph *(*capture_end)(mti_ctx *ctx, bool keep); /* NULL if !keep, or with an error */
-    bool (*graph_takes)(const mti_graph *g, int n_inputs, const size_t *n_bytes);
-    size_t (*graph_nodes)(const mti_graph *g); /* kernels, products, copies */
-    /* Queues all that was noted: with these inputs, which may be reused at once, and with draws as
-     * if the generator had been at `offset`. */
-    bool (*graph_launch)(mti_ctx *ctx, mti_graph *g, uint64_t offset, const void *const *inputs);
-    void (*graph_free)(mti_ctx *ctx, mti_graph *g); /* waits */
 
     /* ---- links among ranks; NULL for a backend whose memory the host reads, and for one without
      * data ---- */

@@ -28,8 +28,7 @@ struct mti_cell {
     mti_stream *stream;
     uint64_t place;
     bool live, large;
-    bool mapped;     /* false: addresses of an expandable segment that have no memory (range.h) */
-    uint32_t traced; /* trace.c: its number there, from 1; 0: it has none */
+    bool mapped; /* false: addresses of an expandable segment that have no memory (range.h) */
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
     union {                 /* links of free cells in their bin or a treap, and of unmapped ones */
         struct {

@@ -11,7 +11,6 @@
 
 struct mti_book {
     mti_pool *pool;
-    bool open;
     MTI_VEC(mti_record *) chunks; /* of CHUNK_RECORDS each */
     size_t n_records, n_used;     /* n_used: records that have had an entry, of any reset */
     mti_hashmap ignored;          /* serials */
@@ -252,18 +251,9 @@ mti_book *mti_book_new(mti_pool *pool)
     return book;
 }
 
-void mti_book_open(mti_book *book, bool open)
-{
-    lock(book);
-    if (open != book->open) book->pool->n_open_books += open ? 1 : (size_t)-1;
-    book->open = open;
-    unlock(book);
-}
-
 void mti_book_free(mti_book *book)
 {
     if (!book) return;
-    mti_book_open(book, false);
     mti_book_reset(book);
     for (size_t i = 0; i < book->n_used; i++) mti_free((mt_saver *)record_at(book, i)->also);
     for (size_t i = 0; i < book->chunks.n; i++) mti_free(book->chunks.at[i]);

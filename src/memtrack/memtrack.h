@@ -126,8 +126,6 @@ struct mti_record {
 
 mti_book *mti_book_new(mti_pool *pool);
 void mti_book_free(mti_book *book);
-/* From now on, until it is told otherwise, somebody may write into it: the pool is observed. */
-void mti_book_open(mti_book *book, bool open);
 /* Forgets all records and keeps their memory; what is ignored stays so. */
 void mti_book_reset(mti_book *book);
 /* Storages not to count (parameters). A storage that was saved before stays in the book. */

@@ -68,11 +68,6 @@ static bool make_ready(mti_pool *pool)
 
 static bool is_split(const mti_cell *cell) { return cell->left || cell->right; }
 
-void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let)
-{
-    let ? mti_pool_allow(pool, p, n_bytes) : mti_pool_forbid(pool, p, n_bytes);
-}
-
 static void give_back(mti_pool *pool, const mti_segment *segment)
 {
     void *base = segment->first->block.ptr;
@@ -142,7 +137,6 @@ static mti_cell *try_to_grow(mti_pool *pool, mti_stream *stream, size_t size, bo
 /* A cell from the system that is in no list; NULL if refused twice. */
 static mti_cell *grow(mti_pool *pool, mti_stream *stream, size_t size, bool large)
 {
-    if (pool->may_not_grow || mti_trace_is_mine(pool->trace)) return NULL;
     if (pool->reclaim) {
         mti_range_give_back(pool, size);
         if (!make_ready(pool)) return NULL;
@@ -212,11 +206,6 @@ static mti_block *out_of_memory(mti_pool *pool, const mti_stream *stream, size_t
 {
     char asked[32], allocated[32], reserved[32], limit[64] = "", size[32];
     const mti_where *where = mti_where_now();
-    if (mti_trace_is_mine(pool->trace))
-        return mti_fail_null(MT_ERR_MEMORY,
-                             "%s%sno cached memory has room for %zu bytes, and none can be asked "
-                             "for while a step is captured",
-                             where->op, *where->op ? ": " : "", n_bytes);
     pool->stats.ooms++;
     if (pool->observers.n)
         mti_notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
@@ -238,8 +227,8 @@ static mti_block *out_of_memory(mti_pool *pool, const mti_stream *stream, size_t
         mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current), limit);
 }
 
-mti_block *mti_pool_alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_bytes,
-                                 mt_category category)
+static mti_block *alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_bytes,
+                               mt_category category)
 {
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
@@ -254,8 +243,6 @@ mti_block *mti_pool_alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_by
     cell->block.category = category;
     cell->block.owner = NULL;
     cell->block.records = NULL;
-    cell->traced = 0;
-    if (mti_trace_is_mine(pool->trace)) mti_trace_took(pool->trace, cell);
     if (!size) return &cell->block;
     mti_pool_allow(pool, cell->block.ptr, n_bytes);
     count_alloc(pool, cell);
@@ -267,17 +254,16 @@ mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     assert((unsigned)category < MT_CATEGORY_COUNT);
     pthread_mutex_lock(&pool->lock);
-    mti_block *block = mti_pool_alloc_locked(pool, mti_stream_now(pool), n_bytes, category);
+    mti_block *block = alloc_locked(pool, mti_stream_now(pool), n_bytes, category);
     pthread_mutex_unlock(&pool->lock);
     return block;
 }
 
-void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
+static void free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
 {
     mti_cell *cell = (mti_cell *)block;
     assert(cell->live && block->requested == n_bytes);
     (void)n_bytes;
-    if (pool->trace) mti_trace_gave(pool->trace, cell);
     if (block->records) mti_book_freed_locked(block);
     if (block->size) {
         count_free(pool, cell);
@@ -293,11 +279,11 @@ void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
 {
     if (!block) return;
     pthread_mutex_lock(&pool->lock);
-    mti_pool_free_locked(pool, block, n_bytes);
+    free_locked(pool, block, n_bytes);
     pthread_mutex_unlock(&pool->lock);
 }
 
-void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category category)
+static void recategorise_locked(mti_pool *pool, mti_block *block, mt_category category)
 {
     assert((unsigned)category < MT_CATEGORY_COUNT);
     mt_category was = block->category;
@@ -306,22 +292,20 @@ void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category 
     pool->stats.by_category[was] -= block->size;
     pool->stats.by_category[category] += block->size;
     block->category = category;
-    if (pool->trace) mti_trace_recategorised(pool->trace, (mti_cell *)block);
     if (block->size) mti_notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
 }
 
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category)
 {
     pthread_mutex_lock(&pool->lock);
-    mti_pool_recategorise_locked(pool, block, category);
+    recategorise_locked(pool, block, category);
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Nothing can be freed by the thread that captures a step, as nothing can be asked for. */
 void mti_pool_empty_cache(mti_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    if (!mti_trace_is_mine(pool->trace)) give_back_cached(pool);
+    give_back_cached(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include "memtrack/best_fit.h"
-#include "memtrack/recording.h"
 #include "memtrack/shadow.h"
 
 /* The pools of a stream, small and large: what is free in its segments, no other stream gets. */
@@ -48,9 +47,6 @@ struct mti_pool {
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;
     int last_observer;
-    size_t n_open_books;       /* that a ledger may write into */
-    mti_trace *trace;          /* that is being recorded */
-    bool may_not_grow;         /* a trace is being repeated */
     mti_stream default_stream; /* number 0 */
     int n_streams;
     mti_stream *streams[MT_MAX_STREAMS]; /* by number */
@@ -153,13 +149,5 @@ static inline void mti_pool_allow(const mti_pool *pool, void *p, size_t n_bytes)
 {
     if (pool->in_host_memory) MTI_ALLOW(p, n_bytes);
 }
-
-/* As mti_pool_alloc and so on, under the pool's lock. */
-mti_block *mti_pool_alloc_locked(mti_pool *pool, mti_stream *stream, size_t n_bytes,
-                                 mt_category category);
-void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes);
-/* Whether memory that no live block has may be touched, where that is watched. */
-void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let);
-void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category category);
 
 #endif

@@ -156,26 +156,6 @@ mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_by
     return t;
 }
 
-mt_tensor *mti_tensor_shell(mt_device *device, const mti_view *view, size_t n_bytes, const char *op,
-                            const char *module)
-{
-    mti_storage *s = storage_shell(device, n_bytes, view->dtype, op, module);
-    if (!s) return NULL;
-    mt_tensor *t = handle_new(s, view);
-    if (t)
-        t->view.data = NULL;
-    else
-        storage_release(s);
-    return t;
-}
-
-void mti_tensor_fill_shell(mt_tensor *t, mti_block *block, size_t offset)
-{
-    t->storage->block = block;
-    block->owner = t->storage;
-    t->view.data = (char *)block->ptr + offset;
-}
-
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
 {
     mt_tensor *v = handle_new(t->storage, view);

@@ -162,11 +162,6 @@ mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category c
  * its last view is released, not if the result is NULL. The pool gives it a serial and no bytes. */
 mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_bytes,
                             void (*let_go)(void *owner), void *owner);
-/* A tensor whose block is still to come: release it, or fill it. view: of the tensor to be, whose
- * first element is `offset` bytes after the block's first. */
-mt_tensor *mti_tensor_shell(mt_device *device, const mti_view *view, size_t n_bytes, const char *op,
-                            const char *module);
-void mti_tensor_fill_shell(mt_tensor *t, mti_block *block, size_t offset);
 /* Another view of t's storage: `view` with its data pointer set. Not recorded. */
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
 mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */

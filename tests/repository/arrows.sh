@@ -13,7 +13,7 @@ BEGIN {
     split("status=base dtype=base openblas=backends memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor " \
           "print=autograd autograd=autograd hooks=autograd ops=ops op_table=ops autocast=ops quantize=ops offload=hooks checkpoint=hooks compress=hooks memtape=hooks " \
           "models/group=comm models/collectives=collectives models/module=nn models/model=nn models/lora=nn models/tokens=tokens models/optimizer=optim models/amp=optim " \
-          "models/step_graph=optim models/io=io models/generate=generate models/parallel=parallel models/budget=memory models=memory " \
+          "models/io=io models/generate=generate models/parallel=parallel models/budget=memory models=memory " \
           "lab/plan=plan lab/fit=fit lab/serve=fit lab=fit report=report all=verbs", pairs, " ")
     for (i in pairs) { split(pairs[i], pair, "="); home[pair[1]] = pair[2] }
 }

@@ -13,7 +13,7 @@ OBJECTS = {
     'mt_scaler': 'x.scaler', 'mt_ledger': 'x.ledger', 'mt_saved': 'x.saved', 'mt_offload': 'x.offload',
     'mt_compress': 'x.compress', 'mt_host_copy': 'x.host_copy', 'mt_arena': 'x.arena', 'mt_checkpoint_report': 'x.report',
     'mt_safetensors': 'NULL', 'mt_comm': 'NULL', 'mt_stage': 'NULL', 'mt_dlpack': 'NULL',
-    'mt_kv_cache': 'NULL', 'mt_step_graph': 'NULL', 'mt_budget': 'NULL', 'mt_budget_plan': 'NULL',
+    'mt_kv_cache': 'NULL', 'mt_budget': 'NULL', 'mt_budget_plan': 'NULL',
     'mt_tokenizer': 'NULL', 'mt_token_stream': 'NULL',
 }
 SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', 'int64_t': '1',

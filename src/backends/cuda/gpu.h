@@ -59,7 +59,7 @@ template <int number> struct mti_op_number {
     extern __shared__ __align__(128) unsigned char mti_dynamic_shared[];                           \
     type *name = reinterpret_cast<type *>(mti_dynamic_shared)
 #define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
-    (kernel<<<(grid), (block), (shared), mti_stream(ctx)>>>(__VA_ARGS__),                          \
+    (kernel<<<(grid), (block), (shared), (ctx)->stream>>>(__VA_ARGS__),                            \
      mti_cuda_ok(cudaGetLastError(), #kernel))
 #endif
 
@@ -71,16 +71,6 @@ __host__ __device__ __forceinline__ double mti_fma(double a, double b, double c)
 {
     return fma(a, b, c);
 }
-
-/* Calls of one host thread that are being noted as a graph (capture.cu). */
-struct mti_notes {
-    pthread_t thread;
-    cudaStream_t stream; /* runs nothing */
-    struct mti_graph *graph;
-    uint64_t offset;           /* of the generator, at the first call */
-    const uint64_t *offset_at; /* device memory: of each launch */
-    struct mti_late_free *to_free;
-};
 
 /* The state of one open device. Several host threads may call at once: whatever changes after open
  * has a lock, or is lent to one call at a time. */
@@ -97,24 +87,9 @@ struct mti_ctx {
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
     struct mti_fault *fault; /* in device memory (fault.h) */
     pthread_mutex_t clearing_fault;
-    struct mti_desks *desks;        /* buffers between a call's kernels (desk.h) */
-    std::atomic<mti_notes *> notes; /* NULL: nothing is being captured */
-    bool tf32;                      /* f32 products may round their inputs (MEMTAPE_TF32=1) */
+    struct mti_desks *desks; /* buffers between a call's kernels (desk.h) */
+    bool tf32;               /* f32 products may round their inputs (MEMTAPE_TF32=1) */
 };
-
-/* The notes, if the calling thread's calls are noted and not run. */
-static inline const mti_notes *mti_noting(const mti_ctx *ctx)
-{
-    const mti_notes *notes = ctx->notes.load(std::memory_order_acquire);
-    return notes && pthread_equal(notes->thread, pthread_self()) ? notes : nullptr;
-}
-
-/* Where the calling thread's kernels and products go. */
-static inline cudaStream_t mti_stream(const mti_ctx *ctx)
-{
-    const mti_notes *notes = mti_noting(ctx);
-    return notes ? notes->stream : ctx->stream;
-}
 
 /* True on success; else mti_fail with `what` and the runtime's text. */
 bool mti_cuda_ok(cudaError_t status, const char *what);

@@ -23,26 +23,12 @@ bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const
 bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket);
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket);
 bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out);
-bool mti_cuda_capture_begin(mti_ctx *ctx, uint64_t offset, size_t n_input_bytes);
-mti_graph *mti_cuda_capture_end(mti_ctx *ctx, bool keep);
-bool mti_cuda_graph_takes(const mti_graph *g, int n_inputs, const size_t *n_bytes);
-size_t mti_cuda_graph_nodes(const mti_graph *g);
-bool mti_cuda_graph_launch(mti_ctx *ctx, mti_graph *g, uint64_t offset, const void *const *inputs);
-void mti_cuda_graph_free(mti_ctx *ctx, mti_graph *g);
 #define KERNEL(name, parameters, arguments)                                                        \
     bool mti_cuda_##name(mti_ctx *ctx, MTI_UNWRAP parameters);
 #define SCRATCH(name, parameters, arguments)                                                       \
     size_t mti_cuda_##name(mti_ctx *ctx, MTI_UNWRAP parameters);
 #include "backends/kernels.def"
 }
-
-/* capture.cu, for calls that are noted. Fails if they are: `what` cannot be. */
-bool mti_cuda_refuse_noting(const mti_ctx *ctx, const char *what);
-bool mti_cuda_note_upload(const mti_ctx *ctx, void *dst, size_t n_bytes);
-bool mti_cuda_note_free(const mti_ctx *ctx, void *p,
-                        cudaError_t (*free)(void *));             /* false: not noted */
-struct mti_desk_place **mti_cuda_noted_desks(const mti_ctx *ctx); /* NULL: not noted */
-bool mti_cuda_try_noted_draws(mti_ctx *ctx);                      /* random.cu */
 
 /* desk.cu: close when no call is running. */
 bool mti_cuda_desks_open(mti_ctx *ctx);

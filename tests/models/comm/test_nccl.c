@@ -213,18 +213,6 @@ static bool many_copies(const mti_backend *be, mti_ctx *ctx, void *host, void *d
     return ok;
 }
 
-/* A graph has room for the inputs of so many launches. */
-static bool many_launches(const mti_backend *be, mti_ctx *ctx, void *host, void *data)
-{
-    const void *inputs[] = {host};
-    bool ok = be->capture_begin(ctx, 0, 64) && be->upload(ctx, data, host, 64);
-    mti_graph *graph = be->capture_end(ctx, ok);
-    MTT_NEED(graph);
-    for (int i = 0; ok && i < 10; i++) ok = be->graph_launch(ctx, graph, 0, inputs);
-    be->graph_free(ctx, graph);
-    return ok;
-}
-
 static waiting_fn *waiting;
 
 static void one_call_less_then_a_wait(mt_comm *comm)
@@ -248,11 +236,11 @@ static void one_call_less_then_a_wait(mt_comm *comm)
     mt_device_release(device);
 }
 
-static void no_wait_for_copies_and_graphs_is_longer_than_the_limit(void **state)
+static void no_wait_for_copies_is_longer_than_the_limit(void **state)
 {
     (void)state;
-    static waiting_fn *const all[] = {times_of_copies, end_of_copy, many_copies, many_launches};
-    for (int i = 0; i < 4; i++) {
+    static waiting_fn *const all[] = {times_of_copies, end_of_copy, many_copies};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         waiting = all[i];
         as_threads(2, one_call_less_then_a_wait);
         assert_int_equal(n_communicators(), 0);
@@ -378,7 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_have_the_bits_and_bytes_of_the_cpus),
         cmocka_unit_test(a_rank_that_does_not_come_is_not_waited_for_longer_than_the_limit),
-        cmocka_unit_test(no_wait_for_copies_and_graphs_is_longer_than_the_limit),
+        cmocka_unit_test(no_wait_for_copies_is_longer_than_the_limit),
         cmocka_unit_test(unequal_calls_are_found),
         cmocka_unit_test(a_failure_of_the_network_is_reported),
         cmocka_unit_test(a_rank_that_aborts_does_not_hang_the_others),

@@ -29,7 +29,7 @@ VALUES = {
     "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
-    "from": "model.safetensors", "save-adapter": "ad.safetensors", "graph": None, "live": None, "batch": 3, "seq": 8,
+    "from": "model.safetensors", "save-adapter": "ad.safetensors", "live": None, "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
@@ -98,9 +98,6 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
               ("train", "lora-on-weights"): ["--from", "mixture.safetensors", "--lora-rank", 3],
               ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
-# There are launches to capture only on a GPU, or on its simulator.
-if "MEMTAPE_CUDASIM_MODULE" in os.environ:
-    NEEDED["graph"] = ["--device", "cudasim"]
 # Of several ranks that mpirun starts: train_ranks.py.
 AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
 # These two have an effect only together.
@@ -122,7 +119,7 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
-        "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
+        "-n", 60], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
         "fit": FIT, "serve": SERVE, "compare": ["measured.pickle", *GPT]}
 # Another command than BASE's, where that shows what the option does.
 LOOKING = ("profile", "explain", "sweep", "plan", "compare")
@@ -409,7 +406,7 @@ def main():
         if check(result in ("used", "refused", "failed", "unknown"), f"{name}: {result}"):
             count[result] = count.get(result, 0) + 1
         if not mode and option in options[verb] and option != "device":
-            can_be_used = (option != "graph" or option in NEEDED) and (verb, option) not in AMONG_RANKS
+            can_be_used = (verb, option) not in AMONG_RANKS
             check(result != "refused" or not can_be_used, f"{name}: the help lists it, but it is refused")
     print(", ".join(f"{n} {what}" for what, n in sorted(count.items())))
     shutil.rmtree(FOLDER)

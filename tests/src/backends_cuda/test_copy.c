@@ -162,30 +162,6 @@ static void an_upload_has_read_its_source(void **state)
     free(back), free(sources[0]);
 }
 
-/* A driver refuses to free memory then, which ends the capture. */
-static void memory_given_back_in_a_capture_is_freed_after_it(void **state)
-{
-    mtt_pair *p = *state;
-    mtt_twin x, y;
-    void *locked = p->dev->host_alloc(p->dev_ctx, 64), *own = p->dev->alloc(p->dev_ctx, 64);
-    mtt_double_fn fn = mtt_double("cudasim_page_locked");
-    size_t (*count)(void) = (size_t(*)(void))fn;
-    mtt_ok(locked && own, "alloc");
-    make_lines(p, &x, &y);
-    mtt_ok(p->dev->capture_begin(p->dev_ctx, 0, 0), "capture_begin");
-    size_t before = count ? count() : 0;
-    p->dev->host_free(p->dev_ctx, locked, 64);
-    p->dev->free(p->dev_ctx, own, 64);
-    assert_null(p->dev->host_alloc(p->dev_ctx, 64));
-    mtt_ok(p->dev->copy(p->dev_ctx, &y.dev, &x.dev), "copy");
-    mti_graph *g = p->dev->capture_end(p->dev_ctx, true);
-    mtt_ok(g, "capture_end");
-    if (count) assert_int_equal(count(), before - 1);
-    mtt_ok(p->dev->graph_launch(p->dev_ctx, g, 0, NULL) && p->dev->sync(p->dev_ctx), "launch");
-    p->dev->graph_free(p->dev_ctx, g);
-    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
-}
-
 /* A runtime of CUDA 13 needs a driver of 13, whatever code the module has for the GPU. */
 static void a_driver_of_an_older_cuda_is_named_beside_the_one_that_is_needed(void **state)
 {
@@ -211,7 +187,6 @@ int main(void)
         cmocka_unit_test(a_download_is_one_wait),
         cmocka_unit_test(an_upload_has_read_its_source),
         cmocka_unit_test(a_driver_of_an_older_cuda_is_named_beside_the_one_that_is_needed),
-        cmocka_unit_test(memory_given_back_in_a_capture_is_freed_after_it),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

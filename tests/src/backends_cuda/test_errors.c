@@ -59,17 +59,6 @@ static bool opens_and_closes(const mtt_pair *p, place *at)
     if (ctx) p->dev->close(ctx);
     return ctx != NULL;
 }
-static bool captures(const mtt_pair *p, place *at)
-{
-    mti_view v = {.dtype = MT_F32, .rank = 1, .shape = {4}, .stride = {1}, .data = at->device};
-    if (!p->dev->capture_begin(p->dev_ctx, 0, 0)) return false;
-    bool filled = p->dev->fill(p->dev_ctx, &v, 1);
-    mti_graph *g = p->dev->capture_end(p->dev_ctx, filled);
-    bool ok = g && p->dev->graph_launch(p->dev_ctx, g, 0, NULL);
-    p->dev->graph_free(p->dev_ctx, g);
-    return ok;
-}
-
 /* With each call of the runtime failing in turn. */
 static void no_error_is_left_to_the_next_launch(void **state)
 {
@@ -83,8 +72,7 @@ static void no_error_is_left_to_the_next_launch(void **state)
                  {"host_alloc", allocates_for_the_host},
                  {"copies beside compute", copies_beside},
                  {"room", asks_for_room},
-                 {"open", opens_and_closes},
-                 {"capture", captures}};
+                 {"open", opens_and_closes}};
     const mtt_pair *p = *state;
     if (!nth_call()) skip();
     place at = {p->dev->alloc(p->dev_ctx, 1024), p->dev->host_alloc(p->dev_ctx, 1024), {0}};

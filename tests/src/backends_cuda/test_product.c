@@ -103,35 +103,6 @@ static void they_take_two_launches_where_one_is_slower(void **state)
     unsetenv("MEMTAPE_CUDA_BENCHMARK");
 }
 
-/* Timing waits for the GPU, which no capture may: the plan's next call is timed. */
-static void a_captured_product_is_timed_later(void **state)
-{
-    const mtt_pair *p = *state;
-    mtt_double_fn slow_sums = mtt_double("cudasim_slow_sums");
-    if (!slow_sums) skip();
-    setenv("MEMTAPE_CUDA_BENCHMARK", "1", true);
-    ((void (*)(double))slow_sums)(1);
-    mtt_twin dy = mtt_twin_make(p, MT_BF16, 2, (int64_t[]){40, 72}, MTT_PLACED_DENSE, 0, -1, 1);
-    mtt_twin x = mtt_twin_make(p, MT_BF16, 2, (int64_t[]){40, 104}, MTT_PLACED_DENSE, 0, -1, 1);
-    mtt_twin dw = mtt_twin_make(p, MT_BF16, 2, (int64_t[]){72, 104}, MTT_PLACED_DENSE, 0, 5, 6);
-    mtt_twin db = mtt_twin_make(p, MT_BF16, 1, (int64_t[]){72}, MTT_PLACED_DENSE, 0, 5, 6);
-    mti_view dyt = transposed(&dy.dev);
-    size_t n_bytes = p->dev->gemm_sums_scratch(p->dev_ctx, &dyt, &x.dev, &dw.dev);
-    void *scratch = p->dev->alloc(p->dev_ctx, n_bytes);
-    mtt_ok(p->dev->capture_begin(p->dev_ctx, 0, 0), "capture");
-    long with = products(true);
-    mtt_ok(p->dev->gemm_sums(p->dev_ctx, &dyt, &x.dev, &dw.dev, &db.dev, scratch, n_bytes), "sums");
-    assert_int_equal(products(true), with + 1);
-    mti_graph *graph = p->dev->capture_end(p->dev_ctx, true);
-    mtt_ok(graph != NULL, "capture");
-    p->dev->graph_free(p->dev_ctx, graph);
-    p->dev->free(p->dev_ctx, scratch, n_bytes);
-    mtt_twin_drop(p, &dy), mtt_twin_drop(p, &x), mtt_twin_drop(p, &dw), mtt_twin_drop(p, &db);
-    check(p, MT_BF16, 40, 72, 104, MTT_PLACED_DENSE, 0, false);
-    ((void (*)(double))slow_sums)(0);
-    unsetenv("MEMTAPE_CUDA_BENCHMARK");
-}
-
 /* ---- with a bias ---- */
 
 static void multiply(const mti_backend *be, mti_ctx *ctx, const mti_view *x, const mti_view *w,
@@ -184,7 +155,6 @@ int main(void)
         cmocka_unit_test(gradients_of_weight_and_bias_take_one_launch),
         cmocka_unit_test(they_take_two_launches_where_cublaslt_does_not_offer_one),
         cmocka_unit_test(they_take_two_launches_where_one_is_slower),
-        cmocka_unit_test(a_captured_product_is_timed_later),
         cmocka_unit_test(a_bias_is_added_where_cublaslt_does_not_offer_it),
         cmocka_unit_test(another_bias_may_be_less_aligned),
     };

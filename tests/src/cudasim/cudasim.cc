@@ -152,25 +152,11 @@ static cudaError_t run(const bound &work, dim3 grid, dim3 block, size_t n_shared
     return break_device(cudaErrorLaunchFailure);
 }
 
-/* A kernel is loaded when it is first launched, as since CUDA 11.7; drivers before CUDA 12.3 refuse
- * that while a stream captures. */
-static cudaError_t load(const char *name, const void *kernel, cudaStream_t stream)
-{
-    std::lock_guard<std::mutex> turn(one_grid);
-    cudaError_t status = sim.loaded.count(kernel) ? cudaSuccess : refuse_in_capture(stream);
-    if (status == cudaSuccess)
-        sim.loaded.insert(kernel);
-    else
-        fprintf(stderr, "cudasim: kernel %s: first launched in a capture\n", name);
-    return status;
-}
-
 cudaError_t launch(const char *name, const void *kernel, kernel_call call,
                    const argument *arguments, size_t n_arguments, dim3 grid, dim3 block,
                    size_t n_shared, cudaStream_t stream)
 {
     cudaError_t status = enter();
-    if (status == cudaSuccess) status = load(name, kernel, stream);
     if (status == cudaSuccess) {
         bound work = bind(name, kernel, call, arguments, n_arguments);
         status = submit(stream, [=] { return run(work, grid, block, n_shared); });

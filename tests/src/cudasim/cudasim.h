@@ -188,8 +188,8 @@ struct mti_op_number {
 #define MTI_DYNAMIC_SHARED(type, name)                                                             \
     type *name = reinterpret_cast<type *>(cudasim::dynamic_shared())
 #define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
-    mti_cuda_ok(cudasim::launch(#kernel, kernel, dim3(grid), dim3(block), (shared),                \
-                                mti_stream(ctx), __VA_ARGS__),                                     \
+    mti_cuda_ok(cudasim::launch(#kernel, kernel, dim3(grid), dim3(block), (shared), (ctx)->stream, \
+                                __VA_ARGS__),                                                      \
                 #kernel)
 
 /* ---- collectives ---- */

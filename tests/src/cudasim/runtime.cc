@@ -123,7 +123,6 @@ cudaError_t cudaMalloc(void **p, size_t n_bytes)
 {
     *p = nullptr;
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return keep(status);
     if (!n_bytes) return cudaSuccess;
     *p = cudasim::device_alloc(n_bytes);
@@ -152,9 +151,6 @@ const char *cudaGetErrorName(cudaError_t status)
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorIllegalState: return "cudaErrorIllegalState";
-    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
-    case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     }

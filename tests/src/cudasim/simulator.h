@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 #include "cudasim/cudasim.h"
@@ -95,8 +94,7 @@ struct simulator {
     std::string without_file;    /* the barrier that is skipped, if any */
     int without_line;
     std::map<const void *, size_t> dynamic_limits;
-    std::set<const void *> loaded; /* kernels that have been launched */
-    bool layout_only;              /* launches and copies are recorded, not run */
+    bool layout_only; /* launches and copies are recorded, not run */
     std::vector<cudasim_launch> recorded;
 };
 extern simulator sim;
@@ -119,17 +117,6 @@ void pass_time(double ms); /* by the clock that events read */
  * and again, says so: the stream waits for it, and no host thread does but one that waits for the
  * stream. It is asked by one host thread at a time. */
 cudaError_t submit_awaited(cudaStream_t stream, std::function<bool()> is_over);
-
-/* ---- capture.cc ---- */
-
-/* True if the stream captures: work is noted, unless the capture is useless. */
-bool capture_node(cudaStream_t stream, std::function<cudaError_t(cudaStream_t)> work,
-                  cudaError_t *status);
-/* Fail, and make captures useless: that of a stream, those that the calling thread may disturb, all
- * of the device. */
-cudaError_t refuse_in_capture(cudaStream_t stream);
-cudaError_t refuse_while_capturing();
-cudaError_t refuse_beside_captures();
 
 /* ---- runtime.cc ---- */
 

@@ -175,10 +175,6 @@ static cudaError_t copy(void *to, const void *from, size_t n_bytes)
 
 cudaError_t cudasim::submit(cudaStream_t stream, std::function<cudaError_t()> work)
 {
-    cudaError_t status;
-    if (capture_node(
-            stream, [work](cudaStream_t s) { return submit(s, work); }, &status))
-        return status;
     note_asked(stream);
     {
         my_turn mine(turn);
@@ -193,8 +189,6 @@ cudaError_t cudasim::submit(cudaStream_t stream, std::function<cudaError_t()> wo
 
 cudaError_t cudasim::submit_awaited(cudaStream_t stream, std::function<bool()> is_over)
 {
-    cudaError_t status = refuse_in_capture(stream);
-    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     push_awaited(stream, std::move(is_over));
     return cudaSuccess;
@@ -203,7 +197,6 @@ cudaError_t cudasim::submit_awaited(cudaStream_t stream, std::function<bool()> i
 cudaError_t cudaDeviceSynchronize()
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_beside_captures();
     if (status != cudaSuccess) return status;
     await_all();
     my_turn mine(turn);
@@ -215,7 +208,6 @@ cudaError_t cudaDeviceSynchronize()
 cudaError_t cudaFree(void *p)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess && !cudasim::is_broken()) return status;
     await_all();
     my_turn mine(turn);
@@ -251,7 +243,6 @@ cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 {
     *p = nullptr;
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
     if (!n_bytes) return cudaSuccess;
     if (!may_lock(n_bytes) || posix_memalign(p, 512, n_bytes))
@@ -264,7 +255,6 @@ cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 cudaError_t cudaFreeHost(void *p)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess && !cudasim::is_broken()) return status;
     await_all();
     my_turn mine(turn);
@@ -288,7 +278,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *p)
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
     await_all();
     my_turn mine(turn);
@@ -307,12 +296,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemc
     if (kind == cudaMemcpyDeviceToDevice) return cudasim::submit(stream, work);
     {
         my_turn mine(turn);
-        bool locked = is_page_locked(to) || is_page_locked(from);
-        cudaError_t status = locked ? cudaSuccess : cudasim::refuse_in_capture(stream);
-        locked = locked || cudasim::copies_pageable_late();
-        if (status != cudaSuccess) return status;
-        auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
-        if (cudasim::capture_node(stream, again, &status)) return status;
+        bool locked = is_page_locked(to) || is_page_locked(from) || cudasim::copies_pageable_late();
         note_asked(stream);
         if (!locked && kind == cudaMemcpyDeviceToHost) note_wait(stream);
         if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
@@ -370,7 +354,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     note_wait(stream);
     made.waits++;
@@ -386,7 +369,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     advance(stream, UINT64_MAX);
@@ -398,8 +380,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess)
-        status = cudasim::refuse_in_capture(stream); /* events there: not simulated */
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     cudaStream_t other = event->stream;
@@ -425,7 +405,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     cudaError_t status = cudasim::enter();
-    if (status == cudaSuccess) status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
     my_turn mine(turn);
     event->stream = stream;

@@ -16,7 +16,6 @@ extern "C" {
 struct stream_holder {
     cudaStream_t stream;
 };
-static cudaStream_t mti_stream(const stream_holder *s) { return s->stream; }
 static stream_holder none = {nullptr};
 
 static bool mti_cuda_ok(cudaError_t status, const char *) { return status == cudaSuccess; }

@@ -16,7 +16,6 @@ static bool mti_cuda_ok(cudaError_t status, const char *) { return status == cud
 struct stream_holder {
     cudaStream_t stream;
 };
-static cudaStream_t mti_stream(const stream_holder *s) { return s->stream; }
 static stream_holder none = {nullptr};
 
 __global__ void count_up(float *y) { y[threadIdx.x] += 1; }

@@ -1,6 +1,5 @@
 /* The book of saved tensors lists each storage once, names every saver, and knows which are freed.
  */
-#include "memtrack/trace.h"
 #include "pooled.h"
 
 static bool save_at(mti_book *book, mti_block *b, const char *op, uint64_t node)
@@ -281,21 +280,6 @@ static void a_save_that_is_taken_back_leaves_the_others_in_their_order(void **st
     mti_book_free(book);
 }
 
-static void a_pool_is_observed_while_a_book_is_open(void **state)
-{
-    (void)state;
-    mti_book *book[] = {book_of_pool(), book_of_pool()};
-    assert_false(mti_pool_is_observed(mtt_pool));
-    for (int i = 0; i < 2; i++) mti_book_open(book[i], true);
-    mti_book_open(book[0], true);
-    mti_book_open(book[0], false);
-    mti_book_open(book[0], false);
-    assert_true(mti_pool_is_observed(mtt_pool));
-    mti_book_free(book[1]);
-    assert_false(mti_pool_is_observed(mtt_pool));
-    mti_book_free(book[0]);
-}
-
 /* A write that fails changes nothing, so that it can be repeated. */
 static void each_refusal_in_turn_leaves_the_book_as_it_was(void **state)
 {
@@ -354,7 +338,6 @@ int main(void)
         WITH_POOL(a_record_says_when_its_bytes_were_freed),
         WITH_POOL(many_records_keep_their_order_and_their_places),
         WITH_POOL(a_save_that_is_taken_back_leaves_the_others_in_their_order),
-        WITH_POOL(a_pool_is_observed_while_a_book_is_open),
         WITH_POOL(each_refusal_in_turn_leaves_the_book_as_it_was),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

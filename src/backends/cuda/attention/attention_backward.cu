@@ -344,7 +344,7 @@ template <typename T, int D, mti_drop_kind DROP> struct backward_of {
         x.turns = reinterpret_cast<unsigned *>(scratch + part.sums);
         size_t shared = sizeof(T) * own::ELEMENTS;
         int64_t blocks = part.blocks * x.b * x.a_kv;
-        return blocks == 0 || (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, mti_stream(ctx)),
+        return blocks == 0 || (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, ctx->stream),
                                            "attention: turns") &&
                                mti_attn_allow_shared<attention_backward<T, D, DROP>>(ctx, shared) &&
                                MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), mti_blocks(blocks),

@@ -148,9 +148,7 @@ static bool clear_fault(mti_ctx *ctx)
  * fault: the one that still finds it under the lock, and clears it. */
 bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
-    if (!mti_cuda_refuse_noting(ctx, n_bytes ? "a download" : "waiting for the GPU") ||
-        !mti_cuda_wait_for_ranks(ctx))
-        return false;
+    if (!mti_cuda_wait_for_ranks(ctx)) return false;
     mti_borrowed_desk desk(ctx);
     if (!desk.place || !read(ctx, desk.place->note, host, src, n_bytes)) return false;
     mti_fault *note = desk.place->note;
@@ -163,17 +161,16 @@ bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes
 
 bool mti_cuda_sync(mti_ctx *ctx) { return mti_cuda_download(ctx, nullptr, nullptr, 0); }
 
-void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
+void *mti_cuda_alloc(mti_ctx *, size_t n_bytes)
 {
     void *p = nullptr;
-    if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
+    if (mti_alloc_should_fail()) return nullptr;
     return mti_cuda_allocated(cudaMalloc(&p, n_bytes ? n_bytes : 1)) ? p : nullptr;
 }
 
 /* cudaFree waits for all work that may still use the memory. If that fails, there is none left. */
 void mti_cuda_free(mti_ctx *ctx, void *p, size_t)
 {
-    if (mti_cuda_note_free(ctx, p, cudaFree)) return;
     mti_cuda_wait_for_ranks(ctx);
     mti_cuda_forgive(cudaFree(p));
 }
@@ -215,12 +212,6 @@ const mti_backend mti_module_backend = {
     mti_cuda_copy_wait,
     mti_cuda_copy_finish,
     mti_cuda_copy_times,
-    mti_cuda_capture_begin,
-    mti_cuda_capture_end,
-    mti_cuda_graph_takes,
-    mti_cuda_graph_nodes,
-    mti_cuda_graph_launch,
-    mti_cuda_graph_free,
     &mti_cuda_links,
     &mti_cuda_ranges,
 #define KERNEL(name, parameters, arguments)  mti_cuda_##name,

@@ -9,7 +9,7 @@ struct mti_desks {
     mti_desk_place *idle;
 };
 
-void mti_cuda_desks_free(mti_desk_place *list)
+static void desks_free(mti_desk_place *list)
 {
     while (list) {
         mti_desk_place *place = list;
@@ -20,14 +20,15 @@ void mti_cuda_desks_free(mti_desk_place *list)
     }
 }
 
-mti_desk_place *mti_cuda_desk_new()
+/* NULL: out of memory; mti_fail was called. */
+static mti_desk_place *desk_new()
 {
     mti_desk_place *place = static_cast<mti_desk_place *>(mti_calloc(1, sizeof *place));
     if (!place) return nullptr;
     if (mti_cuda_ok(cudaMalloc(&place->desk, sizeof *place->desk), "memory for a desk") &&
         mti_cuda_ok(cudaMallocHost(&place->note, sizeof *place->note), "memory for a desk"))
         return place;
-    mti_cuda_desks_free(place);
+    desks_free(place);
     return nullptr;
 }
 
@@ -36,7 +37,7 @@ bool mti_cuda_desks_open(mti_ctx *ctx)
     ctx->desks = static_cast<mti_desks *>(mti_calloc(1, sizeof *ctx->desks));
     if (!ctx->desks) return false;
     pthread_mutex_init(&ctx->desks->lock, nullptr);
-    ctx->desks->idle = mti_cuda_desk_new();
+    ctx->desks->idle = desk_new();
     return ctx->desks->idle != nullptr;
 }
 
@@ -44,37 +45,23 @@ bool mti_cuda_desks_open(mti_ctx *ctx)
 void mti_cuda_desks_close(mti_ctx *ctx)
 {
     if (!ctx->desks) return;
-    mti_cuda_desks_free(ctx->desks->idle);
+    desks_free(ctx->desks->idle);
     pthread_mutex_destroy(&ctx->desks->lock);
     mti_free(ctx->desks);
 }
 
-/* A graph's launches use desks of its own, which no other call gets. */
 mti_borrowed_desk::mti_borrowed_desk(mti_ctx *context) : ctx(context)
 {
-    if (mti_desk_place **idle = mti_cuda_noted_desks(ctx)) {
-        place = *idle;
-        if (place)
-            *idle = place->next;
-        else
-            mti_fail(MT_ERR_INTERNAL, "cuda: a graph's desks are all lent");
-        return;
-    }
     pthread_mutex_lock(&ctx->desks->lock);
     place = ctx->desks->idle;
     if (place) ctx->desks->idle = place->next;
     pthread_mutex_unlock(&ctx->desks->lock);
-    if (!place) place = mti_cuda_desk_new();
+    if (!place) place = desk_new();
 }
 
 mti_borrowed_desk::~mti_borrowed_desk()
 {
     if (!place) return;
-    if (mti_desk_place **idle = mti_cuda_noted_desks(ctx)) {
-        place->next = *idle;
-        *idle = place;
-        return;
-    }
     pthread_mutex_lock(&ctx->desks->lock);
     place->next = ctx->desks->idle;
     ctx->desks->idle = place;

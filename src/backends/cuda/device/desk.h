@@ -23,9 +23,6 @@ struct mti_desk_place {
     mti_fault *note; /* page-locked host memory, for a copy of ctx->fault */
 };
 
-mti_desk_place *mti_cuda_desk_new(); /* NULL: out of memory; mti_fail was called */
-void mti_cuda_desks_free(mti_desk_place *list);
-
 /* A desk, borrowed while this object is in scope. */
 struct mti_borrowed_desk {
     mti_ctx *ctx;

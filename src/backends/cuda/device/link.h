@@ -36,7 +36,7 @@ bool mti_nccl_call(mti_link *l, const char *name, F nccl_functions::*function, A
 }
 /* Closes the group of calls that is open, if any; NCCL's status. */
 int mti_nccl_end_group(mti_link *link);
-/* Whether calls may be made: not while they are noted for a graph, not after a failure. */
+/* Whether calls may be made: not after a failure. */
 bool mti_nccl_ready(const mti_link *link, const char *what);
 
 bool mti_nccl_find(mti_ctx *ctx, void *id);

@@ -163,7 +163,6 @@ bool mti_nccl_ok(mti_link *l, int status, const char *what)
 
 bool mti_nccl_ready(const mti_link *l, const char *what)
 {
-    if (!mti_cuda_refuse_noting(l->ctx, what)) return false;
     return l->comm || mti_fail_bool(MT_ERR_UNSUPPORTED,
                                     "nccl: rank %lld of %lld: %s: an earlier call has failed",
                                     (long long)l->rank, (long long)l->ranks, what);
@@ -234,7 +233,7 @@ static bool join(mti_link *l, const void *id)
 
 mti_link *mti_nccl_open(mti_ctx *ctx, const void *id, int64_t ranks, int64_t rank, bool beside)
 {
-    if (!mti_nccl_find(ctx, NULL) || !mti_cuda_refuse_noting(ctx, "joining a group")) return NULL;
+    if (!mti_nccl_find(ctx, NULL)) return NULL;
     mti_link *l = static_cast<mti_link *>(mti_calloc(1, sizeof *l));
     if (!l) return NULL;
     l->ctx = ctx, l->ranks = ranks, l->rank = rank, l->beside = beside;

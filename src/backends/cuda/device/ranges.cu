@@ -59,11 +59,11 @@ static size_t total(mti_ctx *)
     return 0;
 }
 
-static void *reserve(mti_ctx *ctx, size_t n_bytes)
+static void *reserve(mti_ctx *, size_t n_bytes)
 {
     cu_functions call;
     cu_address at = 0;
-    if (mti_noting(ctx) || mti_alloc_should_fail() || !find(&call)) return NULL;
+    if (mti_alloc_should_fail() || !find(&call)) return NULL;
     return call.reserve(&at, n_bytes, 0, 0, 0) == CU_OK ? (void *)(uintptr_t)at : NULL;
 }
 
@@ -97,7 +97,7 @@ static bool map(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
     cu_kind kind = kind_of(ctx);
     cu_access access = {kind.location, CU_READ_WRITE};
     cu_address at = address_of(p);
-    if (mti_noting(ctx) || mti_alloc_should_fail() || !find(&call)) return false;
+    if (mti_alloc_should_fail() || !find(&call)) return false;
     size_t done = 0;
     while (done < n_bytes && map_granule(&call, &kind, at + done, granule)) done += granule;
     if (done == n_bytes && call.set_access(at, n_bytes, &access, 1) == CU_OK) return true;
@@ -105,8 +105,7 @@ static bool map(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
     return false;
 }
 
-/* What may still use the memory is waited for, as cudaFree does: unmapping does not. A wait for the
- * whole device would end the capture of another host thread. */
+/* What may still use the memory is waited for, as cudaFree does: unmapping does not. */
 static bool unmap(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
 {
     cu_functions call;

@@ -64,17 +64,16 @@ void mti_cuda_copies_close(mti_ctx *ctx)
     mti_free(ctx->copies);
 }
 
-void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes)
+void *mti_cuda_host_alloc(mti_ctx *, size_t n_bytes)
 {
     void *p = nullptr;
-    if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
+    if (mti_alloc_should_fail()) return nullptr;
     bool ok = mti_cuda_allocated(cudaHostAlloc(&p, n_bytes ? n_bytes : 1, cudaHostAllocDefault));
     return ok ? p : nullptr;
 }
 
 void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t)
 {
-    if (mti_cuda_note_free(ctx, p, cudaFreeHost)) return;
     mti_cuda_wait_for_ranks(ctx);
     mti_cuda_forgive(cudaFreeHost(p));
 }
@@ -145,7 +144,6 @@ bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
 {
     uint64_t value;
     if (!n_bytes) return true;
-    if (mti_noting(ctx)) return mti_cuda_note_upload(ctx, dst, n_bytes);
     if (n_bytes == sizeof value && mti_is_aligned(dst, sizeof value)) {
         memcpy(&value, host, sizeof value);
         return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
@@ -195,7 +193,6 @@ static bool begin(mti_ctx *ctx, copy_slot *s, cudaMemcpyKind kind, void *dst, co
 bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
                          size_t n_bytes, uint64_t *ticket)
 {
-    if (!mti_cuda_refuse_noting(ctx, "a copy beside compute")) return false;
     mti_copies *c = ctx->copies;
     cudaMemcpyKind kind =
         direction == MTI_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
@@ -219,7 +216,6 @@ static copy_slot *slot_of(mti_copies *c, uint64_t ticket)
 
 bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
@@ -237,7 +233,6 @@ bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 /* Waits without the lock; if another copy reuses the slot meanwhile, it only waits longer. */
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
@@ -247,7 +242,6 @@ bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 
 bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for copies")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     bool ok = true;

@@ -1,34 +1,17 @@
 /* random.cu: uniform and normal numbers and dropout. A draw is a function of (seed, counter,
  * lane) alone (base/philox.h), so any thread can compute any part, and the CPU computes the
  * same. A thread uses whole counters, 4 elements each, where the layout allows. */
-#include "backends/cuda/device/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
 struct mti_draws {
     uint64_t seed, offset;
-    __device__ __forceinline__ uint64_t first() const { return offset; }
 };
-
-/* A graph draws from another place at each launch. */
-struct mti_noted_draws {
-    uint64_t seed, offset;
-    const uint64_t *base; /* added to offset */
-    __device__ __forceinline__ uint64_t first() const { return offset + *base; }
-};
-
-/* f(draws), as one of the two: a test in the kernels would cost half as much as the draws. */
-template <class F> static bool with_draws(const mti_ctx *ctx, uint64_t seed, uint64_t offset, F f)
-{
-    const mti_notes *notes = mti_noting(ctx);
-    if (notes) return f(mti_noted_draws{seed, offset - notes->offset, notes->offset_at});
-    return f(mti_draws{seed, offset});
-}
 
 /* The counter of the four draws that begin with number `at`. */
-template <class D> __device__ __forceinline__ mti_u32x4 counter_of(const D &d, uint64_t at)
+__device__ __forceinline__ mti_u32x4 counter_of(const mti_draws &d, uint64_t at)
 {
-    return mti_philox(d.seed, d.first() + at / 4);
+    return mti_philox(d.seed, d.offset + at / 4);
 }
 
 /* Written as selects: a run-time index would move the lanes into local memory. */
@@ -39,8 +22,8 @@ __device__ __forceinline__ uint32_t lane_of(const mti_u32x4 &r, uint32_t lane)
 }
 
 /* The draws of elements i to i + V - 1; V is 1, or V and i are multiples of 4. */
-template <int V, class D>
-__device__ __forceinline__ void draw(const D &d, uint64_t i, uint32_t (&u)[V])
+template <int V>
+__device__ __forceinline__ void draw(const mti_draws &d, uint64_t i, uint32_t (&u)[V])
 {
     if constexpr (V == 1) {
         u[0] = lane_of(counter_of(d, i), (uint32_t)i & 3u);
@@ -59,9 +42,9 @@ template <class T> constexpr int draw_width() { return sizeof(T) == 2 ? 8 : 4; }
 
 /* ---- uniform ---- */
 
-template <class T, class D> struct uniform_draws {
+template <class T> struct uniform_draws {
     enum { width = draw_width<T>(), unroll = 1 };
-    D draws;
+    mti_draws draws;
     mti_wide<T> lo, span, below;
     template <int V> __device__ void make(uint64_t i, mti_vec<T, V> &y) const
     {
@@ -97,18 +80,16 @@ bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_
         typedef decltype(t) T;
         typedef mti_wide<T> A;
         double below = last_below<T>(lo, hi);
-        return with_draws(ctx, seed, offset, [&](auto d) {
-            typedef uniform_draws<T, decltype(d)> F;
-            return mti_make<T>(ctx, y, true, F{d, (A)lo, (A)(hi - lo), (A)below});
-        });
+        return mti_make<T>(ctx, y, true,
+                           uniform_draws<T>{{seed, offset}, (A)lo, (A)(hi - lo), (A)below});
     });
 }
 
 /* ---- normal ---- */
 
-template <class T, class D> struct normal_draws {
+template <class T> struct normal_draws {
     enum { width = draw_width<T>(), unroll = 1 };
-    D draws;
+    mti_draws draws;
     mti_wide<T> mean, std;
     template <int V> __device__ void make(uint64_t i, mti_vec<T, V> &y) const
     {
@@ -136,18 +117,16 @@ bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint6
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         typedef mti_wide<T> A;
-        return with_draws(ctx, seed, offset, [&](auto d) {
-            return mti_make<T>(ctx, y, true, normal_draws<T, decltype(d)>{d, (A)mean, (A)std});
-        });
+        return mti_make<T>(ctx, y, true, normal_draws<T>{{seed, offset}, (A)mean, (A)std});
     });
 }
 
 /* ---- dropout ---- */
 
 /* Operands: y, x and, if requested, the mask. */
-template <class T, bool has_mask, class D> struct mti_dropout_op {
+template <class T, bool has_mask> struct mti_dropout_op {
     enum { operands = has_mask ? 3 : 2, width = draw_width<T>(), unroll = 2 };
-    D draws;
+    mti_draws draws;
     uint32_t threshold;
     mti_wide<T> scale;
     typedef mti_walk<operands> walk;
@@ -184,20 +163,18 @@ bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, co
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         mti_wide<T> scale = (mti_wide<T>)(1.0 / (1.0 - p));
-        return with_draws(ctx, seed, offset, [&](auto d) {
-            typedef decltype(d) D;
-            if (mask)
-                return mti_map(ctx, mti_lay_out(true, y, x, mask),
-                               mti_dropout_op<T, true, D>{d, threshold, scale});
-            return mti_map(ctx, mti_lay_out(true, y, x),
-                           mti_dropout_op<T, false, D>{d, threshold, scale});
-        });
+        mti_draws draws = {seed, offset};
+        if (mask)
+            return mti_map(ctx, mti_lay_out(true, y, x, mask),
+                           mti_dropout_op<T, true>{draws, threshold, scale});
+        return mti_map(ctx, mti_lay_out(true, y, x),
+                       mti_dropout_op<T, false>{draws, threshold, scale});
     });
 }
 
-template <class D> struct kept_draws {
+struct kept_draws {
     enum { width = 8, unroll = 1 };
-    D draws;
+    mti_draws draws;
     uint32_t threshold;
     template <int V> __device__ void make(uint64_t i, mti_vec<uint8_t, V> &mask) const
     {
@@ -211,10 +188,7 @@ template <class D> struct kept_draws {
 bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
                            const mti_view *mask)
 {
-    return with_draws(ctx, seed, offset, [&](auto d) {
-        return mti_make<uint8_t>(ctx, mask, true,
-                                 kept_draws<decltype(d)>{d, mti_drop_threshold(p)});
-    });
+    return mti_make<uint8_t>(ctx, mask, true, kept_draws{{seed, offset}, mti_drop_threshold(p)});
 }
 
 template <class T> struct mti_dropout_backward_op {
@@ -252,43 +226,15 @@ bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, con
 
 /* ---- a generator's place, for kernels that read it from memory ---- */
 
-template <class D> __global__ void place_of_draws(const D d, uint64_t *seed, uint64_t *offset)
+__global__ void place_of_draws(const mti_draws draws, uint64_t *seed, uint64_t *offset)
 {
-    *seed = d.seed;
-    *offset = d.first();
+    *seed = draws.seed;
+    *offset = draws.offset;
 }
 
 bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_view *seed_to,
                         const mti_view *offset_to)
 {
-    return with_draws(ctx, seed, offset, [&](auto d) {
-        auto place = place_of_draws<decltype(d)>;
-        return MTI_LAUNCH(ctx, place, 1, 1, 0, d, mti_data<uint64_t>(seed_to),
-                          mti_data<uint64_t>(offset_to));
-    });
-}
-
-/* ---- every kernel that draws, once ---- */
-
-/* Into a desk: one element, and a vector. */
-bool mti_cuda_try_noted_draws(mti_ctx *ctx)
-{
-    mti_borrowed_desk desk(ctx);
-    if (!desk.place) return false;
-    for (int64_t n : {1, 8}) {
-        mti_view y = {}, mask = {};
-        y.rank = mask.rank = 1, y.shape[0] = mask.shape[0] = n, y.stride[0] = mask.stride[0] = 1;
-        y.data = desk.place->desk->sum, mask.data = desk.place->desk->count, mask.dtype = MT_U8;
-        for (mt_dtype dtype : {MT_F32, MT_F64, MT_F16, MT_BF16}) {
-            y.dtype = dtype;
-            if (!mti_cuda_uniform(ctx, 0, 1, 0, 0, &y) || !mti_cuda_normal(ctx, 0, 1, 0, 0, &y) ||
-                !mti_cuda_dropout(ctx, 0.5, 0, 0, &y, &y, &mask) ||
-                !mti_cuda_dropout(ctx, 0.5, 0, 0, &y, &y, nullptr))
-                return false;
-        }
-        if (!mti_cuda_dropout_mask(ctx, 0.5, 0, 0, &mask)) return false;
-        y.data = desk.place->desk->sum + 1;
-        if (!mti_cuda_put_draws(ctx, 0, 0, &mask, &y)) return false;
-    }
-    return true;
+    return MTI_LAUNCH(ctx, place_of_draws, 1, 1, 0, (mti_draws{seed, offset}),
+                      mti_data<uint64_t>(seed_to), mti_data<uint64_t>(offset_to));
 }

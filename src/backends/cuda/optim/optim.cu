@@ -549,7 +549,7 @@ bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, 
     double sum[MTI_DESK_SLOTS];
     *out = 0;
     bool ok =
-        mti_cuda_ok(cudaMemsetAsync(desk->sum, 0, sizeof sum, mti_stream(ctx)), "sum_squares") &&
+        mti_cuda_ok(cudaMemsetAsync(desk->sum, 0, sizeof sum, ctx->stream), "sum_squares") &&
         for_types([&](auto type, mt_dtype dtype) {
             typedef decltype(type) T;
             return for_tables<T>(
