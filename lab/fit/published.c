@@ -1,7 +1,6 @@
 /* published.c: the division with which a model was trained, as its report has it, measured. */
 #include <string.h>
 #include "fit/search.h"
-#include "measure/rank.h"
 
 static const struct {
     const char *preset, *source;
@@ -16,6 +15,15 @@ static const struct {
      4096,
      {.tensor = 1, .pipeline = 16, .expert = 64, .zero = 1},
      MT_RECOMPUTE_LAYERNORM | MT_RECOMPUTE_MLA_UP_PROJ | MT_RECOMPUTE_MOE_ACT}};
+
+/* Korthikanti et al. 2022, table 3: all with 8 ranks that share a layer. */
+static const struct {
+    const char *preset;
+    int64_t pipeline, interleave, microbatch, microbatches;
+} megatron[] = {{"megatron-22b", 1, 1, 4, 1},
+                {"megatron-175b", 8, 3, 1, 64},
+                {"megatron-530b", 35, 3, 1, 280},
+                {"megatron-1t", 64, 1, 1, 512}};
 
 /* Whether the workload is the preset as it is. */
 static bool is_preset(const mti_workload *w, const char *name)
@@ -40,9 +48,14 @@ static bool find(const mti_workload *w, mti_fit_published *out)
         h->data = rows[i].gpus / h->tensor / h->pipeline;
         h->microbatches = rows[i].batch / h->data;
     }
-    for (size_t i = 0; i < MTI_RANKS_MODELS; i++) {
-        if (!is_preset(w, mti_ranks_presets[i])) continue;
-        out->setup.parallel = mti_ranks_division(i, &out->setup.microbatch);
+    for (size_t i = 0; i < sizeof megatron / sizeof *megatron; i++) {
+        if (!is_preset(w, megatron[i].preset)) continue;
+        *h = (mt_parallel){.tensor = 8,
+                           .sequence = true,
+                           .pipeline = megatron[i].pipeline,
+                           .interleave = megatron[i].interleave,
+                           .microbatches = megatron[i].microbatches};
+        out->setup.microbatch = megatron[i].microbatch;
         out->setup.checkpoint = "selective";
         out->source = "Korthikanti et al. 2022, table 3: A100s of 80 GB";
         out->gpus = h->tensor * h->pipeline, out->seq = w->config.context;

@@ -1,30 +1,11 @@
-/* rank.h: ranks of four large models, measured on meta (mt_rank_measure is in
- * memtape/models/parallel.h), and one of several that run at the same time, beside what was
- * predicted for it without them. */
+/* rank.h: one rank of several that run at the same time, beside what was predicted for it without
+ * them. (mt_rank_measure is in memtape/models/parallel.h.) */
 #ifndef MTI_MEASURE_RANK_H
 #define MTI_MEASURE_RANK_H
 
 #include "workload/workload.h"
 #include "memtape/models/parallel.h"
 #include "measure/profile.h"
-
-/* ---- four models under six techniques ---- */
-
-#define MTI_RANKS_MODELS     4
-#define MTI_RANKS_TECHNIQUES 6
-extern const char
-    *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES];             /* "none", "tp", "tp, sp", ... */
-extern const char *const mti_ranks_formulas[MTI_RANKS_TECHNIQUES]; /* of a layer, with the paper */
-extern const char *const mti_ranks_presets[MTI_RANKS_MODELS];      /* "megatron-22b", ... */
-
-typedef struct mti_ranks_result {
-    /* One layer of one microbatch, and the pipeline's first stage as it was trained. */
-    mt_rank_report layer[MTI_RANKS_TECHNIQUES][MTI_RANKS_MODELS];
-    mt_rank_report stage[MTI_RANKS_TECHNIQUES][MTI_RANKS_MODELS];
-} mti_ranks_result;
-bool mti_ranks_make(mti_ranks_result *r);
-/* How the ith of the models was trained. */
-mt_parallel mti_ranks_division(size_t i, int64_t *microbatch);
 
 typedef enum mti_figure { MTI_SAVED, MTI_PEAK, MTI_RESERVED, MTI_FIGURES } mti_figure;
 

@@ -49,13 +49,6 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "--over, and compares what is kept, the peak, the time of a step, and the "
                    "gradients, which are measured against the first row's.",
                    "memtape sweep gpt --device meta --over checkpoint=none,full"},
-    [MTI_RANKS] =
-        {"ranks", "", "one rank of a trillion parameters, technique by technique",
-         "Measures on the meta device what a rank keeps of four models of 22 billion to a "
-         "trillion parameters under tensor, sequence and pipeline parallelism and "
-         "recomputation (Korthikanti et al. 2022, table 2). For another model, or "
-         "other numbers of ranks: memtape profile MODEL --tp N --sp --pp N --device meta.",
-         "memtape ranks"},
     [MTI_PLAN] =
         {"plan", "MODEL", "what training costs: formulas beside measurements on meta; what fits",
          "Works out parameters, training state, activations, operations, time and KV cache of "
@@ -109,8 +102,8 @@ mti_verb mti_verb_find(const char *name)
 #define RUNS     (V(DEMO) | V(TRAIN))
 #define EVERY    ((1u << MTI_VERB_COUNT) - 1)
 #define SEARCHED (PLANNED | V(FIT))
-#define META     (V(PLAN) | V(RANKS) | V(FIT) | V(SERVE) | V(COMPARE)) /* run on meta only */
-#define SHAPED   (BUILDS | V(SERVE)) /* what a forward alone depends on */
+#define META     (V(PLAN) | V(FIT) | V(SERVE) | V(COMPARE)) /* run on meta only */
+#define SHAPED   (BUILDS | V(SERVE))                        /* what a forward alone depends on */
 #define ON_GPUS  (V(FIT) | V(SERVE))
 
 #define M(model) (1u << MT_MODEL_##model)

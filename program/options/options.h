@@ -21,7 +21,6 @@ typedef enum mti_verb {
     MTI_AUDIT,
     MTI_SWEEP,
     MTI_PLAN,
-    MTI_RANKS,
     MTI_FIT,
     MTI_SERVE,
     MTI_COMPARE,

@@ -128,8 +128,6 @@ mti_describe mti_describe_oom;
 
 /* ---- ranks ---- */
 
-/* The models and techniques of `memtape ranks`, side by side. */
-bool mti_print_ranks(const mti_ranks_result *r, FILE *out);
 /* All n ranks of one run. */
 bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out);
 /* One rank's profile, with what was predicted. */
@@ -172,8 +170,7 @@ typedef struct mti_sweep_object {
 } mti_sweep_object;
 /* For mti_json_of: of these, and of what the others are printed from. */
 mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_describe_sweep,
-    mti_describe_fit, mti_describe_serve, mti_describe_ranks, mti_describe_training,
-    mti_describe_compared;
+    mti_describe_fit, mti_describe_serve, mti_describe_training, mti_describe_compared;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
 mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
     mti_describe_refusal;

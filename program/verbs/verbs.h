@@ -16,7 +16,6 @@ int mti_audit(const mti_options *o);
 mti_describe mti_describe_audits; /* what it writes, as those of results.h */
 int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
-int mti_ranks(const mti_options *o);
 int mti_fit(const mti_options *o);
 int mti_serve(const mti_options *o);
 int mti_compare_verb(const mti_options *o);

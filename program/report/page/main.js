@@ -4,7 +4,7 @@ const page = document.getElementById("page"), actions = document.getElementById(
 const embedded = id => JSON.parse(document.getElementById(id).textContent);
 
 const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),
-  ranks: () => ranksPage(report), plan: () => planPage(report)};
+  plan: () => planPage(report)};
 
 const report = embedded("report"), kind = /^memtape\.([a-z]+)\//.exec(report.schema)[1];
 put(actions, themeButton());

@@ -1,4 +1,4 @@
-/* sweep.js: the pages of sweep and ranks: rows of figures beside bars on one scale. */
+/* sweep.js: the page of sweep: rows of figures beside bars on one scale. */
 
 const pageTitle = note => h("div", {class: "title"}, h("h1", null, document.title), h("p", {class: "settings"}, note));
 
@@ -72,37 +72,4 @@ function sweepPage(report) {
       " bytes at its peak.")] : h("p", {class: "headline bad"}, "Every set-up ran out of memory")));
   put(page, section("Side by side",
     "Bytes are those of a step in the steady state, whole blocks at its peak, on one scale.", view.element));
-}
-
-/* ---- ranks ---- */
-
-/* A table of bytes: techniques down, models across, each with a bar on the column's own scale. */
-function rankTable(label, rows, value) {
-  const techniques = [...new Set(rows.map(row => row.technique))], models = [...new Set(rows.map(row => row.model))];
-  const at = (technique, model) => rows.find(row => row.technique === technique && row.model === model);
-  const most = model => Math.max(...rows.filter(row => row.model === model).map(value));
-  return table(label, [["technique", ""], ...models.map(model => [model, "n"])], techniques.map(technique =>
-    [technique, ...models.map(model => {
-      const row = at(technique, model);
-      return row ? [exact(value(row)), h("div", {class: "track"},
-        h("div", {class: "fill", style: `width:${share(value(row), most(model))}%`}))] : "";
-    })]));
-}
-
-function ranksPage(report) {
-  const {rows} = report, off = rows.filter(row => row.unexplained);
-  const different = key => new Set(rows.map(row => row[key])).size;
-  put(page, h("section", {class: "hero"}, pageTitle("what a rank keeps, technique by technique"),
-    h("p", {class: "headline"}, h("strong", null, plural(different("technique"), "technique")), " on ",
-      h("strong", null, plural(different("model"), "model"))),
-    h("p", {class: "sub"}, off.length ? plural(off.length, "figure") + " that the formulas do not explain"
-      : "Measured on the device without data; the formulas explain every byte. Bars are on each model's own scale.")));
-  put(page, section("One layer, one microbatch", "Bytes that the tape keeps.",
-    rankTable("One layer", rows, row => row.layer_saved)),
-    section("The first stage of the pipeline", "Bytes for all microbatches in flight.",
-      rankTable("First stage", rows, row => row.stage_saved)),
-    section("The formula of a layer", "What it leaves out is in the difference.", table("Formula of a layer",
-      [["technique", ""], ["model", ""], ["formula", "n"], ["measured", "n"], ["difference", "n"], ["in flight", "n"]],
-      rows.map(row => [row.technique, row.model, exact(row.layer_formula), exact(row.layer_saved),
-        exact(row.layer_saved - row.layer_formula), thousands(row.in_flight)]))));
 }

@@ -83,7 +83,7 @@ def pages_of_other_verbs_hold_what_json_writes():
     for verb, *args in [["sweep", "mlp", "-b", 2, "-s", 8, "-d", 16, "--row", "<b>&\u2029</script>: --act relu", "--row", "b:",
                          "--steps", 1],
                         ["sweep", "gpt", "-l", 2, "--device", "meta", "--over", "checkpoint=none,full"],
-                        ["plan", "gpt2", "-s", 64, "--capacity", "3GiB", "--budget", "2GiB"], ["ranks"]]:
+                        ["plan", "gpt2", "-s", 64, "--capacity", "3GiB", "--budget", "2GiB"]]:
         page, text = report(*args, verb=verb)
         equal(json.loads(page.texts["report"]), json.loads(text), f"the object in the page of {verb}")
         escaped = text.replace("<", "\\u003c").replace("\u2029", "\\u2029")

@@ -364,14 +364,6 @@ def plan_shows_formulas_and_measurements(browser):
         quiet(browser, f"a plan of {args}")
 
 
-def ranks_are_those_of_the_json(browser):
-    page, j = make_other("ranks")
-    browser.open(page)
-    quiet(browser, "ranks")
-    equal(browser.js(VALUES, "[aria-label='One layer'] data"), [row["layer_saved"] for row in j["rows"]], "one layer")
-    equal(browser.js(VALUES, "[aria-label='First stage'] data"), [row["stage_saved"] for row in j["rows"]], "the first stage")
-
-
 def medium_opens_at_once(browser):
     """Under a second, the best of three: the machine may be busy."""
     page = FOLDER / "medium.html"
@@ -405,7 +397,6 @@ def main():
         other_kinds_of_profile_open_without_an_error(browser)
         sweep_is_sorted_and_compared(browser)
         plan_shows_formulas_and_measurements(browser)
-        ranks_are_those_of_the_json(browser)
         medium_opens_at_once(browser)
     chart_stands_above_the_fold(page)
     phone_shows_it_without_scrolling_sideways(page, other_page)

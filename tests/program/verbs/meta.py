@@ -246,7 +246,7 @@ def nothing_is_invented():
         "explain": [["gpt"], ["mlp", *["-s", 4]]],
         "train": [[*text, "--steps", 3], [*text, "--steps", 3, "--amp", "f16"]],
         "plan": [["gpt"], ["gpt", "--budget", "1GB"], ["gpt", "--capacity", "1GB"]],
-        "ranks": [[]], "fit": [["gpt", "--gpus", 4, "--gpu", "h100"]],
+        "fit": [["gpt", "--gpus", 4, "--gpu", "h100"]],
         "serve": [["gpt", "--capacity", "9MiB"]], "compare": [[measured.name, "gpt"]],
         "demo": [["--steps", 3]], "audit": [[], ["relu"]], "generate": [["--model", "x.safetensors"]]}
     listed = set(re.findall(r"^  (\w+) ", run("help").stdout.split("Verbs")[1].split("For a start")[0], re.M))
@@ -254,7 +254,7 @@ def nothing_is_invented():
     with tempfile.TemporaryDirectory() as folder:
         for verb, all_args in verbs.items():
             for args in all_args:
-                on = [] if verb in ("plan", "ranks", "fit", "serve", "compare") else ["--device", "meta"]
+                on = [] if verb in ("plan", "fit", "serve", "compare") else ["--device", "meta"]
                 p = run(verb, *args, *on)
                 if verb in ("demo", "audit", "generate"):  # all that they report comes from values
                     equal((p.returncode, p.stdout), (2, ""), f"{verb} {args}: refused")

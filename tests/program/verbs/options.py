@@ -18,9 +18,9 @@ from lib import MEMTAPE, check, done, equal, help_json, keys, run
 LONG = os.environ.get("MTT_LONG") == "1"
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]
 
-SLOW = ["demo", "ranks"]  # they take a second: in the short form only what no other verb has
+SLOW = ["demo"]  # it takes a second: in the short form only what no other verb has
 
 # ---- a value for each option, unlike its default; and other options without which it has no effect ----
 VALUES = {
@@ -119,7 +119,7 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
-        "-n", 60], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
+        "-n", 60], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT,
         "fit": FIT, "serve": SERVE, "compare": ["measured.pickle", *GPT]}
 # Another command than BASE's, where that shows what the option does.
 LOOKING = ("profile", "explain", "sweep", "plan", "compare")

@@ -150,7 +150,6 @@ def files_are_written_even_if_standard_output_fails():
             (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "-", "--svg", "o1"],
              ["o1"]),
             (["plan", "gpt", *budget, "--json", "o1", "--svg", "o2", "--html", "o3"], ["o1", "o2", "o3"]),
-            (["ranks", "--html", "o1"], ["o1"]),
             (["plan", "gpt", *budget, "--json", "-", "--svg", "o1"], ["o1"]),
             (["audit", "relu", "--json", "o1"], ["o1"])]:
         wanted = {}
@@ -257,7 +256,7 @@ def small_stack_is_enough():
     for kib in [64, 256] if LONG else [64]:
         for args in [["profile", "gpt"], ["profile", "llama", "--dtype", "bf16", "--timeline"],
                      ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
-                     ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"], ["ranks"],
+                     ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"],
                      ["fit", "gpt", "--gpus", 4, "--gpu", "h100"], ["serve", "gpt", "--capacity", "9MiB"], ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
                      ["explain", "bert"], ["audit"], ["train", *TINY, "--steps", 2],
                      ["train", "--data", "text", "--preset", "llama-tiny", "--steps", 1]]:
@@ -325,7 +324,6 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["profile", "moe-tiny", "--device", "meta", "--routing", "recorded=text", "--json", "link-to-text"],
         ["sweep", "moe-tiny", "--device", "meta", "--over", "routing=worst,recorded=text", "--html", "text"],
         ["audit", "relu", "--json", "out", ">out"],
-        ["ranks", "--json", "out", ">out"],
         ["compare", "text", "gpt", "--json", "link-to-text"], ["compare", "base", "text", "gpt", "--json", "text"],
         ["fit", "./config.json", "--gpus", 2, "--gpu", "h100", "--json", "config.json"],
         ["fit", "gpt", "--gpus", 2, "--gpu", "h100", "--gpus-file", "text", "--json", "text"],
@@ -370,7 +368,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
 
 def every_option_that_names_a_file_is_compared():
     """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
-    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]:
+    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]:
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",

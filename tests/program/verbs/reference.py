@@ -99,7 +99,7 @@ def bash_knows_verbs_options_and_values():
     check({"llama", "llama-65b"} <= set(complete("plan", "llama")), "models")
     equal(complete("plan", "here"), ["here.json"], "a file as the model")
     equal(complete("profile", "gpt", "--json", "=", "he"), ["here.json"], "files")
-    equal(complete("ranks", ""), [f"--{n}{'=' if a else ''}" for n, a in HELP["ranks"].items()], "options where no model is")
+    equal(complete("demo", ""), [f"--{n}{'=' if a else ''}" for n, a in HELP["demo"].items()], "options where no model is")
 
 
 def values_of_bash_are_accepted():

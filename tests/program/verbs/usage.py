@@ -9,7 +9,7 @@ check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
 refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
 p = run("--help")
 equal(p.returncode, 0, "status of --help")
-for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve", "compare"]:
+for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]:
     check(verb in p.stdout, f"--help lists {verb}")
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")

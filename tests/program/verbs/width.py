@@ -59,6 +59,4 @@ with tempfile.TemporaryDirectory() as folder:
     shown = on_a_screen(60, "saved", "sweep", CONFIGS / "llama-3.2-3b.json", "-s", 2048, "--dp", 8, *meta, "--over",
                         "zero=0,1,2,3")
     check("L(12bsh + 4bsk + 6bsf)" in shown and "keys of width k" in " ".join(shown.split()), f"sweep's letters:\n{shown}")
-    shown = on_a_screen(30, "tp, sp, selective", "ranks")
-    check("sbh(10 + 24/t + 5as/(ht))" in shown and "t ranks that share a layer" in shown, f"ranks' letters:\n{shown}")
 done()
