@@ -1,6 +1,6 @@
 /* help.c: what there is to type, as text and as JSON: verbs, options, recipes and their keys. */
 #include <string.h>
-#include "io/json_text.h"
+#include "files/json_text.h"
 #include "options/option_table.h"
 
 /* ---- options ---- */
