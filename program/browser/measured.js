@@ -36,6 +36,7 @@ async function takeMeasured(file) {
   measured.name = file.name.replace(/[^\w.-]/g, "_"), measured.bytes = new Uint8Array(await file.arrayBuffer());
   element("pasted").value = "";
   showView("fit");
+  element("measured").open = true;
   await compareMeasured();
   element("measured").scrollIntoView();
 }

@@ -169,9 +169,9 @@ function makeForm(options, models, gpus) {
     field("batch", "Batch, b", "Sequences at once, on one GPU.", textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
     field("seq", "Sequence, s", "Tokens in each; 4k is 4096.", textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
     field("gpus", "GPUs", "How many there are for the search: does it fit?", textInput({inputmode: "numeric"})),
-    field("gpu", "Kind of GPU", "The answer is held against its memory.", select(gpus.map(name => [name, name]))))));
-  put(element("techniques"), h("fieldset", null, h("legend", null, "Techniques"), h("div", {class: "fields"},
-    FIRST.map(name => optionField(row(shown, name))))), GROUPS.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
+    field("gpu", "Kind of GPU", "The answer is compared with its memory.", select(gpus.map(name => [name, name]))))));
+  element("techniques").open = innerWidth > 640; // on a phone the picture comes first
+  put(element("techniques"), h("div", {class: "fields"}, FIRST.map(name => optionField(row(shown, name)))), GROUPS.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
     shown.filter(option => option.group === group && !FIRST.includes(option.name)).map(optionField)))));
   element("form").addEventListener("submit", e => e.preventDefault());
   document.addEventListener("dragover", e => e.preventDefault());
@@ -191,8 +191,7 @@ function refuse(text) {
   const name = named.find(n => element("bad-" + n)) || "model", input = element("in-" + name);
   replace(element("bad-" + name), reason);
   input.setAttribute("aria-invalid", "true");
-  const folded = input.closest("details");
-  if (folded) folded.open = true;
+  for (let folded = input.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
   return input;
 }
 
@@ -223,7 +222,7 @@ function showCards(report) {
   showVerdict(["On one GPU a training step reserves ", h("strong", null, rounded(needed)),
     `: ${has(mine) ? "fits" : "too much for"} ${mine.name}, which has `, rounded(mine.capacity)],
   `${scaled(needed)}: ${has(mine) ? "fits" : "not on"} ${mine.name}`);
-  replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards"}, tool.cards.map(card =>
+  replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards", tabindex: 0}, tool.cards.map(card =>
     h("li", {class: has(card) ? "yes" : "no"}, h("b", null, card.name), has(card) ? " fits" : " too small",
       h("small", null, "has ", rounded(card.capacity))))));
 }
@@ -365,7 +364,7 @@ function fitTable(fit) {
 
 async function search() {
   const words = fitWords(), button = element("fit-button");
-  button.disabled = true;
+  element("fit").open = button.disabled = true;
   replace(element("fit-result"), h("p", null, "Measuring"));
   tool.behind.stop();
   const result = await tool.behind.run([...words, "--json", "/dev/json"]);
@@ -419,6 +418,7 @@ async function begin() {
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
+  element("fit").addEventListener("toggle", () => element("fit").open && !element("fit-result").hasChildNodes() && search());
   element("measured-button").addEventListener("click", compareMeasured);
   showCommands(words);
   take(words, await first);

@@ -90,8 +90,9 @@ def set_up_shows_the_programs_figures(browser, values, prints):
 
 
 def search_is_that_of_fit(browser):
-    browser.js("location.hash = 'model=llama-3.2-1b&gpus=4&gpu=l4'")
-    browser.click("#fit-button")
+    browser.js("location.hash = 'model=llama-3.2-1b&gpus=4&gpu=l4'; document.getElementById('fit').open = false;"
+               "document.getElementById('fit-result').replaceChildren()")
+    browser.click("#fit summary")  # what is opened searches at once
     words = "fit llama-3.2-1b --gpus 4 --gpu l4"
     wait(browser, "return document.getElementById('fit-result').dataset.words === arguments[0]", words, words)
     setups = json.loads(run(*words.split(), "--json", "-").stdout)["setups"]
@@ -136,7 +137,7 @@ def link_that_is_damaged(browser):
     browser.js("document.querySelector('.skip').click()")
     equal(browser.js("return [document.activeElement.id, new URLSearchParams(location.hash.slice(1)).get('model')]"), ["verdict", "tiny"], "the skip link")
     browser.js("location.hash = 'model=tiny&gpus=many'")
-    browser.click("#fit-button")
+    browser.js("document.getElementById('fit-button').click()")
     wait(browser, "return document.getElementById('bad-gpus').textContent.includes('\"many\" is not')", None, "a refusal of fit at its field")
 
 
@@ -180,6 +181,7 @@ def message_is_explained(browser):
     (folder / "run.log").write_text("step 3 max_memory_allocated 20.5 GiB\n")
     browser.js("location.hash = 'model=meta-llama/Llama-3.1-8B&seq=4096&recipe=trl:rope=fused'")
     wait(browser, ENDED, "profile meta-llama/Llama-3.1-8B --seq 4096 --recipe trl:rope=fused --device meta", "a name of the Hub")
+    browser.click("#measured summary")
     browser.click("#measured-button")
     wait(browser, place + "return p.textContent.includes('no message yet')", None, "no message")
     browser.js("document.getElementById('pasted').value = arguments[0]", MESSAGE)
