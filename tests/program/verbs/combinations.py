@@ -90,12 +90,15 @@ COUNTS = {1: (2116, 83), 8: (320, 14)}
 
 
 def options(choice):
-    """{"--tp": "2", "--sp": None}"""
+    """{"--tp": "2", "--sp": None}; of a key of --recipe {"plain:fsdp": "ahead"}"""
     found, words = {}, choice.split()
     for word in words:
         if word.startswith("--"):
             name = word
             found[name] = None
+        elif word.startswith("plain:"):
+            del found["--recipe"]
+            found |= {"plain:" + key.partition("=")[0]: key.partition("=")[2] or None for key in word[len("plain:"):].split(",")}
         else:
             found[name] = word
     return found
@@ -108,7 +111,8 @@ def joined(a, b):
         if both.get(name, value) != value:
             return None
         both[name] = value
-    return [word for name, value in both.items() for word in (name, value) if word is not None]
+    keys = [["--recipe", name + (f"={value}" if value else "")] for name, value in both.items() if name.startswith("plain:")]
+    return [word for pair in [*(pair for pair in both.items() if pair[0].startswith("--")), *keys] for word in pair if word is not None]
 
 
 def bytes_balance(name, p):
