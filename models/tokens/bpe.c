@@ -41,14 +41,25 @@ void mti_bpe_free(mti_bpe *work)
 
 static uint64_t pair(uint32_t left, uint32_t right) { return (uint64_t)left << 32 | right; }
 
-bool mti_model_merge(mt_tokenizer *t, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
+int mti_model_merge(mt_tokenizer *t, const char *left, size_t n, const char *right, size_t m,
+                    uint32_t rank)
 {
-    mti_token_model *m = &t->model;
-    const mti_merge merge = {rank, id};
-    const size_t at = mti_hashmap_find(&m->pairs, pair(left, right));
-    if (at != MTI_NO_PLACE) return m->merges.at[at] = merge, true;
-    return mti_hashmap_add(&m->pairs, pair(left, right), m->merges.n) &&
-           MTI_PUSH(&m->merges, merge);
+    const mti_vocabulary *v = &t->vocabulary;
+    mti_token_model *model = &t->model;
+    const size_t cut = model->prefix.n < m ? model->prefix.n : m, kept = m - cut;
+    const uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, left, n);
+    const uint32_t a = mti_token_find(v, hash, "", 0, left, n, true);
+    const uint32_t b = a == MTI_NO_TOKEN ? a : mti_token_named(v, right, m, true);
+    if (b == MTI_NO_TOKEN) return 0;
+    const mti_merge merge = {rank, mti_token_find(v, mti_hash_bytes(hash, right + cut, kept), left,
+                                                  n, right + cut, kept, true)};
+    if (merge.id == MTI_NO_TOKEN) return 0;
+    const size_t at = mti_hashmap_find(&model->pairs, pair(a, b));
+    if (at != MTI_NO_PLACE) return model->merges.at[at] = merge, 1;
+    return mti_hashmap_add(&model->pairs, pair(a, b), model->merges.n) &&
+                   MTI_PUSH(&model->merges, merge)
+               ? 1
+               : -1;
 }
 
 void mti_model_finish(mt_tokenizer *t)

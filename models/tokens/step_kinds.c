@@ -160,15 +160,13 @@ static bool read_trim(const json_t *o, mti_steps *to)
 
 /* ---- pre-tokenizers ---- */
 
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-
 static bool read_byte_level(const json_t *o, mti_steps *to)
 {
     bool blank, pattern;
     return mti_key_flag(o, "add_prefix_space", true, &blank) &&
            mti_key_flag(o, "use_regex", true, &pattern) &&
            (!blank || add(to, MTI_PREPEND, MTI_UNLESS_THERE, " ")) &&
-           (!pattern || add_pattern(to, MTI_SPLIT, MTI_ISOLATED, "", NULL, GPT2)) &&
+           (!pattern || add_pattern(to, MTI_SPLIT, MTI_ISOLATED, "", NULL, MTI_GPT2_PATTERN)) &&
            add(to, MTI_BYTES, 0, "");
 }
 

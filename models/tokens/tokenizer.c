@@ -40,8 +40,7 @@ static char *path_in(const char *folder, const char *name)
     return path;
 }
 
-/* Puts the file's name before what the reader of its text has said. */
-static void name_file(const char *path)
+void mti_tokenizer_blame(const char *path)
 {
     mti_error e;
     mti_error_get(&e);
@@ -57,7 +56,7 @@ static mt_tokenizer *open_file(const char *path)
     mt_tokenizer *t = stand_in ? mti_fail_null(MT_ERR_FORMAT, "this is %s", stand_in)
                                : mti_tokenizer_parse(text, n);
     mti_free(text);
-    if (!t) name_file(path);
+    if (!t) mti_tokenizer_blame(path);
     return t;
 }
 

@@ -184,6 +184,13 @@ struct mt_tokenizer {
     char *chat_template;
 };
 
+/* Patterns that several families share, as their files write them. */
+#define MTI_GPT2_PATTERN                                                                           \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define MTI_LLAMA3_PATTERN(digits)                                                                 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits                     \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 /* Work space of the model, for a piece after the other. */
 typedef struct mti_bpe mti_bpe;
 mti_bpe *mti_bpe_new(void);
@@ -196,13 +203,16 @@ bool mti_normalize(const mt_tokenizer *t, mti_matcher *m, const char *text, size
                    mt_text *out);
 /* Fills the model's tables once the vocabulary is there. */
 void mti_model_finish(mt_tokenizer *t);
-/* A pair that merges: a later one of the same two replaces an earlier one. */
-bool mti_model_merge(mt_tokenizer *t, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-
+/* Adds a merge of the tokens left[n] and right[m]; one of the same two replaces it. 1: it is there;
+ * 0: they are not two tokens that make a third; -1: out of memory. */
+int mti_model_merge(mt_tokenizer *t, const char *left, size_t n, const char *right, size_t m,
+                    uint32_t rank);
 /* Adds a step without a pattern; content may be "". At most MTI_STEPS. NULL: it failed. */
 enum { MTI_STEPS = 64 };
 mti_text_step *mti_step_new(mti_steps *steps, mti_step_kind kind, int which, const char *content);
 /* A tokenizer.json, a text of n bytes; NULL and an error that does not name the file. */
 mt_tokenizer *mti_tokenizer_parse(const char *text, size_t n);
+/* Puts the file's name before what the reader of its text has said. */
+void mti_tokenizer_blame(const char *path);
 
 #endif

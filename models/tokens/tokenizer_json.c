@@ -109,29 +109,18 @@ static bool read_unknown(mt_tokenizer *t, const json_t *o, bool needed)
                          text);
 }
 
-/* "a b", or ["a", "b"]. *comment: the line is none. */
+/* "a b", or ["a", "b"]. */
 static bool read_merge(mt_tokenizer *t, const json_t *merge, uint32_t rank)
 {
-    const mti_vocabulary *v = &t->vocabulary;
-    const char *a = json_string_value(merge), *b = a ? strchr(a, ' ') : NULL;
-    size_t n = b ? (size_t)(b - a) : 0, m, cut = t->model.prefix.n;
-    if (b) b++;
-    if (!a && json_array_size(merge) == 2) {
-        a = json_string_value(json_array_get(merge, 0)),
-        b = json_string_value(json_array_get(merge, 1));
-        n = a ? strlen(a) : 0;
-    } else if (b && strchr(b, ' ')) {
-        b = NULL;
-    }
-    if (!a || !b) return mti_key_wrong("merges", merge, "two tokens");
-    m = strlen(b);
-    const uint32_t left = mti_token_named(v, a, n, true), right = mti_token_named(v, b, m, true);
-    if (cut > m) cut = m;
-    const uint64_t hash = mti_hash_bytes(mti_hash_bytes(MTI_HASH_BEGIN, a, n), b + cut, m - cut);
-    const uint32_t made = mti_token_find(v, hash, a, n, b + cut, m - cut, true);
-    if (left == MTI_NO_TOKEN || right == MTI_NO_TOKEN || made == MTI_NO_TOKEN)
-        return mti_key_wrong("merges", merge, "two tokens of the vocabulary that make a third");
-    return mti_model_merge(t, left, right, rank, made);
+    const bool pair = json_array_size(merge) == 2;
+    const char *a = json_string_value(pair ? json_array_get(merge, 0) : merge), *gap = a;
+    if (a && !pair) gap = strchr(a, ' ');
+    const char *b = pair ? json_string_value(json_array_get(merge, 1)) : gap ? gap + 1 : NULL;
+    const size_t n = !a || !b ? 0 : pair ? strlen(a) : (size_t)(gap - a);
+    const int done = a && b ? mti_model_merge(t, a, n, b, strlen(b), rank) : 0;
+    return done > 0 ||
+           (done == 0 &&
+            mti_key_wrong("merges", merge, "two tokens of the vocabulary that make a third"));
 }
 
 static bool read_bpe(mt_tokenizer *t, const json_t *o)
