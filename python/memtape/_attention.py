@@ -5,15 +5,17 @@ is another one. The rules are those of aten/src/ATen/native/transformers/cuda/sd
 compute capability 8.0 (A100); what each choice calls is scaled_dot_product_attention in ../attention.cpp. Left out: cuDNN's
 attention, which newer GPUs prefer with a new cuDNN, and nested tensors.
 
-Dropout is the other operation of which meta runs the CPU's parts: there it is CUDA's, too (is_fused_kernel_acceptable in
-aten/src/ATen/native/Dropout.cpp)."""
+Dropout and the RMS norm are other operations of which meta runs the CPU's parts: there they are CUDA's, too
+(is_fused_kernel_acceptable in aten/src/ATen/native/Dropout.cpp)."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -197,11 +199,41 @@ def _drop(t: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return out
 
 
+class FusedRMSNorm(torch.autograd.Function):
+    """_fused_rms_norm, which CUDA alone has (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
+
+    saved_names = ("input", "result1", "weight")
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: Optional[torch.Tensor], rank: int) -> torch.Tensor:
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        dtype = torch.float32 if x.dtype in _LOW_PRECISION else x.dtype
+        ctx.save_for_backward(x, torch.empty([*x.shape[:-rank], *[1] * rank], dtype=dtype, device=x.device),
+                              *([] if weight is None else [weight]))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:  # type: ignore[override]
+        x, _, *weight = ctx.saved_tensors
+        dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return dx, torch.empty_like(weight[0]) if weight and ctx.needs_input_grad[1] else None, None
+
+
+def _rms_norm(x: torch.Tensor, shape: Any, weight: Optional[torch.Tensor] = None, eps: Optional[float] = None) -> torch.Tensor:
+    """On meta: one operation, unless the weight has another dtype (rms_norm_symint in aten/src/ATen/native/layer_norm.cpp)."""
+    if thread.meta_choice in (None, "device") or x.is_complex() or weight is not None and weight.dtype != x.dtype:
+        return _composite(_aten.rms_norm, x, shape, weight, eps)
+    out: torch.Tensor = FusedRMSNorm.apply(x, weight, len(shape))
+    return out
+
+
 def _register(key: str) -> Any:
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", _attend, key)
     if key == "AutogradMeta":
         library.impl("dropout", _drop, key)
+        if hasattr(_aten, "_fused_rms_norm"):
+            library.impl("rms_norm", _rms_norm, key)
     return library
 
 
@@ -230,3 +262,47 @@ def release(outer: Any) -> None:
         _observers -= 1
         if not _observers:
             _cpu.pop()._destroy()
+
+
+# ---- flex_attention, of which torch.compile makes one kernel ----
+
+class FlexAttention(torch.autograd.Function):
+    """The fused kernel: it keeps queries, keys, values, its output, a logarithm a row and the blocks of the mask."""
+
+    saved_names = ("query", "key", "value", "out", "logsumexp")
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> Any:
+        out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
+        logsumexp = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+        ctx.save_for_backward(q, k, v, out, logsumexp, *masks)
+        ctx.mark_non_differentiable(logsumexp)
+        return out, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
+        q, k, v, *others = ctx.saved_tensors
+        delta = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)  # sums of dy out, a row
+        gradients = [torch.empty_like(t) for t in (q, k, v)]
+        del delta
+        return (*gradients, *[None] * (len(others) - 2))
+
+
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _score: Any, block_mask: Any, *_: Any) -> Any:
+    out, logsumexp = FlexAttention.apply(q, k, v, *[t for t in block_mask if isinstance(t, torch.Tensor)])
+    return out, logsumexp, logsumexp
+
+
+@contextlib.contextmanager
+def flex_on_meta() -> Iterator[None]:
+    """flex_attention runs as torch.compile's kernel would, on meta, where PyTorch has none."""
+    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    places = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "_validate_device": lambda *_: None, "flex_attention_hop": _flex}
+    before = {name: getattr(flex, name) for name in places if hasattr(flex, name)}
+    try:
+        for name in before:
+            setattr(flex, name, places[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(flex, name, value)

@@ -117,12 +117,13 @@ class OnMeta:
             if isinstance(container, (dict, list)):
                 self.remember(container)
         on_device: Set[int] = set()
+        foreach = any(hasattr(sys.modules.get(kind.__module__), "_default_to_fused_or_foreach") for kind in type(optimizer).__mro__
+                      if kind is not torch.optim.Optimizer)  # Adafactor does not take it by itself
         for group in optimizer.param_groups:
             self.remember(group["params"])
             if group.get("fused") or group.get("capturable"):
                 on_device.update(map(id, group["params"]))
-            # As PyTorch chooses on CUDA.
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            if foreach and group.get("foreach", True) is None and not group.get("fused"):  # as PyTorch chooses on CUDA
                 group["foreach"] = True
         for p, state in optimizer.state.items():
             for t in _pytree.tree_leaves(state):

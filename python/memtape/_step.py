@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Mapping
@@ -129,19 +130,51 @@ def _with_cuda_s_kernels() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _items(values: Values) -> Iterator[None]:
-    """t.item() of a number that is not computed is one that may be logged."""
-    item = torch.Tensor.item
+def _answering(values: Values) -> Iterator[None]:
+    """Python's questions to a tensor on meta are answered, or refused in words."""
+    answers = {"item": values.item, "tolist": lambda t: values.all_of(t).tolist(), "numpy": lambda t: values.all_of(t).numpy(),
+               "__array__": lambda t: values.all_of(t).numpy()}
+    own = {name: vars(torch.Tensor).get(name) for name in answers}
 
-    def asked(t: torch.Tensor) -> Any:
-        known = values.item(t) if t.device.type == "meta" else None
-        return item(t) if known is None else known
+    def answer(name: str, original: Any) -> Any:
+        def asked(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return answers[name](t) if t.device.type == "meta" else original(t, *args, **kwargs)
+        return asked
 
-    torch.Tensor.item = asked  # type: ignore[method-assign, assignment]
+    def from_data(original: Any) -> Any:
+        """On meta PyTorch would not look at the numbers."""
+        def make(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+            if device is None or torch.device(device).type != "meta" or isinstance(data, torch.Tensor):
+                return original(data, *args, device=device, **kwargs, **({"requires_grad": True} if requires_grad else {}))
+            return original(data, *args, **kwargs).to(device).requires_grad_(requires_grad)
+        return make
+
+    factories = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
+    for name, function in factories.items():
+        setattr(torch, name, from_data(function))
+    for name in answers:
+        setattr(torch.Tensor, name, answer(name, getattr(torch.Tensor, name)))
+    init, torch.autograd.graph.save_on_cpu.__init__ = torch.autograd.graph.save_on_cpu.__init__, _save_on_host  # type: ignore[assignment]
     try:
         yield
     finally:
-        del torch.Tensor.item
+        torch.autograd.graph.save_on_cpu.__init__ = init  # type: ignore[method-assign]
+        for name, function in factories.items():
+            setattr(torch, name, function)
+        for name, method in own.items():
+            if method is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, method)
+
+
+def _save_on_host(self: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+    """save_on_cpu.__init__: what is saved takes nothing on the device until backward makes it again."""
+    def make(saved: Tuple[Any, ...]) -> torch.Tensor:
+        shape, stride, dtype = saved
+        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+
+    torch.autograd.graph.saved_tensors_hooks.__init__(self, lambda t: (t.shape, torch.empty_like(t).stride(), t.dtype), make)
 
 
 @contextlib.contextmanager
@@ -245,13 +278,26 @@ class _Steps:
         if self.how.clip is not None:
             torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), self.how.clip)
         for optimizer in self.optimizers:
-            optimizer.step()
+            optimizer.step(*([self._closure] if _needs_closure(optimizer) else []))
         self.books.values.decides = True
         self.books.after = lambda: None
         self._put_all()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         return [*phases, self._end()]
+
+    def growth(self, first: Dict[str, Any], second: Dict[str, Any]) -> List[str]:
+        """What each step leaves behind, if the second one has left something and a third one does, too."""
+        if second["allocated"] <= first["allocated"]:
+            return []
+        before, peak = set(map(id, self.books.live.values())), (self.peak, self.largest)
+        third = self.step()[-1]
+        (self.peak, self.largest), n = peak, third["allocated"] - second["allocated"]
+        if n <= 0:
+            return []
+        left = [held for held in self.books.live.values() if id(held) not in before and held.category not in ("gradient", "optimizer")]
+        rows = [f"{row['module'] or 'the loss'} {row['op']}, {row['storages']} of {row['allocated']:,} bytes" for row in grouped(left)[:3]]
+        return [f"Every step leaves {n:,} bytes more, so a later one takes more than this report says: {'; '.join(rows)}."]
 
     def _forward(self) -> Dict[str, Any]:
         self.books.begin_phase("forward", "activation")
@@ -279,6 +325,13 @@ class _Steps:
         del loss
         self._put_all()
         return self._end()
+
+    def _closure(self) -> torch.Tensor:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss = self.loss(self.model, self.batch)
+        loss.backward()
+        return loss.detach()
 
     def _end(self) -> Dict[str, Any]:
         books = self.books
@@ -316,6 +369,11 @@ class _Steps:
             values["saved"]["allocated"] = sum(entry["allocated"] for entry in entries)
             note = None if entries else f"Nothing is kept for backward: {ledger._why_nothing(loss)}."
             self.saved = Report(values, f"{type(self.model).__name__} on meta", note=note)
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _shown(value: Any) -> str:
@@ -361,14 +419,27 @@ def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, 
                loss: Optional[Callable[[Any, Any], torch.Tensor]], how: How) -> Report:
     steps = _Steps(lent, books, model, batch, loss or _loss, how)
     steps.optimizers = list(optimizers)
-    with _as_eager(), _autocast.as_on_cuda(), _items(books.values), _with_cuda_s_kernels(), books:
+    with _as_eager(), _autocast.as_on_cuda(), _answering(books.values), _with_cuda_s_kernels(), _attention.flex_on_meta(), books:
         phases = [steps.init(), *steps.step()]
         steps.peak, begins = Peak(), books.n_events
         steady = steps.step()
+        growth = steps.growth(phases[-1], steady[-1])
     assert steps.saved is not None
     values = steps.saved.to_dict()
     values["model"]["optimizer"] = ", ".join(dict.fromkeys(type(o).__name__ for o in lent.optimizers)) or None
     values.update(steps_section(phases, steady, begins, steps.peak, steps.largest))
     eager = compiled_parts([model, loss])
-    title = steps.saved.title + (f", as eager: {', '.join(eager)} is compiled, and Inductor's graph keeps other bytes" if eager else "")
-    return Report(values, title, note=steps.saved._note)
+    notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
+    return Report(values, steps.saved.title + (", as eager" if eager else ""), note=steps.saved._note,
+                  notes=[*notes, *_unknown(model), *growth])
+
+
+def _unknown(model: torch.nn.Module) -> List[str]:
+    """What CUDA runs and nobody publishes the size of."""
+    kinds = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.RNNBase)})
+    notes = [f"{', '.join(kinds)} counts as its cells, one operation after the other. On CUDA cuDNN runs it as one, which keeps its input, "
+            "its output and a reserve; the reserve's size is cuDNN's own and unknown here."] if kinds else []
+    if any(isinstance(m, torch.nn.TransformerEncoderLayer) and not m.training for m in model.modules()):
+        notes.append("nn.TransformerEncoderLayer in evaluation counts as its parts; without gradients CUDA runs it as one operation, which "
+                     "takes less within.")
+    return notes

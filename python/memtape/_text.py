@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -12,6 +13,17 @@ def scaled(n: int) -> str:
     while size >= 1024 and unit + 1 < len(UNITS):
         size, unit = size / 1024, unit + 1
     return f"{size:.4g} {UNITS[unit]}" if size < 1000 else f"{size:.0f} {UNITS[unit]}"
+
+
+def parsed(limit: Union[str, int]) -> int:
+    """Bytes of "8GiB", "800 MB" or a number."""
+    if isinstance(limit, int) and not isinstance(limit, bool):
+        return limit
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", limit, re.IGNORECASE) if isinstance(limit, str) else None
+    if match is None:
+        raise ValueError(f"{limit!r} is not a size; give bytes, or a text such as '800MB' or '7.5GiB'")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int]) -> List[str]:
@@ -26,35 +38,99 @@ def ruled(lines: List[str]) -> List[str]:
     return [*lines[:-1], "  " + "─" * (max(map(len, lines)) - 2), lines[-1]]
 
 
+MOST_ROWS = 8  # of a table; the rest is summed up in one more
+
+
+def folded(module: str) -> str:
+    """h.0.mlp and h.1.mlp are both h.*.mlp."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module)
+
+
 def peak(values: Mapping[str, Any]) -> List[str]:
-    steady = values["steady"]
-    at = values.get("peak") or {}
+    """What holds the peak, alike layers together, largest first; then the categories; then where each phase had its own."""
+    steady, at = values["steady"], values.get("peak") or {}
+    total = steady["peak"]
     where = ", in ".join(filter(None, [at.get("phase"), at.get("module")])) + (f" ({at['op']})" if at.get("op") else "")
-    rows = [[name, scaled(n), f"{n:,}", f"{100 * n / steady['peak']:.1f} %"] for name, n in steady["by_category"].items() if n]
-    rows += [["allocated", scaled(steady["peak"]), f"{steady['peak']:,}", ""]]
-    lines = [f"The peak of a training step: {scaled(steady['peak'])} allocated, {scaled(steady['reserved'])} reserved"]
+    lines = [f"The peak of a training step: {scaled(total)} allocated ({total:,} bytes), {scaled(steady['reserved'])} reserved"]
     lines += [f"  reached in {where}"] if where else []
-    return [*lines, *ruled(columns(rows, (1, 2, 3))), ""]
+    rows = _holders(at.get("largest") or [], total)
+    if rows:
+        lines += ["", "What holds it", *ruled(columns([["bytes", "share", "category", "module", "op"], *rows], (0, 1)))]
+    categories = ", ".join(f"{name} {scaled(n)}" for name, n in sorted(steady["by_category"].items(), key=lambda item: -item[1]) if n)
+    phases = ", ".join(f"{p['name']} {scaled(p['peak'])}" for p in steady["phases"])
+    return [*lines, f"  of it: {categories}", f"  most in each phase: {phases}", ""]
+
+
+def _holders(largest: Sequence[Mapping[str, Any]], total: int) -> List[List[str]]:
+    """Rows of those who hold memory at the peak: weights by module alone."""
+    groups: Dict[Tuple[str, ...], List[int]] = {}
+    for row in largest:
+        kept = f", kept by {row['kept']['op']}" if row.get("kept") and row["kept"]["op"] not in (row["op"], "unknown") else ""
+        weight = row["category"] in ("parameter", "gradient", "optimizer")
+        module = "" if weight and row["category"] == "optimizer" else folded(row["module"] or "")
+        if weight:
+            module = ".".join(module.split(".")[:-1])
+        key = (row["category"], module, "" if weight else f"{row['op'] or ''}{kept}")
+        n = groups.setdefault(key, [0, 0])
+        n[0] += row["allocated"]
+        n[1] += row["storages"]
+    order = sorted(groups.items(), key=lambda item: -item[1][0])
+    rows = [[scaled(n), f"{100 * n / total:.1f} %", category, module or "-", op + (f" ({count} storages)" if count > 1 else "")]
+            for (category, module, op), (n, count) in order[:MOST_ROWS]]
+    rest = total - sum(n for _, (n, _) in order[:MOST_ROWS])
+    return [*rows, [scaled(rest), f"{100 * rest / total:.1f} %", "all else", "", ""]]
 
 
 def saved(values: Mapping[str, Any]) -> List[str]:
-    total = values["saved"]["bytes"]
+    total, tensors = values["saved"]["bytes"], values["saved"]["tensors"]
     outside = "-" if values["model"]["kind"] == "events" else "loss"
+    head = f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})"
+    n_storages = str(values["saved"]["storages"])
+    if len(tensors) > 2 * MOST_ROWS:
+        return [f"{head}, alike layers together", *ruled(columns(_folded_rows(tensors, total, outside, n_storages, MOST_ROWS // 2 if values.get("steady") else
+                                                                           MOST_ROWS), (4, 5, 6)))]
     rows = [["module", "op", "keeps", "its", "shape", "dtype", "bytes", "share"]]
-    for t in values["saved"]["tensors"]:
+    for t in tensors:
         rows.append([t["module"] or outside, t["op"], t["name"], t["role"], f"[{','.join(map(str, t['shape']))}]", t["dtype"],
                      f"{t['bytes']:,}", f"{100 * t['bytes'] / total:.1f} %"])
-    rows.append(["all, each once", "", "", "", "", str(values["saved"]["storages"]), f"{total:,}", "100 %"])
-    return [f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})", *ruled(columns(rows, (6, 7)))]
+    rows.append(["all, each once", "", "", "", "", n_storages, f"{total:,}", "100 %"])
+    return [head, *ruled(columns(rows, (6, 7)))]
 
 
-def table(values: Dict[str, Any], title: str, note: Optional[str]) -> str:
+def _folded_rows(tensors: Sequence[Mapping[str, Any]], total: int, outside: str, n_storages: str, most: int) -> List[List[str]]:
+    groups: Dict[Tuple[str, ...], List[int]] = {}
+    for t in tensors:
+        n = groups.setdefault((folded(t["module"]) or outside, t["op"], t["name"], f"[{','.join(map(str, t['shape']))}]"), [0, 0])
+        n[0] += t["bytes"]
+        n[1] += 1
+    order = sorted(groups.items(), key=lambda item: -item[1][0])
+    rows = [["module", "op", "keeps", "shape", "times", "bytes", "share"]]
+    rows += [[*key, str(count), f"{n:,}", f"{100 * n / total:.1f} %"] for key, (n, count) in order[:most]]
+    rest = order[most:]
+    if rest:
+        n = sum(n for _, (n, _) in rest)
+        rows.append([f"{len(rest)} more", "", "", "", str(sum(count for _, (_, count) in rest)), f"{n:,}", f"{100 * n / total:.1f} %"])
+    return [*rows, ["all, each once", "", "", "", n_storages, f"{total:,}", "100 %"]]
+
+
+def difference(rows: Sequence[Tuple[str, int, int]]) -> str:
+    """(name, before, after) as a table with what was added."""
+    cells = [["", "before", "after", "difference", ""]]
+    for name, before, after in rows:
+        change = after - before
+        cells.append([name, f"{before:,}", f"{after:,}", f"{change:+,}" if change else "0",
+                      f"({'-' if change < 0 else '+'}{scaled(abs(change))})" if change else ""])
+    return "\n".join(columns(cells, (1, 2, 3)))
+
+
+def table(values: Dict[str, Any], title: str, note: Optional[str], notes: Sequence[str] = ()) -> str:
     lines = [title]
     if values.get("params"):
         lines.append(f"{values['params']['count']:,} parameters in {values['params']['bytes']:,} bytes")
     model = values.get("model") or {}
     if model.get("kind") == "torch" and model.get("attention"):
         lines.append(f"scaled_dot_product_attention counts as {model['attention']}, by PyTorch's rules for CUDA")
+    lines += [f"Note: {text}" for text in notes]
     lines.append("")
     if values.get("steady"):
         lines += peak(values)

@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, List, NoReturn, Optional, Set, Tuple
 
 import torch
 from torch.utils import _pytree
@@ -20,6 +20,7 @@ _FOLDERS = tuple(str(Path(m.__file__).parent) for m in (torch, sys.modules[__nam
 _aten = torch.ops.aten
 _ITEM = _aten._local_scalar_dense.default
 _INDEX = _aten.index.Tensor
+_LEFT_ALIGNED = _aten._nested_tensor_from_mask_left_aligned.default
 _TO_COPY = _aten._to_copy.default
 _MASKS = (torch.bool, torch.uint8)
 _NEVER = (_aten.isnan.default, _aten.isinf.default)  # of a healthy run
@@ -113,12 +114,17 @@ class Values:
 
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
+        self._storages: Set[int] = set()  # of those, and of some that are gone
         self.where: Callable[[], str] = lambda: ""
         self.decides = True  # whether an optimizer's own numbers may decide; see `scalar`
 
     def know(self, t: torch.Tensor, value: torch.Tensor) -> None:
         if _is_small(value):
-            self._known[t] = value.detach().cpu().clone()
+            self._put(t, value.detach().cpu().clone())
+
+    def _put(self, t: torch.Tensor, value: torch.Tensor) -> None:
+        self._known[t] = value
+        self._storages.add(t.untyped_storage()._cdata)
 
     def of_call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What func returns on the values of its arguments; None if one is not known, or if it draws random numbers."""
@@ -145,6 +151,8 @@ class Values:
             args = self.without_masks(args) or args
         if func is _ITEM:
             return self._scalar(func, args)
+        if func is _LEFT_ALIGNED:  # whether TransformerEncoder may leave its layers for a fast path
+            return False
         if func in _NEVER and args[0] not in self._known:
             return self._never(func, args)
         if func is _TO_COPY and kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu" and _is_meta(args[0]):
@@ -156,7 +164,11 @@ class Values:
                        "multiplies, topk), or give the mask or the indices in the batch")
             out = _pytree.tree_map_only(torch.Tensor, twin, values)
         else:
-            out = func(*args, **kwargs)
+            try:
+                out = func(*args, **kwargs)
+            except RuntimeError as error:
+                self.mixed(func, (args, kwargs), error)
+                raise
             made = _pytree.tree_leaves(out)
             if not all(_is_meta(t) and _is_small(t) for t in made):
                 self._forget(func, args, kwargs)
@@ -167,18 +179,20 @@ class Values:
         else:
             for t, value in zip(_pytree.tree_leaves(out), _pytree.tree_leaves(values)):
                 if _is_small(value):
-                    self._known[t] = value  # itself: views of it share its storage
+                    self._put(t, value)  # itself: views of it share its storage
         return out
 
     def _forget(self, func: Any, args: Any, kwargs: Any) -> None:
-        """What func has written over is not known any more."""
-        for argument, given in zip(func._schema.arguments, args):
-            if argument.is_write:
-                for t in _pytree.tree_leaves(given):
-                    self._known.pop(t, None) if isinstance(t, torch.Tensor) else None
+        """What func has written over is not known any more, nor is what shares its storage."""
+        given = {**dict(zip((argument.name for argument in func._schema.arguments), args)), **kwargs}
         for argument in func._schema.arguments:
-            if argument.is_write and isinstance(kwargs.get(argument.name), torch.Tensor):
-                self._known.pop(kwargs[argument.name], None)
+            if argument.is_write:
+                for t in _pytree.tree_leaves(given.get(argument.name)):
+                    storage = t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None
+                    if storage in self._storages:
+                        self._storages.discard(storage)
+                        for known in [k for k in self._known if k.untyped_storage()._cdata == storage]:
+                            del self._known[known]
 
     def _scalar(self, func: Any, args: Any) -> Any:
         value = self.of_call(func, args, {})
@@ -197,7 +211,7 @@ class Values:
         if _is_small(out):
             self.know(out, torch.zeros(out.shape, dtype=torch.bool))
         else:
-            self._known[out] = torch.zeros((), dtype=torch.bool).expand(out.shape)
+            self._put(out, torch.zeros((), dtype=torch.bool).expand(out.shape))
         return out
 
     def _to_host(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -210,6 +224,22 @@ class Values:
         """t.item(): its value if it is known; else, of floating point, one that may be logged."""
         if t in self._known:
             return self._known[t].item()
-        if t.is_floating_point() and t.numel() == 1:
-            return Unknown(self.where()) if self.decides else 1.0
-        return None
+        if t.is_floating_point() and t.numel() == 1 and self.decides:
+            return Unknown(self.where())
+        return self._scalar(_ITEM, (t,))
+
+    def all_of(self, t: torch.Tensor) -> torch.Tensor:
+        """The values, for t.numpy() and t.tolist()."""
+        if t not in self._known:
+            refuse(self.where(), "values for Python or NumPy", "leave it out of the profiled step, or give what it needs in the batch")
+        value: torch.Tensor = self._known[t]
+        return value
+
+    def mixed(self, func: Any, args: Any, error: Exception) -> None:
+        """Refuses in words where PyTorch has met tensors of two devices."""
+        host = [t for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.device.type != "meta" and t.dim()]
+        if host and any(said in str(error) for said in ("expected device meta", "same device")):
+            place, line = _place()
+            raise MemtapeError(f"memtape.torch: {self.where() or 'the loss'}: {func.__name__} meets a {host[0].device.type} tensor of shape "
+                               f"{list(host[0].shape)} at {place} ({line}). It was made in the step, on another device than the model's: on "
+                               "CUDA this fails, too. Make it with device=x.device, or a buffer of the module") from error

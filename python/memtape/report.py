@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from memtape import _program
 from memtape._library import MemtapeError, check, library, printable
@@ -24,9 +24,10 @@ class Report(Mapping[str, Any]):
     the library; it can be kept, pickled and copied."""
 
     def __init__(self, values: Dict[str, Any], title: str, page: Optional[str] = None, text: Optional[str] = None,
-                 note: Optional[str] = None) -> None:
+                 note: Optional[str] = None, notes: Sequence[str] = ()) -> None:
         self._values, self.title, self._page = values, title, page
         self._text, self._note = text, note
+        self.notes = list(notes)  # what a reader of the figures must know: parts that count as something else, memory that grows
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -45,8 +46,12 @@ class Report(Mapping[str, Any]):
         if not self._text:
             from memtape import _text
 
-            self._text = printable(_text.table(self._values, self.title, self._note))
+            self._text = printable(_text.table(self._values, self.title, self._note, self.notes))
         return self._text
+
+    def __sub__(self, before: Report) -> Difference:
+        """after - before: what a change of the model or the step has added, in bytes."""
+        return Difference(before, self) if isinstance(before, Report) else NotImplemented
 
     def to_dict(self) -> Dict[str, Any]:
         """A copy of the whole report."""
@@ -104,6 +109,41 @@ class Report(Mapping[str, Any]):
         """What a notebook shows: the page in a frame, which cannot reach the notebook."""
         return (f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" width="100%" '
                 f'height="{FRAME_HEIGHT}" style="border:0" srcdoc="{html.escape(self.html())}"></iframe>')
+
+
+class Difference(Mapping[str, int]):
+    """after - before, in bytes: difference["peak"], ["reserved"], ["saved"], and ["peak.activation"] and so on for each category at
+    the peak. Where one of the reports is not of a step, "saved" alone."""
+
+    def __init__(self, before: Report, after: Report) -> None:
+        self.before, self.after = before, after
+        first, second = figures(before), figures(after)
+        self._rows = [(name, first.get(name, 0), second.get(name, 0)) for name in {**first, **second}
+                      if name == "saved" or "peak" in first and "peak" in second]
+        self._values = {name: n - m for name, m, n in self._rows}
+
+    def __getitem__(self, key: str) -> int:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __str__(self) -> str:
+        from memtape import _text
+
+        return printable(f"{self.after.title} - {self.before.title}\n" + _text.difference(self._rows))
+
+
+def figures(report: Mapping[str, Any]) -> Dict[str, int]:
+    """The figures by which two reports are compared: bytes allocated at the peak, by category, reserved, and saved."""
+    found: Dict[str, int] = {}
+    if report.get("steady"):
+        steady = report["steady"]
+        found = {"peak": steady["peak"], **{f"peak.{name}": n for name, n in steady["by_category"].items() if n}, "reserved": steady["reserved"]}
+    return {**found, "saved": report["saved"]["bytes"]} if report.get("saved") else found
 
 
 def words(options: Mapping[str, Option]) -> List[str]:

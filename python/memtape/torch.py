@@ -16,23 +16,26 @@ tensor alive, changes none, and works on every device that PyTorch has, "meta" t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Callable, Optional, Sequence, Union
 
 from memtape._ledger import Ledger  # says what is missing where PyTorch is
-from memtape import _step
+from memtape import _advice, _step, _text
+from memtape._advice import Advice, Advices
 from memtape.report import Report
 
 import torch
 
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
-__all__ = ["Ledger", "profile"]
+__all__ = ["Advice", "Advices", "Ledger", "advise", "assert_peak_below", "profile"]
 
 
 def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers] = None,
-            loss: Optional[Callable[[torch.nn.Module, Any], torch.Tensor]] = None, attention: str = "cuda",
+            loss: Optional[Loss] = None, attention: str = "cuda",
             accumulate: int = 1, clip: Optional[float] = None, autocast: Optional[torch.dtype] = None, **options: Any) -> Report:
     """profile(model, x, mask=m) calls model(x, mask=m) once under a Ledger, and reports what its outputs keep for backward.
-    The outputs are let go again.
+    One input that is a mapping is passed by keywords. The outputs are let go again.
 
     profile(model, batch, optimizer) reports two training steps, as `memtape profile` does of its own models: bytes of
     parameters, gradients, optimizer state and temporaries, and the peak that PyTorch's allocator for CUDA would report.
@@ -50,13 +53,38 @@ def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers
         if len(inputs) != 1 or options:
             raise TypeError(f"profile: {len(inputs)} inputs and {len(options)} options beside an optimizer; need one batch: a "
                             "tensor, a tuple or a mapping")
-        several = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-        return _step.profile(model, inputs[0], several, loss, how)
+        return _step.profile(model, inputs[0], _several(optimizer), loss, how)
     if loss is not None or how != _step.How(attention):
         raise TypeError("profile: loss, accumulate, clip or autocast is given without an optimizer")
     with Ledger(model, attention) as ledger:
-        outputs = model(*inputs, **options)
+        by_name = len(inputs) == 1 and not options and isinstance(inputs[0], Mapping)
+        outputs = model(**inputs[0]) if by_name else model(*inputs, **options)
     return ledger.report(outputs)
+
+
+def advise(model: torch.nn.Module, batch: Any, optimizer: Optimizers, loss: Optional[Loss] = None, attention: str = "cuda",
+           accumulate: int = 1, clip: Optional[float] = None, autocast: Optional[torch.dtype] = None) -> Advices:
+    """What would take less memory in a step: checkpoints around alike layers, a fused optimizer, autocast, smaller microbatches, no
+    cache. Each that applies is run as profile runs a step, and what it saves is in bytes of the peak. The arguments are profile's; the
+    result is a list, most first, of (text, less, report), and print shows it. Nothing is changed."""
+    return _advice.advise(model, batch, _several(optimizer), loss, _step.How(attention, accumulate, clip, autocast))
+
+
+def assert_peak_below(limit: Union[str, int], model: Union[torch.nn.Module, Report], *given: Any, **options: Any) -> Report:
+    """assert_peak_below("8GiB", model, batch, optimizer) profiles the step and fails (AssertionError) unless the bytes allocated at its
+    peak are below the limit; the message is the report. The arguments after the limit are profile's, or a report of a step. A limit is
+    a number of bytes, or a text such as "800MB" or "7.5GiB". Returns the report."""
+    report = model if isinstance(model, Report) else profile(model, *given, **options)
+    if not report.get("steady"):
+        raise TypeError("assert_peak_below: the report is not of a step; give a batch and an optimizer")
+    n, peak = _text.parsed(limit), report["steady"]["peak"]
+    if peak >= n:
+        raise AssertionError(f"the step's peak is {peak:,} bytes, not below {limit} ({n:,} bytes): {peak - n:,} over\n{report}")
+    return report
+
+
+def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
+    return optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]  # type: ignore[list-item]
 
 
 def _are_optimizers(value: Any) -> bool:

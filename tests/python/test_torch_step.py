@@ -312,6 +312,55 @@ def compiled_parts_are_named():
     check("as eager" in str(report) and "as eager" not in str(plain), "says so, and only then")
 
 
+def what_every_step_leaves_is_said():
+    class Hoarding(nn.Module):
+        def __init__(self, most):
+            super().__init__()
+            self.fc, self.kept, self.most = nn.Linear(32, 32), [], most
+
+        def forward(self, x):
+            y = self.fc(x)
+            self.kept = [*self.kept, y.detach()][-self.most:]
+            return y.sum()
+    x = torch.randn(16, 32)
+    for most, grows in ((100, True), (1, False), (2, False)):
+        model = Hoarding(most)
+        report = memtape.torch.profile(model, x, torch.optim.AdamW(model.parameters()))
+        said = [note for note in report.notes if "2,048 bytes more" in note and "Hoarding.fc addmm" in note]
+        equal(len(report.notes), len(said), f"nothing else: {report.notes}")
+        equal(len(said), int(grows), f"a module that keeps the last {most}")
+        equal(said[0] in str(report) if said else False, grows, "printed")
+
+
+def cudnn_s_reserve_is_named_as_unknown():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.lstm(x)[0].sum()
+    model = Recurrent()
+    report = memtape.torch.profile(model, torch.randn(5, 2, 8), SGD(model.parameters(), lr=0.1))
+    check("LSTM counts as its cells" in str(report) and "reserve" in str(report), "an LSTM")
+
+
+def an_rms_norm_is_cuda_s():
+    for dtype, weight in ((torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)):
+        e, rows = dtype.itemsize, 4 * 16
+        model = nn.Sequential(nn.Linear(32, 32, bias=False), nn.RMSNorm(32, elementwise_affine=weight)).to(dtype)
+        report = memtape.torch.profile(model, torch.randn(16, 32, dtype=dtype), SGD(model.parameters(), lr=0.1), loss=lambda model, x: model(x).sum())
+        equal([(t["bytes"], t["op"], t["name"]) for t in report.tensors()],
+              [(16 * 32 * e, "mm", "self"), (16 * 32 * e, "fused_rms_norm", "input"), (rows, "fused_rms_norm", "result1")], f"{dtype}, weight {weight}")
+        x, w, n = 16 * 32 * e, 32 * 32 * e, 32 * e * weight
+        equal(report["steady"]["phases"][0]["requested"], x + w + n + x + rows + e, "the end of forward")
+        # The norm's output gradient is expanded; its input's and its weight's are there with what is saved.
+        equal(report["steady"]["phases"][1]["requested_peak"] >= x + w + n + x + rows + x, True, "backward")
+    mixed = nn.Sequential(nn.Linear(32, 32).bfloat16(), nn.RMSNorm(32))
+    report = memtape.torch.profile(mixed, torch.randn(16, 32).bfloat16(), SGD(mixed.parameters(), lr=0.1), loss=lambda model, x: model(x).sum())
+    check("fused_rms_norm" not in [t["op"] for t in report.tensors()], "several operations where the weight has another dtype")
+
+
 def microbatches_and_clipping_are_counted():
     x = torch.randn(16, 32)
 
@@ -341,6 +390,6 @@ def microbatches_and_clipping_are_counted():
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
              weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
-             compiled_parts_are_named, microbatches_and_clipping_are_counted]:
+             what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
     test()
 done()

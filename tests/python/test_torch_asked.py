@@ -1,0 +1,190 @@
+"""What a model asks of tensors that a profile does not compute: what follows from the batch is answered, a logged number is nan, and
+the rest is refused with the module, the line and what to do. Exit status 77 if PyTorch is not installed."""
+import functools
+import sys
+from pathlib import Path
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
+from lib import check, done, equal  # noqa: E402
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+import memtape.torch  # noqa: E402
+from counting import of_report, step_by_hand  # noqa: E402
+from refusals import refused  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+SGD = functools.partial(torch.optim.SGD, lr=0.01, foreach=False)
+
+
+class Asking(nn.Module):
+    """A linear layer whose result `ask` may look at, together with the rest of the batch."""
+
+    def __init__(self, ask):
+        super().__init__()
+        self.fc, self.ask = nn.Linear(32, 32), ask
+
+    def forward(self, x, *rest):
+        return self.ask(self.fc(x), *rest)
+
+
+def profiled(ask, *batch, make=SGD, loss=None):
+    model = Asking(ask)
+    return memtape.torch.profile(model, batch, make(model.parameters()), loss=loss)
+
+
+def as_by_hand(what, ask, *batch, make=SGD):
+    by_hand = Asking(ask)
+    wanted = step_by_hand(by_hand, batch, make(by_hand.parameters()), lambda model, batch: model(*batch))
+    equal(of_report(profiled(ask, *batch, make=make)), wanted, what)
+
+
+X = torch.randn(16, 32)
+
+
+def a_logged_number_is_nan():
+    said = []
+
+    class Log:
+        __slots__ = ()
+
+        def __call__(self, text):
+            said.append(text)
+    log = Log()
+
+    def ask(y):
+        loss = y.square().mean()
+        number = loss.item()
+        log(f"{number:.3f} {2 * number + 1} {round(number, 2)} {-number / 3}")
+        return loss
+    as_by_hand("a loss that is logged", ask, X)
+    equal(said[-1], "nan nan nan nan", "on meta")
+    for what, decide in (("<", lambda n: n < 1), ("==", lambda n: n == 0), ("if", bool), ("int", int), ("max", lambda n: max(n, 1.0))):
+        def deciding(y, decide=decide):
+            loss = y.mean()
+            decide(loss.item())
+            return loss
+        refused(f"a decision by it: {what}", "a decision by a number that is not known at " + __file__, lambda: profiled(deciding, X))
+    refused("a branch by a tensor", "Asking asks for a value that is not computed on meta, at " + __file__,
+            lambda: profiled(lambda y: y.sum() if y.sum() > 0 else y.mean(), X))
+    refused("float()", "taken by .item()", lambda: profiled(lambda y: y.sum() * float(y.sum()), X))
+
+
+def what_follows_from_the_batch_is_answered():
+    lengths = torch.tensor([3, 7])
+    as_by_hand("item", lambda y, n: y[:, :n.max().item()].sum(), X, lengths)
+    as_by_hand("numpy, tolist and cpu", lambda y, n: y[:n.tolist()[0], :int(n.numpy()[1])].sum() + y[:n.cpu().max()].sum(), X, lengths)
+    seen = profiled(lambda y, n: y[:int(torch.clamp(torch.as_tensor([float(len(n))], device=y.device), min=1).item())].exp().sum(), X, lengths)
+    equal(seen.tensors()[-1]["shape"], [2, 32], "a small number of floats")
+    as_by_hand("isinf and isnan", lambda y: torch.clamp(y, -9, 9).sum() if torch.isinf(y).any() or torch.isnan(y).any() else y.sum(), X)
+    as_by_hand("gaussian_nll_loss looks at its variance", lambda y: F.gaussian_nll_loss(y, y, torch.ones_like(y)), X)
+    as_by_hand("a distribution looks at its parameters", lambda y: torch.distributions.Normal(y, torch.ones_like(y)).rsample().sum(), X)
+
+    def overwritten(y, n):
+        n = n.clone()
+        n[0] = y.argmax()
+        return y[:n.max()].sum()
+    refused("what is written over is not known", "value that is not computed", lambda: profiled(overwritten, X, lengths))
+    for what, ask in (("numpy", lambda y: y.sum() * float(y.detach().numpy().mean())), ("tolist", lambda y: y.sum() * y.tolist()[0][0])):
+        refused(what, "asks for values for Python or NumPy at " + __file__, lambda: profiled(ask, X))
+    refused("cpu", "asks for a copy in host memory", lambda: profiled(lambda y: y.sum() * y.detach().cpu().sum(), X))
+    refused("a tensor of another device", "meets a cpu tensor of shape [32] at " + __file__, lambda: profiled(lambda y: (y * torch.ones(32)).sum(), X))
+    refused("nonzero", "values that decide a shape, by nonzero", lambda: profiled(lambda y: y[y.nonzero()[:, 0]].sum(), X))
+
+
+def optimizers_are_counted_as_they_run():
+    def ask(y):
+        return y.sum()
+    for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop"):
+        as_by_hand(name, ask, X, make=functools.partial(getattr(torch.optim, name), foreach=True))
+    as_by_hand("Adafactor", ask, X, make=torch.optim.Adafactor)  # it takes foreach where it is told to
+    equal(of_report(profiled(ask, X, make=torch.optim.AdamW)), of_report(profiled(ask, X, make=functools.partial(torch.optim.AdamW, foreach=True))),
+          "foreach is the choice on CUDA")
+    refused("LBFGS", "2 history_size + 5 times", lambda: profiled(ask, X, make=torch.optim.LBFGS))
+
+    class Asks(torch.optim.SGD):
+        def step(self, closure):
+            with torch.enable_grad():
+                closure()
+            return super().step()
+    wanted = of_report(profiled(ask, X))
+    found = of_report(profiled(ask, X, make=functools.partial(Asks, lr=0.01, foreach=False)))
+    equal(found[0], wanted[0], "an optimizer that needs a closure: saved")
+    check(found[1][2][0] > wanted[1][2][0] and found[1][2][1] == wanted[1][2][1], f"its step runs forward and backward: {found}")
+
+
+def saved_on_the_host_takes_nothing():
+    def on_host(model, batch):
+        with torch.autograd.graph.save_on_cpu(pin_memory=False):
+            return model(*batch)
+    x, w = 4 * 16 * 32, 4 * 32 * 32
+
+    def ask(y):
+        return y.sigmoid().sum()
+    plain, away = profiled(ask, X), profiled(ask, X, loss=on_host)
+    ends = [report["steady"]["phases"][0]["requested"] for report in (plain, away)]
+    equal(ends, [x + w + 128 + x + 4, x + w + 128 + 4], "after forward: sigmoid's result is away")
+    # It is back beside its own gradient; then the layer's input is, a copy.
+    equal(away["steady"]["phases"][1]["requested_peak"], max(x + w + 128 + 4 + 4 + 2 * x, x + w + 128 + 8 + x + x + w), "within backward")
+    equal(torch.autograd.graph.save_on_cpu.__init__.__name__, "__init__", "put back")
+
+
+def flex_attention_is_its_kernel():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    b, h, s, d = 2, 4, 64, 8
+
+    def heads(y):
+        return y.view(b, s, h, d).transpose(1, 2)
+    x = torch.randn(b, s, 32)
+    plain = profiled(lambda y: flex_attention(heads(y), heads(y), heads(y), score_mod=lambda s, b, h, i, j: s + (i - j)).sum(), x)
+    kept = [(t["name"], t["bytes"]) for t in plain.tensors() if t["op"] == "flex_attention" and t["bytes"] > 4]
+    equal(kept, [("query", 4 * b * s * 32), ("out", 4 * b * s * 32), ("logsumexp", 4 * b * h * s)], "q, k and v are one storage here; so small is a mask of nothing")
+
+    def masked(y):
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, s, s, device=y.device)
+        return flex_attention(heads(y), heads(y), heads(y), block_mask=mask).sum()
+    more = profiled(masked, x)["saved"]["bytes"] - plain["saved"]["bytes"]
+    check(0 < more < 200, f"a mask of one block: {more} bytes of its numbers")
+
+
+def evaluation_s_fast_path_is_named():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 2).eval().requires_grad_(False)
+    head = nn.Linear(32, 4)
+
+    def loss(model, batch):
+        with torch.no_grad():
+            h = encoder(batch, src_key_padding_mask=torch.zeros(2, 16, dtype=torch.bool, device=batch.device))
+        return model(h).sum()
+    report = memtape.torch.profile(nn.Sequential(encoder, head), torch.randn(2, 16, 32), SGD(head.parameters()), loss=lambda model, x: loss(head, x))
+    equal(report["saved"]["bytes"], 4 * 2 * 16 * 32, "the head's input alone")
+    check(any("counts as its parts" in note for note in report.notes), f"named: {report.notes}")
+
+
+def constants_count_as_parameters():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.table, self.rows, self.scale = nn.Linear(32, 32), torch.randn(16, 32), [torch.ones(32)], torch.tensor(2.0)
+
+        def forward(self, x):
+            return ((self.fc(x) + self.table) * self.rows[0] * self.scale).square().sum()
+    model = Positions()
+    report = memtape.torch.profile(model, X, SGD(model.parameters()))
+    equal(report["phases"][0]["by_category"]["parameter"], 4 * 32 * 32 + 512 + 4 * 16 * 32 + 512, "weights, a table and a row in a list")
+    check("Positions.table" not in [t["module"] for t in report.tensors()] and model.table.device.type == "cpu", "they are back")
+
+
+def a_mapping_is_passed_by_keywords():
+    model = Asking(lambda y: y.exp())
+    equal(memtape.torch.profile(model, {"x": X}).tensors(), memtape.torch.profile(model, X).tensors(), "without an optimizer, too")
+
+
+for test in [a_logged_number_is_nan, what_follows_from_the_batch_is_answered, optimizers_are_counted_as_they_run,
+             saved_on_the_host_takes_nothing, flex_attention_is_its_kernel, evaluation_s_fast_path_is_named,
+             constants_count_as_parameters, a_mapping_is_passed_by_keywords]:
+    test()
+done()
