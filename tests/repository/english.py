@@ -22,7 +22,7 @@ def prose(lines):
     text = re.sub(r"^(?: *\||#| {4,}(?=\S)(?! *(?:-|\d+\.) )).*$", "", text, flags=re.M)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
-    text = re.sub(r"`[^`]*`", "Code", text)  # may begin a sentence
+    text = re.sub(r"`[^`]*`", lambda m: re.sub(r"\s+", "\u2423", m[0]), text)  # a word
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n|^ *(?:-|\d+\.) ", text, flags=re.M) if part.strip()]
 
 
@@ -30,7 +30,7 @@ def sentences(lines):
     found = []
     for paragraph in prose(lines):
         whole = re.sub(r"\b(al|e\.g|i\.e|vs|No)\. ", r"\1 ", paragraph)
-        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*(?:[A-Z0-9]|memtape|torchtitan|bitsandbytes|d[awb] ))", whole) if words(s)]
+        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*(?:[A-Z0-9`]|memtape|torchtitan|bitsandbytes|d[awb] ))", whole) if words(s)]
     return found
 
 
@@ -101,7 +101,7 @@ def main(arguments):
             long, mean = of_page(path)
             print(f"{path.relative_to(ROOT)}: mean {mean:.1f}, {len(long)} too long")
             for s in sorted(long, key=lambda s: -len(words(s))) if arguments[1:] else ():
-                print(f"  {len(words(s))}: {s}")
+                print(f"  {len(words(s))}: {s}".replace("\u2423", " "))
         return 0
     found, limits = counts(), allowed()
     if arguments == ["write"]:
