@@ -147,7 +147,7 @@ AUTOCAST = (
     "## Large scores and logits",
     "",
     "What backward computes again from a saved log-sum-exp, exp(s - lse), has the rounding of lse in f32 as a factor: "
-    "1 + |s| 2^-24. Flash attention, here and in PyTorch, keeps lse alone; its backward takes the same bits of each score as "
+    "1 + |s| 2^-24. Flash attention, here and in PyTorch, keeps lse alone. Its backward takes the same bits of each score as "
     "forward, so nothing is added to that (`tests/src/ops/test_attention.c`): scores of 480, d 24, the gradient of q is off by "
     "3.3e-5, PyTorch's by 2.1e-3. `cross_entropy_lse` and `linear_cross_entropy` keep the logits, or nothing of them, and "
     "lse: at logits near 430 their gradient is off by 1.2e-5, where `cross_entropy`, which keeps the log-probabilities as "
