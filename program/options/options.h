@@ -117,6 +117,7 @@ typedef struct mti_options {
     int64_t rank;                 /* which of them; it sets workload.parallel.stage */
 
     const char *json;
+    const char *show; /* profile, plan: only sections whose heading has these words */
     bool verbose, quiet, help, help_all;
     bool live; /* draw each step's memory while training */
 

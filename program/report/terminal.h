@@ -108,6 +108,12 @@ FILE *mti_screen_open(mti_screen *s);
 /* Prints the section if it was made (`ok`), and if it fits or is `needed`. False on failure. */
 bool mti_screen_close(mti_screen *s, bool ok, bool needed);
 
+/* Prints a whole report. */
+typedef bool mti_print_whole(const void *report, FILE *out);
+/* Prints those sections of a report whose heading has the words, in small letters or capitals.
+ * False on failure, and if no section has them: the error then says which there are. */
+bool mti_show_sections(const char *words, mti_print_whole *print, const void *report, FILE *out);
+
 /* ---- progress ---- */
 
 typedef struct mti_progress {

@@ -7,7 +7,9 @@ int mti_report_failure(const mti_options *o)
     const char *text = mt_last_error();
     mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
               *text ? text : "failed without an error message");
-    return MTI_EXIT_FAILED;
+    /* Which sections there are is known only once there is a report. */
+    const bool misused = o->show && mt_last_status() == MT_ERR_ARGUMENT;
+    return misused ? MTI_EXIT_USAGE : MTI_EXIT_FAILED;
 }
 
 mt_device *mti_open_device(const mti_workload *w)

@@ -4,9 +4,17 @@
 #include "report/results.h"
 #include "report/page.h"
 
+static bool print_whole(const void *report, FILE *out) { return mti_print_plan(report, true, out); }
+
+static bool print_text(const mti_plan_result *p, const mti_options *o)
+{
+    return o->show ? mti_show_sections(o->show, print_whole, p, stdout)
+                   : mti_print_plan(p, o->verbose, stdout);
+}
+
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {
-    return (!mti_wants_text(o) || mti_print_plan(p, o->verbose, stdout)) &&
+    return (!mti_wants_text(o) || print_text(p, o)) &&
            mti_write_object(mti_describe_plan, p, o->json, o->html, "plan of", o->workload.name) &&
            (!o->svg || mti_draw_budget(&p->budget, o->svg));
 }
@@ -14,7 +22,7 @@ static bool write_reports(const mti_plan_result *p, const mti_options *o)
 /* Other budgets are searched where they are shown: of many layers that takes most of the time. */
 static bool find_front(mti_plan_result *p, const mti_options *o)
 {
-    bool shown = o->json || o->html || o->svg || (o->verbose && mti_wants_text(o));
+    bool shown = o->json || o->html || o->svg || ((o->verbose || o->show) && mti_wants_text(o));
     return !o->workload.budget || !shown || mti_budget_find_front(&p->budget);
 }
 

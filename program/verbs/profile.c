@@ -41,9 +41,20 @@ static bool write_files(const mti_profile_result *p, json_t *object, const mti_o
     return ok;
 }
 
+static bool print_whole(const void *report, FILE *out)
+{
+    return mti_print_profile(report, false, true, out);
+}
+
+static bool print_text(const mti_profile_result *p, const mti_options *o)
+{
+    return o->show ? mti_show_sections(o->show, print_whole, p, stdout)
+                   : mti_print_profile(p, o->timeline, o->verbose, stdout);
+}
+
 static bool write_reports(const mti_profile_result *p, const mti_options *o)
 {
-    return (!mti_wants_text(o) || mti_print_profile(p, o->timeline, o->verbose, stdout)) &&
+    return (!mti_wants_text(o) || print_text(p, o)) &&
            write_files(
                p, object_of(o, mti_describe_profile, &(mti_profile_object){p, o->timeline, 0}), o);
 }

@@ -319,6 +319,24 @@ def the_answer_comes_first():
           tuple(max(phase[key] for phase in p["inference"]["phases"]) for key in ("peak", "reserved")), "inference")
 
 
+def sections_are_shown():
+    """--show prints of all details the sections whose heading has the words, as they stand there."""
+    for verb in ("profile", "plan"):
+        whole = run(verb, "gpt2", "-v").stdout
+        headings = re.findall(r"(?<=\n\n)(?=\S)(.*)\n", whole)
+        check(len(headings) > 5, f"{verb}: {headings}")
+        for heading in headings:
+            text = run(verb, "gpt2", "--show", heading.upper()).stdout
+            check(text.startswith(heading + "\n") and f"\n\n{text}" in whole and text.count("\n") > 2, f"{verb} --show {heading!r}: {text}")
+        p = run(verb, "gpt2", "--show", "no such words")
+        equal((p.returncode, p.stdout), (2, ""), f"{verb}: words that no heading has")
+        check("there are: The peak of a training step; " in p.stderr, p.stderr)
+    both = run("plan", "gpt2", "--show", "flops").stdout
+    equal(len(re.findall(r"^Flops", both, re.M)), 2, "two headings have the word")
+    refused(["--show", "no text"], "plan", "gpt2", "--show", "flops", "--json", "-")
+    refused(["--show"], "sweep", "gpt2", "--show", "flops")
+
+
 def on_a_terminal(columns, *args):
     """The lines that the program prints on a terminal of that many columns and 24 lines."""
     terminal, other_end = pty.openpty()
@@ -421,6 +439,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), logits_in_chunks(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), logits_in_chunks(), small_networks(), inference(), optimizers(), the_answer_comes_first(), sections_are_shown(), a_screen_of_80_columns(),
                                            outside_rows(), keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()
