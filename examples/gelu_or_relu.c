@@ -78,7 +78,7 @@ static size_t kept_bytes(mt_device *device, mt_act act, svg picture)
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : NULL;
+    const char *path = svg_path(argc, argv);
     svg picture = svg_begin(path, 830, 250, "What an MLP keeps with ReLU and with GELU");
     svg_text(picture, 16, 30, "start", 0,
              "What an MLP keeps: fc, the activation act, proj. One that two keep is paid once.");

@@ -76,7 +76,7 @@ static void staircase(mt_device *device, svg picture)
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : NULL;
+    const char *path = svg_path(argc, argv);
     mt_device *device = mt_device_open("cpu");
     made_and_freed(device);
 

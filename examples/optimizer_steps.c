@@ -116,7 +116,7 @@ static bool four_steps(const char *kind, bool adam, svg picture)
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : NULL;
+    const char *path = svg_path(argc, argv);
     svg picture = svg_begin(path, 1080, 450, "Allocated bytes of four training steps");
     for (int k = 0; k < KINDS; k++) {
         svg_rect(picture, 40 + 110 * k, 34, 12, 12, colours[k]);

@@ -65,6 +65,7 @@ static double train(mt_module *net, mt_tensor *x, mt_tensor *inside)
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "circle.safetensors";
+    if (argc > 2 || *path == '-') return fprintf(stderr, "usage: own_module [FILE]\n"), 2;
     mt_device *device = mt_device_open("cpu");
     mt_seed(device, 1);
     mt_tensor *x = mt_uniform(device, MT_F32, MT_SHAPE(POINTS, 2), -1, 1);

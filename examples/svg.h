@@ -4,6 +4,7 @@
 #define SVG_H
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The colours of what bytes are for, as the program's own pictures have them. */
 #define SVG_PARAMETER  "#1f4e79"
@@ -17,6 +18,17 @@
 typedef struct svg {
     FILE *out; /* NULL: draw nothing */
 } svg;
+
+/* Returns the picture's path, the program's only word, or NULL; ends the program if there are
+ * others, or if it is an option. */
+static inline const char *svg_path(int argc, char **argv)
+{
+    if (argc > 2 || (argc == 2 && *argv[1] == '-')) {
+        fprintf(stderr, "usage: %s [PICTURE.svg]\n", argv[0]);
+        exit(2);
+    }
+    return argc == 2 ? argv[1] : NULL;
+}
 
 static inline svg svg_begin(const char *path, int width, int height, const char *title)
 {

@@ -46,6 +46,8 @@ static bool print_token(void *user, const int64_t *token)
 
 int main(int argc, char **argv)
 {
+    const bool option = (argc > 1 && *argv[1] == '-') || (argc > 2 && *argv[2] == '-');
+    if (argc > 3 || option) return fprintf(stderr, "usage: train_gpt [FILE [STEPS]]\n"), 2;
     size_t n;
     int64_t *text = read_text(argc > 1 ? argv[1] : __FILE__, &n), x[BATCH][SEQUENCE],
             y[BATCH][SEQUENCE];

@@ -110,7 +110,7 @@ static void one_address(void)
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : NULL;
+    const char *path = svg_path(argc, argv);
     svg picture = svg_begin(path, 720, 280, "Views and their storages");
     svg_text(
         picture, 16, 30, "start", 0,

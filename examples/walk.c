@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 
     expect("nodes", print_tape("after forward", loss), 4);
     expect("bytes kept: x and y", (int64_t)mt_ledger_bytes(ledger), 4 * ROWS * (IN + OUT));
-    const char *path = argc > 1 ? argv[1] : NULL;
+    const char *path = svg_path(argc, argv);
     expect("pictures drawn as wanted", draw(path, loss, ledger), 1);
     mt_backward(loss);
     expect("nodes", print_tape("after backward", loss), 4);
