@@ -16,48 +16,100 @@ static int64_t likeliest(const float *scores, int64_t v)
     return best;
 }
 
-static void sink(float *heap, int64_t k)
+/* Restores the heap of n, the least on top, below `at`. */
+static void sink(float *heap, int64_t at, int64_t n)
 {
-    for (int64_t at = 0, least; (least = 2 * at + 1) < k; at = least) {
-        if (least + 1 < k && heap[least + 1] < heap[least]) least++;
+    for (int64_t least; (least = 2 * at + 1) < n; at = least) {
+        if (least + 1 < n && heap[least + 1] < heap[least]) least++;
         if (heap[at] <= heap[least]) return;
         float held = heap[at];
         heap[at] = heap[least], heap[least] = held;
     }
 }
 
-/* The k-th largest score; heap[k] is scratch: the k largest so far, the least on top. */
-static float threshold(const float *scores, int64_t v, int64_t k, float *heap)
+/* The k-th largest score; heap[k] is scratch: the k largest so far. */
+static float kth(const float *scores, int64_t v, int64_t k, float *heap)
 {
     for (int64_t i = 0; i < k; i++) heap[i] = -INFINITY;
     for (int64_t i = 0; i < v; i++) {
         if (scores[i] <= heap[0]) continue;
         heap[0] = scores[i];
-        sink(heap, k);
+        sink(heap, 0, k);
     }
     return heap[0];
 }
 
-/* unit: uniform in [0,1); heap[v]: scratch. Weights are computed twice instead of stored. */
+/* What choices are made of: those of at least `least`, weighing exp((score - top) / temperature).
+ * Weights are computed twice instead of stored. */
+typedef struct choices {
+    const float *scores;
+    int64_t v;
+    double top, temperature;
+    float least;
+} choices;
+
+static double weight_of(const choices *c, float score)
+{
+    return exp(((double)score - c->top) / c->temperature);
+}
+
+static double sum_of(const choices *c)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < c->v; i++)
+        if (c->scores[i] >= c->least) sum += weight_of(c, c->scores[i]);
+    return sum;
+}
+
+/* The least of the likeliest that weigh a share p of all together; heap[v] is scratch: the negated
+ * scores, so that the largest is on top. */
+static float nucleus(const choices *c, double p, float *heap)
+{
+    const double enough = p * sum_of(c);
+    double weight = 0;
+    float least = c->least;
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->v; i++)
+        if (c->scores[i] >= c->least) heap[n++] = -c->scores[i];
+    for (int64_t i = n / 2; i-- > 0;) sink(heap, i, n);
+    while (n && weight < enough) {
+        least = -heap[0];
+        weight += weight_of(c, least);
+        heap[0] = heap[--n];
+        sink(heap, 0, n);
+    }
+    return least;
+}
+
+/* unit: uniform in [0,1); heap[v]: scratch. */
 static int64_t choose(const float *scores, int64_t v, const mt_generate_options *options,
                       double unit, float *heap)
 {
     int64_t best = likeliest(scores, v);
     if (options->temperature <= 0) return best;
-    double top = scores[best], sum = 0;
-    float least = options->top_k > 0 && options->top_k < v
-                      ? threshold(scores, v, options->top_k, heap)
-                      : -INFINITY;
-    for (int64_t i = 0; i < v; i++)
-        if (scores[i] >= least) sum += exp(((double)scores[i] - top) / options->temperature);
-    double remaining = unit * sum;
+    choices c = {scores, v, scores[best], options->temperature, -INFINITY};
+    if (options->top_k > 0 && options->top_k < v) c.least = kth(scores, v, options->top_k, heap);
+    if (options->top_p > 0 && options->top_p < 1) c.least = nucleus(&c, options->top_p, heap);
+    double remaining = unit * sum_of(&c);
     for (int64_t i = 0; i < v; i++) {
-        if (scores[i] < least) continue;
-        double weight = exp(((double)scores[i] - top) / options->temperature);
+        if (scores[i] < c.least) continue;
+        double weight = weight_of(&c, scores[i]);
         remaining -= weight;
         if (remaining < 0 && weight > 0) return i;
     }
     return best; /* by rounding none was reached */
+}
+
+/* Makes tokens that were there less likely; seen[v]: scratch. */
+static void discourage(float *scores, int64_t v, const int64_t *text, int64_t n, double penalty,
+                       bool *seen)
+{
+    memset(seen, 0, (size_t)v * sizeof *seen);
+    for (int64_t i = 0; i < n; i++) {
+        float *score = &scores[text[i]];
+        if (!seen[text[i]]) *score = (float)(*score < 0 ? *score * penalty : *score / penalty);
+        seen[text[i]] = true;
+    }
 }
 
 /* ---- a run ---- */
@@ -73,6 +125,7 @@ typedef struct run {
     int64_t *part;  /* input of a forward, [b, length + n] at most */
     float *scores;  /* [b,v] */
     float *scratch; /* [v] */
+    bool *seen;     /* [v] */
     int64_t *chosen;
 } run;
 
@@ -84,7 +137,8 @@ static bool allocate(run *r, const int64_t *prompt)
     r->chosen = mti_calloc(b, sizeof *r->chosen);
     r->scores = mti_calloc(b * v, sizeof *r->scores);
     r->scratch = mti_calloc(v, sizeof *r->scratch);
-    if (!r->text || !r->part || !r->chosen || !r->scores || !r->scratch) return false;
+    r->seen = mti_calloc(v, sizeof *r->seen);
+    if (!r->text || !r->part || !r->chosen || !r->scores || !r->scratch || !r->seen) return false;
     for (size_t i = 0; i < b; i++)
         memcpy(r->text + i * t, prompt + i * (size_t)r->length,
                (size_t)r->length * sizeof *r->text);
@@ -100,6 +154,7 @@ static void release(run *r)
     mti_free(r->chosen);
     mti_free(r->scores);
     mti_free(r->scratch);
+    mti_free(r->seen);
 }
 
 /* The tokens that are not in the cache. */
@@ -128,11 +183,16 @@ static bool next_scores(run *r)
 static bool step(run *r, int64_t i)
 {
     if (!next_scores(r)) return false;
+    const double penalty = r->options->repetition_penalty;
     for (int64_t j = 0; j < r->batch; j++) {
+        int64_t *text = r->text + j * (r->length + r->n);
+        float *scores = r->scores + j * r->vocab;
+        if (penalty > 0 && penalty != 1)
+            discourage(scores, r->vocab, text, r->done, penalty, r->seen);
         uint64_t draw = (uint64_t)j << 40 | (r->options->first_draw + (uint64_t)i);
         double unit = (double)mti_u32_to_unit(mti_philox(r->options->seed, draw).v[0]);
-        r->chosen[j] = choose(r->scores + j * r->vocab, r->vocab, r->options, unit, r->scratch);
-        r->text[j * (r->length + r->n) + r->done] = r->chosen[j];
+        r->chosen[j] = choose(scores, r->vocab, r->options, unit, r->scratch);
+        text[r->done] = r->chosen[j];
     }
     r->done++;
     return true;
@@ -172,6 +232,18 @@ static bool check(const mt_model_config *c, int64_t batch, int64_t length, const
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "generate: temperature %g, top_k %lld; neither may be negative",
                              options->temperature, (long long)options->top_k);
+    if (!(options->top_p >= 0 && options->top_p <= 1) || !(options->repetition_penalty >= 0) ||
+        isinf(options->repetition_penalty))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "generate: top_p %g, repetition_penalty %g; need a share from 0 to 1, "
+                             "and a factor that is not negative",
+                             options->top_p, options->repetition_penalty);
+    for (int64_t i = 0; i < batch * length; i++)
+        if (prompt[i] < 0 || prompt[i] >= c->vocab)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "generate: token %lld of the prompts is %lld; the model's "
+                                 "vocabulary is %lld",
+                                 (long long)i, (long long)prompt[i], (long long)c->vocab);
     return true;
 }
 

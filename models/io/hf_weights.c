@@ -1,13 +1,10 @@
 /* hf_weights.c: weights under the names of Hugging Face's checkpoints. What lies together here and
  * apart there (experts) is read and written through views of the parameter. */
-#include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
-#include "files/files.h"
+#include "io/hf_files.h"
 #include "io/saved_run.h"
-#include "io/safetensors.h"
 #include "memtape/models/model.h"
 #include "memtape/ops.h"
 #include "memtape/quantize.h"
@@ -39,7 +36,8 @@ typedef struct hub {
     unsigned family;
     int64_t layers, ahead; /* of the model; predictions ahead have those behind */
     bool has_data;         /* the model */
-    MTI_VEC(mt_safetensors *) files;
+    bool tied;             /* it has no head of its own */
+    mti_hf_files files;
     MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters, or of `packed` */
     MTI_VEC(packed) packed;
 } hub;
@@ -52,7 +50,7 @@ typedef struct hub {
 static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
                        int64_t i)
 {
-    theirs += *theirs == '^';
+    theirs += *theirs == '^' || *theirs == '~';
     const char *second = strchr(theirs, ' '), *from = second && i % 2 ? second + 1 : theirs;
     size_t n = 0;
     for (; *from && *from != ' ' && n < LONGEST - 32; from++)
@@ -179,6 +177,8 @@ static bool add_param(hub *h, const mt_named_tensor *ours)
         if (!is_there(h, as, name)) continue;
         if (is_packed(h, as, name)) return add_packed(h, name, ours->tensor);
         if (*as->theirs == '^') return add_view(h, name, "", mt_transpose(ours->tensor, 1, 2));
+        if (*as->theirs == '~' && mt_rank(ours->tensor) == 2)
+            return add_view(h, name, "", mt_transpose(ours->tensor, 0, 1));
         const int64_t n = (strchr(as->theirs, ' ') ? 2 : 1) *
                           (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
         bool ok = true;
@@ -199,6 +199,7 @@ static bool add_all(hub *h, mt_module *m)
     const mt_model_config *c = mt_model_config_of(m);
     bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
     h->layers = c ? c->layers : 0, h->ahead = c ? c->mtp_layers : 0;
+    h->tied = !mt_module_child(m, "lm_head");
     h->has_data = ok && n && mt_device_has_data(mt_device_of(list->tensor));
     for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
     mt_set_grad_mode(grad);
@@ -209,40 +210,13 @@ static mt_status hub_close(hub *h, bool ok)
 {
     for (size_t i = 0; i < h->tensors.n; i++)
         mti_free((char *)h->tensors.at[i].name), mt_release(h->tensors.at[i].tensor);
-    for (size_t i = 0; i < h->files.n; i++) mt_safetensors_free(h->files.at[i]);
     for (size_t i = 0; i < h->packed.n; i++) mt_release(h->packed.at[i].codes);
-    mti_free(h->tensors.at), mti_free(h->files.at), mti_free(h->packed.at);
+    mti_hf_files_close(&h->files);
+    mti_free(h->tensors.at), mti_free(h->packed.at);
     return ok ? MT_OK : mt_last_status();
 }
 
 /* ---- reading ---- */
-
-static bool add_file(hub *h, const char *path)
-{
-    mt_safetensors *f = mt_safetensors_open(path);
-    if (f && MTI_PUSH(&h->files, f)) return true;
-    mt_safetensors_free(f);
-    return false;
-}
-
-/* A file, or what is in a folder. */
-static bool add_files(hub *h)
-{
-    char file[4096];
-    if (!mti_is_folder(h->path)) return add_file(h, h->path);
-    DIR *folder = opendir(h->path);
-    if (!folder) return mti_fail_bool(MT_ERR_IO, "%s: %s", h->path, strerror(errno));
-    bool ok = true;
-    for (struct dirent *entry; ok && (entry = readdir(folder));)
-        if (!strcmp(entry->d_name, "model.safetensors") ||
-            !fnmatch("model-*-of-*.safetensors", entry->d_name, 0)) {
-            snprintf(file, sizeof file, "%s/%s", h->path,
-                     entry->d_name); /* if cut it is not there */
-            ok = add_file(h, file);
-        }
-    closedir(folder);
-    return ok && (h->files.n || mti_fail_bool(MT_ERR_IO, "%s: has no model.safetensors", h->path));
-}
 
 /* What a layer that predicts ahead has a copy of in DeepSeek-V3's files, and shares here. */
 static const char *const shared[][2] = {{"embed_tokens.weight", "model.embed_tokens.weight"},
@@ -266,19 +240,39 @@ static bool are_same(const hub *h, const char *a, const char *b)
     return read &&
            (same ||
             mti_fail_bool(MT_ERR_ARGUMENT,
-                          "%s: tensor \"%s\" is not the same as \"%s\", which predictions ahead "
-                          "share here",
+                          "%s: tensor \"%s\" is not the same as \"%s\", which the model shares",
                           h->path, a, b));
 }
 
-/* Whether the tensor is one that a layer which predicts ahead has and the model leaves: the layer
- * is not the model's, *left, or what it shares is there, and equal. *ok: false if it is not. */
+/* Whether the tensor is one that older files have and that follows from the configuration, or a
+ * copy of the embedding for a head that is the embedding. *ok: false if that is another. */
+static bool is_derived(const hub *h, const char *name, bool *ok)
+{
+    static const char *const patterns[] = {"*.rotary_emb.inv_freq", "h.*.attn.bias",
+                                           "*.h.*.attn.bias", "*.attn.masked_bias"};
+    static const char *const embeddings[] = {"model.embed_tokens.weight", "transformer.wte.weight",
+                                             "wte.weight"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (!fnmatch(patterns[i], name, 0)) return true;
+    if (!h->tied || strcmp(name, "lm_head.weight") != 0) return false;
+    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings; i++)
+        if (file_of(h, embeddings[i], NULL)) {
+            *ok = are_same(h, name, embeddings[i]);
+            return true;
+        }
+    return false;
+}
+
+/* Whether the tensor is derived, or one that a layer which predicts ahead has and the model leaves:
+ * the layer is not the model's, *left, or what it shares is there, and equal. *ok: false if it is
+ * not. */
 static bool passes_over(const hub *h, const char *name, bool *left, bool *ok)
 {
     char of_layer[64];
     long long layer;
     int behind = 0;
     *left = false;
+    if (is_derived(h, name, ok)) return true;
     if (sscanf(name, "model.layers.%lld.%n", &layer, &behind) < 1 || !behind || layer < h->layers)
         return false;
     snprintf(of_layer, sizeof of_layer, "model.layers.%lld.eh_proj.weight", layer);
@@ -358,12 +352,13 @@ mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_b
     if (!path || (n_bytes && !left))
         return mti_fail(MT_ERR_ARGUMENT, "hf_load: the %s is NULL",
                         path ? "text for what is left" : "path");
-    bool ok = add_files(&h) && has_no_scales(&h) && add_all(&h, m) && pass_over(&h, left, n_bytes);
+    bool ok = mti_hf_files_open(&h.files, path) && has_no_scales(&h) && add_all(&h, m) &&
+              pass_over(&h, left, n_bytes);
     for (size_t i = 0; ok && i < 2 * h.files.n; i++) { /* looks at all files before it reads one */
         mt_safetensors *f = h.files.at[i % h.files.n];
         const mt_named_tensor *list = those_of(&h, f, &n);
         if (i < h.files.n)
-            ok = mti_weights_fit(f, list, n);
+            ok = mti_weights_fit(f, list, n, true);
         else if (h.has_data)
             ok = mti_weights_load(f, list, n);
     }

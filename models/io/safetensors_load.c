@@ -43,10 +43,14 @@ static bool same_shape(const mt_safetensors_entry *e, const mt_tensor *t)
            (!e->rank || !memcmp(e->shape, mt_shape(t), sizeof(int64_t) * (size_t)e->rank));
 }
 
-/* Whether t has the entry's shape and dtype; the error names both. */
-static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const mt_tensor *t)
+/* Whether t has the entry's shape and dtype; the error names both. casts: two floating dtypes may
+ * differ. */
+static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const mt_tensor *t,
+                 bool casts)
 {
-    if (e->dtype == mt_dtype_of(t) && same_shape(e, t)) return true;
+    const mt_dtype dtype = mt_dtype_of(t);
+    casts = casts && mt_dtype_is_float(e->dtype) && mt_dtype_is_float(dtype);
+    if ((e->dtype == dtype || casts) && same_shape(e, t)) return true;
     char shown[MTI_SHOWN], in_file[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
     return mti_fail_bool(MT_ERR_ARGUMENT, "%s: tensor \"%s\" is %s %s; need %s %s", f->path,
                          mti_shown(shown, e->name), mt_dtype_name(e->dtype),
@@ -54,13 +58,23 @@ static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const m
                          mti_shape_text(need, mt_rank(t), mt_shape(t)));
 }
 
-static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
+static bool read_into(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
 {
     char *data = mti_malloc(e->info.bytes); /* checked: no more than the file has */
     bool ok = data && mti_read_at(f->fd, f->path, f->data_at + e->begin, data, e->info.bytes) &&
               (e->info.dtype != MT_BOOL || check_bools(f, e, data)) &&
               mt_copy_from_host(t, data, e->info.bytes) == MT_OK;
     mti_free(data);
+    return ok;
+}
+
+/* Through a tensor of the file's dtype where t has another. */
+static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
+{
+    if (e->info.dtype == mt_dtype_of(t)) return read_into(f, e, t);
+    mt_tensor *read = mt_empty(mt_device_of(t), e->info.dtype, e->info.rank, e->info.shape);
+    bool ok = read && read_into(f, e, read) && mt_copy(t, read) == MT_OK;
+    mt_release(read);
     return ok;
 }
 
@@ -77,7 +91,7 @@ mt_status mt_safetensors_load(mt_safetensors *f, const char *name, mt_tensor *t)
     const mti_tensor_entry *e = find_or_fail(f, name);
     if (!e) return mt_last_status();
     if (!mti_given(t, "safetensors_load", "the tensor")) return mt_last_status();
-    return fits(f, &e->info, t) && load_entry(f, e, t) ? MT_OK : mt_last_status();
+    return fits(f, &e->info, t, false) && load_entry(f, e, t) ? MT_OK : mt_last_status();
 }
 
 mt_tensor *mt_safetensors_read(mt_safetensors *f, const char *name, mt_device *device)
@@ -141,13 +155,13 @@ static bool same_names(const mt_safetensors *f, const mt_named_tensor *list, siz
                          describe(text[1], sizeof text[1], "superfluous", &superfluous));
 }
 
-bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
+bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n, bool casts)
 {
     bool *wanted = mti_calloc(f->entries.n + 1, sizeof *wanted);
     bool ok = wanted && same_names(f, list, n, wanted);
     mti_free(wanted);
     for (size_t i = 0; ok && i < n; i++)
-        ok = !list[i].tensor || fits(f, &find(f, list[i].name)->info, list[i].tensor);
+        ok = !list[i].tensor || fits(f, &find(f, list[i].name)->info, list[i].tensor, casts);
     return ok;
 }
 
@@ -164,7 +178,7 @@ bool mti_states_fit(const mt_safetensors *f, const mti_state_list *states, bool 
     for (size_t i = 0; i < states->list.n; i++) {
         const mt_named_tensor *t = &states->list.at[i];
         const mti_tensor_entry *e = find(f, t->name);
-        if (e && !fits(f, &e->info, t->tensor)) return false;
+        if (e && !fits(f, &e->info, t->tensor, false)) return false;
         if (!e && all)
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "%s: lacks \"%s\", which the model keeps from step to step",
@@ -196,8 +210,8 @@ mt_status mt_safetensors_check_module(mt_safetensors *f, mt_module *m)
     if (!mti_given(f, "safetensors_check_module", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states) && mti_weights_fit(f, list, n) &&
-              mti_states_fit(f, &states, false);
+    bool ok = mti_state_list_make(m, MTI_MODULE_STATE, &states) &&
+              mti_weights_fit(f, list, n, false) && mti_states_fit(f, &states, false);
     mti_state_list_free(&states);
     return ok ? MT_OK : mt_last_status();
 }

@@ -234,8 +234,8 @@ bool mti_checkpoint_check(const mt_safetensors *f, const mt_named_tensor *list, 
     *out = (mti_checkpoint_state){0};
     return get_number(f, MTI_KEY_STEP, INT64_MAX, &out->step) &&
            get_number(f, MTI_KEY_SEED, UINT64_MAX, &out->seed) &&
-           get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &out->offset) && mti_weights_fit(f, list, n) &&
-           (!o || (out->steps = check_optimizer(f, o)));
+           get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &out->offset) &&
+           mti_weights_fit(f, list, n, false) && (!o || (out->steps = check_optimizer(f, o)));
 }
 
 mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, int64_t *step)

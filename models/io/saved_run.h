@@ -41,8 +41,9 @@ typedef struct mti_checkpoint_state {
 bool mti_checkpoint_check(const mt_safetensors *f, const mt_named_tensor *list, size_t n,
                           mt_optimizer *optimizer, mti_checkpoint_state *out);
 
-/* Whether names, dtypes and shapes agree; the error names a difference. */
-bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
+/* Whether names, dtypes and shapes agree; the error names a difference. casts: floating dtypes may
+ * differ. */
+bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n, bool casts);
 /* After mti_weights_fit. */
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
 

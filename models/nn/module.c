@@ -370,6 +370,31 @@ mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *othe
     return mti_module_lend_param(m, name, other);
 }
 
+bool mti_module_materialize(mt_module *m, mt_device *device)
+{
+    clear_flat(m);
+    for (size_t i = 0; i < m->params.n; i++) {
+        mt_tensor **t = &m->params.at[i].tensor;
+        const mt_category category = mt_storage_of(*t).category;
+        mt_tensor *real = mt_empty(device, mt_dtype_of(*t), mt_rank(*t), mt_shape(*t));
+        if (real && mt_set_category(real, category) == MT_OK &&
+            mt_set_requires_grad(real, mt_requires_grad(*t)) == MT_OK)
+            mt_set(t, mt_retain(real));
+        else
+            mt_set(&real, NULL);
+        if (!real) return false;
+        mt_release(real);
+    }
+    for (size_t i = 0; i < m->states.n; i++) {
+        mt_tensor **t = &m->states.at[i].tensor;
+        mt_tensor *real = mt_zeros(device, mt_dtype_of(*t), mt_rank(*t), mt_shape(*t));
+        if (!real || mt_set(t, real) != MT_OK) return false;
+    }
+    for (size_t i = 0; i < m->children.n; i++)
+        if (!mti_module_materialize(m->children.at[i].module, device)) return false;
+    return true;
+}
+
 /* ---- checkpoints ---- */
 
 const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *group)

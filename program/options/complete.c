@@ -38,7 +38,8 @@ void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
                        .given_config = small_model,
                        .seconds = 60,
                        .val_fraction = 0.1,
-                       .prompt = "\n",
+                       .top_p = 1,
+                       .repetition_penalty = 1,
                        .tokens = 256,
                        .temperature = 0.8,
                        .at_once = 8192};

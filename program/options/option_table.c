@@ -21,7 +21,8 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
          "memtape train --data notes.txt --steps 20 --save run.safetensors"},
     [MTI_GENERATE] =
         {"generate", "", "write text with a trained model",
-         "Continues a prompt with a model that `memtape train --save` wrote. A file or a "
+         "Continues a prompt with a model that `memtape train --save` wrote, or with one in a "
+         "folder as Transformers has it. A file or a "
          "pipe gets every byte; a terminal gets ? for those that it would obey.",
          "memtape generate --model run.safetensors --prompt 'To be' --tokens 40"},
     [MTI_PROFILE] =

@@ -131,6 +131,8 @@ static void words_free(mti_words *words)
 void mti_options_free(mti_options *o)
 {
     words_free(&o->data);
+    words_free(&o->prompts);
+    words_free(&o->stop);
     words_free(&o->measured);
     words_free(&o->over);
     words_free(&o->rows);

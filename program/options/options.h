@@ -147,7 +147,10 @@ typedef struct mti_options {
     bool exact;                        /* serve */
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
-    const char *model_file, *prompt, *adapter;
+    const char *model_file, *adapter;
+    mti_words prompts, stop; /* generate */
+    const char *ids;         /* a file with tokens in place of prompts; NULL: none */
+    double top_p, repetition_penalty;
     bool merge; /* generate: add the adapters to the weights first */
     int64_t tokens, top_k;
     double temperature;

@@ -71,13 +71,13 @@ int64_t mti_shard_length(const mti_workload *w);
 void mti_keep_shard(const mti_workload *w, int64_t rows, int64_t *ids);
 mt_tensor *mti_ids_tensor(const mti_trainer *t, const int64_t *ids, int64_t rows, int64_t length);
 
-/* Text that continues a prompt, byte by byte. When it fills the model's context its last half is
- * read again, since keys and values cannot move to other positions. `options` are mt_generate's;
- * their first_draw goes on from call to call. fn gets every byte as it is chosen; false stops.
+/* Tokens that continue a prompt of at least one. When they fill the model's context its last half
+ * is read again, since keys and values cannot move to other positions. `options` are mt_generate's;
+ * their first_draw goes on from call to call. fn gets every token as it is chosen; false stops.
  * stats may be NULL; its cache_bytes is the highest. */
-typedef bool mti_byte_fn(void *user, unsigned char byte);
-bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
-                const mt_generate_options *options, mti_byte_fn *fn, void *user,
+typedef bool mti_token_fn(void *user, int64_t token);
+bool mti_sample(mt_module *model, const int64_t *prompt, size_t n_prompt, int64_t n,
+                const mt_generate_options *options, mti_token_fn *fn, void *user,
                 mt_generate_stats *stats);
 
 #endif

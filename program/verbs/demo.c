@@ -191,20 +191,21 @@ typedef struct sample_text {
     size_t n;
 } sample_text;
 
-static bool keep_byte(void *user, unsigned char byte)
+static bool keep_byte(void *user, int64_t token)
 {
     sample_text *s = user;
-    s->text[s->n++] = byte;
+    s->text[s->n++] = (unsigned char)token;
     return s->n < SAMPLE_BYTES;
 }
 
 static bool print_sample(const demo *d)
 {
     static const char prompt[] = "/* ";
+    static const int64_t ids[] = {'/', '*', ' '};
     sample_text s = {.n = 0};
     const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
     mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
-    if (!mti_sample(d->trainer.model, prompt, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
+    if (!mti_sample(d->trainer.model, ids, 3, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
         return false;
     fputs(prompt, stdout);
     mti_print_bytes(stdout, s.text, s.n);

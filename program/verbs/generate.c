@@ -1,33 +1,11 @@
-/* generate.c: `memtape generate`: continues a prompt with a trained model. */
-#include <unistd.h>
+/* generate.c: `memtape generate`: continues prompts with a trained model, one after the other. */
+#include <string.h>
 #include "verbs/run_file.h"
 #include "verbs/verbs.h"
+#include "verbs/written.h"
 #include "measure/headroom.h"
 #include "report/terminal.h"
-
-/* Text that comes byte by byte. A terminal gets whole characters, and no control characters. */
-typedef struct writer {
-    bool terminal;
-    unsigned char at[4]; /* the begin of a character */
-    size_t n;
-} writer;
-
-static void write_held(writer *w)
-{
-    mti_print_bytes(stdout, w->at, w->n);
-    w->n = 0;
-}
-
-static bool write_byte(void *user, unsigned char byte)
-{
-    writer *w = user;
-    if (!w->terminal) return fputc(byte, stdout) != EOF && fflush(stdout) == 0;
-    if ((byte & 0xC0) != 0x80) write_held(w); /* begins a character: what is held was none */
-    w->at[w->n++] = byte;
-    size_t whole = *w->at < 0xC0 ? 1 : *w->at < 0xE0 ? 2 : *w->at < 0xF0 ? 3 : 4;
-    if (w->n == whole) write_held(w);
-    return fflush(stdout) == 0;
-}
+#include "trainer/codec.h"
 
 /* The weights alone; the cache grows with the text. */
 static bool rehearse(void *user, mt_device *meta)
@@ -62,8 +40,9 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
     mt_model_config config = {0};
     bool adapted;
     mt_module *model = NULL;
-    if (mti_run_read_config(o->model_file, &config) && mti_run_holds(o->model_file, &config) &&
-        check_room(o, device, &config))
+    if (mti_run_read_config(o->model_file, &config) &&
+        (o->ids || mti_run_over_bytes(o->model_file, &config)) &&
+        mti_run_holds(o->model_file, &config) && check_room(o, device, &config))
         model = mti_run_read_model(o->model_file, device, &config, &adapted);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
         (!o->merge || mt_lora_merge(model) == MT_OK) &&
@@ -73,50 +52,147 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
     return NULL;
 }
 
+/* The tokens of a prompt. */
+typedef struct span {
+    const int64_t *at;
+    size_t n;
+} span;
+
+typedef struct run {
+    const mti_options *o;
+    mt_module *model;
+    mt_generate_options options;
+    mt_generate_stats stats; /* of all prompts */
+    mti_written written;
+    int64_t made; /* tokens after this prompt */
+} run;
+
 /* To stderr, as stdout is the text alone. */
-static void report_speed(const mti_options *o, const mt_generate_stats *stats)
+static void report_speed(const run *r)
 {
+    const mt_generate_stats *stats = &r->stats;
     double seconds = stats->first_s + stats->rest_s;
     mti_style style = mti_style_of(stderr);
     if (stats->tokens == 0) return;
-    mti_inked(stderr, &style, MTI_DIM, "%lld bytes, %s a second; ", (long long)stats->tokens,
+    mti_inked(stderr, &style, MTI_DIM, "%lld %s, %s a second; ", (long long)stats->tokens,
+              r->o->ids ? "tokens" : "bytes",
               MTI_SCALED(seconds > 0 ? (double)stats->tokens / seconds : 0));
-    if (o->kv_cache == MTI_KV_NONE)
+    if (r->options.no_cache)
         mti_inked(stderr, &style, MTI_DIM, "no KV cache\n");
     else
         mti_inked(stderr, &style, MTI_DIM, "KV cache %s, %s bytes\n",
-                  mt_kv_form_name((mt_kv_form)o->kv_cache), MTI_THOUSANDS(stats->cache_bytes));
+                  mt_kv_form_name(r->options.cache), MTI_THOUSANDS(stats->cache_bytes));
+}
+
+/* ---- what is written ---- */
+
+static bool write_id(int64_t token, bool first)
+{
+    return mti_print(stdout, "%s%lld", first ? "" : " ", (long long)token) > 0 &&
+           fflush(stdout) == 0;
+}
+
+static bool take_token(void *user, int64_t token)
+{
+    run *r = user;
+    const unsigned char byte = (unsigned char)token;
+    const bool first = r->made++ == 0 && r->o->quiet;
+    if (r->o->ids) return write_id(token, first);
+    return mti_written_add(&r->written, &byte, 1) && !r->written.ended;
+}
+
+static bool write_prompt(run *r, span prompt, const char *text)
+{
+    bool ok = true;
+    if (r->o->quiet) return true;
+    if (text) return fputs(text, stdout) != EOF;
+    for (size_t i = 0; ok && i < prompt.n; i++) ok = write_id(prompt.at[i], i == 0);
+    return ok;
+}
+
+static void add_stats(mt_generate_stats *sum, const mt_generate_stats *part)
+{
+    sum->tokens += part->tokens;
+    sum->first_s += part->first_s;
+    sum->rest_s += part->rest_s;
+    if (part->cache_bytes > sum->cache_bytes) sum->cache_bytes = part->cache_bytes;
+}
+
+/* text NULL: the prompt came as tokens, and so does what follows it. */
+static bool continue_prompt(run *r, span prompt, const char *text)
+{
+    mt_generate_stats stats;
+    r->made = 0;
+    bool ok = write_prompt(r, prompt, text) &&
+              mti_sample(r->model, prompt.at, prompt.n, r->o->tokens, &r->options, take_token, r,
+                         &stats) &&
+              mti_written_end(&r->written);
+    if (ok) add_stats(&r->stats, &stats), fputc('\n', stdout);
+    return ok;
+}
+
+static bool continue_ids(run *r)
+{
+    mti_prompts prompts;
+    bool ok = mti_prompts_read(&prompts, r->o->ids, mt_model_config_of(r->model)->vocab);
+    for (size_t i = 0, from = 0; ok && i < prompts.ends.n; from = prompts.ends.at[i++])
+        ok = continue_prompt(r, (span){prompts.ids.at + from, prompts.ends.at[i] - from}, NULL);
+    mti_prompts_free(&prompts);
+    return ok;
+}
+
+static bool continue_text(run *r, const char *text)
+{
+    mti_ids ids = {0};
+    const char *from = *text ? text : "\n"; /* something must come before the first byte */
+    bool ok = true;
+    for (const char *c = from; ok && *c; c++) ok = MTI_PUSH(&ids, (unsigned char)*c);
+    ok = ok && continue_prompt(r, (span){ids.at, ids.n}, text);
+    mti_free(ids.at);
+    return ok;
+}
+
+static bool continue_all(run *r)
+{
+    const mti_options *o = r->o;
+    if (o->ids) return continue_ids(r);
+    for (size_t i = 0; i < o->prompts.n; i++)
+        if (!continue_text(r, o->prompts.at[i])) return false;
+    return o->prompts.n || continue_text(r, "\n");
 }
 
 int mti_generate(const mti_options *o)
 {
-    mt_generate_stats stats = {0};
     mt_device *device = mti_open_device(&o->workload);
-    mt_module *model = device ? load_model(o, device) : NULL;
-    const mt_generate_options options = {
-        .temperature = o->temperature,
-        .top_k = o->top_k,
-        .seed = o->workload.seed,
-        .no_cache = o->kv_cache == MTI_KV_NONE,
-        .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED : (mt_kv_form)o->kv_cache};
-    writer w = {.terminal = isatty(STDOUT_FILENO)};
-    for (const char *c = o->prompt; model && !o->quiet && *c; c++)
-        write_byte(&w, (unsigned char)*c);
-    bool ok = model && mti_sample(model, o->prompt, o->tokens, &options, write_byte, &w, &stats);
-    write_held(&w);
-    if (ok) fputc('\n', stdout);
-    if (ok && !o->quiet) report_speed(o, &stats);
+    run r = {.o = o,
+             .model = device ? load_model(o, device) : NULL,
+             .options = {.temperature = o->temperature,
+                         .top_k = o->top_k,
+                         .top_p = o->top_p,
+                         .repetition_penalty = o->repetition_penalty,
+                         .seed = o->workload.seed,
+                         .no_cache = o->kv_cache == MTI_KV_NONE,
+                         .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
+                                                             : (mt_kv_form)o->kv_cache},
+             .written = mti_written_to(o)};
+    bool ok = r.model && continue_all(&r);
+    if (ok && !o->quiet) report_speed(&r);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
-    mt_module_free(model);
+    mti_written_free(&r.written);
+    mt_module_free(r.model);
     mt_device_release(device);
     return status;
 }
 
 static bool check_words(mti_options *o)
 {
+    for (size_t i = 0; i < o->stop.n; i++)
+        if (!*o->stop.at[i])
+            return mti_options_refuse(o, "--stop: the text is empty; without it nothing stops");
     return o->model_file ||
            mti_options_refuse(o,
-                              "--model is missing; give a file that `memtape train --save` wrote");
+                              "--model is missing; give a file that `memtape train --save` wrote, "
+                              "or a folder with a config.json and model.safetensors");
 }
 
 const mti_verb_rules mti_generate_rules = {.verb = MTI_GENERATE, .check_words = check_words};

@@ -139,12 +139,23 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 
 /* ---- reading ---- */
 
-static bool writes_bytes(const mt_model_config *config)
+static bool predicts_next(const mt_model_config *config)
 {
-    bool writes = config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA;
-    if (writes && config->vocab == 256) return true;
-    return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "the model in the file is not a gpt or llama over bytes");
+    return config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "the model in the file is a %s, which does not predict what comes next; "
+                         "need a gpt or a llama",
+                         mt_model_kind_name(config->kind));
+}
+
+bool mti_run_over_bytes(const char *path, const mt_model_config *config)
+{
+    return config->vocab == 256 ||
+           mti_fail_bool(
+               MT_ERR_UNSUPPORTED,
+               "%s: a model over %lld tokens; without its tokenizer only one over the 256 "
+               "bytes reads text",
+               path, (long long)config->vocab);
 }
 
 static bool read_config(const mt_safetensors *file, mt_model_config *config)
@@ -155,13 +166,14 @@ static bool read_config(const mt_safetensors *file, mt_model_config *config)
                                             "`memtape train --save` wrote");
     uint64_t failures = mti_failures();
     return mt_model_config_from_json(text, config) == MT_OK && !mti_failed_since(failures) &&
-           writes_bytes(config);
+           predicts_next(config);
 }
 
 bool mti_run_read_config(const char *path, mt_model_config *config)
 {
     if (mti_is_folder(path))
-        return mt_model_config_from_hf_file(path, config, NULL, 0) == MT_OK && writes_bytes(config);
+        return mt_model_config_from_hf_file(path, config, NULL, 0) == MT_OK &&
+               predicts_next(config);
     mt_safetensors *file = mt_safetensors_open(path);
     bool ok = file && read_config(file, config);
     mt_safetensors_free(file);
@@ -241,7 +253,9 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
 {
     mt_model_config config;
     json_t *j;
-    if (!read_config(file, &config) || !parse_run(file, &j)) return false;
+    if (!read_config(file, &config) || !mti_run_over_bytes(o->resume, &config) ||
+        !parse_run(file, &j))
+        return false;
     if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to resume");
     bool ok = read_fingerprint(j, fingerprint) && read_options(j, o);
     json_decref(j);
@@ -373,18 +387,25 @@ bool mti_run_holds(const char *path, const mt_model_config *config)
     return ok;
 }
 
+static mt_module *read_folder(const char *path, mt_device *device, const mt_model_config *config)
+{
+    char left[256] = "";
+    mt_module *model = mt_model_open(device, path, config, left, sizeof left);
+    if (model && *left) mti_print(stderr, "%s: %s", path, left);
+    return model;
+}
+
 mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_model_config *config,
                               bool *adapted)
 {
     mt_safetensors *file;
     mt_lora_options adapters;
+    *adapted = false;
+    if (mti_is_folder(path)) return read_folder(path, device, config);
     mt_module *model =
         open_model(path, &file, &adapters) ? new_model(device, config, &adapters) : NULL;
     *adapted = adapters.rank > 0;
-    char left[256] = "";
-    bool ok = model && (file ? mt_safetensors_load_module(file, model)
-                             : mt_hf_load_with(path, model, left, sizeof left)) == MT_OK;
-    if (ok && *left) mti_print(stderr, "%s: %s", path, left);
+    bool ok = model && mt_safetensors_load_module(file, model) == MT_OK;
     mt_safetensors_free(file);
     return mti_module_complete(model, ok);
 }

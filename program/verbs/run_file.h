@@ -30,6 +30,8 @@ bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
 /* The configuration alone of a model in a run's file, or in a folder with Hugging Face's
  * config.json and weights. */
 bool mti_run_read_config(const char *path, mt_model_config *config);
+/* Whether its tokens are bytes; path is for the error. */
+bool mti_run_over_bytes(const char *path, const mt_model_config *config);
 /* A new model with these weights, after mti_run_holds. *adapted: it was
  * trained with adapters; then it has them, and all else is frozen. */
 mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_model_config *config,

@@ -246,7 +246,8 @@ static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
     o->train.reader = &mti_run_weights;
-    bool ok = mti_run_read_config(o->train.from, &config);
+    bool ok =
+        mti_run_read_config(o->train.from, &config) && mti_run_over_bytes(o->train.from, &config);
     if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
     return ok && mti_run_holds(o->train.from, &o->workload.config);

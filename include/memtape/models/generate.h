@@ -69,7 +69,12 @@ MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor
 /* All zero: the likeliest token each time, with a cache. */
 typedef struct mt_generate_options {
     double temperature; /* 0: always the likeliest */
-    int64_t top_k;      /* choose among the k likeliest; 0: among all */
+    int64_t top_k;      /* choose among the k likeliest, and those as likely; 0: among all */
+    double top_p;       /* of these, among the likeliest of this share of the probability, and those
+                           as likely; 0 and 1: among all */
+    /* Scores of tokens that the text has are first divided by it, negative ones multiplied (Keskar
+     * et al. 2019); 0 and 1: none are. */
+    double repetition_penalty;
     uint64_t seed;
     uint64_t first_draw; /* number of the first token's draw, for a text made in parts */
     bool no_cache;       /* every token from the whole text so far */

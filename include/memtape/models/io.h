@@ -7,6 +7,7 @@
 #ifndef MEMTAPE_IO_H
 #define MEMTAPE_IO_H
 
+#include "memtape/models/model.h"
 #include "memtape/models/optimizer.h"
 
 MT_C_BEGIN
@@ -70,17 +71,24 @@ MT_API mt_status mt_safetensors_save_module(const char *path, mt_module *m, size
 
 /* ---- weights of Hugging Face's Hub ---- */
 
-/* Into all parameters of m, a llama of any family, from a .safetensors file or a folder with
- * model.safetensors or its parts, by the names that Transformers' checkpoints have
- * (docs/models.md): experts one by one, or stacked. Beside m there is one of the file's tensors at
- * a time. Names, shapes and dtypes are compared first: then a failure changes nothing. On meta that
- * is all. */
+/* Into all parameters of m, a gpt or a llama of any family, from a .safetensors file or a folder
+ * with model.safetensors, or with parts of it and their index, by the names that Transformers'
+ * checkpoints have (docs/models.md): experts one by one, or stacked. Floating dtypes are cast to
+ * the model's. Beside m there is one of the file's tensors at a time. Names and shapes are compared
+ * first: then a failure changes nothing. On meta that is all. */
 MT_API mt_status mt_hf_load(const char *path, mt_module *m);
 /* The same, with left[n_bytes] (may be NULL, 0) for a line on what the model has no place for:
  * layers that predict ahead, as in DeepSeek-V3's files. (To a model with such layers they come
  * without their copies of embedding and head, which have to be equal to these.) "": nothing was
  * left. */
 MT_API mt_status mt_hf_load_with(const char *path, mt_module *m, char *left, size_t n_bytes);
+/* A model with the weights of such a folder, which has a config.json. config NULL: as that says;
+ * else its fields may differ in what changes no weights' shapes, such as the dtype. Nothing is
+ * drawn: the files are compared with the model before any memory of its size is taken, and then
+ * read into it. left: as above. The caller's; NULL on failure, also where the config.json asks for
+ * values that the model here does not compute (scaled rotary angles). */
+MT_API mt_module *mt_model_open(mt_device *device, const char *path, const mt_model_config *config,
+                                char *left, size_t n_bytes);
 /* A file that Transformers reads as model.safetensors beside a config.json of that model_type. */
 MT_API mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type);
 

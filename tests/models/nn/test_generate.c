@@ -124,6 +124,71 @@ static void the_cache_changes_no_token_greedy_or_drawn(void **state)
     }
 }
 
+/* The scores of the token after the prompt. */
+static double *scores_after(mt_module *m, const int64_t *ids, int64_t length)
+{
+    MT_AUTO mt_tensor *x =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(1, length), ids, (size_t)length * 8));
+    MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, NULL, x));
+    return mtt_doubles(y);
+}
+
+/* Draws from many seeds: exactly those of the likeliest come that have a share p together. */
+static void top_p_leaves_the_fewest_tokens_of_that_share(void **state)
+{
+    (void)state;
+    if (slow()) skip();
+    mt_module *m = model_of(&models[3], 5);
+    enlarge(m);
+    const int64_t ids[] = {3, 50, 7};
+    double *scores = scores_after(m, ids, 3), best = -INFINITY, sum = 0;
+    for (int i = 0; i < 61; i++) best = fmax(best, scores[i]);
+    const double temperature = 2;
+    for (int i = 0; i < 61; i++) sum += exp((scores[i] - best) / temperature);
+    for (double p = 0.3; p < 1; p += 0.3) {
+        int n_wanted = 0, n_drawn = 0;
+        bool drawn[61] = {false};
+        for (uint64_t seed = 0; seed < 3000; seed++) {
+            const mt_generate_options how = {.temperature = temperature, .top_p = p, .seed = seed};
+            drawn[generate(m, 1, 3, ids, 1, how).at[0]] = true;
+        }
+        for (int i = 0; i < 61; i++) {
+            double before = 0; /* of those that are likelier */
+            for (int k = 0; k < 61; k++)
+                if (scores[k] > scores[i]) before += exp((scores[k] - best) / temperature) / sum;
+            const bool wanted = before < p;
+            if (drawn[i]) assert_true(wanted);
+            n_wanted += wanted, n_drawn += drawn[i];
+        }
+        assert_true(n_drawn == n_wanted && n_wanted >= 1 && n_wanted < 61);
+    }
+    free(scores);
+    mt_module_free(m);
+}
+
+static void a_penalty_divides_scores_of_tokens_that_were_there(void **state)
+{
+    (void)state;
+    if (slow()) skip();
+    mt_module *m = model_of(&models[0], 6);
+    enlarge(m);
+    const int64_t ids[] = {3, 50, 7, 50};
+    for (double penalty = 1.1; penalty < 9; penalty *= 2) {
+        double *scores = scores_after(m, ids, 4);
+        for (int i = 0; i < 3; i++) {
+            double *s = &scores[ids[i]];
+            *s = *s < 0 ? *s * penalty : *s / penalty;
+        }
+        int64_t best = 0;
+        for (int64_t i = 1; i < 61; i++)
+            if (scores[i] > scores[best]) best = i;
+        free(scores);
+        const mt_generate_options how = {.repetition_penalty = penalty};
+        assert_int_equal(generate(m, 1, 4, ids, 1, how).at[0], best);
+    }
+    mt_module_free(m);
+}
+
 static void a_batch_gives_each_prompt_the_text_that_it_gets_alone(void **state)
 {
     (void)state;
@@ -413,6 +478,13 @@ static void arguments_that_do_not_fit_are_refused_first(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "temperature nan");
     mt_generate(m, 1, 1, ids, 1, &(mt_generate_options){.top_k = -1}, collect, &none, NULL);
     mtt_failed(MT_ERR_ARGUMENT, "top_k -1");
+    mt_generate(m, 1, 1, ids, 1, &(mt_generate_options){.top_p = 1.5}, collect, &none, NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "top_p 1.5");
+    mt_generate(m, 1, 1, ids, 1, &(mt_generate_options){.repetition_penalty = -1}, collect, &none,
+                NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "repetition_penalty -1");
+    mt_generate(m, 1, 2, (const int64_t[]){1, 61}, 1, NULL, collect, &none, NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "token 1 of the prompts is 61", "vocabulary is 61");
     assert_int_equal(none.n, 0);
     assert_null(mt_kv_cache_new(m, MT_KV_GROWING, 1, 41));
     mtt_failed(MT_ERR_ARGUMENT, "41 positions", "context of 40");
@@ -503,6 +575,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(the_cache_changes_no_token_greedy_or_drawn),
+        mtt_test(top_p_leaves_the_fewest_tokens_of_that_share),
+        mtt_test(a_penalty_divides_scores_of_tokens_that_were_there),
         mtt_test(a_batch_gives_each_prompt_the_text_that_it_gets_alone),
         mtt_test(feeding_tokens_in_any_parts_gives_the_scores_of_all_at_once),
         mtt_test(the_cache_has_the_bytes_of_the_formula),

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "memtape/models/io.h"
 #include "memtape/models/model.h"
+#include "memtape/ops.h"
 #include "mtt.h"
 #include "mtt_fixture.h"
 
@@ -280,6 +281,82 @@ static void any_allocation_may_fail(void **state)
     mt_module_free(m), mt_module_free(to);
 }
 
+/* A folder with the mixture's config.json and weights. */
+static mt_module *make_folder(char path[MTT_PATH], char files[2][MTT_PATH + 32])
+{
+    static const char config[] =
+        "{\"model_type\": \"mixtral\", \"hidden_size\": 8, \"num_attention_heads\": 2,"
+        "\"num_key_value_heads\": 1, \"intermediate_size\": 6, \"num_hidden_layers\": 2,"
+        "\"vocab_size\": 11, \"max_position_embeddings\": 4, \"num_local_experts\": 3,"
+        "\"num_experts_per_tok\": 2, \"tie_word_embeddings\": false, \"dtype\": \"float32\"}";
+    mtt_temporary_file(path);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(files[0], sizeof files[0], "%s/config.json", path);
+    snprintf(files[1], sizeof files[1], "%s/model.safetensors", path);
+    FILE *f = fopen(files[0], "w");
+    assert_true(f && fputs(config, f) >= 0 && fclose(f) == 0);
+    mt_module *m = make(1);
+    mtt_ok(mt_hf_save(files[1], m, "mixtral"));
+    return m;
+}
+
+static void a_folder_is_opened_whole_without_a_draw_or_not_at_all(void **state)
+{
+    (void)state;
+    char path[MTT_PATH], files[2][MTT_PATH + 32];
+    mt_module *m = make_folder(path, files);
+    uint64_t seed, offset, offset_after;
+    mt_rng_get(device, &seed, &offset);
+    mt_module *opened = mt_model_open(device, path, NULL, NULL, 0);
+    mtt_made(opened ? mt_module_param(mt_module_child(opened, "wte"), "weight") : NULL);
+    mt_rng_get(device, &seed, &offset_after);
+    assert_int_equal(offset, offset_after);
+    assert_true(same(m, opened));
+    const mt_named_tensor *list;
+    size_t n;
+    mtt_ok(mt_module_params(opened, &list, &n));
+    for (size_t i = 0; i < n; i++) {
+        assert_true(mt_requires_grad(list[i].tensor));
+        assert_int_equal(mt_storage_of(list[i].tensor).category, MT_PARAMETER);
+        assert_ptr_equal(mt_device_of(list[i].tensor), device);
+    }
+    mt_module_free(opened);
+
+    mt_model_config wide = *mt_model_config_of(m); /* f32 in the file */
+    wide.dtype = MT_F64;
+    opened = mt_model_open(device, path, &wide, NULL, 0);
+    mt_tensor *narrow = mt_module_param(mt_module_child(m, "wte"), "weight"),
+              *cast = mt_cast(narrow, MT_F64);
+    assert_true(mtt_same_bits(cast, mt_module_param(mt_module_child(opened, "wte"), "weight")));
+    mt_release(cast), mt_module_free(opened);
+
+    mt_device *meta = mt_device_open("meta");
+    opened = mt_model_open(meta, path, NULL, NULL, 0);
+    assert_non_null(opened);
+    mt_module_free(opened), mt_device_release(meta);
+    wide.ffn = 7;
+    assert_null(mt_model_open(device, path, &wide, NULL, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "experts.0.w1.weight", "need f64 [7,8]");
+    assert_null(mt_model_open(device, NULL, NULL, NULL, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "the path is NULL");
+
+    const size_t before = mtt_allocated(device);
+    bool refused = true;
+    for (uint64_t k = 1; refused; k = mtt_next_refusal(k)) {
+        mti_fail_nth_alloc(k);
+        opened = mt_model_open(device, path, NULL, NULL, 0);
+        refused = mti_alloc_count() >= k;
+        mti_fail_nth_alloc(0);
+        if (!opened) assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+        mt_clear_error();
+        mt_module_free(opened);
+        assert_int_equal(mtt_allocated(device), before);
+    }
+    unlink(files[0]), unlink(files[1]), rmdir(path);
+    mt_module_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +365,7 @@ int main(void)
         mtt_test(copies_that_predictions_ahead_share_are_checked),
         mtt_test(what_does_not_fit_changes_nothing),
         mtt_test(experts_in_mxfp4_are_read_as_they_are_or_widened),
+        mtt_test(a_folder_is_opened_whole_without_a_draw_or_not_at_all),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

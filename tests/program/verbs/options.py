@@ -24,7 +24,7 @@ SLOW = ["demo"]  # it takes a second: in the short form only what no other verb 
 
 # ---- a value for each option, unlike its default; and other options without which it has no effect ----
 VALUES = {
-    "model": "other.safetensors", "prompt": "abc", "tokens": 7, "temperature": 2, "top-k": 2,
+    "model": "other.safetensors", "prompt": "abc", "tokens": 7, "temperature": 2, "top-k": 2, "top-p": 0.3, "repetition-penalty": 9, "stop": "e", "ids": "ids.txt",
     "kv-cache": "none", "adapter": "adapter.safetensors", "merge": None, "data": "more.txt",
     "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
@@ -193,6 +193,7 @@ def prepare():
     Path(FOLDER, "measured.log").write_text("12345MiB / 81559MiB\n")
     p = run("profile", "gpt2", "-l", 3, "-s", 32, "--snapshot", "measured.pickle", cwd=FOLDER)
     equal(p.returncode, 0, f"making a snapshot: {p.stderr}")
+    Path(FOLDER, "ids.txt").write_text("97 98\n")
     make("model.safetensors")
     make("narrow.safetensors", "--dtype", "bf16")
     make("mixture.safetensors", "--preset", "moe-tiny")

@@ -1,0 +1,223 @@
+"""Folders as Transformers has them: `generate` takes them whole or in parts, with tokens that were made elsewhere. What is
+missing, left over, cut short or not what it seems is one error that names it, and nothing is written. tests/parity/folders.py
+compares with Transformers."""
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from lib import MEMTAPE, check, done, equal, refused, run
+
+FOLDER = Path(tempfile.mkdtemp())
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 256, "max_position_embeddings": 32, "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": True, "dtype": "float32"}
+SHAPES = {"model.embed_tokens.weight": [256, 8], "model.norm.weight": [8]}
+for layer in range(2):
+    for name, shape in {"input_layernorm": [8], "post_attention_layernorm": [8], "self_attn.q_proj": [8, 8], "self_attn.k_proj": [4, 8],
+                        "self_attn.v_proj": [4, 8], "self_attn.o_proj": [8, 8], "mlp.gate_proj": [12, 8], "mlp.up_proj": [12, 8],
+                        "mlp.down_proj": [8, 12]}.items():
+        SHAPES[f"model.layers.{layer}.{name}.weight"] = shape
+INDEX = "model.safetensors.index.json"
+PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def numbers(shape):
+    n = 1
+    for extent in shape:
+        n *= extent
+    return n
+
+
+def weights(seed=1):
+    """{name: (dtype, shape, bytes)}"""
+    draw = random.Random(seed)
+    return {name: ("F32", shape, struct.pack(f"<{numbers(shape)}f", *(draw.gauss(1 if len(shape) == 1 else 0, 0.5) for _ in range(numbers(shape)))))
+            for name, shape in SHAPES.items()}
+
+
+def as_bf16(tensors):
+    """Cut, not rounded."""
+    return {name: ("BF16", shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))) for name, (_, shape, data) in tensors.items()}
+
+
+def as_f32(tensors):
+    return {name: ("F32", shape, b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))) for name, (_, shape, data) in tensors.items()}
+
+
+def safetensors(tensors):
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values())
+
+
+def folder(files, **more):
+    """A new folder with these files: bytes, text, or what becomes JSON."""
+    at = Path(tempfile.mkdtemp(dir=FOLDER))
+    for name, content in {"config.json": {**CONFIG, **more}, **files}.items():
+        if content is not None:
+            (at / name).write_bytes(content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode())
+    return at
+
+
+ALL = weights()
+WHOLE = safetensors(ALL)
+HALVES = [dict(list(ALL.items())[:9]), dict(list(ALL.items())[9:])]
+MAP = {name: PARTS[name in HALVES[1]] for name in ALL}
+IN_PARTS = {PARTS[0]: safetensors(HALVES[0]), PARTS[1]: safetensors(HALVES[1]), INDEX: {"metadata": {}, "weight_map": MAP}}
+IDS = FOLDER / "ids"
+IDS.write_text("5 9, 100\t7\n\n1\n")
+
+
+def written(at, *args, ids=IDS):
+    p = run("generate", "--model", at, *(["--ids", ids] if ids else []), "-n", 12, *args)
+    equal(p.returncode, 0, f"status of {at} {args}: {p.stderr}")
+    return p.stdout
+
+
+def what_is_written_is_the_same_whole_and_in_parts():
+    whole = written(folder({"model.safetensors": WHOLE}), "-t", 0)
+    lines = whole.splitlines()
+    equal([len(line.split()) for line in lines], [16, 13], "prompts and 12 tokens each")
+    check(lines[0].startswith("5 9 100 7 ") and lines[1].startswith("1 "), f"prompts come first: {lines}")
+    equal(written(folder(IN_PARTS), "-t", 0), whole, "in parts, by their index")
+    equal(written(folder({name: IN_PARTS[name] for name in PARTS}), "-t", 0), whole, "in parts, without an index")
+    stale = {"model-00003-of-00003.safetensors": b"left from another model"}
+    equal(written(folder({**IN_PARTS, **stale}), "-t", 0), whole, "beside a part that the index does not name")
+    equal(written(folder({"model.safetensors": WHOLE, INDEX: "no JSON"}), "-t", 0), whole, "with a model.safetensors no index is read")
+    equal(written(folder({"model.safetensors": WHOLE}), "-t", 0, "-q"), "".join(f"{' '.join(line.split()[n:])}\n" for n, line in zip((4, 1), lines)),
+          "quiet: what follows alone")
+    copy = {**ALL, "lm_head.weight": ALL["model.embed_tokens.weight"]}
+    equal(written(folder({"model.safetensors": safetensors(copy)}), "-t", 0), whole, "with a copy of the embedding as its head")
+    old = {**ALL, "model.layers.0.self_attn.rotary_emb.inv_freq": ("F32", [2], bytes(8))}
+    equal(written(folder({"model.safetensors": safetensors(old)}), "-t", 0), whole, "with angles, as older files have them")
+    equal(written(f"{folder({'model.safetensors': WHOLE})}/", "-t", 0), whole, "a slash after its name")
+
+
+def other_dtypes_are_cast():
+    narrow = as_bf16(ALL)
+    at = folder({"model.safetensors": safetensors(narrow)})
+    equal(written(at, "-t", 0), written(folder({"model.safetensors": safetensors(as_f32(narrow))}), "-t", 0), "bf16 in a file, f32 in the config.json")
+
+
+def choices_follow_the_options():
+    at = folder({"model.safetensors": WHOLE})
+    greedy = written(at, "-t", 0)
+    equal(written(at, "--top-p", "1e-9"), greedy, "top-p so small that the likeliest alone is left")
+    equal(written(at, "--top-k", 1), greedy, "top-k 1")
+    drawn = written(at, "-t", 5, "--seed", 3)
+    equal(written(at, "-t", 5, "--seed", 3, "--top-p", 1), drawn, "top-p 1 changes nothing")
+    check(written(at, "-t", 5, "--seed", 3, "--top-p", 0.5) != drawn, "top-p changes what is drawn")
+    equal(written(at, "-t", 0, "--repetition-penalty", 1), greedy, "no penalty")
+    tokens = written(at, "-t", 0, "--repetition-penalty", 100).splitlines()[0].split()
+    equal(len(set(tokens)), len(tokens), f"with a large penalty no token comes twice: {tokens}")
+
+
+def text_of(at, *args):
+    return subprocess.run([MEMTAPE, "generate", "--model", at, "-n", "12", "-t", "0", *args], capture_output=True, check=True).stdout
+
+
+def texts_end_where_they_are_told():
+    at = folder({"model.safetensors": WHOLE})
+    drawn = ["-t", "9", "--seed", "2"]
+    text = text_of(at, "--prompt", "ab", "-q", *drawn)[:-1]
+    equal(len(text), 12, "bytes")
+    plain = [i for i in range(1, 12) if 32 < text[i] < 127]
+    check(plain, f"no byte to stop at: {text}")
+    for i in plain:
+        stop = chr(text[i])
+        equal(text_of(at, "--prompt", "ab", "-q", *drawn, "--stop", stop, "--stop", stop + "never"), text[:text.index(stop.encode())] + b"\n", f"before {stop!r}")
+        equal(text_of(at, "--prompt", "ab", "-q", *drawn, "--stop", stop + "never"), text + b"\n", f"what only begins as {stop + 'never'!r} is written")
+    two = text_of(at, "--prompt", "ab", "--prompt", "cd", "-n", "3")
+    check(two[:2] == b"ab" and two[6:8] == b"cd" and len(two) == 12, f"two prompts: {two}")
+    refused(["--stop", "empty"], "generate", "--model", at, "--stop", "")
+    refused(["--prompt", "--ids"], "generate", "--model", at, "--ids", IDS, "--prompt", "a")
+    for ids, words in (("1 two 3", ["line 1", '"two"']), ("1\n2 256", ["line 2", "256", "vocabulary is 256"]), ("", ["no tokens"]),
+                       ("-1", ['"-1"']), ("99999999999999999999", ["vocabulary"])):
+        (FOLDER / "bad").write_text(ids)
+        refused([str(FOLDER / "bad"), *words], "generate", "--model", at, "--ids", FOLDER / "bad", "-q", status=1)
+
+
+def lying(name, **entry):
+    """The file with other entries for a tensor in its header."""
+    size = struct.unpack("<Q", WHOLE[:8])[0]
+    header = json.loads(WHOLE[8:8 + size])
+    header[name].update(entry)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + WHOLE[8 + size:]
+
+
+def without(name):
+    return {n: t for n, t in ALL.items() if n != name}
+
+
+LAST = "model.layers.1.mlp.down_proj.weight"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 134\n"
+HOSTILE = [
+    (["has no model.safetensors"], {}),
+    (["has no model.safetensors", "pytorch_model.bin"], {"pytorch_model.bin": b"\x80\x02"}),
+    (["has 1 of 2 parts"], {PARTS[0]: IN_PARTS[PARTS[0]]}),
+    ([PARTS[1], "is not there", INDEX], {**IN_PARTS, PARTS[1]: None}),
+    ([PARTS[1], "has no tensor", LAST], {**IN_PARTS, PARTS[1]: safetensors({n: t for n, t in HALVES[1].items() if n != LAST})}),
+    ([PARTS[1], "Git LFS pointer"], {**IN_PARTS, PARTS[1]: POINTER}),
+    ([PARTS[1], "truncated"], {**IN_PARTS, PARTS[1]: IN_PARTS[PARTS[1]][:-100]}),
+    ([INDEX, "weight_map"], {**IN_PARTS, INDEX: {"metadata": {}}}),
+    ([INDEX, "line 1"], {**IN_PARTS, INDEX: "{"}),
+    ([INDEX, "Git LFS pointer"], {**IN_PARTS, INDEX: POINTER}),
+    ([INDEX, "names no files"], {**IN_PARTS, INDEX: {"weight_map": {}}}),
+    ([INDEX, "beside the index"], {**IN_PARTS, INDEX: {"weight_map": {**MAP, LAST: "../other.safetensors"}}}),
+    ([INDEX, "beside the index"], {**IN_PARTS, INDEX: {"weight_map": {**MAP, LAST: 7}}}),
+    ([INDEX, "beside the index"], {**IN_PARTS, INDEX: {"weight_map": {**MAP, LAST: "/etc/passwd"}}}),
+    (["missing", "up_proj"], {**IN_PARTS, INDEX: {"weight_map": {n: PARTS[0] for n in HALVES[0]}}}),
+    (["missing", LAST], {"model.safetensors": safetensors(without(LAST))}),
+    (["superfluous", "model.layers.2.more.weight"], {"model.safetensors": safetensors({**ALL, "model.layers.2.more.weight": ("F32", [1], bytes(4))})}),
+    (["lm_head.weight", "not the same"], {"model.safetensors": safetensors({**ALL, "lm_head.weight": ("F32", [256, 8], bytes(8192))})}),
+    ([LAST, "f32 [12,8]", "need f32 [8,12]"], {"model.safetensors": lying(LAST, shape=[12, 8])}),
+    ([LAST, "data_offsets"], {"model.safetensors": lying(LAST, shape=[8, 12 << 20])}),
+    ([LAST, "overflows"], {"model.safetensors": lying(LAST, shape=[1 << 40, 1 << 40])}),
+    ([LAST, "truncated"], {"model.safetensors": lying(LAST, data_offsets=[0, 10 << 30])}),
+    (["overlap"], {"model.safetensors": lying(LAST, data_offsets=[0, 384])}),
+    ([LAST, "f8_e4m3", "need f32"], {"model.safetensors": lying(LAST, dtype="F8_E4M3", shape=[8, 48])}),
+    ([LAST, "i32", "need f32"], {"model.safetensors": lying(LAST, dtype="I32")}),
+    (["Git LFS pointer"], {"model.safetensors": POINTER}),
+    (["web page"], {"model.safetensors": "<!DOCTYPE html>"}),
+    (["too few"], {"model.safetensors": b""}),
+    (["a header of"], {"model.safetensors": struct.pack("<Q", 1 << 62) + b"{}"}),
+    (["truncated"], {"model.safetensors": struct.pack("<Q", 90 << 20) + b"{}"}),
+    (["truncated"], {"model.safetensors": WHOLE[:-1]}),
+    (["belong to none"], {"model.safetensors": WHOLE + b"0000"}),
+    (["config.json", "No such file"], {"config.json": None, "model.safetensors": WHOLE}),
+    (["line 1"], {"config.json": "{", "model.safetensors": WHOLE}),
+    (["Git LFS pointer"], {"config.json": POINTER, "model.safetensors": WHOLE}),
+    (["num_hidden_layers", "100000000"], {"config.json": {**CONFIG, "num_hidden_layers": 10 ** 8}, "model.safetensors": WHOLE}),
+    (["[256,8]", "[256,1048576]"], {"config.json": {**CONFIG, "hidden_size": 1 << 20}, "model.safetensors": WHOLE}),
+    (["out of memory"], {"config.json": {**CONFIG, "hidden_size": 1 << 30}, "model.safetensors": WHOLE}),
+    (["missing", "model.layers.2."], {"config.json": {**CONFIG, "num_hidden_layers": 3}, "model.safetensors": WHOLE}),
+    (["rope_scaling", "not modelled"], {"config.json": {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "model.safetensors": WHOLE}),
+    (["bert", "need a gpt or a llama"], {"config.json": {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 256, "max_position_embeddings": 32}, "model.safetensors": WHOLE}),
+]
+
+
+def each_fault_is_one_error():
+    check(len(HOSTILE) >= 40, f"{len(HOSTILE)} hostile folders")
+    for words, files in HOSTILE:
+        at = folder(files)
+        p = refused(words, "generate", "--model", at, "--ids", IDS, "-q", status=1)
+        equal(len(p.stderr.splitlines()), 1, f"one line: {p.stderr}")
+        check(str(at) in p.stderr or "need a gpt" in p.stderr or "out of memory" in p.stderr, f"it names the folder: {p.stderr}")
+    refused(["300 tokens", "tokenizer"], "generate", "--model", folder({"model.safetensors": WHOLE}, vocab_size=300), status=1)
+
+
+what_is_written_is_the_same_whole_and_in_parts()
+other_dtypes_are_cast()
+choices_follow_the_options()
+texts_end_where_they_are_told()
+each_fault_is_one_error()
+shutil.rmtree(FOLDER)
+done()
