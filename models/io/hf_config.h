@@ -17,4 +17,9 @@ bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value);
  * some place, by "max_window_layers"; no window if no layer is local. */
 bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some);
 
+/* What Hugging Face's checkpoints call the module of that path ("h.0.attn.q") in a model of this
+ * configuration; false: they have no name for it, or several. */
+#define MTI_HF_NAME 512
+bool mti_hf_module_name(const mt_model_config *c, const char *path, char name[MTI_HF_NAME]);
+
 #endif

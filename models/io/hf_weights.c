@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include "io/hf_config.h"
 #include "io/hf_files.h"
 #include "io/saved_run.h"
 #include "memtape/models/model.h"
@@ -44,7 +45,7 @@ typedef struct hub {
 
 /* ---- a parameter as tensors of a file ---- */
 
-#define LONGEST 512
+#define LONGEST MTI_HF_NAME
 
 /* The i-th of theirs; rest: our name behind that of the row. */
 static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
@@ -155,22 +156,49 @@ static bool widen(const packed *p)
     return ok;
 }
 
+/* The rest of a path that begins with a layer's, whose number is *layer. */
+static const char *in_layer(const char *path, int64_t layers, long long *layer)
+{
+    int behind = 0;
+    if (sscanf(path, "h.%lld.%n", layer, &behind) == 1 && behind) return path + behind;
+    behind = 0;
+    if (sscanf(path, "mtp.%lld.%n", layer, &behind) < 1 || !behind) return path;
+    *layer += layers;
+    return path + behind + (strncmp(path + behind, "block.", 6) ? 0 : 6);
+}
+
+/* Whether the path is the row's, or below it. */
+static bool is_of(const hf_name *as, const char *path)
+{
+    const size_t n = strlen(as->ours);
+    return !strncmp(path, as->ours, n) && (!path[n] || path[n] == '.');
+}
+
+bool mti_hf_module_name(const mt_model_config *c, const char *path, char name[MTI_HF_NAME])
+{
+    const unsigned families = c->kind == MT_MODEL_GPT     ? GPT2
+                              : c->kind == MT_MODEL_LLAMA ? ROTARY
+                                                          : 0;
+    long long layer = 0;
+    const char *rest = in_layer(path, c->layers, &layer);
+    for (const hf_name *as = names; as < names + N_NAMES; as++)
+        if (as->families & families && is_of(as, rest) && !strpbrk(as->theirs, " @^")) {
+            write_name(name, as->theirs, rest + strlen(as->ours), layer, 0);
+            return true;
+        }
+    return false;
+}
+
 /* Adds ours under the first name that is there. */
 static bool add_param(hub *h, const mt_named_tensor *ours)
 {
     char name[LONGEST] = "", first[LONGEST] = "";
     long long layer = 0;
-    int behind = 0;
     bool swapped = false;
-    if (sscanf(ours->name, "h.%lld.%n", &layer, &behind) < 1) behind = 0;
-    if (!behind && sscanf(ours->name, "mtp.%lld.%n", &layer, &behind) == 1) {
-        layer += h->layers;
-        if (!strncmp(ours->name + behind, "block.", 6)) behind += 6;
-    }
-    const char *path = ours->name + behind;
+    const char *path = in_layer(ours->name, h->layers, &layer);
     for (const hf_name *as = names; as < names + N_NAMES; as++) {
         const size_t length = strlen(as->ours);
-        if (strncmp(path, as->ours, length) || (path[length] && path[length] != '.')) continue;
+        if (!is_of(as, path)) continue;
         write_name(name, as->theirs, path + length, layer, 0);
         if (!*first || (swapped && *as->theirs != '^')) strcpy(first, name);
         swapped = *as->theirs == '^';

@@ -3,20 +3,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "files/files.h"
+#include "io/hf_config.h"
 #include "io/lora_file.h"
+#include "io/peft.h"
 
-#define PREFIX      "base_model.model."
 #define KEY_RANK    "lora.rank"
 #define KEY_ALPHA   "lora.alpha"
 #define KEY_DROPOUT "lora.dropout"
 #define KEY_TARGETS "lora.targets"
 
-/* "base_model.model.h.0.attn.qkv.lora_A.weight" */
-static char *weight_name(const char *path, const char *part)
+char *mti_lora_weight_name(const mt_module *m, const char *path, const char *part)
 {
-    size_t n = strlen(PREFIX) + strlen(path) + strlen(part) + sizeof ".weight" + 1;
+    char theirs[MTI_HF_NAME];
+    const mt_model_config *c = mt_model_config_of(m);
+    if (c && mti_hf_module_name(c, path, theirs)) path = theirs;
+    const size_t n = strlen(MTI_LORA_PREFIX) + strlen(path) + strlen(part) + sizeof ".weight" + 1;
     char *name = mti_malloc(n);
-    if (name) snprintf(name, n, PREFIX "%s.%s.weight", path, part);
+    if (name) snprintf(name, n, MTI_LORA_PREFIX "%s.%s.weight", path, part);
     return name;
 }
 
@@ -52,9 +56,10 @@ static char *join_paths(const mti_places *loras)
     return text;
 }
 
-static bool fill_list(mti_lora_list *list, const mti_places *loras)
+static bool fill_list(mti_lora_list *list, const mt_module *m, const mti_places *loras)
 {
     const mti_lora *l = mt_module_user(loras->v.at[0].module);
+    list->kind = l;
     snprintf(list->rank, sizeof list->rank, "%lld", (long long)l->rank);
     mti_format(list->alpha, sizeof list->alpha, "%.17g", l->alpha);
     mti_format(list->dropout, sizeof list->dropout, "%.17g", l->dropout);
@@ -70,7 +75,8 @@ static bool fill_list(mti_lora_list *list, const mti_places *loras)
     for (size_t i = 0; ok && i < list->n; i++) {
         const mti_place *p = &loras->v.at[i / 2];
         list->tensors[i].tensor = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
-        ok = (list->tensors[i].name = weight_name(p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A));
+        ok = (list->tensors[i].name =
+                  mti_lora_weight_name(m, p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A));
     }
     return ok;
 }
@@ -81,7 +87,7 @@ bool mti_lora_list_make(mti_lora_list *list, mt_module *m)
     *list = (mti_lora_list){0};
     bool ok = mti_places_find(&loras, m, mti_is_lora);
     if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_save: the model has no adapters");
-    ok = ok && same_kind(&loras) && fill_list(list, &loras);
+    ok = ok && same_kind(&loras) && fill_list(list, m, &loras);
     mti_places_free(&loras);
     return ok;
 }
@@ -97,6 +103,7 @@ mt_status mt_lora_save(const char *path, mt_module *m)
 {
     if (!path) return mti_fail(MT_ERR_ARGUMENT, "lora_save: the path is NULL");
     if (!mti_given(m, "lora_save", "the module")) return mt_last_status();
+    if (mti_is_peft_folder(path)) return mti_peft_save(path, m) ? MT_OK : mt_last_status();
     mti_lora_list list;
     bool ok = mti_lora_list_make(&list, m) &&
               mt_safetensors_save(path, list.n, list.tensors, MTI_LORA_PAIRS, list.pairs) == MT_OK;
@@ -132,44 +139,66 @@ static bool has_rank(const char *path, const mt_safetensors *f, double rank)
                          path, rank);
 }
 
-/* Adds adapters as the metadata describes them. */
-static bool add_described(const char *path, const mt_safetensors *f, mt_module *m,
-                          mti_places *added)
+/* Reads the description of a file that is not a folder's. */
+static bool describe(mti_lora_described *d, const mt_safetensors *f, const char *path)
 {
-    double rank = 0, alpha = 0, dropout = 0;
+    double rank;
     const char *text = mt_safetensors_metadata(f, KEY_TARGETS);
-    if (!text || !get_number(f, KEY_RANK, &rank) || !get_number(f, KEY_ALPHA, &alpha) ||
-        !get_number(f, KEY_DROPOUT, &dropout) || !(rank >= 1 && rank <= INT32_MAX))
+    if (!text || !get_number(f, KEY_RANK, &rank) || !get_number(f, KEY_ALPHA, &d->alpha) ||
+        !get_number(f, KEY_DROPOUT, &d->dropout) || !(rank >= 1 && rank <= INT32_MAX))
         return mti_fail_bool(
             MT_ERR_FORMAT,
             "lora_load: %s does not have rank, alpha, dropout and targets, and the "
             "model has no adapters (mt_lora_add)",
             path);
-    if (!has_rank(path, f, rank)) return false;
+    d->rank = (int64_t)rank;
     char *copy = mti_strdup(text), *rest = copy, *target;
-    struct {
-        const char **at;
-        size_t n, cap;
-    } targets = {0};
-    bool ok = copy != NULL;
-    while (ok && (target = strsep(&rest, ","))) ok = MTI_PUSH(&targets, target);
-    const mt_lora_options options = {.rank = (int64_t)rank,
-                                     .alpha = alpha,
-                                     .dropout = dropout,
-                                     .n_targets = targets.n,
-                                     .targets = targets.at};
-    ok = ok && mti_lora_add(m, &options, added);
-    mti_free(targets.at);
+    bool ok = copy && has_rank(path, f, rank);
+    while (ok && (target = strsep(&rest, ","))) ok = mti_lora_describe_target(d, target);
     mti_free(copy);
     return ok;
 }
 
+bool mti_lora_describe_target(mti_lora_described *d, const char *path)
+{
+    char *copy = mti_strdup(path);
+    if (copy && MTI_PUSH(&d->targets, copy)) return true;
+    mti_free(copy);
+    return false;
+}
+
+static void forget(mti_lora_described *d)
+{
+    for (size_t i = 0; i < d->targets.n; i++) mti_free(d->targets.at[i]);
+    mti_free(d->targets.at);
+}
+
+static bool add_described(mt_module *m, const mti_lora_described *d, mti_places *added)
+{
+    const mt_lora_options options = {.rank = d->rank,
+                                     .alpha = d->alpha,
+                                     .dropout = d->dropout,
+                                     .n_targets = d->targets.n,
+                                     .targets = (const char *const *)d->targets.at,
+                                     .f32_adapters = d->f32};
+    return mti_lora_add(m, &options, added);
+}
+
 /* The file's tensor for this weight, in any floating dtype; NULL and an error otherwise. */
-static mt_tensor *read_weight(mt_safetensors *f, const char *path, const char *part, mt_tensor *w)
+static mt_tensor *read_weight(mt_safetensors *f, const mt_module *m, const char *path,
+                              const char *part, mt_tensor *w)
 {
     mt_safetensors_entry e;
-    char *name = weight_name(path, part), has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
+    char *name = mti_lora_weight_name(m, path, part), has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
     mt_tensor *t = NULL;
+    if (name && !mt_safetensors_find(f, name, NULL)) { /* older files have our paths */
+        char *older = mti_lora_weight_name(NULL, path, part);
+        if (older && mt_safetensors_find(f, older, NULL)) {
+            mti_free(name);
+            name = older, older = NULL;
+        }
+        mti_free(older);
+    }
     if (!name) return NULL;
     if (!mt_safetensors_find(f, name, &e))
         mti_fail(MT_ERR_ARGUMENT, "lora_load: the file has no %s", name);
@@ -186,7 +215,7 @@ static mt_tensor *read_weight(mt_safetensors *f, const char *path, const char *p
 }
 
 /* Reads all tensors before it changes a weight: a failure changes nothing. */
-static bool load_weights(mt_safetensors *f, const mti_places *loras)
+static bool load_weights(mt_safetensors *f, const mt_module *m, const mti_places *loras)
 {
     size_t n = 2 * loras->v.n;
     mt_tensor **read = mti_calloc(n, sizeof *read);
@@ -194,7 +223,7 @@ static bool load_weights(mt_safetensors *f, const mti_places *loras)
     for (size_t i = 0; ok && i < n; i++) {
         const mti_place *p = &loras->v.at[i / 2];
         mt_tensor *w = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
-        ok = (read[i] = read_weight(f, p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A, w));
+        ok = (read[i] = read_weight(f, m, p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A, w));
     }
     if (ok && mt_safetensors_count(f) != n)
         ok = mti_fail_bool(MT_ERR_ARGUMENT,
@@ -210,17 +239,19 @@ static bool load_weights(mt_safetensors *f, const mti_places *loras)
     return ok;
 }
 
-static bool load(const char *path, mt_safetensors *f, mt_module *m)
+/* d: of PEFT's folder; else it is empty. */
+static bool load(const char *path, mt_safetensors *f, mt_module *m, mti_lora_described *d)
 {
     mti_places loras;
+    const bool peft = d->rank > 0;
     bool ok = mti_places_find(&loras, m, mti_is_lora), wrapped = false;
     if (ok && !loras.v.n) {
         mti_places_free(&loras);
-        ok = wrapped = add_described(path, f, m, &loras);
+        ok = wrapped = (peft || describe(d, f, path)) && add_described(m, d, &loras);
     }
-    ok = ok && load_weights(f, &loras);
-    double alpha;
-    bool has_alpha = get_number(f, KEY_ALPHA, &alpha);
+    ok = ok && load_weights(f, m, &loras);
+    double alpha = d->alpha;
+    bool has_alpha = peft || get_number(f, KEY_ALPHA, &alpha);
     for (size_t i = 0; i < loras.v.n; i++) {
         if (ok && has_alpha) ((mti_lora *)mt_module_user(loras.v.at[i].module))->alpha = alpha;
         if (!ok && wrapped) mti_lora_unwrap(&loras.v.at[i]);
@@ -233,9 +264,11 @@ mt_status mt_lora_load(const char *path, mt_module *m)
 {
     if (!path) return mti_fail(MT_ERR_ARGUMENT, "lora_load: the path is NULL");
     if (!mti_given(m, "lora_load", "the module")) return mt_last_status();
-    mt_safetensors *f = mt_safetensors_open(path);
-    if (!f) return mt_last_status();
-    bool ok = load(path, f, m);
+    mti_lora_described d = {0};
+    mt_safetensors *f =
+        mti_is_peft_folder(path) ? mti_peft_open(path, m, &d) : mt_safetensors_open(path);
+    bool ok = f && load(path, f, m, &d);
     mt_safetensors_free(f);
+    forget(&d);
     return ok ? MT_OK : mt_last_status();
 }

@@ -115,7 +115,7 @@ static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
 
 bool mti_is_lora(const mt_module *m) { return mti_module_runs(m, lora_forward); }
 
-static bool is_linear(const mt_module *m)
+bool mti_is_adaptable(const mt_module *m)
 {
     const mt_tensor *w = mt_module_param(m, "weight");
     return w && ((!strcmp(mt_module_kind(m), "linear") && mt_rank(w) == 2) ||
@@ -315,13 +315,14 @@ bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
 {
     memset(added, 0, sizeof *added);
     if (!mti_given(m, "lora_add", "the module") || !check_options(o)) return false;
-    return mti_places_find(added, m, is_linear) && check_targets(added, o) && add_at(m, o, added);
+    return mti_places_find(added, m, mti_is_adaptable) && check_targets(added, o) &&
+           add_at(m, o, added);
 }
 
 bool mti_lora_add_part(mt_module *m, const char *path, const mt_lora_options *o)
 {
     mti_places added = {0};
-    bool ok = find(&added, m, path, is_linear) && add_at(m, o, &added);
+    bool ok = find(&added, m, path, mti_is_adaptable) && add_at(m, o, &added);
     mti_places_free(&added);
     return ok;
 }
@@ -333,7 +334,7 @@ bool mti_lora_check(const mt_model_config *config, const mt_lora_options *o)
     mt_device *meta = mt_device_open("meta");
     mt_module *m = meta ? mt_model_new(meta, config) : NULL;
     mti_places places = {0};
-    bool ok = m && mti_places_find(&places, m, is_linear) && check_targets(&places, o);
+    bool ok = m && mti_places_find(&places, m, mti_is_adaptable) && check_targets(&places, o);
     mti_places_free(&places);
     mt_module_free(m);
     mt_device_release(meta);
@@ -355,7 +356,7 @@ mt_status mt_lora_add(mt_module *m, const mt_lora_options *o, size_t *n_added)
 static bool adapt(mt_module *m, const char *path, const mt_lora_options *o)
 {
     mti_places places = {0};
-    bool ok = find(&places, m, path, is_linear);
+    bool ok = find(&places, m, path, mti_is_adaptable);
     if (ok) keep(&places, o, is_touched);
     for (size_t i = 0; ok && i < places.v.n; i++) {
         ok = make_wrapper(&places.v.at[i], o);
@@ -370,7 +371,7 @@ static bool adapt_layer(void *user, mt_module *layer)
     return adapt(layer, mt_module_name(layer), user);
 }
 
-static bool is_lora_or_linear(const mt_module *m) { return mti_is_lora(m) || is_linear(m); }
+static bool is_lora_or_linear(const mt_module *m) { return mti_is_lora(m) || mti_is_adaptable(m); }
 
 /* Once every wanted linear has its adapter. A is drawn last, so that the weights are those of
  * mt_model_new. */

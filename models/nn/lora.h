@@ -37,6 +37,7 @@ bool mti_places_find(mti_places *places, mt_module *m, mti_is_fn *is);
 void mti_places_free(mti_places *places); /* and unused wrappers */
 
 bool mti_is_lora(const mt_module *m);
+bool mti_is_adaptable(const mt_module *m); /* a linear that can get an adapter */
 
 /* mt_lora_add; *added are the new lora modules. Free it, on failure too. */
 bool mti_lora_add(mt_module *m, const mt_lora_options *options, mti_places *added);

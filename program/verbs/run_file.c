@@ -122,8 +122,10 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 {
     struct stat st;
     char folder[4096];
-    const char *slash = strrchr(path, '/');
+    size_t n = strlen(path);
     bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    while (folders && n > 1 && path[n - 1] == '/') n--; /* one that is to be made */
+    const char *slash = memrchr(path, '/', n);
     if (is_folder && !folders)
         return mti_fail_bool(MT_ERR_IO, "--%s %s: is a folder; give a file", option, path);
     if (is_folder)

@@ -503,7 +503,7 @@ static bool begin(run *r)
     if (!prints(r) || mti_wants_json(o)) o->quiet = true;
     if (o->world && !mti_train_ranks_place(o, &r->figures)) return false;
     if ((o->save && !mti_run_can_save("save", o->save, true)) ||
-        (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, false)))
+        (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, !o->world)))
         return false;
     return o->resume ? resume(r) : start(r);
 }

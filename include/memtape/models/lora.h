@@ -76,13 +76,16 @@ MT_API mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *co
  * modules merged so far stay merged and the others as they are: the model computes the same. */
 MT_API mt_status mt_lora_merge(mt_module *m);
 
-/* The adapters alone, named as PEFT names them: base_model.model.<path>.lora_A.weight and
- * .lora_B.weight; metadata lora.rank, lora.alpha, lora.dropout, lora.targets (paths, by commas).
- * They must have one rank, alpha and dropout. */
+/* The adapters alone, named as PEFT names them:
+ * base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight and .lora_B.weight (of modules
+ * that Transformers has no name for, and outside of whole models: base_model.model.<path>);
+ * metadata lora.rank, lora.alpha, lora.dropout, lora.targets (paths, by commas). They must have one
+ * rank, alpha and dropout. path: a file; or a folder, or what ends with a slash and becomes one:
+ * then as PEFT has it, with adapter_config.json and adapter_model.safetensors. */
 MT_API mt_status mt_lora_save(const char *path, mt_module *m);
 /* Into m's adapters, which must be the file's in names and shapes (any floating dtype); their alpha
  * becomes the file's, if it tells. If m has none they are added first, as the file describes them.
- * On failure m is as before, but for being frozen. */
+ * path: a file, or PEFT's folder. On failure m is as before, but for being frozen. */
 MT_API mt_status mt_lora_load(const char *path, mt_module *m);
 
 MT_C_END

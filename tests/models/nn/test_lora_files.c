@@ -1,6 +1,7 @@
 /* Adapters that are merged, saved and loaded, also with allocations that fail. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "adapters.h"
 #include "base/base.h"
@@ -208,6 +209,63 @@ static void any_allocation_may_fail(void **state)
     unlink(path);
 }
 
+/* Saves a llama's adapters in a folder and loads them into another; names and targets are PEFT's.
+ * What fails leaves the other without adapters. */
+static void a_folder_is_as_peft_has_it_and_any_allocation_may_fail(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {"*.q", "*.mlp.down"};
+    const mt_model_config c = {.kind = MT_MODEL_LLAMA,
+                               .hidden = 8,
+                               .heads = 2,
+                               .ffn = 6,
+                               .layers = 2,
+                               .vocab = 11,
+                               .context = 4};
+    char path[MTT_PATH], folder[MTT_PATH + 1], file[2][MTT_PATH + 40], text[1024];
+    mtt_temporary_file(path);
+    unlink(path);
+    snprintf(folder, sizeof folder, "%s/", path);
+    snprintf(file[0], sizeof file[0], "%s/adapter_config.json", path);
+    snprintf(file[1], sizeof file[1], "%s/adapter_model.safetensors", path);
+    mt_module *m = mt_model_new(device, &c), *other = mt_model_new(device, &c);
+    mtt_ok(mt_lora_add(
+        m, &(mt_lora_options){.rank = 2, .alpha = 3, .n_targets = 2, .targets = targets}, NULL));
+    const size_t before = mtt_allocated(device);
+    for (int loads = 0; loads < 2; loads++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n = mtt_next_refusal(n)) {
+            mti_fail_nth_alloc(n);
+            mt_status status = loads ? mt_lora_load(path, other) : mt_lora_save(folder, m);
+            reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status != MT_OK) {
+                assert_int_equal(status, MT_ERR_MEMORY);
+                assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+                assert_int_equal(mtt_allocated(device), before);
+                if (loads)
+                    assert_string_equal(mt_module_kind(mt_module_find(other, "h.0.attn.q")),
+                                        "linear");
+            }
+            mt_clear_error();
+        }
+    }
+    mt_safetensors *f = mt_safetensors_open(file[1]);
+    assert_int_equal(mt_safetensors_count(f), 8);
+    assert_true(mt_safetensors_find(
+        f, "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", NULL));
+    mt_safetensors_free(f);
+    FILE *config = fopen(file[0], "r");
+    const size_t n = fread(text, 1, sizeof text - 1, config);
+    fclose(config);
+    text[n] = '\0';
+    assert_non_null(strstr(text, "\"q_proj\",\n    \"down_proj\""));
+    assert_non_null(strstr(text, "\"lora_alpha\": 3.0"));
+    assert_true(mtt_same_bits(weight(m, "h.1.attn.q.lora_A"), weight(other, "h.1.attn.q.lora_A")));
+    unlink(file[0]), unlink(file[1]), rmdir(path);
+    mt_module_free(m), mt_module_free(other);
+}
+
 static void adding_is_all_or_nothing(void **state)
 {
     (void)state;
@@ -241,6 +299,7 @@ int main(void)
         mtt_test(adapters_are_saved_and_loaded),
         mtt_test(a_rank_that_no_tensor_has_is_refused_before_adapters_are_made),
         mtt_test(any_allocation_may_fail),
+        mtt_test(a_folder_is_as_peft_has_it_and_any_allocation_may_fail),
         mtt_test(adding_is_all_or_nothing),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
