@@ -12,19 +12,29 @@ void *mti_json_malloc(size_t n_bytes)
     return p || !reading ? p : malloc(n_bytes);
 }
 
-json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
+static json_t *read(const char *text, size_t n, size_t flags, json_error_t *error)
 {
     static const char order_mark[] = "\xef\xbb\xbf";
     uint64_t failures = mti_failures();
     void *before = mti_point_begin();
     if (n >= 3 && !memcmp(text, order_mark, 3)) text += 3, n -= 3;
     reading = true;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, error);
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES | flags, error);
     reading = false;
     mti_point_end(before);
     if (!root || !mti_failed_since(failures)) return root;
     json_decref(root);
     return NULL;
+}
+
+json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
+{
+    return read(text, n, 0, error);
+}
+
+json_t *mti_json_read_reals(const char *text, size_t n, json_error_t *error)
+{
+    return read(text, n, JSON_DECODE_INT_AS_REAL, error);
 }
 
 static size_t dump(const json_t *root, char *buf, size_t n, size_t flags)

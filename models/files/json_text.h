@@ -14,6 +14,9 @@ void *mti_json_malloc(size_t n_bytes);
 /* json_loadb, which refuses a key that is there twice, in any locale. */
 json_t *mti_json_read(const char *text, size_t n, json_error_t *error);
 
+/* The same with whole numbers as reals: they may be of any size. */
+json_t *mti_json_read_reals(const char *text, size_t n, json_error_t *error);
+
 /* To be freed with mti_free; NULL and MT_ERR_MEMORY if memory ran out. flags are jansson's. */
 char *mti_json_text(const json_t *root, size_t flags);
 

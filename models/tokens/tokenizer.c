@@ -72,6 +72,10 @@ static bool read_json(const char *folder, const char *name, json_t **root)
     *root = NULL;
     bool ok = path && (access(path, F_OK) != 0 || (text = mti_file_read(path, MAX_FILE, &n)));
     if (text) *root = mti_json_read(text, n, &error);
+    if (text && !*root) { /* "model_max_length" may be 1e30 written out */
+        mt_clear_error();
+        *root = mti_json_read_reals(text, n, &error);
+    }
     if (text && !json_is_object(*root)) {
         ok = false;
         mti_fail_around(failures, MT_ERR_FORMAT, "%s: not a JSON object", path);

@@ -1,15 +1,52 @@
-/* codec.c: tokens that were made elsewhere. */
+/* codec.c: tokens by a tokenizer, as bytes, or as they were made elsewhere. */
 #include "trainer/codec.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "files/files.h"
 
 #define LARGEST_FILE ((size_t)64 << 20)
 
+bool mti_tokenizer_find(const char *path, const mt_model_config *config, mt_tokenizer **t)
+{
+    char file[4096];
+    *t = NULL;
+    const int n = snprintf(file, sizeof file, "%s/tokenizer.json", path);
+    if (n < 0 || (size_t)n >= sizeof file || access(file, F_OK) != 0) return true;
+    if (!(*t = mt_tokenizer_open(path))) return false;
+    const int64_t size = mt_tokenizer_size(*t);
+    if (size <= config->vocab) return true;
+    mt_tokenizer_free(*t);
+    *t = NULL;
+    return mti_fail_bool(MT_ERR_ARGUMENT,
+                         "%s: has tokens up to %lld, and the model's vocabulary is %lld", file,
+                         (long long)size - 1, (long long)config->vocab);
+}
+
+bool mti_encode(const mt_tokenizer *t, const void *text, size_t n_bytes, bool with_special,
+                mt_token_list *ids)
+{
+    const unsigned char *bytes = text;
+    if (t) return mt_tokenizer_encode(t, text, n_bytes, with_special, ids) == MT_OK;
+    for (size_t i = 0; i < n_bytes; i++)
+        if (!MTI_PUSH(ids, bytes[i])) return false;
+    return true;
+}
+
+bool mti_ends_text(const mt_tokenizer *t, int64_t token)
+{
+    const int64_t *ends = NULL;
+    const size_t n = mt_tokenizer_ends(t, &ends);
+    for (size_t i = 0; i < n; i++)
+        if (ends[i] == token) return true;
+    return false;
+}
+
 /* Adds the numbers of a line, which a zero byte ends. */
 static bool read_line(const char *path, long long number, const char *line, int64_t vocab,
-                      mti_ids *ids)
+                      mt_token_list *ids)
 {
     for (const char *at = line; *(at += strspn(at, " \t\r,"));) {
         char *end;
@@ -34,7 +71,7 @@ static bool read_line(const char *path, long long number, const char *line, int6
 bool mti_prompts_read(mti_prompts *prompts, const char *path, int64_t vocab)
 {
     size_t n_bytes;
-    mti_ids *ids = &prompts->ids;
+    mt_token_list *ids = &prompts->ids;
     *prompts = (mti_prompts){0};
     char *text = mti_file_read(path, LARGEST_FILE, &n_bytes), *rest = text, *line;
     bool ok = text != NULL;
@@ -52,7 +89,7 @@ bool mti_prompts_read(mti_prompts *prompts, const char *path, int64_t vocab)
 
 void mti_prompts_free(mti_prompts *prompts)
 {
-    mti_free(prompts->ids.at);
+    mt_token_list_free(&prompts->ids);
     mti_free(prompts->ends.at);
     *prompts = (mti_prompts){0};
 }

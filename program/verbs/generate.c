@@ -34,14 +34,16 @@ static bool quantize(const mti_options *o, mt_module *model, bool adapted)
     return !format || mt_model_quantize(model, format) == MT_OK;
 }
 
-/* With adapters, if the model's file has them or --adapter names one. */
-static mt_module *load_model(const mti_options *o, mt_device *device)
+/* With adapters, if the model's file has them or --adapter names one. *t: its tokenizer; NULL: its
+ * tokens are bytes, or come as they are. */
+static mt_module *load_model(const mti_options *o, mt_device *device, mt_tokenizer **t)
 {
     mt_model_config config = {0};
     bool adapted;
     mt_module *model = NULL;
     if (mti_run_read_config(o->model_file, &config) &&
-        (o->ids || mti_run_over_bytes(o->model_file, &config)) &&
+        mti_tokenizer_find(o->model_file, &config, t) &&
+        (*t || o->ids || mti_run_over_bytes(o->model_file, &config)) &&
         mti_run_holds(o->model_file, &config) && check_room(o, device, &config))
         model = mti_run_read_model(o->model_file, device, &config, &adapted);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
@@ -60,11 +62,14 @@ typedef struct span {
 
 typedef struct run {
     const mti_options *o;
+    mt_tokenizer *tokenizer; /* NULL: tokens are bytes, or numbers */
+    mt_token_stream *stream; /* of what follows a prompt */
     mt_module *model;
     mt_generate_options options;
     mt_generate_stats stats; /* of all prompts */
     mti_written written;
     int64_t made; /* tokens after this prompt */
+    bool ok;      /* the last was written */
 } run;
 
 /* To stderr, as stdout is the text alone. */
@@ -75,7 +80,7 @@ static void report_speed(const run *r)
     mti_style style = mti_style_of(stderr);
     if (stats->tokens == 0) return;
     mti_inked(stderr, &style, MTI_DIM, "%lld %s, %s a second; ", (long long)stats->tokens,
-              r->o->ids ? "tokens" : "bytes",
+              r->o->ids || r->tokenizer ? "tokens" : "bytes",
               MTI_SCALED(seconds > 0 ? (double)stats->tokens / seconds : 0));
     if (r->options.no_cache)
         mti_inked(stderr, &style, MTI_DIM, "no KV cache\n");
@@ -96,9 +101,27 @@ static bool take_token(void *user, int64_t token)
 {
     run *r = user;
     const unsigned char byte = (unsigned char)token;
-    const bool first = r->made++ == 0 && r->o->quiet;
-    if (r->o->ids) return write_id(token, first);
-    return mti_written_add(&r->written, &byte, 1) && !r->written.ended;
+    const bool first = r->made++ == 0 && r->o->quiet, end = mti_ends_text(r->tokenizer, token);
+    if (r->o->ids) return (r->ok = write_id(token, first)) && !end;
+    if (end) return false;
+    if (r->tokenizer && !mt_tokenizer_token(r->tokenizer, token, NULL))
+        return true; /* a row that only fills the vocabulary up has no text */
+    mt_text text = {0};
+    r->ok = r->tokenizer ? mt_token_stream_next(r->stream, token, &text) == MT_OK &&
+                               mti_written_add(&r->written, text.at, text.n)
+                         : mti_written_add(&r->written, &byte, 1);
+    mt_text_free(&text);
+    return r->ok && !r->written.ended;
+}
+
+/* Writes what the stream held back. */
+static bool end_text(run *r)
+{
+    mt_text text = {0};
+    bool ok = !r->tokenizer || mt_token_stream_end(r->stream, &text) == MT_OK;
+    if (ok && !r->written.ended) ok = mti_written_add(&r->written, text.at, text.n);
+    mt_text_free(&text);
+    return mti_written_end(&r->written) && ok;
 }
 
 static bool write_prompt(run *r, span prompt, const char *text)
@@ -122,12 +145,12 @@ static void add_stats(mt_generate_stats *sum, const mt_generate_stats *part)
 static bool continue_prompt(run *r, span prompt, const char *text)
 {
     mt_generate_stats stats;
-    r->made = 0;
+    r->made = 0, r->ok = true;
     bool ok = write_prompt(r, prompt, text) &&
               mti_sample(r->model, prompt.at, prompt.n, r->o->tokens, &r->options, take_token, r,
                          &stats) &&
-              mti_written_end(&r->written);
-    if (ok) add_stats(&r->stats, &stats), fputc('\n', stdout);
+              end_text(r) && r->ok;
+    if (ok) add_stats(&r->stats, &stats), fputc('\n', stdout), fflush(stdout);
     return ok;
 }
 
@@ -143,12 +166,12 @@ static bool continue_ids(run *r)
 
 static bool continue_text(run *r, const char *text)
 {
-    mti_ids ids = {0};
-    const char *from = *text ? text : "\n"; /* something must come before the first byte */
-    bool ok = true;
-    for (const char *c = from; ok && *c; c++) ok = MTI_PUSH(&ids, (unsigned char)*c);
+    mt_token_list ids = {0};
+    bool ok = mti_encode(r->tokenizer, text, strlen(text), true, &ids);
+    if (ok && !ids.n)
+        ok = mti_encode(r->tokenizer, "\n", 1, true, &ids); /* something comes first */
     ok = ok && continue_prompt(r, (span){ids.at, ids.n}, text);
-    mti_free(ids.at);
+    mt_token_list_free(&ids);
     return ok;
 }
 
@@ -165,7 +188,6 @@ int mti_generate(const mti_options *o)
 {
     mt_device *device = mti_open_device(&o->workload);
     run r = {.o = o,
-             .model = device ? load_model(o, device) : NULL,
              .options = {.temperature = o->temperature,
                          .top_k = o->top_k,
                          .top_p = o->top_p,
@@ -175,10 +197,14 @@ int mti_generate(const mti_options *o)
                          .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
                                                              : (mt_kv_form)o->kv_cache},
              .written = mti_written_to(o)};
-    bool ok = r.model && continue_all(&r);
+    r.model = device ? load_model(o, device, &r.tokenizer) : NULL;
+    if (r.model && r.tokenizer) r.stream = mt_token_stream_new(r.tokenizer, true);
+    bool ok = r.model && (!r.tokenizer || r.stream) && continue_all(&r);
     if (ok && !o->quiet) report_speed(&r);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_written_free(&r.written);
+    mt_token_stream_free(r.stream);
+    mt_tokenizer_free(r.tokenizer);
     mt_module_free(r.model);
     mt_device_release(device);
     return status;

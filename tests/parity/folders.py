@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -59,6 +61,54 @@ def faults(program, kind, config, folder):
         yield f"what is written shows too little: {wanted}"
 
 
+def tokenizer():
+    """BPE over bytes, trained on this repository's pages."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.train(sorted(map(str, (Path(__file__).parents[2] / "docs").glob("*.md")))[:12],
+            trainers.BpeTrainer(vocab_size=600, special_tokens=["<|end|>", "<|user|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|end|>")
+
+
+TEXTS = ["The memory of", "— naïve 日本語 🙂,", "<|user|>what fits?", "  two  spaces\n\nand lines", "x"]
+
+
+def text_faults(program, folder):
+    """Texts, by the tokenizer beside the model; they end at the token that the folder says ends a text."""
+    t = tokenizer()
+    model = made("llama", SMALL | {"vocab_size": 640, "tie_word_embeddings": True})
+    model.save_pretrained(folder)
+    t.save_pretrained(folder)
+
+    def ours(*args):
+        p = subprocess.run([program, "generate", "--model", folder, "-n", str(NEW), "-t", "0", *args], capture_output=True, check=False)
+        return p.stdout.decode() if not p.returncode else f"status {p.returncode}: {p.stderr.decode()}"
+
+    def wanted(text, **more):
+        prompt = t(text)["input_ids"]
+        return t.decode(theirs(model, prompt, **more), skip_special_tokens=True)
+
+    for text in TEXTS:
+        if ours("-q", "--prompt", text) != wanted(text) + "\n":
+            yield f"after {text!r}: {ours('-q', '--prompt', text)!r}, Transformers {wanted(text)!r}"
+    both = ours("--prompt", TEXTS[0], "--prompt", TEXTS[1])
+    if both != "".join(f"{text}{wanted(text)}\n" for text in TEXTS[:2]):
+        yield f"two prompts: {both!r}"
+    end = theirs(model, t(TEXTS[0])["input_ids"])[3]
+    with open(os.path.join(folder, "generation_config.json"), "w", encoding="ascii") as f:
+        f.write(f'{{"eos_token_id": [639, {end}]}}')
+    whole = wanted(TEXTS[0], eos_token_id=end).removesuffix(t.decode([end]))
+    if ours("-q", "--prompt", TEXTS[0]) != whole + "\n":
+        yield f"ended by {end}: {ours('-q', '--prompt', TEXTS[0])!r}, wanted {whole!r}"
+    with open(os.path.join(folder, "ids"), "w", encoding="ascii") as f:
+        f.write(" ".join(map(str, t(TEXTS[0])["input_ids"])))
+    if ours("-q", "--ids", os.path.join(folder, "ids")).split() != list(map(str, theirs(model, t(TEXTS[0])["input_ids"], eos_token_id=end))):
+        yield f"tokens ended by {end}: {ours('-q', '--ids', os.path.join(folder, 'ids'))}"
+    made("llama", SMALL | {"vocab_size": 599}).save_pretrained(folder)
+    if "tokens up to 599" not in ours("--prompt", "x"):
+        yield f"a vocabulary that is too small: {ours('--prompt', 'x')}"
+
+
 def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -68,6 +118,10 @@ def main():
             for fault in faults(sys.argv[2], kind, config, folder):
                 print(f"FAILED: {kind}: {fault}")
                 failed += 1
+    with tempfile.TemporaryDirectory() as folder:
+        for fault in text_faults(sys.argv[2], folder):
+            print(f"FAILED: {fault}")
+            failed += 1
     print(f"{len(FAMILIES)} families, {failed} failed")
     return failed > 0
 
