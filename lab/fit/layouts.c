@@ -39,6 +39,8 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
         h.zero = zero;
         h.buckets = zero || h.data * h.context == 1 ? MT_BUCKETS_NONE : given->buckets;
         h.bucket_bytes = h.buckets ? given->bucket_bytes : 0;
+        h.reduce_bucket = zero ? given->reduce_bucket : 0;
+        h.sub_group = zero ? given->sub_group : 0;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool whole = zero < 3 && given->fsdp; /* there are no shards */

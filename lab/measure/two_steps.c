@@ -162,7 +162,8 @@ static bool note_states(void *user)
     run *r = user;
     r->m->optimizer_bytes = mti_optimizer_state_bytes(r->optimizer);
     r->m->optimizer_host = mti_optimizer_host_bytes(r->optimizer);
-    return mti_zero_grad_bytes(r->subject.stage.zero, &r->m->grad_bytes);
+    r->m->grad_bytes = mti_zero_grad_bytes(r->subject.stage.zero);
+    return true;
 }
 
 /* ---- a step, phase by phase ---- */

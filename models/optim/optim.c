@@ -54,7 +54,7 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
                         .n_state = like->n_state,
                         .moments = like->moments,
                         .paged = like->paged,
-                        .foreach = like->foreach,
+                        .form = like->form,
                         .params = like->params,
                         .master = like->master,
                         .weight_decay = like->weight_decay,

@@ -29,7 +29,7 @@ typedef struct mti_opt_slot {
     uint64_t version;                /* of the parameter, when the master was last equal to it */
     int64_t step;                    /* steps made */
     mt_tensor *grad;                 /* contiguous; set during a step if the parameter takes part */
-    mt_tensor *root;                 /* the same, of foreach's */
+    mt_tensor *roots[2];             /* during a step, of the forms that have them */
     mt_optimizer *owner;             /* set with ... */
     int hook;                        /* ... the hook that steps it in backward; 0: none */
 } mti_opt_slot;
@@ -39,7 +39,10 @@ struct mt_optimizer {
     int n_state; /* tensors per parameter, without the master */
     bool master;
     mt_moments moments;
-    bool paged, foreach;
+    bool paged;
+    mt_adamw_form form;
+    int64_t sub_group; /* as mti_optimizer_set_sub_group ... */
+    bool drops;        /* ... says */
     mti_opt_params params;
     double weight_decay;
     bool decay_matrices_only;

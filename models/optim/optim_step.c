@@ -41,32 +41,124 @@ static bool hold_grads(mt_optimizer *o)
 static void release_grads(mt_optimizer *o)
 {
     for (size_t i = 0; i < o->n_slots; i++) {
-        mt_release(o->slots[i].root);
-        mt_release(o->slots[i].grad);
-        o->slots[i].root = o->slots[i].grad = NULL;
+        mti_opt_slot *s = &o->slots[i];
+        mt_release(s->roots[0]), mt_release(s->roots[1]);
+        mt_release(s->grad);
+        s->roots[0] = s->roots[1] = s->grad = NULL;
     }
 }
 
-/* Makes room for the roots of all second moments, as PyTorch 2.13's torch/optim/adamw.py,
- * _multi_tensor_adamw, has them at once. Our kernel needs none. */
+/* Makes room for the roots of the second moments, as PyTorch 2.13's torch/optim/adam.py has them:
+ * _multi_tensor_adam one of each parameter, at once; _single_tensor_adam one, and its quotient.
+ * Our kernel needs none. */
 static bool hold_roots(mt_optimizer *o)
 {
     bool ok = true;
-    for (size_t i = 0; ok && o->foreach && i < o->n_slots; i++) {
+    for (size_t i = 0; ok && i < o->n_slots; i++) {
         mti_opt_slot *s = &o->slots[i];
         const mt_tensor *v = s->state[1];
-        if (!s->grad) continue;
-        s->root = mt_empty(mt_device_of(v), mt_dtype_of(v), mt_rank(v), mt_shape(v));
-        ok = s->root && mt_set_category(s->root, MT_TEMPORARY) == MT_OK;
+        for (int k = 0; ok && s->grad && k < (int)o->form; k++) {
+            s->roots[k] = mti_tensor_new(o->device, &v->view, MT_TEMPORARY, false);
+            ok = s->roots[k] != NULL;
+        }
     }
     return ok;
 }
+
+/* ---- as DeepSpeed steps ---- */
+
+/* The type of all gradients of the step, and their elements; MT_DTYPE_COUNT: they differ, or there
+ * are none. */
+static mt_dtype type_of_grads(const mt_optimizer *o, int64_t *n)
+{
+    mt_dtype dtype = MT_DTYPE_COUNT;
+    bool differ = false;
+    *n = 0;
+    for (size_t i = 0; i < o->n_slots; i++) {
+        const mt_tensor *g = o->slots[i].grad;
+        if (!g) continue;
+        differ = differ || (*n && mt_dtype_of(g) != dtype);
+        dtype = mt_dtype_of(g);
+        *n += mt_numel(g);
+    }
+    return differ ? MT_DTYPE_COUNT : dtype;
+}
+
+static mt_tensor *new_grads(const mt_optimizer *o, mt_dtype dtype, int64_t n)
+{
+    const mti_view spec = {.dtype = dtype, .rank = 1, .shape = {n}, .stride = {1}};
+    return mti_tensor_new(o->device, &spec, MT_GRADIENT, false);
+}
+
+/* The ith gradient's place in `all`, whose next element is *at. */
+static mti_view place_in(const mt_tensor *all, const mt_tensor *grad, int64_t *at)
+{
+    mti_view v = grad->view;
+    size_t n_bytes;
+    char *data = all->view.data;
+    v.dtype = mt_dtype_of(all);
+    mti_view_pack(&v, &n_bytes);
+    v.data = data ? data + (size_t)*at * mt_dtype_size(v.dtype) : NULL;
+    *at += mti_view_count(&v);
+    return v;
+}
+
+static bool copy_grads(const mt_optimizer *o, mt_tensor *to)
+{
+    bool ok = true;
+    int64_t at = 0;
+    for (size_t i = 0; ok && i < o->n_slots; i++) {
+        const mt_tensor *g = o->slots[i].grad;
+        if (!g) continue;
+        mti_view place = place_in(to, g, &at);
+        ok = mti_copy_view(o->device, &g->view, &place);
+    }
+    return ok;
+}
+
+/* The gradients side by side in f32: stage_1_and_2.py, step, and stage3.py,
+ * _prepare_fp32_grad_for_sub_group: flatten, which copies them in their type, then a cast. */
+static mt_tensor *flattened(const mt_optimizer *o, mt_dtype dtype, int64_t n)
+{
+    MT_AUTO mt_tensor *flat = dtype == MT_DTYPE_COUNT ? NULL : new_grads(o, dtype, n);
+    if (dtype != MT_DTYPE_COUNT && (!flat || !copy_grads(o, flat))) return NULL;
+    if (dtype == MT_F32) return mt_retain(flat);
+    mt_tensor *wide = new_grads(o, MT_F32, n);
+    if (wide && !(flat ? mti_copy_view(o->device, &flat->view, &wide->view) : copy_grads(o, wide)))
+        mt_set(&wide, NULL);
+    return wide;
+}
+
+static bool flatten_grads(mt_optimizer *o)
+{
+    int64_t n, at = 0;
+    const mt_dtype dtype = type_of_grads(o, &n);
+    if (!o->sub_group || !n || dtype == MT_F64) return true;
+    MT_AUTO mt_tensor *wide = flattened(o, dtype, n);
+    bool ok = wide != NULL;
+    for (size_t i = 0; ok && i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        if (!s->grad) continue;
+        mti_view place = place_in(wide, s->grad, &at);
+        mt_set(&s->grad, mti_tensor_view(wide, &place));
+        ok = s->grad && (!o->drops || mt_set_grad(s->param, NULL) == MT_OK);
+    }
+    return ok;
+}
+
+void mti_optimizer_set_sub_group(mt_optimizer *o, int64_t elements, bool drops)
+{
+    o->sub_group = elements;
+    o->drops = drops;
+}
+
+/* ---- a step ---- */
 
 /* Gradients and state. A failure has nothing to undo: new state is zero, as before a first step,
  * and a new master equals the parameter. */
 static bool prepare(mt_optimizer *o)
 {
-    bool ok = hold_grads(o);
+    bool ok = hold_grads(o) && flatten_grads(o);
     for (size_t i = 0; ok && i < o->n_slots; i++)
         if (o->slots[i].grad) ok = mti_optimizer_make_state(o, &o->slots[i]);
     return ok && hold_roots(o);
@@ -136,13 +228,32 @@ static bool run(mt_optimizer *o)
     return true;
 }
 
+/* How many parameters step together from the ith on: all; in the loop's form one; of sub-groups as
+ * many as have its elements. */
+static size_t together(const mt_optimizer *o, size_t i)
+{
+    int64_t elements = 0;
+    size_t n = 0;
+    if (!o->sub_group) return o->form == MT_ADAMW_LOOP ? 1 : o->n_slots - i;
+    while (i + n < o->n_slots && elements < o->sub_group)
+        elements += mt_numel(o->slots[i + n++].param);
+    return n;
+}
+
 bool mti_optimizer_step_scaled(mt_optimizer *o, double factor)
 {
     const char *op = mti_where_now()->op;
+    bool ok = true;
     mti_where_now()->op = o->rule->name;
     o->params.grad_scale = factor;
-    bool ok = prepare(o) && run(o);
-    release_grads(o);
+    for (size_t i = 0, n; ok && i < o->n_slots; i += n) {
+        n = together(o, i);
+        mt_optimizer some = *o;
+        some.slots = &o->slots[i];
+        some.n_slots = n;
+        ok = prepare(&some) && run(&some);
+        release_grads(&some);
+    }
     mti_where_now()->op = op;
     return ok;
 }

@@ -101,7 +101,7 @@ static mt_optimizer described(mti_optimizer_choice choice, bool master)
                                      : master  ? MT_MOMENTS_WIDE
                                                : MT_MOMENTS_NARROW,
                           .paged = row->paged,
-                          .foreach = row->foreach,
+                          .form = row->form,
                           .params = row->params,
                           .master = master,
                           .decay_matrices_only = row->decay_matrices_only};
@@ -231,9 +231,13 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: paged goes with no moments of torchao's");
     as.moments = options->moments;
     as.paged = options->paged;
-    as.foreach = options->foreach;
-    if (as.foreach && mti_moment_codes(options->moments) != MTI_MOMENTS_WIDE)
-        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: foreach goes with moments of floats alone");
+    as.form = options->form;
+    if (as.form > MT_ADAMW_LOOP)
+        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: form is %d; need an mt_adamw_form",
+                             (int)options->form);
+    if (as.form && mti_moment_codes(options->moments) != MTI_MOMENTS_WIDE)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "adamw: forms foreach and loop go with moments of floats alone");
     as.params = (mti_opt_params){.lr = options->lr,
                                  .beta1 = or_else(options->beta1, 0.9),
                                  .beta2 = or_else(options->beta2, 0.999),

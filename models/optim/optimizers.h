@@ -25,7 +25,8 @@ typedef struct mti_optimizer_row {
     mt_moments moments;              /* how they are stored */
     bool decay_matrices_only;
     mti_opt_params params; /* of a run that is not told otherwise */
-    bool paged, foreach;   /* mt_adamw_options */
+    bool paged;            /* mt_adamw_options, ... */
+    mt_adamw_form form;    /* ... too */
     bool saves_memory;     /* proposed in the default's place where memory is short */
     const char *beside;    /* the state that mti_optimizer_element_bytes leaves out; NULL: none */
 } mti_optimizer_row;
@@ -72,6 +73,10 @@ bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
 /* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
  */
 bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
+/* From now on parameters step in groups of so many elements, as DeepSpeed's do (sub_group_size);
+ * their gradients are copied side by side and cast to f32, and then dropped if they are to be. 0:
+ * all at once, with the gradients as they are. */
+void mti_optimizer_set_sub_group(mt_optimizer *optimizer, int64_t elements, bool drops);
 /* mt_scaler_step where the sum of the squares of all ranks' gradients is known; max_norm: as
  * mt_scaler_clip, 0: no limit. */
 bool mti_scaler_step_given(mt_scaler *scaler, mt_optimizer *optimizer, double squares,

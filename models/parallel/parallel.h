@@ -202,7 +202,7 @@ mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel);
 void mti_units_release(mti_units *units);
 /* Before the backwards of a step: nothing is left of another's gradients. */
 void mti_units_start_backward(mti_units *units);
-/* As mti_zero_set_last; NULL: nothing. */
+/* As mti_zero_before_backward; NULL: nothing. */
 void mti_units_set_last(mti_units *units, bool is_last);
 
 typedef enum mti_unit_kind {
@@ -350,7 +350,7 @@ mt_module *mti_zero_stepped(const mti_zero *zero);
 /* Before the backwards of a step; before each: whether it is the step's last of its part; after
  * all, also after a failure. Between them gradients may be summed, in which nothing is read. */
 bool mti_zero_start_backward(mti_zero *zero);
-void mti_zero_set_last(mti_zero *zero, bool is_last);
+bool mti_zero_before_backward(mti_zero *zero, bool is_last);
 bool mti_zero_end_backward(mti_zero *zero, bool ok);
 /* Around the optimizer's step; the second drops the gradients. */
 bool mti_zero_before_step(mti_zero *zero);
@@ -359,8 +359,10 @@ bool mti_zero_after_step(mti_zero *zero);
 bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Whether tensor ranks have parts of some gradient each, which are added up before a step. */
 bool mti_zero_has_parts(const mti_zero *zero);
-/* Counts the gradients of parameters that are there now. */
-bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
+/* Counts the bytes of gradients that the step found. */
+size_t mti_zero_grad_bytes(const mti_zero *zero);
+/* Tells an optimizer how a rank's shards are stepped; before it steps. */
+void mti_zero_direct(const mti_zero *zero, mt_optimizer *optimizer);
 
 /* ---- what dropout draws in a pipeline (draws.c) ---- */
 

@@ -51,7 +51,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
     mt_parallel h = *parallel;
     h.zero = 0;
     h.buckets = MT_BUCKETS_NONE;
-    h.reduce_bucket = 0;
+    h.reduce_bucket = h.sub_group = 0;
     h.fsdp = 0;
     h.replicas = h.reduce_inputs = 1;
     h.reshard = MT_RESHARD_DEFAULT;
@@ -309,12 +309,13 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
 
 static bool check_buckets(const mt_parallel *h)
 {
-    if (h->reduce_bucket && h->zero != 2)
+    if ((h->reduce_bucket || h->sub_group) && !h->zero)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: reduce_bucket is %" PRId64 " with ZeRO stage %d; need "
-                             "stage 2",
-                             h->reduce_bucket, h->zero);
+                             "parallel: reduce_bucket is %" PRId64 ", sub_group %" PRId64
+                             " without ZeRO; need stage 1, 2 or 3",
+                             h->reduce_bucket, h->sub_group);
     return in_range("reduce_bucket", h->reduce_bucket, 0, (int64_t)1 << 40) &&
+           in_range("sub_group", h->sub_group, 0, (int64_t)1 << 40) &&
            in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
            (!h->buckets || (!h->zero && h->reduce == MT_REDUCE_IN_BACKWARD) ||
             mti_fail_bool(MT_ERR_ARGUMENT,

@@ -112,9 +112,10 @@ static bool backward(mti_step *p, int64_t k)
     if (o->before_backward && !o->before_backward(o->user, p, k)) return false;
     let_go_of_inputs(f); /* the tape has what it needs of them */
     if (!is_loss) options.gradient = gradient_of(f);
-    mti_zero_set_last(s->zero, turn.micro + 1 == s->schedule.run);
-    if (s->units) mti_units_set_last(s->units[turn.part], turn.micro + 1 == s->schedule.run);
-    bool ok = (is_loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK;
+    const bool is_last = turn.micro + 1 == s->schedule.run;
+    if (s->units) mti_units_set_last(s->units[turn.part], is_last);
+    bool ok = mti_zero_before_backward(s->zero, is_last) && (is_loss || options.gradient) &&
+              mt_backward_with(f->output, &options) == MT_OK;
     mt_release(options.gradient);
     land(f);
     return ok;
@@ -189,6 +190,7 @@ static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *
         if (mt_clip_grad_norm(s->model, max_norm, norm) != MT_OK) return false;
         max_norm = 0;
     }
+    mti_zero_direct(s->zero, optimizer);
     if ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)) return false;
     if (s->scaler) return mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm);
     double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);

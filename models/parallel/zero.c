@@ -32,9 +32,11 @@ struct mti_zero {
     mt_module *shards;    /* of stages 1 and 2: views of the parameters that train; else NULL */
     mti_reducer *reducer; /* NULL: gradients are summed when a step has all of them */
     MTI_VEC(shard) all;
-    mt_tensor *buffer; /* [parallel.reduce_bucket] of stage 2's gradients; NULL: none is there */
+    mt_tensor *buffer; /* [parallel.reduce_bucket] of gradients; NULL: none is there */
     int64_t n_used;    /* elements of it */
     MTI_VEC(waiting) waiting;
+    bool has_grads;    /* stage 3: from step to step */
+    size_t grad_bytes; /* of the step's gradients */
 };
 
 /* ---- shards ---- */
@@ -104,10 +106,9 @@ static bool scatter_waiting(mti_zero *z)
     return ok;
 }
 
-/* What is left in the buffer, which goes with the backward. */
-static bool end_backward(mti_ending *ending, bool ok)
+/* What is left in the buffer, which then goes. */
+static bool empty_buffer(mti_zero *z, bool ok)
 {
-    mti_zero *z = (mti_zero *)ending;
     if (ok) ok = scatter_waiting(z);
     drop_waiting(z);
     mt_release(z->buffer);
@@ -115,11 +116,14 @@ static bool end_backward(mti_ending *ending, bool ok)
     return ok;
 }
 
+static bool end_backward(mti_ending *ending, bool ok)
+{
+    return empty_buffer((mti_zero *)ending, ok);
+}
+
 static bool make_buffer(mti_zero *z, mt_dtype dtype)
 {
     if (z->buffer) return true;
-    z->ending.run = end_backward;
-    mti_await_end(&z->ending);
     z->buffer = mt_empty(z->device, dtype, MT_SHAPE(z->parallel.reduce_bucket));
     return z->buffer && mt_set_category(z->buffer, MT_COMMUNICATION) == MT_OK;
 }
@@ -144,13 +148,21 @@ static bool put_in_buffer(shard *p, mt_tensor *grad)
     return false;
 }
 
+/* Scatters a gradient, or lets it wait for others. */
+static bool take_grad(shard *p, mt_tensor *grad)
+{
+    if (p->all->parallel.reduce_bucket) return put_in_buffer(p, grad);
+    mt_tensor *g = flat(grad);
+    return g && scatter(p, g);
+}
+
 /* Stage 2: as soon as a gradient is complete. */
 static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
     shard *p = user;
     mt_tensor *g = mt_grad(leaf);
-    bool ok = p->all->parallel.reduce_bucket ? put_in_buffer(p, g)
-                                             : (g = flat(g)) != NULL && scatter(p, g);
+    mti_await_end(&p->all->ending);
+    bool ok = take_grad(p, g);
     return ok ? mt_set_grad(leaf, NULL) : mt_last_status();
 }
 
@@ -178,6 +190,13 @@ static bool make_shards(mti_zero *z)
     return true;
 }
 
+/* Whether whole gradients of stage 1 go as their shards come, before the step; from the first
+ * backward on stage 3 keeps its shards'. */
+static bool is_deepspeed(const mti_zero *z)
+{
+    return z->stage && (z->parallel.reduce_bucket || z->parallel.sub_group);
+}
+
 /* Links queue their collectives on the stream of compute: nothing goes on behind it. */
 static bool make_reducer(mti_zero *z, const mti_share *s)
 {
@@ -192,7 +211,7 @@ static bool make_reducer(mti_zero *z, const mti_share *s)
                              "cpu or meta, or none",
                              mt_device_kind(z->device));
     if (h->reduce == MT_REDUCE_AFTER || z->data.ranks == 1 || z->stage > 1 ||
-        z->device->backend->links)
+        z->device->backend->links || is_deepspeed(z))
         return true;
     z->reducer = mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied, h);
     return z->reducer != NULL;
@@ -208,6 +227,7 @@ mti_zero *mti_zero_new(const mti_share *share, mt_device *device, mt_module *mod
     z->parallel = share->parallel;
     z->data = mti_shard_group(&z->parallel);
     z->stage = z->data.ranks > 1 ? z->parallel.zero : 0;
+    z->ending.run = end_backward;
     if (make_reducer(z, share) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
     mti_zero_free(z);
     return NULL;
@@ -231,9 +251,47 @@ void mti_zero_free(mti_zero *z)
 
 bool mti_zero_start_backward(mti_zero *z) { return !z->reducer || mti_reducer_start(z->reducer); }
 
-void mti_zero_set_last(mti_zero *z, bool is_last)
+/* The gradients that stage 3 keeps, as zeros: those of before are overwritten. */
+static bool clear_grads(const mti_zero *z)
 {
+    const mt_named_tensor *list;
+    size_t n;
+    bool ok = mt_module_params(z->model, &list, &n) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) {
+        mt_tensor *t = list[i].tensor, *g = mt_grad(t);
+        if (!mt_requires_grad(t)) continue;
+        if (g) {
+            ok = z->device->backend->fill(z->device->ctx, &g->view, 0);
+            continue;
+        }
+        g = mt_zeros(z->device, mt_grad_dtype(t), mt_rank(t), mt_shape(t));
+        ok = g && mt_set_grad(t, g) == MT_OK;
+        mt_release(g);
+    }
+    return ok;
+}
+
+/* The type of the gradients; false: nothing trains. */
+static bool grad_type(const mti_zero *z, mt_dtype *dtype)
+{
+    const mt_named_tensor *list;
+    size_t n, i = 0;
+    if (mt_module_params(z->model, &list, &n) != MT_OK) return false;
+    while (i < n && !mt_requires_grad(list[i].tensor)) i++;
+    if (i < n) *dtype = mt_grad_dtype(list[i].tensor);
+    return i < n;
+}
+
+bool mti_zero_before_backward(mti_zero *z, bool is_last)
+{
+    mt_dtype dtype;
     if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
+    if (!is_deepspeed(z) || !grad_type(z, &dtype)) return true;
+    if (z->stage == 3 && z->parallel.sub_group && !z->has_grads) {
+        if (!clear_grads(z)) return false;
+        z->has_grads = true;
+    }
+    return !z->parallel.reduce_bucket || make_buffer(z, dtype);
 }
 
 bool mti_zero_end_backward(mti_zero *z, bool ok)
@@ -290,9 +348,22 @@ static bool add_up_replicas(const mti_zero *z)
     return ok;
 }
 
+/* Stage 1 as DeepSpeed has it: a whole gradient goes when its shard has come. */
+static bool scatter_all(mti_zero *z)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < z->all.n; i++) {
+        shard *p = &z->all.at[i];
+        if (mt_grad(p->whole))
+            ok = take_grad(p, mt_grad(p->whole)) && mt_set_grad(p->whole, NULL) == MT_OK;
+    }
+    return empty_buffer(z, ok);
+}
+
 /* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
+    if (z->stage == 1 && is_deepspeed(z)) return scatter_all(z);
     if (z->stage == 0 && z->parallel.replicas == 1) return combine(z, false, MTI_ALL_REDUCE);
     if (z->parallel.replicas > 1) return add_up_replicas(z);
     return z->stage > 1 || (combine(z, false, MTI_REDUCE_SCATTER) && give_grads_to_shards(z));
@@ -324,9 +395,24 @@ static bool add_up_some(const mti_zero *z, bool at_ends)
     return ok;
 }
 
+/* Counts the gradients of parameters that are there now. */
+static bool note_grad_bytes(mti_zero *z)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mt_module *with = z->stage == 2 ? z->shards : z->model;
+    if (mt_module_params(with, &list, &n) != MT_OK) return false;
+    z->grad_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        const mt_tensor *g = mt_grad(list[i].tensor);
+        if (g) z->grad_bytes += (size_t)mt_numel(g) * mt_dtype_size(mt_dtype_of(g));
+    }
+    return true;
+}
+
 bool mti_zero_before_step(mti_zero *z)
 {
-    return add_up(z) && add_up_some(z, false) && add_up_some(z, true);
+    return note_grad_bytes(z) && add_up(z) && add_up_some(z, false) && add_up_some(z, true);
 }
 
 /* The ranks, besides those of tensor, over which sums of squares are added up. */
@@ -375,23 +461,16 @@ bool mti_zero_squares(const mti_zero *z, double *out)
            mti_sum_value(z->device, &rest, out) && mti_sum_value(z->device, &stages, out);
 }
 
-bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
+size_t mti_zero_grad_bytes(const mti_zero *z) { return z->grad_bytes; }
+
+void mti_zero_direct(const mti_zero *z, mt_optimizer *o)
 {
-    const mt_named_tensor *list;
-    size_t n;
-    mt_module *with = z->stage == 2 ? z->shards : z->model;
-    if (mt_module_params(with, &list, &n) != MT_OK) return false;
-    *bytes = 0;
-    for (size_t i = 0; i < n; i++) {
-        const mt_tensor *g = mt_grad(list[i].tensor);
-        if (g) *bytes += (size_t)mt_numel(g) * mt_dtype_size(mt_dtype_of(g));
-    }
-    return true;
+    mti_optimizer_set_sub_group(o, z->stage ? z->parallel.sub_group : 0, z->stage < 3);
 }
 
 bool mti_zero_after_step(mti_zero *z)
 {
     return (!z->shards || combine(z, true, MTI_ALL_GATHER)) &&
            (!z->shards || mt_module_zero_grad(z->shards) == MT_OK) &&
-           mt_module_zero_grad(z->model) == MT_OK;
+           (z->has_grads ? clear_grads(z) : mt_module_zero_grad(z->model) == MT_OK);
 }

@@ -35,6 +35,9 @@ WHEN(sums_in_buckets, o->verb != MTI_TRAIN || !strcmp(o->workload.device.kind, "
 WHEN(shares_batch, mti_shares_batch(o))
 WHEN(shares_layers, o->workload.parallel.tensor > 1)
 WHEN(is_alone, mti_is_alone(o))
+WHEN(is_searched, o->verb == MTI_FIT)
+WHEN(gives_foreach, o->recipe &(MTI_RECIPE_PEFT | MTI_RECIPE_LLAMAFACTORY))
+WHEN(has_own_buckets, !(o->recipe & MTI_RECIPE_LLAMAFACTORY))
 /* What is given about shards of parameters asks for them. */
 WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
                     !o->given[MTI_O_FSDP])

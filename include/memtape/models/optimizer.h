@@ -47,6 +47,17 @@ typedef enum mt_moments {
  * below 0 or the bytes too many for an int64_t. */
 MT_API int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n);
 
+/* What AdamW's step holds beside its state, as the forms of torch.optim.AdamW on CUDA do. The bits
+ * are the same. */
+typedef enum mt_adamw_form {
+    MT_ADAMW_FUSED, /* nothing: fused=True */
+    /* The usual one without it since PyTorch 2.0: of every parameter a tensor like the second
+     * moment, its root. */
+    MT_ADAMW_FOREACH,
+    /* foreach=False, and the usual one before: two such tensors, of a parameter at a time. */
+    MT_ADAMW_LOOP
+} mt_adamw_form;
+
 /* AdamW. */
 typedef struct mt_adamw_options {
     double lr;
@@ -62,10 +73,7 @@ typedef struct mt_adamw_options {
      * stay on the device, as tensors "m_scales" and "v_scales". Refused on CUDA at the first step.
      */
     bool paged;
-    /* As torch.optim.AdamW's foreach form, its usual one on CUDA without fused=True: during a step
-     * there is a tensor like the second moment, its root, of every parameter. The same bits.
-     * Refused with moments in 8 bits. */
-    bool foreach;
+    mt_adamw_form form; /* refused with moments in 8 bits, unless fused */
 } mt_adamw_options;
 #define MT_PAGED_LEAST 100000
 

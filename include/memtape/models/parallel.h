@@ -107,9 +107,15 @@ typedef struct mt_parallel {
     mt_reduce_time reduce;
     mt_buckets buckets;
     size_t bucket_bytes; /* 0: 25 MiB */
-    /* ZeRO 2: gradients are copied to a buffer of so many elements, and scattered when it is full
-     * (DeepSpeed's reduce_bucket_size). 0: each as soon as it is there. */
-    int64_t reduce_bucket;
+    /* As DeepSpeed has ZeRO. reduce_bucket: gradients are copied to a buffer of so many elements,
+     * and scattered when it is full (reduce_bucket_size): in stage 2 as they come, in stage 1 after
+     * the last backward; the buffer is there in backward. In stage 3 it is always there, and each
+     * gradient is scattered by itself. 0: there is none. sub_group: shards of so many elements are
+     * stepped at a time (sub_group_size; in stages 1 and 2 DeepSpeed steps all at once), after
+     * their gradients were copied side by side and cast to f32. In stages 1 and 2 these are then
+     * dropped; in stage 3 they stay from step to step, as zeros. 0: all, with gradients as they
+     * are. */
+    int64_t reduce_bucket, sub_group;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding;

@@ -298,6 +298,7 @@ static void describe_parallel(mti_fields *f, const void *profile)
     mti_field_size(mti_null_unless(f, h->buckets), "bucket_bytes",
                    h->bucket_bytes ? h->bucket_bytes : MTI_BUCKET_BYTES);
     mti_field_int(mti_null_unless(f, h->reduce_bucket), "reduce_bucket", h->reduce_bucket);
+    mti_field_int(mti_null_unless(f, h->sub_group), "sub_group", h->sub_group);
     mti_field_int(f, "layers", m->layers);
     mti_field_int(f, "in_flight", m->in_flight);
     mti_field_size(f, "gradients", m->grad_bytes);

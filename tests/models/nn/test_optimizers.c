@@ -168,27 +168,34 @@ static size_t peak_above_what_is_kept(mt_dtype dtype, mt_adamw_options options, 
     return stats.allocated.peak - stats.allocated.current;
 }
 
-static void foreach_has_the_roots_of_all_second_moments_in_a_step(void **state)
+static void forms_have_roots_of_second_moments_in_a_step(void **state)
 {
     (void)state;
     const mt_dtype dtypes[] = {MT_F32, MT_BF16};
     const mt_moments moments[] = {MT_MOMENTS_WIDE, MT_MOMENTS_NARROW, MT_MOMENTS_BF16};
     for (int k = 0; k < 6; k++) {
         mt_adamw_options options = {.lr = 0.1, .moments = moments[k / 2]};
-        mt_module *plain, *each;
+        mt_module *plain, *each, *loop;
         assert_int_equal(peak_above_what_is_kept(dtypes[k % 2], options, &plain), 0);
-        options.foreach = true;
+        options.form = MT_ADAMW_FOREACH;
         assert_int_equal(peak_above_what_is_kept(dtypes[k % 2], options, &each), 2 * 512);
+        options.form = MT_ADAMW_LOOP; /* two of one parameter at a time, too */
+        assert_int_equal(peak_above_what_is_kept(dtypes[k % 2], options, &loop), 2 * 512);
         for (int i = 0; i < 2; i++) {
             const char *name = i ? "vector" : "matrix";
             assert_true(mtt_same_bits(mt_module_param(plain, name), mt_module_param(each, name)));
+            assert_true(mtt_same_bits(mt_module_param(plain, name), mt_module_param(loop, name)));
         }
         mt_module_free(plain);
         mt_module_free(each);
+        mt_module_free(loop);
     }
     mt_module *m = two_params(MT_F32, 3);
-    assert_null(mt_adamw_new(m, &(mt_adamw_options){.foreach = true, .moments = MT_MOMENTS_8BIT}));
-    mtt_failed(MT_ERR_ARGUMENT, "foreach goes with moments of floats alone");
+    assert_null(
+        mt_adamw_new(m, &(mt_adamw_options){.form = MT_ADAMW_FOREACH, .moments = MT_MOMENTS_8BIT}));
+    mtt_failed(MT_ERR_ARGUMENT, "forms foreach and loop go with moments of floats alone");
+    assert_null(mt_adamw_new(m, &(mt_adamw_options){.form = 3}));
+    mtt_failed(MT_ERR_ARGUMENT, "adamw: form is 3");
     mt_module_free(m);
 }
 
@@ -508,7 +515,7 @@ int main(void)
         mtt_test(gradients_may_be_f32_beside_16_bits),
         mtt_test(moments_in_8_bits_take_a_byte_each),
         mtt_test(paged_moments_lie_in_host_memory),
-        mtt_test(foreach_has_the_roots_of_all_second_moments_in_a_step),
+        mtt_test(forms_have_roots_of_second_moments_in_a_step),
         mtt_test(v_cannot_shrink_in_bf16),
         mtt_test(state_is_made_in_f32_at_the_first_step),
         mtt_test(a_late_parameter_starts_at_its_own_first_step),

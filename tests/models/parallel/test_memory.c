@@ -146,6 +146,9 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
         {.data = 2, .reduce = MT_REDUCE_AFTER},
         {.data = 2, .buckets = MT_BUCKETS_COPIED},
         {.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000},
+        {.data = 2, .zero = 1, .reduce_bucket = 3000, .sub_group = 1 << 20},
+        {.data = 3, .zero = 2, .reduce_bucket = 3000, .sub_group = 2000},
+        {.data = 2, .zero = 3, .microbatches = 2, .reduce_bucket = 3000, .sub_group = 2000},
         {.data = 3, .microbatches = 2, .buckets = MT_BUCKETS_VIEWS, .bucket_bytes = 30000},
         {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
     n_equal = 0;

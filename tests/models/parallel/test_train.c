@@ -162,7 +162,7 @@ static void changes_no_bit(const summing *cases, size_t n, mt_reduce_time other)
                               .max_norm = MAX_NORM};
             mtt_training after = t;
             after.parallel.buckets = MT_BUCKETS_NONE;
-            after.parallel.reduce_bucket = 0;
+            after.parallel.reduce_bucket = after.parallel.sub_group = 0;
             after.parallel.reduce = other;
             mtt_train(&t);
             mtt_train(&after);
@@ -203,6 +203,11 @@ static void buckets_have_the_bits_of_single_gradients(void **state)
          0},
         {{.data = 2, .zero = 2, .reduce_bucket = 1 << 20}, "full", 0},
         {{.data = 3, .zero = 2, .microbatches = 2, .reduce_bucket = 3000}, NULL, 64},
+        {{.data = 2, .zero = 1, .reduce_bucket = 3000, .sub_group = 1 << 20}, "full", 0},
+        {{.data = 3, .zero = 1, .microbatches = 2, .sub_group = 500}, NULL, 64},
+        {{.data = 2, .zero = 2, .reduce_bucket = 3000, .sub_group = 2000}, NULL, 64},
+        {{.data = 3, .zero = 3, .microbatches = 2, .reduce_bucket = 3000, .sub_group = 500}, 0, 0},
+        {{.data = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .sub_group = 1 << 20}, "full", 64},
         {{.tensor = 2,
           .data = 2,
           .pipeline = 2,
@@ -384,7 +389,9 @@ static void every_refused_request_for_memory_is_reported(void **state)
                             {.zero = 3},
                             {.pipeline = 2, .stage = 1, .data = 2, .zero = 1},
                             {.data = 2, .buckets = MT_BUCKETS_VIEWS},
-                            {.data = 2, .zero = 2, .reduce_bucket = 3000}};
+                            {.data = 2, .zero = 2, .reduce_bucket = 3000, .sub_group = 2000},
+                            {.data = 2, .zero = 1, .reduce_bucket = 3000, .sub_group = 2000},
+                            {.data = 2, .zero = 3, .reduce_bucket = 3000, .sub_group = 2000}};
     for (int zero = 0; zero <= 3; zero++)
         splits[zero] = (mt_parallel){
             .tensor = 2, .sequence = true, .context = 2, .data = 3, .zero = zero, .data_rank = 2};

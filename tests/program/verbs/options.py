@@ -35,7 +35,7 @@ VALUES = {
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "offload-modules": "core_attn", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "device": "meta", "capacity": "1MB",
+    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "sub-group": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
@@ -57,7 +57,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "offload-modules": ["--offload", "cpu"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2],
+           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 2],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "ep": [*ON_META, "--dp", 4], "etp": [*ON_META, "--tp", 2, "--sp"], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
@@ -72,7 +72,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
-             ("fit", "fsdp"): ["--zero", 3], ("compare", "expandable-segments"): WIDE,
+             ("fit", "fsdp"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
               ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
@@ -90,7 +90,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
               ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
               ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
-              **{("train", option): [] for option in ("ep", "etp", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket")},
+              **{("train", option): [] for option in ("ep", "etp", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "sub-group")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED, ("train", "lora-dropout"): ADAPTED,
@@ -99,7 +99,7 @@ NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"):
               ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # Of several ranks that mpirun starts: train_ranks.py.
-AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "json")}
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "sub-group", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"],
             ("profile", "gpu"): ["--outside"]}
@@ -311,7 +311,7 @@ def base_of(verb, mode, base, option):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
-    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "step-in-backward"):
+    if verb == "sweep" and option in ("optimizer", "f32-gradients", "fsdp", "reshard", "replicas", "rs-buffers", "buckets", "bucket-bytes", "reduce-bucket", "sub-group", "step-in-backward"):
         base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
     if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress", "mtp-layers"}:
         base = LAST_RANK

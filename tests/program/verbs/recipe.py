@@ -84,15 +84,15 @@ def keys_are_details():
     """A key is given after a colon, adds to the recipe before it, and wins over what the recipe sets."""
     llama = ["llama", *META]
     one = profile(*llama, "--recipe", "plain:swiglu=unfused,rope=unfused")
-    equal(profile(*llama, "--swiglu", "unfused", "--rope", "unfused"), one, "former options")
+    equal(profile(*llama, "--recipe", "plain:swiglu=unfused", "--recipe", "plain:rope=unfused"), one, "former options")
     equal(profile(*llama, "--recipe", "plain:swiglu=unfused", "--recipe", "plain:rope=unfused"), one, "keys add up")
     equal((one["model"]["recipe"], one["model"]["ops"]["swiglu"], one["model"]["ops"]["rope"]), (None, "unfused", "unfused"), "of no stack")
     hf = profile(*llama, "--recipe", "hf:swiglu=fused")
     equal(hf, profile(*llama, "--recipe", "hf", "--recipe", "plain:swiglu=fused"), "plain: keeps the recipe's name")
     equal((hf["model"]["recipe"], hf["model"]["ops"]["swiglu"], hf["model"]["ops"]["rope"]), ("hf", "fused", "unfused"), "the key wins")
-    told = run("profile", *llama, "--swiglu", "unfused", "--rope=unfused")
+    told = run("profile", *llama, "--recipe", "plain:swiglu=unfused", "--recipe plain:rope=unfused")
     equal(told.stderr, "memtape: options that are keys of --recipe now: --recipe plain:swiglu=unfused,rope=unfused\n", "former options are told")
-    equal(run("profile", *llama, "--swiglu", "unfused", "-q").stderr, "", "but with --quiet")
+    equal(run("profile", *llama, "--recipe", "plain:swiglu=unfused", "-q").stderr, "", "but with --quiet")
     rows = json.loads(run("sweep", *llama, "--over", "recipe=plain,plain:swiglu=unfused,hf", "--json", "-").stdout)["rows"]
     equal([r["row"] for r in rows], ["recipe=plain", "recipe=plain:swiglu=unfused", "recipe=hf"], "rows")
     equal(len({r["saved"] for r in rows}), 3, "each row keeps other bytes")
@@ -134,6 +134,12 @@ def listed():
     return found
 
 
+def rows_of(options):
+    """What a recipe has set, as help lists it: "--dtype bf16", and of keys "rope=unfused"."""
+    others, _, of_keys = options.partition("--recipe plain:")
+    return {"--" + option.strip() for option in others.split("--")[1:]} | {key for key in of_keys.split(",") if key}
+
+
 def every_row_holds_somewhere():
     """Each recipe is its options, written out; no row of any is without a use."""
     llama = ["llama", "--kv-heads", 2, "-l", 4, *META]
@@ -153,8 +159,13 @@ def every_row_holds_somewhere():
             p = json.loads(p.stdout)
             options = p["model"]["recipe_options"]
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
-            others, _, of_keys = options.partition("--recipe plain:")
-            used |= {(name, "--" + option.strip()) for option in others.split("--")[1:]} | {(name, key) for key in of_keys.split(",") if key}
+            used |= {(name, option) for option in rows_of(options)}
+    for name in ("zero1", "zero2", "zero3"):  # beside what a Trainer gives to DeepSpeed, and where a fit would divide more than data
+        joined = profile(*llama, "--dp", 4, "--recipe", f"{name}+llamafactory")["model"]["recipe_options"]
+        found = json.loads(run("fit", "gpt", "-b", 2, "--gpus", 2, "--gpu", "h100", "--recipe", name, "--json", "-").stdout)
+        set_ = rows_of(joined) | rows_of(found["recipe_options"])
+        used |= {(name, option) for option in set_.intersection(listed()[name])}
+        equal({(s["tp"], s["cp"], s["pp"], s["zero"]) for s in found["setups"]}, {(1, 1, 1, int(name[-1]))}, f"a fit with {name} divides data alone")
     equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
     equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
 
