@@ -482,14 +482,16 @@ def run_case(library, program, case, figures):
 def planted_faults(program, case, model, theirs, profile):
     """Each option of the recipe, taken back, must be noticed; so must a tensor more in Transformers."""
     # A checkpoint hides what its layer would keep.
-    words = [] if case.checkpoint else profile["model"]["recipe_options"].split()
+    others, _, keys = ("" if case.checkpoint else profile["model"]["recipe_options"]).partition("--recipe plain:")
+    words = others.split()
     defaults = {"unfused": "fused", "f32": "native", "repeated": "shared", "kept": "none"}
-    for option, value in zip(words[::2], words[1::2]):
-        if option == "--kv-groups" and case.b == case.sizes["kv"] == 1:
+    for option, value in [*zip(words[::2], words[1::2]), *(key.split("=") for key in keys.split(",") if key)]:
+        if option == "kv-groups" and case.b == case.sizes["kv"] == 1:
             continue  # a view
-        if option == "--window-mask" and not window_layers(case):
+        if option == "window-mask" and not window_layers(case):
             continue  # no mask: all see all
-        other = our_profile(program, case, model, *case.options, option, defaults[value])
+        back = [option, defaults[value]] if option.startswith("--") else ["--recipe", f"plain:{option}={defaults[value]}"]
+        other = our_profile(program, case, model, *case.options, *back)
         if not list(bytes_faults(case, our_storages(other), theirs)):
             yield f"without {option} {value} it keeps the same storages"
     extra = Storage(12345, (), "float32", "", "")

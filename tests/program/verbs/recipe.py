@@ -84,15 +84,16 @@ def keys_are_details():
     """A key is given after a colon, adds to the recipe before it, and wins over what the recipe sets."""
     llama = ["llama", *META]
     one = profile(*llama, "--recipe", "plain:swiglu=unfused,rope=unfused")
-    equal(profile(*llama, "--recipe", "plain:swiglu=unfused", "--recipe", "plain:rope=unfused"), one, "former options")
+    former = ["--swiglu", "unfused", "--rope=" + "unfused"]
+    equal(profile(*llama, *former), one, "former options")
     equal(profile(*llama, "--recipe", "plain:swiglu=unfused", "--recipe", "plain:rope=unfused"), one, "keys add up")
     equal((one["model"]["recipe"], one["model"]["ops"]["swiglu"], one["model"]["ops"]["rope"]), (None, "unfused", "unfused"), "of no stack")
     hf = profile(*llama, "--recipe", "hf:swiglu=fused")
     equal(hf, profile(*llama, "--recipe", "hf", "--recipe", "plain:swiglu=fused"), "plain: keeps the recipe's name")
     equal((hf["model"]["recipe"], hf["model"]["ops"]["swiglu"], hf["model"]["ops"]["rope"]), ("hf", "fused", "unfused"), "the key wins")
-    told = run("profile", *llama, "--recipe", "plain:swiglu=unfused", "--recipe plain:rope=unfused")
+    told = run("profile", *llama, *former)
     equal(told.stderr, "memtape: options that are keys of --recipe now: --recipe plain:swiglu=unfused,rope=unfused\n", "former options are told")
-    equal(run("profile", *llama, "--recipe", "plain:swiglu=unfused", "-q").stderr, "", "but with --quiet")
+    equal(run("profile", *llama, *former, "-q").stderr, "", "but with --quiet")
     rows = json.loads(run("sweep", *llama, "--over", "recipe=plain,plain:swiglu=unfused,hf", "--json", "-").stdout)["rows"]
     equal([r["row"] for r in rows], ["recipe=plain", "recipe=plain:swiglu=unfused", "recipe=hf"], "rows")
     equal(len({r["saved"] for r in rows}), 3, "each row keeps other bytes")
