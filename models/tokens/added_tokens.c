@@ -6,8 +6,8 @@ bool mti_added_add(mti_added_tokens *a, const char *text, size_t n, mti_added to
     size_t node = 0;
     if (n > MTI_ADDED_BYTES)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "the added token \"%.60s\" has %zu bytes; at most %d are read", text,
-                             n, MTI_ADDED_BYTES);
+                             "the added token \"%.*s...\" has %zu bytes; at most %d are read",
+                             MTI_SHOWN_BYTES, text, n, MTI_ADDED_BYTES);
     if (!n) return true; /* Hugging Face passes over it, too */
     if (!a->ends.n && !MTI_PUSH(&a->ends, 0)) return false;
     for (size_t i = 0; i < n; i++) {

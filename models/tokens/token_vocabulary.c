@@ -26,21 +26,21 @@ bool mti_token_add(mti_vocabulary *v, const char *text, size_t n, int64_t id, bo
                    size_t most)
 {
     static const mti_token none = {0};
+    const int shown = (int)(n < MTI_SHOWN_BYTES ? n : MTI_SHOWN_BYTES);
     if (id < 0 || (uint64_t)id >= most + SPARE_IDS || n > UINT32_MAX / 2)
         return mti_fail_bool(MT_ERR_FORMAT,
-                             "the id of token \"%.60s\" is %lld; the file has %zu tokens", text,
-                             (long long)id, most);
+                             "the id of token \"%.*s\" is %lld; the file has %zu tokens", shown,
+                             text, (long long)id, most);
     const uint32_t there = mti_token_named(v, text, n, false);
     if (there != MTI_NO_TOKEN)
-        return there == id ||
-               mti_fail_bool(MT_ERR_FORMAT, "token \"%.60s\" has the ids %u and %lld", text, there,
-                             (long long)id);
+        return there == id || mti_fail_bool(MT_ERR_FORMAT, "token \"%.*s\" has the ids %u and %lld",
+                                            shown, text, there, (long long)id);
     while (v->tokens.n <= (size_t)id)
         if (!MTI_PUSH(&v->tokens, none)) return false;
     mti_token *token = &v->tokens.at[id];
     if (token->there)
-        return mti_fail_bool(MT_ERR_FORMAT, "tokens \"%.60s\" and \"%.60s\" both have the id %lld",
-                             v->texts.at + token->at, text, (long long)id);
+        return mti_fail_bool(MT_ERR_FORMAT, "tokens \"%.60s\" and \"%.*s\" both have the id %lld",
+                             v->texts.at + token->at, shown, text, (long long)id);
     const mti_token made = {.at = v->texts.n,
                             .written_at = v->texts.n,
                             .n = (uint32_t)n,

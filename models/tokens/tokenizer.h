@@ -124,6 +124,7 @@ typedef struct mti_vocabulary {
     mti_hashmap by_text;
 } mti_vocabulary;
 #define MTI_NO_TOKEN UINT32_MAX
+enum { MTI_SHOWN_BYTES = 60 }; /* of a token, in messages */
 /* The token that is written `before` and then `text`, by mti_hash_bytes of both; or MTI_NO_TOKEN.
  * model: added tokens that the model has not are none. */
 uint32_t mti_token_find(const mti_vocabulary *v, uint64_t hash, const char *before, size_t n_before,

@@ -125,7 +125,7 @@ static mt_tokenizer *changed(const char *text, const char *path, const char *val
 static mt_tokenizer *made(const char *text, const char *path, const char *value)
 {
     mt_tokenizer *t = changed(text, path, value);
-    if (!t) fail_msg("%s: %s", path, mt_last_error());
+    if (!t) fail_msg("%s: %s", path ? path : "as it is", mt_last_error());
     return t;
 }
 
@@ -368,6 +368,20 @@ static void a_damaged_or_unknown_file_is_refused_by_name(void **state)
         if (changed(r->text, r->path, r->value)) fail_msg("%s %s is taken", r->path, r->value);
         mtt_failed(r->status, r->word);
     }
+}
+
+static void an_added_token_has_a_most_of_bytes(void **state)
+{
+    (void)state;
+    char list[MTI_ADDED_BYTES + 64], text[MTI_ADDED_BYTES + 2] = "";
+    for (int more = 0; more < 2; more++) {
+        memset(text, 'x', MTI_ADDED_BYTES + more);
+        snprintf(list, sizeof list, "[{'id':12,'content':'<s>'},{'id':14,'content':'%s'}]", text);
+        mt_tokenizer *t = changed(letters, "added_tokens", list);
+        assert_true((t == NULL) == more);
+        mt_tokenizer_free(t);
+    }
+    mtt_failed(MT_ERR_UNSUPPORTED, "xxx...", "1025 bytes; at most 1024");
 }
 
 static void a_text_that_is_no_json_is_refused(void **state)
@@ -664,6 +678,7 @@ int main(void)
         mtt_test(words_are_their_longest_pieces),
         mtt_test(a_word_of_a_million_letters_is_merged),
         mtt_test(a_damaged_or_unknown_file_is_refused_by_name),
+        mtt_test(an_added_token_has_a_most_of_bytes),
         mtt_test(a_text_that_is_no_json_is_refused),
         mtt_test(patterns_that_pcre2_reads_otherwise_are_refused),
         mtt_test(blanks_of_a_pattern_are_unicodes),
