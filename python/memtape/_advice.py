@@ -102,7 +102,8 @@ def _changes(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.opti
         yield "use_cache=False: training keeps keys and values twice otherwise", _set([(config, "use_cache", False)]), {}
     path, layers = _alike(model)
     if layers:
-        yield (f"checkpoint {path}.0 to {path}.{len(layers) - 1} (torch.utils.checkpoint, use_reentrant=False): their forward runs twice",
+        first, last = (".".join(filter(None, [path, str(i)])) for i in (0, len(layers) - 1))
+        yield (f"checkpoint {first} to {last} (torch.utils.checkpoint, use_reentrant=False): their forward runs twice",
                _set([(layer, "forward", _checkpointed(layer)) for layer in layers]), {})
     groups = [group for o in optimizers if isinstance(o, _FUSED) for group in o.param_groups if not group.get("fused")]
     if groups:

@@ -273,7 +273,8 @@ class FlexAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> Any:
-        out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
+        width = v.shape[-1]
+        out = torch.empty_like(q) if q.shape[-1] == width else torch.empty((*q.shape[:-1], width), dtype=q.dtype, device=q.device)
         logsumexp = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
         ctx.save_for_backward(q, k, v, out, logsumexp, *masks)
         ctx.mark_non_differentiable(logsumexp)

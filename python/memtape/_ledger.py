@@ -96,7 +96,8 @@ def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
             continue
         name = attribute[len("_raw_saved_"):]
         if isinstance(value, (tuple, list)):
-            names = getattr(getattr(node, "_forward_cls", None), "saved_names", ())  # of memtape's own Functions, which stand for an operation of CUDA
+            # Of memtape's own Functions, which stand for an operation of CUDA.
+            names = getattr(getattr(node, "_forward_cls", None), "saved_names", ())
             yield from ((names[i] if i < len(names) else f"{name}[{i}]", raw) for i, raw in enumerate(value) if raw is not None)
         elif value is not None:
             yield name, value

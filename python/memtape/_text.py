@@ -75,7 +75,7 @@ def _holders(largest: Sequence[Mapping[str, Any]], total: int) -> List[List[str]
         n[0] += row["allocated"]
         n[1] += row["storages"]
     order = sorted(groups.items(), key=lambda item: -item[1][0])
-    rows = [[scaled(n), f"{100 * n / total:.1f} %", category, module or "-", op + (f" ({count} storages)" if count > 1 else "")]
+    rows = [[scaled(n), f"{100 * n / total:.1f} %", category, module or "-", f"{op} ({count} storages)".strip() if count > 1 else op]
             for (category, module, op), (n, count) in order[:MOST_ROWS]]
     rest = total - sum(n for _, (n, _) in order[:MOST_ROWS])
     return [*rows, [scaled(rest), f"{100 * rest / total:.1f} %", "all else", "", ""]]
@@ -87,8 +87,8 @@ def saved(values: Mapping[str, Any]) -> List[str]:
     head = f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})"
     n_storages = str(values["saved"]["storages"])
     if len(tensors) > 2 * MOST_ROWS:
-        return [f"{head}, alike layers together", *ruled(columns(_folded_rows(tensors, total, outside, n_storages, MOST_ROWS // 2 if values.get("steady") else
-                                                                           MOST_ROWS), (4, 5, 6)))]
+        most = MOST_ROWS // 2 if values.get("steady") else MOST_ROWS
+        return [f"{head}, alike layers together", *ruled(columns(_folded_rows(tensors, total, outside, n_storages, most), (4, 5, 6)))]
     rows = [["module", "op", "keeps", "its", "shape", "dtype", "bytes", "share"]]
     for t in tensors:
         rows.append([t["module"] or outside, t["op"], t["name"], t["role"], f"[{','.join(map(str, t['shape']))}]", t["dtype"],

@@ -240,6 +240,6 @@ class Values:
         host = [t for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.device.type != "meta" and t.dim()]
         if host and any(said in str(error) for said in ("expected device meta", "same device")):
             place, line = _place()
-            raise MemtapeError(f"memtape.torch: {self.where() or 'the loss'}: {func.__name__} meets a {host[0].device.type} tensor of shape "
-                               f"{list(host[0].shape)} at {place} ({line}). It was made in the step, on another device than the model's: on "
-                               "CUDA this fails, too. Make it with device=x.device, or a buffer of the module") from error
+            met = f"a {host[0].device.type} tensor of shape {list(host[0].shape)}"
+            raise MemtapeError(f"memtape.torch: {self.where() or 'the loss'}: {func.__name__} meets {met} at {place} ({line}). It was "
+                               "made in the step, on another device than the model's: on CUDA this fails, too. Make it with device=x.device, or a buffer of the module") from error

@@ -142,7 +142,8 @@ def figures(report: Mapping[str, Any]) -> Dict[str, int]:
     found: Dict[str, int] = {}
     if report.get("steady"):
         steady = report["steady"]
-        found = {"peak": steady["peak"], **{f"peak.{name}": n for name, n in steady["by_category"].items() if n}, "reserved": steady["reserved"]}
+        categories = {f"peak.{name}": n for name, n in steady["by_category"].items() if n}
+        found = {"peak": steady["peak"], **categories, "reserved": steady["reserved"]}
     return {**found, "saved": report["saved"]["bytes"]} if report.get("saved") else found
 
 

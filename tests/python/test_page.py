@@ -51,7 +51,7 @@ def runs_under_jupyter():
 
 
 examples = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.S)
-equal(len(examples), 4, "examples with output")
+equal(len(examples), 5, "examples with output")
 equal(TEXT.count("```python"), len(examples), "examples, all of them with output")
 [readme] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 for code, output in [*examples, (readme, None)]:

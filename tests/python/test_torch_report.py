@@ -1,0 +1,165 @@
+"""What one does with a step's report: reading it, advice, differences, a bound, a baseline under pytest. Exit status 77 if PyTorch is
+not installed."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
+from lib import check, done, equal  # noqa: E402
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+import memtape.torch  # noqa: E402
+from refusals import refused  # noqa: E402
+from torch import nn  # noqa: E402
+
+WIDTH = 64
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+
+class Tower(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(layers)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+def given(layers=12, rows=512, make=torch.optim.AdamW):
+    model = Tower(layers)
+    return model, torch.randn(rows, WIDTH), make(model.parameters())
+
+
+def a_print_is_short_and_says_what_holds_the_peak():
+    report = memtape.torch.profile(*given())
+    lines = str(report).splitlines()
+    check(len(lines) <= 30, f"{len(lines)} lines")
+    text = "\n".join(lines)
+    for said in (f"({report['steady']['peak']:,} bytes)", "What holds it", "Tower.layers.*.act", "(12 storages)", "all else", "alike layers together"):
+        check(said in text, f"{said!r} in {text}")
+    check(text.index("What holds it") < text.index("Saved for backward"), "the peak first")
+    check("layers.3" not in text.replace("reached in", ""), "alike layers are folded")
+    short = str(memtape.torch.profile(*given(1)))
+    check("Tower.layers.0.act" in short, "a single layer is shown by its name in what is saved")
+
+
+def advice_is_measured():
+    model, x, optimizer = given()
+    before = [p.clone() for p in model.parameters()]
+    advices = memtape.torch.advise(model, x, optimizer)
+    text = str(advices)
+    for said in ("checkpoint layers.0 to layers.11", "AdamW(fused=True)", "AdamW(foreach=False)", "bf16", "two microbatches"):
+        check(said in text, f"{said!r} in {text}")
+    peak = advices.before["steady"]["peak"]
+    for one in advices:
+        equal(one.less, peak - one.report["steady"]["peak"], one.text)
+    equal([one.less for one in advices], sorted((one.less for one in advices), reverse=True), "most first")
+    by_text = {one.text.split()[0]: one for one in advices}
+
+    class Checkpointed(Tower):
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+            return x.square().mean()
+    by_hand = Checkpointed(12)
+    report = memtape.torch.profile(by_hand, x, torch.optim.AdamW(by_hand.parameters()))
+    equal(by_text["checkpoint"].report["steady"]["peak"], report["steady"]["peak"], "checkpoints, as one writes them")
+    fused = memtape.torch.profile(model, x, torch.optim.AdamW(model.parameters(), fused=True))
+    equal(by_text["AdamW(fused=True)"].report["steady"]["peak"], fused["steady"]["peak"], "a fused optimizer")
+    check(all(map(torch.equal, before, model.parameters())) and all("forward" not in vars(layer) for layer in model.layers), "nothing is changed")
+    equal([(g["fused"], g["foreach"]) for g in optimizer.param_groups], [(None, None)], "nor is the optimizer")
+    odd = memtape.torch.advise(model, torch.randn(3, WIDTH), optimizer, autocast=torch.bfloat16)
+    check("microbatches" not in str(odd) and "torch.autocast" not in str(odd), "what does not apply is not said")
+
+
+def reports_are_subtracted():
+    small, large = memtape.torch.profile(*given(2)), memtape.torch.profile(*given(3))
+    added = large - small
+    equal(added["peak"], large["steady"]["peak"] - small["steady"]["peak"], "the peak")
+    equal(added["saved"], large["saved"]["bytes"] - small["saved"]["bytes"], "what is saved")
+    equal(sum(n for name, n in added.items() if name.startswith("peak.")), added["peak"], "the categories sum up to it")
+    check(f"{added['peak']:+,}" in str(added) and "difference" in str(added), f"{added}")
+    model = Tower(2)
+    forward = memtape.torch.profile(model, torch.randn(512, WIDTH))
+    equal(dict(forward - forward), {"saved": 0}, "reports of a forward alone")
+    refused("a number", "unsupported operand", lambda: large - 1, TypeError)
+
+
+def a_peak_may_have_a_bound():
+    report = memtape.torch.profile(*given(2))
+    peak = report["steady"]["peak"]
+    equal(memtape.torch.assert_peak_below(peak + 1, report), report, "the report comes back")
+    equal(memtape.torch.assert_peak_below("1GiB", *given(2))["steady"]["peak"], peak, "of a step")
+    refused("the peak itself", "0 over", lambda: memtape.torch.assert_peak_below(peak, report), AssertionError)
+    refused("too much", "What holds it", lambda: memtape.torch.assert_peak_below("1 KB", report), AssertionError)
+    for text, n in (("8GiB", 8 << 30), ("1.5 kb", 1500), ("512", 512), ("2MiB", 2 << 20), ("3g", 3 * 10**9)):
+        equal(memtape._text.parsed(text), n, text)
+    refused("no size", "is not a size", lambda: memtape.torch.assert_peak_below("8 apples", report), ValueError)
+    refused("no step", "not of a step", lambda: memtape.torch.assert_peak_below("1GiB", Tower(1), torch.randn(1, WIDTH)), TypeError)
+
+
+TEST = """
+import torch
+from torch import nn
+
+def test_a_model(memtape_baseline):
+    model = nn.Sequential(nn.Linear(8, WIDTH), nn.Linear(WIDTH, 8))
+    memtape_baseline(model, torch.randn(4, 8), torch.optim.AdamW(model.parameters()), loss=lambda model, x: model(x).sum())
+"""
+
+
+def pytest_in(folder, width, *options):
+    (folder / "test_model.py").write_text(TEST.replace("WIDTH", str(width)))
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "memtape.pytest_plugin", "-p", "no:cacheprovider", *options], cwd=folder,
+                          env={**os.environ, "PYTHONPATH": str(Path(memtape.__file__).parent.parent)}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def a_baseline_is_a_regression_test():
+    try:
+        import pytest  # noqa: F401
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        status, text = pytest_in(folder, 16)
+        check(status == 1 and "run pytest --memtape-update" in text, f"no baseline: {text[-500:]}")
+        status, text = pytest_in(folder, 16, "--memtape-update")
+        equal(status, 0, f"an update: {text[-500:]}")
+        steps = json.loads((folder / "memtape.json").read_text())
+        equal((steps["schema"], list(steps["steps"])), ("memtape.baseline/1", ["test_model.py::test_a_model"]), "the file")
+        from memtape.pytest_plugin import Baseline
+        for width in (16, 8):  # as much, or less
+            model = nn.Sequential(nn.Linear(8, width), nn.Linear(width, 8))
+            baseline = Baseline(folder / "memtape.json", "test_model.py::test_a_model", False)
+            report = baseline(model, torch.randn(4, 8), torch.optim.AdamW(model.parameters()), loss=lambda model, x: model(x).sum())
+        refused("a second step without a name", "give each step", lambda: baseline(report))
+        status, text = pytest_in(folder, 400)
+        check(status == 1 and "bytes more than memtape.json says" in text and "peak.parameter" in text, f"more: {text[-1500:]}")
+        (folder / "memtape.json").write_text("[1]")
+        refused("another file", "not a baseline of memtape", lambda: Baseline(folder / "memtape.json", "a", False)(report))
+        (folder / "memtape.json").write_text("{")
+        refused("no JSON", "not JSON", lambda: Baseline(folder / "memtape.json", "a", False)(report))
+
+
+for test in [a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted, a_peak_may_have_a_bound,
+             a_baseline_is_a_regression_test]:
+    test()
+done()
