@@ -12,7 +12,7 @@ DOCS = ROOT / "docs"
 PLAIN = {ROOT / "README.md", DOCS / "tour.md", DOCS / "class.md", *(DOCS / "lessons").glob("*.md")}  # plain to their ends
 HEAD, MEAN, PLAIN_MOST, MOST = 20, 15, 30, 40
 WORDS = ("no those", "the latter", "the same of", "of so many", "in its stead", "lets go", "stands beside", "held against", "can be told from",
-         "but for", "of its own", "of their own", "those of", "be it", "whose is")
+         "but for", "of its own")
 BLOCKS = r"^ *```.*?^ *```$|<!--.*?-->|<[^>]+>"
 
 
