@@ -69,7 +69,7 @@ typedef struct mti_growth {
     int64_t before;    /* those of them in storages older than forward (the input) */
     int64_t rounding;  /* of the new ones, up to multiples of 512 bytes */
     int64_t rests;     /* of blocks, those that were not split off: of all */
-    int64_t output;    /* the output, if nothing saved it */
+    int64_t output;    /* the output, and logits that are held, if nothing saved them */
     int64_t input;     /* a rank's inputs that nothing saved: one for each microbatch */
     int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
     int64_t gathered;  /* parameters that stay gathered until backward */

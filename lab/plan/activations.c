@@ -448,7 +448,7 @@ static void add_head(builder *b)
 {
     const mt_loss_form loss = b->c->ops.loss;
     const int64_t rows = b->s->tokens * mti_statistic_size(b);
-    bool bert = b->c->kind == MT_MODEL_BERT, apart = loss == MT_LOSS_UNFUSED;
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = mti_loss_is_apart(loss);
     /* ranks that share the logits have one op for the loss */
     bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
     if (bert) mti_keep(b, BSH, FLOATS, "input of the head's first product");

@@ -18,8 +18,9 @@ const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
 const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
 const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
-const mti_choice mti_loss_forms = {
-    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused", "torch", "liger")};
+const mti_choice mti_loss_forms = {"loss",
+                                   MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused",
+                                             "torch", "liger", "shifted", "held")};
 const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
 const mti_choice mti_linear_forms = {
     "linear", MTI_NAMES("native", "torchao-float8", "torchao-mxfp8", "torchao-nvfp4", "te-delayed",

@@ -262,6 +262,8 @@ double mti_residual_std(const mt_model_config *c);
 
 /* Whether mt_model_forward_loss makes the loss of what comes before the head. */
 bool mti_loss_takes_head(mt_loss_form form);
+/* Whether log_softmax and the mean of its values are ops of their own. */
+bool mti_loss_is_apart(mt_loss_form form);
 /* Whether head and loss are one op, and whether that makes its gradients in forward. */
 bool mti_loss_is_fused(mt_loss_form form);
 bool mti_loss_is_early(mt_loss_form form);

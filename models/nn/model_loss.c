@@ -41,9 +41,16 @@ static mt_tensor *as_index(mt_tensor *target, mt_tensor *ignored)
     return index;
 }
 
+/* Room for the logits from the second token on, which ForCausalLMLoss of Transformers 4.46 copies
+ * (loss_utils.py): here targets are shifted already. */
+static mt_tensor *beside(mt_tensor *logits)
+{
+    return mti_tensor_new(mt_device_of(logits), &logits->view, MT_TEMPORARY, false);
+}
+
 /* log_softmax, then the mean of minus its values at the targets: so backward has log-probabilities
  * and two gradients as large at once. PyTorch's cross_entropy is these two ops. */
-static mt_tensor *unfused(mt_tensor *logits, mt_tensor *target)
+static mt_tensor *unfused(mt_loss_form form, mt_tensor *logits, mt_tensor *target)
 {
     if (mt_rank(logits) != mt_rank(target) + 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the logits have rank %d, the target %d",
@@ -51,7 +58,10 @@ static mt_tensor *unfused(mt_tensor *logits, mt_tensor *target)
     MT_AUTO mt_tensor *ignored = mt_compare_scalar(target, MT_EQ, MT_IGNORE);
     MT_AUTO mt_tensor *index = ignored ? as_index(target, ignored) : NULL;
     mt_tensor *y = index ? widened(logits) : NULL;
+    mt_tensor *copy = y && form == MT_LOSS_SHIFTED ? beside(y) : NULL;
+    if (y && form == MT_LOSS_SHIFTED && !copy) mt_set(&y, NULL);
     mt_set(&y, mti_log_softmax_apart(y));
+    mt_release(copy);
     mt_set(&y, mt_gather(y, -1, index));
     mt_set(&y, y ? mt_reshape(y, mt_rank(target), mt_shape(target)) : NULL);
     mt_set(&y, mt_masked_fill(y, ignored, 0));
@@ -64,8 +74,10 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
 {
     if (!config) return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the config is NULL");
     if (!mti_given(logits, "model_loss", "the logits")) return NULL;
-    if (config->ops.loss == MT_LOSS_UNFUSED)
-        return mti_given(target, "model_loss", "the target") ? unfused(logits, target) : NULL;
+    if (mti_loss_is_apart(config->ops.loss))
+        return mti_given(target, "model_loss", "the target")
+                   ? unfused(config->ops.loss, logits, target)
+                   : NULL;
     const mt_cross_entropy_options keeps_logits = {.keep_logits = true};
     bool lse = config->ops.loss == MT_LOSS_LSE || config->ops.loss == MT_LOSS_CHUNKED;
     if (lse) return mt_cross_entropy_with(logits, target, MT_IGNORE, &keeps_logits);
@@ -78,7 +90,12 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
 
 bool mti_loss_takes_head(mt_loss_form form)
 {
-    return mti_loss_is_fused(form) || form == MT_LOSS_CHUNKED;
+    return mti_loss_is_fused(form) || form == MT_LOSS_CHUNKED || form == MT_LOSS_SHIFTED;
+}
+
+bool mti_loss_is_apart(mt_loss_form form)
+{
+    return form == MT_LOSS_UNFUSED || form == MT_LOSS_SHIFTED || form == MT_LOSS_HELD;
 }
 
 bool mti_loss_is_fused(mt_loss_form form)

@@ -409,6 +409,7 @@ typedef struct mt_stage {
     mti_part_draws draws;
     mti_step_observer observer;
     mt_scaler *scaler;    /* borrowed; NULL: none */
+    mt_tensor *outputs;   /* the last logits, with MT_LOSS_HELD; else NULL */
     bool is_plain;        /* a model of one process, which need not be cut into layers */
     mt_lora_options lora; /* its targets are this stage's own; rank 0: there are no adapters */
 } mti_stage;
@@ -433,9 +434,10 @@ typedef struct mti_in_flight {
     mt_tensor *input, *target; /* target NULL: the output is not the model's loss */
     mt_tensor *tokens;         /* of a part with a copy of the embedding; else NULL */
     mt_tensor *output;
-    bool last;    /* the output is the model's; else it is what is sent on */
-    bool learns;  /* what layers add to the loss is wanted, of a part before the last, too */
-    bool is_loss; /* the output, or a part of it */
+    bool last;           /* the output is the model's; else it is what is sent on */
+    bool learns;         /* what layers add to the loss is wanted, of a part before the last, too */
+    bool is_loss;        /* the output, or a part of it */
+    mt_tensor **outputs; /* where MT_LOSS_HELD holds the logits; NULL: nobody does */
 } mti_in_flight;
 
 /* What a part takes for a microbatch of such tokens: they, or what the stage before sends. */

@@ -244,11 +244,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (h->tensor > 1 && mti_loss_is_fused(c->ops.loss))
+    if (h->tensor > 1 && (mti_loss_is_fused(c->ops.loss) || c->ops.loss == MT_LOSS_SHIFTED))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64
                              " and the config's loss is %s; a rank has its own "
-                             "part of the logits: need native, f32, lse, chunked or unfused",
+                             "part of the logits: need native, f32, lse, chunked, unfused or held",
                              h->tensor, mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
     if (!check_cut(h, c) || !check_ahead(h, c)) return false;

@@ -67,7 +67,7 @@ static mt_tensor *loss_part(const mti_share *s, mt_tensor *logits, mt_tensor *ta
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
 {
     const mt_model_config *c = &s->whole;
-    const bool unfused = c->ops.loss == MT_LOSS_UNFUSED;
+    const bool unfused = mti_loss_is_apart(c->ops.loss);
     const mti_entropy_options options = {.keep_logits = c->ops.loss == MT_LOSS_LSE,
                                          .apart = unfused};
     bool wide = (c->ops.loss == MT_LOSS_F32 || unfused) && mt_dtype_size(c->dtype) == 2;

@@ -156,6 +156,7 @@ bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config
 
 void mti_stage_free(mti_stage *s)
 {
+    mt_release(s->outputs);
     mti_zero_free(s->zero);
     mt_module_free(s->joined);
     for (int64_t i = 0; s->parts && i < s->schedule.n_parts; i++) mt_module_free(s->parts[i]);

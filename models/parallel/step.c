@@ -29,9 +29,11 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f
     mt_tensor *y = mt_forward(m, input);
     if (!target || !y) return y;
     bool named = mt_scope_push("loss") == MT_OK;
-    mt_set(&y, named ? mti_rank_loss(&s->shares[part], y, target) : NULL);
+    mt_tensor *loss = named ? mti_rank_loss(&s->shares[part], y, target) : NULL;
     if (named) mt_scope_pop();
-    return y;
+    if (loss && f->outputs && c->ops.loss == MT_LOSS_HELD) mt_set(f->outputs, mt_detach(y));
+    mt_release(y);
+    return loss;
 }
 
 /* Without a scaler ranks take the mean of their losses in the optimizer's step. */
@@ -56,11 +58,11 @@ static bool scale_loss(const mt_stage *s, mt_tensor **loss)
 
 static bool forward(mti_step *p, int64_t k)
 {
-    const mt_stage *s = p->stage;
+    mt_stage *s = p->stage;
     const mti_step_observer *o = &s->observer;
     const mti_turn turn = mti_schedule_at(&s->schedule, k, false);
     mti_in_flight *f = &p->in_flight[k % p->n_places];
-    *f = (mti_in_flight){.last = s->shares[turn.part].last};
+    *f = (mti_in_flight){.last = s->shares[turn.part].last, .outputs = &s->outputs};
     if (o->before_forward && !o->before_forward(o->user, k == 0)) return false;
     if (p->batches.take(p->batches.user, turn, f)) f->output = mti_stage_run(s, turn.part, f);
     bool ok = !o->after_forward || o->after_forward(o->user);

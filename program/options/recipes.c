@@ -35,6 +35,7 @@ WHEN(sums_in_buckets, o->verb != MTI_TRAIN || !strcmp(o->workload.device.kind, "
 WHEN(shares_batch, mti_shares_batch(o))
 WHEN(shares_layers, o->workload.parallel.tensor > 1)
 WHEN(is_alone, mti_is_alone(o))
+WHEN(has_own_loss, c->balance_loss <= 0 && !c->mtp_layers)
 WHEN(is_searched, o->verb == MTI_FIT)
 WHEN(gives_foreach, o->recipe &(MTI_RECIPE_PEFT | MTI_RECIPE_LLAMAFACTORY))
 WHEN(has_own_buckets, !(o->recipe & MTI_RECIPE_LLAMAFACTORY))

@@ -108,6 +108,11 @@ typedef enum mt_loss_form {
      * with logits in the model's type. */
     MT_LOSS_TORCH,
     MT_LOSS_LIGER,
+    /* As UNFUSED, with what its callers hold, too. SHIFTED: while it is made, the head's input and
+     * a copy of the logits in f32, as in Transformers 4.46 to 4.48. HELD: the logits, until the
+     * next ones are there, as in a training loop whose `outputs` live on. */
+    MT_LOSS_SHIFTED,
+    MT_LOSS_HELD,
     MT_LOSS_FORM_COUNT
 } mt_loss_form;
 /* In what the layers' linears multiply, and what of their inputs is kept: docs/low-precision.md. */

@@ -31,7 +31,9 @@ static const char *const losses[] = {"",
                                      ", chunked loss",
                                      ", unfused loss",
                                      ", PyTorch's linear cross-entropy",
-                                     ", Liger's linear cross-entropy"};
+                                     ", Liger's linear cross-entropy",
+                                     ", unfused loss of a shifted copy",
+                                     ", unfused loss, logits held"};
 
 /* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)

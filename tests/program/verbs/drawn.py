@@ -15,7 +15,7 @@ SHAPE = (("--kv-heads", 2), ("--rope-dim", 4), ("--experts", 4), ("--experts", 8
 NUMBERS = tuple(("--dtype", name) for name in ("f32", "bf16", "f16")) + (
     ("--amp", "bf16"), ("--amp", "f16"), ("--master-weights",), ("--f32-gradients",), ("--linear", "torchao-float8"))
 KEPT = tuple(("--recipe", f"plain:expert-form={name}") for name in ("loop", "torchtitan", "torchtitan-before", "megatron")) + tuple(
-    ("--loss", name) for name in ("f32", "lse", "chunked", "fused", "torch", "liger")) + tuple(
+    ("--loss", name) for name in ("f32", "lse", "chunked", "fused", "torch", "liger", "shifted", "held")) + tuple(
     ("--recipe", f"plain:recompute-modules={name}") for name in ("moe_act", "layernorm", "mlp", "core_attn", "moe", "mla_up_proj", "shared_experts")) + tuple(
     ("--recipe", name) for name in ("hf", "megatron", "torchtitan", "peft", "zero3", "fsdp2", "ddp", "trl")) + (
     ("--router", "sigmoid"), ("--router", "chosen"), ("--recipe", "plain:swiglu=unfused"), ("--recipe", "plain:rope=unfused"), ("--recipe", "plain:rms-norm=unfused"),

@@ -122,6 +122,21 @@ def what_has_no_effect_is_refused():
     refused(["--loss", "--dtype bf16"], "profile", "llama", "--loss", "f32")
 
 
+def what_callers_of_the_loss_hold_is_counted():
+    """Beside an unfused loss: in forward a shifted copy and the head's input; in backward, and at the end of a step, the logits."""
+    args = ["llama", *META, "--dtype", "bf16", "-b", 2, "-s", 64, "--vocab", 4096, "-d", 32, "-a", 2, "-l", 1, "--lora-rank", 2, "--lora-targets", "q"]
+    plain, shifted, held = (profile(*args, "--loss", form) for form in ("unfused", "shifted", "held"))
+    bsv, bsh = 2 * 64 * 4096, 2 * 64 * 32
+    peak = {name: {ph["name"]: ph["peak"] for ph in p["steady"]["phases"]} for name, p in (("plain", plain), ("shifted", shifted), ("held", held))}
+    equal(peak["shifted"]["forward"] - peak["plain"]["forward"], 4 * bsv + 2 * bsh, "shifted: forward")
+    equal(peak["shifted"]["backward"], peak["plain"]["backward"], "shifted: backward")
+    equal([peak["held"][name] - peak["plain"][name] for name in ("forward", "backward")], [2 * bsv, 2 * bsv], "held: the last step's, and this one's")
+    equal([p["growth"]["residual"] for p in (plain, shifted, held)], [0, 0, 0], "the books balance")
+    refused(["--loss shifted", "--tp"], "profile", *args, "--dtype", "bf16", "--loss", "shifted", "--tp", 2)
+    refused(["loss", "bert"], "profile", "bert", "--loss", "shifted")
+    refused(["loss", "balance"], "profile", "moe-tiny", *META, "--balance-loss", 0.1, "--loss", "held")
+
+
 # ---- recipes by the names people know ----
 def listed():
     """What `memtape help recipes` lists: {recipe: [option and value]}."""
@@ -150,7 +165,7 @@ def every_row_holds_somewhere():
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], ["gemma-3-1b", "-b", 1, "-s", 600, "-l", 6, "--vocab", 99, *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], [*llama, "--dp", 2, "--tp", 2], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META],
-                 ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
+                 ["moe-tiny", *META, "--balance-loss", 0.1], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
         for name in of:
             p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:
@@ -224,6 +239,7 @@ a_recipe_is_its_options()
 an_option_given_wins()
 liger_fuses()
 every_verb_takes_it()
+what_callers_of_the_loss_hold_is_counted()
 every_row_holds_somewhere()
 torchtitan_is_twelve_options()
 recipes_combine()
