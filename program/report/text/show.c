@@ -49,7 +49,10 @@ static bool print_matching(const char *words, const char *text, FILE *out)
         end = next ? next : at + strlen(at) + 1;
         if (has_words(at, words)) {
             const size_t n = next ? (size_t)(next - at) - 1 : strlen(at);
-            fprintf(out, "%s%.*s", any ? "\n" : "", (int)n, at);
+            if (any) fputc('\n', out);
+            fwrite(
+                at, 1, n,
+                out); /* printed once before, so that names in it are as a terminal may have them */
             any = true;
         }
         if (!next) break;
