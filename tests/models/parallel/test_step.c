@@ -187,7 +187,8 @@ static bool before_drop(void *user)
 {
     seen *s = user;
     s->drops++;
-    return mti_zero_grad_bytes(s->stage->zero, &s->grads);
+    s->grads = mti_zero_grad_bytes(s->stage->zero);
+    return true;
 }
 
 static void an_observer_sees_every_turn(void **state)
@@ -220,7 +221,6 @@ static void an_observer_sees_every_turn(void **state)
             assert_true(mti_step_optimizer(&r.stage, NULL, 0, NULL));
             assert_int_equal(s.drops, 1);
             assert_true(s.grads > 0);
-            assert_true(mti_zero_grad_bytes(r.stage.zero, &s.grads) && s.grads == 0);
             mt_release(r.tokens);
             mti_stage_free(&r.stage);
             assert_int_equal(mtt_allocated(r.device), 0);
