@@ -3,7 +3,9 @@
  * target is unchanged. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -272,6 +274,13 @@ static void *read_all(int fd, const char *path, size_t expected, size_t limit, s
     }
     mti_free(data);
     return NULL;
+}
+
+char *mti_path_from_root(const char *path)
+{
+    char whole[PATH_MAX];
+    if (realpath(path, whole)) return mti_strdup(whole);
+    return mti_fail_null(MT_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
 bool mti_is_folder(const char *path)

@@ -25,6 +25,8 @@ void mti_file_abandon(mti_file *f);
 /* The path with symbolic links resolved, whether the file exists or not; the caller mti_frees
  * it. */
 char *mti_path_target(const char *path);
+/* The path of what is there, from the root, to be mti_freed; NULL on failure. */
+char *mti_path_from_root(const char *path);
 bool mti_is_folder(const char *path); /* links followed */
 /* Reads a whole file; sets *n_bytes. The caller mti_frees it. Refuses more than limit bytes.
  * A zero byte, not counted, follows the last. */

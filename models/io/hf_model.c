@@ -1,5 +1,10 @@
-/* hf_model.c: a whole model from a folder: its config.json and its weights. */
+/* hf_model.c: a whole model from a folder, and into one: its config.json and its weights. */
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "files/files.h"
 #include "io/hf_config.h"
 #include "memtape/models/io.h"
 
@@ -36,4 +41,95 @@ mt_module *mt_model_open(mt_device *device, const char *path, const mt_model_con
     if (ok && has_data) ok = mti_module_materialize(m, device) && mt_hf_load(path, m) == MT_OK;
     mt_device_release(meta);
     return mti_module_complete(m, ok);
+}
+
+/* ---- writing ---- */
+
+#define LONGEST      4096
+#define LARGEST_FILE ((size_t)256 << 20)
+
+static bool in_folder(char path[LONGEST], const char *folder, const char *name)
+{
+    const int n = snprintf(path, LONGEST, "%s/%s", folder, name);
+    return (n >= 0 && n < LONGEST) ||
+           mti_fail_bool(MT_ERR_IO, "%.80s...: the path is too long", folder);
+}
+
+static bool write_file(const char *path, const void *data, size_t n)
+{
+    mti_file *f = mti_file_create(path);
+    if (!f) return false;
+    if (mti_file_write(f, data, n)) return mti_file_commit(f);
+    mti_file_abandon(f);
+    return false;
+}
+
+/* Copies what tokenizers and generation need, where it is there. */
+static bool copy_others(const char *folder, const char *like)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "generation_config.json",
+                                        "chat_template.jinja",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model"};
+    char from[LONGEST], to[LONGEST];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n;
+        if (!in_folder(from, like, names[i]) || !in_folder(to, folder, names[i])) return false;
+        if (access(from, F_OK) != 0) continue;
+        char *data = mti_file_read(from, LARGEST_FILE, &n);
+        bool ok = data && write_file(to, data, n);
+        mti_free(data);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+/* The config.json of `like`, with the dtype of m. */
+static json_t *config_of(const char *like, mt_dtype dtype)
+{
+    size_t n;
+    json_error_t error;
+    char *path = mti_config_path(like), *text = path ? mti_file_read(path, LARGEST_FILE, &n) : NULL;
+    const uint64_t failures = mti_failures();
+    json_t *root = text ? mti_json_read(text, n, &error) : NULL;
+    const char *name = dtype == MT_BF16  ? "bfloat16"
+                       : dtype == MT_F16 ? "float16"
+                       : dtype == MT_F64 ? "float64"
+                                         : "float32";
+    bool ok = json_is_object(root) && json_object_set_new(root, "dtype", json_string(name)) == 0;
+    json_object_del(root, "torch_dtype");
+    if (text && !ok) mti_fail_around(failures, MT_ERR_FORMAT, "%s: is not a JSON object", path);
+    mti_free(text);
+    mti_free(path);
+    if (ok) return root;
+    json_decref(root);
+    return NULL;
+}
+
+mt_status mt_model_save(const char *folder, mt_module *m, const char *like)
+{
+    char weights[LONGEST], config[LONGEST];
+    if (!mti_given(m, "model_save", "the module")) return mt_last_status();
+    const mt_model_config *c = mt_model_config_of(m);
+    if (!folder || !like || !c)
+        return mti_fail(MT_ERR_ARGUMENT, "model_save: need a whole model, and two folders");
+    if (!in_folder(weights, folder, "model.safetensors") ||
+        !in_folder(config, folder, "config.json"))
+        return mt_last_status();
+    json_t *root = config_of(like, c->dtype);
+    char *text = root ? mti_json_text(root, JSON_INDENT(2)) : NULL;
+    bool ok = text != NULL;
+    if (ok && mkdir(folder, 0777) != 0 && errno != EEXIST)
+        ok = mti_fail_bool(MT_ERR_IO, "%s: %s", folder, strerror(errno));
+    ok = ok &&
+         mt_hf_save(weights, m, json_string_value(json_object_get(root, "model_type"))) == MT_OK &&
+         copy_others(folder, like) && write_file(config, text, strlen(text));
+    mti_free(text);
+    json_decref(root);
+    return ok ? MT_OK : mt_last_status();
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "files/json_text.h"
 #include "trainer/corpus.h"
 
 #define MAX_FILE        ((size_t)1 << 32) /* larger ones would have to be streamed */
@@ -44,12 +45,84 @@ bool mti_corpus_has(const mti_corpus *c, const char *path)
     return false;
 }
 
+/* A document's part; of none nothing. */
+static bool add_part(mti_corpus *c, bool held, const void *text, size_t n)
+{
+    mti_part_text *part = held ? &c->kept : &c->learnt;
+    size_t *end = held ? &c->n_held : &c->n_train;
+    return !n || (append(held ? &c->held : &c->train, end, text, n) && MTI_PUSH(&part->ends, *end));
+}
+
 static bool add_text(mti_corpus *c, const unsigned char *text, size_t n_bytes, double held_fraction)
 {
     size_t n_held = (size_t)((double)n_bytes * held_fraction), n_train = n_bytes - n_held;
     c->n_files++;
-    return append(&c->train, &c->n_train, text, n_train) &&
-           append(&c->held, &c->n_held, text + n_train, n_held);
+    return add_part(c, false, text, n_train) && add_part(c, true, text + n_train, n_held);
+}
+
+/* ---- a document a line ---- */
+
+static bool add_string(mti_corpus *c, bool held, const json_t *first, const json_t *second)
+{
+    const size_t n = json_string_length(first), more = json_string_length(second);
+    char *text = mti_malloc(n + more + 1);
+    if (text) memcpy(text, json_string_value(first), n);
+    if (text && more) memcpy(text + n, json_string_value(second), more);
+    if (text) text[n + more] = '\n'; /* between documents that are bytes */
+    bool ok = text && add_part(c, held, text, n + more + 1);
+    mti_free(text);
+    return ok;
+}
+
+static bool add_line(mti_corpus *c, bool held, const char *path, long long number, const char *line,
+                     size_t n)
+{
+    json_error_t error;
+    const uint64_t failures = mti_failures();
+    json_t *j = mti_json_read(line, n, &error);
+    const json_t *text = json_object_get(j, "text"), *prompt = json_object_get(j, "prompt"),
+                 *completion = json_object_get(j, "completion");
+    bool ok = false;
+    if (json_is_string(text))
+        ok = add_string(c, held, text, NULL);
+    else if (json_is_string(prompt) && json_is_string(completion))
+        ok = add_string(c, held, prompt, completion);
+    else if (!j)
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %lld, column %d: %s", path, number,
+                        error.column, error.text);
+    else
+        mti_fail_around(failures, MT_ERR_FORMAT,
+                        "%s: line %lld: need an object with \"text\", or with \"prompt\" and "
+                        "\"completion\"%s",
+                        path, number,
+                        json_object_get(j, "messages") ? "; a chat template is not run here" : "");
+    json_decref(j);
+    return ok;
+}
+
+/* The last lines are held out. */
+static bool add_lines(mti_corpus *c, const char *path, const char *text, size_t n_bytes,
+                      double held_fraction)
+{
+    const size_t n_train = n_bytes - (size_t)((double)n_bytes * held_fraction);
+    size_t at = 0;
+    bool ok = true;
+    c->n_files++;
+    for (long long number = 1; ok && at < n_bytes; number++) {
+        const char *end = memchr(text + at, '\n', n_bytes - at);
+        const size_t n = end ? (size_t)(end - text) - at : n_bytes - at;
+        bool blank = true;
+        for (size_t i = 0; blank && i < n; i++) blank = strchr(" \t\r", text[at + i]) != NULL;
+        if (!blank) ok = add_line(c, at + n > n_train, path, number, text + at, n);
+        at += n + 1;
+    }
+    return ok;
+}
+
+static bool is_lines(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 6 && !strcmp(path + n - 6, ".jsonl");
 }
 
 static bool add_file(mti_corpus *c, const char *path, double held_fraction, bool must_be_text)
@@ -61,7 +134,9 @@ static bool add_file(mti_corpus *c, const char *path, double held_fraction, bool
     if (must_be_text && memchr(text, 0, n_bytes)) goto out;
     if (n_bytes == 0 && !must_be_text)
         ok = mti_fail_bool(MT_ERR_FORMAT, "%s: the file is empty; there is nothing to learn", path);
-    ok = ok && note_file(c, path) && add_text(c, text, n_bytes, held_fraction);
+    ok = ok && note_file(c, path) &&
+         (is_lines(path) ? add_lines(c, path, (const char *)text, n_bytes, held_fraction)
+                         : add_text(c, text, n_bytes, held_fraction));
 out:
     mti_free(text);
     return ok;
@@ -132,12 +207,20 @@ static bool add_path(mti_corpus *c, const char *path, double held_fraction, bool
     return add_folder(c, path, held_fraction, 0);
 }
 
+static bool note_path(mti_corpus *c, const char *path)
+{
+    char *whole = mti_path_from_root(path);
+    if (whole && MTI_PUSH(&c->paths, whole)) return true;
+    mti_free(whole);
+    return false;
+}
+
 bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, double held_fraction,
                      bool folders)
 {
     *c = (mti_corpus){0};
     for (size_t i = 0; i < n_paths; i++)
-        if (!add_path(c, paths[i], held_fraction, folders)) return false;
+        if (!add_path(c, paths[i], held_fraction, folders) || !note_path(c, paths[i])) return false;
     if (c->n_files == 0) return mti_fail_bool(MT_ERR_IO, "%s: no text files in it", paths[0]);
     uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, c->train, c->n_train);
     c->fingerprint = mti_hash_bytes(hash, c->held, c->n_held);
@@ -149,5 +232,40 @@ void mti_corpus_free(mti_corpus *c)
     mti_free(c->train);
     mti_free(c->held);
     mti_free(c->files.at);
+    mti_free(c->learnt.ends.at), mti_free(c->kept.ends.at);
+    mt_token_list_free(&c->learnt.ids), mt_token_list_free(&c->kept.ids);
+    for (size_t i = 0; i < c->paths.n; i++) mti_free(c->paths.at[i]);
+    mti_free(c->paths.at);
     *c = (mti_corpus){0};
+}
+
+/* ---- tokens ---- */
+
+static bool encode_part(mti_part_text *part, const unsigned char *text, const mt_tokenizer *t)
+{
+    const int64_t *ends = NULL;
+    const size_t n_ends = mt_tokenizer_ends(t, &ends);
+    bool ok = true;
+    for (size_t i = 0, from = 0; ok && i < part->ends.n; from = part->ends.at[i++])
+        ok = mti_encode(t, text + from, part->ends.at[i] - from, true, &part->ids) &&
+             (!n_ends || MTI_PUSH(&part->ids, ends[0]));
+    return ok;
+}
+
+bool mti_corpus_encode(mti_corpus *c, const mt_tokenizer *t)
+{
+    c->in_tokens = true;
+    return encode_part(&c->learnt, c->train, t) && encode_part(&c->kept, c->held, t);
+}
+
+size_t mti_corpus_length(const mti_corpus *c, bool held)
+{
+    if (c->in_tokens) return held ? c->kept.ids.n : c->learnt.ids.n;
+    return held ? c->n_held : c->n_train;
+}
+
+int64_t mti_corpus_token(const mti_corpus *c, bool held, size_t i)
+{
+    if (c->in_tokens) return held ? c->kept.ids.at[i] : c->learnt.ids.at[i];
+    return held ? c->held[i] : c->train[i];
 }

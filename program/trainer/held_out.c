@@ -12,8 +12,8 @@
 typedef struct windows {
     mti_trainer *t;
     mt_parallel parallel; /* every "0: ..." filled in */
-    size_t from, to;      /* bytes to predict, of all ranks */
-    int64_t seq;          /* bytes of a window */
+    size_t from, to;      /* tokens to predict, of all ranks */
+    int64_t seq;          /* tokens of a window */
     double nats;
 } windows;
 
@@ -23,9 +23,9 @@ static void fill_row(const windows *v, int64_t nth, int64_t i, int64_t rows, int
     for (int64_t k = 0; k < v->seq; k++) {
         size_t at = v->from + (size_t)(nth * v->seq + k);
         bool there = at < v->to;
-        const unsigned char *text = v->t->corpus->held + (there ? at : 0);
-        ids[i * v->seq + k] = there ? text[0] : 0;
-        ids[(rows + i) * v->seq + k] = there ? text[1] : MT_IGNORE;
+        const mti_corpus *c = v->t->corpus;
+        ids[i * v->seq + k] = there ? mti_corpus_token(c, true, at) : 0;
+        ids[(rows + i) * v->seq + k] = there ? mti_corpus_token(c, true, at + 1) : MT_IGNORE;
     }
 }
 
@@ -45,7 +45,7 @@ static bool add_windows(windows *v, int64_t first, int64_t rows, int64_t *ids)
     return true;
 }
 
-/* Adds the windows of seq bytes from byte `from` to `to`. */
+/* Adds the windows of seq tokens from token `from` to `to`. */
 static bool add_all(windows *v, size_t from, size_t to, int64_t seq)
 {
     const int64_t data = v->parallel.data, n = (int64_t)(to - from), all = (n + seq - 1) / seq;
@@ -77,12 +77,14 @@ static bool find_nats(mti_trainer *t, size_t n, double *nats)
 
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
 {
-    size_t n = t->corpus->n_held;
-    if (max_bytes && n > max_bytes) n = max_bytes;
-    if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu bytes are held out; 2 are needed", n);
+    const mti_corpus *c = t->corpus;
+    size_t n = mti_corpus_length(c, true);
+    const double bytes = n ? (double)c->n_held / (double)n : 0; /* of a token */
+    if (max_bytes && c->n_held > max_bytes) n = (size_t)((double)max_bytes / bytes);
+    if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu tokens are held out; 2 are needed", n);
     double nats = 0;
     bool ok = mt_set_phase("held-out") == MT_OK && find_nats(t, n - 1, &nats);
     mt_set_phase(NULL);
-    *bits = nats / (double)(n - 1) / log(2);
+    *bits = nats / ((double)(n - 1) * bytes) / log(2);
     return ok;
 }

@@ -71,11 +71,12 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                       const mti_train_settings *s, const mti_corpus *corpus)
 {
     *t = (mti_trainer){.workload = *w, .settings = *s, .corpus = corpus, .device = device};
-    if (corpus->n_train < (size_t)w->seq + 1)
+    if (mti_corpus_length(corpus, false) < (size_t)w->seq + 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "the text is too short: %zu bytes to learn from, and a sequence takes "
+                             "the text is too short: %zu %s to learn from, and a sequence takes "
                              "%lld",
-                             corpus->n_train, (long long)w->seq + 1);
+                             mti_corpus_length(corpus, false),
+                             corpus->in_tokens ? "tokens" : "bytes", (long long)w->seq + 1);
     mt_seed(device, w->seed);
     bool ok = (w->ranked ? make_rank(t) : make_model(t)) &&
               mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, &t->stage) &&

@@ -1,4 +1,4 @@
-/* trainer.h: training a byte-level GPT, for `train` and `demo`. */
+/* trainer.h: training on text, for `train` and `demo`. */
 #ifndef MTI_TRAINER_TRAINER_H
 #define MTI_TRAINER_TRAINER_H
 
@@ -22,6 +22,7 @@ typedef struct mti_train_settings {
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
     const mti_weights_reader *reader; /* that reads them */
+    const char *folder;               /* that the model came from, with its tokenizer; NULL: none */
 } mti_train_settings;
 
 typedef struct mti_trainer {
@@ -38,7 +39,7 @@ typedef struct mti_trainer {
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
     int64_t step; /* steps done */
-    double loss;  /* of the last step, in nats per byte */
+    double loss;  /* of the last step, in nats per token */
 } mti_trainer;
 
 /* Seeds the device and makes model and optimizer. The corpus must hold a sequence. */
@@ -47,8 +48,9 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *wor
 void mti_trainer_free(mti_trainer *t);
 /* One optimizer step; without data (meta) its loss is 0. Fails if the loss is not finite. */
 bool mti_trainer_step(mti_trainer *t);
-/* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
- * first being predicted from at most seq bytes before it. */
+/* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every token but the
+ * first being predicted from at most seq tokens before it. Tokens count as many bytes as they have
+ * on average. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
 
 /* Bytes of a rank's first steps: what the first forward keeps, and the most that all of them take.

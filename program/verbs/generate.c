@@ -42,7 +42,7 @@ static mt_module *load_model(const mti_options *o, mt_device *device, mt_tokeniz
     bool adapted;
     mt_module *model = NULL;
     if (mti_run_read_config(o->model_file, &config) &&
-        mti_tokenizer_find(o->model_file, &config, t) &&
+        mti_run_tokenizer(o->model_file, &config, t) &&
         (*t || o->ids || mti_run_over_bytes(o->model_file, &config)) &&
         mti_run_holds(o->model_file, &config) && check_room(o, device, &config))
         model = mti_run_read_model(o->model_file, device, &config, &adapted);

@@ -14,9 +14,11 @@
 #include "memory/memory_hooks.h"
 #include "report/json.h"
 
-#define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
-#define RUN_KEY    "run"    /* the settings */
-#define MEMORY_KEY "memory"
+#define CONFIG_KEY    "config" /* the model's configuration, as model.h writes it */
+#define RUN_KEY       "run"    /* the settings */
+#define MEMORY_KEY    "memory"
+#define DATA_KEY      "data"      /* the paths of its text */
+#define TOKENIZER_KEY "tokenizer" /* the folder that its model was in */
 
 /* ---- writing ---- */
 
@@ -95,6 +97,11 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
+    if (t->settings.folder) mti_json_put_text(j, TOKENIZER_KEY, t->settings.folder);
+    json_t *data = json_array();
+    for (size_t i = 0; i < t->corpus->paths.n; i++)
+        mti_json_push(data, mti_json_string(t->corpus->paths.at[i]));
+    mti_json_put(j, DATA_KEY, data);
     return written(j);
 }
 
@@ -251,15 +258,47 @@ static bool read_fingerprint(const json_t *j, uint64_t *fingerprint)
     return (hash && end != hash && !*end) || damaged("text");
 }
 
+/* The text and the tokenizer of the run, unless a text is given. */
+static bool read_data(const json_t *j, mti_options *o)
+{
+    const json_t *data = json_object_get(j, DATA_KEY), *path = json_object_get(j, TOKENIZER_KEY);
+    const bool given = o->data.n > 0;
+    for (size_t i = 0; !given && i < json_array_size(data); i++) {
+        const char *text = json_string_value(json_array_get(data, i));
+        const char *kept = text ? mti_intern(text) : NULL;
+        if (!text) return damaged(DATA_KEY);
+        if (!kept || !MTI_PUSH(&o->data, kept)) return false;
+    }
+    if (!o->data.n)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "the file does not say what the run learnt from; give "
+                             "it with --data");
+    if (path && !json_is_string(path)) return damaged(TOKENIZER_KEY);
+    if (path) o->train.folder = mti_intern(json_string_value(path));
+    return !path || o->train.folder;
+}
+
+bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_tokenizer **t)
+{
+    json_t *run = NULL;
+    *t = NULL;
+    if (mti_is_folder(path)) return mti_tokenizer_find(path, config, t);
+    mt_safetensors *file = mt_safetensors_open(path);
+    bool ok = file && parse_run(file, &run);
+    const char *from = ok ? json_string_value(json_object_get(run, TOKENIZER_KEY)) : NULL;
+    if (from) ok = mti_tokenizer_find(from, config, t);
+    json_decref(run);
+    mt_safetensors_free(file);
+    return ok;
+}
+
 bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
 {
     mt_model_config config;
     json_t *j;
-    if (!read_config(file, &config) || !mti_run_over_bytes(o->resume, &config) ||
-        !parse_run(file, &j))
-        return false;
+    if (!read_config(file, &config) || !parse_run(file, &j)) return false;
     if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to resume");
-    bool ok = read_fingerprint(j, fingerprint) && read_options(j, o);
+    bool ok = read_fingerprint(j, fingerprint) && read_options(j, o) && read_data(j, o);
     json_decref(j);
     if (!ok) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);

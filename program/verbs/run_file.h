@@ -16,7 +16,8 @@ char *mti_run_settings(const mti_options *o);
  * with them a folder whose name ends with a slash:
  * checked before the work, not after it. */
 bool mti_run_can_save(const char *option, const char *path, bool folders);
-/* Reads the settings into the options that were not given on the command line, and the config.
+/* Reads the settings into the options that were not given on the command line, the text's paths
+ * among them, and the config.
  * *fingerprint is that of the run's text. */
 bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);
 /* Whether the file's tensors are those of the model that the options now describe: checked before
@@ -31,6 +32,8 @@ bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
 /* The configuration alone of a model in a run's file, or in a folder with Hugging Face's
  * config.json and weights. */
 bool mti_run_read_config(const char *path, mt_model_config *config);
+/* The tokenizer of such a folder, or the one with which a run's file was trained; *t NULL: none. */
+bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_tokenizer **t);
 /* Whether its tokens are bytes; path is for the error. */
 bool mti_run_over_bytes(const char *path, const mt_model_config *config);
 /* A new model with these weights, after mti_run_holds. *adapted: it was

@@ -213,9 +213,22 @@ static bool make_trainer(run *r)
     return ok;
 }
 
+/* In tokens if the model is from a folder with a tokenizer, else in bytes. */
 static bool load_text(run *r)
 {
-    return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
+    const mt_model_config *c = &r->o.workload.config;
+    const char *from = r->o.train.folder;
+    mt_tokenizer *t = NULL;
+    if (!mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false) ||
+        (from && !mti_tokenizer_find(from, c, &t)))
+        return false;
+    bool ok = t ? mti_corpus_encode(&r->corpus, t)
+                : mti_run_over_bytes(from          ? from
+                                     : r->o.resume ? r->o.resume
+                                                   : "the model",
+                                     c);
+    mt_tokenizer_free(t);
+    return ok;
 }
 
 static bool resume(run *r)
@@ -246,9 +259,14 @@ static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
     o->train.reader = &mti_run_weights;
-    bool ok =
-        mti_run_read_config(o->train.from, &config) && mti_run_over_bytes(o->train.from, &config);
-    if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
+    const bool folder = mti_is_folder(o->train.from);
+    bool ok = mti_run_read_config(o->train.from, &config);
+    char *whole = folder ? mti_path_from_root(o->train.from) : NULL; /* a run is resumed anywhere */
+    if (folder) ok = ok && whole && (o->train.folder = mti_intern(whole));
+    mti_free(whole);
+    /* the context of a folder's model may be longer than any text */
+    if (ok && !o->given[MTI_O_SEQ] && (!folder || config.context < o->workload.seq))
+        o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
     return ok && mti_run_holds(o->train.from, &o->workload.config);
 }
@@ -270,6 +288,10 @@ static void introduce(const run *r)
     mti_count_trained(r->trainer.model, c, memory, &n_trained, &frozen_bytes);
     mti_print(stdout, "text   %s bytes to learn from, %s held out\n",
               MTI_THOUSANDS(r->corpus.n_train), MTI_THOUSANDS(r->corpus.n_held));
+    if (r->corpus.in_tokens)
+        mti_print(stdout, "tokens %s to learn from, %s held out\n",
+                  MTI_THOUSANDS(mti_corpus_length(&r->corpus, false)),
+                  MTI_THOUSANDS(mti_corpus_length(&r->corpus, true)));
     mti_print(stdout,
               "model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
               mt_model_kind_name(c->kind), MTI_THOUSANDS(n_trained),
@@ -290,11 +312,11 @@ static void introduce(const run *r)
                   MTI_THOUSANDS(f.peak),
                   100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
     }
-    mti_print(
-        stdout,
-        "run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
-        (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
-        s->min_lr, (long long)s->warmup, (long long)w->seed);
+    mti_print(stdout,
+              "run    %lld steps of %lld x %lld %s, lr %g to %g after %lld of warm-up, seed %lld\n",
+              (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq,
+              r->corpus.in_tokens ? "tokens" : "bytes", s->lr, s->min_lr, (long long)s->warmup,
+              (long long)w->seed);
     if (r->o.world) mti_train_ranks_introduce(w);
     fflush(stdout);
 }
@@ -459,7 +481,18 @@ static void report_memory(const run *r)
               MTI_THOUSANDS(stats.allocated.peak), MTI_THOUSANDS(stats.reserved.peak));
 }
 
-static bool conclude(run *r)
+/* At the end, as adapters are added up with the weights. */
+static bool save_hf(run *r)
+{
+    const mti_options *o = &r->o;
+    if (!o->save_hf) return true;
+    if (o->workload.memory.lora_rank && mt_lora_merge(r->trainer.model) != MT_OK) return false;
+    if (mt_model_save(o->save_hf, r->trainer.model, o->train.folder) != MT_OK) return false;
+    if (!o->quiet) mti_print(stdout, "wrote the model to %s\n", o->save_hf);
+    return true;
+}
+
+static bool evaluate_all(run *r)
 {
     double bits;
     if (!mt_device_has_data(r->device)) {
@@ -478,6 +511,8 @@ static bool conclude(run *r)
                   MTI_THOUSANDS(r->corpus.n_held));
     return true;
 }
+
+static bool conclude(run *r) { return evaluate_all(r) && save_hf(r); }
 
 /* ---- one of several ranks ---- */
 
@@ -505,7 +540,11 @@ static bool begin(run *r)
     if ((o->save && !mti_run_can_save("save", o->save, true)) ||
         (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, !o->world)))
         return false;
-    return o->resume ? resume(r) : start(r);
+    if (o->save_hf && !mti_run_can_save("save-hf", o->save_hf, true)) return false;
+    if (!(o->resume ? resume(r) : start(r))) return false;
+    return !o->save_hf || o->train.folder ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "--save-hf: the model is not from a folder with a "
+                                          "config.json; give one with --from");
 }
 
 static int begin_all(run *r)

@@ -12,11 +12,8 @@ static void set_defaults(mti_options *o)
 
 static bool check_words(mti_options *o)
 {
-    if (o->data.n == 0)
-        return mti_options_refuse(o, "--data is missing; give %s",
-                                  o->resume ? "the file that the run learnt from: that of --resume "
-                                              "has its options, and not its text"
-                                            : "a file to learn from");
+    if (o->data.n == 0 && !o->resume)
+        return mti_options_refuse(o, "--data is missing; give a file to learn from");
     if (!o->resume && !o->train.from && !o->workload.preset) o->workload.preset = TRAINED;
     return true;
 }

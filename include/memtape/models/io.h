@@ -92,6 +92,11 @@ MT_API mt_module *mt_model_open(mt_device *device, const char *path, const mt_mo
 /* A file that Transformers reads as model.safetensors beside a config.json of that model_type. */
 MT_API mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type);
 
+/* m's weights into a folder that Transformers' from_pretrained opens, made if it is not there: the
+ * config.json of the folder `like`, in m's dtype, and copies of its tokenizer's files. m has no
+ * adapters (mt_lora_merge). The config.json comes last. */
+MT_API mt_status mt_model_save(const char *folder, mt_module *m, const char *like);
+
 /* ---- checkpoints: all that a run needs to go on bit for bit ----
  *
  * One safetensors file, so that weights and state cannot come apart: the weights under their own
