@@ -8,79 +8,10 @@
 /* ---- verbs ---- */
 
 static const mti_verb_info verbs[MTI_VERB_COUNT] = {
-    [MTI_DEMO] = {"demo", "",
-                  "train a tiny transformer on real text, then show where its memory went",
-                  "Trains a small byte-level GPT on the given text (memtape's own sources and docs "
-                  "if none is given) for about a minute, compares it with three baselines on text "
-                  "it has not seen, and measures what its memory would be with other choices.",
-                  "memtape demo --seconds 20"},
-    [MTI_TRAIN] =
-        {"train", "", "train a byte-level GPT on any file",
-         "Trains a byte-level GPT on files. Ctrl-C saves and stops; --resume goes on from "
-         "there, bit for bit.",
-         "memtape train --data notes.txt --steps 20 --save run.safetensors"},
-    [MTI_GENERATE] =
-        {"generate", "", "write text with a trained model",
-         "Continues a prompt with a model that `memtape train --save` wrote, or with one in a "
-         "folder as Transformers has it. A file or a "
-         "pipe gets every byte; a terminal gets ? for those that it would obey.",
-         "memtape generate --model run.safetensors --prompt 'To be' --tokens 40"},
-    [MTI_PROFILE] =
-        {"profile", "MODEL", "two training steps under the ledger: every saved byte",
-         "Runs two training steps of MODEL (linear, mlp, attention, block, gpt, bert, llama, a "
-         "preset or the path of a Hugging Face config.json or its folder) on random data and lists "
-         "the tensors that the tape keeps for backward, who keeps them, and how they add up to "
-         "what "
-         "the allocator holds. A preset or config.json runs on meta unless told otherwise: bf16, "
-         "AdamW with f32 masters, one sequence of the model's context, at most 8192.",
-         "memtape profile block --act relu"},
-    [MTI_EXPLAIN] =
-        {"explain", "[MODEL]", "the tape op by op: what is saved and why",
-         "Runs the forward pass of MODEL (linear, mlp, attention, block, gpt or a preset), or an "
-         "expression, and walks through its tape, op by op.",
-         "memtape explain mlp --act gelu"},
-    [MTI_AUDIT] = {"audit", "[OP]", "what every op keeps, and whether it has to",
-                   "Runs each op of the table (or one) with every set of wanted gradients, changes "
-                   "every kept tensor in turn, and compares the gradients: if none changes, the "
-                   "tensor need not be kept. Names cheaper ways.",
-                   "memtape audit dropout"},
-    [MTI_SWEEP] = {"sweep", "MODEL",
-                   "any option over any list: bytes, time, gradients side by side",
-                   "Runs a training step of MODEL for each combination of the lists given with "
-                   "--over, and compares what is kept, the peak, the time of a step, and the "
-                   "gradients, which are measured against the first row's.",
-                   "memtape sweep gpt --device meta --over checkpoint=none,full"},
-    [MTI_PLAN] =
-        {"plan", "MODEL", "what training costs: formulas beside measurements on meta; what fits",
-         "Works out parameters, training state, activations, operations, time and KV cache of "
-         "MODEL by the closed formulas of the literature, measures each on the meta device, "
-         "and explains the difference row by row. Unless told otherwise: bf16, AdamW with f32 "
-         "masters, one sequence of the model's context, at most 8192. With --capacity it runs "
-         "larger and larger batches and sequences until one is refused memory.",
-         "memtape plan gpt3-175b -b 64"},
-    [MTI_FIT] =
-        {"fit", "MODEL", "whether MODEL trains on N GPUs, and the fastest ways to divide it",
-         "Measures, on the meta device, the ways to divide MODEL (a gpt, bert, llama, a preset or "
-         "the path of a config.json) and a batch among GPUs: tensor, pipeline and data "
-         "parallelism, ZeRO, recomputation, offload, microbatches; orders those that fit by the "
-         "time of a step, which is a stated model and no measurement. An option that a set-up is "
-         "made of, such as --tp, leaves only set-ups with that value. Unless told otherwise: bf16, "
-         "AdamW with f32 masters, a sequence a GPU, the model's context, at most 8192.",
-         "memtape fit llama-3.1-8b --gpus 8 --gpu h100"},
-    [MTI_SERVE] = {"serve", "MODEL", "how many sequences MODEL generates at once on a GPU",
-                   "Generates with MODEL, a gpt or a llama, on the meta device: weights in 16, 8 "
-                   "and 4 bits, KV caches in 16 and 8, texts of several lengths. Each number of "
-                   "sequences was measured to fit, and one more not to.",
-                   "memtape serve llama-3.1-8b --gpu h100"},
-    [MTI_COMPARE] =
-        {"compare", "FILE... MODEL", "what was measured elsewhere beside what is predicted",
-         "Profiles MODEL on meta, as `memtape profile` with these options does, and sets beside it "
-         "what the files have (- is standard input): PyTorch's message that memory ran out, memory "
-         "snapshots (torch.cuda.memory._dump_snapshot), logs with max_memory_allocated or "
-         "max_memory_reserved, of torchtitan, Megatron-LM or DeepSpeed, memory_summary(), PEFT's "
-         "and Megatron-LM's JSON, nvidia-smi's table. Says row by row where they differ; of a "
-         "message, which tensor it is about and what would make the run fit.",
-         "memtape compare run.log gpt2 --batch 4"},
+#define VERB(id, name, args, run, rules, summary, doc, example)                                    \
+    [MTI_##id] = {name, args, summary, doc, example},
+#include "options/verbs.def"
+#undef VERB
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }

@@ -13,17 +13,9 @@
 #include "workload/workload.h"
 
 typedef enum mti_verb {
-    MTI_DEMO,
-    MTI_TRAIN,
-    MTI_GENERATE,
-    MTI_PROFILE,
-    MTI_EXPLAIN,
-    MTI_AUDIT,
-    MTI_SWEEP,
-    MTI_PLAN,
-    MTI_FIT,
-    MTI_SERVE,
-    MTI_COMPARE,
+#define VERB(id, ...) MTI_##id,
+#include "options/verbs.def"
+#undef VERB
     MTI_VERB_COUNT
 } mti_verb;
 

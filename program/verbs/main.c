@@ -16,10 +16,9 @@
 typedef int verb_fn(const mti_options *o);
 
 static verb_fn *const runs[MTI_VERB_COUNT] = {
-    [MTI_DEMO] = mti_demo,       [MTI_TRAIN] = mti_train,          [MTI_GENERATE] = mti_generate,
-    [MTI_PROFILE] = mti_profile, [MTI_EXPLAIN] = mti_explain,      [MTI_AUDIT] = mti_audit,
-    [MTI_SWEEP] = mti_sweep,     [MTI_PLAN] = mti_planner,         [MTI_FIT] = mti_fit,
-    [MTI_SERVE] = mti_serve,     [MTI_COMPARE] = mti_compare_verb,
+#define VERB(id, name, args, run, ...) [MTI_##id] = run,
+#include "options/verbs.def"
+#undef VERB
 };
 
 static void print_help(FILE *out)

@@ -6,19 +6,11 @@
 #include "options/options.h"
 #include "report/json.h"
 
-int mti_demo(const mti_options *o);
-int mti_train(const mti_options *o);
-int mti_generate(const mti_options *o);
-int mti_profile(const mti_options *o);
+#define VERB(id, name, args, run, ...) int run(const mti_options *o);
+#include "options/verbs.def"
+#undef VERB
 int mti_profile_together(const mti_options *o); /* each of several ranks */
-int mti_explain(const mti_options *o);
-int mti_audit(const mti_options *o);
-mti_describe mti_describe_audits; /* what it writes, as those of results.h */
-int mti_sweep(const mti_options *o);
-int mti_planner(const mti_options *o);
-int mti_fit(const mti_options *o);
-int mti_serve(const mti_options *o);
-int mti_compare_verb(const mti_options *o);
+mti_describe mti_describe_audits;               /* what audit writes, as those of results.h */
 
 extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rules, mti_sweep_rules,
     mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;
