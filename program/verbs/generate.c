@@ -128,7 +128,7 @@ static bool write_prompt(run *r, span prompt, const char *text)
 {
     bool ok = true;
     if (r->o->quiet) return true;
-    if (text) return fputs(text, stdout) != EOF;
+    if (text) return mti_written_as_is(&r->written, text);
     for (size_t i = 0; ok && i < prompt.n; i++) ok = write_id(prompt.at[i], i == 0);
     return ok;
 }

@@ -63,6 +63,15 @@ static bool write_to(mti_written *w, size_t end)
     return fflush(stdout) == 0;
 }
 
+bool mti_written_as_is(const mti_written *w, const char *text)
+{
+    if (w->terminal)
+        mti_print_bytes(stdout, text, strlen(text));
+    else
+        fputs(text, stdout);
+    return !ferror(stdout);
+}
+
 bool mti_written_add(mti_written *w, const void *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)

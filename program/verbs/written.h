@@ -16,6 +16,8 @@ typedef struct mti_written {
 
 mti_written mti_written_to(const mti_options *o);
 void mti_written_free(mti_written *w);
+/* Writes a prompt, in which --stop is not looked for. */
+bool mti_written_as_is(const mti_written *w, const char *text);
 /* Adds bytes; false: a write failed, or memory. */
 bool mti_written_add(mti_written *w, const void *bytes, size_t n);
 /* Writes what is held back, and begins a new text. */

@@ -353,7 +353,6 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
     for name, data in inputs.items():
         equal(contents(name), data, f"{name} is unchanged")
     refused(["text to learn from"], "demo", "--data", ".", "--save", "text", "-q", "--steps", 1, status=1)
-    refused(["folder"], "train", *lora, "--save-adapter", "sub", status=1)
 
     for good in [["train", *text, "--resume", "base", "--steps", 3, "--save", "base"],
                  ["train", *lora, "--steps", 1, "--save", "new", "--save-adapter", "sub/new"],
@@ -372,7 +371,7 @@ def every_option_that_names_a_file_is_compared():
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
-                 "gpus-file", "record-routing"}
+                 "gpus-file", "record-routing", "ids"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 
