@@ -199,7 +199,7 @@ def _drop(t: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return out
 
 
-class FusedRMSNorm(torch.autograd.Function):
+class FusedRMSNorm(torch.autograd.Function):  # type: ignore[misc]
     """_fused_rms_norm, which CUDA alone has (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
 
     saved_names = ("input", "result1", "weight")
@@ -213,7 +213,7 @@ class FusedRMSNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
         x, _, *weight = ctx.saved_tensors
         dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         return dx, torch.empty_like(weight[0]) if weight and ctx.needs_input_grad[1] else None, None
@@ -266,7 +266,7 @@ def release(outer: Any) -> None:
 
 # ---- flex_attention, of which torch.compile makes one kernel ----
 
-class FlexAttention(torch.autograd.Function):
+class FlexAttention(torch.autograd.Function):  # type: ignore[misc]
     """The fused kernel: it keeps queries, keys, values, its output, a logarithm a row and the blocks of the mask."""
 
     saved_names = ("query", "key", "value", "out", "logsumexp")
@@ -281,7 +281,7 @@ class FlexAttention(torch.autograd.Function):
         return out, logsumexp
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dy: torch.Tensor, _: Any) -> Any:
         q, k, v, *others = ctx.saved_tensors
         delta = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)  # sums of dy out, a row
         gradients = [torch.empty_like(t) for t in (q, k, v)]

@@ -60,7 +60,7 @@ class OnMeta:
         identity, _ = _storage(t)
         made = twin(t)
         storage = self._storages.setdefault(identity, made.untyped_storage())
-        made.set_(storage, t.storage_offset(), t.shape, t.stride())  # type: ignore[call-overload]
+        made.set_(storage, t.storage_offset(), t.shape, t.stride())
         return made.requires_grad_(t.requires_grad)
 
     def lend(self, t: torch.Tensor, on_host: bool = False) -> None:
@@ -214,8 +214,9 @@ def _referred(function: Any) -> Iterator[Tuple[str, Any]]:
         except ValueError:  # not filled yet
             continue
     yield from (("", value) for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
-    if getattr(function, "__wrapped__", None) is not None:
-        yield "", function.__wrapped__
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None:
+        yield "", wrapped
     if (function.__module__ or "").split(".")[0] not in _LIBRARIES:
         for name in dict.fromkeys(_names(function.__code__)):
             if name in function.__globals__:

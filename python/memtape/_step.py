@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 
 import torch
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 import torch.utils._foreach_utils
 
 from memtape import _attention, _autocast, _kernels
@@ -132,7 +132,8 @@ def _with_cuda_s_kernels() -> Iterator[None]:
 @contextlib.contextmanager
 def _answering(values: Values) -> Iterator[None]:
     """Python's questions to a tensor on meta are answered, or refused in words."""
-    answers = {"item": values.item, "tolist": lambda t: values.all_of(t).tolist(), "numpy": lambda t: values.all_of(t).numpy(),
+    answers: Dict[str, Callable[[torch.Tensor], Any]] = {
+        "item": values.item, "tolist": lambda t: values.all_of(t).tolist(), "numpy": lambda t: values.all_of(t).numpy(),
                "__array__": lambda t: values.all_of(t).numpy()}
     own = {name: vars(torch.Tensor).get(name) for name in answers}
 
@@ -154,11 +155,11 @@ def _answering(values: Values) -> Iterator[None]:
         setattr(torch, name, from_data(function))
     for name in answers:
         setattr(torch.Tensor, name, answer(name, getattr(torch.Tensor, name)))
-    init, torch.autograd.graph.save_on_cpu.__init__ = torch.autograd.graph.save_on_cpu.__init__, _save_on_host  # type: ignore[assignment]
+    init, torch.autograd.graph.save_on_cpu.__init__ = torch.autograd.graph.save_on_cpu.__init__, _save_on_host
     try:
         yield
     finally:
-        torch.autograd.graph.save_on_cpu.__init__ = init  # type: ignore[method-assign]
+        torch.autograd.graph.save_on_cpu.__init__ = init
         for name, function in factories.items():
             setattr(torch, name, function)
         for name, method in own.items():
@@ -202,6 +203,10 @@ def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         out = model(**batch)
     else:
         out = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    return _of_output(out)
+
+
+def _of_output(out: Any) -> torch.Tensor:
     loss = out["loss"] if isinstance(out, Mapping) and "loss" in out else getattr(out, "loss", out)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise MemtapeError(f"memtape.torch: the model returns a {type(out).__name__} without a loss; need loss=function(model, "
@@ -380,6 +385,18 @@ def _shown(value: Any) -> str:
     return f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
+def _check_distributed(model: torch.nn.Module) -> None:
+    """Refuses in words what is divided among ranks."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise MemtapeError(f"memtape.torch: {name or 'the model'} is a DistributedDataParallel, whose buckets are not counted; profile "
+                               "its .module, and add the bytes of the gradients, unless gradient_as_bucket_view=True")
+    for name, p in (*model.named_parameters(), *model.named_buffers()):
+        if is_traceable_wrapper_subclass(p):
+            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted yet; profile "
+                               "the module as it is before fully_shard or quantize_, and see memtape plan --fsdp for its shards")
+
+
 def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:
     ours = {id(p) for p in model.parameters()} | {id(p) for _, m in lent.modules for p in m.parameters()} | {id(t) for _, t in lent.tensors}
     strange = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]} - ours
@@ -399,6 +416,7 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
                            f"{', '.join(c for c in _attention.CHOICES if c != 'device')}")
     if not torch.is_grad_enabled():
         raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
+    _check_distributed(model)
     books = _Books()
     try:
         with OnMeta(books.values) as lent:

@@ -108,8 +108,8 @@ def _folded_rows(tensors: Sequence[Mapping[str, Any]], total: int, outside: str,
     rows += [[*key, str(count), f"{n:,}", f"{100 * n / total:.1f} %"] for key, (n, count) in order[:most]]
     rest = order[most:]
     if rest:
-        n = sum(n for _, (n, _) in rest)
-        rows.append([f"{len(rest)} more", "", "", "", str(sum(count for _, (_, count) in rest)), f"{n:,}", f"{100 * n / total:.1f} %"])
+        left, times = sum(n for _, (n, _) in rest), sum(count for _, (_, count) in rest)
+        rows.append([f"{len(rest)} more", "", "", "", str(times), f"{left:,}", f"{100 * left / total:.1f} %"])
     return [*rows, ["all, each once", "", "", "", n_storages, f"{total:,}", "100 %"]]
 
 

@@ -16,7 +16,7 @@ from memtape._library import MemtapeError
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
 MOST_FLOATS = 1 << 12  # the same of floating point
-_FOLDERS = tuple(str(Path(m.__file__).parent) for m in (torch, sys.modules[__name__]))
+_FOLDERS = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
 _aten = torch.ops.aten
 _ITEM = _aten._local_scalar_dense.default
 _INDEX = _aten.index.Tensor
@@ -75,13 +75,13 @@ class Unknown(float):
     def _calculate(self, *_: Any) -> Unknown:
         return Unknown(self.module)
 
-    __bool__ = __int__ = __trunc__ = __floor__ = __ceil__ = _decide  # type: ignore[assignment]
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = _decide  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _calculate  # type: ignore[assignment]
-    __pow__ = __rpow__ = __neg__ = __abs__ = __pos__ = __mod__ = __rmod__ = _calculate  # type: ignore[assignment]
-    __floordiv__ = __rfloordiv__ = _calculate  # type: ignore[assignment]
+    __bool__ = __int__ = __trunc__ = __floor__ = __ceil__ = _decide
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = _decide
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _calculate
+    __pow__ = __rpow__ = __neg__ = __abs__ = __pos__ = __mod__ = __rmod__ = _calculate
+    __floordiv__ = __rfloordiv__ = _calculate
 
-    def __round__(self, digits: Optional[int] = None) -> Any:
+    def __round__(self, digits: Any = None) -> Any:
         return self._decide() if digits is None else Unknown(self.module)
 
 
@@ -91,11 +91,11 @@ def _depends_on_values(func: Any, args: Any) -> bool:
     """Whether what func returns has a shape that its arguments' values decide: of an index, only where a mask is in it."""
     if torch.Tag.dynamic_output_shape not in func.tags:
         return False
-    return func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1])
+    return bool(func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1]))
 
 
 def _is_small(t: torch.Tensor) -> bool:
-    return t.numel() <= (MOST_FLOATS if t.is_floating_point() or t.is_complex() else MOST_VALUES)
+    return bool(t.numel() <= (MOST_FLOATS if t.is_floating_point() or t.is_complex() else MOST_VALUES))
 
 
 def _is_meta(t: Any) -> bool:
@@ -242,4 +242,5 @@ class Values:
             place, line = _place()
             met = f"a {host[0].device.type} tensor of shape {list(host[0].shape)}"
             raise MemtapeError(f"memtape.torch: {self.where() or 'the loss'}: {func.__name__} meets {met} at {place} ({line}). It was "
-                               "made in the step, on another device than the model's: on CUDA this fails, too. Make it with device=x.device, or a buffer of the module") from error
+                               "made in the step, on another device than the model's: on CUDA this fails, too. Make "
+                               "it with device=x.device, or a buffer of the module") from error

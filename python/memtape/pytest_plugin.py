@@ -94,7 +94,7 @@ class Baseline:
                     f"{report}\n\nIf it may: pytest --memtape-update", pytrace=False)
 
 
-@pytest.fixture
+@pytest.fixture  # type: ignore[untyped-decorator, unused-ignore]
 def memtape_baseline(request: pytest.FixtureRequest) -> Baseline:
     """baseline(model, batch, optimizer): fails if the training step takes more memory than memtape.json says."""
     path = Path(str(request.node.path))

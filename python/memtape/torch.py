@@ -22,13 +22,14 @@ from typing import Any, Callable, Optional, Sequence, Union
 from memtape._ledger import Ledger  # says what is missing where PyTorch is
 from memtape import _advice, _step, _text
 from memtape._advice import Advice, Advices
+from memtape._watch import Watch
 from memtape.report import Report
 
 import torch
 
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
-__all__ = ["Advice", "Advices", "Ledger", "advise", "assert_peak_below", "profile"]
+__all__ = ["Advice", "Advices", "Ledger", "advise", "assert_peak_below", "profile", "watch"]
 
 
 def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers] = None,
@@ -83,8 +84,19 @@ def assert_peak_below(limit: Union[str, int], model: Union[torch.nn.Module, Repo
     return report
 
 
+def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Optional[Loss] = None, attention: str = "cuda",
+          clip: Optional[float] = None, autocast: Optional[torch.dtype] = None) -> Watch:
+    """with watch(model, optimizer) as w: a training loop of your own, as it is. Each step, from one optimizer.step() to the next, adds to
+    w.steps what it took (measured, bytes) and what a profile of the same shapes says (predicted), with the report; print(w) is a table.
+    On CUDA measured is torch.cuda.max_memory_allocated(); on the CPU what operations made, in blocks as CUDA's. Values stay the same.
+
+    loss(model, batch) is how the loop makes its loss of the model and what it gives it; it may be left out if the model's output is the
+    loss, or has it. Several forwards before a step count as microbatches; clip and autocast are as for profile."""
+    return Watch(model, optimizer, loss, _step.How(attention, 1, clip, autocast))
+
+
 def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
-    return optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]  # type: ignore[list-item]
+    return optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
 
 
 def _are_optimizers(value: Any) -> bool:

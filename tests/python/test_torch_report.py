@@ -114,6 +114,66 @@ def a_peak_may_have_a_bound():
     refused("no step", "not of a step", lambda: memtape.torch.assert_peak_below("1GiB", Tower(1), torch.randn(1, WIDTH)), TypeError)
 
 
+def a_loop_is_watched():
+    class Loop:
+        def __init__(self, microbatches=1):
+            torch.manual_seed(0)
+            self.model, self.n = Tower(3), microbatches
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+
+        def step(self, rows):
+            x = torch.ones(rows, WIDTH)
+            for _ in range(self.n):
+                loss = self.model(x)
+                if self.n > 1:
+                    loss = loss / self.n
+                loss.backward()
+                del loss
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+    for n in (1, 2):
+        plain, watched = Loop(n), Loop(n)
+        for rows in (64, 64, 32, 64):
+            plain.step(rows)
+        with memtape.torch.watch(watched.model, watched.optimizer) as w:
+            for rows in (64, 64, 32, 64):
+                watched.step(rows)
+        check(all(map(torch.equal, plain.model.parameters(), watched.model.parameters())), "the same bits")
+        equal([s.number for s in w.steps], [1, 2, 3, 4], "steps")
+        equal([s.predicted - s.measured for s in w.steps], [0] * 4, f"predicted and measured, {n} forwards a step")
+        equal(len({id(s.report) for s in w.steps}), 2, "a profile for each shape")
+        check(w.steps[0].measured < w.steps[1].measured, "the first step has no momenta yet")
+        check(f"{w.steps[1].measured:,}" in str(w) and "predicted" in str(w), f"{w}")
+    model, x, optimizer = given(2)
+    with memtape.torch.watch(model, optimizer) as w:
+        pass
+    equal(w.steps, [], "no step")
+    refused("a second entry", "entered once", w.__enter__)
+    refused("no optimizer", "need a torch.nn.Module", lambda: memtape.torch.watch(model, x), TypeError)
+    try:
+        with memtape.torch.watch(model, optimizer) as w:
+            raise KeyError("mine")
+    except KeyError:
+        equal(len(model._forward_pre_hooks), 0, "hooks are taken off after an error")
+
+
+def what_ranks_share_is_refused():
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model, x, _ = given(2)
+        ddp = nn.parallel.DistributedDataParallel(model)
+        refused("DDP", "profile its .module", lambda: memtape.torch.profile(ddp, x, torch.optim.AdamW(ddp.parameters())))
+        from torch.distributed.fsdp import fully_shard
+        sharded = Tower(2)
+        mesh = dist.init_device_mesh("cpu", (2,))
+        fully_shard(sharded, mesh=mesh)
+        refused("FSDP2", "is a DTensor", lambda: memtape.torch.profile(sharded, x, torch.optim.AdamW(sharded.parameters())))
+    finally:
+        dist.destroy_process_group()
+
+
 TEST = """
 import torch
 from torch import nn
@@ -159,7 +219,7 @@ def a_baseline_is_a_regression_test():
         refused("no JSON", "not JSON", lambda: Baseline(folder / "memtape.json", "a", False)(report))
 
 
-for test in [a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted, a_peak_may_have_a_bound,
-             a_baseline_is_a_regression_test]:
+for test in [a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted, a_peak_may_have_a_bound, a_loop_is_watched,
+             what_ranks_share_is_refused, a_baseline_is_a_regression_test]:
     test()
 done()
