@@ -120,10 +120,47 @@ def _ctc_backward(make: Make, grad: torch.Tensor, log_probs: torch.Tensor, targe
     return made
 
 
+def _layer_norm(make: Make, x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    """cuda/layer_norm_kernel.cu: dense, however the input lies."""
+    rows = [*x.shape[:x.dim() - len(shape)], *[1] * len(shape)]
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return make(x.shape, x.dtype), make(rows, dtype), make(rows, dtype)
+
+
+def _layer_norm_backward(make: Make, dy: torch.Tensor, x: torch.Tensor, shape: Sequence[int], mean: torch.Tensor, rstd: torch.Tensor,
+                         weight: Optional[torch.Tensor], bias: Optional[torch.Tensor], wanted: Sequence[bool]) -> Any:
+    made = zip((x, weight, bias), wanted)
+    return tuple(make(t.shape, t.dtype) if t is not None and is_wanted else None for t, is_wanted in made)
+
+
+def _embedding_bag(make: Make, weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, scale: bool = False, mode: int = 0,
+                   sparse: bool = False, weights: Optional[torch.Tensor] = None, last: bool = False, padding: int = -1) -> Any:
+    """cuda/EmbeddingBag.cu"""
+    bags, width = offsets.shape[0] - last, weight.shape[1]
+    bag_size, bag_of = make(offsets.shape, indices.dtype), make(indices.shape, indices.dtype)
+    out = make((bags, width), weight.dtype)
+    return out, bag_of, bag_size, make((bags, width) if mode == 2 else (0,), indices.dtype)  # 2: max
+
+
+def _grouped_mm(make: Make, a: torch.Tensor, b: torch.Tensor, offs: Optional[torch.Tensor] = None, bias: Optional[torch.Tensor] = None,
+                out_dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """create_grouped_gemm_output_tensor: rows begin at multiples of 16 bytes. Of bf16 meta knows it by itself."""
+    dtype = out_dtype or a.dtype
+    groups = offs.shape[0] if offs is not None else a.shape[0]
+    shape = {(2, 2): (groups, a.shape[0], b.shape[-1]), (2, 3): (a.shape[0], b.shape[-1]), (3, 2): (a.shape[1], b.shape[-1]),
+             (3, 3): (groups, a.shape[1], b.shape[-1])}[a.dim(), b.dim()]
+    unit = 16 // dtype.itemsize
+    return make((*shape[:-1], -(-shape[-1] // unit) * unit), dtype)[..., :shape[-1]]
+
+
 AS_ON_CUDA: Dict[Any, Callable[..., Any]] = {
     _aten.mse_loss.default: _structured, _aten.smooth_l1_loss.default: _structured, _aten.huber_loss.default: _huber,
     _aten.binary_cross_entropy.default: _bce, _aten.soft_margin_loss.default: _soft_margin,
     _aten.binary_cross_entropy_with_logits.default: _bce_with_logits, _aten.logsumexp.default: _logsumexp, _aten.dist.default: _dist,
     _aten.multi_margin_loss.default: _multi_margin, _aten.multi_margin_loss_backward.default: _like,
     _aten.multilabel_margin_loss_forward.default: _multilabel, _aten.multilabel_margin_loss_backward.default: _like,
+    _aten.native_layer_norm.default: _layer_norm, _aten.native_layer_norm_backward.default: _layer_norm_backward,
+    _aten._embedding_bag.default: _embedding_bag, _aten._embedding_bag_forward_only.default: _embedding_bag,
     _aten._ctc_loss.default: _ctc, _aten._ctc_loss_backward.default: _ctc_backward}
+if hasattr(_aten, "_grouped_mm"):
+    AS_ON_CUDA[_aten._grouped_mm.default] = _grouped_mm

@@ -68,7 +68,8 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if self.host and not any(t.dim() for t in _pytree.tree_leaves((args, out)) if isinstance(t, torch.Tensor)):
+        given = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if self.host and not any(t.untyped_storage()._cdata in self.sizes for t in given):
             return out  # counts of steps, which CUDA's optimizers have in host memory
         for t in _pytree.tree_leaves(out):
             if isinstance(t, torch.Tensor):
