@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
+#include "io/gguf.h"
 #include "io/hf_config.h"
 #include "memtape/models/model.h"
 
@@ -109,6 +110,8 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                         !path  ? "path"
                         : !out ? "result"
                                : "buffer for notes");
+    if (n_bytes) *notes = '\0';
+    if (mti_is_gguf(path)) return mti_gguf_config(path, out) ? MT_OK : mt_last_status();
     char *file = mti_config_path(path);
     if (!file) return mt_last_status();
     char *text = mti_file_read(file, LARGEST_FILE, &n);

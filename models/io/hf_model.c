@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "files/files.h"
+#include "io/gguf.h"
 #include "io/hf_config.h"
 #include "memtape/models/io.h"
 
@@ -30,6 +31,8 @@ mt_module *mt_model_open(mt_device *device, const char *path, const mt_model_con
     if (!path || (n_bytes && !left))
         return mti_fail_null(MT_ERR_ARGUMENT, "model_open: the %s is NULL",
                              path ? "text for what is left" : "path");
+    if (n_bytes) *left = '\0';
+    if (mti_is_gguf(path)) return mti_gguf_model(device, path, config);
     if (mt_model_config_from_hf_file(path, &c, notes, sizeof notes) != MT_OK ||
         !computes_its_values(path, notes))
         return NULL;

@@ -142,7 +142,9 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
 bool mti_is_model_path(const char *name)
 {
     size_t n = strlen(name);
-    if (strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"))) return true;
+    if (strchr(name, '/') ||
+        (n > 5 && (!strcmp(name + n - 5, ".json") || !strcmp(name + n - 5, ".gguf"))))
+        return true;
     mt_model_config named;
     bool known =
         mt_model_kind_parse(name, &named.kind) == MT_OK || mt_model_preset(name, &named) == MT_OK;

@@ -9,6 +9,7 @@
 #include "options/option_table.h"
 #include "verbs/run_file.h"
 #include "files/files.h"
+#include "io/gguf.h"
 #include "nn/nn.h"
 #include "verbs/verbs.h"
 #include "memory/memory_hooks.h"
@@ -178,9 +179,12 @@ static bool read_config(const mt_safetensors *file, mt_model_config *config)
            predicts_next(config);
 }
 
+/* Whether others wrote it. */
+static bool is_foreign(const char *path) { return mti_is_folder(path) || mti_is_gguf(path); }
+
 bool mti_run_read_config(const char *path, mt_model_config *config)
 {
-    if (mti_is_folder(path))
+    if (is_foreign(path))
         return mt_model_config_from_hf_file(path, config, NULL, 0) == MT_OK &&
                predicts_next(config);
     mt_safetensors *file = mt_safetensors_open(path);
@@ -282,7 +286,7 @@ bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_token
 {
     json_t *run = NULL;
     *t = NULL;
-    if (mti_is_folder(path)) return mti_tokenizer_find(path, config, t);
+    if (is_foreign(path)) return mti_tokenizer_find(path, config, t);
     mt_safetensors *file = mt_safetensors_open(path);
     bool ok = file && parse_run(file, &run);
     const char *from = ok ? json_string_value(json_object_get(run, TOKENIZER_KEY)) : NULL;
@@ -423,6 +427,7 @@ bool mti_run_holds(const char *path, const mt_model_config *config)
 {
     mt_safetensors *file;
     mt_lora_options adapters;
+    if (mti_is_gguf(path)) return true; /* mt_model_open looks before it takes memory */
     bool ok = open_model(path, &file, &adapters) && weights_fit(file, path, config, &adapters);
     mt_safetensors_free(file);
     return ok;
@@ -442,7 +447,7 @@ mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_mode
     mt_safetensors *file;
     mt_lora_options adapters;
     *adapted = false;
-    if (mti_is_folder(path)) return read_folder(path, device, config);
+    if (is_foreign(path)) return read_folder(path, device, config);
     mt_module *model =
         open_model(path, &file, &adapters) ? new_model(device, config, &adapters) : NULL;
     *adapted = adapters.rank > 0;

@@ -4,6 +4,7 @@ compares with Transformers."""
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -214,10 +215,113 @@ def each_fault_is_one_error():
     refused(["300 tokens", "tokenizer"], "generate", "--model", folder({"model.safetensors": WHOLE}, vocab_size=300), status=1)
 
 
+# ---- GGUF ----
+
+U32, I32, F32, TEXT, ARRAY = 4, 5, 6, 8, 9
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def in_pairs(data, columns, width=4):
+    """Rows of each head, from halves to pairs."""
+    size = 4 * columns
+    rows = [data[i:i + size] for i in range(0, len(data), size)]
+    return b"".join(rows[head + i % 2 * (width // 2) + i // 2] for head in range(0, len(rows), width) for i in range(width))
+
+
+def gguf_tensors():
+    """{name: (type, extents from the fastest, bytes)}"""
+    made = {}
+    for name, (_, shape, data) in ALL.items():
+        layer, inner = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?(.*)\.weight", name).groups()
+        if inner in ("self_attn.q_proj", "self_attn.k_proj"):
+            data = in_pairs(data, shape[1])
+        made[(f"blk.{layer}." if layer else "") + NAMES[inner] + ".weight"] = (0, shape[::-1], data)
+    return made
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def value_of(value):
+    if isinstance(value, bytes):
+        return value  # as it is
+    if isinstance(value, str):
+        return struct.pack("<I", TEXT) + text(value)
+    return struct.pack("<If", F32, value) if isinstance(value, float) else struct.pack("<II", U32, value)
+
+
+VALUES = {"general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 8, "llama.feed_forward_length": 12,
+          "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1, "llama.context_length": 32, "llama.rope.freq_base": 10000.0,
+          "llama.attention.layer_norm_rms_epsilon": 1e-6, "llama.rope.dimension_count": 4,
+          "tokenizer.ggml.tokens": struct.pack("<IIQ", ARRAY, TEXT, 2) + text("a") + text("b")}
+
+
+def gguf(values=None, tensors=None, magic=b"GGUF", version=3, n_values=None, n_tensors=None, offsets=None):
+    values = {k: v for k, v in {**VALUES, **(values or {})}.items() if v is not None}
+    tensors = {k: v for k, v in {**gguf_tensors(), **(tensors or {})}.items() if v is not None}
+    head = magic + struct.pack("<IQQ", version, len(tensors) if n_tensors is None else n_tensors, len(values) if n_values is None else n_values)
+    head += b"".join(text(key) + value_of(value) for key, value in values.items())
+    data = b""
+    for name, (kind, extents, content) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(extents)}QIQ", len(extents), *extents, kind, (offsets or {}).get(name, len(data)))
+        data += content + bytes(-len(content) % 32)
+    return head + bytes(-len(head) % 32) + data
+
+
+DOWN = "blk.1.ffn_down.weight"
+HOSTILE_GGUF = [
+    (["not a GGUF file"], gguf(magic=b"GGML")), (["Git LFS pointer"], POINTER.encode()), (["web page"], b"<!DOCTYPE html>" * 9),
+    (["truncated"], b""), (["truncated"], b"GGUF"), (["version 1"], gguf(version=1)), (["version 50331648"], gguf(version=3 << 24)),
+    (["truncated"], gguf()[:200]), (["truncated"], gguf()[:-40]), (["truncated"], gguf(n_values=1 << 60)), (["truncated"], gguf(n_tensors=1 << 60)),
+    (["truncated"], gguf({"a": struct.pack("<IIQ", ARRAY, U32, 1 << 61)})), (["truncated"], gguf({"a": struct.pack("<IQ", TEXT, 10 << 30)})),
+    (["truncated"], gguf({"a": struct.pack("<IIQ", ARRAY, TEXT, 1 << 40)})), (["array of arrays"], gguf({"a": struct.pack("<IIQ", ARRAY, ARRAY, 1)})),
+    (["unknown type"], gguf({"a": struct.pack("<II", 77, 1)})), (["general.alignment"], gguf({"general.alignment": 3})),
+    (["architecture is \"mamba\""], gguf({"general.architecture": "mamba"})), (["architecture is \"\""], gguf({"general.architecture": None})),
+    (["llama.block_count", "missing"], gguf({"llama.block_count": None})), (["llama.block_count"], gguf({"llama.block_count": 10 ** 9})),
+    (["llama.embedding_length"], gguf({"llama.embedding_length": "eight"})), (["missing", "blk.2."], gguf({"llama.block_count": 3})),
+    (["rope.scaling.type"], gguf({"llama.rope.scaling.type": "linear"})), (["expert_count"], gguf({"llama.expert_count": 8})),
+    (["rope_freqs.weight"], gguf(tensors={"rope_freqs.weight": (0, [2], bytes(8))})), (["are turned"], gguf({"llama.rope.dimension_count": 2})),
+    (["missing", DOWN], gguf(tensors={DOWN: None})), (["superfluous", "more"], gguf(tensors={"more": (0, [1], bytes(4))})),
+    ([DOWN, "[12,8]", "need [8,12]"], gguf(tensors={DOWN: (0, [8, 12], bytes(384))})), ([DOWN, "type is not read"], gguf(tensors={DOWN: (77, [12, 8], bytes(384))})),
+    ([DOWN, "no whole blocks"], gguf(tensors={DOWN: (2, [12, 8], bytes(384))})), ([DOWN, "dimensions"], gguf(tensors={DOWN: (0, [1] * 9, bytes(4))})),
+    ([DOWN, "overflow"], gguf(tensors={DOWN: (0, [1 << 40, 1 << 40], bytes(4))})), ([DOWN, "overflow"], gguf(tensors={DOWN: (0, [0, 8], b"")})),
+    ([DOWN, "behind the file"], gguf(offsets={DOWN: 1 << 62})), ([DOWN, "not aligned"], gguf(offsets={DOWN: 7})),
+    ([DOWN, "behind the file"], gguf(tensors={DOWN: (0, [12 << 20, 8 << 8], bytes(384))})),
+]
+
+
+def a_gguf_is_read_as_its_folder_or_refused_by_name():
+    at = FOLDER / "model.gguf"
+    at.write_bytes(gguf())
+    equal(written(at, "-t", 0), written(folder({"model.safetensors": WHOLE}), "-t", 0), "a GGUF of the folder's weights")
+    at.write_bytes(gguf({"llama.rope.scaling.type": "none", "llama.attention.key_length": 4}))
+    equal(written(at, "-t", 0), written(folder({"model.safetensors": WHOLE}), "-t", 0), "with what is as usual written out")
+    p = run("profile", at, "--json", "-")
+    equal(p.returncode == 0 and json.loads(p.stdout)["params"]["count"], sum(numbers(shape) for shape in SHAPES.values()), f"profile of a GGUF: {p.stderr}")
+    for words, content in HOSTILE_GGUF:
+        at.write_bytes(content)
+        p = refused(words, "generate", "--model", at, "--ids", IDS, "-q", status=1)
+        check(len(p.stderr.splitlines()) == 1 and str(at) in p.stderr, f"one line that names the file: {p.stderr}")
+    whole, draw = gguf(), random.Random(5)
+    for cut in range(0, len(whole) - 1, len(whole) // 60):  # nothing that is cut short or changed crashes
+        at.write_bytes(whole[:cut])
+        equal(run("generate", "--model", at, "--ids", IDS, "-q").returncode, 1, f"cut to {cut} bytes")
+    for _ in range(60):
+        changed = bytearray(whole)
+        for _ in range(3):
+            changed[draw.randrange(1500)] = draw.randrange(256)
+        at.write_bytes(changed)
+        check(run("generate", "--model", at, "--ids", IDS, "-q", "-n", 1).returncode in (0, 1), "changed bytes")
+
+
 what_is_written_is_the_same_whole_and_in_parts()
 other_dtypes_are_cast()
 choices_follow_the_options()
 texts_end_where_they_are_told()
 each_fault_is_one_error()
+a_gguf_is_read_as_its_folder_or_refused_by_name()
 shutil.rmtree(FOLDER)
 done()

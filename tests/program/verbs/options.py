@@ -131,7 +131,7 @@ def of(verb, model):
 
 LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
-           ("generate", "stop"): ["--model", "model.safetensors", "-n", 2000], ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
+           **{("generate", option): ["--model", "model.safetensors", "-n", 2000] for option in ("stop", "weights")}, ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},

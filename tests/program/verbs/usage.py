@@ -119,8 +119,8 @@ equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "output with the he
 # ---- missing, superfluous or contradictory arguments ----
 refused(["MODEL is missing"], "profile")
 refused(["--data is missing", "a file to learn from"], "train")
-refused(["--data is missing", "the file that the run learnt from", "--resume", "not its text"], "train", "--resume", "run.safetensors", "--steps", "9")
-check("has no text, so --data is given" in " ".join(run("train", "--help", "all").stdout.split()), "help of --resume does not name --data")
+refused(["run.safetensors", "No such file"], "train", "--resume", "run.safetensors", "--steps", "9", status=1)
+check("the paths of its text hold" in " ".join(run("train", "--help", "all").stdout.split()), "help of --resume says what holds")
 refused(["--model is missing"], "generate")
 refused(["MODEL is \"mlp\" already"], "profile", "mlp", "gpt")
 refused(["--data extra"], "train", "--data", __file__, "extra")

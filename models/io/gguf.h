@@ -1,0 +1,74 @@
+/* gguf.h: weights in a GGUF file, as llama.cpp has them.
+ *
+ * A header: the letters GGUF, a version, pairs of a key and a value, and of each tensor its name,
+ * extents (the fastest first), type and place; then the data. Nothing in it is trusted: every
+ * count and length is compared with the bytes that are there. */
+#ifndef MTI_GGUF_H
+#define MTI_GGUF_H
+
+#include "base/base.h"
+#include "memtape/models/model.h"
+
+/* Types of a tensor's blocks, by their numbers in files. */
+typedef enum mti_gguf_type {
+    MTI_GGUF_F32 = 0,
+    MTI_GGUF_F16 = 1,
+    MTI_GGUF_Q4_0 = 2,
+    MTI_GGUF_Q4_1 = 3,
+    MTI_GGUF_Q8_0 = 8,
+    MTI_GGUF_Q4_K = 12,
+    MTI_GGUF_Q6_K = 14,
+    MTI_GGUF_BF16 = 30
+} mti_gguf_type;
+
+typedef struct mti_gguf_text {
+    const char *at; /* in the header; no zero byte behind it */
+    size_t n;
+} mti_gguf_text;
+
+typedef struct mti_gguf_value {
+    mti_gguf_text key;
+    uint32_t type, of; /* of: what an array is of */
+    uint64_t n;        /* how many; 1 unless it is an array */
+    const unsigned char *data;
+} mti_gguf_value;
+
+typedef struct mti_gguf_tensor {
+    mti_gguf_text name;
+    mti_gguf_type type;
+    int rank;
+    int64_t shape[4];   /* the slowest first */
+    uint64_t at, bytes; /* in the file */
+} mti_gguf_tensor;
+
+typedef struct mti_gguf {
+    char *path, *head;
+    int fd; /* -1: no data can be read */
+    MTI_VEC(mti_gguf_value) values;
+    MTI_VEC(mti_gguf_tensor) tensors;
+} mti_gguf;
+
+bool mti_is_gguf(const char *path); /* a file whose name ends so */
+mti_gguf *mti_gguf_open(const char *path);
+void mti_gguf_free(mti_gguf *f);
+/* The first n_head bytes of a file of so many. *cut: these are too few, which is no error yet. */
+mti_gguf *mti_gguf_parse(const char *path, const void *head, size_t n_head, uint64_t file_bytes,
+                         bool *cut);
+
+/* NULL: there is none. */
+const mti_gguf_value *mti_gguf_find(const mti_gguf *f, const char *key);
+const mti_gguf_tensor *mti_gguf_tensor_of(const mti_gguf *f, const char *name);
+/* The i-th of an array of texts, or of whole numbers; -1: it is of something else. */
+bool mti_gguf_texts(const mti_gguf_value *v, mti_gguf_text *texts);
+int64_t mti_gguf_integer(const mti_gguf_value *v, uint64_t i);
+double mti_gguf_real(const mti_gguf_value *v); /* NaN: it is none */
+
+size_t mti_gguf_block(mti_gguf_type type, size_t *bytes); /* values of a block; 0: it is not read */
+/* n floats, of whole blocks. */
+void mti_gguf_widen(mti_gguf_type type, const void *blocks, size_t n, float *out);
+
+/* gguf_model.c: the configuration, in f32; and the model. */
+bool mti_gguf_config(const char *path, mt_model_config *out);
+mt_module *mti_gguf_model(mt_device *device, const char *path, const mt_model_config *config);
+
+#endif
