@@ -73,7 +73,7 @@ bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
 /* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
  */
 bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
-/* From now on parameters step in groups of so many elements, as DeepSpeed's do (sub_group_size);
+/* From now on parameters step in groups of this many elements, as DeepSpeed's do (sub_group_size);
  * their gradients are copied side by side and cast to f32, and then dropped if they are to be. 0:
  * all at once, with the gradients as they are. */
 void mti_optimizer_set_sub_group(mt_optimizer *optimizer, int64_t elements, bool drops);

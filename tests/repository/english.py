@@ -30,7 +30,7 @@ def sentences(lines):
     found = []
     for paragraph in prose(lines):
         whole = re.sub(r"\b(al|e\.g|i\.e|vs|No)\. ", r"\1 ", paragraph)
-        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*(?:[A-Z0-9`]|memtape|nvcc|inductor|torchtitan|bitsandbytes|d[awb] ))", whole) if words(s)]
+        found += [s for s in re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[]*(?:[A-Z0-9`]|memtape|nvcc|inductor|fms-|torchtitan|bitsandbytes|d[awb] ))", whole) if words(s)]
     return found
 
 
