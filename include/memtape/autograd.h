@@ -120,8 +120,8 @@ typedef struct mt_ledger_entry {
 } mt_ledger_entry;
 
 /* A ledger for one device; the caller's to free. begin pushes a hook that records every save of
- * this thread, end pops it (hooks nest). What a node gives up in between, but for its backward, is
- * taken back, as it was not kept for one; after a failure the record stays as it is. Frees are
+ * this thread, end pops it (hooks nest). What a node gives up in between, except for its backward,
+ * is taken back, as it was not kept for one; after a failure the record stays as it is. Frees are
  * recorded until mt_ledger_free. */
 MT_API mt_ledger *mt_ledger_new(mt_device *device);
 MT_API void mt_ledger_free(mt_ledger *ledger);

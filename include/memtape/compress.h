@@ -22,7 +22,7 @@ MT_C_BEGIN
 typedef struct mt_compress mt_compress;
 
 /* Never packed, whatever the rules: parameters, gradients, optimizer states, caches and states
- * of the generator; whole numbers; small storages; and but for masks the auxiliaries of an op,
+ * of the generator; whole numbers; small storages; and except for masks the auxiliaries of an op,
  * which are statistics that its backward divides by or takes the exponential of. */
 typedef enum mt_compress_rule {
     MT_COMPRESS_BF16,      /* f32 as bf16: 2 bytes of 4 */

@@ -38,8 +38,8 @@ MT_API const char *mt_dtype_name(mt_dtype dtype); /* "f32", "bf16", ... */
 MT_API bool mt_dtype_is_float(mt_dtype dtype);
 
 /* The bits of an element by what they are for. A float has exponent bits; a whole number has none,
- * and its bits but for the sign are mantissa. The sum is 8 times the bytes, but for bool, which
- * uses 1 of 8 bits. */
+ * and its bits except for the sign are mantissa. The sum is 8 times the bytes, except for bool,
+ * which uses 1 of 8 bits. */
 typedef struct mt_bits {
     int sign, exponent, mantissa;
 } mt_bits;

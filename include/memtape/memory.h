@@ -98,7 +98,7 @@ typedef struct mt_expandable {
 /* Before the device's first tensor; NULL: segments of their own size, the default. MT_ERR_STATE
  * once the device holds memory; MT_ERR_UNSUPPORTED where memory cannot come in granules. */
 MT_API mt_status mt_mem_set_expandable(mt_device *device, const mt_expandable *options);
-/* Streams. As PyTorch's allocator does, each stream has segments and free blocks of its own: a
+/* Streams. As PyTorch's allocator does, each stream has its own segments and free blocks: a
  * block belongs to the stream that it was requested on and, once it is freed, serves requests of
  * that stream alone; `reserved` is the sum over the streams. All work of a device runs in one order
  * whatever the stream, so a stream is a name in the books, on all devices alike, and a block may be

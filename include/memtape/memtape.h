@@ -1,5 +1,5 @@
 /* memtape.h: the engine: tensors, ops, the tape, its hooks and what they spare, the ledger. What
- * stands on it has headers of its own; all.h has everything.
+ * stands on it has its own headers; all.h has everything.
  *
  *   models.h      what is trained: modules, models, optimizers, files, generation, ranks, budgets
  *   lab.h         what a model costs, what fits, and how many sequences are served at once */

@@ -7,7 +7,7 @@
  *   inner one's status and text stay.
  * - NULL in gives NULL out and keeps the text, because an earlier call failed to make the object.
  *   So a chain of calls is checked once, at its end, and the text names its first failure. A NULL
- *   is an error of its own only if nothing has failed since the last clear.
+ *   is a separate error only if nothing has failed since the last clear.
  * Nothing in the library prints, exits or jumps. */
 #ifndef MEMTAPE_STATUS_H
 #define MEMTAPE_STATUS_H

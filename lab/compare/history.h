@@ -76,7 +76,7 @@ typedef struct mti_stream_use {
 /* At the end, of the stream; -1: of all. */
 mti_stream_use mti_history_use(const mti_history *h, int stream);
 
-/* Bytes that one side has more, of so many of one size; never past what can be counted. */
+/* Bytes that one side has more, of all of one size; never past what can be counted. */
 int64_t mti_bytes_more(size_t measured, size_t predicted, size_t size);
 
 /* Segments of one size, at the end. */

@@ -1,4 +1,4 @@
-/* search.c: layouts shared among threads, each measuring on devices of its own. */
+/* search.c: layouts shared among threads, each measuring on its own devices. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -170,7 +170,7 @@ static double share_of_experts(const mti_fit_task *task)
     return mti_fit_expert_layers(c) * mti_fit_experts_of_layer(c, &alone) / (double)all;
 }
 
-/* Bytes that are not cut among ranks with other data: but for experts', which `expert` ranks
+/* Bytes that are not cut among ranks with other data: except for experts', which `expert` ranks
  * divide. Where weights are codes, experts may have any share of them. */
 static size_t least_uncut(const mti_fit_task *task, size_t bytes, const mt_parallel *h)
 {

@@ -3,7 +3,7 @@
  * Their schedule does so at once, but where a block goes depends on what was freed before it. So
  * what follows is the same only when the allocator, too, is as it was some microbatches ago: the
  * same blocks, live or free, at the same places, and in each the same tensor, or the one that
- * stands in its stead now: of the forward or backward as many turns ago, made there as the same in
+ * stands in its place now: of the forward or backward as many turns ago, made there as the same in
  * order. */
 #ifndef MTI_MEASURE_PERIOD_H
 #define MTI_MEASURE_PERIOD_H

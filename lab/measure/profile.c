@@ -19,7 +19,7 @@ static bool note_left(mti_left *left, mt_device *device, const mti_workload *w)
     return true;
 }
 
-/* On a device of its own, which is gone before the steps begin. */
+/* On its own device, which is gone before the steps begin. */
 static bool infer(mti_profile_result *p)
 {
     const mti_workload *w = &p->workload;
@@ -30,7 +30,7 @@ static bool infer(mti_profile_result *p)
     return ok;
 }
 
-/* Measures another routing, on a device of its own; *peak 0 if it does not fit. */
+/* Measures another routing, on its own device; *peak 0 if it does not fit. */
 static bool peak_routed(const mti_workload *w, const char *routing, size_t *peak)
 {
     mti_workload other = *w;

@@ -1,4 +1,4 @@
-/* sweep.c: workloads measured in turns, each on a device of its own, and their gradients compared.
+/* sweep.c: workloads measured in turns, each on its own device, and their gradients compared.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -168,7 +168,7 @@ static bool refused(sweep *w, size_t i, mt_device *device)
     return true;
 }
 
-/* One turn of a row, on a device of its own. */
+/* One turn of a row, on its own device. */
 static bool run_row(sweep *w, size_t i, int64_t turn)
 {
     const mti_workload *load = &w->entries[i].workload;

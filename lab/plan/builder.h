@@ -81,7 +81,7 @@ void mti_keep(builder *b, letters product, nature of, const char *what);
 void mti_keep_several(builder *b, int64_t n, letters product, nature of, const char *what);
 /* Adds a small storage that the formula leaves out; `held` by the caller, so offload leaves it. */
 void mti_keep_beside(builder *b, const char *text, int64_t bytes, bool held);
-/* The same of n floats of so many bytes that are no auxiliaries: compression takes them, too. */
+/* The same for n floats of this many bytes that are no auxiliaries: compression takes them, too. */
 void mti_keep_floats(builder *b, const char *text, int64_t n, int64_t size);
 /* Statistics are in f32, those of f64 in f64. */
 int64_t mti_statistic_size(const builder *b);

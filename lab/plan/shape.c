@@ -126,7 +126,7 @@ int64_t mti_dims_thetas(const mti_dims *s)
            (mti_dims_ahead(s) ? s->rank ? s->rank->last : 1 : 0);
 }
 
-/* Checkpoints of a part of so many layers. */
+/* Checkpoints of a part with this many layers. */
 static int64_t groups_of(const mti_dims *s, int64_t layers)
 {
     const char *text = mti_dims_checkpoint(s);

@@ -22,7 +22,7 @@ mt_device *mti_device_make(const mti_device_options *options);
 /* The options of a meta device whose books are those of a device with these: its twin, on which
  * everything is predicted. It is given all that the device is given. */
 mti_device_options mti_device_twin(const mti_device_options *options);
-/* Gives a meta device what the twin is given, but for the capacity. */
+/* Gives a meta device what the twin is given, except for the capacity. */
 bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
 
 /* Training steps of a model. Zero is a default for all but config, batch, seq and the device's

@@ -1,5 +1,5 @@
 /* async.c: exchanges that go on while the rank computes: a thread makes them in the order in which
- * they were begun, which is the same on all ranks, through a comm of its own. */
+ * they were begun, which is the same on all ranks, through its own comm. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>

@@ -93,7 +93,7 @@ static bool move_slots(mt_tensor *ring, int64_t first, int64_t n, mt_tensor *lin
     return true;
 }
 
-/* [b,k,n,h], as ring but for its n; NULL in, NULL out */
+/* [b,k,n,h], as ring except for its n; NULL in, NULL out */
 static mt_tensor *line_of(mt_tensor *ring, int64_t n)
 {
     if (!ring) return NULL;

@@ -452,7 +452,7 @@ static bool check_unknown(const reader *r)
         r->n_unknown == 1 ? "it changes" : "they change");
 }
 
-/* Whether the family has a size of its own where the file says nothing. */
+/* Whether the family has its own size where the file says nothing. */
 static bool has_default(const struct hf_family *family, const hf_key *key)
 {
     return key->read == read_size && *(const int64_t *)((const char *)&family->config + key->at);

@@ -1,7 +1,7 @@
 /* expert_forms.c: a mixture of experts in the order of ops of other stacks than Transformers'
- * grouped_mm (experts.c). The values are the same but for rounding (not of torchtitan-before, whose
- * experts see weighted inputs); what is kept is not. With
- * S = t k rows of width d, f an expert's width and e the bytes of an element, besides the router's:
+ * grouped_mm (experts.c). The values are the same except for rounding (not of torchtitan-before,
+ * whose experts see weighted inputs); what is kept is not. With S = t k rows of width d, f an
+ * expert's width and e the bytes of an element, besides the router's:
  *
  *   loop         S ((3 d + 4 f + 1) e + 16), and in backward two tensors of all experts' weights
  *   torchtitan   S ((d + 4 f) e + 4 d + 20), the outputs in f32; torchtitan-before: the inputs

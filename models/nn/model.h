@@ -196,8 +196,8 @@ bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t
  * data that counts scratch memory. */
 bool mti_tell_rows(const mti_expert_call *call, const mt_group *group, mt_tensor *counts);
 /* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
- * experts, as many in each but for the bound. And tokens [rows], order and counts of what is kept;
- * order is t k where a row has weight 0. */
+ * experts, as many in each except for the bound. And tokens [rows], order and counts of what is
+ * kept; order is t k where a row has weight 0. */
 void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
 int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
 /* i64 [n]: the expert of each row, sorted, of experts with so many rows */
@@ -459,7 +459,7 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv;
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
-/* gpt_oss.c: math attention with a logit of its own for each head; part: q [b,a,s,h], k, v
+/* gpt_oss.c: math attention with its own logit for each head; part: q [b,a,s,h], k, v
  * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */
 mt_module *mti_sinks_new(mt_device *device, const mt_model_config *c);
 /* The same by flash attention, whose options have no sinks. */

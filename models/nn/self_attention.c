@@ -2,7 +2,7 @@
  *
  * Without rope one product makes queries, keys and values side by side, and the tape keeps its
  * output once for all three. With rope the tape keeps the rotated queries and keys, and would keep
- * that output for its values alone; so each of the three has a product of its own, unless the
+ * that output for its values alone; so each of the three has its own product, unless the
  * configuration asks for one, as Phi-3's does. Norms of queries and keys stand between, as modules:
  * the tape keeps their inputs, too. */
 #include <math.h>

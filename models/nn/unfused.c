@@ -1,5 +1,6 @@
 /* unfused.c: functions as compositions of ops, in the order in which Transformers' eager code calls
- * them, so that the tape keeps what it keeps. Values are those of the one op, but for rounding. */
+ * them, so that the tape keeps what it keeps. Values are those of the one op, except for rounding.
+ */
 #include <math.h>
 #include "nn/model.h"
 #include "memtape/autocast.h"

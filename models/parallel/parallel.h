@@ -132,7 +132,7 @@ static inline bool mti_share_copies(const mti_share *s)
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
 int64_t mti_piece_length(const mti_share *s, int64_t seq);
-/* A sequence has c pieces; a rank's queries see the keys of so many. */
+/* A sequence has c pieces; a rank's queries see the keys of this many. */
 int64_t mti_pieces_seen(const mti_share *s);
 
 /* ---- parts of a rank's layers (layer_comms.c); no change where t is 1 ---- */
@@ -442,7 +442,7 @@ typedef struct mti_in_flight {
 
 /* What a part takes for a microbatch of such tokens: they, or what the stage before sends. */
 mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens);
-/* Forward of one part, f but for its output: what goes to the next stage or, of the model's last
+/* Forward of one part, f except for its output: what goes to the next stage or, of the model's last
  * part, its output; with a target the loss. If it learns, and its layers add to the loss, that. */
 mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f);
 
@@ -462,7 +462,7 @@ typedef struct mti_batches {
     void *user;
 } mti_batches;
 
-/* The forwards and backwards of a step, by the schedule 1F1B. Private, but for in_flight: of the
+/* The forwards and backwards of a step, by the schedule 1F1B. Private, except for in_flight: of the
  * k-th forward [k], until the first backward. */
 struct mti_step {
     mt_stage *stage;
@@ -485,7 +485,7 @@ void mti_step_end(mti_step *step);
 /* Adds up the gradients of all ranks, steps with their mean (optimizer NULL: does not), and drops
  * them; as mt_stage_step. */
 bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm);
-/* A step's loss is the mean of so many. */
+/* A step's loss is the mean of this many. */
 double mti_stage_losses(const mt_stage *s);
 /* Backward begins with the loss times this. */
 double mti_stage_loss_scale(const mt_stage *s);

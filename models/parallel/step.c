@@ -7,7 +7,7 @@
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
-/* The step's loss is the mean of so many. */
+/* The step's loss is the mean of this many. */
 double mti_stage_losses(const mt_stage *s)
 {
     const mt_parallel *h = &s->shares->parallel;
@@ -89,7 +89,7 @@ static void land(mti_in_flight *f)
     *f = (mti_in_flight){0};
 }
 
-/* Stands for the gradient from later layers. What is sent to another stage has no bytes of its own,
+/* Stands for the gradient from later layers. What is sent to another stage has no bytes here,
  * and its gradient comes from there. */
 static mt_tensor *gradient_of(const mti_in_flight *f)
 {

@@ -123,7 +123,7 @@ static uint64_t versions_of(const mti_unit *u)
     return sum;
 }
 
-/* Only one block's parameters are there at a time, but for those that stay. */
+/* Only one block's parameters are there at a time, except for those that stay. */
 static bool gather(mti_unit *u, mt_dtype products, bool forward)
 {
     mti_units *all = u->all;
@@ -268,7 +268,7 @@ static void start_over(mti_units *all)
     }
 }
 
-/* again: backward follows, which lets go. */
+/* again: backward follows, which releases them. */
 static bool enter_block(mti_unit *u, const mti_pass *p)
 {
     mti_units *all = u->all;

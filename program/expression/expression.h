@@ -6,7 +6,7 @@
  *   product  factor { (* | / | @) factor }      @: the product of matrices
  *   factor   - factor | number | name | ( sum ) | op ( sum { , sum } ) | checkpoint ( sum )
  *
- * A name lets go of its tensor with its last use. checkpoint: of what is within, only what comes
+ * A name releases its tensor with its last use. checkpoint: of what is within, only what comes
  * from outside is kept, and backward computes the rest again.
  * op: a row of ops.def; its tensors come first, then its numbers: clamp(x, -1, 1). Numbers alone
  * are computed while reading. An error says what is wrong, and points to the place on lines of its

@@ -32,11 +32,11 @@ typedef struct mti_expression_walk {
  * outlives the value's tape. */
 mt_tensor *mti_expression_run(const mti_expression *e, mt_tensor *const *leaves,
                               mti_expression_walk *walk);
-/* Forward and backward with leaves of its own. Free *walk in any case. */
+/* Forward and backward with its own leaves. Free *walk in any case. */
 bool mti_expression_walk_of(mti_expression_walk *walk, mt_device *device, const mti_expression *e);
 void mti_expression_walk_free(mti_expression_walk *walk);
 
-/* Runs it with leaves of its own, and notes every save and every node. Free *t in any case. */
+/* Runs it with its own leaves, and notes every save and every node. Free *t in any case. */
 bool mti_expression_record(mti_tape *t, mt_device *device, const mti_expression *e);
 
 /* The most bytes that are allocated at once, of a step like the one before, whose gradients are

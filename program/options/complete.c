@@ -14,7 +14,7 @@ static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .dtype = MT_F32};
 
 /* Models with names, and all that plan, fit and serve take, are measured as large models are
- * trained, on meta, but for what is given. Ranks that mpirun has started have a device. */
+ * trained, on meta, except for what is given. Ranks that mpirun has started have a device. */
 static void default_as_trained(mti_options *o, mt_model_config *base)
 {
     mti_workload *w = &o->workload;

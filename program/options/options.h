@@ -75,7 +75,7 @@ typedef MTI_VEC(const char *) mti_words;
 
 struct mti_options;
 
-/* What a verb has of its own in its options. A function that is NULL does nothing. */
+/* What only this verb has in its options. A function that is NULL does nothing. */
 typedef struct mti_verb_rules {
     mti_verb verb;
     /* Sets the defaults that are not those of all verbs. */

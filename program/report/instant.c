@@ -51,7 +51,7 @@ static bool in_steady_step(const mti_measurement *m, size_t event)
     return m->timeline.steady && event >= m->timeline.steady;
 }
 
-/* Each step has a ledger of its own. */
+/* Each step has its own ledger. */
 static bool holders_of(const mti_measurement *m, size_t event, mti_holders *out)
 {
     bool second = in_steady_step(m, event) && m->steady.ledger;

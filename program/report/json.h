@@ -15,7 +15,7 @@
 void mti_json_put(json_t *object, const char *key, json_t *value);
 void mti_json_put_int(json_t *object, const char *key, uint64_t value);
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
-/* json_string, but for text that is not UTF-8: printable, then. */
+/* json_string, except for text that is not UTF-8: printable, then. */
 json_t *mti_json_string(const char *text);
 void mti_json_push(json_t *array, json_t *value);
 

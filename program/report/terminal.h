@@ -70,7 +70,7 @@ typedef struct mti_table mti_table;
 
 /* columns: a letter each: l left, r right; and what gives way on a terminal for which the table is
  * too wide, on the left, too: o is left out, e gets an ellipsis for its middle (paths differ at
- * their ends), w goes on in lines of its own (at most one column is w). headings: one for each
+ * their ends), w goes on in further lines (at most one column is w). headings: one for each
  * column, "name|bytes"; NULL for no heading row. */
 mti_table *mti_table_new(const char *columns, const char *headings);
 void mti_table_free(mti_table *table);
@@ -132,7 +132,7 @@ bool mti_progress_due(const mti_progress *p, int64_t done); /* whether the next 
 void mti_progress_step(mti_progress *p, int64_t done, const char *text);
 /* The line that there is where there is no bar: "step 3/20  TEXT  ETA 5 s". */
 void mti_progress_line(const mti_progress *p, int64_t done, const char *text, char *line, size_t n);
-/* A line of its own, above the bar. */
+/* A line above the bar. */
 void mti_progress_say(mti_progress *p, const char *fmt, ...) MT_PRINTF(2, 3);
 void mti_progress_end(mti_progress *p);
 

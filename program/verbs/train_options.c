@@ -1,4 +1,4 @@
-/* train_options.c: what `memtape train` has of its own in its options. */
+/* train_options.c: what only `memtape train` has in its options. */
 #include "verbs/verbs.h"
 
 #define TRAINED "tiny" /* the preset that is trained unless told otherwise */

@@ -66,7 +66,7 @@ typedef struct mti_op {
     const mti_op_code *code;
 } mti_op;
 
-/* An output without a letter of its own has the first one's. */
+/* An output without its own letter has the first one's. */
 static inline const char *mti_out_letter(const mti_op *op, int i)
 {
     return i < 4 && op->out[i] ? op->out[i] : op->out[0];

@@ -320,7 +320,7 @@ static bool run_endings(bool ok)
     return ok;
 }
 
-/* The gradients of inputs outlive the walk, so each needs a storage of its own. */
+/* The gradients of inputs outlive the walk, so each needs its own storage. */
 static bool own_input_grads(mti_tape_walk *w)
 {
     for (int i = 0; i < w->n_inputs; i++) {

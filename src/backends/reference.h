@@ -1,4 +1,4 @@
-/* reference.h: kernels for a new backend that has few of its own.
+/* reference.h: kernels for a new backend that has few yet.
  *
  * mti_reference_NAME is the CPU's kernel on one thread: correct and slow, for backends whose memory
  * the process can read (MTI_HOST_MEMORY). mti_missing_NAME, for all other backends, fails with the

@@ -26,7 +26,7 @@ mt_status mti_fail(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
 
 /* True if `object` is not NULL. A NULL object is usually one that an earlier call failed to
  * make, so an error that is already recorded stays; without one, this records "relu: x is NULL".
- * For objects that our own functions make; a NULL path or function is an error of its own. */
+ * For objects that our own functions make; a NULL path or function is a separate error. */
 bool mti_given(const void *object, const char *who, const char *what);
 
 /* The number of failures this thread has recorded. Read it before calling code that may fail

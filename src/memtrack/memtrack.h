@@ -21,7 +21,7 @@ extern const mti_choice mti_categories, mti_save_roles;
  * is >= 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments
  * are cached until empty_cache, or until the system refuses memory, when all cached ones are given
  * back and the request is tried once more. Zero bytes need no block. Segments may be expandable:
- * range.h. Each stream has pools and segments of its own, as mt_mem_stream_begin tells. */
+ * range.h. Each stream has its own pools and segments, as mt_mem_stream_begin tells. */
 
 typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;

@@ -41,7 +41,7 @@ mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
     return mti_op1(&mti_op_cast, &(mti_params){.cast = {dtype}}, x);
 }
 
-/* contiguous, clone: y = x, row-major, in a storage of its own */
+/* contiguous, clone: y = x, row-major, in its own storage */
 static bool copy_shape(mti_call *c) { return mti_out_like(c, mti_in(c, 0)); }
 const mti_op_code mti_code_contiguous = {copy_shape, copy_forward, copy_backward};
 const mti_op_code mti_code_clone = {copy_shape, copy_forward, copy_backward};

@@ -175,7 +175,8 @@ static bool reshape_backward(mti_call *c)
 
 const mti_op_code mti_code_reshape = {no_rule, reshape_forward, reshape_backward};
 
-/* Fails unless all extents are 0 or more, but for at most one -1: *open is its dimension, or -1. */
+/* Fails unless all extents are 0 or more, except for at most one -1: *open is its dimension, or -1.
+ */
 static bool check_open_shape(int rank, const int64_t *shape, int *open)
 {
     char text[MTI_SHAPE_TEXT];

@@ -40,7 +40,7 @@ MT_API void mt_budget_free(mt_budget *b);
  * MT_ERR_MEMORY if none fits; it names the least that does. *plan is borrowed from b.
  *
  * The search adds up measured bytes layer by layer, which is exact where nothing but the layers'
- * own choices decides what is alive when, but for the rests of blocks (memory.h); the simulation
+ * own choices decides what is alive when, except for the rests of blocks (memory.h); the simulation
  * decides, and if the peak is too high there the next plans in order of FLOPs are tried. */
 MT_API mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **plan);
 /* The answers to at most n budgets (n >= 2), evenly spaced from the least possible peak to that

@@ -53,7 +53,7 @@ typedef struct mt_lora_options {
  * "experts_down": A is [experts,r,in], B [experts,out,r], and each runs as one grouped product. Of
  * experts of expert_form loop they keep their base, and do not add to the weights.
  *
- * Freezes m but for adapters, and puts a module "lora" in the place of each linear that a target
+ * Freezes m except for adapters, and puts a module "lora" in the place of each linear that a target
  * fits, with children base_layer (the linear), lora_A (uniform in +-1/sqrt(in), as PEFT draws it)
  * and lora_B (zero), in the linear's dtype or in f32. m itself must not be the linear, and adapters
  * get no adapters. A pattern that fits nothing is an error. *n_added (may be NULL) counts them. On
@@ -64,9 +64,10 @@ typedef struct mt_lora_options {
  */
 MT_API mt_status mt_lora_add(mt_module *m, const mt_lora_options *options, size_t *n_added);
 
-/* mt_model_new and mt_lora_add in one, bit for bit, but for memory: each layer gets its adapters,
- * and gives up its weights to NF4, as soon as it is made. So at no time is more than one layer (or
- * the head) there in the model's dtype beside what stays. The caller's; NULL on failure. */
+/* mt_model_new and mt_lora_add in one, bit for bit, except for memory: each layer gets its
+ * adapters, and gives up its weights to NF4, as soon as it is made. So at no time is more than one
+ * layer (or the head) there in the model's dtype beside what stays. The caller's; NULL on failure.
+ */
 MT_API mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
                                     const mt_lora_options *options);
 
@@ -85,7 +86,7 @@ MT_API mt_status mt_lora_merge(mt_module *m);
 MT_API mt_status mt_lora_save(const char *path, mt_module *m);
 /* Into m's adapters, which must be the file's in names and shapes (any floating dtype); their alpha
  * becomes the file's, if it tells. If m has none they are added first, as the file describes them.
- * path: a file, or PEFT's folder. On failure m is as before, but for being frozen. */
+ * path: a file, or PEFT's folder. On failure m is as before, except for being frozen. */
 MT_API mt_status mt_lora_load(const char *path, mt_module *m);
 
 MT_C_END

@@ -72,7 +72,7 @@ typedef enum mt_mlp_kind {
 } mt_mlp_kind;
 
 /* Some functions can be one op or a composition of several, which keeps more; some can run in f32
- * within a model of 2-byte floats. Zero is what keeps least. The values agree but for rounding.
+ * within a model of 2-byte floats. Zero is what keeps least. The values agree except for rounding.
  * What Transformers' code does, and so what it keeps: docs/parity-transformers.md. */
 typedef enum mt_op_form { MT_OP_FUSED, MT_OP_UNFUSED, MT_OP_FORM_COUNT } mt_op_form;
 /* In which type an op runs. */
@@ -169,7 +169,7 @@ MT_API mt_status mt_model_kind_parse(const char *name, mt_model_kind *out);
 /* Zero is the common choice everywhere: {.hidden = 64, .vocab = 256, .context = 128} is a GPT of
  * one layer and one head. What a kind always has need not be said: a gpt is causal; a bert is
  * post-norm and sees both sides; a llama is causal and not post-norm, with rmsnorm, swiglu and
- * rope, a head of its own and no bias anywhere. */
+ * rope, an untied head and no bias anywhere. */
 typedef struct mt_model_config {
     mt_model_kind kind;
     int64_t hidden; /* d */
@@ -261,8 +261,8 @@ typedef struct mt_model_config {
                             swiglu's gate and up (Phi-3) */
     bool causal;         /* block and attention */
     int64_t window;      /* causal: a position of a local layer sees so many up to itself; 0: all */
-    bool untied;         /* gpt: a head of its own instead of the token embedding */
-    bool tied;           /* llama: the token embedding instead of a head of its own */
+    bool untied;         /* gpt: an untied head instead of the token embedding */
+    bool tied;           /* llama: the token embedding instead of an untied head */
     bool no_bias;        /* in linears and layer norms */
     bool proj_bias;      /* where no_bias is: that of attention's projection */
     bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */

@@ -89,7 +89,7 @@ static void push_kept(json_t *kept, writer *w, const mt_ledger *ledger)
     }
 }
 
-/* Each step has a ledger of its own; of a step that failed there may be none. */
+/* Each step has its own ledger; of a step that failed there may be none. */
 static json_t *kept_json(writer *w, const mti_measurement *m)
 {
     json_t *j = json_array();

@@ -1,7 +1,7 @@
 /* desk.h: a desk is device memory that passes data from one kernel of a call to the next.
  *
  * Two host threads may make such calls at once, and their launches then alternate on the stream, so
- * each call borrows a desk of its own. The stream runs launches in order; so a desk may go to the
+ * each call borrows its own desk. The stream runs launches in order; so a desk may go to the
  * next call as soon as this call's launches are queued. There are as many desks as there were ever
  * concurrent calls; the first is made with the context. */
 #ifndef MTI_CUDA_DESK_H
