@@ -117,6 +117,10 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
         t.step = (e.stepped * (grads * e.grad_size + params * e.size) +
                   2 * (double)work->optimizer_bytes) /
                  g->bandwidth;
+    /* what DeepSpeed's 16 bytes there for each parameter stand for goes there and back in 16 bits
+     */
+    if (mti_optimizer_row_of(task->workload->optimizer)->host)
+        t.step += 2 * (double)e.size * (double)work->optimizer_host / 16 / g->host;
     t.total = computing + sending + t.bubble + t.data + t.host + t.step;
     return t;
 }

@@ -43,6 +43,41 @@ static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mti_hashmap *embed
     return (s->module = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
+/* ---- in host memory ---- */
+
+static void no_memory(void *owner) { (void)owner; }
+
+static mt_tensor *new_in_host(const mt_optimizer *o, mti_view *spec)
+{
+    static const char nothing; /* an address for a device without data */
+    bool data = !(o->device->backend->traits & MTI_NO_DATA);
+    size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
+    spec->data = data ? mti_malloc(n_bytes) : (void *)(uintptr_t)&nothing;
+    if (!spec->data) return NULL;
+    mt_tensor *t =
+        mti_tensor_adopt(o->device, spec, n_bytes, data ? mti_free : no_memory, spec->data);
+    if (!t && data) mti_free(spec->data);
+    return t;
+}
+
+/* Moves a gradient that is complete, as stage_1_and_2.py and stage3.py of DeepSpeed do with
+ * offload_optimizer; a later backward adds to it where it lies. */
+static mt_status move_grad(void *slot, mt_tensor *leaf)
+{
+    mti_opt_slot *s = slot;
+    mt_tensor *grad = mt_grad(leaf);
+    if (!grad || !mt_storage_of(grad).allocated) return MT_OK;
+    mti_view spec = grad->view;
+    size_t n_bytes;
+    mti_view_pack(&spec, &n_bytes);
+    MT_AUTO mt_tensor *there = new_in_host(s->owner, &spec);
+    return there && mti_copy_view(s->owner->device, &grad->view, &there->view)
+               ? mt_set_grad(leaf, there)
+               : mt_last_status();
+}
+
+/* ---- making ---- */
+
 mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
 {
     const mt_named_tensor *list;
@@ -54,6 +89,7 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
                         .n_state = like->n_state,
                         .moments = like->moments,
                         .paged = like->paged,
+                        .host = like->host,
                         .form = like->form,
                         .params = like->params,
                         .master = like->master,
@@ -66,6 +102,11 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
     for (size_t i = 0; ok && i < n; i++) {
         if (!mt_dtype_is_float(mt_dtype_of(list[i].tensor))) continue;
         ok = init_slot(o, &o->slots[o->n_slots++], &embeddings, &list[i]);
+    }
+    for (size_t i = 0; ok && o->host && i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        s->owner = o;
+        ok = !mt_requires_grad(s->param) || (s->moves = mt_add_leaf_hook(s->param, move_grad, s));
     }
     mti_hashmap_free(&embeddings);
     if (ok) return o;
@@ -95,6 +136,7 @@ void mt_optimizer_free(mt_optimizer *o)
     mt_optimizer_reset(o);
     for (size_t i = 0; i < o->n_slots; i++) {
         if (o->slots[i].hook) mt_remove_hook(o->slots[i].param, o->slots[i].hook);
+        if (o->slots[i].moves) mt_remove_hook(o->slots[i].param, o->slots[i].moves);
         mt_release(o->slots[i].param);
         mti_free(o->slots[i].path);
     }
@@ -192,7 +234,8 @@ static bool has_scales_apart(const mt_optimizer *o, const mti_opt_slot *s)
 
 bool mti_optimizer_pages(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    return o->paged && k < o->n_state && mti_view_count(&s->param->view) >= MT_PAGED_LEAST;
+    const bool large = mti_view_count(&s->param->view) >= MT_PAGED_LEAST;
+    return o->host || (o->paged && k < o->n_state && large);
 }
 
 int mti_optimizer_n_moments(const mt_optimizer *o, const mti_opt_slot *s)
@@ -265,21 +308,6 @@ static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
     return whole ? o->rule->whole : s->rule->state[k];
 }
 
-static void no_memory(void *owner) { (void)owner; }
-
-static mt_tensor *new_in_host(const mt_optimizer *o, mti_view *spec)
-{
-    static const char nothing; /* an address for a device without data */
-    bool data = !(o->device->backend->traits & MTI_NO_DATA);
-    size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
-    spec->data = data ? mti_malloc(n_bytes) : (void *)(uintptr_t)&nothing;
-    if (!spec->data) return NULL;
-    mt_tensor *t =
-        mti_tensor_adopt(o->device, spec, n_bytes, data ? mti_free : no_memory, spec->data);
-    if (!t && data) mti_free(spec->data);
-    return t;
-}
-
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     mti_view spec = mti_optimizer_spec(o, s, k);
@@ -309,7 +337,7 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
 {
     /* A GPU's kernels look for scales behind the codes. */
-    if (o->paged && o->device->backend->links)
+    if ((o->paged || o->host) && o->device->backend->links)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "%s: %s keeps no paged state; need cpu or meta",
                              o->rule->name, o->device->backend->kind);
     mti_where *now = mti_where_now(), previous = *now;
@@ -368,7 +396,15 @@ static size_t bytes_in(const mt_optimizer *o, bool host)
 }
 
 size_t mti_optimizer_state_bytes(const mt_optimizer *o) { return bytes_in(o, false); }
-size_t mti_optimizer_host_bytes(const mt_optimizer *o) { return bytes_in(o, true); }
+
+/* DeepSpeed has gradients there in f32, from the first step on. */
+size_t mti_optimizer_host_bytes(const mt_optimizer *o)
+{
+    size_t bytes = bytes_in(o, true);
+    for (size_t i = 0; o && o->host && i < o->n_slots; i++)
+        if (n_visible(o, &o->slots[i])) bytes += 4 * (size_t)mt_numel(o->slots[i].param);
+    return bytes;
+}
 
 mti_opt_slot *mti_optimizer_slot(mt_optimizer *o, const char *path)
 {

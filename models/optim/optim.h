@@ -32,6 +32,7 @@ typedef struct mti_opt_slot {
     mt_tensor *roots[2];             /* during a step, of the forms that have them */
     mt_optimizer *owner;             /* set with ... */
     int hook;                        /* ... the hook that steps it in backward; 0: none */
+    int moves;                       /* the hook that moves its gradient to host memory; 0: none */
 } mti_opt_slot;
 
 struct mt_optimizer {
@@ -39,7 +40,7 @@ struct mt_optimizer {
     int n_state; /* tensors per parameter, without the master */
     bool master;
     mt_moments moments;
-    bool paged;
+    bool paged, host;
     mt_adamw_form form;
     int64_t sub_group; /* as mti_optimizer_set_sub_group ... */
     bool drops;        /* ... says */

@@ -133,7 +133,7 @@ static bool flatten_grads(mt_optimizer *o)
 {
     int64_t n, at = 0;
     const mt_dtype dtype = type_of_grads(o, &n);
-    if (!o->sub_group || !n || dtype == MT_F64) return true;
+    if (!o->sub_group || o->host || !n || dtype == MT_F64) return true;
     MT_AUTO mt_tensor *wide = flattened(o, dtype, n);
     bool ok = wide != NULL;
     for (size_t i = 0; ok && i < o->n_slots; i++) {

@@ -101,6 +101,7 @@ static mt_optimizer described(mti_optimizer_choice choice, bool master)
                                      : master  ? MT_MOMENTS_WIDE
                                                : MT_MOMENTS_NARROW,
                           .paged = row->paged,
+                          .host = row->host,
                           .form = row->form,
                           .params = row->params,
                           .master = master,
@@ -231,6 +232,10 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: paged goes with no moments of torchao's");
     as.moments = options->moments;
     as.paged = options->paged;
+    as.host = options->host;
+    if (as.host && (as.paged || mti_moment_codes(options->moments) != MTI_MOMENTS_WIDE))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "adamw: host goes with moments of floats alone, and not with paged");
     as.form = options->form;
     if (as.form > MT_ADAMW_LOOP)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: form is %d; need an mt_adamw_form",

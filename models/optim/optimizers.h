@@ -25,7 +25,7 @@ typedef struct mti_optimizer_row {
     mt_moments moments;              /* how they are stored */
     bool decay_matrices_only;
     mti_opt_params params; /* of a run that is not told otherwise */
-    bool paged;            /* mt_adamw_options, ... */
+    bool paged, host;      /* mt_adamw_options, ... */
     mt_adamw_form form;    /* ... too */
     bool saves_memory;     /* proposed in the default's place where memory is short */
     const char *beside;    /* the state that mti_optimizer_element_bytes leaves out; NULL: none */

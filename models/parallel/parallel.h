@@ -359,7 +359,7 @@ bool mti_zero_after_step(mti_zero *zero);
 bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Whether tensor ranks have parts of some gradient each, which are added up before a step. */
 bool mti_zero_has_parts(const mti_zero *zero);
-/* Counts the bytes of gradients that the step found. */
+/* Counts the bytes of gradients that the step found on the device. */
 size_t mti_zero_grad_bytes(const mti_zero *zero);
 /* Tells an optimizer how a rank's shards are stepped; before it steps. */
 void mti_zero_direct(const mti_zero *zero, mt_optimizer *optimizer);

@@ -35,7 +35,6 @@ struct mti_zero {
     mt_tensor *buffer; /* [parallel.reduce_bucket] of gradients; NULL: none is there */
     int64_t n_used;    /* elements of it */
     MTI_VEC(waiting) waiting;
-    bool has_grads;    /* stage 3: from step to step */
     size_t grad_bytes; /* of the step's gradients */
 };
 
@@ -77,7 +76,7 @@ static bool scatter(const shard *p, mt_tensor *g)
     if (g && mt_grad(p->shard)) mt_set(&g, mt_add(mt_grad(p->shard), g));
     bool ok = g && mt_set_grad(p->shard, g) == MT_OK;
     mt_release(g);
-    return ok;
+    return ok && mti_run_leaf_hooks((mti_leaf *)p->shard->leaf);
 }
 
 static void drop_waiting(mti_zero *z)
@@ -190,8 +189,7 @@ static bool make_shards(mti_zero *z)
     return true;
 }
 
-/* Whether whole gradients of stage 1 go as their shards come, before the step; from the first
- * backward on stage 3 keeps its shards'. */
+/* Whether whole gradients of stage 1 go as their shards come, before the step. */
 static bool is_deepspeed(const mti_zero *z)
 {
     return z->stage && (z->parallel.reduce_bucket || z->parallel.sub_group);
@@ -251,22 +249,15 @@ void mti_zero_free(mti_zero *z)
 
 bool mti_zero_start_backward(mti_zero *z) { return !z->reducer || mti_reducer_start(z->reducer); }
 
-/* The gradients that stage 3 keeps, as zeros: those of before are overwritten. */
+/* The gradients that stage 3 keeps become zeros. */
 static bool clear_grads(const mti_zero *z)
 {
     const mt_named_tensor *list;
     size_t n;
     bool ok = mt_module_params(z->model, &list, &n) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) {
-        mt_tensor *t = list[i].tensor, *g = mt_grad(t);
-        if (!mt_requires_grad(t)) continue;
-        if (g) {
-            ok = z->device->backend->fill(z->device->ctx, &g->view, 0);
-            continue;
-        }
-        g = mt_zeros(z->device, mt_grad_dtype(t), mt_rank(t), mt_shape(t));
-        ok = g && mt_set_grad(t, g) == MT_OK;
-        mt_release(g);
+        const mt_tensor *g = mt_grad(list[i].tensor);
+        ok = !g || z->device->backend->fill(z->device->ctx, &g->view, 0);
     }
     return ok;
 }
@@ -287,10 +278,6 @@ bool mti_zero_before_backward(mti_zero *z, bool is_last)
     mt_dtype dtype;
     if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
     if (!is_deepspeed(z) || !grad_type(z, &dtype)) return true;
-    if (z->stage == 3 && z->parallel.sub_group && !z->has_grads) {
-        if (!clear_grads(z)) return false;
-        z->has_grads = true;
-    }
     return !z->parallel.reduce_bucket || make_buffer(z, dtype);
 }
 
@@ -395,7 +382,7 @@ static bool add_up_some(const mti_zero *z, bool at_ends)
     return ok;
 }
 
-/* Counts the gradients of parameters that are there now. */
+/* Counts the gradients of parameters that are on the device now. */
 static bool note_grad_bytes(mti_zero *z)
 {
     const mt_named_tensor *list;
@@ -405,7 +392,8 @@ static bool note_grad_bytes(mti_zero *z)
     z->grad_bytes = 0;
     for (size_t i = 0; i < n; i++) {
         const mt_tensor *g = mt_grad(list[i].tensor);
-        if (g) z->grad_bytes += (size_t)mt_numel(g) * mt_dtype_size(mt_dtype_of(g));
+        if (g && mt_storage_of(g).allocated)
+            z->grad_bytes += (size_t)mt_numel(g) * mt_dtype_size(mt_dtype_of(g));
     }
     return true;
 }
@@ -472,5 +460,6 @@ bool mti_zero_after_step(mti_zero *z)
 {
     return (!z->shards || combine(z, true, MTI_ALL_GATHER)) &&
            (!z->shards || mt_module_zero_grad(z->shards) == MT_OK) &&
-           (z->has_grads ? clear_grads(z) : mt_module_zero_grad(z->model) == MT_OK);
+           (z->stage == 3 && z->parallel.sub_group ? clear_grads(z)
+                                                   : mt_module_zero_grad(z->model) == MT_OK);
 }

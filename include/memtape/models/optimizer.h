@@ -74,6 +74,9 @@ typedef struct mt_adamw_options {
      */
     bool paged;
     mt_adamw_form form; /* refused with moments in 8 bits, unless fused */
+    /* As DeepSpeed's ZeRO-Offload with DeepSpeedCPUAdam: all state lies in host memory, and so does
+     * each gradient once it is complete. Refused on CUDA, as paged is, and beside it. */
+    bool host;
 } mt_adamw_options;
 #define MT_PAGED_LEAST 100000
 

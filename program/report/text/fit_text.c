@@ -45,6 +45,10 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
     if (fits)
         mti_format(figures, sizeof figures, "fastest: %.1f of %.1f GiB, %.1f free", needed, room,
                    room - needed);
+    else if (needed <= room && !first->fits_host)
+        mti_format(figures, sizeof figures,
+                   "needs %.1f of %.1f GiB, but %.1f of %.1f in host memory", needed, room,
+                   gib(first->host), gib(r->host_memory));
     else
         mti_format(figures, sizeof figures,
                    r->gpus > 1 ? "each needs %.1f GiB and has %.1f"

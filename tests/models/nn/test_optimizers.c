@@ -148,6 +148,8 @@ static void paged_moments_lie_in_host_memory(void **state)
     assert_null(
         mt_adamw_new(m, &(mt_adamw_options){.paged = true, .moments = MT_MOMENTS_TORCHAO_FP8}));
     mtt_failed(MT_ERR_ARGUMENT, "paged goes with no moments of torchao's");
+    assert_null(mt_adamw_new(m, &(mt_adamw_options){.paged = true, .host = true}));
+    mtt_failed(MT_ERR_ARGUMENT, "not with paged");
     mt_module_free(m);
 }
 

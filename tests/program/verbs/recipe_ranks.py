@@ -269,6 +269,27 @@ def a_step_of_deepspeed_is_its_arithmetic():
     refused(["--sub-group needs --zero 1, 2 or 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:sub-group=1k")
 
 
+def an_optimizer_on_the_cpu_leaves_parameters_alone():
+    """DeepSpeed's offload_optimizer: state and complete gradients are in host memory, 16 bytes a parameter, and the step takes nothing."""
+    args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dtype", "bf16", "--master-weights",
+            "--optimizer", "adamw-cpu", "--checkpoint", "full"]
+    for more, d in (([], 1), (["--dp", 4, "--zero", 2], 4), (["--dp", 4, "--zero", 2, "--reduce-bucket", "1M", "--sub-group", "1M"], 4),
+                    (["--dp", 4, "--zero", 3, "--sub-group", "1M"], 4), (["--dp", 4, "--zero", 3, "--fsdp", "block", "--microbatches", 2], 4)):
+        p = profile(*args, *more)
+        equal(p["optimizer_host"] * d, 16 * p["params"]["count"], f"{more}: bytes in host memory")
+        ends = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}
+        equal([(ends[name]["gradient"], ends[name]["optimizer"]) for name in ends], [(0, 0)] * len(ends), f"{more}: gradients and state on the device")
+        step = {ph["name"]: ph["at_peak"] for ph in p["steady"]["phases"]}["step"]
+        equal(sum(b for c, b in step.items() if c in ("gradient", "temporary")), 0, f"{more}: the step")
+    refused(["--optimizer adamw-cpu", "--zero 2 or 3"], "profile", *args, "--dp", 4)
+    refused(["--optimizer adamw-cpu", "--zero 2 or 3"], "profile", *args, "--dp", 4, "--zero", 1)
+    found = json.loads(run("fit", "gpt", "-b", 2, "--gpus", 2, "--gpu", "h100", "--optimizer", "adamw-cpu", "--json", "-").stdout)
+    check({s["zero"] for s in found["setups"] if s["dp"] > 1} <= {2, 3}, f"fit sums before gradients go: {found['setups']}")
+    p = run("fit", "llama-2-7b", "--gpu", "rtx4090", "-s", 16, "--recipe", "zero2", "--optimizer", "adamw-cpu", "--checkpoint", "full", "--host-memory", "64GB")
+    check("GiB, but 100.4 of 59.6 in host memory" in " ".join(p.stdout.split()), f"what is too large is said: {p.stdout}")
+    equal(p.returncode, 1, f"16 bytes of 6.7 billion parameters are not in 64 GB: {p.stdout}")
+
+
 def most_gradients(p):
     """Bytes of gradients in the second step, when there are most of them."""
     live, most = {}, 0
@@ -483,6 +504,7 @@ a_stage_keeps_its_blocks_for_a_step()
 buckets_are_those_of_ddp()
 zero2_has_the_buffer_of_deepspeed()
 a_step_of_deepspeed_is_its_arithmetic()
+an_optimizer_on_the_cpu_leaves_parameters_alone()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()

@@ -81,8 +81,8 @@ def resumed_run_continues_bit_for_bit():
     check(not os.path.exists(path("shorter")), "a run that cannot be made shorter saves nothing")
 
 
-# Of f32 parameters all have f32 moments; too small to be paged; foreach and loop differ in memory alone.
-ALIKE = "adamw-16bit", "adamw-paged", "adamw-foreach", "adamw-loop", "adamw-16bit-foreach"
+# Of f32 parameters all have f32 moments; too small to be paged; foreach, loop and cpu differ in memory alone.
+ALIKE = "adamw-16bit", "adamw-paged", "adamw-foreach", "adamw-loop", "adamw-cpu", "adamw-16bit-foreach"
 
 
 def exact_memory_options_change_no_loss():
