@@ -59,7 +59,7 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .ops.rope = (mt_op_form)2}, "rope", "is 2", "unfused"},
         {{GPT, .ops.softmax = (mt_op_precision)2}, "softmax", "is 2", "f32"},
         {{GPT, .ops.kv_groups = (mt_kv_groups)2}, "kv_groups", "is 2", "repeated"},
-        {{GPT, .ops.loss = MT_LOSS_FORM_COUNT}, "loss", "is 8", "native"},
+        {{GPT, .ops.loss = MT_LOSS_FORM_COUNT}, "loss", "is 10", "native"},
         {{GPT, .norm_kind = (mt_norm_kind)-1}, "norm_kind", "is -1", "rmsnorm"},
         {{GPT, .mlp = MT_MLP_SWIGLU, .inplace = true}, "inplace", "swiglu", "plain"},
         {{GPT, .rope_theta = 1e4}, "rope_theta", "is 10000", "gpt has learned positions"},

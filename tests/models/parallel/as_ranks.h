@@ -30,9 +30,10 @@ static inline bool mtt_is_tied(int model) { return model == MTT_GPT || model == 
 /* Whether ranks of such a division take that form of the model's loss. */
 static inline bool mtt_takes_loss(int model, mt_loss_form loss, const mt_parallel *split)
 {
-    const bool fused = loss == MT_LOSS_FUSED || loss == MT_LOSS_TORCH || loss == MT_LOSS_LIGER;
+    const bool whole = loss == MT_LOSS_FUSED || loss == MT_LOSS_TORCH || loss == MT_LOSS_LIGER ||
+                       loss == MT_LOSS_SHIFTED; /* takes all logits of a row */
     const bool bert = mtt_models[model].kind == MT_MODEL_BERT;
-    return fused ? !bert && split->tensor < 2 : !bert || loss != MT_LOSS_CHUNKED;
+    return whole ? !bert && split->tensor < 2 : !bert || loss != MT_LOSS_CHUNKED;
 }
 /* In the short form half of the pairs, with every model and every division among them; and of these
  * it is the pair's turn. */
