@@ -29,7 +29,7 @@ MT_API void mt_tokenizer_free(mt_tokenizer *t); /* NULL is allowed */
 /* ---- the vocabulary ---- */
 
 /* The largest id and 1, the least vocabulary of a model that takes its tokens (models often have a
- * few more rows than that). 0 if t is NULL, as below -1, NULL and false. */
+ * few more rows than that). Given NULL, this and what follows return 0, -1, NULL or false. */
 MT_API int64_t mt_tokenizer_size(const mt_tokenizer *t);
 /* The id of a token, written as the vocabulary has it ("<|im_start|>", "Ġthe"); -1: there is
  * none. */
