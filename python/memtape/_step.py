@@ -394,7 +394,7 @@ def _check_distributed(model: torch.nn.Module) -> None:
     for name, p in (*model.named_parameters(), *model.named_buffers()):
         if is_traceable_wrapper_subclass(p):
             raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted yet; profile "
-                               "the module as it is before fully_shard or quantize_, and see memtape plan --fsdp for its shards")
+                               "the module as it is before fully_shard or quantize_, and see memtape plan --recipe fsdp2 --dp N for its shards")
 
 
 def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:
