@@ -153,7 +153,7 @@ class Side {
 const momentTitle = ({phase, text}) => phase ? `${phase[0].toUpperCase()}${phase.slice(1)}, ${text}` : text;
 
 function keepOf(k, payer, most) {
-  const what = k.parameter ? "a parameter, there anyway" : k.pays ? exact(k.bytes) : `as #${payer}, there already`;
+  const what = k.parameter ? "a parameter, in memory anyway" : k.pays ? exact(k.bytes) : `as #${payer}, there already`;
   return h("div", {class: k.pays ? "kept" : "kept shared", "data-bytes": k.pays ? k.bytes : 0, title: shapeText(k)},
     !k.parameter && h("span", {class: "size", style: `width:${share(k.bytes, most) * 0.5}%`}),
     h("span", {class: "text"}, h("code", null, k.name), `, its ${k.role}, `, what));

@@ -133,7 +133,7 @@ bool mti_recipes_help(FILE *out, const char *name)
         put_wrapped(
             out,
             "Usage: --recipe NAME, or several of different groups, joined by +. A recipe sets "
-            "options as a stack has them, but for those given and those without an effect; "
+            "options as a stack has them, except those given and those without an effect; "
             "each is shown with its source. Of several rows of an option the first that holds "
             "is set; of several recipes the one that is listed later wins.",
             0, 0);

@@ -23,8 +23,7 @@ static void part_cells(mti_table *t, const mt_budget_part *part, const char *kee
     else if (!part->group)
         mti_table_cell(t, "everything is kept");
     else if (*keeps)
-        mti_table_cell(t, "computed again%s, but for %s", part->group > 1 ? " together" : "",
-                       keeps);
+        mti_table_cell(t, "computed again%s, except %s", part->group > 1 ? " together" : "", keeps);
     else
         mti_table_cell(t, "computed again%s", part->group > 1 ? " together" : "");
     if (part->group > 1 && part->group < part->n)

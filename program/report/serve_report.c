@@ -123,7 +123,7 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
             mti_table_cell(t, "%s%s", MTI_THOUSANDS(n->sequences), more ? "+" : "");
         }
     }
-    mti_print(out, "the most sequences of so many tokens each; %s: the weights\n", unit(s));
+    mti_print(out, "how many sequences fit, by the tokens in each; %s: the weights\n", unit(s));
     if (open) mti_print(out, "+: a larger number may fit; --exact looks for it\n");
     return mti_table_finish(t, out, style);
 }

@@ -36,7 +36,7 @@ static bool print_leaves(const mti_expression *e, FILE *out, const mti_style *st
                         mt_dtype_name(leaf->indices ? MT_I64 : e->options.dtype));
         mti_table_cell(table, "%s%s",
                        leaf->indices  ? "indices"
-                       : leaf->weight ? "a weight, there anyway"
+                       : leaf->weight ? "a weight, in memory anyway"
                                       : "an input",
                        leaf->wants     ? ", wants a gradient"
                        : leaf->indices ? ""

@@ -17,7 +17,7 @@ LINES = [
      "            k * F(sigmoid)(k) * (1 - F(tanh)(F(softplus)(k)) * F(tanh)(F(softplus)(k)))))"),
     ("src/ops/ops.def", r"^OP\(softplus,.*\n.*$",
      'OP(mish, 1, 0, KEEP(IN0), 0, IN("x"), "y", AUX(0), "y = x tanh(log(1 + exp x))",\n'
-     '   "the input: the slope cannot be told from the output")'),
+     '   "the input: the slope cannot be computed from the output")'),
     ("src/ops/op_cases.def", r"^ROW\(softplus,.*$", "ROW(mish, mt_mish(in[0]), ELEMENTWISE((), X))"),
     ("src/ops/activation.c", r"^mt_tensor \*mt_softplus.*$",
      "\n/* mish: y = x t, t = tanh(softplus(x));  dx = dy (t + x sigmoid(x) (1 - t^2)) */\n"

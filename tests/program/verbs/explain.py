@@ -77,7 +77,7 @@ equal(kept("x@w", "x=10x100,w=100x10", "--no-grad", "w"), [0], "x's gradient nee
 equal(kept("x@w", "x=10x100,w=100x10", "--dtype", "bf16")[-1], 2000, "in 2 bytes each")
 text = run("explain", "--expr", "(x*2)@w", "--shapes", "x=10x100,w=100x10").stdout
 for line in [r"\(x\*2\)@w  on cpu\n", r"\n +x +\[10,100\] +f32 +an input, wants a gradient\n",
-             r"\n +w +\[100,10\] +f32 +a weight, there anyway, wants a gradient\n",
+             r"\n +w +\[100,10\] +f32 +a weight, in memory anyway, wants a gradient\n",
              r"\n +#2 +\(x\*2\)@w +matmul +a +in +\[10,100\] +f32 +4,000 +4,000\n", r"\n  matmul  y = a b\n"]:
     check(re.search(line, text), f"no {line} in {text}")
 

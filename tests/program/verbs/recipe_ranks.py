@@ -161,7 +161,7 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     refused(["--recipe plain:replicas=3", "divisor of --dp 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--recipe", "plain:replicas=3")
     refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--recipe", "plain:replicas=2")
     refused(["--rs-buffers", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:rs-buffers=2")
-    refused(["group-ends", "a weight of its own"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends")
+    refused(["group-ends", "its own weight"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends")
     refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends+keep-root")
     refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+reduce-last")
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
