@@ -1,6 +1,6 @@
 """English that one reads once. README, the tour, the lessons, the class and the first 20 lines of each page have at most 15 words a
-sentence in the mean, and none above 30; the rest of a page has none above 40. Comments above functions do without the words of
-WORDS. What is not there yet is counted, by page and by file, in english.allow: a count may only shrink. `write` lowers the counts;
+sentence in the mean, and none above 30; the rest of a page has none above 40. Comments above functions, and the texts that the
+program prints, do without the words of WORDS. What is not there yet is counted, by page and by file, in english.allow: a count may only shrink. `write` lowers the counts;
 `list [PAGE]` prints the sentences, the longest first."""
 import re
 import sys
@@ -63,9 +63,18 @@ def comments(text):
     return re.findall(r"^/\*.*?\*/", text, re.S | re.M)
 
 
+def texts(code):
+    """The strings of a file of C, adjacent ones joined, without its comments and the names of headers."""
+    bare = re.sub(r"/\*.*?\*/|^#[^\n]*", "", code, flags=re.S | re.M)
+    return re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"\s*"', "", bare))
+
+
+def n_words(strings):
+    return sum(len(re.findall(rf"\b{word}\b", string)) for word in WORDS for string in strings)
+
+
 def of_file(path):
-    text = [re.sub(r"\s+\*? ?", " ", comment) for comment in comments(path.read_text())]
-    return sum(len(re.findall(rf"\b{word}\b", comment)) for word in WORDS for comment in text)
+    return n_words([re.sub(r"\s+\*? ?", " ", comment) for comment in comments(path.read_text())])
 
 
 def counts():
@@ -77,6 +86,8 @@ def counts():
         found["mean", path] = max(0, round(10 * (mean - MEAN)))  # tenths of a word
     for path in sorted(path for folder in ("src", "models", "lab", "program", "include") for path in (ROOT / folder).rglob("*.[ch]")):
         found["comments", path] = of_file(path)
+    for path in sorted(path for folder in ("src", "models", "lab", "program") for suffix in ("c", "def") for path in (ROOT / folder).rglob(f"*.{suffix}")):
+        found["printed", path] = n_words(texts(path.read_text()))
     return {(what, str(path.relative_to(ROOT))): n for (what, path), n in found.items() if n}
 
 
@@ -90,7 +101,8 @@ def check_itself():
     text = ["# A heading", "One two three. Four `a b c` [five six](x.md#y) seven?", "", "| a | table |", "- An item. Another", "  item!", "```", "code", "```"]
     got = [len(words(s)) for s in sentences(text)]
     assert got == [3, 5, 2, 2], got
-    assert sum(bool(re.search(r"\bbut for\b", c)) for c in comments("/* All\n * but for one. */\nint x; /* but for */\n")) == 1
+    assert n_words(texts('/* "but for" */\n#include "but for.h"\nf("all but "\n  "for one", "of its own");')) == 2
+    assert n_words([c.replace("\n *", "") for c in comments("/* All but\n * for one, of its own. */\nint x; /* but for */\n")]) == 2
 
 
 def main(arguments):
@@ -105,16 +117,17 @@ def main(arguments):
         return 0
     found, limits = counts(), allowed()
     if arguments == ["write"]:
-        lower = {key: min(n, limits.get(key, n)) for key, n in found.items()}
+        lower = {key: min(n, limits.get(key, 0)) for key, n in found.items() if key in limits}
         rows = [f"{what} {n} {name}\n" for (what, name), n in sorted(lower.items())]
-        ALLOW.write_text("# Counts that may only shrink (english.py): sentences too long, tenths of a word above the mean, words in comments.\n" + "".join(rows))
+        ALLOW.write_text("# Counts that may only shrink (english.py): sentences too long, tenths of a word above the mean, words in comments and in what is printed.\n" + "".join(rows))
         return 0
     more = {key: n for key, n in found.items() if n > limits.get(key, 0)}
     for (what, name), n in sorted(more.items()):
-        kind = {"long": "sentences too long", "mean": "tenths of a word above the mean", "comments": "words that make readers stumble"}[what]
+        kind = {"long": "sentences too long", "mean": "tenths of a word above the mean", "comments": "words that make readers stumble",
+                "printed": "words that make readers stumble in what is printed"}[what]
         print(f"{name}: {n} {kind}, allowed {limits.get((what, name), 0)} (english.py list {name})")
-    totals = {what: sum(n for (w, _), n in found.items() if w == what) for what in ("long", "comments")}
-    print(f"{totals['long']} sentences too long, {totals['comments']} words in comments")
+    totals = {what: sum(n for (w, _), n in found.items() if w == what) for what in ("long", "comments", "printed")}
+    print(f"{totals['long']} sentences too long, {totals['comments']} words in comments, {totals['printed']} in what is printed")
     return int(bool(more))
 
 
