@@ -51,7 +51,8 @@ typedef struct mti_gguf {
 bool mti_is_gguf(const char *path); /* a file whose name ends so */
 mti_gguf *mti_gguf_open(const char *path);
 void mti_gguf_free(mti_gguf *f);
-/* The first n_head bytes of a file of file_bytes. *cut: these are too few, which is no error yet. */
+/* The first n_head bytes of a file of file_bytes. *cut: these are too few, which is no error yet.
+ */
 mti_gguf *mti_gguf_parse(const char *path, const void *head, size_t n_head, uint64_t file_bytes,
                          bool *cut);
 
