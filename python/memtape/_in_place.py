@@ -35,7 +35,9 @@ class OnMeta:
         self._hooks: List[Tuple[torch.Tensor, str, Any]] = []  # (tensor, attribute, the user's)
         self._of_hooks: List[Any] = []
         self.modules: List[Tuple[str, torch.nn.Module]] = []  # outside of the model
-        self.tensors: List[Tuple[str, torch.Tensor]] = []  # that are in modules, but neither parameters nor buffers; or in a loss
+        self.tensors: List[Tuple[str, torch.Tensor]] = []  # that are in modules, but neither parameters nor buffers
+        self.loose: List[Tuple[str, torch.Tensor]] = []  # to which a loss or a hook refers; whether a step uses them is not known
+        self._depth = 0  # of modules that are being looked at
         self.optimizers: List[torch.optim.Optimizer] = []
 
     def __enter__(self) -> OnMeta:
@@ -93,6 +95,7 @@ class OnMeta:
     # ---- the objects ----
 
     def model(self, model: torch.nn.Module, name: str = "") -> None:
+        self._depth += 1
         for prefix, module in model.named_modules():
             if id(module) in self._seen:
                 continue
@@ -107,11 +110,18 @@ class OnMeta:
             for attribute, value in list(vars(module).items()):
                 if attribute not in ("_parameters", "_buffers", "_modules"):
                     self.visit(value, ".".join(filter(None, [path, attribute])))
+        self._depth -= 1
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) in self._seen:
             return
         self._seen.add(id(optimizer))
+        inner = [value for value in vars(optimizer).values() if isinstance(value, torch.optim.Optimizer)]
+        if inner:  # Accelerate's, around another one
+            self.remember(vars(optimizer))
+            for one in inner:
+                self.optimizer(one)
+            return
         self.optimizers.append(optimizer)
         for container in (vars(optimizer), optimizer.param_groups, optimizer.state, *optimizer.param_groups, *optimizer.state.values()):
             if isinstance(container, (dict, list)):
@@ -139,7 +149,7 @@ class OnMeta:
         if isinstance(value, torch.Tensor):
             if id(value) not in self._lent and (value.dim() or value.device.type != "cpu"):
                 self.lend(value)
-                self.tensors.append((name, value))
+                (self.tensors if self._depth else self.loose).append((name, value))
             elif id(value) not in self._lent:
                 self.lend(value, on_host=True)
         elif isinstance(value, torch.nn.Module):

@@ -55,8 +55,11 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
         self.where: Callable[[], str] = lambda: ""
         self.category = "input"
         self.after: Callable[[], None] = lambda: None
+        self.waiting: Dict[int, Tuple[str, torch.Tensor]] = {}  # by storages: entered when the step uses them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.waiting:
+            self._admit(args)
         self.op = func.__name__.split(".")[0].strip("_")
         self.after()
         # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
@@ -75,6 +78,13 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
                 self.enter(t, self.category, self.where())
         self.op = ""
         return out
+
+    def _admit(self, args: Any) -> None:
+        self.op = ""
+        for t in _pytree.tree_leaves(args):
+            found = self.waiting.pop(_storage(t)[0], None) if isinstance(t, torch.Tensor) and t.device.type == "meta" else None
+            if found is not None:
+                self.enter(found[1], "parameter", found[0])
 
     def _make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         made = torch.empty(tuple(shape), dtype=dtype, device="meta")
@@ -257,6 +267,7 @@ class _Steps:
                 self._follow_gradient(t, path)
         for t in tensors_in(self.batch):
             self.books.enter(t, "input", "")
+        self.books.waiting = {_storage(t)[0]: (path, t) for path, t in self.lent.loose if id(t) not in given}
         for optimizer in self.lent.optimizers:
             for state in optimizer.state.values():
                 for t in _tensors(state):
@@ -307,7 +318,7 @@ class _Steps:
     def _forward(self) -> Dict[str, Any]:
         self.books.begin_phase("forward", "activation")
         ledger = Ledger(self.model, self.how.attention)
-        ledger.others, ledger.other_tensors = self.lent.modules, [t for _, t in self._kept()]
+        ledger.others, ledger.other_tensors = self.lent.modules, [t for _, t in (*self._kept(), *self.lent.loose)]
         self.books.where = self.books.values.where = lambda: ledger._path[-1] if ledger._path else ""
         dtype = self.how.autocast
         with ledger, torch.autocast("cuda", dtype) if dtype else contextlib.nullcontext():
@@ -391,14 +402,15 @@ def _check_distributed(model: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
             raise MemtapeError(f"memtape.torch: {name or 'the model'} is a DistributedDataParallel, whose buckets are not counted; profile "
                                "its .module, and add the bytes of the gradients, unless gradient_as_bucket_view=True")
-    for name, p in (*model.named_parameters(), *model.named_buffers()):
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
         if is_traceable_wrapper_subclass(p):
-            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted yet; profile "
+            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted; profile "
                                "the module as it is before fully_shard or quantize_, and see memtape plan --recipe fsdp2 --dp N for its shards")
 
 
 def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:
-    ours = {id(p) for p in model.parameters()} | {id(p) for _, m in lent.modules for p in m.parameters()} | {id(t) for _, t in lent.tensors}
+    ours = {id(p) for p in model.parameters()} | {id(p) for _, m in lent.modules for p in m.parameters()} 
+    ours |= {id(t) for _, t in (*lent.tensors, *lent.loose)}
     strange = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]} - ours
     if strange:
         raise MemtapeError(f"memtape.torch: {len(strange)} of the optimizer's parameters are not the model's")

@@ -276,12 +276,38 @@ def a_teacher_and_a_criterion_are_parameters():
         return (out - wanted).pow(2).mean() + criterion(out, labels)
     report = memtape.torch.profile(student, x, SGD(student.parameters(), lr=0.1), loss=distill)
     at_init = report["phases"][0]
-    both = 4 * sum(p.numel() for m in (student, teacher) for p in m.parameters()) + 4 * 32 + 8 * 16
-    equal(at_init["requested"], both + 4 * 16 * 32, "parameters of both, the criterion's weights, labels and the batch")
+    both = 4 * sum(p.numel() for m in (student, teacher) for p in m.parameters()) + 4 * 32
+    equal(at_init["requested"], both + 4 * 16 * 32, "parameters of both, the criterion's weights and the batch")
     equal(at_init["by_category"]["activation"], 0, "none is an activation")
-    equal(report["phases"][1]["by_category"]["parameter"], at_init["by_category"]["parameter"], "during forward, too")
+    equal(report["phases"][1]["by_category"]["parameter"], at_init["by_category"]["parameter"] + 512, "and labels that the loss has by itself")
     equal([t["shape"] for t in report.tensors() if t["shape"] == [32]], [], "the weights are not saved activations")
     equal((teacher.weight.device.type, criterion.weight.device.type, labels.device.type), ("cpu",) * 3, "they are back")
+
+
+def what_a_loss_could_use_but_does_not_is_not_counted():
+    model, x, dataset = mlp(), torch.randn(16, 32), [torch.randn(1000, 32) for _ in range(3)]
+
+    def loss(model, x):
+        return (model(x) + (dataset[0][:16] if x is None else 0)).sum()
+    report = memtape.torch.profile(model, x, SGD(model.parameters(), lr=0.1), loss=loss)
+    equal(of_report(report), of_report(memtape.torch.profile(model, x, SGD(model.parameters(), lr=0.1), loss=lambda m, x: (m(x) + 0).sum())),
+          "a data set at which it only may look")
+    equal([t.device.type for t in dataset], ["cpu"] * 3, "which is as it was")
+
+
+def accelerate_s_objects_are_counted():
+    try:
+        from accelerate import Accelerator
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return
+    x, plain = torch.randn(16, 32), mlp()
+    wanted = memtape.torch.profile(plain, x, torch.optim.AdamW(plain.parameters()), loss=summed, autocast=torch.bfloat16)
+    model = mlp()
+    model, optimizer = Accelerator(mixed_precision="bf16", cpu=True).prepare(model, torch.optim.AdamW(model.parameters()))
+    report = memtape.torch.profile(model, x, optimizer, loss=summed)
+    equal((report["saved"]["bytes"], of_report(report)[1][1:]), (wanted["saved"]["bytes"], of_report(wanted)[1][1:]), "saved, backward and step")
+    equal(report["model"]["optimizer"], "AdamW", "the optimizer within")
 
 
 def a_batch_that_holds_a_tensor_twice_counts_once():
@@ -390,6 +416,6 @@ def microbatches_and_clipping_are_counted():
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
              weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
-             what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
+             what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
     test()
 done()

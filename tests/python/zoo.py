@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 B, S, V = 2, 16, 64
-IDS = torch.randint(3, V, (B, S))
+IDS = torch.randint(3, V - 4, (B, S))
 TEXT = {"input_ids": IDS, "labels": IDS}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": V}
 GROUPED = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
@@ -119,6 +119,44 @@ class Tied(nn.Module):
         return self.out(self.body(self.embed(ids)))
 
 
+class DiT(nn.Module):
+    """A block of a diffusion transformer: shifted and scaled by a condition."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.shifts, self.attend = nn.LayerNorm(32, elementwise_affine=False), nn.Linear(8, 96), nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x, condition):
+        shift, scale, gate = F.silu(self.shifts(condition))[:, None].chunk(3, 2)
+        h = self.norm(x) * (1 + scale) + shift
+        return x + gate * self.attend(h, h, h, need_weights=False)[0]
+
+
+class InEightBits(nn.Module):
+    """Frozen weights as whole numbers with a scale a row, made floats where they are used."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("whole", torch.randint(-128, 128, (32, 32), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(32, 1))
+        self.a, self.b = nn.Linear(32, 4, bias=False), nn.Linear(4, 32, bias=False)
+
+    def forward(self, x):
+        return F.linear(x, self.whole * self.scale) + self.b(self.a(x))
+
+
+def selective(model, x):
+    """Checkpoints that keep what products make."""
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    keep = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    return checkpoint(model, x, use_reentrant=False, context_fn=keep).square().mean()
+
+
+def in_bf16(make):
+    model, batch = make()
+    return model.bfloat16(), batch
+
+
 def lora():
     import peft
     model, batch = theirs("LlamaForCausalLM", **GROUPED)()
@@ -172,6 +210,18 @@ ZOO = {
     "Mamba": theirs("MambaForCausalLM", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=V),
     "Mamba 2": theirs("Mamba2ForCausalLM", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=V, num_heads=8, head_dim=8, n_groups=1, chunk_size=8),
     "RWKV": theirs("RwkvForCausalLM", hidden_size=32, num_hidden_layers=2, vocab_size=V, attention_hidden_size=32, context_length=64),
+    "LLaVA": theirs("LlavaForConditionalGeneration", {"input_ids": torch.cat((torch.full((B, 16), 60), IDS), 1), "labels": torch.cat((IDS, IDS), 1),
+                                                      "pixel_values": PICTURE["pixel_values"]},
+                    text_config={"model_type": "llama", **GROUPED}, image_token_index=60, vision_feature_select_strategy="default",
+                    vision_config={"model_type": "clip_vision_model", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                                   "intermediate_size": 48, "image_size": 32, "patch_size": 8}),
+    "Llama in bf16": functools.partial(in_bf16, LLAMA),
+    "diffusion transformer": with_loss(DiT, mean, torch.randn(2, 8, 32), torch.randn(2, 8)),
+    "8 bits by hand": with_loss(InEightBits, mean, torch.randn(8, 32)),
+    "selective checkpoint": with_loss(lambda: nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)), selective, torch.randn(8, 32)),
+    "LSTM": with_loss(lambda: nn.LSTM(8, 16), lambda m, x: m(x)[0].sum(), torch.randn(5, 2, 8)),
+    "Muon": lambda: (nn.Linear(32, 16, bias=False), torch.randn(8, 32), mean, torch.optim.Muon),
+    "Adafactor": lambda: (nn.Linear(32, 16), torch.randn(8, 32), mean, torch.optim.Adafactor),
     "Llama with LoRA": lora, "Llama, checkpoints": functools.partial(checkpointing, LLAMA, False),
     "Llama, reentrant checkpoints": functools.partial(checkpointing, LLAMA, True),
     "checkpoints": with_loss(lambda: Checkpointed(False), mean, torch.randn(8, 32)),
@@ -186,10 +236,11 @@ ZOO = {
     "embedding bag": with_loss(lambda: nn.EmbeddingBag(V, 32), lambda m, ids: m(ids).square().mean(), IDS),
     "1,502 modules": with_loss(lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(500)), nn.Linear(8, 8)), mean, torch.randn(2, 8)),
 }
-OPTIMIZERS = {"AdamW": functools.partial(torch.optim.AdamW, foreach=True)}
+ADAMW = functools.partial(torch.optim.AdamW, foreach=True)
 
 # Where a count differs, why.
 REASONS = {
+    "LSTM": "it counts as cells; the CPU runs oneDNN's as one, CUDA cuDNN's, whose reserve is not published",
     "embedding bag": "the CPU's has one bag number more and a row number for each bag",
     "DeepSeek-V3": "a mode that watches, as the count by hand does, makes index's backward add into a copy",
 }
@@ -201,10 +252,11 @@ def both(make):
     for count in (lambda model, batch, optimizer, loss: of_report(memtape.torch.profile(model, batch, optimizer, loss=loss, attention="math")),
                   lambda model, batch, optimizer, loss: step_by_hand(model, batch, optimizer, loss or memtape._step._loss)):
         torch.manual_seed(0)
-        model, batch, *loss = make()
+        model, batch, *more = make()
+        loss, optimizer = [*more, None, None][:2]
         model.train()
         with sdpa_kernel(SDPBackend.MATH):
-            found.append(count(model, batch, OPTIMIZERS["AdamW"](p for p in model.parameters() if p.requires_grad), loss[0] if loss else None))
+            found.append(count(model, batch, (optimizer or ADAMW)(p for p in model.parameters() if p.requires_grad), loss))
     return found
 
 
