@@ -19,7 +19,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 import torch.utils._foreach_utils
 
-from memtape import _attention, _autocast, _kernels
+from memtape import _attention, _autocast, _ddp, _kernels
 from memtape._books import Books, Held, Peak, grouped, steps_section
 from memtape._in_place import OnMeta, tensors_in
 from memtape._ledger import Ledger, _storage, _tensors
@@ -246,6 +246,7 @@ class _Steps:
         self.saved: Optional[Report] = None
         self.n_states = [0] * len(lent.optimizers)
         self.optimizers: List[torch.optim.Optimizer] = []  # that the user steps
+        self.buckets = _ddp.of_model(model)
 
     def _kept(self) -> Iterator[Tuple[str, torch.Tensor]]:
         """(path, tensor) of what is on the device between steps, but for states: of the model, and of what it is used with."""
@@ -267,6 +268,9 @@ class _Steps:
                 self._follow_gradient(t, path)
         for t in tensors_in(self.batch):
             self.books.enter(t, "input", "")
+        for buckets in self.buckets:
+            for t in buckets.tensors:
+                self.books.enter(t, "communication", "DistributedDataParallel")
         self.books.waiting = {_storage(t)[0]: (path, t) for path, t in self.lent.loose if id(t) not in given}
         for optimizer in self.lent.optimizers:
             for state in optimizer.state.values():
@@ -276,8 +280,12 @@ class _Steps:
 
     def _follow_gradient(self, p: torch.Tensor, path: str) -> None:
         """Before the user's own hooks, which may let the gradient go."""
+        views = [buckets.views[id(p)] for buckets in self.buckets if id(p) in buckets.views]
+
         def put(p: torch.Tensor) -> None:
-            if p.grad is not None:
+            if views and p.grad is not None:
+                p.grad = views[0]
+            elif p.grad is not None:
                 self.books.put(p.grad, "gradient", path)
 
         p.register_post_accumulate_grad_hook(put)
@@ -396,12 +404,8 @@ def _shown(value: Any) -> str:
     return f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
-def _check_distributed(model: torch.nn.Module) -> None:
-    """Refuses in words what is divided among ranks."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            raise MemtapeError(f"memtape.torch: {name or 'the model'} is a DistributedDataParallel, whose buckets are not counted; profile "
-                               "its .module, and add the bytes of the gradients, unless gradient_as_bucket_view=True")
+def _check_parameters(model: torch.nn.Module) -> None:
+    """Refuses in words parameters that are not plain tensors."""
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
         if is_traceable_wrapper_subclass(p):
             raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted; profile "
@@ -428,7 +432,7 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
                            f"{', '.join(c for c in _attention.CHOICES if c != 'device')}")
     if not torch.is_grad_enabled():
         raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
-    _check_distributed(model)
+    _check_parameters(model)
     books = _Books()
     try:
         with OnMeta(books.values) as lent:

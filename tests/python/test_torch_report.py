@@ -15,6 +15,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import memtape.torch  # noqa: E402
+from counting import Allocator  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -157,19 +158,47 @@ def a_loop_is_watched():
         equal(len(model._forward_pre_hooks), 0, "hooks are taken off after an error")
 
 
-def what_ranks_share_is_refused():
+def a_data_parallel_model_has_its_buckets():
+    """Beside what PyTorch's allocator says of a group of one process."""
+    import torch.distributed as dist
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found, wanted = {}, {}
+        for view in (None, False, True):
+            torch.manual_seed(0)
+            model, x = Tower(3), torch.randn(4, WIDTH)
+            if view is not None:
+                with Allocator() as made:
+                    model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view, bucket_cap_mb=1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+            report = memtape.torch.profile(model, x, optimizer)
+            for _ in range(2):
+                with Allocator() as step:
+                    loss = model(x)
+                    loss.backward()
+                    del loss
+                    optimizer.step()
+                    optimizer.zero_grad()
+            wanted[view] = step.peak
+            found[view] = report["steady"]["requested"] - report["phases"][-1]["requested"]
+            if view is False:
+                equal(report["phases"][0]["by_category"]["communication"], -(-made.left // 512) * 512, "the buckets")
+        equal([found[v] - found[None] for v in (False, True)], [wanted[v] - wanted[None] for v in (False, True)], "the step beside a plain one's")
+        check(found[True] < found[False], "gradients in the buckets take nothing beside")
+    finally:
+        dist.destroy_process_group()
+
+
+def sharded_parameters_are_refused():
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        model, x, _ = given(2)
-        ddp = nn.parallel.DistributedDataParallel(model)
-        refused("DDP", "profile its .module", lambda: memtape.torch.profile(ddp, x, torch.optim.AdamW(ddp.parameters())))
         from torch.distributed.fsdp import fully_shard
         sharded = Tower(2)
         mesh = dist.init_device_mesh("cpu", (2,))
         fully_shard(sharded, mesh=mesh)
-        refused("FSDP2", "is a DTensor", lambda: memtape.torch.profile(sharded, x, torch.optim.AdamW(sharded.parameters())))
+        refused("FSDP2", "is a DTensor", lambda: memtape.torch.profile(sharded, torch.randn(4, WIDTH), torch.optim.AdamW(sharded.parameters())))
     finally:
         dist.destroy_process_group()
 
@@ -220,6 +249,6 @@ def a_baseline_is_a_regression_test():
 
 
 for test in [a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted, a_peak_may_have_a_bound, a_loop_is_watched,
-             what_ranks_share_is_refused, a_baseline_is_a_regression_test]:
+             a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused, a_baseline_is_a_regression_test]:
     test()
 done()
