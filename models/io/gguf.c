@@ -117,6 +117,11 @@ int64_t mti_gguf_integer(const mti_gguf_value *v, uint64_t i)
     return value < 0 ? -1 : value;
 }
 
+bool mti_gguf_is_array(const mti_gguf_value *v, bool floats)
+{
+    return v->type == ARRAY && v->of == (floats ? F32 : I32);
+}
+
 double mti_gguf_real(const mti_gguf_value *v)
 {
     float narrow;

@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "memtape/models/model.h"
+#include "tokens/token_arrays.h"
 
 /* Types of a tensor's blocks, by their numbers in files. */
 typedef enum mti_gguf_type {
@@ -21,10 +22,8 @@ typedef enum mti_gguf_type {
     MTI_GGUF_BF16 = 30
 } mti_gguf_type;
 
-typedef struct mti_gguf_text {
-    const char *at; /* in the header; no zero byte behind it */
-    size_t n;
-} mti_gguf_text;
+/* In the header, without a zero byte behind it. */
+typedef mti_token_text mti_gguf_text;
 
 typedef struct mti_gguf_value {
     mti_gguf_text key;
@@ -62,6 +61,8 @@ const mti_gguf_tensor *mti_gguf_tensor_of(const mti_gguf *f, const char *name);
 /* The i-th of an array of texts, or of whole numbers; -1: it is of something else. */
 bool mti_gguf_texts(const mti_gguf_value *v, mti_gguf_text *texts);
 int64_t mti_gguf_integer(const mti_gguf_value *v, uint64_t i);
+/* Whether it is an array of f32, or of i32. */
+bool mti_gguf_is_array(const mti_gguf_value *v, bool floats);
 double mti_gguf_real(const mti_gguf_value *v); /* NaN: it is none */
 
 size_t mti_gguf_block(mti_gguf_type type, size_t *bytes); /* values of a block; 0: it is not read */
@@ -71,5 +72,7 @@ void mti_gguf_widen(mti_gguf_type type, const void *blocks, size_t n, float *out
 /* gguf_model.c: the configuration, in f32; and the model. */
 bool mti_gguf_config(const char *path, mt_model_config *out);
 mt_module *mti_gguf_model(mt_device *device, const char *path, const mt_model_config *config);
+/* gguf_tokens.c */
+mt_tokenizer *mti_gguf_tokenizer(const char *path);
 
 #endif

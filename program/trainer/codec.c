@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
+#include "io/gguf.h"
 
 #define LARGEST_FILE ((size_t)64 << 20)
 
@@ -13,9 +14,10 @@ bool mti_tokenizer_find(const char *path, const mt_model_config *config, mt_toke
 {
     char file[4096];
     *t = NULL;
-    const int n = snprintf(file, sizeof file, "%s/tokenizer.json", path);
+    const bool gguf = mti_is_gguf(path);
+    const int n = snprintf(file, sizeof file, "%s%s", path, gguf ? "" : "/tokenizer.json");
     if (n < 0 || (size_t)n >= sizeof file || access(file, F_OK) != 0) return true;
-    if (!(*t = mt_tokenizer_open(path))) return false;
+    if (!(*t = gguf ? mti_gguf_tokenizer(path) : mt_tokenizer_open(path))) return false;
     const int64_t size = mt_tokenizer_size(*t);
     if (size <= config->vocab) return true;
     mt_tokenizer_free(*t);

@@ -6,8 +6,8 @@
 #include "memtape/models/tokens.h"
 #include "base/base.h"
 
-/* The tokenizer of a folder, if it has a tokenizer.json. *t NULL: it has none, or path is no
- * folder. False if it cannot be read, or has tokens that the model has not. */
+/* The tokenizer of a folder, if it has a tokenizer.json, or of a GGUF file. *t NULL: there is none.
+ * False if it cannot be read, or has tokens that the model has not. */
 bool mti_tokenizer_find(const char *path, const mt_model_config *config, mt_tokenizer **t);
 /* Appends the tokens of a text, without a tokenizer its bytes. */
 bool mti_encode(const mt_tokenizer *t, const void *text, size_t n_bytes, bool with_special,

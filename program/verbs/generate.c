@@ -34,6 +34,17 @@ static bool quantize(const mti_options *o, mt_module *model, bool adapted)
     return !format || mt_model_quantize(model, format) == MT_OK;
 }
 
+/* For tokens that come as numbers it only says which of them ends a text. */
+static bool find_tokenizer(const mti_options *o, const mt_model_config *config, mt_tokenizer **t)
+{
+    if (mti_run_tokenizer(o->model_file, config, t)) return true;
+    if (!o->ids || mt_last_status() == MT_ERR_MEMORY) return false;
+    if (!o->quiet)
+        mti_print(stderr, "memtape generate: note: no token ends a text: %s\n", mt_last_error());
+    mt_clear_error();
+    return true;
+}
+
 /* With adapters, if the model's file has them or --adapter names one. *t: its tokenizer; NULL: its
  * tokens are bytes, or come as they are. */
 static mt_module *load_model(const mti_options *o, mt_device *device, mt_tokenizer **t)
@@ -41,8 +52,7 @@ static mt_module *load_model(const mti_options *o, mt_device *device, mt_tokeniz
     mt_model_config config = {0};
     bool adapted;
     mt_module *model = NULL;
-    if (mti_run_read_config(o->model_file, &config) &&
-        mti_run_tokenizer(o->model_file, &config, t) &&
+    if (mti_run_read_config(o->model_file, &config) && find_tokenizer(o, &config, t) &&
         (*t || o->ids || mti_run_over_bytes(o->model_file, &config)) &&
         mti_run_holds(o->model_file, &config) && check_room(o, device, &config))
         model = mti_run_read_model(o->model_file, device, &config, &adapted);
