@@ -127,6 +127,7 @@ static int explain_expression(const mti_options *o)
 int mti_explain(const mti_options *o)
 {
     if (o->expression.text) return explain_expression(o);
+    if (o->prompts.n) return mti_explain_prompts(o);
     mti_tape t = {0};
     mti_workload w = o->workload;
     mt_device *device = mti_device_make(&w.device);
@@ -141,7 +142,7 @@ int mti_explain(const mti_options *o)
 /* With --expr: whether nothing is given that is for a MODEL. */
 static bool check_words(mti_options *o)
 {
-    if (!o->expression.text) return true;
+    if (!o->expression.text) return !o->prompts.n || mti_explain_prompts_check(o);
     if (o->workload.name)
         return mti_options_refuse(o, "--expr: MODEL is \"%.80s\" already; give one of them",
                                   o->workload.name);

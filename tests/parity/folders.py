@@ -1,6 +1,7 @@
 """Folders that Transformers wrote, whole and in parts, in the program: `generate` continues tokens as model.generate(do_sample=False) does,
 with a penalty for repetitions, too, and ends at the same tokens. Exit status 77 if PyTorch or Transformers is not installed."""
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,36 @@ def text_faults(program, folder):
         yield f"a vocabulary that is too small: {ours('--prompt', 'x')}"
 
 
+def explained(program, folder):
+    """`explain --prompt`: tokens, probabilities and loss are those of Transformers' logits."""
+    t, model = tokenizer(), made("llama", SMALL | {"vocab_size": 640, "tie_word_embeddings": True})
+    model.save_pretrained(folder)
+    t.save_pretrained(folder)
+    for text in TEXTS[:4]:
+        p = subprocess.run([program, "explain", folder, "--prompt", text, "-q"], capture_output=True, text=True, check=False)
+        ids = t(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0]
+        loss = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:]).item()
+        told = re.search(r"loss (\S+) nats", p.stdout)
+        if not told or abs(float(told[1]) - loss) > 1e-4 * loss:
+            yield f"explain {text!r}: {p.stdout}{p.stderr}, loss {loss}"
+            continue
+        rows = [line for line in p.stdout.splitlines() if re.match(r" +\d+ +\d+  \"", line)]
+        chances = torch.softmax(logits, 1)
+        for i, line in enumerate(rows):
+            numbers = [float(x) for x in re.findall(r"\"  +([01]\.\d{4})", line)]
+            wanted = ([chances[i - 1, ids[0, i]].item()] if i else []) + chances[i].topk(3).values.tolist()
+            if int(line.split()[1]) != ids[0, i] or len(numbers) != len(wanted) or max(abs(a - b) for a, b in zip(numbers, wanted)) > 2e-4:
+                yield f"explain {text!r}, token {i}: {line}, wanted {wanted}"
+        if len(rows) != ids.shape[1] or "kept for backward" not in p.stdout or "h.0 to h.2" not in p.stdout:
+            yield f"explain {text!r}: {p.stdout}"
+    for words, part in ((["--prompt", "a b", "-l", "3"], "--layers"), (["--prompt", "a b", "--device", "meta"], "meta")):
+        p = subprocess.run([program, "explain", folder, *words], capture_output=True, text=True, check=False)
+        if p.returncode != 2 or part not in p.stderr:
+            yield f"{words}: {p.returncode}, {p.stderr}"
+
+
 def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -119,7 +150,7 @@ def main():
                 print(f"FAILED: {kind}: {fault}")
                 failed += 1
     with tempfile.TemporaryDirectory() as folder:
-        for fault in text_faults(sys.argv[2], folder):
+        for fault in [*text_faults(sys.argv[2], folder), *explained(sys.argv[2], folder)]:
             print(f"FAILED: {fault}")
             failed += 1
     print(f"{len(FAMILIES)} families, {failed} failed")
