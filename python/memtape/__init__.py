@@ -8,7 +8,8 @@
 `memtape.torch` makes the same report of a PyTorch model; it needs PyTorch. docs/python.md is the page."""
 
 from memtape._library import MemtapeError
+from memtape.model import Model, load
 from memtape.report import Report, profile, run
 from memtape.tensor import Tensor, from_dlpack
 
-__all__ = ["MemtapeError", "Report", "Tensor", "from_dlpack", "profile", "run"]
+__all__ = ["MemtapeError", "Model", "Report", "Tensor", "from_dlpack", "load", "profile", "run"]

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -132,6 +133,7 @@ def of(verb, model):
 LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            **{("generate", option): ["--model", "model.safetensors", "-n", 2000] for option in ("stop", "weights")}, ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
+           ("explain", "prompt"): [f"{FOLDER}/weights"], ("train", "save-hf"): [*TEXT, "--from", f"{FOLDER}/weights"],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},
            **{(verb, option): of(verb, LLAMA) for verb in LOOKING for option in ("swiglu", "rope", "joint-products")},
@@ -181,7 +183,28 @@ MODES = [
 ]
 
 
+def make_folder(path):
+    """A llama of one layer over bytes as Transformers writes it; all weights are 0.5."""
+    shapes = {"model.embed_tokens": [256, 4], "model.norm": [4]}
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        shapes[f"model.layers.0.{name}"] = [4]
+    for name in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"):
+        shapes[f"model.layers.0.{name}_proj"] = [4, 4]
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * (shape + [1])[1]
+        header[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<f", 0.5) * (at // 4))
+    (path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 256,
+        "max_position_embeddings": 32, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": True, "dtype": "float32"}))
+
+
 def prepare():
+    make_folder(Path(FOLDER, "weights"))
     def make(name, *args):
         p = run("train", *TRAIN, *args, "--save", name, cwd=FOLDER)
         equal(p.returncode, 0, f"making {name}: {p.stderr}")

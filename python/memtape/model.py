@@ -1,0 +1,126 @@
+"""A model of weights that you have: a folder as Transformers writes it, or a GGUF file.
+
+    m = memtape.load("SmolLM2-135M")
+    logits = numpy.from_dlpack(m.logits([504, 3575, 282]))   # [1,3,vocabulary], the library's memory
+    m.loss([504, 3575, 282]), m.generate([504, 3575, 282], 20)
+
+Tokens are whole numbers: of one text, or of several of one length; lists, or what has DLPack's i64 (numpy, PyTorch)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, Callable, List, Sequence, Union
+
+from memtape._library import MemtapeError, check, failure, library
+from memtape.tensor import Tensor, _cpu, from_dlpack
+
+_P, _I, _I64, _U64, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t
+_I64_MT = 4  # mt_dtype
+_TAKE = ctypes.CFUNCTYPE(ctypes.c_bool, _P, ctypes.POINTER(_I64))
+
+Tokens = Union[Sequence[int], Sequence[Sequence[int]], Any]
+
+
+class _Options(ctypes.Structure):
+    """mt_generate_options"""
+
+    _fields_ = [("temperature", ctypes.c_double), ("top_k", _I64), ("top_p", ctypes.c_double), ("repetition_penalty", ctypes.c_double),
+                ("seed", _U64), ("first_draw", _U64), ("no_cache", ctypes.c_bool), ("cache", _I)]
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL:
+    dll = library()
+    for name, (result, *arguments) in {
+        "mt_model_open": (_P, _P, _TEXT, _P, _TEXT, _SIZE), "mt_module_free": (None, _P), "mt_forward": (_P, _P, _P),
+        "mt_model_forward_loss": (_P, _P, _P, _P), "mt_item": (ctypes.c_double, _P), "mt_module_set_training": (None, _P, ctypes.c_bool),
+        "mt_from_data": (_P, _P, _I, _I, ctypes.POINTER(_I64), _P, _SIZE), "mt_slice": (_P, _P, _I, _I64, _I64),
+        "mt_contiguous": (_P, _P), "mt_set_grad_mode": (ctypes.c_bool, ctypes.c_bool), "mt_to_host": (_I, _P, _P, _SIZE),
+        "mt_generate": (_I, _P, _I64, _I64, ctypes.POINTER(_I64), _I64, ctypes.POINTER(_Options), _TAKE, _P, _P),
+    }.items():
+        function = getattr(dll, name)
+        function.restype, function.argtypes = result, arguments
+    return dll
+
+
+def _made(pointer: int) -> Tensor:
+    if not pointer:
+        raise failure()
+    return Tensor(pointer)
+
+
+def _tensor(ids: Tokens) -> Tensor:
+    """[b,s]"""
+    if hasattr(ids, "__dlpack__"):
+        t = from_dlpack(ids)
+        if t.dtype != "i64" or len(t.shape) not in (1, 2):
+            raise MemtapeError(f"tokens are {t.dtype} {list(t.shape)}; need i64 [s] or [b,s]")
+        ids = _numbers(t)
+    rows: List[Sequence[int]] = [ids] if not ids or isinstance(ids[0], int) else list(ids)
+    if not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+        raise MemtapeError("tokens: need at least one in each text, and texts of one length")
+    data = (_I64 * (len(rows) * len(rows[0])))(*(id for row in rows for id in row))
+    return _made(_functions().mt_from_data(_cpu(), _I64_MT, 2, (_I64 * 2)(len(rows), len(rows[0])), data, ctypes.sizeof(data)))
+
+
+def _numbers(t: Tensor) -> List[List[int]]:
+    shape = t.shape if len(t.shape) == 2 else (1, *t.shape)
+    data = (_I64 * (shape[0] * shape[1]))()
+    check(_functions().mt_to_host(t._pointer, data, ctypes.sizeof(data)))
+    return [list(data[i * shape[1]:(i + 1) * shape[1]]) for i in range(shape[0])]
+
+
+class Model:
+    """Made by load; dropout is off."""
+
+    def __init__(self, path: str) -> None:
+        self._pointer, self._free = _functions().mt_model_open(_cpu(), str(path).encode(), None, None, 0), _functions().mt_module_free
+        if not self._pointer:
+            raise failure()
+        _functions().mt_module_set_training(self._pointer, False)
+
+    def __del__(self) -> None:
+        pointer, self._pointer = getattr(self, "_pointer", 0), 0
+        if pointer:
+            self._free(pointer)
+
+    def _run(self, forward: Callable[..., int], *tensors: Tensor) -> Tensor:
+        """Without a tape."""
+        before = _functions().mt_set_grad_mode(False)
+        try:
+            return _made(forward(self._pointer, *(t._pointer for t in tensors)))
+        finally:
+            _functions().mt_set_grad_mode(before)
+
+    def logits(self, ids: Tokens) -> Tensor:
+        """[b,s,vocabulary], in the weights' dtype."""
+        return self._run(_functions().mt_forward, _tensor(ids))
+
+    def loss(self, ids: Tokens) -> float:
+        """The mean over all tokens but the first of each text, in nats."""
+        rows = _numbers(_tensor(ids))
+        x, y = _tensor([row[:-1] for row in rows]), _tensor([row[1:] for row in rows])
+        value: float = _functions().mt_item(self._run(_functions().mt_model_forward_loss, x, y)._pointer)
+        return value
+
+    def generate(self, ids: Tokens, n: int = 32, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0,
+                 repetition_penalty: float = 1.0, seed: int = 1) -> List[List[int]]:
+        """n tokens after each text; temperature 0 always takes the likeliest."""
+        rows = _numbers(_tensor(ids))
+        made: List[List[int]] = [[] for _ in rows]
+
+        def take(_: Any, tokens: Any) -> bool:
+            for i, row in enumerate(made):
+                row.append(tokens[i])
+            return True
+
+        flat = (_I64 * (len(rows) * len(rows[0])))(*(id for row in rows for id in row))
+        options = _Options(temperature, top_k, top_p, repetition_penalty, seed)
+        check(_functions().mt_generate(self._pointer, len(rows), len(rows[0]), flat, n, options, _TAKE(take), None, None))
+        return made
+
+
+def load(path: str) -> Model:
+    """The model in a folder with a config.json and model.safetensors, or its parts, or in a GGUF file."""
+    return Model(path)
