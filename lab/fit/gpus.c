@@ -16,8 +16,11 @@
 #define RATES(...)   __VA_ARGS__ /* FLOP/s, then bytes/s: memory, link, network, host */
 #define NODE(n, mem) n, (size_t)(mem)*GB
 /* What PyTorch takes for cuBLAS from Hopper on: aten/src/ATen/cuda/CublasHandlePool.cpp. */
-#define MIB                  ((size_t)1 << 20)
-#define HOPPER               .gemm_workspace = 32 * MIB
+#define MIB    ((size_t)1 << 20)
+#define HOPPER .gemm_workspace = 32 * MIB
+/* docs/fit.md, "Against published throughput" */
+#define AS_A100              .least_reached = 0.65, .most_reached = 0.78
+#define AS_H100              .least_reached = 0.5, .most_reached = 0.6
 #define CONTEXT(mib, source) .context = (mib)*MIB, .context_source = source
 static const mt_gpu known[] = {
     {"t4", GIB(14.56), RATES(65e12, 320e9, 16e9, 12.5e9, 16e9), NODE(8, 384), true,
@@ -40,15 +43,15 @@ static const mt_gpu known[] = {
      "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed",
      CONTEXT(426, "unslothai/unsloth-zoo pull 1053 (Ada)")},
     {"a100-40", GIB(39.50), RATES(312e12, 1555e9, 300e9, 25e9, 32e9), NODE(8, 1000), false,
-     "NVIDIA A100 datasheet (SXM 40 GB); network: DGX A100, 200 Gb/s a GPU"},
+     "NVIDIA A100 datasheet (SXM 40 GB); network: DGX A100, 200 Gb/s a GPU", AS_A100},
     {"a100-80", GIB(79.25), RATES(312e12, 2039e9, 300e9, 25e9, 32e9), NODE(8, 2000), false,
-     "NVIDIA A100 datasheet (SXM 80 GB); network: DGX A100, 200 Gb/s a GPU"},
+     "NVIDIA A100 datasheet (SXM 80 GB); network: DGX A100, 200 Gb/s a GPU", AS_A100},
     {"h100-pcie", 80 * (size_t)GB, RATES(756.5e12, 2000e9, 64e9, 12.5e9, 64e9), NODE(8, 1000),
      false, "NVIDIA H100 datasheet (PCIe 5); network: 100 Gb/s a GPU, and node, assumed", HOPPER},
     {"h100", GIB(79.11), RATES(989.4e12, 3350e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU", HOPPER},
+     "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU", HOPPER, AS_H100},
     {"h200", 141 * (size_t)GB, RATES(989.4e12, 4800e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
-     "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU", HOPPER},
+     "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU", HOPPER, AS_H100},
     {"b200", 180 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU", HOPPER},
     {"b300", 270 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 100e9, 64e9), NODE(8, 2000), false,
@@ -102,6 +105,12 @@ mt_status mt_gpu_find(const char *name, mt_gpu *out)
     if (which < 0) return mt_last_status();
     *out = known[which];
     return MT_OK;
+}
+
+void mti_gpu_reached(const mt_gpu *g, double *least, double *most)
+{
+    *least = g->least_reached > 0 ? g->least_reached : 0.5;
+    *most = g->most_reached > 0 ? g->most_reached : 0.78;
 }
 
 size_t mti_gpu_host_memory(const mt_gpu *g, int64_t gpus)

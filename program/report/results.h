@@ -39,10 +39,6 @@ bool mti_draw_sweep(const mti_sweep_result *results, size_t n, const char *name,
 
 /* ---- ways to divide a model among GPUs ---- */
 
-/* Shares of the formulas' rates that published runs reached (docs/fit.md). */
-#define MTI_FIT_LEAST_REACHED 0.6
-#define MTI_FIT_MOST_REACHED  0.75
-
 /* The first set-up with another stack's ops. */
 typedef struct mti_fit_other {
     const char *recipe; /* NULL: the same, or nothing fits */

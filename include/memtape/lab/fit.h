@@ -29,6 +29,9 @@ typedef struct mt_gpu {
     size_t context;          /* bytes of CUDA's own; 0: the usual 300 MiB */
     char context_source[56]; /* "": the usual one's */
     size_t gemm_workspace;   /* bytes of cuBLAS's, as PyTorch sets it; 0: 8519680 */
+    /* Shares of the formulas' rates that published runs reached on its kind (docs/fit.md); 0: there
+     * are none, and the range of all kinds holds. */
+    double least_reached, most_reached;
 } mt_gpu;
 
 /* The i-th that is known; NULL past the last. */

@@ -111,11 +111,12 @@ static void describe_most(mti_fields *f, const void *most)
     mti_field_int(mti_null_unless(f, m->refused), "refused", m->refused);
 }
 
-static void describe_reached(mti_fields *f, const void *unused)
+static void describe_reached(mti_fields *f, const void *gpu)
 {
-    (void)unused;
-    mti_field_real(f, "least", MTI_FIT_LEAST_REACHED);
-    mti_field_real(f, "most", MTI_FIT_MOST_REACHED);
+    double least = 0, most = 0;
+    if (gpu) mti_gpu_reached(gpu, &least, &most);
+    mti_field_real(f, "least", least);
+    mti_field_real(f, "most", most);
 }
 
 void mti_describe_fit(mti_fields *f, const void *report)
@@ -148,7 +149,8 @@ void mti_describe_fit(mti_fields *f, const void *report)
     mti_field_object(mti_null_unless(f, p->most), "largest", describe_most,
                      p->most ? p->most : &nothing);
     mti_field_real(f, "utilisation", p->utilisation);
-    mti_field_object(mti_null_unless(f, p->published), "reached", describe_reached, p);
+    mti_field_object(mti_null_unless(f, p->published), "reached", describe_reached,
+                     &p->result->gpu);
     mti_field_size(f, "fitting", r->n_fitting);
     mti_field_text(f, "command", p->command);
     mti_field_list(f, "setups", describe_ith_setup, p, r->n, 0);

@@ -271,8 +271,8 @@ static void as_seconds(char *buf, double x, double largest)
 static const char *span(const mti_fit_report *f, char buf[RANGE], double x, bool per_rate,
                         say_fn *say)
 {
-    const double least = f->published ? MTI_FIT_LEAST_REACHED : 1;
-    const double most = f->published ? MTI_FIT_MOST_REACHED : 1;
+    double least = 1, most = 1;
+    if (f->published) mti_gpu_reached(&f->result->gpu, &least, &most);
     const double low = per_rate ? x / most : x * least, high = per_rate ? x / least : x * most;
     char first[MTI_NUMBER], second[MTI_NUMBER];
     say(first, low, high), say(second, high, high);
@@ -390,8 +390,10 @@ static void print_duration(const mti_fit_report *f, double seconds, FILE *out)
         const char *name;
     } units[] = {
         {365.25 * DAY, "years"}, {DAY, "days"}, {3600, "hours"}, {60, "minutes"}, {1, "s"}};
-    const double low = seconds / (f->published ? MTI_FIT_MOST_REACHED : 1);
-    const double high = seconds / (f->published ? MTI_FIT_LEAST_REACHED : 1);
+    double least = 1, most = 1;
+    if (f->published) mti_gpu_reached(&f->result->gpu, &least, &most);
+    const double low = seconds / most;
+    const double high = seconds / least;
     size_t i = 0;
     while (i < 4 && low < 2 * units[i].seconds) i++;
     mti_print(out, "%.2g", low / units[i].seconds);
@@ -406,9 +408,11 @@ static void print_time(const mti_fit_report *f, FILE *out, const mti_style *styl
     char text[400], cp[40] = "", ep[40] = "", how[100], step[RANGE];
     if (t->context > 0) mti_format(cp, sizeof cp, "cp %.0f, ", percent * t->context);
     if (t->experts > 0) mti_format(ep, sizeof ep, "ep %.0f, ", percent * t->experts);
+    double least, most;
+    mti_gpu_reached(&f->result->gpu, &least, &most);
     if (f->published)
-        mti_format(how, sizeof how, "at %g to %g of datasheets' rates, as published runs reached",
-                   MTI_FIT_LEAST_REACHED, MTI_FIT_MOST_REACHED);
+        mti_format(how, sizeof how, "at %g to %g of datasheets' rates, as published runs reached%s",
+                   least, most, f->result->gpu.least_reached > 0 ? "" : " on other GPUs");
     else
         mti_format(how, sizeof how, "with products at %.4g of the datasheet's rate",
                    f->utilisation);
