@@ -167,6 +167,26 @@ static bool run(reading *d)
     return ok;
 }
 
+/* Each block of a paged cache is a tensor, some 2 KiB of host memory here: at most about 6 GiB. */
+#define MOST_BLOCKS 3000000
+
+bool mti_serve_few_blocks(const mt_serve_options *o, int64_t sequences, size_t capacity)
+{
+    const mt_model_config *c = o->config;
+    const double of_one = (double)((o->positions - 1) / MT_KV_BLOCK + 1);
+    const double width = (double)(c->kv_heads * (c->head_dim ? c->head_dim : c->hidden / c->heads));
+    const double bytes = MT_KV_BLOCK * width * (double)mt_dtype_size(c->dtype);
+    double blocks = 2.0 * (double)c->layers * of_one * (double)sequences;
+    if (capacity && (double)capacity / bytes < blocks) blocks = (double)capacity / bytes;
+    return o->cache != MT_KV_PAGED || blocks <= MOST_BLOCKS ||
+           mti_fail_bool(
+               MT_ERR_UNSUPPORTED,
+               "%.1f million blocks of a paged cache would take %.0f GiB of host memory here; "
+               "give --kv-cache preallocated, which takes as much but for the last block of "
+               "each sequence",
+               blocks / 1e6, blocks * 2048 / (1 << 30));
+}
+
 bool mti_serve_try(const mt_serve_options *o, mti_serve_part part, int64_t sequences,
                    size_t capacity, bool *fits, size_t *requested, mt_serve_need *out)
 {
@@ -245,7 +265,7 @@ mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, s
     mt_serve_options o;
     bool fits;
     if (!mti_serve_complete("serve_measure", options, out, &config, &o) ||
-        !in_range("serve_measure", sequences))
+        !in_range("serve_measure", sequences) || !mti_serve_few_blocks(&o, sequences, capacity))
         return mt_last_status();
     return mti_serve_try(&o, MTI_SERVE_ALL, sequences, capacity, &fits, NULL, out) && fits
                ? MT_OK

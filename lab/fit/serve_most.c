@@ -160,6 +160,7 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
     mt_serve_options o;
     if (!mti_serve_complete("serve_most", options, out, &config, &o)) return mt_last_status();
     if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
+    if (!mti_serve_few_blocks(&o, MTI_SERVE_MOST, capacity)) return mt_last_status();
     bracket b = {.options = &o, .capacity = capacity};
     bool fits;
     if (!attempt(&b, 1, &fits)) return mt_last_status();

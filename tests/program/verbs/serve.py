@@ -133,4 +133,8 @@ equal(serve("gpt-oss-20b", "--gpu", "h100", "--weights", "mxfp4", "-s", 512, "--
 refused(["--weights", "nf4-double"], "serve", "gpt", "--gpu", "h100", "--weights", "int4")
 refused(["--at-once"], "serve", "gpt", "--gpu", "h100", "--at-once", 0)
 refused(["--seq 9999999", "131072"], "serve", "llama-3.1-8b", "--gpu", "h100", "-s", 9999999)
+# ---- a paged cache of more blocks than can be simulated ----
+p = run("serve", "llama-3.1-8b", "--gpu", "h100", "--kv-cache", "paged", "--tp", 2, "--weights", "plain", "-s", 8192)
+equal(p.returncode, 1, f"5.1 million blocks: {p.stdout}")
+check("5.1 million blocks" in p.stderr and "--kv-cache preallocated" in p.stderr, p.stderr)
 done()
