@@ -182,7 +182,7 @@ bool mti_serve_few_blocks(const mt_serve_options *o, int64_t sequences, size_t c
            mti_fail_bool(
                MT_ERR_UNSUPPORTED,
                "%.1f million blocks of a paged cache would take %.0f GiB of host memory here; "
-               "give --kv-cache preallocated, which takes as much but for the last block of "
+               "give --kv-cache preallocated, which takes as much except for the last block of "
                "each sequence",
                blocks / 1e6, blocks * 2048 / (1 << 30));
 }

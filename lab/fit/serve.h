@@ -15,8 +15,8 @@ bool mti_serve_complete(const char *who, const mt_serve_options *options, const 
                         mt_model_config *config, mt_serve_options *o);
 /* Positions that one forward reads of each prompt. */
 int64_t mti_serve_share(const mt_serve_options *o, int64_t sequences);
-/* Whether a paged cache of so many sequences, or of what a capacity holds (0: any), has few enough
- * blocks to be simulated; else the error says what to ask for instead. */
+/* Whether a paged cache of this many sequences, or of what a capacity holds (0: any), has few
+ * enough blocks to be simulated; else the error says what to ask for instead. */
 bool mti_serve_few_blocks(const mt_serve_options *options, int64_t sequences, size_t capacity);
 /* *fits: whether it did; false for any failure but that. *requested: the most bytes that tensors
  * had at once, which depend on no allocator; may be NULL. */
