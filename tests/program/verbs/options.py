@@ -58,7 +58,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "offload-modules": ["--offload", "cpu"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 2],
+           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 3, "--optimizer", "adamw"],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "ep": [*ON_META, "--dp", 4], "etp": [*ON_META, "--tp", 2, "--sp"], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],

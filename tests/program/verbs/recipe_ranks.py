@@ -441,7 +441,7 @@ def an_option_given_wins_over_a_rank():
             ("zero1", "--zero 2", "--dtype bf16 --optimizer adamw --master-weights --recipe plain:reduce-bucket=500M,sub-group=1000000M"),
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3 --recipe plain:fsdp=block,reduce-bucket=500M,sub-group=1000M"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2 --recipe plain:reduce-bucket=500M,sub-group=1000000M"),
-            ("zero2", "--optimizer none", "--dtype bf16 --zero 2 --recipe plain:reduce-bucket=500M,sub-group=1000000M"),
+            ("zero2", "--optimizer none", "--dtype bf16 --zero 2 --recipe plain:reduce-bucket=500M"),
             ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --recipe plain:fsdp=pytorch"),
             ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --recipe plain:fsdp=ahead+keep-root"),
             ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --recipe plain:fsdp=pytorch"),
