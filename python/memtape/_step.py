@@ -407,9 +407,13 @@ def _shown(value: Any) -> str:
 def _check_parameters(model: torch.nn.Module) -> None:
     """Refuses in words parameters that are not plain tensors."""
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        if torch.nn.parameter.is_lazy(p):
+            raise MemtapeError(f"memtape.torch: {name} has no shape yet; run the model once on such a batch, as PyTorch asks of lazy "
+                               "modules")
         if is_traceable_wrapper_subclass(p):
-            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted; profile "
-                               "the module as it is before fully_shard or quantize_, and see memtape plan --recipe fsdp2 --dp N for its shards")
+            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted; "
+                               "profile the module as it is before fully_shard or quantize_, and see memtape plan --recipe fsdp2 --dp N "
+                               "for its shards")
 
 
 def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:

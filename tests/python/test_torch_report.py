@@ -182,8 +182,12 @@ def a_data_parallel_model_has_its_buckets():
             wanted[view] = step.peak
             found[view] = report["steady"]["requested"] - report["phases"][-1]["requested"]
             if view is False:
-                equal(report["phases"][0]["by_category"]["communication"], -(-made.left // 512) * 512, "the buckets")
-        equal([found[v] - found[None] for v in (False, True)], [wanted[v] - wanted[None] for v in (False, True)], "the step beside a plain one's")
+                n = 4 * sum(p.numel() for p in model.parameters())
+                equal(report["phases"][0]["by_category"]["communication"], -(-n // 512) * 512, "one bucket, which has room for all gradients")
+                check(abs(made.left - n) < 1024, f"the allocator says {made.left}, with some bytes of gloo's own thread")
+        for view in (False, True):  # gloo's own thread takes and frees some bytes of the host's
+            more, by_allocator = found[view] - found[None], wanted[view] - wanted[None]
+            check(abs(more - by_allocator) < 64, f"the step beside a plain one's, view {view}: {more} bytes, the allocator says {by_allocator}")
         check(found[True] < found[False], "gradients in the buckets take nothing beside")
     finally:
         dist.destroy_process_group()

@@ -234,6 +234,8 @@ def everything_is_as_it_was():
         def forward(self, x):
             self.tried = True
             raise ValueError("no")
+    lazy = nn.LazyLinear(2)
+    refused("a lazy module", "run the model once", lambda: memtape.torch.profile(lazy, x, SGD(lazy.parameters(), lr=1)))
     failing = Failing(2, 2)
     refused("the model's own error", "no", lambda: memtape.torch.profile(failing, x, SGD(failing.parameters(), lr=1)), ValueError)
     equal((failing.weight.device.type, hasattr(failing, "tried")), ("cpu", False), "after an error")
