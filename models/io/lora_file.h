@@ -5,6 +5,12 @@
 #include "memtape/models/io.h"
 #include "nn/lora.h"
 
+/* Of a file's metadata. */
+#define MTI_KEY_RANK    "lora.rank"
+#define MTI_KEY_ALPHA   "lora.alpha"
+#define MTI_KEY_DROPOUT "lora.dropout"
+#define MTI_KEY_TARGETS "lora.targets"
+
 /* What a file of the module's adapters consists of; the tensors are the module's. Free in any case.
  */
 #define MTI_LORA_PAIRS 4

@@ -240,12 +240,21 @@ static size_t together(const mt_optimizer *o, size_t i)
     return n;
 }
 
+/* Makes all states before the first parameter steps, as _init_group of torch.optim does. */
+static bool make_states(mt_optimizer *o)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < o->n_slots; i++)
+        if (grad_of(&o->slots[i])) ok = mti_optimizer_make_state(o, &o->slots[i]);
+    return ok;
+}
+
 bool mti_optimizer_step_scaled(mt_optimizer *o, double factor)
 {
     const char *op = mti_where_now()->op;
-    bool ok = true;
     mti_where_now()->op = o->rule->name;
     o->params.grad_scale = factor;
+    bool ok = o->form != MT_ADAMW_LOOP || o->sub_group || make_states(o);
     for (size_t i = 0, n; ok && i < o->n_slots; i += n) {
         n = together(o, i);
         mt_optimizer some = *o;

@@ -46,7 +46,7 @@ static void its_condition_is_asked(void **state)
     char *words[] = {"memtape", "--planted", "5", "--temperature", "0", NULL};
     assert_false(mti_options_parse(&o, &generates, NULL, 5, words));
     assert_string_equal(o.error,
-                        "--planted: with --temperature 0 the likeliest byte is always taken");
+                        "--planted: with --temperature 0 the likeliest token is always taken");
     mti_options_free(&o);
 }
 
