@@ -276,6 +276,24 @@ static void *read_all(int fd, const char *path, size_t expected, size_t limit, s
     return NULL;
 }
 
+bool mti_file_write_all(const char *path, const void *data, size_t n)
+{
+    mti_file *f = mti_file_create(path);
+    if (!f) return false;
+    if (mti_file_write(f, data, n)) return mti_file_commit(f);
+    mti_file_abandon(f);
+    return false;
+}
+
+bool mti_path_in(char path[MTI_PATH], const char *folder, const char *name)
+{
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    const int all = snprintf(path, MTI_PATH, "%.*s/%s", (int)n, folder, name);
+    return (all >= 0 && all < MTI_PATH) ||
+           mti_fail_bool(MT_ERR_IO, "%.80s...: the path is too long", folder);
+}
+
 char *mti_path_from_root(const char *path)
 {
     char whole[PATH_MAX];

@@ -22,6 +22,11 @@ bool mti_file_write_at(mti_file *f, uint64_t at, const void *data, size_t n_byte
 bool mti_file_sync(mti_file *f);
 bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
 void mti_file_abandon(mti_file *f);
+/* Writes a whole file so. */
+bool mti_file_write_all(const char *path, const void *data, size_t n);
+/* "folder/name"; slashes at the folder's end do not count. An error if it is too long. */
+#define MTI_PATH 4096
+bool mti_path_in(char path[MTI_PATH], const char *folder, const char *name);
 /* The path with symbolic links resolved, whether the file exists or not; the caller mti_frees
  * it. */
 char *mti_path_target(const char *path);

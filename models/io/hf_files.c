@@ -13,15 +13,7 @@
 #define ONE           "model.safetensors"
 #define INDEX         "model.safetensors.index.json"
 #define LARGEST_INDEX ((size_t)64 << 20)
-#define LONGEST       4096
-
-/* False, and an error, if the path is too long. */
-static bool in_folder(char path[LONGEST], const char *folder, const char *name)
-{
-    const int n = snprintf(path, LONGEST, "%s/%s", folder, name);
-    return (n >= 0 && n < LONGEST) ||
-           mti_fail_bool(MT_ERR_IO, "%.80s...: the path is too long", folder);
-}
+#define LONGEST       MTI_PATH
 
 static bool add_file(mti_hf_files *files, const char *path)
 {
@@ -51,7 +43,7 @@ static bool add_part(mti_hf_files *files, const char *folder, const char *index,
                              "%s: the file of tensor \"%s\" is \"%s\"; need the name of a file "
                              "beside the index",
                              index, shown[0], mti_shown(shown[1], part ? part : ""));
-    if (!in_folder(path, folder, part)) return false;
+    if (!mti_path_in(path, folder, part)) return false;
     mt_safetensors *f = opened(files, path);
     if (!f && access(path, F_OK) != 0)
         return mti_fail_bool(MT_ERR_IO, "%s: is not there, and %s names it", path, index);
@@ -104,7 +96,7 @@ static bool add_parts(mti_hf_files *files, const char *folder)
         pickled = pickled || !fnmatch("pytorch_model*.bin", entry->d_name, 0);
         if (fnmatch("model-*-of-*.safetensors", entry->d_name, 0) != 0) continue;
         if (sscanf(entry->d_name, "model-%ld-of-%ld.", &i, &all) < 2) all = 0;
-        ok = in_folder(path, folder, entry->d_name) && add_file(files, path);
+        ok = mti_path_in(path, folder, entry->d_name) && add_file(files, path);
     }
     closedir(dir);
     if (ok && !files->n)
@@ -124,9 +116,9 @@ bool mti_hf_files_open(mti_hf_files *files, const char *path)
     char file[LONGEST];
     *files = (mti_hf_files){0};
     if (!mti_is_folder(path)) return add_file(files, path);
-    if (!in_folder(file, path, ONE)) return false;
+    if (!mti_path_in(file, path, ONE)) return false;
     if (access(file, F_OK) == 0) return add_file(files, file);
-    if (!in_folder(file, path, INDEX)) return false;
+    if (!mti_path_in(file, path, INDEX)) return false;
     return access(file, F_OK) == 0 ? add_indexed(files, path, file) : add_parts(files, path);
 }
 

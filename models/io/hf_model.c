@@ -48,24 +48,8 @@ mt_module *mt_model_open(mt_device *device, const char *path, const mt_model_con
 
 /* ---- writing ---- */
 
-#define LONGEST      4096
+#define LONGEST      MTI_PATH
 #define LARGEST_FILE ((size_t)256 << 20)
-
-static bool in_folder(char path[LONGEST], const char *folder, const char *name)
-{
-    const int n = snprintf(path, LONGEST, "%s/%s", folder, name);
-    return (n >= 0 && n < LONGEST) ||
-           mti_fail_bool(MT_ERR_IO, "%.80s...: the path is too long", folder);
-}
-
-static bool write_file(const char *path, const void *data, size_t n)
-{
-    mti_file *f = mti_file_create(path);
-    if (!f) return false;
-    if (mti_file_write(f, data, n)) return mti_file_commit(f);
-    mti_file_abandon(f);
-    return false;
-}
 
 /* Copies what tokenizers and generation need, where it is there. */
 static bool copy_others(const char *folder, const char *like)
@@ -82,10 +66,10 @@ static bool copy_others(const char *folder, const char *like)
     char from[LONGEST], to[LONGEST];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t n;
-        if (!in_folder(from, like, names[i]) || !in_folder(to, folder, names[i])) return false;
+        if (!mti_path_in(from, like, names[i]) || !mti_path_in(to, folder, names[i])) return false;
         if (access(from, F_OK) != 0) continue;
         char *data = mti_file_read(from, LARGEST_FILE, &n);
-        bool ok = data && write_file(to, data, n);
+        bool ok = data && mti_file_write_all(to, data, n);
         mti_free(data);
         if (!ok) return false;
     }
@@ -121,8 +105,8 @@ mt_status mt_model_save(const char *folder, mt_module *m, const char *like)
     const mt_model_config *c = mt_model_config_of(m);
     if (!folder || !like || !c)
         return mti_fail(MT_ERR_ARGUMENT, "model_save: need a whole model, and two folders");
-    if (!in_folder(weights, folder, "model.safetensors") ||
-        !in_folder(config, folder, "config.json"))
+    if (!mti_path_in(weights, folder, "model.safetensors") ||
+        !mti_path_in(config, folder, "config.json"))
         return mt_last_status();
     json_t *root = config_of(like, c->dtype);
     char *text = root ? mti_json_text(root, JSON_INDENT(2)) : NULL;
@@ -131,7 +115,7 @@ mt_status mt_model_save(const char *folder, mt_module *m, const char *like)
         ok = mti_fail_bool(MT_ERR_IO, "%s: %s", folder, strerror(errno));
     ok = ok &&
          mt_hf_save(weights, m, json_string_value(json_object_get(root, "model_type"))) == MT_OK &&
-         copy_others(folder, like) && write_file(config, text, strlen(text));
+         copy_others(folder, like) && mti_file_write_all(config, text, strlen(text));
     mti_free(text);
     json_decref(root);
     return ok ? MT_OK : mt_last_status();

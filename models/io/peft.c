@@ -14,22 +14,13 @@
 
 #define CONFIG         "adapter_config.json"
 #define WEIGHTS        "adapter_model.safetensors"
-#define LONGEST        4096
+#define LONGEST        MTI_PATH
 #define LARGEST_CONFIG ((size_t)16 << 20)
 
 bool mti_is_peft_folder(const char *path)
 {
     const size_t n = strlen(path);
     return (n && path[n - 1] == '/') || mti_is_folder(path);
-}
-
-static bool in_folder(char path[LONGEST], const char *folder, const char *name)
-{
-    size_t n = strlen(folder);
-    while (n > 1 && folder[n - 1] == '/') n--;
-    const int all = snprintf(path, LONGEST, "%.*s/%s", (int)n, folder, name);
-    return (all >= 0 && all < LONGEST) ||
-           mti_fail_bool(MT_ERR_IO, "%.80s...: the path is too long", folder);
 }
 
 /* ---- writing ---- */
@@ -108,28 +99,18 @@ static char *config_text(mt_module *m, const mti_lora_list *list)
     return text;
 }
 
-static bool write_text(const char *path, const char *text)
-{
-    mti_file *f = mti_file_create(path);
-    if (!f) return false;
-    if (mti_file_write(f, text, strlen(text)) && mti_file_write(f, "\n", 1))
-        return mti_file_commit(f);
-    mti_file_abandon(f);
-    return false;
-}
-
 bool mti_peft_save(const char *folder, mt_module *m)
 {
     char weights[LONGEST], config[LONGEST];
     const mt_key_value format = {"format", "pt"};
     mti_lora_list list = {0};
-    bool ok = in_folder(weights, folder, WEIGHTS) && in_folder(config, folder, CONFIG) &&
+    bool ok = mti_path_in(weights, folder, WEIGHTS) && mti_path_in(config, folder, CONFIG) &&
               mti_lora_list_make(&list, m);
     char *text = ok ? config_text(m, &list) : NULL;
     if (text && mkdir(folder, 0777) != 0 && errno != EEXIST)
         ok = mti_fail_bool(MT_ERR_IO, "%s: %s", folder, strerror(errno));
     ok = ok && text && mt_safetensors_save(weights, list.n, list.tensors, 1, &format) == MT_OK &&
-         write_text(config, text);
+         mti_file_write_all(config, text, strlen(text));
     mti_free(text);
     mti_lora_list_free(&list);
     return ok;
@@ -262,8 +243,8 @@ static bool has_adapters(mt_module *m)
 mt_safetensors *mti_peft_open(const char *folder, mt_module *m, mti_lora_described *d)
 {
     char path[LONGEST];
-    if (!in_folder(path, folder, CONFIG) || !read_config_file(path, d) ||
-        !in_folder(path, folder, WEIGHTS))
+    if (!mti_path_in(path, folder, CONFIG) || !read_config_file(path, d) ||
+        !mti_path_in(path, folder, WEIGHTS))
         return NULL;
     mt_safetensors *f = mt_safetensors_open(path);
     bool ok = f && find_targets(f, m, d);
