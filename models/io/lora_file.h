@@ -5,7 +5,7 @@
 #include "memtape/models/io.h"
 #include "nn/lora.h"
 
-/* Of a file's metadata. */
+/* The keys of a file's metadata. */
 #define MTI_KEY_RANK    "lora.rank"
 #define MTI_KEY_ALPHA   "lora.alpha"
 #define MTI_KEY_DROPOUT "lora.dropout"
