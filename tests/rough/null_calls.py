@@ -30,10 +30,10 @@ BORROWED = {'mt_in', 'mt_grad', 'mt_module_param', 'mt_module_add_param'}
 # These may be NULL: it means that the argument is left out.
 OPTIONAL = {('mt_checkpoint_save', 'optimizer'), ('mt_layer_norm', 'w'), ('mt_layer_norm', 'b'),
             ('mt_batch_norm', 'w'), ('mt_batch_norm', 'b'),
-            ('mt_next_logits', 'cache'), ('mt_model_open', 'config')}
+            ('mt_next_logits', 'cache')}
 # Not called: these accept NULL, or take ownership of the argument.
 LEFT_OUT = {'mt_module_add_child', 'mt_module_swap_child', 'mt_retain', 'mt_device_retain',
-            'mt_device_release', 'mt_release', 'mt_step_back_to_saved_hooks', 'mt_module_new'}
+            'mt_device_release', 'mt_release', 'mt_step_back_to_saved_hooks', 'mt_module_new', 'mt_model_open'}
 
 
 def prototypes(path):

@@ -61,7 +61,7 @@ for name, h, v in (("bert-base", 768, 30522), ("bert-large", 1024, 30522)):
 for name in ("mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2",
              "glm-4.5", "glm-4.5-air", "qwen3-235b-a22b"):
     seen.append(f"{profile(name, '-s', 64)['model']['active_params']:,}")
-    check(re.search(rf"{seen[-1]}\s(parameters )?of `{name}`", text), f"of {name} a token meets {seen[-1]}")
+    check(re.search(rf"{seen[-1]}\s(parameters )?of\s`{name}`", text), f"of {name} a token meets {seen[-1]}")
 
 # ---- one set of defaults: a profile, a plan and a fit on one GPU measure the same step; serve has the same lengths ----
 GPU = ["--gpus", 1, "--gpu", "mi300x", "--checkpoint", "none", "--offload", "none"]
