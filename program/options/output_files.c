@@ -123,11 +123,12 @@ static bool add_stdout(places *all)
 
 /* ---- comparing ---- */
 
-/* Devices and pipes may be written by many. */
+/* Devices and pipes may be written by many, and so may the folders of --save. */
 static bool same(const place *a, const place *b)
 {
+    const bool model = a->folder && !strcmp(a->option, "--save-hf");
     if (a->exists != b->exists || a->device != b->device || a->number != b->number) return false;
-    return a->exists ? a->regular : !strcmp(a->name, b->name);
+    return a->exists ? a->regular || model : !strcmp(a->name, b->name);
 }
 
 /* Whether a is a folder for saves and b a file that they may write: "step-20.safetensors". */

@@ -170,7 +170,7 @@ def make(kind, config, dtype):
 class AdamW(ctypes.Structure):
     """mt_adamw_options"""
     _fields_ = [*((name, REAL) for name in ("lr", "beta1", "beta2", "eps", "weight_decay")), ("decay_matrices_only", BOOL),
-                ("master", BOOL), ("moments", I), ("paged", BOOL)]
+                ("master", BOOL), ("moments", I), ("paged", BOOL), ("form", I), ("host", BOOL)]
 
 
 def training_faults(library, model, ours, steps=12):

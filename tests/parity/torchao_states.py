@@ -23,7 +23,7 @@ LR, BETAS, EPS, DECAY, STEPS = 0.01, (0.9, 0.95), 1e-8, 0.1, 5
 
 class Options(ctypes.Structure):
     _fields_ = [("lr", REAL), ("beta1", REAL), ("beta2", REAL), ("eps", REAL), ("weight_decay", REAL),
-                ("decay_matrices_only", BOOL), ("master", BOOL), ("moments", I), ("paged", BOOL)]
+                ("decay_matrices_only", BOOL), ("master", BOOL), ("moments", I), ("paged", BOOL), ("form", I), ("host", BOOL)]
 
 
 def levels(signed, bits):

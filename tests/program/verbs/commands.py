@@ -16,10 +16,11 @@ DOCS = ROOT / "docs"
 COMPARED = {"experiments.md", "published.md", "questions.md"}
 COMPARED_LINE = re.compile(r"memtape (?!train (?!.*--device meta)|generate)")
 # Not a command: words that stand for others; a verb and the option that a sentence is about.
-PATTERN = re.compile(r"\.\.\.|\b(MODEL|TEXT|BYTES|OPTIONS|N|T)\b|config\.json|\w\|\w")
+PATTERN = re.compile(r"\.\.\.|\b(MODEL|TEXT|BYTES|OPTIONS|FOLDER|NAME|N|T)\b|config\.json|\w\|\w")
 MENTION = re.compile(r"memtape( [a-z]+)?( --json| --version)?$|memtape (train|plan|profile|sweep) --(?!data)")
 # What a command needs that is not here.
-ENDS = {"memtape fit llama-3.1-8b --gpus 1 --gpu rtx4090": 1}  # nothing fits there
+ENDS = {"memtape fit llama-3.1-8b --gpus 1 --gpu rtx4090": 1,  # nothing fits there
+        "memtape fit llama-3.1-8b --gpus 8 --gpu rtx3090 -s 1024 --recipe llamafactory+zero3": 1}
 SECONDS = ("memtape profile mlp -b 2 -s 4096", "memtape serve")  # each
 NEEDS = {"-f hosts": "two machines", "--hostfile": "two machines", "--device cuda": "a GPU"}
 

@@ -46,7 +46,7 @@ VALUES = {
     "experts": 4, "experts-per-token": 1, "router": "sigmoid", "expert-form": "loop", "balance-loss": 0.5, "balance-by-layer": None, "mtp-layers": 2, "mtp-loss": 0.4, "routing": "worst", "record-routing": "rows.json", "expert-capacity": 0.5, "expert-padding": None,
     "joint-products": None, "linear": "torchao-float8", "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5, "exact": None, "users": 3,
     "keep-aside": "5GiB", "outside": None, "host-memory": "1GiB", "max-seq": None, "max-batch": None}
-VALUE_OF = {("serve", "weights"): "nf4", ("generate", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
+VALUE_OF = {("serve", "recipe"): "plain:kv-groups=repeated", ("serve", "weights"): "nf4", ("generate", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3, ("train", "optimizer"): "sgd",
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
@@ -72,7 +72,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "routing": [*ON_META, "--expert-form", "loop"], "expert-capacity": ["--expert-form", "megatron"],
            "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
+NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
              ("fit", "fsdp"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
               ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
@@ -371,7 +371,8 @@ def look_at(verb, mode, base, option, has_json, seen):
         status, errors, result = look(verb, base + words)
     if status == 2:
         given = {str(word) for word in base + words if str(word).startswith("--")}
-        return "refused" if any(name in errors for name in given) else f"status 2: {errors}"
+        of_ranks = "show one rank of several" in errors  # which names options of ranks, not each key
+        return "refused" if of_ranks or any(name in errors for name in given) else f"status 2: {errors}"
     if status not in (0, 1):
         return f"status {status}: {errors}"
     without = [*base, *(in_a_row(needed, []) if rows else needed)]
@@ -419,7 +420,7 @@ def main():
     others = [(verb, "", BASE[verb], option) for verb in VERBS for option in every
               if option not in options[verb]]
     of_modes = [(verb, mode, base, option) for verb, mode, base in MODES for option in options[verb]
-                if (verb, option) != ("generate", "weights")]  # rounded weights leave the likeliest byte the likeliest
+                if (verb, option) not in (("generate", "weights"), ("generate", "stop"))]  # rounded weights leave the likeliest byte the likeliest
     part = 1 if LONG else 25
     jobs += others[::part] + of_modes[::part]
     with ThreadPoolExecutor(2) as pool:

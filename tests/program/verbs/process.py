@@ -371,7 +371,7 @@ def every_option_that_names_a_file_is_compared():
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
-                 "gpus-file", "record-routing", "ids"}
+                 "gpus-file", "record-routing", "ids", "save-hf"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 
