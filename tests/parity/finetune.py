@@ -132,7 +132,7 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(faults(Run(sys.argv[2], folder), folder))
+        found = list(faults(Run(os.path.abspath(sys.argv[2]), folder), folder))
     for fault in found:
         print(f"FAILED: {fault}")
     print(f"{len(found)} failed")
