@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Callable, List, Sequence, Union
+from typing import Any, Callable, List, Sequence, Union, cast
 
 from memtape._library import MemtapeError, check, failure, library
 from memtape.tensor import Tensor, _cpu, from_dlpack
@@ -57,7 +57,8 @@ def _tensor(ids: Tokens) -> Tensor:
         if t.dtype != "i64" or len(t.shape) not in (1, 2):
             raise MemtapeError(f"tokens are {t.dtype} {list(t.shape)}; need i64 [s] or [b,s]")
         ids = _numbers(t)
-    rows: List[Sequence[int]] = [ids] if not ids or isinstance(ids[0], int) else list(ids)
+    one = not ids or isinstance(ids[0], int)
+    rows = [cast(Sequence[int], ids)] if one else list(cast(Sequence[Sequence[int]], ids))
     if not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise MemtapeError("tokens: need at least one in each text, and texts of one length")
     data = (_I64 * (len(rows) * len(rows[0])))(*(id for row in rows for id in row))
