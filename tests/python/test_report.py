@@ -161,7 +161,13 @@ def types_are_clean():
     check(ended.returncode == 0, ended.stdout)
 
 
+def every_module_is_installed():
+    root = Path(__file__).parent.parent.parent / "python"
+    named = re.findall(r"'memtape/([\w.]+)'", (root / "meson.build").read_text())
+    equal(sorted(named), sorted(path.name for path in (root / "memtape").iterdir() if path.suffix in (".py", ".typed")), "modules that are installed")
+
+
 for test in [profile_is_the_program_s, page_is_the_program_s, reports_of_json_have_a_page, a_name_need_not_be_utf8, bad_reports_are_refused,
-             errors_are_the_program_s, what_is_missing_is_named, data_frame_has_a_row_for_each_storage, types_are_clean]:
+             errors_are_the_program_s, what_is_missing_is_named, data_frame_has_a_row_for_each_storage, types_are_clean, every_module_is_installed]:
     test()
 done()
