@@ -15,7 +15,11 @@ if [ ! -e "$root/done" ] || [ ! -e "$root/$lib/pkgconfig/libutf8proc.pc" ]; then
         apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status="$folder/status" \
             -o Dir::State::lists="$folder/lists" -o Dir::Cache="$folder/cache" $words
     done
-    for package in "$folder"/cache/archives/*.deb; do dpkg -x "$package" "$root"; done
+    # The cross compiler has headers and a linker script of its own for the C library; those of the package name the target's paths.
+    for package in "$folder"/cache/archives/*.deb; do
+        case ${package##*/} in libc6-dev* | libc-dev* | linux-libc-dev* | libcrypt-dev*) continue ;; esac
+        dpkg -x "$package" "$root"
+    done
     # What the package's alternatives would set.
     ln -sf openblas-openmp/libopenblas.so.0 "$root/$lib/libopenblas.so.0"
     touch "$root/done"
