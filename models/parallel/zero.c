@@ -275,7 +275,7 @@ static bool grad_type(const mti_zero *z, mt_dtype *dtype)
 
 bool mti_zero_before_backward(mti_zero *z, bool is_last)
 {
-    mt_dtype dtype;
+    mt_dtype dtype = MT_F32;
     if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
     if (!is_deepspeed(z) || !grad_type(z, &dtype)) return true;
     return !z->parallel.reduce_bucket || make_buffer(z, dtype);

@@ -133,15 +133,16 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
     size_t n = strlen(path);
     bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     while (folders && n > 1 && path[n - 1] == '/') n--; /* one that is to be made */
-    const char *slash = memrchr(path, '/', n);
+    size_t cut = n; /* behind the last slash; 0: there is none */
+    while (cut && path[cut - 1] != '/') cut--;
     if (is_folder && !folders)
         return mti_fail_bool(MT_ERR_IO, "--%s %s: is a folder; give a file", option, path);
     if (is_folder)
         snprintf(folder, sizeof folder, "%s", path);
-    else if (!slash)
+    else if (!cut)
         snprintf(folder, sizeof folder, ".");
     else
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+        snprintf(folder, sizeof folder, "%.*s", (int)cut, path);
     if (access(folder, W_OK | X_OK) == 0) return true;
     return mti_fail_bool(MT_ERR_IO, "--%s %s: cannot write to %s: %s", option, path, folder,
                          strerror(errno));
