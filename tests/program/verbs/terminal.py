@@ -146,7 +146,8 @@ class Terminal:
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
             self.read(0.05)
-        self.read(0.2)
+        while self.read(0.2):  # what it wrote at last, however busy the machine is
+            pass
         return self.process.wait(1)
 
     def unchanged(self):
