@@ -223,6 +223,21 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "input
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
 
+def what_is_learnt_from_is_not_overwritten():
+    """--save-hf refuses the folder of --from, by its name or through a link; another that exists is written."""
+    at, other = folder({"model.safetensors": safetensors(weights())}), folder({})
+    (FOLDER / "text").write_text("To be, or not to be. " * 20)
+    link = FOLDER / "link"
+    link.symlink_to(at)
+    train = ["train", "--from", at, "--data", FOLDER / "text", "--steps", 1, "-s", 8, "-q", "--save-hf"]
+    before = (at / "model.safetensors").read_bytes()
+    for name in (at, link):
+        refused(["--save-hf", "is the same file as --from", "give another"], *train, name)
+    equal((at / "model.safetensors").read_bytes(), before, "the folder's weights")
+    equal(run(*train, other).returncode, 0, "another folder")
+    check((other / "model.safetensors").exists(), "the other folder has weights")
+
+
 def in_pairs(data, columns, width=4):
     """Rows of each head, from halves to pairs."""
     size = 4 * columns
@@ -323,5 +338,6 @@ choices_follow_the_options()
 texts_end_where_they_are_told()
 each_fault_is_one_error()
 a_gguf_is_read_as_its_folder_or_refused_by_name()
+what_is_learnt_from_is_not_overwritten()
 shutil.rmtree(FOLDER)
 done()
