@@ -158,6 +158,18 @@ def a_loop_is_watched():
         equal(len(model._forward_pre_hooks), 0, "hooks are taken off after an error")
 
 
+def in_parallel(model, view):
+    """Wraps a model, and says what that left allocated: the median of five tries, as gloo's thread may give back the parameters that
+    it broadcast only in the try after."""
+    left = []
+    for _ in range(5):
+        wrapped = None  # the one before gives its buckets back before the count begins
+        with Allocator() as made:
+            wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view, bucket_cap_mb=1)
+        left.append(made.left)
+    return wrapped, sorted(left)[2]
+
+
 def a_data_parallel_model_has_its_buckets():
     """Beside what PyTorch's allocator says of a group of one process."""
     import torch.distributed as dist
@@ -168,8 +180,7 @@ def a_data_parallel_model_has_its_buckets():
             torch.manual_seed(0)
             model, x = Tower(3), torch.randn(4, WIDTH)
             if view is not None:
-                with Allocator() as made:
-                    model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view, bucket_cap_mb=1)
+                model, left = in_parallel(model, view)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
             report = memtape.torch.profile(model, x, optimizer)
             for _ in range(2):
@@ -184,7 +195,7 @@ def a_data_parallel_model_has_its_buckets():
             if view is False:
                 n = 4 * sum(p.numel() for p in model.parameters())
                 equal(report["phases"][0]["by_category"]["communication"], -(-n // 512) * 512, "one bucket, which has room for all gradients")
-                check(abs(made.left - n) < 1024, f"the allocator says {made.left}, with some bytes of gloo's own thread")
+                check(abs(left - n) < 1024, f"the allocator says {left}, with some bytes of gloo's own thread")
         for view in (False, True):  # gloo's own thread takes and frees some bytes of the host's
             more, by_allocator = found[view] - found[None], wanted[view] - wanted[None]
             check(abs(more - by_allocator) < 64, f"the step beside a plain one's, view {view}: {more} bytes, the allocator says {by_allocator}")
