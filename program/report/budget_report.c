@@ -1,6 +1,7 @@
 /* budget_report.c: the checkpoints that fit a budget, as text, as a picture and as JSON. */
 #include "report/pictures.h"
 #include "report/sections.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 /* ---- text ---- */
@@ -121,19 +122,15 @@ static void describe_part(mti_fields *f, const void *plan)
     mt_budget_part part = {0};
     char keeps[PART_TEXT] = "";
     if (plan) mt_budget_plan_get(plan, f->i, &part, keeps, sizeof keeps);
-    mti_field_int(f, "from", part.from);
-    mti_field_int(f, "layers", part.n);
-    mti_field_int(f, "group", part.group);
-    mti_field_bool(f, "core", part.core);
+    KEYS(f, mt_budget_part, &part, KEY(from), KEY_AS("layers", n), KEY(group), KEY(core));
     mti_field_text(f, "keeps", keeps);
 }
 
 static void describe_plan(mti_fields *f, const mt_budget_plan *plan)
 {
     const mt_budget_figures b = plan ? mti_budget_figures_of(plan) : (mt_budget_figures){0};
-    mti_field_size(f, "peak", b.peak);
-    mti_field_size(f, "recompute_flops", b.flops.recompute);
-    mti_field_size(f, "reserved", b.reserved);
+    KEYS(f, mt_budget_figures, &b, KEY(peak), KEY_AS("recompute_flops", flops.recompute),
+         KEY(reserved));
     mti_field_list(f, "parts", describe_part, plan, plan ? mt_budget_plan_count(plan) : 0, 0);
 }
 

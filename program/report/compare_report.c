@@ -1,6 +1,7 @@
 /* compare_report.c: measured beside predicted, as text and as JSON (docs/compare.md). */
 #include <string.h>
 #include "report/sections.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 #define ROWS_TO_SHOW 12
@@ -257,74 +258,37 @@ bool mti_print_compared(const mti_compared *c, bool all, FILE *out)
 
 /* ---- JSON ---- */
 
-static void describe_explanation(mti_fields *f, const void *explanation)
-{
-    const mti_explanation *e = explanation;
-    mti_field_text(f, "what", e->what);
-    mti_field_size(f, "predicted", e->predicted);
-    mti_field_int(f, "difference", e->difference);
-}
+DESCRIBE(describe_explanation, mti_explanation, KEY(what), KEY(predicted), KEY(difference));
 
 static void describe_figure(mti_fields *f, const void *figure)
 {
     const mti_compared_reading *c = figure;
     const mti_reading *m = &c->measured;
-    mti_field_name(f, "kind", &mti_reading_kinds, (int)m->kind);
-    mti_field_text(f, "name", m->name);
-    mti_field_text(f, "text", m->text);
-    mti_field_int(mti_null_unless(f, m->line), "line", m->line);
+    KEYS(f, mti_reading, m, KEY_CHOICE(kind, &mti_reading_kinds), KEY(name), KEY(text),
+         KEY_OR_NULL(line));
     mti_field_int(mti_null_unless(f, m->step >= 0), "step", m->step);
-    mti_field_size(f, "low", m->low);
-    mti_field_size(f, "high", m->high);
-    mti_field_size(f, "predicted", c->predicted);
-    mti_field_int(f, "difference", c->difference);
+    KEYS(f, mti_reading, m, KEY(low), KEY(high));
+    KEYS(f, mti_compared_reading, c, KEY(predicted), KEY(difference));
     mti_field_list(f, "otherwise", describe_explanation, c->other, (size_t)c->n, sizeof *c->other);
 }
 
-static void describe_sums(mti_fields *f, const void *sums)
-{
-    const mti_memory_sums *s = sums;
-    mti_field_size(f, "requested", s->requested);
-    mti_field_size(f, "allocated", s->allocated);
-    mti_field_size(f, "active", s->active);
-    mti_field_size(f, "reserved", s->reserved);
-}
-
-static void describe_use(mti_fields *f, const void *at)
-{
-    const mti_stream_use *use = at;
-    mti_field_size(f, "requested", use->requested);
-    mti_field_size(f, "rounding", use->rounding);
-    mti_field_size(f, "pending", use->pending);
-    mti_field_size(f, "free_split", use->split);
-    mti_field_size(f, "free_whole", use->whole);
-    mti_field_size(f, "reserved", use->reserved);
-    mti_field_size(f, "segments", use->n_segments);
-    mti_field_size(f, "free_segments", use->n_free);
-}
+DESCRIBE(describe_sums, mti_memory_sums, KEY(requested), KEY(allocated), KEY(active),
+         KEY(reserved));
+DESCRIBE(describe_use, mti_stream_use, KEY(requested), KEY(rounding), KEY(pending),
+         KEY_AS("free_split", split), KEY_AS("free_whole", whole), KEY(reserved),
+         KEY_AS("segments", n_segments), KEY_AS("free_segments", n_free));
 
 static void describe_row(mti_fields *f, const void *row)
 {
     const mti_block_row *r = row;
-    mti_field_size(f, "bytes", r->size);
-    mti_field_size(f, "measured", r->measured);
-    mti_field_size(f, "predicted", r->predicted);
+    KEYS(f, mti_block_row, r, KEY_AS("bytes", size), KEY(measured), KEY(predicted));
     mti_field_int(f, "difference", mti_block_row_difference(r));
-    mti_field_text(f, "op", r->context.op);
-    mti_field_text(f, "where", r->context.where);
-    mti_field_size(f, "places", r->n_contexts);
-    mti_field_text(mti_null_unless(f, r->known), "known", r->known);
+    KEYS(f, mti_block_row, r, KEY_AS("op", context.op), KEY_AS("where", context.where),
+         KEY_AS("places", n_contexts), KEY_OR_NULL(known));
 }
 
-static void describe_segment(mti_fields *f, const void *row)
-{
-    const mti_segment_row *r = row;
-    mti_field_size(f, "bytes", r->size);
-    mti_field_size(f, "measured", r->measured);
-    mti_field_size(f, "predicted", r->predicted);
-    mti_field_size(f, "measured_free", r->measured_free);
-    mti_field_size(f, "predicted_free", r->predicted_free);
-}
+DESCRIBE(describe_segment, mti_segment_row, KEY_AS("bytes", size), KEY(measured), KEY(predicted),
+         KEY(measured_free), KEY(predicted_free));
 
 static void describe_stream(mti_fields *f, const void *history)
 {
@@ -371,15 +335,17 @@ static void describe_predicted(mti_fields *f, const void *at)
                               {"reserved", both->figures[MTI_READ_PEAK_RESERVED].first}));
 }
 
+DESCRIBE(describe_matched, mti_block_match, KEY_AS("by_op", n_by_op),
+         KEY_AS("by_op_bytes", bytes_by_op), KEY_AS("by_size", n_by_size),
+         KEY_AS("by_size_bytes", bytes_by_size));
+
 static void describe_snapshot(mti_fields *f, const void *at)
 {
     const mti_compared_history *s = ((const sides *)at)->measured;
     const mti_block_match *m = &s->blocks;
     mti_field_object(f, "measured", describe_measured, at);
     mti_field_object(f, "predicted", describe_predicted, at);
-    mti_field_sizes(f, "matched",
-                    MTI_SIZES({"by_op", m->n_by_op}, {"by_op_bytes", m->bytes_by_op},
-                              {"by_size", m->n_by_size}, {"by_size_bytes", m->bytes_by_size}));
+    mti_field_object(f, "matched", describe_matched, m);
     mti_field_list(f, "rows", describe_row, m->rows.at, m->rows.n, sizeof *m->rows.at);
     mti_field_list(f, "segments", describe_segment, s->segments.at, s->segments.n,
                    sizeof *s->segments.at);

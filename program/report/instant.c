@@ -2,6 +2,7 @@
 #include <string.h>
 #include "report/sections.h"
 #include "report/pictures.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 #define ROWS_AT_PEAK 8 /* of largest holders */
@@ -207,21 +208,14 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
 
 void mti_describe_keeper(mti_fields *f, const void *saver)
 {
-    const mt_saver *s = saver;
-    mti_field_text(f, "op", s->op);
-    mti_field_name(f, "role", &mti_save_roles, (int)s->role);
-    mti_field_text(f, "name", s->argument);
+    KEYS(f, mt_saver, saver, KEY(op), KEY_CHOICE(role, &mti_save_roles), KEY_AS("name", argument));
 }
 
 static void describe_holder(mti_fields *f, const void *holder)
 {
     const mti_holder *h = holder;
-    mti_field_name(f, "category", &mti_categories, (int)h->category);
-    mti_field_text(f, "module", h->module);
-    mti_field_text(f, "op", h->op);
-    mti_field_text(f, "phase", h->phase);
-    mti_field_size(f, "storages", h->n);
-    mti_field_size(f, "allocated", h->bytes);
+    KEYS(f, mti_holder, h, KEY_CHOICE(category, &mti_categories), KEY(module), KEY(op), KEY(phase),
+         KEY_AS("storages", n), KEY_AS("allocated", bytes));
     mti_field_object(mti_null_unless(f, h->kept), "kept", mti_describe_keeper, &h->saver);
 }
 
@@ -236,10 +230,7 @@ static void describe_instant(mti_fields *f, const mti_measurement *m, size_t eve
     mti_timeline_categories(&m->timeline, event, bytes);
     mti_field_size(f, "event", event);
     mti_field_int(f, "step", in_steady_step(m, event) ? 2 : 1);
-    mti_field_text(f, "phase", e->phase);
-    mti_field_text(f, "module", e->module);
-    mti_field_text(f, "op", e->op);
-    mti_field_size(f, "allocated", e->current);
+    KEYS(f, mt_mem_event, e, KEY(phase), KEY(module), KEY(op), KEY_AS("allocated", current));
     mti_field_categories(f, "by_category", bytes);
     mti_field_list(f, "largest", describe_holder, holders.at, n, sizeof *holders.at);
     mti_holders_free(&holders);
@@ -259,8 +250,7 @@ void mti_describe_refusal(mti_fields *f, const void *refusal)
     const mt_mem_event none = {0}, *events = p->measured.timeline.events.at;
     const mt_mem_event *e = events ? &events[r->event] : &none;
     describe_instant(f, &p->measured, r->event);
-    mti_field_size(f, "requested", e->requested);
-    mti_field_name(f, "category", &mti_categories, (int)e->category);
+    KEYS(f, mt_mem_event, e, KEY(requested), KEY_CHOICE(category, &mti_categories));
     mti_field_sizes(mti_null_unless(f, p->needed.peak), "needed",
                     MTI_SIZES({"peak", p->needed.peak}, {"reserved", p->needed.reserved}));
 }
@@ -268,9 +258,7 @@ void mti_describe_refusal(mti_fields *f, const void *refusal)
 static void describe_stream(mti_fields *f, const void *stream)
 {
     const mt_stream_stats *s = stream;
-    mti_field_text(f, "name", s->name);
-    mti_field_size(f, "reserved", s->reserved);
-    mti_field_size(f, "allocated", s->allocated);
+    KEYS(f, mt_stream_stats, s, KEY(name), KEY(reserved), KEY(allocated));
     mti_field_size(f, "free", s->reserved - s->allocated);
 }
 
@@ -288,15 +276,9 @@ void mti_describe_event(mti_fields *f, const void *event)
     bool was = e->kind == MT_MEM_RECATEGORY;
     mti_field_one_of(f, "kind", mti_choice_name(&mti_event_kinds, (int)e->kind),
                      mti_event_kinds.names, MT_MEM_OOM + 1);
-    mti_field_size(f, "storage", e->serial);
-    mti_field_size(f, "bytes", e->requested);
-    mti_field_size(f, "allocated", e->allocated);
-    mti_field_name(f, "category", &mti_categories, (int)e->category);
+    KEYS(f, mt_mem_event, e, KEY_AS("storage", serial), KEY_AS("bytes", requested), KEY(allocated),
+         KEY_CHOICE(category, &mti_categories));
     mti_field_name(mti_null_unless(f, was), "was", &mti_categories, (int)e->was);
-    mti_field_text(f, "phase", e->phase);
-    mti_field_text(f, "module", e->module);
-    mti_field_text(f, "op", e->op);
-    mti_field_size(f, "current", e->current);
-    mti_field_size(f, "reserved", e->reserved);
+    KEYS(f, mt_mem_event, e, KEY(phase), KEY(module), KEY(op), KEY(current), KEY(reserved));
     if (mti_field_there(f, e->stream > 0)) mti_field_text(f, "stream", e->stream_name);
 }

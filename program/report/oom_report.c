@@ -1,6 +1,7 @@
 /* oom_report.c: an out-of-memory message beside the prediction, as text and as JSON
  * (docs/compare.md). */
 #include "report/sections.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 #define ASKERS_TO_SHOW 6
@@ -177,24 +178,15 @@ bool mti_print_oom(const mti_compared_oom *c, const mti_compared *all, const cha
 
 /* ---- JSON ---- */
 
-static void describe_asker(mti_fields *f, const void *asker)
-{
-    const mti_asker *a = asker;
-    mti_field_text(f, "phase", a->phase);
-    mti_field_text(f, "op", a->op);
-    mti_field_text(f, "module", a->module);
-    mti_field_name(f, "category", &mti_categories, (int)a->category);
-    mti_field_size(f, "bytes", a->bytes);
-    mti_field_size(f, "n", a->n);
-}
+DESCRIBE(describe_asker, mti_asker, KEY(phase), KEY(op), KEY(module),
+         KEY_CHOICE(category, &mti_categories), KEY(bytes), KEY(n));
 
 static void describe_tried(mti_fields *f, const void *tried)
 {
     const mti_tried *t = tried;
     mti_field_text(f, "change", t->change ? t->change->words : "");
-    mti_field_size(f, "allocated", t->needed.peak);
-    mti_field_size(f, "reserved", t->needed.reserved);
-    mti_field_bool(f, "fits", t->fits);
+    KEYS(f, mti_tried, t, KEY_AS("allocated", needed.peak), KEY_AS("reserved", needed.reserved),
+         KEY(fits));
 }
 
 /* Describes a request of the predicted run that was refused. */
@@ -207,11 +199,8 @@ static void describe_refusal(mti_fields *f, const void *compared)
     if (mti_timeline_refusal(&c->run.measured.timeline, &event))
         e = &c->run.measured.timeline.events.at[event];
     mti_field_size(f, "event", event);
-    mti_field_text(f, "phase", e->phase);
-    mti_field_text(f, "module", e->module);
-    mti_field_text(f, "op", e->op);
-    mti_field_size(f, "requested", e->requested);
-    mti_field_size(f, "allocated", e->current);
+    KEYS(f, mt_mem_event, e, KEY(phase), KEY(module), KEY(op), KEY(requested),
+         KEY_AS("allocated", current));
     mti_field_sizes(f, "needed", MTI_SIZES({"peak", need->peak}, {"reserved", need->reserved}));
 }
 
@@ -230,8 +219,7 @@ void mti_describe_oom(mti_fields *f, const void *compared)
 {
     const mti_compared_oom *c = compared;
     const mti_oom *m = &c->read;
-    mti_field_int(f, "line", m->line);
-    mti_field_size(f, "messages", m->n);
+    KEYS(f, mti_oom, m, KEY(line), KEY_AS("messages", n));
     describe_range(f, "asked", &m->asked);
     describe_known(f, "allocated", &m->allocated);
     describe_known(f, "unallocated", &m->unallocated);

@@ -1,4 +1,5 @@
 /* overhead_report.c: what a GPU holds beside the allocator's tensors, as text and as JSON. */
+#include "report/keys.h"
 #include "report/results.h"
 
 bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style)
@@ -19,8 +20,7 @@ bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style)
 static void describe_row(mti_fields *f, const void *row)
 {
     const mti_outside_row *r = row;
-    mti_field_text(f, "name", r->name);
-    mti_field_size(f, "bytes", r->bytes);
+    KEYS(f, mti_outside_row, r, KEY(name), KEY(bytes));
     mti_field_one_of(f, "side", mti_outside_sides[r->side], mti_outside_sides, MTI_OUTSIDE_SIDES);
     mti_field_one_of(f, "basis", mti_outside_bases[r->formula], mti_outside_bases, 2);
     mti_field_text(f, "source", r->source);
@@ -29,8 +29,7 @@ static void describe_row(mti_fields *f, const void *row)
 void mti_describe_outside(mti_fields *f, const void *outside)
 {
     const mti_outside *o = outside;
-    mti_field_text(f, "gpu", o->gpu);
-    mti_field_size(f, "reserved", o->reserved);
+    KEYS(f, mti_outside, o, KEY(gpu), KEY(reserved));
     mti_field_size(f, "total", mti_outside_total(o));
     mti_field_list(f, "rows", describe_row, o->rows, (size_t)o->n, sizeof *o->rows);
 }

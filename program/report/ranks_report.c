@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "report/sections.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out)
@@ -83,9 +84,8 @@ void mti_describe_training(mti_fields *f, const void *object)
     mti_field_bool(f, "compared", !r->skipped && !r->stopped);
     int64_t skipped = t->scaler ? mt_scaler_get(t->scaler).skipped : 0;
     mti_field_range(mti_null_unless(f, t->scaler), "skipped", skipped, 0, INT_MAX);
-    mti_field_size(f, "sent", r->sent);
-    mti_field_real(f, "in_comms_s", r->in_comms);
-    mti_field_real(f, "hidden_s", r->hidden);
+    KEYS(f, mti_rank_figures, r, KEY(sent), KEY_AS("in_comms_s", in_comms),
+         KEY_AS("hidden_s", hidden));
 }
 
 json_t *mti_gathered_json(json_t *ranks)

@@ -2,6 +2,7 @@
  * JSON. */
 #include <string.h>
 #include "nn/model.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 #define GIB 1073741824.0
@@ -146,15 +147,9 @@ static void describe_need(mti_fields *f, const void *report)
     const mt_serve_need *n = row->needs ? &row->needs[f->i % s->n_lengths] : &none;
     mti_field_text(f, "weights", row->weights);
     mti_field_text(f, "cache", mt_kv_form_name(row->cache));
-    mti_field_int(f, "positions", n->positions);
-    mti_field_int(f, "sequences", n->sequences);
-    mti_field_int(f, "none_above", n->none_above);
-    mti_field_int(f, "forwards", n->forwards);
-    mti_field_size(f, "weight_bytes", n->weights);
-    mti_field_size(f, "cache_bytes", n->cache);
-    mti_field_size(f, "peak", n->peak);
-    mti_field_categories(f, "by_category", n->by_category);
-    mti_field_size(f, "reserved", n->reserved);
+    KEYS(f, mt_serve_need, n, KEY(positions), KEY(sequences), KEY(none_above), KEY(forwards),
+         KEY_AS("weight_bytes", weights), KEY_AS("cache_bytes", cache), KEY(peak), KEY(by_category),
+         KEY(reserved));
 }
 
 void mti_describe_serve(mti_fields *f, const void *report)
@@ -164,11 +159,8 @@ void mti_describe_serve(mti_fields *f, const void *report)
     mti_field_text(f, "model", s->workload->name);
     mti_field_text(f, "dtype", mt_dtype_name(s->workload->config.dtype));
     mti_field_text(mti_null_unless(f, s->gpu), "gpu", s->gpu ? s->gpu->name : NULL);
-    mti_field_int(f, "gpus", s->gpus);
-    mti_field_size(f, "capacity", s->capacity);
-    mti_field_size(f, "kept_aside", s->kept_aside);
-    mti_field_int(mti_null_unless(f, s->users), "users", s->users);
-    mti_field_int(f, "at_once", s->at_once);
+    KEYS(f, mti_serve_report, s, KEY(gpus), KEY(capacity), KEY(kept_aside), KEY_OR_NULL(users),
+         KEY(at_once));
     const size_t layers = (size_t)windowed(s), window = (size_t)s->workload->config.window;
     mti_field_sizes(mti_null_unless(f, layers), "window",
                     MTI_SIZES({"layers", layers}, {"positions", window}));

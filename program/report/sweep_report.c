@@ -4,6 +4,7 @@
 #include <string.h>
 #include "report/sections.h"
 #include "report/pictures.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 /* ---- the table ---- */
@@ -200,9 +201,7 @@ bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE
 static void describe_gradients(mti_fields *f, const void *difference)
 {
     const mti_gradient_difference *d = difference;
-    mti_field_size(f, "compared", d->compared);
-    mti_field_size(f, "alone", d->alone);
-    mti_field_bool(f, "same_bits", d->same_bits);
+    KEYS(f, mti_gradient_difference, d, KEY(compared), KEY(alone), KEY(same_bits));
     mti_field_real(mti_null_unless(f, d->compared && isfinite(d->relative)), "relative",
                    d->relative);
 }
@@ -217,13 +216,9 @@ static void describe_result(mti_fields *f, const void *result)
                    *recipe ? r->entry->workload.recipe_options : NULL);
     mti_field_bool(f, "out_of_memory", r->refused);
     if (!mti_fields_go_on(f, !r->refused)) return;
-    mti_field_size(f, "saved", r->saved);
-    mti_field_size(f, "asked", r->asked);
-    mti_field_size(f, "peak", r->steady.peak);
-    mti_field_size(f, "reserved", r->steady.reserved);
-    mti_field_object(f, "steady", mti_describe_steady, &r->steady);
-    mti_field_real(mti_null_unless(f, isfinite(r->step_s)), "step_seconds", r->step_s);
-    mti_field_real(mti_null_unless(f, isfinite(r->loss)), "loss", r->loss);
+    KEYS(f, mti_sweep_result, r, KEY(saved), KEY(asked), KEY_AS("peak", steady.peak),
+         KEY_AS("reserved", steady.reserved), KEY_OBJECT(steady, mti_describe_steady),
+         KEY_OR_NULL_AS("step_seconds", step_s), KEY_OR_NULL(loss));
     mti_field_object(mti_null_unless(f, r->has_data), "gradients", describe_gradients, &r->off);
     mti_field_size(f, "recompute_flops", r->flops.recompute);
     mti_field_formula(f, &r->formula);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "audit/op_audit.h"
 #include "verbs/verbs.h"
-#include "report/json.h"
+#include "report/keys.h"
 #include "report/terminal.h"
 
 /* The wanted gradients: "dx dw". */
@@ -183,11 +183,8 @@ static void describe_kept(mti_fields *f, const void *object)
     mti_field_name(f, "role", &mti_save_roles, (int)k->role);
     mti_field_shape(f, "shape", k->rank, k->shape);
     mti_field_text(f, "dtype", mt_dtype_name(k->dtype));
-    mti_field_size(f, "bytes", k->bytes);
-    mti_field_bool(f, "parameter", k->parameter);
-    mti_field_bool(f, "needed", k->needed);
-    mti_field_text(f, "altered", k->altered);
-    mti_field_real(mti_null_unless(f, isfinite(k->difference)), "difference", k->difference);
+    KEYS(f, mti_audit_kept, k, KEY(bytes), KEY(parameter), KEY(needed), KEY(altered),
+         KEY_OR_NULL(difference));
     mti_field_list(f, "cheaper", describe_way, o, n_ways, 0);
 }
 
@@ -217,9 +214,7 @@ static void describe_taken(mti_fields *f, const void *taken)
     const mti_audit_taken *t = taken;
     mti_field_text(mti_null_unless(f, t->argument), "name", t->argument);
     mti_field_text(f, "kind", mti_cheaper_name(t->kind));
-    mti_field_size(f, "before", t->before);
-    mti_field_size(f, "bytes", t->after);
-    mti_field_real(f, "difference", t->difference);
+    KEYS(f, mti_audit_taken, t, KEY(before), KEY_AS("bytes", after), KEY(difference));
 }
 
 static void describe_op(mti_fields *f, const void *audit)

@@ -1,56 +1,22 @@
 /* fit_json.c: the JSON of docs/fit.md. */
+#include "report/keys.h"
 #include "report/results.h"
 
-static void describe_gpu(mti_fields *f, const void *gpu)
-{
-    const mt_gpu *g = gpu;
-    mti_field_text(f, "name", g->name);
-    mti_field_size(f, "memory", g->memory);
-    mti_field_real(f, "flops", g->flops);
-    mti_field_real(f, "bandwidth", g->bandwidth);
-    mti_field_real(f, "link", g->link);
-    mti_field_real(f, "network", g->network);
-    mti_field_real(f, "host", g->host);
-    mti_field_int(f, "in_a_node", g->in_a_node);
-    mti_field_size(f, "host_memory", g->host_memory);
-    mti_field_bool(f, "f16_only", g->f16_only);
-    mti_field_text(f, "source", g->source);
-}
-
-static void describe_time(mti_fields *f, const void *time)
-{
-    const mt_fit_time *t = time;
-    mti_field_real(f, "products", t->products);
-    mti_field_real(f, "memory", t->memory);
-    mti_field_real(f, "layers", t->layers);
-    mti_field_real(f, "context", t->context);
-    mti_field_real(f, "experts", t->experts);
-    mti_field_real(f, "stages", t->stages);
-    mti_field_real(f, "bubble", t->bubble);
-    mti_field_real(f, "data", t->data);
-    mti_field_real(f, "host", t->host);
-    mti_field_real(f, "optimizer", t->step);
-    mti_field_real(f, "total", t->total);
-}
+DESCRIBE(describe_gpu, mt_gpu, KEY(name), KEY(memory), KEY(flops), KEY(bandwidth), KEY(link),
+         KEY(network), KEY(host), KEY(in_a_node), KEY(host_memory), KEY(f16_only), KEY(source));
+DESCRIBE(describe_time, mt_fit_time, KEY(products), KEY(memory), KEY(layers), KEY(context),
+         KEY(experts), KEY(stages), KEY(bubble), KEY(data), KEY(host), KEY_AS("optimizer", step),
+         KEY(total));
 
 static void describe_setup(mti_fields *f, const mti_fit_report *report, const mt_fit_setup *s)
 {
     const char *besides = mti_fit_besides(s);
     mti_describe_division(f, &s->parallel);
-    mti_field_int(f, "microbatch", s->microbatch);
-    mti_field_text(f, "checkpoint", s->checkpoint);
-    mti_field_text(f, "offload", s->offload);
-    mti_field_bool(f, "fits", s->fits);
-    mti_field_size(f, "peak", s->peak);
-    mti_field_size(f, "reserved", s->reserved);
+    KEYS(f, mt_fit_setup, s, KEY(microbatch), KEY(checkpoint), KEY(offload), KEY(fits), KEY(peak),
+         KEY(reserved));
     mti_field_text(mti_null_unless(f, besides), "besides", besides);
-    mti_field_categories(f, "by_category", s->by_category);
-    mti_field_size(f, "states", s->states);
-    mti_field_size(f, "host", s->host);
-    mti_field_bool(f, "fits_host", s->fits_host);
-    mti_field_object(f, "time", describe_time, &s->time);
-    mti_field_real(f, "tokens_per_second", s->tokens_per_second);
-    mti_field_real(f, "mfu", s->mfu);
+    KEYS(f, mt_fit_setup, s, KEY(by_category), KEY(states), KEY(host), KEY(fits_host),
+         KEY_OBJECT(time, describe_time), KEY(tokens_per_second), KEY(mfu));
     mti_field_real(mti_null_unless(f, report->price > 0), "dollars", mti_fit_cost(report, s));
     mti_field_real(mti_null_unless(f, report->tokens > 0), "days",
                    mti_fit_seconds(report, s) / 86400);
@@ -71,21 +37,14 @@ static void describe_remedy(mti_fields *f, const void *report)
     mti_field_text(f, "change", r->remedies->at[f->i].change);
 }
 
-static void describe_skipped(mti_fields *f, const void *result)
-{
-    const mt_fit_result *r = result;
-    mti_field_int(f, "larger", r->n_larger);
-    mti_field_int(f, "states", r->n_states);
-    mti_field_int(f, "slower", r->n_slower);
-}
+DESCRIBE(describe_skipped, mt_fit_result, KEY_AS("larger", n_larger), KEY_AS("states", n_states),
+         KEY_AS("slower", n_slower));
 
 static void describe_other(mti_fields *f, const void *other)
 {
     const mti_fit_other *o = other;
-    mti_field_text(f, "recipe", o->recipe);
-    mti_field_size(f, "peak", o->setup.peak);
-    mti_field_size(f, "reserved", o->setup.reserved);
-    mti_field_bool(f, "fits", o->setup.fits);
+    KEYS(f, mti_fit_other, o, KEY(recipe), KEY_AS("peak", setup.peak),
+         KEY_AS("reserved", setup.reserved), KEY_AS("fits", setup.fits));
     mti_field_bool(f, "any_fits", o->setup.fits || o->any);
 }
 
@@ -94,9 +53,7 @@ static void describe_trained(mti_fields *f, const void *report)
     const mti_fit_published none = {.setup = {.checkpoint = "none", .offload = "none"}};
     const mti_fit_report *r = report;
     const mti_fit_published *p = r->trained && r->trained->source ? r->trained : &none;
-    mti_field_text(f, "source", p->source);
-    mti_field_int(f, "gpus", p->gpus);
-    mti_field_int(f, "seq", p->seq);
+    KEYS(f, mti_fit_published, p, KEY(source), KEY(gpus), KEY(seq));
     mti_field_text(mti_null_unless(f, p->recompute), "recompute_modules",
                    mti_modules_text(&mti_recomputed, p->recompute, (char[MTI_MODULES_TEXT]){0}));
     describe_setup(f, r, &p->setup);
@@ -107,8 +64,7 @@ static void describe_most(mti_fields *f, const void *most)
     const mti_fit_most *m = most;
     static const char *const what[] = {"seq", "batch"};
     mti_field_one_of(f, "of", what[m->in_batches], what, 2);
-    mti_field_int(f, "fits", m->largest);
-    mti_field_int(mti_null_unless(f, m->refused), "refused", m->refused);
+    KEYS(f, mti_fit_most, m, KEY_AS("fits", largest), KEY_OR_NULL(refused));
 }
 
 static void describe_reached(mti_fields *f, const void *gpu)
@@ -129,11 +85,8 @@ void mti_describe_fit(mti_fields *f, const void *report)
     if (p->workload) mti_stack_text(stack, sizeof stack, p->workload);
     mti_field_schema(f, "memtape.fit/1");
     mti_field_text(f, "model", p->workload->name);
-    mti_field_object(f, "gpu", describe_gpu, &r->gpu);
-    mti_field_int(f, "gpus", r->gpus);
-    mti_field_int(f, "batch", r->batch);
-    mti_field_int(f, "seq", r->seq);
-    mti_field_size(f, "capacity", r->capacity);
+    KEYS(f, mt_fit_result, r, KEY_OBJECT(gpu, describe_gpu), KEY(gpus), KEY(batch), KEY(seq),
+         KEY(capacity));
     mti_field_size(f, "kept_aside", r->gpu.memory - r->capacity);
     mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
                      &p->outside);

@@ -1,9 +1,10 @@
 /* json.c: building and writing JSON, and objects key by key. */
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "report/json.h"
+#include "report/keys.h"
 #include "report/terminal.h"
 #include "memtape/memtape.h"
 
@@ -218,4 +219,49 @@ void mti_field_list(mti_fields *f, const char *key, mti_describe *describe, cons
 void mti_field_schema(mti_fields *f, const char *name)
 {
     put(f, "schema", &(mti_field_type){"const", .names = &name, .n = 1}, json_string(name));
+}
+
+/* ---- members of a struct ---- */
+
+/* The member of an integer type. */
+static int64_t integer_at(const mti_key *k, const void *at)
+{
+    int64_t value;
+    uint32_t narrow;
+    if (k->size == sizeof value) return memcpy(&value, at, sizeof value), value;
+    memcpy(&narrow, at, sizeof narrow);
+    return k->form == MTI_KEY_SIZE ? (int64_t)narrow : (int64_t)(int32_t)narrow;
+}
+
+/* Whether the member is other than 0, empty and not finite. */
+static bool says(const mti_key *k, const void *at)
+{
+    if (k->form == MTI_KEY_REAL) return isfinite(*(const double *)at);
+    if (k->form == MTI_KEY_CHARS) return *(const char *)at;
+    if (k->form != MTI_KEY_TEXT) return integer_at(k, at) != 0;
+    const char *text = *(const char *const *)at;
+    return text && *text;
+}
+
+static void put_member(mti_fields *f, const mti_key *k, const void *at)
+{
+    if (k->or_null) mti_null_unless(f, says(k, at));
+    switch (k->form) {
+    case MTI_KEY_BOOL: mti_field_bool(f, k->name, *(const bool *)at); break;
+    case MTI_KEY_INT: mti_field_int(f, k->name, integer_at(k, at)); break;
+    case MTI_KEY_SIZE: mti_field_size(f, k->name, (uint64_t)integer_at(k, at)); break;
+    case MTI_KEY_REAL: mti_field_real(f, k->name, *(const double *)at); break;
+    case MTI_KEY_TEXT: mti_field_text(f, k->name, *(const char *const *)at); break;
+    case MTI_KEY_CHARS: mti_field_text(f, k->name, at); break;
+    case MTI_KEY_CATEGORIES: mti_field_categories(f, k->name, at); break;
+    case MTI_KEY_CHOICE: mti_field_name(f, k->name, k->choice, (int)integer_at(k, at)); break;
+    case MTI_KEY_OBJECT: mti_field_object(f, k->name, k->describe, at); break;
+    case MTI_KEY_UNKNOWN:
+    default: assert(!"a member that a row can write");
+    }
+}
+
+void mti_field_keys(mti_fields *f, const mti_key *keys, size_t n, const void *object)
+{
+    for (size_t i = 0; i < n; i++) put_member(f, &keys[i], (const char *)object + keys[i].at);
 }

@@ -1,26 +1,17 @@
 /* plan_json.c: the object that docs/plan-json.md describes, key by key. */
+#include "report/keys.h"
 #include "report/results.h"
 
-static void describe_row(mti_fields *f, const void *row)
-{
-    const mt_plan_row *r = row;
-    mti_field_text(f, "text", r->text);
-    mti_field_int(f, "amount", r->amount);
-}
+DESCRIBE(describe_row, mt_plan_row, KEY(text), KEY(amount));
 
 static void describe_comparison(mti_fields *f, const void *comparison)
 {
     const mti_comparison *c = comparison;
     const mt_plan_formula *m = &c->formula;
-    mti_field_text(f, "name", m->name);
-    mti_field_text(f, "unit", m->unit);
-    mti_field_text(f, "text", m->text);
-    mti_field_text(f, "source", m->source);
-    mti_field_int(f, "value", m->value);
+    KEYS(f, mt_plan_formula, m, KEY(name), KEY(unit), KEY(text), KEY(source), KEY(value));
     mti_field_list(f, "rows", describe_row, m->rows, (size_t)m->n_rows, sizeof *m->rows);
-    mti_field_int(f, "expected", m->expected);
-    mti_field_int(f, "measured", c->measured);
-    mti_field_int(f, "unexplained", c->unexplained);
+    KEYS(f, mti_comparison, c, KEY_AS("expected", formula.expected), KEY(measured),
+         KEY(unexplained));
 }
 
 static void describe_regime(mti_fields *f, const void *plan)
@@ -28,23 +19,16 @@ static void describe_regime(mti_fields *f, const void *plan)
     const mt_plan_regime *r = mt_plan_regime_at(f->i);
     const mti_comparison *count = mti_plan_find(plan, "parameters");
     double n = count ? (double)count->measured : 0;
-    mti_field_text(f, "name", r->name);
-    mti_field_text(mti_null_unless(f, r->options), "options", r->options);
+    KEYS(f, mt_plan_regime, r, KEY(name), KEY_OR_NULL(options));
     mti_field_bool(f, "formula_only", !r->options);
-    mti_field_text(f, "source", r->source);
-    mti_field_real(f, "parameter", r->parameter);
-    mti_field_real(f, "gradient", r->gradient);
-    mti_field_real(f, "optimizer", r->optimizer);
+    KEYS(f, mt_plan_regime, r, KEY(source), KEY(parameter), KEY(gradient), KEY(optimizer));
     mti_field_real(f, "bytes", (r->parameter + r->gradient + r->optimizer) * n);
 }
 
 static void describe_component(mti_fields *f, const void *component)
 {
     const mt_plan_component *c = component;
-    mti_field_text(f, "name", c->name);
-    mti_field_text(f, "text", c->text);
-    mti_field_int(f, "times", c->times);
-    mti_field_int(f, "each", c->each);
+    KEYS(f, mt_plan_component, c, KEY(name), KEY(text), KEY(times), KEY(each));
     mti_field_int(f, "flops", c->times * c->each);
 }
 
@@ -82,35 +66,18 @@ static void describe_tokens(mti_fields *f, const mti_plan_result *p)
     mti_field_object(mti_null_unless(f, timed), "time", describe_time, &seconds);
 }
 
-static void describe_step(mti_fields *f, const void *need)
-{
-    const mti_requirement *n = need;
-    mti_field_size(f, "requested", n->requested);
-    mti_field_size(f, "peak", n->peak);
-    mti_field_size(f, "active", n->peak);
-    mti_field_size(f, "reserved", n->reserved);
-    mti_field_text(f, "phase", n->phase);
-    mti_field_categories(f, "at_peak", n->at_peak);
-}
-
-static void describe_largest(mti_fields *f, const void *largest)
-{
-    const mti_largest *l = largest;
-    mti_field_int(f, "largest", l->largest);
-    mti_field_int(mti_null_unless(f, l->refused), "refused", l->refused);
-    mti_field_int(f, "runs", l->runs);
-    mti_field_size(f, "peak", l->need.peak);
-    mti_field_size(f, "reserved", l->need.reserved);
-}
+DESCRIBE(describe_step, mti_requirement, KEY(requested), KEY(peak), KEY_AS("active", peak),
+         KEY(reserved), KEY(phase), KEY(at_peak));
+DESCRIBE(describe_largest, mti_largest, KEY(largest), KEY_OR_NULL(refused), KEY(runs),
+         KEY_AS("peak", need.peak), KEY_AS("reserved", need.reserved));
 
 static void describe_fits(mti_fields *f, const void *plan)
 {
     const mti_plan_result *p = plan;
     mti_field_size(f, "capacity", p->workload->device.capacity);
-    mti_field_object(f, "batch", describe_largest, &p->batch);
-    mti_field_int(f, "batch_by_formula", p->batch.by_formula);
-    mti_field_int(f, "batch_by_sum", p->batch.by_sum);
-    mti_field_object(f, "seq", describe_largest, &p->seq);
+    KEYS(f, mti_plan_result, p, KEY_OBJECT(batch, describe_largest),
+         KEY_AS("batch_by_formula", batch.by_formula), KEY_AS("batch_by_sum", batch.by_sum),
+         KEY_OBJECT(seq, describe_largest));
 }
 
 void mti_describe_plan(mti_fields *f, const void *plan)

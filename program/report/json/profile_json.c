@@ -3,6 +3,7 @@
 #include <math.h>
 #include "memtrack/range.h"
 #include "parallel/parallel.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 /* ---- saved tensors ---- */
@@ -28,21 +29,14 @@ static void describe_other(mti_fields *f, const void *object)
     describe_saver(f, &other);
 }
 
-static void describe_freed(mti_fields *f, const void *object)
-{
-    const mt_ledger_entry *e = object;
-    mti_field_text(f, "module", e->freed_after_module);
-    mti_field_text(f, "op", e->freed_after_op);
-}
+DESCRIBE(describe_freed, mt_ledger_entry, KEY_AS("module", freed_after_module),
+         KEY_AS("op", freed_after_op));
 
 static void describe_entry(mti_fields *f, const void *ledger)
 {
     entry e = {.ledger = ledger, .i = f->i};
     mt_ledger_get(ledger, f->i, &e.is);
-    mti_field_size(f, "storage", e.is.storage);
-    mti_field_size(f, "bytes", e.is.bytes);
-    mti_field_size(f, "rounded", e.is.rounded);
-    mti_field_size(f, "allocated", e.is.allocated);
+    KEYS(f, mt_ledger_entry, &e.is, KEY(storage), KEY(bytes), KEY(rounded), KEY(allocated));
     mti_field_shape(f, "shape", e.is.saver.rank, e.is.saver.shape);
     mti_field_text(f, "dtype", mt_dtype_name(e.is.saver.dtype));
     describe_saver(f, &e.is.saver);
@@ -66,37 +60,11 @@ static void describe_saved(mti_fields *f, const void *ledger)
 
 /* ---- the other sections ---- */
 
-static void describe_growth(mti_fields *f, const void *growth)
-{
-    const mti_growth *g = growth;
-    mti_field_int(f, "measured", g->measured);
-    mti_field_int(f, "saved", g->saved);
-    mti_field_int(f, "before", g->before);
-    mti_field_int(f, "rounding", g->rounding);
-    mti_field_int(f, "rests", g->rests);
-    mti_field_int(f, "output", g->output);
-    mti_field_int(f, "input", g->input);
-    mti_field_int(f, "workspace", g->workspace);
-    mti_field_int(f, "gathered", g->gathered);
-    mti_field_int(f, "residual", g->residual);
-}
-
-static void describe_phase(mti_fields *f, const void *phase)
-{
-    const mti_phase *p = phase;
-    mti_field_text(f, "name", p->name);
-    mti_field_size(f, "requested", p->requested);
-    mti_field_size(f, "requested_peak", p->requested_peak);
-    mti_field_size(f, "allocated", p->allocated);
-    mti_field_size(f, "peak", p->peak);
-    mti_field_size(f, "active", p->allocated);
-    mti_field_size(f, "active_peak", p->peak);
-    mti_field_size(f, "reserved", p->reserved);
-    mti_field_size(f, "reserved_peak", p->reserved_peak);
-    mti_field_real(mti_null_unless(f, isfinite(p->seconds)), "seconds", p->seconds);
-    mti_field_categories(f, "by_category", p->by_category);
-    mti_field_categories(f, "at_peak", p->at_peak);
-}
+DESCRIBE(describe_growth, mti_growth, KEY(measured), KEY(saved), KEY(before), KEY(rounding),
+         KEY(rests), KEY(output), KEY(input), KEY(workspace), KEY(gathered), KEY(residual));
+DESCRIBE(describe_phase, mti_phase, KEY(name), KEY(requested), KEY(requested_peak), KEY(allocated),
+         KEY(peak), KEY_AS("active", allocated), KEY_AS("active_peak", peak), KEY(reserved),
+         KEY(reserved_peak), KEY_OR_NULL(seconds), KEY(by_category), KEY(at_peak));
 
 static void describe_phases(mti_fields *f, const mti_phases *phases)
 {
@@ -119,12 +87,8 @@ static void describe_inference(mti_fields *f, const void *profile)
 
 void mti_describe_steady(mti_fields *f, const void *steady)
 {
-    const mti_steady *s = steady;
-    mti_field_size(f, "requested", s->requested);
-    mti_field_size(f, "peak", s->peak);
-    mti_field_size(f, "active", s->peak);
-    mti_field_size(f, "reserved", s->reserved);
-    mti_field_categories(f, "by_category", s->by_category);
+    KEYS(f, mti_steady, steady, KEY(requested), KEY(peak), KEY_AS("active", peak), KEY(reserved),
+         KEY(by_category));
 }
 
 static void describe_second_step(mti_fields *f, const void *measurement)
@@ -143,26 +107,13 @@ void mti_field_flops(mti_fields *f, const mt_flops *flops)
                               {"recompute", flops->recompute}));
 }
 
-static void describe_term(mti_fields *f, const void *term)
-{
-    const mti_formula_term *t = term;
-    mti_field_text(f, "text", t->text);
-    mti_field_text(f, "what", t->what);
-    mti_field_int(f, "bytes", t->bytes);
-}
-
-static void describe_residual(mti_fields *f, const void *residual)
-{
-    const mti_residual *r = residual;
-    mti_field_text(f, "term", r->text);
-    mti_field_int(f, "bytes", r->bytes);
-}
+DESCRIBE(describe_term, mti_formula_term, KEY(text), KEY(what), KEY(bytes));
+DESCRIBE(describe_residual, mti_residual, KEY_AS("term", text), KEY(bytes));
 
 static void describe_formula(mti_fields *f, const void *formula)
 {
     const mti_formula *m = formula;
-    mti_field_int(f, "bytes", m->bytes);
-    mti_field_text(f, "text", m->text);
+    KEYS(f, mti_formula, m, KEY(bytes), KEY(text));
     mti_field_list(f, "terms", describe_term, m->terms, (size_t)m->n_terms, sizeof *m->terms);
     mti_field_list(f, "residual", describe_residual, m->residual, (size_t)m->n_residual,
                    sizeof *m->residual);
@@ -181,10 +132,8 @@ static void describe_checkpoint(mti_fields *f, const void *profile)
     const mti_profile_result *p = profile;
     const mti_memory_stats *s = &p->measured.memory_stats;
     mti_field_text(f, "preset", p->workload.memory.checkpoint);
-    mti_field_size(f, "segments", s->n_segments);
-    mti_field_size(f, "between", s->between);
-    mti_field_size(f, "inside", s->inside);
-    mti_field_text(f, "warnings", s->warnings);
+    KEYS(f, mti_memory_stats, s, KEY_AS("segments", n_segments), KEY(between), KEY(inside),
+         KEY(warnings));
 }
 
 static void describe_offload(mti_fields *f, const void *profile)
@@ -196,18 +145,16 @@ static void describe_offload(mti_fields *f, const void *profile)
     const unsigned modules = p->workload.memory.offload_modules;
     mti_field_text(mti_null_unless(f, modules), "modules",
                    mti_modules_text(&mti_offloaded, modules, (char[MTI_MODULES_TEXT]){0}));
-    mti_field_size(f, "transfers_out", s->n_out);
-    mti_field_size(f, "bytes_out", s->bytes_out);
-    mti_field_size(f, "transfers_in", s->n_in);
-    mti_field_size(f, "bytes_in", s->bytes_in);
-    mti_field_size(f, "lowered", s->lowered);
-    mti_field_size(f, "in_vain", s->bytes_in_vain);
-    mti_field_size(f, "host_peak", s->host_peak);
-    mti_field_size(f, "disk_peak", s->disk_peak);
+    KEYS(f, mt_offload_stats, s, KEY_AS("transfers_out", n_out), KEY(bytes_out),
+         KEY_AS("transfers_in", n_in), KEY(bytes_in), KEY(lowered),
+         KEY_AS("in_vain", bytes_in_vain), KEY(host_peak), KEY(disk_peak));
     mti_field_real(mti_null_unless(f, timed), "copy_seconds", s->copy_s);
     mti_field_real(mti_null_unless(f, timed), "wait_seconds", s->wait_s);
     mti_field_real(mti_null_unless(f, timed), "hidden", s->hidden);
 }
+
+DESCRIBE(describe_count, mt_compress_count, KEY_AS("storages", n), KEY_AS("before", bytes_before),
+         KEY_AS("after", bytes_after));
 
 /* The i-th of those that were asked for. */
 static void describe_rule(mti_fields *f, const void *profile)
@@ -216,9 +163,7 @@ static void describe_rule(mti_fields *f, const void *profile)
     unsigned rules = p->workload.memory.compress, r = 0;
     while (rules && (!(rules >> r & 1) || f->i--)) r++;
     const mt_compress_count *c = &p->measured.memory_stats.compress.by_rule[r];
-    mti_field_size(f, "storages", c->n);
-    mti_field_size(f, "before", c->bytes_before);
-    mti_field_size(f, "after", c->bytes_after);
+    describe_count(f, c);
     mti_field_text(f, "rule", mt_compress_rule_name((mt_compress_rule)r));
 }
 
@@ -228,10 +173,7 @@ static void describe_compress(mti_fields *f, const void *profile)
     size_t n = 0;
     for (unsigned rules = p->workload.memory.compress; rules; rules >>= 1) n += rules & 1;
     mti_field_list(f, "rules", describe_rule, p, n, 0);
-    const mt_compress_count *c = &p->measured.memory_stats.compress.in_vain;
-    mti_field_sizes(
-        f, "in_vain",
-        MTI_SIZES({"storages", c->n}, {"before", c->bytes_before}, {"after", c->bytes_after}));
+    mti_field_object(f, "in_vain", describe_count, &p->measured.memory_stats.compress.in_vain);
 }
 
 /* Without data no overflow of a gradient can be seen. */
@@ -246,6 +188,9 @@ static void describe_scaler(mti_fields *f, const void *profile)
     mti_field_bool(mti_null_unless(f, seen), "second_skipped", p->measured.steady.skipped);
 }
 
+DESCRIBE(describe_casts, mti_memory_stats, KEY_AS("copies", cast_copies),
+         KEY_AS("bytes", cast_bytes), KEY(duplicates), KEY(duplicate_bytes));
+
 static void describe_memory(mti_fields *f, const void *profile)
 {
     const mti_profile_result *p = profile;
@@ -258,21 +203,15 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_object(mti_null_unless(f, o->offload), "offload", describe_offload, p);
     mti_field_object(mti_null_unless(f, o->compress), "compress", describe_compress, p);
     mti_field_text(mti_null_unless(f, o->amp), "amp", mt_dtype_name(o->amp_dtype));
-    mti_field_sizes(f, "casts",
-                    MTI_SIZES({"copies", s->cast_copies}, {"bytes", s->cast_bytes},
-                              {"duplicates", s->duplicates},
-                              {"duplicate_bytes", s->duplicate_bytes}));
+    mti_field_object(f, "casts", describe_casts, s);
     mti_field_object(mti_null_unless(f, o->loss_scale != 0), "loss_scale", describe_scaler, p);
-    mti_field_bool(f, "master_weights", o->master);
-    mti_field_bool(f, "f32_gradients", o->f32_gradients);
-    mti_field_bool(f, "step_in_backward", o->step_in_backward);
+    KEYS(f, mti_memory_options, o, KEY_AS("master_weights", master), KEY(f32_gradients),
+         KEY(step_in_backward));
     mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
     mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
-    mti_field_bool(f, "f32_adapters", o->f32_adapters);
-    mti_field_bool(f, "lora_on_weights", o->lora_on_weights);
-    mti_field_bool(f, "qlora", o->qlora);
-    mti_field_bool(f, "qlora_double", o->qlora_double);
+    KEYS(f, mti_memory_options, o, KEY(f32_adapters), KEY(lora_on_weights), KEY(qlora),
+         KEY(qlora_double));
 }
 
 /* ---- the whole ---- */
@@ -297,12 +236,9 @@ static void describe_parallel(mti_fields *f, const void *profile)
     mti_field_name(f, "buckets", &mti_bucket_forms, (int)h->buckets);
     mti_field_size(mti_null_unless(f, h->buckets), "bucket_bytes",
                    h->bucket_bytes ? h->bucket_bytes : MTI_BUCKET_BYTES);
-    mti_field_int(mti_null_unless(f, h->reduce_bucket), "reduce_bucket", h->reduce_bucket);
-    mti_field_int(mti_null_unless(f, h->sub_group), "sub_group", h->sub_group);
-    mti_field_int(f, "layers", m->layers);
-    mti_field_int(f, "in_flight", m->in_flight);
-    mti_field_size(f, "gradients", m->grad_bytes);
-    mti_field_size(f, "optimizer", m->optimizer_bytes);
+    KEYS(f, mt_parallel, h, KEY_OR_NULL(reduce_bucket), KEY_OR_NULL(sub_group));
+    KEYS(f, mti_measurement, m, KEY(layers), KEY(in_flight), KEY_AS("gradients", grad_bytes),
+         KEY_AS("optimizer", optimizer_bytes));
 }
 
 static void describe_granules(mti_fields *f, const void *options)
@@ -337,9 +273,7 @@ static void describe_routing(mti_fields *f, const void *profile)
     const mti_profile_result *p = profile;
     const mti_routed *r = &p->routed;
     mti_field_text(f, "given", p->workload.routing ? p->workload.routing : "balanced");
-    mti_field_size(mti_null_unless(f, r->balanced), "balanced", r->balanced);
-    mti_field_size(mti_null_unless(f, r->worst), "worst", r->worst);
-    mti_field_int(mti_null_unless(f, r->rows), "rows", r->rows);
+    KEYS(f, mti_routed, r, KEY_OR_NULL(balanced), KEY_OR_NULL(worst), KEY_OR_NULL(rows));
 }
 
 void mti_describe_profile(mti_fields *f, const void *at)
