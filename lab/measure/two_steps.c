@@ -100,8 +100,10 @@ static bool account_for_growth(mti_measurement *m, const mti_step *step)
     for (int way = 0; ok && way < MTI_WAYS; way++)
         g->output += unsaved(m, &saved, mti_on_the_way(stages, (mti_way)way));
     g->output += unsaved(m, &saved, step->stage->outputs);
-    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->rests - g->output -
-                  g->input - g->workspace - g->gathered;
+    g->residual = g->measured;
+#define PART(member, sign, ...) g->residual -= 0 sign g->member;
+#include "measure/growth.def"
+#undef PART
     mti_hashmap_free(&saved);
     return ok;
 }

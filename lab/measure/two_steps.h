@@ -60,20 +60,13 @@ typedef struct mti_steady {
     bool skipped;       /* by the loss scaler, as a gradient was not finite; never without data */
 } mti_steady;
 
-/* The allocator's growth over forward, and what it is made of; all but `measured` and `rests` are
- * up to multiples of 512 bytes: measured = (saved - before) + rounding + rests + output + input +
- * workspace + gathered + residual */
+/* The allocator's growth over forward, and what it is made of. */
 typedef struct mti_growth {
     int64_t measured;
-    int64_t saved;     /* the ledger's bytes */
-    int64_t before;    /* those of them in storages older than forward (the input) */
-    int64_t rounding;  /* of the new ones, up to multiples of 512 bytes */
-    int64_t rests;     /* of blocks, those that were not split off: of all */
-    int64_t output;    /* the output, and logits that are held, if nothing saved them */
-    int64_t input;     /* a rank's inputs that nothing saved: one for each microbatch */
-    int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
-    int64_t gathered;  /* parameters that stay gathered until backward */
-    int64_t residual;  /* bytes not accounted for: 0, or there is a bug */
+#define PART(member, ...) int64_t member;
+#include "measure/growth.def"
+#undef PART
+    int64_t residual; /* bytes not accounted for: 0, or there is a bug */
 } mti_growth;
 
 /* What else is recorded. */

@@ -15,6 +15,8 @@ mt_status mti_html_write(const char *title, json_t *report, json_t *more, const 
 bool mti_write_object(mti_describe *describe, const void *object, const char *json,
                       const char *html, const char *what, const char *name);
 
+/* The words that a page has beside the keys of any result. */
+json_t *mti_page_words(void);
 /* The page of a profile: report is its object, or that of a step that ran out of memory. */
 mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,
                                  const char *path);

@@ -60,8 +60,16 @@ static void describe_saved(mti_fields *f, const void *ledger)
 
 /* ---- the other sections ---- */
 
-DESCRIBE(describe_growth, mti_growth, KEY(measured), KEY(saved), KEY(before), KEY(rounding),
-         KEY(rests), KEY(output), KEY(input), KEY(workspace), KEY(gathered), KEY(residual));
+static void describe_growth(mti_fields *f, const void *growth)
+{
+    const mti_growth *g = growth;
+    mti_field_int(f, "measured", g->measured);
+#define PART(member, ...) mti_field_int(f, #member, g->member);
+#include "measure/growth.def"
+#undef PART
+    mti_field_int(f, "residual", g->residual);
+}
+
 DESCRIBE(describe_phase, mti_phase, KEY(name), KEY(requested), KEY(requested_peak), KEY(allocated),
          KEY(peak), KEY_AS("active", allocated), KEY_AS("active_peak", peak), KEY(reserved),
          KEY(reserved_peak), KEY_OR_NULL(seconds), KEY(by_category), KEY(at_peak));

@@ -83,16 +83,9 @@ function sumTable(label, rows, foot) {
   return table(label, [["", "sign"], ["bytes", "n"], ["", "wide"]], rows.map(cells), foot.map(cells));
 }
 
-function growthTable({growth: g}) {
+function growthTable({growth, report: {growth: g}}) {
   if (!g) return null;
-  const rows = [["", g.saved, "saved for backward"],
-    [MINUS, g.before, "of them in storages older than forward (the input)"],
-    ["+", g.rounding, "rounding of the new ones up to blocks of 512 bytes"],
-    ["+", g.rests, "rests of blocks that were not split off"],
-    ["+", g.output, "the output, which nothing saved"],
-    ["+", g.input, "inputs of microbatches that nothing saved"],
-    ["+", g.workspace, "workspace that products keep"],
-    ["+", g.gathered, "parameters that stay gathered until backward"],
+  const rows = [...growth.map(([key, sign, words], i) => [i ? sign.replace("-", MINUS) : "", g[key], words]),
     ["+", g.residual, "that nobody accounts for"]];
   return section("What forward left behind", "The allocator's growth over forward is what the tape keeps, and these:",
     sumTable("Growth over forward", rows.filter(([, bytes], i) => !i || bytes),

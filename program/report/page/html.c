@@ -95,5 +95,5 @@ mt_status mt_report_write_html(const char *title, const char *report, const char
                         : !report ? "report"
                                   : "path");
     json_t *read = read_report(report);
-    return read ? mti_html_write(title, read, json_null(), path) : mt_last_status();
+    return read ? mti_html_write(title, read, mti_page_words(), path) : mt_last_status();
 }

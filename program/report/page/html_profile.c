@@ -154,11 +154,22 @@ static json_t *ops_json(const mt_ledger *ledger)
     return j;
 }
 
+json_t *mti_page_words(void)
+{
+    json_t *more = json_object(), *growth = json_array();
+    mti_json_put_text(more, "schema", "memtape.page/1");
+#define PART(member, sign, words, ...)                                                             \
+    mti_json_push(growth, json_pack("[s,s,s]", #member, #sign, words));
+#include "measure/growth.def"
+#undef PART
+    mti_json_put(more, "growth", growth);
+    return more;
+}
+
 mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,
                                  const char *path)
 {
-    json_t *more = json_object();
-    mti_json_put_text(more, "schema", "memtape.page/1");
+    json_t *more = mti_page_words();
     mti_json_put(more, "ops", ops_json(p->measured.ledger));
     mti_json_put(more, "timeline", timeline_json(&p->measured));
     return mti_html_write(title, report, more, path);

@@ -42,6 +42,6 @@ function profilePage(run) {
   put(page, head(run), place);
   put(page, run.timeline ? timelineSection(run) : stepFacts(run.report));
   if (run.report.out_of_memory) return;
-  put(page, savedSection(run), tapeSection(run), growthTable(run.report), formulaTable(run.report),
+  put(page, savedSection(run), tapeSection(run), growthTable(run), formulaTable(run.report),
     streamTable(run.report), phaseTables(run.report));
 }

@@ -135,8 +135,8 @@ function readRun(text, name) {
 
 function makeRun(report, more) {
   const profile = /^memtape\.profile\//.test(report.schema);
-  const ops = more && more.ops || {};
-  return {report, ops, timeline: profile ? timelineOf(report, more && more.timeline) : null};
+  const {ops = {}, growth = []} = more || {};
+  return {report, ops, growth, timeline: profile ? timelineOf(report, more && more.timeline) : null};
 }
 
 /* "gpt2-medium", and what it was run with. */

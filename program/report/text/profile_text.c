@@ -4,22 +4,24 @@
 #include "report/sections.h"
 #include "report/results.h"
 
+#define SAME   ""
+#define ABSENT NULL
+
+/* A part of the growth; of_0: the words where it is 0. */
+static void growth_row(mti_table *t, const char *sign, int64_t bytes, const char *words,
+                       const char *of_0)
+{
+    if (bytes || of_0) mti_equation_row(t, sign, bytes, "%s", bytes || !*of_0 ? words : of_0);
+}
+
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {
     mti_heading(out, style, "What the allocator's growth over forward is made of");
     mti_table *t = mti_table_new("lrw", NULL);
-    mti_equation_row(t, " ", g->saved, "saved for backward");
-    mti_equation_row(t, "-", g->before, "of them in storages older than forward (the input)");
-    mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
-    if (g->rests) mti_equation_row(t, "+", g->rests, "rests of blocks that were not split off");
-    mti_equation_row(t, "+", g->output,
-                     g->output ? "the output, which nothing saved" : "the output: saved already");
-    if (g->input) mti_equation_row(t, "+", g->input, "the inputs, one for each part in flight");
-    if (g->workspace)
-        mti_equation_row(t, "+", g->workspace,
-                         "the workspace of matrix products, kept for the next");
-    if (g->gathered)
-        mti_equation_row(t, "+", g->gathered, "parameters that stay gathered until backward");
+    int n = 0;
+#define PART(member, sign, ...) growth_row(t, n++ ? #sign : " ", g->member, __VA_ARGS__);
+#include "measure/growth.def"
+#undef PART
     mti_table_rule(t);
     mti_equation_row(t, "=", g->measured - g->residual, "expected");
     mti_equation_row(t, " ", g->measured, "measured: allocated after forward less before");
