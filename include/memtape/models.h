@@ -7,6 +7,7 @@
 #include "memtape/models/group.h"
 #include "memtape/models/collectives.h"
 #include "memtape/models/module.h"
+#include "memtape/models/stacks.h"
 #include "memtape/models/model.h"
 #include "memtape/models/lora.h"
 #include "memtape/models/tokens.h"

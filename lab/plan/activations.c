@@ -448,7 +448,7 @@ static void add_head(builder *b)
 {
     const mt_loss_form loss = b->c->ops.loss;
     const int64_t rows = b->s->tokens * mti_statistic_size(b);
-    bool bert = b->c->kind == MT_MODEL_BERT, apart = mti_loss_is_apart(loss);
+    bool bert = b->c->kind == MT_MODEL_BERT, apart = mti_loss_row_of(loss)->apart;
     /* ranks that share the logits have one op for the loss */
     bool unfused = apart && !(b->s->rank && b->s->rank->tensor > 1);
     if (bert) mti_keep(b, BSH, FLOATS, "input of the head's first product");
@@ -456,7 +456,7 @@ static void add_head(builder *b)
     if (bert) add_norm_statistics(b);
     if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
-    bool early = mti_loss_is_early(loss);
+    bool early = mti_loss_row_of(loss)->early;
     mti_keep(b, BSH, early ? STATISTICS : FLOATS,
              early ? "gradient of the head's input" : "input of the head");
     if (b->c->logit_cap > 0) mti_keep(b, BSV, FLOATS, "tanh of the logits: soft capping");
@@ -495,7 +495,7 @@ static void add_ahead(builder *b)
     const bool wide = unfused_norms(b) && b->e == 2;
     add_embedded(b, false);
     add_norm(b, BSH, FLOATS, "predictions ahead: input of the embedding's norm");
-    if (wide || gathered || mti_loss_is_early(loss))
+    if (wide || gathered || mti_loss_row_of(loss)->early)
         (wide ? mti_keep_wide : mti_keep)(b, BSH, FLOATS, "predictions ahead: input of their norm");
     if (unfused_norms(b)) add_quotient(b, BSH);
     add_norm_statistics(b), add_norm_statistics(b);

@@ -248,7 +248,7 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
     bool whole = mti_is_whole(s.config.kind);
     snprintf(out->text, sizeof out->text, "%s",
              whole ? "L(24bsh^2 + 4bs^2h) + 2bshv" : texts[s.config.kind]);
-    int64_t head = whole && mti_loss_is_early(s.config.ops.loss)
+    int64_t head = whole && mti_loss_row_of(s.config.ops.loss)->early
                        ? (1 + mti_dims_ahead(&s)) * 4 * s.tokens * s.config.hidden * s.config.vocab
                        : 0;
     components c = components_of(&s);

@@ -112,8 +112,7 @@ static mt_tensor *gated(const experts *e, mt_tensor *gate_up)
     const int64_t f = mt_shape(gate_up)[1] / 2;
     mt_tensor *half[2] = {NULL, NULL}, *y = NULL;
     if (mt_split(gate_up, 1, 2, (const int64_t[]){f, f}, half) == MT_OK)
-        y = e->swiglu == MT_OP_UNFUSED ? mti_swiglu_unfused(half[0], half[1])
-                                       : mt_swiglu(half[0], half[1]);
+        y = e->swiglu(half[0], half[1]);
     mt_release(half[0]), mt_release(half[1]);
     return y;
 }
@@ -313,7 +312,7 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
     *user = (experts){.n = c->experts,
-                      .swiglu = c->ops.swiglu,
+                      .swiglu = mti_forms_of(&c->ops).swiglu,
                       .clamped = c->mlp == MT_MLP_CLAMPED,
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,

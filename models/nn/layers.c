@@ -104,54 +104,36 @@ mt_module *mt_batch_norm_new(mt_device *device, mt_dtype dtype, int64_t n, doubl
 
 /* ---- rms norm ---- */
 
+typedef struct rms_norm {
+    mti_rms_norm_fn *fn;
+    double eps;
+} rms_norm;
+
 static mt_tensor *rms_norm_forward(mt_module *self, mt_tensor *x)
 {
-    return mt_rms_norm(x, mt_module_param(self, "weight"), number(self));
+    const rms_norm *user = mt_module_user(self);
+    return user->fn(x, mt_module_param(self, "weight"), user->eps);
 }
 
-static mt_tensor *unfused_rms_norm_forward(mt_module *self, mt_tensor *x)
+/* weight: what it begins with. */
+static mt_module *rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, rms_norm norm,
+                               double weight)
 {
-    return mti_rms_norm_unfused(x, mt_module_param(self, "weight"), number(self));
+    rms_norm *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = norm;
+    mt_module *m = mt_module_new("rms_norm", rms_norm_forward, user, mti_free);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), weight)));
 }
 
-static mt_module *rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps,
-                               mt_op_form form)
+mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps)
 {
     if (n < 1 || !(eps >= 0))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "rms_norm: n %lld, eps %g; n must be at least 1, eps not negative",
                              (long long)n, eps);
-    mt_module *m =
-        with_number("rms_norm", form == MT_OP_UNFUSED ? unfused_rms_norm_forward : rms_norm_forward,
-                    eps > 0 ? eps : 1e-6);
-    return mti_module_complete(
-        m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)));
-}
-
-mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps)
-{
-    return rms_norm_new(device, dtype, n, eps, MT_OP_FUSED);
-}
-
-static mt_tensor *rms_norm_one_forward(mt_module *self, mt_tensor *x)
-{
-    MT_AUTO mt_tensor *w = mt_add_scalar(mt_module_param(self, "weight"), 1);
-    return w ? mt_rms_norm(x, w, number(self)) : NULL;
-}
-
-static mt_tensor *unfused_rms_norm_one_forward(mt_module *self, mt_tensor *x)
-{
-    return mti_rms_norm_one_unfused(x, mt_module_param(self, "weight"), number(self));
-}
-
-/* y = x rstd (1 + weight); weight zeros */
-static mt_module *rms_norm_one_new(mt_device *device, const mt_model_config *c, int64_t n)
-{
-    bool unfused = c->ops.rms_norm == MT_OP_UNFUSED;
-    mt_module *m = with_number(
-        "rms_norm", unfused ? unfused_rms_norm_one_forward : rms_norm_one_forward, c->norm_eps);
-    return mti_module_complete(
-        m, m && mt_module_add_param(m, "weight", mt_zeros(device, c->dtype, MT_SHAPE(n))));
+    return rms_norm_new(device, dtype, n, (rms_norm){mt_rms_norm, eps > 0 ? eps : 1e-6}, 1);
 }
 
 /* ---- embedding ---- */
@@ -189,7 +171,7 @@ mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int
 typedef struct activation {
     mt_act act;
     bool inplace;
-    mt_op_form gelu_tanh;
+    mti_activation_fn *gelu_tanh;
 } activation;
 
 static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
@@ -204,8 +186,7 @@ static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
     case MT_ACT_RELU: return mt_relu(x);
     case MT_ACT_LEAKY_RELU: return mt_leaky_relu(x, LEAKY_SLOPE);
     case MT_ACT_GELU: return mt_gelu(x);
-    case MT_ACT_GELU_TANH:
-        return a->gelu_tanh == MT_OP_UNFUSED ? mti_gelu_tanh_unfused(x) : mt_gelu_tanh(x);
+    case MT_ACT_GELU_TANH: return a->gelu_tanh(x);
     case MT_ACT_SILU: return mt_silu(x);
     case MT_ACT_TANH: return mt_tanh(x);
     case MT_ACT_SIGMOID: return mt_sigmoid(x);
@@ -214,7 +195,7 @@ static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
     return mti_fail_null(MT_ERR_INTERNAL, "activation: %d is unknown", (int)a->act);
 }
 
-static mt_module *activation_new(mt_act act, bool inplace, mt_op_form gelu_tanh)
+static mt_module *activation_new(mt_act act, bool inplace, mti_activation_fn *gelu_tanh)
 {
     if ((unsigned)act >= MT_ACT_COUNT)
         return mti_fail_null(MT_ERR_ARGUMENT, "activation: %d is unknown", (int)act);
@@ -236,7 +217,7 @@ bool mti_acts_in_place(const mt_module *m)
 
 mt_module *mt_activation_new(mt_act act, bool inplace)
 {
-    return activation_new(act, inplace, MT_OP_FUSED);
+    return activation_new(act, inplace, mt_gelu_tanh);
 }
 
 /* ---- dropout ---- */
@@ -268,15 +249,22 @@ mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
     return mt_module_add_child(m, name, mti_linear_new(device, c, in, out, std));
 }
 
+static mt_module *norm_new(mt_device *device, const mt_model_config *c, int64_t n)
+{
+    const mti_forms forms = mti_forms_of(&c->ops);
+    const double eps = c->norm_eps;
+    switch (c->norm_kind) {
+    case MT_NORM_RMS: return rms_norm_new(device, c->dtype, n, (rms_norm){forms.rms_norm, eps}, 1);
+    case MT_NORM_RMS_ONE: /* by 1 + weight */
+        return rms_norm_new(device, c->dtype, n, (rms_norm){forms.rms_norm_one, eps}, 0);
+    default: return mt_layer_norm_new(device, c->dtype, n, !c->no_bias, eps);
+    }
+}
+
 mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
                            const mt_model_config *c, int64_t n)
 {
-    return mt_module_add_child(
-        m, name,
-        c->norm_kind == MT_NORM_RMS_ONE ? rms_norm_one_new(device, c, n)
-        : c->norm_kind == MT_NORM_RMS
-            ? rms_norm_new(device, c->dtype, n, c->norm_eps, c->ops.rms_norm)
-            : mt_layer_norm_new(device, c->dtype, n, !c->no_bias, c->norm_eps));
+    return mt_module_add_child(m, name, norm_new(device, c, n));
 }
 
 mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const mt_model_config *c)
@@ -287,7 +275,8 @@ mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace)
 {
-    return mt_module_add_child(m, name, activation_new(c->act, inplace, c->ops.gelu_tanh));
+    return mt_module_add_child(m, name,
+                               activation_new(c->act, inplace, mti_forms_of(&c->ops).gelu_tanh));
 }
 
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,

@@ -2,6 +2,11 @@
 #include "nn/model.h"
 #include "memtape/ops.h"
 
+/* User data of a gated MLP. */
+typedef struct gated {
+    mti_swiglu_fn *swiglu;
+} gated;
+
 /* What follows the last product; h is taken over. */
 static mt_tensor *finish(mt_module *self, mt_tensor *h)
 {
@@ -43,13 +48,13 @@ static bool gate_and_up(mt_module *self, mt_tensor *x, mt_tensor **gate, mt_tens
 static mt_tensor *gated_forward(mt_module *self, mt_tensor *x)
 {
     mt_tensor *gate, *h;
-    const mt_op_form *form = mt_module_user(self);
+    const gated *user = mt_module_user(self);
     bool ok = gate_and_up(self, x, &gate, &h);
     if (ok && mt_module_child(self, "act")) {
         mt_set(&gate, mt_forward_child(self, "act", gate));
         mt_set(&h, mt_mul(gate, h));
     } else {
-        mt_set(&h, *form == MT_OP_UNFUSED ? mti_swiglu_unfused(gate, h) : mt_swiglu(gate, h));
+        mt_set(&h, user->swiglu(gate, h));
     }
     mt_release(gate);
     mt_set(&h, mt_forward_child(self, "down", h));
@@ -66,10 +71,10 @@ static bool add_gate_and_up(mt_module *m, mt_device *device, const mt_model_conf
 
 static mt_module *gated_new(mt_device *device, const mt_model_config *c)
 {
-    mt_op_form *form = mti_malloc(sizeof *form);
-    if (!form) return NULL;
-    *form = c->ops.swiglu;
-    mt_module *m = mt_module_new("mlp", gated_forward, form, mti_free);
+    gated *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    user->swiglu = mti_forms_of(&c->ops).swiglu;
+    mt_module *m = mt_module_new("mlp", gated_forward, user, mti_free);
     return mti_module_complete(
         m, m && add_gate_and_up(m, device, c) &&
                (c->mlp == MT_MLP_SWIGLU || mti_add_activation(m, "act", c, false)) &&

@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "memtape/models/group.h"
 #include "nn/nn.h"
+#include "stacks/forms.h"
 
 #define MTI_INIT_STD 0.02
 
@@ -215,7 +216,7 @@ mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool
 /* User data of such a mixture; NULL if m is none. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
-    mt_op_form swiglu;
+    mti_swiglu_fn *swiglu;
     bool clamped; /* their gate; then they have biases */
     mti_expert_call call;
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
@@ -260,17 +261,8 @@ double mti_residual_std(const mt_model_config *c);
 
 /* ---- model_loss.c: the cross-entropy ---- */
 
-/* Whether mt_model_forward_loss makes the loss of what comes before the head. */
-bool mti_loss_takes_head(mt_loss_form form);
-/* Whether log_softmax and the mean of its values are ops of their own. */
-bool mti_loss_is_apart(mt_loss_form form);
-/* Whether head and loss are one op, and whether that makes its gradients in forward. */
-bool mti_loss_is_fused(mt_loss_form form);
-bool mti_loss_is_early(mt_loss_form form);
-/* The loss of the rows x [b,s,d] and the head's matrix w, in such a form. */
-mt_tensor *mti_fused_loss(mt_loss_form form, mt_tensor *x, mt_tensor *w, mt_tensor *target);
-/* The same with the matrix of m's child `head`, which is run, so that what gathers its parameters
- * does. */
+/* mti_fused_loss with the matrix of m's child `head`, which is run, so that what gathers its
+ * parameters does. */
 mt_tensor *mti_fused_head(mt_module *m, const char *head, mt_loss_form form, mt_tensor *x,
                           mt_tensor *target);
 /* The loss of what head(m, x) makes of h [b,s,d], MTI_LOSS_CHUNKS parts of the sequence by
@@ -281,44 +273,8 @@ typedef mt_tensor *mti_sum_of_losses_fn(const mt_module *m, mt_tensor *logits, m
 mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head,
                             mti_sum_of_losses_fn *loss);
 
-/* ---- unfused.c: compositions that keep more than the op of the same values ---- */
-
-mt_tensor *mti_swiglu_unfused(mt_tensor *gate, mt_tensor *up);
-mt_tensor *mti_rms_norm_unfused(mt_tensor *x, mt_tensor *w, double eps);
-/* The same with 1 + w, whose product is made in f32 */
-mt_tensor *mti_rms_norm_one_unfused(mt_tensor *x, mt_tensor *w, double eps);
-mt_tensor *mti_gelu_tanh_unfused(mt_tensor *x);
-/* Cosines and sines [s,h] of the positions start .. start + s - 1, each half of a row alike; made
- * when they are first needed, for each of the thetas that a model's layers have. */
-enum { MTI_ROPE_THETAS = 2 };
-typedef struct mti_rope_tables {
-    struct {
-        double theta; /* 0: not made */
-        mt_tensor *cosine, *sine;
-    } of[MTI_ROPE_THETAS];
-} mti_rope_tables;
-/* The same as mti_rope_unfused times `scale`, from tables [s,h/2]. */
-bool mti_rope_narrow(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
-                     const mt_rope_options *angles, double scale, mt_tensor **x);
-void mti_rope_tables_free(mti_rope_tables *tables);
-/* *x [b,a,s,h] is replaced by mt_rope_with(*x, start, angles), from tables in `dtype`. */
-bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start,
-                      const mt_rope_options *angles, mt_tensor **x);
-/* The same of pairs (x[2 i], x[2 i + 1]), which come out as halves, in x's dtype: from one table of
- * cosines and sines in f32, [1,1,s,h]. */
-bool mti_rope_complex(mti_rope_tables *tables, int64_t start, const mt_rope_options *angles,
-                      mt_tensor **x);
 /* All attentions in m share these tables from now on; NULL: each makes its own. */
 void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
-/* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row. It is a copy where a batched product of
- * PyTorch, which wants b n in one dimension, makes one, or, not `batched`, a reshape; else a view.
- */
-mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n, bool batched);
-/* What is added to scores [s,t] or [b,1,s,t]: 0 where a query sees a key within the window up to
- * its own, the last query's being the last; else -infinity. */
-mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
-                           int64_t window);
-bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 
 /* ---- whole models ---- */
 
@@ -430,20 +386,14 @@ typedef struct mti_heads {
     mt_attention_form form;
     bool causal;
     double dropout, scale, cap;
-    mt_rope_options angles; /* theta 0: none */
     int64_t window;
-    mt_window_mask window_mask;
-    mt_op_precision softmax;
-    mt_kv_groups kv_groups;
-    mt_op_form rope;
-    mt_rope_order rope_order;
+    mti_rotation rotation;
+    mti_rotate_fn *rotate;
+    mti_core_form core;
     int64_t kv_rank, rope_dim, value_dim; /* latent.c */
     unsigned again;                       /* of mt_recompute, what latent attention makes again */
     bool shares_input;                    /* others read what the attention reads, too */
     bool sinks;                           /* its child "sinks" has them */
-    double yarn_scale;
-    bool turns_back; /* to autocast's dtype, which the tables of an unfused rope widen: OLMo 2 */
-    mt_dtype dtype;  /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
     /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the

@@ -8,7 +8,6 @@
 #include <math.h>
 #include "nn/context_parallel.h"
 #include "nn/model.h"
-#include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "ops/ops.h"
 
@@ -35,15 +34,6 @@ static mt_tensor *merge_heads(mt_tensor *x)
     return y;
 }
 
-/* Pairs (x[2 i], x[2 i + 1]) of *x [b,n,s,h] as halves of it: a copy. */
-static bool apart(mt_tensor **x)
-{
-    const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
-    mt_set(x, mt_reshape(*x, MT_SHAPE(b, n, s, h / 2, 2)));
-    mt_set(x, mt_transpose(*x, 3, 4));
-    return mt_set(x, *x ? mt_reshape(*x, MT_SHAPE(b, n, s, h)) : NULL) == MT_OK;
-}
-
 /* *x [b,n,s,h], whose first elements are turned */
 static bool turn_beginning(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
@@ -60,20 +50,7 @@ bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor *
 {
     if (heads->rope_dim && mt_shape(*x)[3] == heads->dim) return turn_beginning(heads, tables, x);
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
-    if (heads->angles.theta == 0) return true;
-    mt_dtype low;
-    const double scale = heads->yarn_scale > 0 ? heads->yarn_scale : 1;
-    if (heads->sinks && heads->rope == MT_OP_UNFUSED)
-        return mti_rope_narrow(tables, heads->dtype, start, &heads->angles, scale, x);
-    if (scale != 1 && mt_set(x, mt_affine(*x, scale, 0)) != MT_OK) return false;
-    if (heads->rope == MT_OP_UNFUSED && heads->rope_order == MT_ROPE_COMPLEX)
-        return mti_rope_complex(tables, start, &heads->angles, x);
-    if (heads->rope_order && !apart(x)) return false;
-    if (heads->rope == MT_OP_UNFUSED)
-        return mti_rope_unfused(tables, heads->dtype, start, &heads->angles, x) &&
-               (!heads->turns_back || !mt_autocast_active(&low) ||
-                mt_set(x, mt_cast(*x, low)) == MT_OK);
-    return mt_set(x, mt_rope_with(*x, start, &heads->angles)) == MT_OK;
+    return heads->rotation.angles.theta == 0 || heads->rotate(&heads->rotation, start, tables, x);
 }
 
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
@@ -90,28 +67,20 @@ static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3
                                       .cap = heads->cap,
                                       .dropout = p,
                                       .causal = heads->causal,
-                                      .wide = heads->softmax == MT_PRECISION_F32,
+                                      .wide = heads->core.wide,
                                       .mask = mask};
     mt_tensor *y = mti_math_attention(part[0], part[1], part[2], &options);
     mt_release(mask);
     return y;
 }
 
-static mt_tensor *attend_by_flash(const mt_module *self, mt_tensor *const part[3], bool masked,
+static mt_tensor *attend_by_flash(const mt_module *self, mt_tensor *const part[3], mt_tensor *mask,
                                   double p)
 {
     const mti_heads *heads = mt_module_user(self);
-    const mt_tensor *q = part[0];
-    const int64_t *shape = mt_shape(q), t = mt_shape(part[1])[2];
     const mt_attention_options options = {heads->scale, p, heads->causal, heads->window, NULL};
-    mt_tensor *mask = NULL;
-    if (masked && !(mask = mti_window_mask(mt_device_of(q), mt_dtype_of(q), 4,
-                                           (int64_t[]){shape[0], 1, shape[2], t}, heads->window)))
-        return NULL;
-    mt_tensor *y = heads->sinks ? mti_sink_flash(self, part, mask, &options)
-                                : mti_flash_attention(part[0], part[1], part[2], mask, &options);
-    mt_release(mask);
-    return y;
+    return heads->sinks ? mti_sink_flash(self, part, mask, &options)
+                        : mti_flash_attention(part[0], part[1], part[2], mask, &options);
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
@@ -136,24 +105,20 @@ out:
 mt_tensor *mti_attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
-    mt_tensor *y = NULL;
+    mt_tensor *y = NULL, *mask = NULL;
     mti_gathered *gathered = NULL;
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;
-    bool flash = heads->form == MT_ATTENTION_FLASH, repeated = heads->kv_groups == MT_KV_REPEATED;
-    bool masked = flash && heads->window_mask == MT_WINDOW_MASK_KEPT && heads->window &&
-                  heads->window <= mt_shape(part[1])[2];
-    bool copied = repeated || (masked && mt_shape(part[0])[2] > 1); /* one query needs no copies */
-    for (int i = 1; i < 3 && copied; i++)
-        mt_set(&part[i], mti_repeat_heads(part[i], heads->n, repeated));
+    const bool flash = heads->form == MT_ATTENTION_FLASH;
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
-    if (part[1] && part[2])
-        y = flash          ? attend_by_flash(self, part, masked, p)
+    if (mti_core_inputs(&heads->core, flash, heads->window, part, &mask))
+        y = flash          ? attend_by_flash(self, part, mask, p)
             : heads->sinks ? mti_sink_attention(self, part, p)
                            : attend_by_math(heads, part, p);
+    mt_release(mask);
     *drawn = outer;
     if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
@@ -211,8 +176,20 @@ static mt_rope_options angles_of(const mt_model_config *c)
     return o;
 }
 
+static mti_rotation rotation_of(const mt_model_config *c)
+{
+    return (mti_rotation){.angles = angles_of(c),
+                          .scale = c->yarn_scale > 0 ? c->yarn_scale : 1,
+                          .pairs = c->rope_order != MT_ROPE_HALVES,
+                          .complex = c->rope_order == MT_ROPE_COMPLEX,
+                          .narrow = c->sinks,
+                          .turns_back = c->qk_norm == MT_QK_NORM_WIDTH, /* OLMo 2 */
+                          .dtype = c->dtype};
+}
+
 mt_module *mti_heads_new(const mt_model_config *c)
 {
+    const mti_forms forms = mti_forms_of(&c->ops);
     mti_heads *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
     *user = (mti_heads){.n = c->heads,
@@ -220,23 +197,17 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .dim = c->head_dim,
                         .form = c->attention,
                         .causal = c->causal,
-                        .angles = angles_of(c),
                         .window = c->window,
-                        .window_mask = c->ops.window_mask,
                         .sinks = c->sinks,
-                        .yarn_scale = c->yarn_scale,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
                         .dropout = c->dropout,
-                        .softmax = c->ops.softmax,
-                        .kv_groups = c->ops.kv_groups,
-                        .rope = c->ops.rope,
-                        .rope_order = c->rope_order,
+                        .rotation = rotation_of(c),
+                        .rotate = forms.rotate,
+                        .core = forms.core,
                         .kv_rank = c->kv_rank,
                         .rope_dim = c->rope_dim,
-                        .value_dim = c->value_dim,
-                        .turns_back = c->qk_norm == MT_QK_NORM_WIDTH,
-                        .dtype = c->dtype};
+                        .value_dim = c->value_dim};
     return mt_module_new("heads", heads_forward, user, mti_free);
 }
 
@@ -344,7 +315,8 @@ void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)
 {
     mti_heads *heads = mti_heads_of(m);
     mt_module *child;
-    if (heads && heads->angles.theta > 0) heads->tables = tables; /* else threads may share m */
+    if (heads && heads->rotation.angles.theta > 0)
+        heads->tables = tables; /* else threads may share m */
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
         mti_share_rope_tables(child, tables);
 }

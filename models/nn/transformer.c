@@ -203,9 +203,9 @@ static mt_tensor *sum_of_losses(const mt_module *m, mt_tensor *logits, mt_tensor
 static mt_tensor *loss_of(mt_module *m, mt_tensor *h, mt_tensor *target)
 {
     const mti_model *model = mt_module_user(m);
-    const mt_loss_form form = model->config.ops.loss;
-    if (mti_loss_is_fused(form)) return fused_loss(m, h, target);
-    if (form == MT_LOSS_CHUNKED) return mti_chunked_loss(m, h, target, head_forward, sum_of_losses);
+    const mti_loss_row *row = mti_loss_row_of(model->config.ops.loss);
+    if (row->fused) return fused_loss(m, h, target);
+    if (row->chunked) return mti_chunked_loss(m, h, target, head_forward, sum_of_losses);
     mt_tensor *y = head_forward(m, h);
     if (y) mt_set(&y, mt_model_loss(&model->config, y, target));
     return y;
@@ -240,7 +240,8 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
                              "model_forward_loss: %s makes no logits; need a gpt, bert or llama",
                              mt_module_kind(m));
     if (mti_looks_ahead(m, &model->config)) model->tokens = tokens;
-    if (model->tokens || mti_loss_takes_head(model->config.ops.loss)) model->target = target;
+    if (model->tokens || mti_loss_row_of(model->config.ops.loss)->takes_head)
+        model->target = target;
     const bool balanced = model->config.balance_loss > 0;
     mti_router_logits logits = {0};
     if (balanced) mti_share_router_logits(m, &logits);

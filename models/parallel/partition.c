@@ -244,7 +244,8 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (h->tensor > 1 && (mti_loss_is_fused(c->ops.loss) || c->ops.loss == MT_LOSS_SHIFTED))
+    const mti_loss_row *loss = mti_loss_row_of(c->ops.loss);
+    if (h->tensor > 1 && (loss->fused || loss->shifted))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64
                              " and the config's loss is %s; a rank has its own "

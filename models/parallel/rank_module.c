@@ -67,10 +67,9 @@ static mt_tensor *loss_part(const mti_share *s, mt_tensor *logits, mt_tensor *ta
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
 {
     const mt_model_config *c = &s->whole;
-    const bool unfused = mti_loss_is_apart(c->ops.loss);
-    const mti_entropy_options options = {.keep_logits = c->ops.loss == MT_LOSS_LSE,
-                                         .apart = unfused};
-    bool wide = (c->ops.loss == MT_LOSS_F32 || unfused) && mt_dtype_size(c->dtype) == 2;
+    const mti_loss_row *row = mti_loss_row_of(c->ops.loss);
+    const mti_entropy_options options = {.keep_logits = row->keeps_logits, .apart = row->apart};
+    bool wide = row->wide && mt_dtype_size(c->dtype) == 2;
     if (s->parallel.tensor == 1) return mt_model_loss(c, logits, target);
     MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
     return x ? loss_part(s, x, target, &options) : NULL;
@@ -100,8 +99,8 @@ static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
     mti_share *s = mt_module_user(self);
     mt_tensor *outer = s->target;
     const mt_loss_form form = s->whole.ops.loss;
-    const bool chunked = form == MT_LOSS_CHUNKED;
-    if (mti_loss_is_fused(form)) return mti_fused_head(self, product_name(s), form, h, target);
+    const bool chunked = mti_loss_row_of(form)->chunked;
+    if (mti_loss_row_of(form)->fused) return mti_fused_head(self, product_name(s), form, h, target);
     s->target = target; /* for chunked_loss */
     mt_tensor *y = mti_run_entered(self, chunked ? chunked_loss : head_forward, &s->parallel, h);
     if (y && !chunked) mt_set(&y, mti_rank_loss(s, y, target));

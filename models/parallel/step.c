@@ -22,7 +22,7 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f
     mt_tensor *input = f->input, *target = f->target;
     const mt_model_config *c = &s->shares[part].whole;
     const bool adds = c->balance_by_layer && f->learns && !s->shares[part].last;
-    if (adds || (target && (mti_loss_takes_head(c->ops.loss) || c->balance_loss > 0 ||
+    if (adds || (target && (mti_loss_row_of(c->ops.loss)->takes_head || c->balance_loss > 0 ||
                             mti_looks_ahead(m, c))))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
                            : mti_rank_forward_loss(m, input, f->tokens ? f->tokens : input, target);
@@ -31,7 +31,7 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f
     bool named = mt_scope_push("loss") == MT_OK;
     mt_tensor *loss = named ? mti_rank_loss(&s->shares[part], y, target) : NULL;
     if (named) mt_scope_pop();
-    if (loss && f->outputs && c->ops.loss == MT_LOSS_HELD) mt_set(f->outputs, mt_detach(y));
+    if (loss && f->outputs && mti_loss_row_of(c->ops.loss)->held) mt_set(f->outputs, mt_detach(y));
     mt_release(y);
     return loss;
 }

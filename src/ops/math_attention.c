@@ -3,6 +3,36 @@
 #include <math.h>
 #include "ops/ops.h"
 
+/* ---- the mask of a window ---- */
+
+/* Shows n columns of each row from `from` on, the first row's from `column` on, the next one's from
+ * one column further. */
+static bool show(mt_tensor *mask, int64_t from, int64_t rows, int64_t column, int64_t n)
+{
+    const int last = mask->view.rank - 1;
+    mti_view lines = mti_range(&mask->view, last - 1, from, rows);
+    mti_view band = mti_range(&lines, last, column, n);
+    band.stride[last - 1]++;
+    mt_device *d = mt_device_of(mask);
+    return rows < 1 || n < 1 || d->backend->fill(d->ctx, &band, 0);
+}
+
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window)
+{
+    mt_tensor *mask = mt_full(device, dtype, rank, shape, -(double)INFINITY);
+    const int64_t s = shape[rank - 2], t = shape[rank - 1], ahead = t - s;
+    if (!mask || !mt_device_has_data(device)) return mask;
+    int64_t i = ahead < 0 ? -ahead : 0; /* the first query that sees a key */
+    bool ok = true;
+    for (; ok && i < s && i + ahead + 1 < window; i++) ok = show(mask, i, 1, 0, i + ahead + 1);
+    ok = ok && (i >= s || show(mask, i, s - i, i + ahead + 1 - window, window));
+    if (!ok) mt_set(&mask, NULL);
+    return mask;
+}
+
+/* ---- attention ---- */
+
 /* *w = tanh(scale w / cap), and *scale what is to be made of it. */
 static void soft_cap(mt_tensor **w, double *scale, double cap)
 {

@@ -63,6 +63,10 @@ typedef struct mti_math_options {
     mt_tensor *mask; /* [s,t], added to the scores; NULL: none */
 } mti_math_options;
 mt_tensor *mti_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, const mti_math_options *o);
+/* What is added to scores [s,t] or [b,1,s,t]: 0 where a query sees a key within the window up to
+ * its own, the last query's being the last; else -infinity. */
+mt_tensor *mti_window_mask(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                           int64_t window);
 
 /* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
  * view, and so is merging them here. */

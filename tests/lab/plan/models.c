@@ -137,7 +137,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     if ((llama || gpt) && mtt_pick(seed, 0, 3) == 0) draw_experts(seed, &c);
     if (c.sinks) c.ops.softmax = MT_PRECISION_NATIVE;
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
-    if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
+    if (refused && mti_loss_row_of(c.ops.loss)->takes_head) c.ops.loss = MT_LOSS_NATIVE;
     if ((c.kind == MT_MODEL_GPT || llama) && mtt_pick(seed, 0, 3) == 0)
         c.mtp_layers = mtt_pick(seed, 1, 2);
     return c;
