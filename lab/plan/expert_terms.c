@@ -7,8 +7,8 @@ void mti_keep_experts(builder *b, nature input)
     const int64_t tokens = b->s->tokens / folds, n = tokens * b->c->experts_per_token;
     const int64_t rows = mti_rows_of_experts(b->c, tokens);
     const mt_expert_form form = b->c->ops.expert_form;
-    const bool loop = form == MT_EXPERTS_LOOP;
-    const bool scored = form != MT_EXPERTS_GROUPED && !loop;
+    const bool loop = mti_expert_form_of(form)->alone;
+    const bool scored = mti_expert_form_of(form)->as_scored;
     const bool wide = b->c->wide_router && b->e == 2;
     const bool narrow = b->c->router == MT_ROUTER_SIGMOID && !b->c->wide_router && !scored;
     const int64_t size = narrow ? b->e : mti_statistic_size(b);

@@ -55,7 +55,7 @@ bool mti_routed_formula(mti_formula *f, const mti_workload *w, bool has_data, si
     const bool bound = w->config.expert_capacity > 0, padded = w->config.expert_padding;
     const unsigned masks = 1u << MT_COMPRESS_MASK_BITS | 1u << MT_COMPRESS_MASK_SEED;
     const bool by_size = w->memory.offload || w->memory.compress & ~masks;
-    const bool loop = w->config.experts && w->config.ops.expert_form == MT_EXPERTS_LOOP;
+    const bool loop = w->config.experts && mti_expert_form_of(w->config.ops.expert_form)->alone;
     return (loop && by_size && (!balanced || has_data)) ||
            (!padded && bound && (!balanced || has_data)) ||
            (!padded && !balanced && w->ranked && w->parallel.expert > 1) ||

@@ -78,7 +78,7 @@ bool mti_routing_matters(const mti_workload *w, const mt_device *device)
 {
     const mt_model_config *c = &w->config;
     return c->experts && !mt_device_has_data(device) && !c->expert_padding &&
-           (c->ops.expert_form == MT_EXPERTS_LOOP || c->expert_capacity > 0 ||
+           (mti_expert_form_of(c->ops.expert_form)->alone || c->expert_capacity > 0 ||
             (w->ranked && w->parallel.expert > 1));
 }
 

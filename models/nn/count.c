@@ -42,7 +42,7 @@ static bool is_of_experts(mti_product product)
 
 bool mti_product_is_kept(const mt_model_config *c, const mti_product *products, int i)
 {
-    const bool loop = c->ops.expert_form == MT_EXPERTS_LOOP; /* two for each expert */
+    const bool loop = mti_expert_form_of(c->ops.expert_form)->alone; /* two for each expert */
     int before = 0; /* linears: other experts have other products */
     for (int k = 0; k < i; k++) before += loop || !is_of_experts(products[k]);
     return before % 2 == 0 && (loop || !is_of_experts(products[i]));

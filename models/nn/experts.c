@@ -192,14 +192,14 @@ static mt_tensor *run_among_ranks(mt_module *self, mt_tensor *h, const mti_exper
     mt_routes routes = {0};
     mti_expert_rows own = {0};
     if (e->ranks.ranks < 2) {
-        if (!rows->alone && !mti_tell_rows(&e->call, &e->ranks, rows->counts)) mt_set(&h, NULL);
+        if (!rows->alone && !mti_tell_rows(e, &e->ranks, rows->counts)) mt_set(&h, NULL);
         return run_experts(self, h, rows);
     }
     bool ok = mt_routes_make(rows->counts, mt_shape(h)[0], &e->ranks, &routes) == MT_OK;
-    if (ok && e->call.routing && !mt_device_has_data(mt_device_of(h)))
-        ok = mti_rows_routed(&e->call, &e->ranks, &routes.n_received);
+    if (ok && e->routing && !mt_device_has_data(mt_device_of(h)))
+        ok = mti_rows_routed(e, &e->ranks, &routes.n_received);
     own.counts = routes.counts;
-    ok = ok && mti_tell_rows(&e->call, &e->ranks, own.counts);
+    ok = ok && mti_tell_rows(e, &e->ranks, own.counts);
     if (ok && rows->ids)
         ok = (own.ids = mti_experts_of_rows(own.counts, routes.n_received)) != NULL;
     mt_set(&h, ok ? mt_all_to_all(h, &routes, false, &e->ranks) : NULL);
@@ -224,7 +224,7 @@ static mt_tensor *sum_parts(const experts *e, mt_tensor *y)
     return y;
 }
 
-/* The order of Transformers' grouped_mm; other orders: expert_forms.c. */
+/* The order of Transformers' grouped_mm; other orders: stacks/expert_forms.c. */
 static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_tensor *index)
 {
     const experts *e = mt_module_user(self);
@@ -239,16 +239,26 @@ static mt_tensor *grouped(mt_module *self, mt_tensor *x, mt_tensor *weights, mt_
     return y;
 }
 
+static mt_tensor *run_formed(void *self, mt_tensor *h, const mti_expert_rows *rows)
+{
+    return run_among_ranks(self, h, rows);
+}
+
+static bool count_formed(void *self, int64_t t, int64_t *counts)
+{
+    return mti_count_routed(mt_module_user(self), t, counts);
+}
+
 static mt_tensor *experts_forward(mt_module *self, mt_tensor *x)
 {
     experts *e = mt_module_user(self);
+    mti_experts_fn *formed = mti_expert_form_of(e->call.form)->run;
     mt_tensor *weights = NULL, *index = NULL, *y = NULL;
     mt_tensor *rows = mt_reshape(x, MT_SHAPE(-1, mt_shape(x)[mt_rank(x) - 1]));
-    e->call.tokens = rows ? mt_shape(rows)[0] : 0;
+    e->tokens = rows ? mt_shape(rows)[0] : 0;
     if (rows && mti_choose_experts(self, rows, &weights, &index) &&
-        (!mt_module_training(self) || mti_count_rows(&e->call, index)))
-        y = e->call.form ? mti_experts_formed(self, &e->call, rows, weights, index)
-                         : grouped(self, rows, weights, index);
+        (!mt_module_training(self) || mti_count_rows(e, index)))
+        y = formed ? formed(&e->call, rows, weights, index) : grouped(self, rows, weights, index);
     mt_release(rows), mt_release(index), mt_release(weights);
     mt_set(&y, y ? mt_reshape(y, mt_rank(x), mt_shape(x)) : NULL);
     if (y) y = sum_parts(e, y);
@@ -268,7 +278,7 @@ mti_experts *mti_experts_of(const mt_module *m)
 bool mti_takes_whole_experts(const char *caller, const mt_module *m)
 {
     const mti_experts *e = mti_experts_of(m);
-    return !e || e->call.form != MT_EXPERTS_LOOP ||
+    return !e || !mti_expert_form_of(e->call.form)->alone ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "%s: with expert_form loop each expert takes its own matrix, and this "
                          "makes all of them at once; need another expert_form",
@@ -280,9 +290,8 @@ void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, i
     mt_module *child;
     experts *e = mti_experts_of(m);
     if (e) {
-        mti_expert_call *call = &e->call;
-        call->routing = routing, call->layer = *layer;
-        call->record = record ? record + *layer * call->experts : NULL;
+        e->routing = routing, e->layer = *layer;
+        e->record = record ? record + *layer * e->n : NULL;
         ++*layer;
     }
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
@@ -319,8 +328,10 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
                                .k = c->experts_per_token,
                                .capacity = c->expert_capacity,
                                .padded = c->expert_padding,
-                               .run = run_among_ranks}};
+                               .run = run_formed,
+                               .count = count_formed}};
     mt_module *m = mt_module_new("experts", experts_forward, user, mti_free);
+    if (m) user->call.user = m;
     return mti_module_complete(
         m, m && mt_module_add_child(m, "router", mti_router_new(device, c)) &&
                add_first(m, device, c) &&

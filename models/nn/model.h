@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "memtape/models/group.h"
 #include "nn/nn.h"
+#include "stacks/expert_forms.h"
 #include "stacks/forms.h"
 
 #define MTI_INIT_STD 0.02
@@ -148,18 +149,7 @@ mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_con
 bool mti_acts_in_place(const mt_module *m); /* whether m is an activation that does */
 /* An MLP without experts; c is resolved. */
 mt_module *mti_mlp_new(mt_device *device, const mt_model_config *c);
-/* The rows that the experts run: sorted by expert, counts of each; or all of one. */
-typedef struct mti_expert_rows {
-    mt_tensor *counts, *weights; /* weights [n]: applied in the activation; NULL: not */
-    mt_tensor *ids;              /* i64 [n]: the rows' experts, which have biases; NULL: none */
-    int64_t expert;
-    bool alone;
-} mti_expert_rows;
-/* Rows h [n,d], taken over, through their experts. */
-typedef mt_tensor *mti_run_experts_fn(mt_module *self, mt_tensor *h, const mti_expert_rows *rows);
-
-/* ---- expert_forms.c: orders of ops of other stacks; expert_rows.c: which experts the tokens take
- * ---- */
+/* ---- experts.c, expert_rows.c: a mixture, and how many rows each expert has ---- */
 
 typedef enum mti_routing_kind {
     MTI_ROUTING_BALANCED,
@@ -178,53 +168,39 @@ typedef struct mti_routing {
 /* counts [n] of a layer in which each of t tokens takes k of n experts; r NULL: balanced. */
 bool mti_routing_counts(const mti_routing *r, int64_t layer, int64_t t, int64_t k, int64_t n,
                         int64_t *counts);
-typedef struct mti_expert_call {
-    mt_expert_form form;
-    int64_t experts, layer, k; /* k: of a token */
-    int64_t tokens;            /* of the forward that runs */
-    double capacity;           /* 0: no row is dropped */
-    bool padded;
-    const mti_routing *routing; /* borrowed; NULL: balanced */
-    int64_t *record;            /* [experts]: what each forward of training counts; NULL: none */
-    mti_run_experts_fn *run;
-} mti_expert_call;
-/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
- * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
-void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
-/* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
-bool mti_rows_routed(const mti_expert_call *call, const mt_group *group, int64_t *rows);
-/* Tells the products of this rank's experts `counts`, i32, the rows of each, on a device without
- * data that counts scratch memory. */
-bool mti_tell_rows(const mti_expert_call *call, const mt_group *group, mt_tensor *counts);
-/* expert_rows.c: bounds counts [experts], of t tokens. How many rows t tokens have in all
- * experts, as many in each except for the bound. And tokens [rows], order and counts of what is
- * kept; order is t k where a row has weight 0. */
-void mti_cap_counts(const mti_expert_call *call, int64_t t, int64_t *counts);
-int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
-/* i64 [n]: the expert of each row, sorted, of experts with so many rows */
-mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n);
-bool mti_limit_rows(const mti_expert_call *call, mt_tensor *weights, mt_tensor *index,
-                    mt_tensor **tokens, mt_groups *groups);
-/* Counts in call->record the rows that index [t,k] gives each expert. */
-bool mti_count_rows(const mti_expert_call *call, mt_tensor *index);
-/* x [t,d] -> [t,d], weights and index [t,k]; not for GROUPED. */
-mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
-                              mt_tensor *weights, mt_tensor *index);
-/* h [n,f] times weights [n]; swiglu: silu(gate) up of h [n,2 f], times them. discard: as
- * mt_checkpoint_options has it. */
-mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool discard);
-/* User data of such a mixture; NULL if m is none. */
+/* User data of a mixture. */
 typedef struct mti_experts {
     int64_t n; /* of all ranks */
     mti_swiglu_fn *swiglu;
     bool clamped; /* their gate; then they have biases */
     mti_expert_call call;
+    int64_t tokens;             /* of the forward that runs */
+    const mti_routing *routing; /* borrowed; NULL: balanced */
+    int64_t layer;              /* in it */
+    int64_t *record;            /* [n]: what each forward of training counts; NULL: none */
     /* Ranks that have an nth of the experts each; that share the layer. ranks 0: this is the only
      * one. */
     mt_group ranks, sharing;
     bool sequence;  /* the latter split the sequence, too */
     bool act_again; /* their activation is made again, and its output not kept */
 } mti_experts;
+/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
+ * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
+void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
+/* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
+bool mti_rows_routed(const mti_experts *e, const mt_group *group, int64_t *rows);
+/* Tells the products of this rank's experts `counts`, i32, the rows of each, on a device without
+ * data that counts scratch memory. */
+bool mti_tell_rows(const mti_experts *e, const mt_group *group, mt_tensor *counts);
+/* How many rows t tokens have in all experts, as many in each except for the bound. */
+int64_t mti_rows_of_experts(const mt_model_config *c, int64_t t);
+/* i64 [n]: the expert of each row, sorted, of experts with so many rows */
+mt_tensor *mti_experts_of_rows(mt_tensor *counts, int64_t n);
+/* The rows of t tokens of such a mixture, as its routing says: counts [n]. */
+bool mti_count_routed(const mti_experts *e, int64_t t, int64_t *counts);
+/* Counts in e->record the rows that index [t,k] gives each expert. */
+bool mti_count_rows(const mti_experts *e, mt_tensor *index);
+/* NULL if m is no mixture. */
 mti_experts *mti_experts_of(const mt_module *m);
 /* Whether m, if it is a mixture, takes weights that are made whole for each use. */
 bool mti_takes_whole_experts(const char *caller, const mt_module *m);

@@ -81,7 +81,7 @@ mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *conf
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_new_quantized: the model is a %s; need a gpt, bert or llama",
                              mt_model_kind_name(config->kind));
-    if (config->experts && config->ops.expert_form == MT_EXPERTS_LOOP)
+    if (config->experts && mti_expert_form_of(config->ops.expert_form)->alone)
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_new_quantized: the config's expert_form is loop, with which "
                              "each expert takes its own matrix; need another one");

@@ -47,7 +47,7 @@ mt_module *mti_router_new(mt_device *device, const mt_model_config *c)
                    .scores = c->router,
                    .norm = c->norm_topk,
                    .wide = c->wide_router,
-                   .as_scored = c->ops.expert_form > MT_EXPERTS_LOOP,
+                   .as_scored = mti_expert_form_of(c->ops.expert_form)->as_scored,
                    .scale = c->expert_scale,
                    .rate = c->balance_rate,
                    .loads =

@@ -173,12 +173,12 @@ static bool check_cut(const mt_parallel *h, const mt_model_config *c)
                              "1",
                              h->expert);
     if (!divides("expert", h->expert, "experts", c->experts)) return false;
-    if (h->expert > 1 && c->ops.expert_form == MT_EXPERTS_LOOP)
+    if (h->expert > 1 && mti_expert_form_of(c->ops.expert_form)->alone)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: expert is %" PRId64 ", and expert_form is loop: one expert "
                              "after the other, all of them here; need another form",
                              h->expert);
-    if (h->zero == 3 && c->experts && c->ops.expert_form == MT_EXPERTS_LOOP)
+    if (h->zero == 3 && c->experts && mti_expert_form_of(c->ops.expert_form)->alone)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: zero is 3, and expert_form is loop: a rank gathers for "
                              "each expert that its tokens take, another rank for others; need "

@@ -18,7 +18,7 @@ WHEN(always, true)
 WHEN(is_causal_and_narrow, c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) == 2)
 WHEN(is_uncapped, c->kind == MT_MODEL_LLAMA && c->logit_cap == 0)
 WHEN(is_llama, c->kind == MT_MODEL_LLAMA)
-WHEN(adapts_weights, c->experts && c->ops.expert_form != MT_EXPERTS_LOOP &&
+WHEN(adapts_weights, c->experts && !mti_expert_form_of(c->ops.expert_form)->alone &&
                          o->workload.memory.lora_dropout <= 0 && o->zero < 3)
 WHEN(has_wide_softmax, c->kind == MT_MODEL_LLAMA && !c->sinks)
 WHEN(is_gpt, c->kind == MT_MODEL_GPT)

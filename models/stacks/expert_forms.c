@@ -1,7 +1,7 @@
-/* expert_forms.c: a mixture of experts in the order of ops of other stacks than Transformers'
- * grouped_mm (experts.c). The values are the same except for rounding (not of torchtitan-before,
- * whose experts see weighted inputs); what is kept is not. With S = t k rows of width d, f an
- * expert's width and e the bytes of an element, besides the router's:
+/* expert_forms.c: a mixture of experts in the order of ops of other libraries than Transformers'
+ * grouped_mm, which is ours (nn/experts.c). The values are the same except for rounding (not of
+ * torchtitan-before, whose experts see weighted inputs); what is kept is not. With S = t k rows of
+ * width d, f an expert's width and e the bytes of an element, besides the router's:
  *
  *   loop         S ((3 d + 4 f + 1) e + 16), and in backward two tensors of all experts' weights
  *   torchtitan   S ((d + 4 f) e + 4 d + 20), the outputs in f32; torchtitan-before: the inputs
@@ -11,8 +11,8 @@
 #include <string.h>
 #include "memtape/checkpoint.h"
 #include "memtape/ops.h"
-#include "nn/model.h"
 #include "ops/ops.h"
+#include "stacks/expert_forms.h"
 
 /* ---- loop: an expert after the other, as Transformers' experts_implementation="eager" does ----
  */
@@ -26,27 +26,9 @@ typedef struct lists {
 
 static bool read_lists(lists *l, const mti_expert_call *call, mt_tensor *index)
 {
-    const int64_t t = mt_shape(index)[0], n = call->experts;
-    const size_t n_bytes = (size_t)mt_numel(index) * sizeof(int64_t);
-    *l = (lists){.n = n, .k = mt_shape(index)[1], .total = mt_numel(index)};
-    l->counts = mti_calloc((size_t)n, sizeof *l->counts);
-    if (!l->counts) return false;
-    if (!mt_device_has_data(mt_device_of(index)))
-        return mti_routing_counts(call->routing, call->layer, t, l->k, n, l->counts);
-    l->index = mti_malloc(n_bytes ? n_bytes : 1);
-    if (!l->index || mt_to_host(index, l->index, n_bytes) != MT_OK) return false;
-    for (int64_t i = 0; i < l->total; i++) l->counts[l->index[i]]++; /* the router's, in range */
-    return true;
-}
-
-bool mti_count_rows(const mti_expert_call *call, mt_tensor *index)
-{
-    lists l = {0};
-    if (!call->record) return true;
-    const bool ok = read_lists(&l, call, index);
-    if (ok) memcpy(call->record, l.counts, (size_t)l.n * sizeof *l.counts);
-    mti_free(l.counts), mti_free(l.index);
-    return ok;
+    *l = (lists){.n = call->experts, .k = mt_shape(index)[1], .total = mt_numel(index)};
+    l->counts = mti_calloc((size_t)l->n, sizeof *l->counts);
+    return l->counts && mti_read_choice(call, index, l->counts, &l->index);
 }
 
 /* [2,rows]: of the rows of `expert` the tokens, then the places in index; one storage, as where()
@@ -84,21 +66,21 @@ static mt_tensor *weigh(mt_tensor *y, mt_tensor *w, bool wide)
 }
 
 /* What `expert` adds to y [t,d]. */
-static mt_tensor *one_expert(mt_module *self, const mti_expert_call *call, const lists *l,
-                             int64_t expert, mt_tensor *x, mt_tensor *weights)
+static mt_tensor *one_expert(const mti_expert_call *call, const lists *l, int64_t expert,
+                             mt_tensor *x, mt_tensor *weights)
 {
     MT_AUTO mt_tensor *places = places_of(l, expert, mt_device_of(x));
     MT_AUTO mt_tensor *tokens = row_of(places, 0), *at = row_of(places, 1);
     mt_tensor *h = tokens ? mt_embedding(tokens, x, NULL) : NULL;
-    if (h) h = call->run(self, h, &(mti_expert_rows){.expert = expert, .alone = true});
+    if (h) h = call->run(call->user, h, &(mti_expert_rows){.expert = expert, .alone = true});
     MT_AUTO mt_tensor *w = at ? mt_gather(weights, 0, at) : NULL;
     h = weigh(h, w, false);
     mt_set(&h, h ? mti_combine_keeping(h, tokens, mt_shape(x)[0]) : NULL);
     return h;
 }
 
-static mt_tensor *loop(mt_module *self, const mti_expert_call *call, mt_tensor *x,
-                       mt_tensor *weights, mt_tensor *index)
+static mt_tensor *loop(const mti_expert_call *call, mt_tensor *x, mt_tensor *weights,
+                       mt_tensor *index)
 {
     lists l;
     bool ok = read_lists(&l, call, index);
@@ -110,7 +92,7 @@ static mt_tensor *loop(mt_module *self, const mti_expert_call *call, mt_tensor *
         flat && !l.total ? mt_zeros(mt_device_of(x), mt_dtype_of(x), 2, mt_shape(x)) : NULL;
     for (int64_t e = 0; flat && e < l.n; e++) {
         if (!l.counts[e]) continue;
-        mt_tensor *one = one_expert(self, call, &l, e, x, flat);
+        mt_tensor *one = one_expert(call, &l, e, x, flat);
         if (y && one) mt_set(&one, mt_add(y, one));
         mt_set(&y, one);
         if (!y) break;
@@ -139,8 +121,8 @@ static bool sort_rows(const mti_expert_call *call, mt_tensor *x, mt_tensor *inde
     return *tokens != NULL;
 }
 
-static mt_tensor *in_order(mt_module *self, const mti_expert_call *call, mt_tensor *x,
-                           mt_tensor *weights, mt_tensor *index)
+static mt_tensor *in_order(const mti_expert_call *call, mt_tensor *x, mt_tensor *weights,
+                           mt_tensor *index)
 {
     mt_groups groups = {0};
     MT_AUTO mt_tensor *tokens = NULL, *w = NULL;
@@ -158,17 +140,11 @@ static mt_tensor *in_order(mt_module *self, const mti_expert_call *call, mt_tens
     if (call->form == MT_EXPERTS_TORCHTITAN_BEFORE) h = weigh(h, w, true);
     const mti_expert_rows rows = {.counts = groups.counts,
                                   .weights = call->form == MT_EXPERTS_MEGATRON ? w : NULL};
-    if (h && w) h = call->run(self, h, &rows);
+    if (h && w) h = call->run(call->user, h, &rows);
     if (call->form == MT_EXPERTS_TORCHTITAN) h = weigh(h, w, true);
     mt_set(&h, h ? mt_combine(h, tokens, mt_shape(x)[0]) : NULL);
     mt_groups_release(&groups);
     return h;
-}
-
-mt_tensor *mti_experts_formed(mt_module *self, const mti_expert_call *call, mt_tensor *x,
-                              mt_tensor *weights, mt_tensor *index)
-{
-    return (call->form == MT_EXPERTS_LOOP ? loop : in_order)(self, call, x, weights, index);
 }
 
 /* ---- megatron: the weights are applied in the activation ---- */
@@ -205,4 +181,14 @@ mt_tensor *mti_weighted_rows(mt_tensor *h, mt_tensor *weights, bool swiglu, bool
         MT_OK)
         return NULL;
     return y;
+}
+
+const mti_expert_form_row *mti_expert_form_of(mt_expert_form form)
+{
+    static const mti_expert_form_row rows[MT_EXPERTS_FORM_COUNT] = {
+        [MT_EXPERTS_LOOP] = {loop, .alone = true},
+        [MT_EXPERTS_TORCHTITAN] = {in_order, .as_scored = true},
+        [MT_EXPERTS_TORCHTITAN_BEFORE] = {in_order, .as_scored = true},
+        [MT_EXPERTS_MEGATRON] = {in_order, .as_scored = true}};
+    return &rows[(unsigned)form < MT_EXPERTS_FORM_COUNT ? form : MT_EXPERTS_GROUPED];
 }
