@@ -40,6 +40,52 @@ mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t 
         m, m && (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(out)))));
 }
 
+/* ---- a linear in 8 or 4 bits ---- */
+
+static mt_tensor *low_forward(mt_module *self, mt_tensor *x)
+{
+    mti_linear_low *low = mt_module_user(self);
+    low->training = mt_module_training(self);
+    return mti_linear_low_run(low, x, mt_module_param(self, "weight"),
+                              mt_module_param(self, "bias"));
+}
+
+static void free_low(void *user)
+{
+    const mti_linear_low *low = user;
+    for (int i = 0; i < 2; i++) mt_release(low->times[i]);
+    mti_free(user);
+}
+
+bool mti_is_linear_low(const mt_module *m) { return mti_module_runs(m, low_forward); }
+
+static bool add_history(mt_module *m, mti_linear_low *low, mt_device *device)
+{
+    static const char *const names[] = {"largest_forward", "largest_backward"};
+    static const int64_t widths[] = {MTI_LOW_FORWARD, MTI_LOW_BACKWARD};
+    for (int i = 0; mti_linear_remembers(low->form) && i < 2; i++) {
+        mt_tensor *zeros = mt_zeros(device, MT_F32, MT_SHAPE(MTI_LOW_HISTORY, widths[i]));
+        low->history[i] = mti_module_add_state(m, names[i], zeros);
+        low->times[i] = low->history[i] ? mt_full(device, MT_F32, 1, &widths[i], 1) : NULL;
+        if (!low->times[i]) return false;
+    }
+    return true;
+}
+
+static mt_module *linear_low_new(mt_device *device, const mt_model_config *c, int64_t in,
+                                 int64_t out, double std)
+{
+    mti_linear_low *low = mti_calloc(1, sizeof *low);
+    if (!low) return NULL;
+    low->form = c->ops.linear;
+    mt_module *m = mt_module_new("linear", low_forward, low, free_low);
+    bool ok =
+        m && add_history(m, low, device) &&
+        mt_module_add_param(m, "weight", mt_normal(device, c->dtype, MT_SHAPE(out, in), 0, std)) &&
+        (c->no_bias || mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(out))));
+    return mti_module_complete(m, ok);
+}
+
 /* ---- layer norm ---- */
 
 static mt_tensor *layer_norm_forward(mt_module *self, mt_tensor *x)
@@ -239,7 +285,7 @@ mt_module *mt_dropout_new(double p)
 mt_module *mti_linear_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
                           double std)
 {
-    return c->ops.linear ? mti_linear_low_new(device, c, in, out, std)
+    return c->ops.linear ? linear_low_new(device, c, in, out, std)
                          : mt_linear_new(device, c->dtype, in, out, !c->no_bias, std);
 }
 

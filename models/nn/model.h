@@ -8,6 +8,7 @@
 #include "nn/nn.h"
 #include "stacks/expert_forms.h"
 #include "stacks/forms.h"
+#include "stacks/linear_low.h"
 
 #define MTI_INIT_STD 0.02
 
@@ -127,13 +128,7 @@ mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
 /* A linear as c->ops.linear has it, by itself. */
 mt_module *mti_linear_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
                           double std);
-mt_module *mti_linear_low_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
-                              double std);
 bool mti_is_linear_low(const mt_module *m);
-/* How many values of a row share a scale; 1: all, or there are no scales. */
-int64_t mti_linear_block(mt_linear_form form);
-/* Whether backward reads codes, not x itself. */
-bool mti_linear_keeps_codes(mt_linear_form form);
 mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
                         const mt_model_config *c);
 /* The same over n instead of d. */

@@ -4,8 +4,8 @@
  * A matrix is seen as [a,b,c,d]: a by b blocks of c by d values. */
 #include <math.h>
 #include "memtape/ops.h"
-#include "nn/blocks8.h"
-#include "nn/model.h"
+#include "stacks/blocks8.h"
+#include "ops/ops.h"
 
 #define AT_ONCE ((int64_t)1 << 20) /* elements */
 

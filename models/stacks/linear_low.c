@@ -10,8 +10,8 @@
 #include "memtape/autocast.h"
 #include "memtape/hooks.h"
 #include "memtape/ops.h"
-#include "nn/blocks8.h"
-#include "nn/model.h"
+#include "stacks/blocks8.h"
+#include "stacks/linear_low.h"
 
 typedef struct low_form {
     mti_scales scales;
@@ -40,25 +40,12 @@ static const low_form forms[MT_LINEAR_FORM_COUNT] = {
                             .keeps_codes = true, .both = true},
 };
 
-/* Tensors of a delayed form, in Transformer Engine's order; each has a history of its largest
- * values. */
-enum { OF_X, OF_W, OF_Y, OF_DY, OF_DX, TENSORS };
-#define HISTORY 1024
+/* Tensors of a delayed form, in Transformer Engine's order. */
+enum { OF_X, OF_W, OF_Y, OF_DY = MTI_LOW_FORWARD, OF_DX, TENSORS };
 
-typedef struct low {
-    const low_form *form;
-    const mt_module *module; /* that it belongs to */
-    mt_tensor *history[2];   /* f32 [HISTORY,3], of forward; [HISTORY,2], of backward; the module's
-                              * state */
-    mt_tensor *times[2];     /* f32 [3], [2]: what each is multiplied by in this step of training */
-} low;
+typedef mti_linear_low low;
 
-static void low_free(void *user)
-{
-    low *l = user;
-    for (int i = 0; i < 2; i++) mt_release(l->times[i]);
-    mti_free(l);
-}
+static const low_form *form_of(const low *l) { return &forms[l->form]; }
 
 int64_t mti_linear_block(mt_linear_form f) { return f ? forms[f].block : 1; }
 
@@ -66,6 +53,8 @@ bool mti_linear_keeps_codes(mt_linear_form f)
 {
     return (unsigned)f < MT_LINEAR_FORM_COUNT && forms[f].keeps_codes;
 }
+
+bool mti_linear_remembers(mt_linear_form f) { return forms[f].delayed; }
 
 /* ---- codes of one tensor ---- */
 
@@ -104,7 +93,7 @@ static mt_tensor *next_times(const low *l, int which)
     MT_AUTO mt_tensor *past = past_of(l, which);
     mt_tensor *most = past ? mt_max(past, 2, (const int[]){0, 1}, false) : NULL;
     MT_AUTO mt_tensor *none = mt_compare_scalar(most, MT_EQ, 0);
-    mt_set(&most, mti_blocks8_times(blocks_of(l->form, which, false).values, most));
+    mt_set(&most, mti_blocks8_times(blocks_of(form_of(l), which, false).values, most));
     mt_set(&most, mt_masked_fill(most, none, 1)); /* the first step's */
     mt_set(&most, most ? mt_reshape(most, MT_SHAPE(1)) : NULL);
     return most;
@@ -115,11 +104,10 @@ static mt_tensor *next_times(const low *l, int which)
 static bool times_of(const low *l, int which, mt_tensor **times)
 {
     *times = NULL;
-    if (!l->form->delayed) return true;
+    if (!form_of(l)->delayed) return true;
     int back = which >= OF_DY;
-    *times = mt_module_training(l->module)
-                 ? mt_slice(l->times[back], 0, back ? which - OF_DY : which, 1)
-                 : next_times(l, which);
+    *times = l->training ? mt_slice(l->times[back], 0, back ? which - OF_DY : which, 1)
+                         : next_times(l, which);
     mt_set(times, *times ? mt_reshape(*times, MT_SHAPE(1, 1, 1, 1)) : NULL);
     return *times != NULL;
 }
@@ -127,7 +115,7 @@ static bool times_of(const low *l, int which, mt_tensor **times)
 /* Codes of t, from byte `at` of out on. */
 static bool encode(const low *l, int which, bool across, mt_tensor *t, mt_tensor *out, int64_t at)
 {
-    const mti_blocks8 b = blocks_of(l->form, which, across);
+    const mti_blocks8 b = blocks_of(form_of(l), which, across);
     mt_tensor *times;
     if (!times_of(l, which, &times)) return false;
     MT_AUTO mt_tensor *m = matrix(t);
@@ -156,10 +144,10 @@ static int64_t bytes_of(const low_form *f, int which, bool across, const mt_tens
 /* t, into codes and back. */
 static mt_tensor *through_codes(const low *l, int which, bool across, mt_tensor *t)
 {
-    MT_AUTO mt_tensor *codes =
-        temporary(mt_empty(mt_device_of(t), MT_U8, MT_SHAPE(bytes_of(l->form, which, across, t))));
+    MT_AUTO mt_tensor *codes = temporary(
+        mt_empty(mt_device_of(t), MT_U8, MT_SHAPE(bytes_of(form_of(l), which, across, t))));
     if (!codes || !encode(l, which, across, t, codes, 0)) return NULL;
-    return decode(l->form, which, across, codes, 0, mt_dtype_of(t), mt_rank(t), mt_shape(t));
+    return decode(form_of(l), which, across, codes, 0, mt_dtype_of(t), mt_rank(t), mt_shape(t));
 }
 
 /* ---- delayed scales ---- */
@@ -169,13 +157,13 @@ static mt_tensor *through_codes(const low *l, int which, bool across, mt_tensor 
 static bool note_largest(low *l, int which, mt_tensor *t)
 {
     int back = which >= OF_DY, column = back ? which - OF_DY : which;
-    if (!l->form->delayed || !mt_module_training(l->module)) return true;
+    if (!form_of(l)->delayed || !l->training) return true;
     MT_AUTO mt_tensor *past = past_of(l, which), *most = next_times(l, which);
     MT_AUTO mt_tensor *times = past && most ? mt_slice(l->times[back], 0, column, 1) : NULL;
     if (!times || mt_copy(times, most) != MT_OK) return false;
     MT_AUTO mt_tensor *m = matrix(t), *now = m ? mti_blocks8_largest(m) : NULL;
     MT_AUTO mt_tensor *first = now ? mt_reshape(now, MT_SHAPE(1, 1)) : NULL;
-    MT_AUTO mt_tensor *older = first ? mt_slice(past, 0, 0, HISTORY - 1) : NULL;
+    MT_AUTO mt_tensor *older = first ? mt_slice(past, 0, 0, MTI_LOW_HISTORY - 1) : NULL;
     MT_AUTO mt_tensor *all = older ? mt_cat(2, (mt_tensor *[]){first, older}, 0) : NULL;
     return all && mt_copy(past, all) == MT_OK;
 }
@@ -224,9 +212,9 @@ static mt_status pack(void *user, const mt_save_info *info, mt_tensor *tensor, m
 {
     const low *l = user;
     int which = info->index ? OF_W : OF_X;
-    if (info->role != MT_SAVE_INPUT || !l->form->keeps_codes) return MT_OK;
-    int64_t n = bytes_of(l->form, which, true, tensor), more = 0;
-    if (which == OF_W && l->form->both) more = bytes_of(l->form, which, false, tensor);
+    if (info->role != MT_SAVE_INPUT || !form_of(l)->keeps_codes) return MT_OK;
+    int64_t n = bytes_of(form_of(l), which, true, tensor), more = 0;
+    if (which == OF_W && form_of(l)->both) more = bytes_of(form_of(l), which, false, tensor);
     saved *s = mti_malloc(sizeof *s);
     mt_tensor *codes = s ? mt_empty(mt_device_of(tensor), MT_U8, MT_SHAPE(n + more)) : NULL;
     if (codes && (!encode(l, which, true, tensor, codes, 0) ||
@@ -249,7 +237,7 @@ static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **tensor
     const saved *s = state;
     int which = info->index ? OF_W : OF_X;
     if (info->role != MT_SAVE_INPUT) return MT_OK;
-    *tensor = s ? decode(l->form, which, true, *tensor, 0, s->dtype, s->rank, s->shape)
+    *tensor = s ? decode(form_of(l), which, true, *tensor, 0, s->dtype, s->rank, s->shape)
                 : through_codes(l, which, true, *tensor);
     return *tensor ? MT_OK : mt_last_status();
 }
@@ -268,7 +256,7 @@ static mt_tensor *lower_gradient(void *user, mt_tensor *dy)
     return through_codes(l, OF_DY, false, dy);
 }
 
-/* ---- the module ---- */
+/* ---- the product ---- */
 
 /* Blocks must cover x and w, and where there will be gradients, both and dy in the other direction,
  * too. */
@@ -298,18 +286,16 @@ static mt_tensor *with_bias(mt_tensor *y, mt_tensor *bias)
     return y;
 }
 
-static mt_tensor *forward(mt_module *self, mt_tensor *x)
+mt_tensor *mti_linear_low_run(low *l, mt_tensor *x, mt_tensor *w, mt_tensor *own)
 {
     static const mt_op_hooks op_hooks = {.before = supply};
     static const mt_saved_hooks saved_hooks = {pack, unpack, drop, NULL};
-    low *l = mt_module_user(self);
-    mt_tensor *w = mt_module_param(self, "weight"), *own = mt_module_param(self, "bias");
     mt_dtype dtype = x ? mt_dtype_of(x) : MT_F32;
     mt_autocast_active(&dtype);
     MT_AUTO mt_tensor *bias = own ? mt_cast(own, dtype) : NULL;
     product p = {l, bias};
     mt_tensor *y = NULL;
-    if (!x || !w || (own && !bias) || !covers(l->form, x, w) ||
+    if (!x || !w || (own && !bias) || !covers(form_of(l), x, w) ||
         mt_push_op_hooks(&op_hooks, &p) != MT_OK)
         return NULL;
     if (mt_push_saved_hooks(&saved_hooks, l) == MT_OK) {
@@ -319,34 +305,4 @@ static mt_tensor *forward(mt_module *self, mt_tensor *x)
     mt_pop_op_hooks();
     if (y && mt_requires_grad(y) && !mt_add_grad_hook(y, lower_gradient, l)) mt_set(&y, NULL);
     return with_bias(y, bias);
-}
-
-bool mti_is_linear_low(const mt_module *m) { return mti_module_runs(m, forward); }
-
-static bool make_history(mt_module *m, low *l, mt_device *device)
-{
-    static const char *const names[] = {"largest_forward", "largest_backward"};
-    l->module = m;
-    for (int i = 0; l->form->delayed && i < 2; i++) {
-        int64_t n = i ? TENSORS - OF_DY : OF_DY;
-        l->history[i] =
-            mti_module_add_state(m, names[i], mt_zeros(device, MT_F32, MT_SHAPE(HISTORY, n)));
-        l->times[i] = l->history[i] ? mt_full(device, MT_F32, MT_SHAPE(n), 1) : NULL;
-        if (!l->times[i]) return false;
-    }
-    return true;
-}
-
-mt_module *mti_linear_low_new(mt_device *device, const mt_model_config *c, int64_t in, int64_t out,
-                              double std)
-{
-    low *l = mti_calloc(1, sizeof *l);
-    if (!l) return NULL;
-    l->form = &forms[c->ops.linear];
-    mt_module *m = mt_module_new("linear", forward, l, low_free);
-    bool ok =
-        m && make_history(m, l, device) &&
-        mt_module_add_param(m, "weight", mt_normal(device, c->dtype, MT_SHAPE(out, in), 0, std)) &&
-        (c->no_bias || mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(out))));
-    return mti_module_complete(m, ok);
 }

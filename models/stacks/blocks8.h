@@ -1,9 +1,10 @@
 /* blocks8.h: a matrix in 8 or 4 bits a value, with the scales that torchao and Transformer Engine
  * give it. */
-#ifndef MTI_NN_BLOCKS8_H
-#define MTI_NN_BLOCKS8_H
+#ifndef MTI_BLOCKS8_H
+#define MTI_BLOCKS8_H
 
-#include "nn/nn.h"
+#include "base/base.h"
+#include "memtape/tensor.h"
 
 typedef enum mti_scales {
     MTI_SCALE_TENSOR, /* one f32 for the whole tensor */
