@@ -24,20 +24,11 @@ typedef struct mt_flops {
 MT_API mt_flops mt_flops_get(const mt_device *device);
 MT_API void mt_flops_reset(mt_device *device);
 
-/* Bytes that ops moved since the device was opened. In memory: what an op reads and writes, each
- * tensor once, whatever its kernel does in between; a view moves nothing. To other ranks: what this
- * one sends as rings do, (n-1)/n of what all n ranks have together, and twice that for a sum that
- * all of them get. */
+/* Bytes that ops moved in memory since the device was opened: what an op reads and writes, each
+ * tensor once, whatever its kernel does in between; a view moves nothing. */
 typedef struct mt_traffic {
     uint64_t products; /* by ops that count FLOPs */
     uint64_t others;   /* by all others, and by sums of gradients */
-    uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
-    uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
-    uint64_t context;  /* to ranks with other positions: keys and values, and their gradients */
-    uint64_t stages;   /* to other stages of a pipeline */
-    uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
-                        * what each has stepped; exactly what this rank sends */
-    uint64_t experts;  /* to ranks with a layer's other experts: rows, and their counts; exactly */
 } mt_traffic;
 MT_API mt_traffic mt_traffic_get(const mt_device *device);
 

@@ -98,6 +98,7 @@ bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
 typedef struct mti_fit_work {
     mt_flops flops;
     mt_traffic traffic;
+    mt_sent sent;
     uint64_t offloaded;
     size_t grad_bytes, optimizer_bytes,
         optimizer_host; /* as mti_measurement has them, and so ... */

@@ -22,6 +22,7 @@ static mti_fit_work work_of(const mti_measurement *m)
 {
     return (mti_fit_work){.flops = m->steady.flops,
                           .traffic = m->steady.traffic,
+                          .sent = m->steady.sent,
                           .offloaded = m->steady.offloaded,
                           .grad_bytes = m->grad_bytes,
                           .layers = m->layers,

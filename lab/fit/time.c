@@ -95,19 +95,19 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     const elements e = elements_of(task->workload, h, work);
     double micro = (double)h->microbatches, parts = (double)h->interleave;
     double to_data = rate_of(g, same, h->tensor);
-    mt_fit_time t = {
-        .products =
-            (double)(f->forward + f->backward + f->recompute) / (g->flops * task->utilisation),
-        .memory = (double)work->traffic.others / g->bandwidth,
-        .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
-        .context = (double)work->traffic.context / rate_of(g, h->context, h->tensor),
-        .experts = (double)work->traffic.experts / rate_to_all(g, h->expert, h->tensor),
-        .stages = (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * same)};
+    mt_fit_time t = {.products = (double)(f->forward + f->backward + f->recompute) /
+                                 (g->flops * task->utilisation),
+                     .memory = (double)work->traffic.others / g->bandwidth,
+                     .layers = (double)work->sent.layers / rate_of(g, h->tensor, 1),
+                     .context = (double)work->sent.context / rate_of(g, h->context, h->tensor),
+                     .experts = (double)work->sent.experts / rate_to_all(g, h->expert, h->tensor),
+                     .stages =
+                         (double)work->sent.stages / rate_of(g, h->pipeline, h->tensor * same)};
     double computing = t.products + t.memory, away = (double)work->offloaded / g->host;
     double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
     double sending = t.layers + t.context + t.experts + t.stages;
     t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + sending);
-    double once = sent_once(&e, h) / to_data, often = (double)work->traffic.pieces / to_data;
+    double once = sent_once(&e, h) / to_data, often = (double)work->sent.pieces / to_data;
     t.data = most(0, most(once + often - computing, once - computing / micro));
     double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
     t.host = most(0, waiting - t.data); /* copies go on while it waits for other ranks */

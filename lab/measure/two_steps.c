@@ -324,6 +324,7 @@ static bool settle_scale(run *r)
 typedef struct counted {
     mt_flops flops;
     mt_traffic traffic;
+    mt_sent sent;
     uint64_t offloaded;
 } counted;
 
@@ -331,6 +332,7 @@ static counted count(const run *r)
 {
     return (counted){.flops = mt_flops_get(r->subject.device),
                      .traffic = mt_traffic_get(r->subject.device),
+                     .sent = mt_sent_get(r->subject.device),
                      .offloaded = r->memory_hooks.memory_stats.offloaded};
 }
 
@@ -338,16 +340,17 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
 {
     const mt_flops *f = &from->flops, *g = &to->flops;
     const mt_traffic *a = &from->traffic, *b = &to->traffic;
+    const mt_sent *x = &from->sent, *y = &to->sent;
     s->flops = flops_of_all(r, (mt_flops){g->forward - f->forward, g->backward - f->backward,
                                           g->recompute - f->recompute});
     s->traffic = (mt_traffic){.products = of_all(r, b->products - a->products),
-                              .others = of_all(r, b->others - a->others),
-                              .layers = of_all(r, b->layers - a->layers),
-                              .pieces = of_all(r, b->pieces - a->pieces),
-                              .context = of_all(r, b->context - a->context),
-                              .stages = of_all(r, b->stages - a->stages),
-                              .replicas = b->replicas - a->replicas,
-                              .experts = of_all(r, b->experts - a->experts)};
+                              .others = of_all(r, b->others - a->others)};
+    s->sent = (mt_sent){.layers = of_all(r, y->layers - x->layers),
+                        .pieces = of_all(r, y->pieces - x->pieces),
+                        .context = of_all(r, y->context - x->context),
+                        .stages = of_all(r, y->stages - x->stages),
+                        .replicas = y->replicas - x->replicas,
+                        .experts = of_all(r, y->experts - x->experts)};
     s->offloaded = of_all(r, to->offloaded - from->offloaded);
 }
 

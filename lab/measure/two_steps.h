@@ -7,6 +7,7 @@
 #define MTI_MEASURE_TWO_STEPS_H
 
 #include "memory/memory_hooks.h"
+#include "memtape/models/collectives.h"
 #include "measure/timeline.h"
 #include "workload/workload.h"
 #include "parallel/parallel.h"
@@ -54,7 +55,8 @@ typedef struct mti_steady {
     mti_phases phases;                     /* forward, backward and, with an optimizer, step */
     mt_ledger *ledger;                     /* of its forward, with a timeline; else NULL */
     mt_flops flops;
-    mt_traffic traffic; /* of forward and backward, as flops */
+    mt_traffic traffic; /* of forward and backward, as flops; and what they sent: */
+    mt_sent sent;
     uint64_t offloaded; /* bytes that left the device, and came back */
     double seconds;     /* all of it; NaN on a device without data */
     bool skipped;       /* by the loss scaler, as a gradient was not finite; never without data */

@@ -41,7 +41,16 @@ mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t 
 /* ---- within a call (exchange_host.c); without a comm nothing moves, but scratch and copies are
  * the same ---- */
 
-/* Counts what this rank sends. */
+/* Counts what this rank sends, where: the numbers of the device's counters. */
+typedef enum mti_route {
+    MTI_TO_LAYERS,
+    MTI_TO_PIECES,
+    MTI_TO_CONTEXT,
+    MTI_TO_STAGES,
+    MTI_TO_REPLICAS,
+    MTI_TO_EXPERTS,
+    MTI_ROUTES
+} mti_route;
 void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes);
 /* Whether a group can be one, by the caller's name; whether its ranks can reach each other. */
 bool mti_check_group(const char *name, const mt_group *group);

@@ -14,8 +14,17 @@ static char *at(const mti_view *v, int64_t i)
 
 void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes)
 {
-    atomic_fetch_add_explicit(&c->device->sent[route], n_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->device->counters[route], n_bytes, memory_order_relaxed);
     c->sends = true;
+}
+
+mt_sent mt_sent_get(const mt_device *d)
+{
+    uint64_t n[MTI_ROUTES];
+    if (!mti_given(d, "sent_get", "the device")) return (mt_sent){0};
+    for (int r = 0; r < MTI_ROUTES; r++) n[r] = atomic_load(&d->counters[r]);
+    return (mt_sent){n[MTI_TO_LAYERS], n[MTI_TO_PIECES],   n[MTI_TO_CONTEXT],
+                     n[MTI_TO_STAGES], n[MTI_TO_REPLICAS], n[MTI_TO_EXPERTS]};
 }
 
 /* NULL where nothing moves. */

@@ -181,12 +181,7 @@ void mt_flops_reset(mt_device *d)
 mt_traffic mt_traffic_get(const mt_device *d)
 {
     if (!mti_given(d, "traffic_get", "the device")) return (mt_traffic){0};
-    mt_traffic t = {.products = atomic_load(&d->moved_products),
-                    .others = atomic_load(&d->moved_others)};
-    uint64_t *const to[] = {&t.layers, &t.pieces,   &t.context,
-                            &t.stages, &t.replicas, &t.experts}; /* by mti_route */
-    for (int r = 0; r < MTI_ROUTES; r++) *to[r] = atomic_load(&d->sent[r]);
-    return t;
+    return (mt_traffic){atomic_load(&d->moved_products), atomic_load(&d->moved_others)};
 }
 
 /* ---- memory.h: statistics and limits of the pool ---- */

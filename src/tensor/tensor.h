@@ -11,16 +11,7 @@
 
 /* ---- device ---- */
 
-/* Where a collective sends: fields of mt_traffic. */
-typedef enum mti_route {
-    MTI_TO_LAYERS,
-    MTI_TO_PIECES,
-    MTI_TO_CONTEXT,
-    MTI_TO_STAGES,
-    MTI_TO_REPLICAS,
-    MTI_TO_EXPERTS,
-    MTI_ROUTES
-} mti_route;
+enum { MTI_COUNTERS = 8 };
 
 /* ---- small host objects: objects.c ---- */
 
@@ -44,7 +35,9 @@ struct mt_device {
     atomic_size_t gemm_workspace; /* bytes a pass takes at its first matrix product */
     mti_block *workspace[2];      /* of forward and backward; NULL until taken */
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
-    atomic_uint_fast64_t moved_products, moved_others, sent[MTI_ROUTES];
+    atomic_uint_fast64_t moved_products, moved_others;
+    atomic_uint_fast64_t counters[MTI_COUNTERS]; /* what the storey above counts, which gives each
+                                                  * its meaning */
     atomic_bool balance_check;
     mti_objects objects;
 };

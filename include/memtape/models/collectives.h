@@ -50,6 +50,19 @@ MT_API void mt_routes_release(mt_routes *routes);
 MT_API mt_tensor *mt_all_to_all(mt_tensor *x, const mt_routes *routes, bool back,
                                 const mt_group *group);
 
+/* Bytes that a device's ops sent to other ranks since it was opened: as rings do, (n-1)/n of what
+ * all n ranks have together, and twice that for a sum that all of them get. */
+typedef struct mt_sent {
+    uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
+    uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
+    uint64_t context;  /* to ranks with other positions: keys and values, and their gradients */
+    uint64_t stages;   /* to other stages of a pipeline */
+    uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
+                        * what each has stepped; exactly what this rank sends */
+    uint64_t experts;  /* to ranks with a layer's other experts: rows, and their counts; exactly */
+} mt_sent;
+MT_API mt_sent mt_sent_get(const mt_device *device);
+
 /* All ops: the rows of mt_op_get, then those of the ops above. As mt_op_count, mt_op_get and
  * mt_op_find. */
 MT_API int mt_all_ops_count(void);

@@ -58,7 +58,7 @@ static void layers_are_in_a_node_and_stages_may_not_be(void **state)
 {
     (void)state;
     const mti_workload w = workload(MT_F32);
-    const mti_fit_work work = {.flops = {1000, 2000, 0}, .traffic = {.layers = 50, .stages = 20}};
+    const mti_fit_work work = {.flops = {1000, 2000, 0}, .sent = {.layers = 50, .stages = 20}};
     mt_parallel h = {.tensor = 2, .pipeline = 2, .interleave = 1, .data = 1, .microbatches = 4};
     mt_fit_time t = time_of(&w, h, 1, &work);
     near(t.layers, 5);
@@ -88,7 +88,7 @@ static void zero_sends_what_its_stage_says(void **state)
     h.zero = 2;
     near(time_of(&w, h, 1, &pieces).data, 30); /* parameters; gradients are counted ops */
     h.zero = 3;
-    mti_fit_work counted = {.grad_bytes = 100, .traffic = {.pieces = 900}};
+    mti_fit_work counted = {.grad_bytes = 100, .sent = {.pieces = 900}};
     near(time_of(&w, h, 1, &counted).data, 90);
     counted.flops.forward = 30000; /* half a minute hides as much */
     near(time_of(&w, h, 1, &counted).data, 60);
@@ -99,10 +99,10 @@ static void zero_sends_what_its_stage_says(void **state)
     w.memory.f32_gradients = true, h.zero = 1; /* 100 elements: 400 and 200 bytes */
     near(time_of(&w, h, 1, &none).data, 45);
     h.zero = 2; /* what is sent often has all microbatches to hide behind, the rest the last one */
-    mti_fit_work both = {.grad_bytes = 100, .flops = {90000, 0, 0}, .traffic = {.pieces = 800}};
+    mti_fit_work both = {.grad_bytes = 100, .flops = {90000, 0, 0}, .sent = {.pieces = 800}};
     near(time_of(&w, h, 1, &both).data,
          5); /* 80 s and 3/4 x 200 bytes, 15 s: 95 s, 90 s computed */
-    both.traffic.pieces = 0;
+    both.sent.pieces = 0;
     near(time_of(&w, h, 1, &both).data, 0);
     both.flops.forward = 30000;
     near(time_of(&w, h, 1, &both).data, 5);

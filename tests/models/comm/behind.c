@@ -64,11 +64,11 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
     mt_tensor *flats[2];
     mt_mem_stats before, after;
     mt_mem_get_stats(device, &before);
-    mt_traffic counted = mt_traffic_get(device);
+    mt_sent counted = mt_sent_get(device);
     uint64_t sent = mt_comm_sent(comm);
     mti_gathering *g = mti_pieces_begin(device, 2, pieces, &group, behind);
     MTT_NEED(g && mti_pieces_end(g, flats, NULL));
-    MTT_NEED(mt_comm_sent(comm) - sent == mt_traffic_get(device).pieces - counted.pieces);
+    MTT_NEED(mt_comm_sent(comm) - sent == mt_sent_get(device).pieces - counted.pieces);
     MTT_NEED(mt_comm_sent(comm) - sent == (uint64_t)(group.ranks - 1) * (16 + 16));
     MTT_NEED(mt_dtype_of(flats[0]) == MT_BF16 && mt_numel(flats[0]) == 7 * group.ranks);
     for (int k = 0; k < 2; k++) {

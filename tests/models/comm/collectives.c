@@ -80,13 +80,13 @@ static void check_gather_and_scatter(mt_comm *comm, mt_device *device, mt_dtype 
     MT_AUTO mt_tensor *x = x_of(device, dtype, shape, group.rank, layout);
     MTT_NEED(mt_set_requires_grad(x, true) == MT_OK);
     uint64_t before = mt_comm_sent(comm), others = (uint64_t)(ranks - 1);
-    mt_traffic counted = mt_traffic_get(device);
+    mt_sent counted = mt_sent_get(device);
     MT_AUTO mt_tensor *y = mt_all_gather(x, dim, &group);
     MTT_NEED(y);
     check_gathered(y, shape, dim, ranks);
     MTT_NEED(mt_comm_sent(comm) - before == others * n_bytes(x));
     /* what the op counts, on devices without data too, is what was sent */
-    mt_traffic now = mt_traffic_get(device);
+    mt_sent now = mt_sent_get(device);
     MTT_NEED(now.layers - counted.layers + now.pieces - counted.pieces == others * n_bytes(x));
     /* every rank has the same y, so the sum of all dy = y is ranks times x */
     MT_AUTO mt_tensor *dy = mt_detach(y);
@@ -103,10 +103,10 @@ static void check_gather_and_scatter(mt_comm *comm, mt_device *device, mt_dtype 
 
 /* A sum that all get has taken twice this rank's part of a round of the ring, by what the op counts
  * since `counted` and, where the pieces are equal, by what was sent since `before`. */
-static void check_sent(mt_comm *comm, mt_tensor *x, mt_traffic counted, uint64_t before)
+static void check_sent(mt_comm *comm, mt_tensor *x, mt_sent counted, uint64_t before)
 {
     const uint64_t ranks = (uint64_t)mt_comm_group(comm).ranks;
-    const uint64_t layers = mt_traffic_get(mt_device_of(x)).layers - counted.layers;
+    const uint64_t layers = mt_sent_get(mt_device_of(x)).layers - counted.layers;
     MTT_NEED(layers == 2 * (n_bytes(x) / ranks * (ranks - 1)));
     if ((uint64_t)mt_numel(x) % ranks == 0) MTT_NEED(mt_comm_sent(comm) - before == layers);
 }
@@ -119,12 +119,12 @@ static void check_sums(mt_comm *comm, mt_device *device, mt_dtype dtype, const i
     MT_AUTO mt_tensor *x = x_of(device, dtype, shape, group.rank, layout);
     MTT_NEED(mt_set_requires_grad(x, true) == MT_OK);
     uint64_t before = mt_comm_sent(comm);
-    mt_traffic counted = mt_traffic_get(device);
+    mt_sent counted = mt_sent_get(device);
     MT_AUTO mt_tensor *y = mt_all_reduce(x, &group);
     MTT_NEED(y);
     check_sum(y, group.ranks, 1);
     check_sent(comm, x, counted, before);
-    before = mt_comm_sent(comm), counted = mt_traffic_get(device);
+    before = mt_comm_sent(comm), counted = mt_sent_get(device);
     MT_AUTO mt_tensor *same = mt_replicate(x, &group);
     MT_AUTO mt_tensor *dy = mt_detach(x);
     MTT_NEED(same && mt_backward_with(same, &(mt_backward_options){.gradient = dy}) == MT_OK);

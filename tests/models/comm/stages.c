@@ -102,9 +102,9 @@ static size_t *run(mt_comm *comm, mt_device *device, const mt_parallel *parallel
     }
     MTT_NEED(mt_comm_settle(comm) == MT_OK && mtt_allocated(r.device) == 0);
     uint64_t bytes = (uint64_t)r.n_sent * 2 * WIDTH * sizeof(float);
-    MTT_NEED(mt_traffic_get(r.device).stages == (r.group.ranks > 1 ? bytes : 0));
+    MTT_NEED(mt_sent_get(r.device).stages == (r.group.ranks > 1 ? bytes : 0));
     if (mt_device_has_data(r.device))
-        MTT_NEED(mt_comm_sent(comm) - before == mt_traffic_get(r.device).stages);
+        MTT_NEED(mt_comm_sent(comm) - before == mt_sent_get(r.device).stages);
     MTT_NEED(mt_comm_seconds(comm) - seconds > 0 || r.group.ranks == 1);
     mt_device_release(r.device);
     free(r.inputs);

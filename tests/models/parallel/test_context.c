@@ -157,7 +157,7 @@ static void keys_and_values_are_all_that_is_sent_for_positions(void **state)
                 mtt_ok(mt_model_config_resolve(&models[i], &m));
                 mti_measurement x = step_of(&m, (mt_parallel){.context = c}, again ? "full" : NULL);
                 int64_t keys = B * S * m.kv_heads * m.head_dim * (int64_t)mt_dtype_size(m.dtype);
-                assert_int_equal(x.steady.traffic.context,
+                assert_int_equal(x.steady.sent.context,
                                  LAYERS * 2 * (3 + again) * (keys / c * (c - 1)));
                 mti_measurement_free(&x);
             }

@@ -437,8 +437,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     need_equal(a.optimizer_bytes, b.optimizer_bytes);
     need_same_phases(&a.phases, &b.phases);
     need_same_phases(&a.steady.phases, &b.steady.phases);
-    need_equal(a.steady.traffic.experts, b.steady.traffic.experts);
-    MTT_NEED((a.steady.traffic.experts > 0) == (w.parallel.expert > 1));
+    need_equal(a.steady.sent.experts, b.steady.sent.experts);
+    MTT_NEED((a.steady.sent.experts > 0) == (w.parallel.expert > 1));
     mti_measurement_free(&a);
     mti_measurement_free(&b);
     mt_device_release(device);

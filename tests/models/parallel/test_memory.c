@@ -51,7 +51,7 @@ static bool same_phases(const mti_phases *a, const mti_phases *b)
     return same;
 }
 
-static uint64_t sent(const mt_traffic *t)
+static uint64_t sent(const mt_sent *t)
 {
     return t->layers + t->pieces + t->context + t->stages + t->replicas;
 }
@@ -76,8 +76,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     MTT_NEED(same_phases(&a.phases, &b.phases) && same_phases(&a.steady.phases, &b.steady.phases));
     MTT_NEED(is_same(a.steady.peak, b.steady.peak) &&
              is_same(a.steady.reserved, b.steady.reserved));
-    MTT_NEED(is_same(sent(&a.steady.traffic), sent(&b.steady.traffic)));
-    const mt_traffic counted = mt_traffic_get(cpu);
+    MTT_NEED(is_same(sent(&a.steady.sent), sent(&b.steady.sent)));
+    const mt_sent counted = mt_sent_get(cpu);
     MTT_NEED(sent(&counted) ==
              mt_comm_sent(w.parallel.tensor_comm) + mt_comm_sent(w.parallel.context_comm) +
                  mt_comm_sent(w.parallel.data_comm) + mt_comm_sent(w.parallel.pipeline_comm) +

@@ -107,7 +107,7 @@ static void need_same_phases(const mti_phases *a, const mti_phases *b)
     }
 }
 
-static uint64_t sent(const mt_traffic *t)
+static uint64_t sent(const mt_sent *t)
 {
     return t->layers + t->pieces + t->context + t->stages + t->replicas;
 }
@@ -131,8 +131,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     need_equal(a.optimizer_bytes, b.optimizer_bytes);
     need_same_phases(&a.phases, &b.phases);
     need_same_phases(&a.steady.phases, &b.steady.phases);
-    need_equal(sent(&a.steady.traffic), sent(&b.steady.traffic));
-    const mt_traffic counted = mt_traffic_get(gpu);
+    need_equal(sent(&a.steady.sent), sent(&b.steady.sent));
+    const mt_sent counted = mt_sent_get(gpu);
     const mt_parallel *h = &w.parallel;
     need_equal(mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
                    mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) +

@@ -35,7 +35,7 @@ static void send_rows(mt_comm *world, void *user)
     /* the counts, half of which go to the other, and its rows, there and back, and again */
     const uint64_t own = g.rank ? 3 : 1, others = g.rank ? 1 : 3;
     MTT_NEED(mt_comm_sent(world) == 8 + 16 * (own + others));
-    MTT_NEED(mt_traffic_get(device).experts == mt_comm_sent(world));
+    MTT_NEED(mt_sent_get(device).experts == mt_comm_sent(world));
     routes.n_sent++;
     MTT_NEED(!mt_all_to_all(there, &routes, true, &g));
     MTT_NEED(strstr(mt_last_error(), "all_to_all") != NULL);

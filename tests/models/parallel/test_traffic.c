@@ -4,37 +4,46 @@
 
 enum { B = 2, S = 8, D = 16, E = 4 }; /* E: bytes of an f32 */
 
+/* Returns what the device has sent since *before, and sets *before to all so far. */
+static mt_sent sent_since(const mt_device *device, mt_sent *before)
+{
+    const mt_sent now = mt_sent_get(device), was = *before;
+    *before = now;
+    return (mt_sent){.layers = now.layers - was.layers,
+                     .pieces = now.pieces - was.pieces,
+                     .stages = now.stages - was.stages};
+}
+
 static void a_ring_sends_all_but_its_own_part(void **state)
 {
     mt_device *device = mt_device_open("meta");
     mt_tensor *x = traffic_leaf(device, 3, (int64_t[]){B, S, D});
     const uint64_t n_bytes = E * B * S * D;
     (void)state;
-    mt_traffic at = mt_traffic_get(device);
+    mt_sent at = mt_sent_get(device);
     mt_tensor *gathered = mt_all_gather(x, 1, MT_RANKS(4)); /* [b,4s,d] */
-    assert_int_equal(traffic_since(device, &at).layers, 3 * n_bytes);
+    assert_int_equal(sent_since(device, &at).layers, 3 * n_bytes);
     traffic_backward(gathered);
-    assert_int_equal(traffic_since(device, &at).layers, 3 * n_bytes);
+    assert_int_equal(sent_since(device, &at).layers, 3 * n_bytes);
     mt_tensor *sum = mt_all_reduce(x, MT_RANKS(4));
-    assert_int_equal(traffic_since(device, &at).layers, 2 * 3 * n_bytes / 4);
+    assert_int_equal(sent_since(device, &at).layers, 2 * 3 * n_bytes / 4);
     traffic_backward(sum);
-    assert_int_equal(traffic_since(device, &at).layers, 0);
+    assert_int_equal(sent_since(device, &at).layers, 0);
     mt_tensor *same = mt_replicate(x, MT_RANKS(4));
-    assert_int_equal(traffic_since(device, &at).layers, 0);
+    assert_int_equal(sent_since(device, &at).layers, 0);
     traffic_backward(same);
-    assert_int_equal(traffic_since(device, &at).layers, 2 * 3 * n_bytes / 4);
+    assert_int_equal(sent_since(device, &at).layers, 2 * 3 * n_bytes / 4);
     mt_tensor *part = mt_reduce_scatter(x, 0, MT_RANKS(2)); /* of a parameter */
-    mt_traffic t = traffic_since(device, &at);
+    mt_sent t = sent_since(device, &at);
     assert_int_equal(t.pieces, n_bytes / 2);
     assert_int_equal(t.layers, 0);
     traffic_backward(part);
-    assert_int_equal(traffic_since(device, &at).pieces, n_bytes / 2);
+    assert_int_equal(sent_since(device, &at).pieces, n_bytes / 2);
     mt_tensor *sent = mt_send(x, MT_RANKS(3)), *received = mt_recv(x, MT_RANKS(3));
-    assert_int_equal(traffic_since(device, &at).stages, n_bytes);
+    assert_int_equal(sent_since(device, &at).stages, n_bytes);
     traffic_backward(received);
-    assert_int_equal(traffic_since(device, &at).stages, n_bytes);
-    at = mt_traffic_get(device);
-    assert_int_equal(at.products, 0);
+    assert_int_equal(sent_since(device, &at).stages, n_bytes);
+    assert_int_equal(mt_traffic_get(device).products, 0);
     mt_release(received), mt_release(sent), mt_release(part), mt_release(same), mt_release(sum);
     mt_release(gathered), mt_release(x);
     mt_device_release(device);
@@ -51,7 +60,7 @@ static const mt_model_config gpt = {.kind = MT_MODEL_GPT,
                                     .dtype = MT_F32};
 
 /* Counts what a rank sends in forward and backward of all its layers. */
-static mt_traffic of_a_rank(mt_parallel h)
+static mt_sent of_a_rank(mt_parallel h)
 {
     mt_device *device = mt_device_open("meta");
     mt_module *rank = mt_rank_new(device, &gpt, &h, 0);
@@ -59,7 +68,7 @@ static mt_traffic of_a_rank(mt_parallel h)
     assert_non_null(rank);
     mt_tensor *y = mt_forward(rank, ids);
     traffic_backward(y);
-    mt_traffic t = mt_traffic_get(device);
+    mt_sent t = mt_sent_get(device);
     mt_release(y), mt_release(ids), mt_module_free(rank);
     mt_device_release(device);
     return t;
@@ -71,7 +80,7 @@ static void tensor_parallel_layers_send_four_sums_each(void **state)
 {
     const uint64_t a_sum = 2 * E * B * S * D * 3 / 4;
     (void)state;
-    mt_traffic t = of_a_rank((mt_parallel){.tensor = 4});
+    mt_sent t = of_a_rank((mt_parallel){.tensor = 4});
     assert_int_equal(t.layers, (4 * 3 + 2) * a_sum);
     assert_int_equal(t.pieces + t.stages, 0);
     /* Korthikanti et al. 2022, 4.2.2: with sequence parallelism as much, but for what backward
@@ -94,7 +103,7 @@ static void zero_3_sends_parameters_twice_and_gradients_once(void **state)
     mtt_ok(mt_module_size(whole, &n, NULL));
     mt_module_free(whole);
     mt_device_release(device);
-    mt_traffic t = of_a_rank((mt_parallel){.data = 2, .zero = 3});
+    mt_sent t = of_a_rank((mt_parallel){.data = 2, .zero = 3});
     const uint64_t least = E * (2 * n + (uint64_t)(matrices + head)) / 2, most = 3 * E * n / 2;
     if (t.pieces < least || t.pieces > most + E * (uint64_t)head)
         fail_msg("%llu bytes, need %llu to %llu", (unsigned long long)t.pieces,

@@ -50,13 +50,13 @@ static void check_loss(mt_device *device, const mt_group *group, const mti_entro
     MT_AUTO mt_tensor *x = take(padded, 1, group->rank * own, own);
     MTT_NEED(mt_set_requires_grad(all, true) == MT_OK);
     MT_AUTO mt_tensor *whole = mt_cross_entropy_with(all, target, MT_IGNORE, &of_whole);
-    mt_traffic before = mt_traffic_get(device);
+    mt_sent before = mt_sent_get(device);
     uint64_t sent = mt_comm_sent(group->comm);
     MT_AUTO mt_tensor *y = mti_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group, options);
     MTT_NEED(y && whole && fabs(mt_item(y) - mt_item(whole)) <= bound);
     uint64_t numbers = 2 * ROWS * (uint64_t)(group->ranks - 1);
     MTT_NEED(mt_comm_sent(group->comm) - sent == numbers * (dtype == MT_F64 ? 8 : 4));
-    MTT_NEED(mt_traffic_get(device).layers - before.layers == mt_comm_sent(group->comm) - sent);
+    MTT_NEED(mt_sent_get(device).layers - before.layers == mt_comm_sent(group->comm) - sent);
     MTT_NEED(mt_backward(y) == MT_OK && mt_backward(whole) == MT_OK);
     near(mt_grad(x), mt_grad(all), 1, group->rank * own, bound);
 }

@@ -3,8 +3,7 @@
 mt_traffic traffic_since(const mt_device *device, mt_traffic *before)
 {
     mt_traffic now = mt_traffic_get(device), x = now;
-    x.products -= before->products, x.others -= before->others, x.layers -= before->layers;
-    x.pieces -= before->pieces, x.stages -= before->stages;
+    x.products -= before->products, x.others -= before->others;
     *before = now;
     return x;
 }
