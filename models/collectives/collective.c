@@ -152,7 +152,8 @@ static bool scatter_forward(mti_call *c) { return scatter(c, mti_in(c, 0), mti_o
 static bool gather_backward(mti_call *c)
 {
     mti_leaf *leaf = arguments_of(c).leaf;
-    if (leaf && leaf->collect) return leaf->collect(leaf->collector, leaf, c);
+    mti_collector *collector = leaf ? leaf->guest : NULL;
+    if (collector) return collector->collect(collector, leaf, c);
     const mti_view *dx = mti_din(c, 0), *dy = mti_dout(c);
     if (dx && arguments_of(c).f32_sum) dy = cast(c, dy, dx->dtype);
     if (!dx || !dy) return false;

@@ -20,6 +20,11 @@ const mti_op *mti_op_row(int i);
 /* mt_all_gather along `dim` of keys or values [b,s,k,h], or of tokens [b,s], counted as sent to
  * ranks with other positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
+/* What may hang on a leaf, as its guest: takes the gradient of what was gathered of the leaf,
+ * c->dout[0], in the leaf's stead. */
+typedef struct mti_collector {
+    bool (*collect)(struct mti_collector *self, const mti_leaf *leaf, mti_call *c);
+} mti_collector;
 /* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
  * after they are summed over the ranks or, with f32_sum, before. leaf: of which x is a view; where
  * somebody collects gradients for it, the sum is theirs to make. NULL: nobody does. */

@@ -182,9 +182,9 @@ static bool leave_others(mti_unit *u, mti_call *c)
     return !left || leave(left, c);
 }
 
-static bool collect(void *user, const mti_leaf *leaf, mti_call *c)
+static bool collect(mti_collector *collector, const mti_leaf *leaf, mti_call *c)
 {
-    mti_unit *u = user;
+    mti_unit *u = (mti_unit *)collector;
     size_t i = 0, n = 0;
     mti_units_await_end(u->all);
     while (u->params.at[i].shard->leaf != &leaf->ref) i++;
@@ -209,8 +209,8 @@ bool mti_unit_set_collector(mti_unit *u, mt_dtype products)
     for (size_t i = 0; i < u->params.n; i++) {
         mti_leaf *leaf = mti_leaf_of(u->params.at[i].shard);
         if (!leaf) return false;
-        leaf->collect = as_one ? collect : NULL;
-        leaf->collector = u;
+        u->collector.collect = collect;
+        leaf->guest = as_one ? &u->collector : NULL;
     }
     return true;
 }

@@ -97,7 +97,7 @@ void mti_units_release(mti_units *all)
         mti_unit_drop_grads(u);
         for (size_t k = 0; k < u->params.n; k++) {
             mt_tensor *shard = u->params.at[k].shard;
-            if (shard->leaf) ((mti_leaf *)shard->leaf)->collect = NULL;
+            if (shard->leaf) ((mti_leaf *)shard->leaf)->guest = NULL;
             mt_release(shard);
         }
         mti_free(u->params.at);

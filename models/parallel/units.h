@@ -17,6 +17,7 @@ typedef struct mti_unit_param {
 } mti_unit_param;
 
 struct mti_unit {
+    mti_collector collector; /* the first member */
     mti_units *all;
     mti_unit_kind kind;
     mt_group group;           /* that has the shards */

@@ -329,7 +329,7 @@ static bool add_up_replicas(const mti_zero *z)
     for (size_t i = 0; ok && i < n; i++) {
         const mt_tensor *t = list[i].tensor;
         mt_tensor *g = mt_grad(t);
-        ok = !g || ((const mti_leaf *)t->leaf)->collect ||
+        ok = !g || ((const mti_leaf *)t->leaf)->guest ||
              mti_collective_run(g, MTI_ALL_REDUCE, &group);
     }
     return ok;

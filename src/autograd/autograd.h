@@ -429,10 +429,7 @@ struct mti_leaf {
     mt_tensor *grad;
     mti_view spec; /* of its gradient */
     mti_hook_list hooks;
-    /* Takes the gradient of what was gathered of the leaf in its stead: c->dout[0]. NULL: nobody
-     * does. */
-    bool (*collect)(void *collector, const mti_leaf *leaf, mti_call *c);
-    void *collector;
+    void *guest; /* of the storey above, which alone knows what it is; NULL: none */
 };
 
 /* What waits for the end of the backward that runs in this thread, the outermost one; ok: it went
