@@ -237,17 +237,56 @@ typedef struct draw {
     double width; /* the bound of uniform numbers, the standard deviation of others */
 } draw;
 
+/* n elements of t, which is contiguous, from the ith on. */
+static mti_view run_of(const mt_tensor *t, int64_t i, int64_t n)
+{
+    mti_view v = {.dtype = t->view.dtype, .rank = 1, .shape = {n}, .stride = {1}};
+    v.data = (char *)t->view.data + (size_t)i * mt_dtype_size(v.dtype);
+    return v;
+}
+
+static bool fill_run(mt_tensor *t, int64_t i, int64_t n, double value)
+{
+    mt_device *d = mt_device_of(t);
+    const mti_view v = run_of(t, i, n);
+    return d->backend->fill(d->ctx, &v, value);
+}
+
+/* v: what one process would draw from the counter of element `at` on. */
+static bool draw_view(mt_device *d, const draw *how, uint64_t at, const mti_view *v)
+{
+    const uint64_t offset = how->offset + at / 4;
+    return how->uniform ? d->backend->uniform(d->ctx, -how->width, how->width, how->seed, offset, v)
+                        : d->backend->normal(d->ctx, 0, how->width, how->seed, offset, v);
+}
+
+/* The same of the n elements from the ith on of t, which are those from `at` on of the whole.
+ * Four elements share a counter. A run that begins between two counters is drawn aside from the
+ * first of them on, in memory of the host; so that must be the device's. */
+static bool draw_run(mt_tensor *t, int64_t i, int64_t n, const draw *how, uint64_t at)
+{
+    mt_device *d = mt_device_of(t);
+    const mti_view v = run_of(t, i, n);
+    int64_t skip = (int64_t)(at % 4);
+    if (!skip) return draw_view(d, how, at, &v);
+    mti_view aside = v;
+    size_t size = mt_dtype_size(v.dtype);
+    aside.shape[0] = n + skip;
+    if (!(aside.data = mti_malloc((size_t)(n + skip) * size))) return false;
+    bool ok = draw_view(d, how, at, &aside) &&
+              d->backend->upload(d->ctx, v.data, (char *)aside.data + (size_t)skip * size,
+                                 (size_t)n * size);
+    mti_free(aside.data);
+    return ok;
+}
+
 /* t's first n elements, which are those from `from` on of this rank's part. */
 static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, const draw *d)
 {
     int64_t at;
     for (int64_t i = 0, run; i < n; i += run) {
         run = run_at(p, from + i, n - i, &at);
-        bool ok = at < 0 ? mti_fill_run(t, i, run, 0)
-                  : d->uniform
-                      ? mti_uniform_run(t, i, run, d->width, d->seed, d->offset, (uint64_t)at)
-                      : mti_normal_run(t, i, run, d->width, d->seed, d->offset, (uint64_t)at);
-        if (!ok) return false;
+        if (!(at < 0 ? fill_run(t, i, run, 0) : draw_run(t, i, run, d, (uint64_t)at))) return false;
     }
     return true;
 }
@@ -391,9 +430,9 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
     int64_t n = mt_numel(t),
             from = n < rows * cols ? n * mti_param_group(&s->parallel, path).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
-    if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
-    if (is_b(path)) return mti_fill_run(t, 0, own, 0);
-    if (!is_drawn(path, t)) return mti_fill_run(t, 0, own, constant_of(s, path));
+    if (own < n && !fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
+    if (is_b(path)) return fill_run(t, 0, own, 0);
+    if (!is_drawn(path, t)) return fill_run(t, 0, own, constant_of(s, path));
     draw d;
     const mt_named_tensor *all = find_draw(w, s, path, &d);
     if (!all) return false;

@@ -194,15 +194,6 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out);
 /* The element that has these bytes. */
 void mti_decode_item(mt_dtype dtype, const void *bytes, mti_number *out);
 
-/* n elements of t, which is contiguous, from the ith on: all of this value; those from `at` on of
- * the whole tensor that mt_normal would draw there from (seed, offset), with mean 0; or mt_uniform,
- * in [-bound, bound). The last two on a device whose memory is the host's. */
-bool mti_fill_run(mt_tensor *t, int64_t i, int64_t n, double value);
-bool mti_normal_run(mt_tensor *t, int64_t i, int64_t n, double std, uint64_t seed, uint64_t offset,
-                    uint64_t at);
-bool mti_uniform_run(mt_tensor *t, int64_t i, int64_t n, double bound, uint64_t seed,
-                     uint64_t offset, uint64_t at);
-
 /* Not recorded; dtypes may differ. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
 
