@@ -13,6 +13,7 @@
 #include "memtape/ops.h"
 #include "ops/ops.h"
 #include "stacks/expert_forms.h"
+#include "stacks/torch_ops.h"
 
 /* ---- loop: an expert after the other, as Transformers' experts_implementation="eager" does ----
  */
@@ -75,7 +76,7 @@ static mt_tensor *one_expert(const mti_expert_call *call, const lists *l, int64_
     if (h) h = call->run(call->user, h, &(mti_expert_rows){.expert = expert, .alone = true});
     MT_AUTO mt_tensor *w = at ? mt_gather(weights, 0, at) : NULL;
     h = weigh(h, w, false);
-    mt_set(&h, h ? mti_combine_keeping(h, tokens, mt_shape(x)[0]) : NULL);
+    mt_set(&h, h ? mti_torch_index_add(h, tokens, mt_shape(x)[0]) : NULL);
     return h;
 }
 

@@ -1,6 +1,7 @@
 /* losses.c: the cross-entropy, as libraries have it: ours is the first row. */
 #include "ops/ops.h"
 #include "stacks/forms.h"
+#include "stacks/torch_ops.h"
 
 const mti_loss_row *mti_loss_row_of(mt_loss_form form)
 {
@@ -69,7 +70,7 @@ static mt_tensor *apart(bool shifted, mt_tensor *logits, mt_tensor *target)
     mt_tensor *y = index ? mti_widen(logits) : NULL;
     mt_tensor *copy = y && shifted ? beside(y) : NULL;
     if (y && shifted && !copy) mt_set(&y, NULL);
-    mt_set(&y, mti_log_softmax_apart(y));
+    mt_set(&y, mti_torch_log_softmax(y));
     mt_release(copy);
     mt_set(&y, mt_gather(y, -1, index));
     mt_set(&y, y ? mt_reshape(y, mt_rank(target), mt_shape(target)) : NULL);

@@ -4,6 +4,7 @@
 #include "expression/expression.h"
 #include "collectives/collectives.h"
 #include "ops/ops.h"
+#include "stacks/torch_ops.h"
 
 /* ---- numbers after the tensors ---- */
 
@@ -172,7 +173,7 @@ mt_tensor *mti_call_run(const mti_term *call, mt_tensor **in)
     mti_case c;
     if (is_compare(op)) return run_compare(op, in);
     if (!strcmp(op, "contiguous")) return mt_contiguous(in[0]);
-    if (!strcmp(op, "log_softmax") && call->numbers[0] != 0) return mti_log_softmax_apart(in[0]);
+    if (!strcmp(op, "log_softmax") && call->numbers[0] != 0) return mti_torch_log_softmax(in[0]);
     if (!strcmp(op, "relu_inplace"))
         return mt_relu_inplace(in[0]) == MT_OK ? mt_retain(in[0]) : NULL;
     if (!strcmp(op, "leaky_relu_inplace"))

@@ -86,7 +86,6 @@ typedef union mti_params {
     struct {
         double scale;
         bool causal;
-        bool apart; /* log_softmax only: dx never takes the place of dy */
     } softmax;
     struct {
         double eps;
@@ -147,7 +146,6 @@ typedef union mti_params {
     } topk;
     struct {
         int64_t n;
-        bool keeps_x; /* combine only */
     } groups;
     struct {
         mt_dtype dtype;

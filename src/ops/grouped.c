@@ -199,7 +199,6 @@ static bool combine_shape(mti_call *c)
             MT_ERR_ARGUMENT, "combine: x is %s, index is %s, of %lld rows; need [n,h] and [n]",
             mti_shape_text(tx, x->rank, x->shape), mti_shape_text(ti, index->rank, index->shape),
             (long long)c->params->groups.n);
-    if (c->want && c->params->groups.keeps_x) c->keep |= MTI_IN0;
     return mti_out_set(c, 0, x->dtype, 2, (const int64_t[]){c->params->groups.n, x->shape[1]});
 }
 
@@ -224,9 +223,5 @@ const mti_op_code mti_code_combine = {combine_shape, combine_forward, combine_ba
 
 mt_tensor *mt_combine(mt_tensor *x, mt_tensor *index, int64_t rows)
 {
-    return mti_op2(&mti_op_combine, &(mti_params){.groups = {rows, false}}, x, index);
-}
-mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows)
-{
-    return mti_op2(&mti_op_combine, &(mti_params){.groups = {rows, true}}, x, index);
+    return mti_op2(&mti_op_combine, &(mti_params){.groups = {rows}}, x, index);
 }

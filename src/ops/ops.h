@@ -44,11 +44,6 @@ mt_tensor *mti_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int
                               const mt_embedding_options *options);
 /* Scatters: adds the elements of dout 0 to din 0 along dim, at the indices saved in this slot. */
 bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
-/* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */
-mt_tensor *mti_log_softmax_apart(mt_tensor *x);
-
-/* mt_combine that also keeps x, as PyTorch's index_add does, for its shape alone. */
-mt_tensor *mti_combine_keeping(mt_tensor *x, mt_tensor *index, int64_t rows);
 
 bool mti_check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v);
 bool mti_check_dropout(const char *caller, double p);

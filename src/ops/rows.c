@@ -55,18 +55,13 @@ static bool log_softmax_forward(mti_call *c)
 static bool log_softmax_backward(mti_call *c)
 {
     const mti_view *dy = mti_dense_rows(c, mti_dout(c));
-    const mti_view *dx = c->params->softmax.apart ? mti_din(c, 0) : mti_din_reuse(c, 0);
+    const mti_view *dx = mti_din_reuse(c, 0);
     return dy && dx && c->k->log_softmax_backward(c->ctx, mti_saved(c, MTI_OUT0), dy, dx);
 }
 
 const mti_op_code mti_code_log_softmax = {log_softmax_shape, log_softmax_forward,
                                           log_softmax_backward};
 mt_tensor *mt_log_softmax(mt_tensor *x) { return mti_op1(&mti_op_log_softmax, NULL, x); }
-
-mt_tensor *mti_log_softmax_apart(mt_tensor *x)
-{
-    return mti_op1(&mti_op_log_softmax, &(mti_params){.softmax = {.apart = true}}, x);
-}
 
 /* ---- layer_norm: y = (x - mean) rstd w + b;  x, y [..,n], w, b [n]; mean, rstd one per row in f32
  * With g = dy w, xhat = (x - mean) rstd:  dx = rstd (g - mean(g) - xhat mean(g xhat)),
