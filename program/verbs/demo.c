@@ -12,8 +12,8 @@
 #define MAX_TIMED     64   /* at most so many steps are timed to plan the run */
 #define TIMING_SHARE  0.04 /* share of the time for that */
 #define LEAST_STEPS   400  /* fewer hardly beat a bigram model */
-#define SAMPLE_BYTES  320
-#define EVAL_COST     0.4 /* time of a forward alone, in steps */
+#define SAMPLE_BYTES  150  /* after each prompt */
+#define EVAL_COST     0.4  /* time of a forward alone, in steps */
 
 /* Four layers of width 128 learn the most in a minute on two cores. */
 static const mt_model_config demo_config = {.kind = MT_MODEL_GPT,
@@ -28,8 +28,23 @@ static const mt_model_config demo_config = {.kind = MT_MODEL_GPT,
 static const mti_train_settings demo_settings = {
     .accumulate = 1, .lr = 2e-3, .min_lr = 1e-4, .weight_decay = 0.1, .clip = 1};
 
+#define MAX_PROMPTS 3
+#define MAX_PLACES  9
+#define FORTUNES    "/usr/share/games/fortunes/" /* where Debian has them */
+
+/* A text to learn from, and what the model then goes on from. */
+typedef struct known_text {
+    const char *what;
+    const char *const *places; /* files and folders, any of which may be missing */
+    size_t n_places;
+    const char *prompts[MAX_PROMPTS]; /* fewer: then NULL */
+    const char *then;                 /* the prompt of the `generate` that is suggested */
+} known_text;
+
 typedef struct demo {
     const mti_options *o;
+    const known_text *text;
+    const char *file; /* the first of the text's places that is there */
     mti_style style;
     double began;
     mt_device *device;
@@ -43,36 +58,65 @@ typedef struct demo {
 
 /* ---- text ---- */
 
-/* memtape's own text: the source tree it was built from, else what was installed with it. */
-static bool load_own_text(mti_corpus *corpus)
+#define N(array) (sizeof(array) / sizeof *(array))
+
+/* Of the package fortunes what is about our trades. A model that is given "X, n.:" defines X. */
+static const char *const of_fortunes[] = {FORTUNES "definitions", FORTUNES "computers",
+                                          FORTUNES "science", FORTUNES "wisdom", FORTUNES "work"};
+
+/* memtape's own text: the source tree that it was built from. */
+static const char *const of_sources[] = {
+    MTI_SOURCE_DIR "/src",     MTI_SOURCE_DIR "/models",   MTI_SOURCE_DIR "/lab",
+    MTI_SOURCE_DIR "/program", MTI_SOURCE_DIR "/include",  MTI_SOURCE_DIR "/docs",
+    MTI_SOURCE_DIR "/tests",   MTI_SOURCE_DIR "/examples", MTI_SOURCE_DIR "/README.md"};
+static const char *const installed[] = {MTI_DATA_DIR "/demo"};
+
+static const known_text texts[] = {
+    {"fortunes",
+     of_fortunes,
+     N(of_fortunes),
+     {"Memory, n.:\n\t", "Gradient, n.:\n\t", "Computer, n.:\n\t"},
+     "Truth, n.:"},
+    {"memtape's own text", of_sources, N(of_sources), {"/* "}, "static "},
+    {"memtape's own text", installed, N(installed), {"/* "}, "static "},
+};
+
+/* Loads the first of the demo's texts that is on this machine. */
+static bool load_own_text(demo *d)
 {
-    static const char *const places[] = {
-        MTI_SOURCE_DIR "/src",     MTI_SOURCE_DIR "/models",   MTI_SOURCE_DIR "/lab",
-        MTI_SOURCE_DIR "/program", MTI_SOURCE_DIR "/include",  MTI_SOURCE_DIR "/docs",
-        MTI_SOURCE_DIR "/tests",   MTI_SOURCE_DIR "/examples", MTI_SOURCE_DIR "/README.md"};
-    const char *found[sizeof places / sizeof *places];
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (access(places[i], R_OK) == 0) found[n++] = places[i];
-    if (n == 0 && access(MTI_DATA_DIR "/demo", R_OK) == 0) found[n++] = MTI_DATA_DIR "/demo";
-    if (n == 0)
-        return mti_fail_bool(MT_ERR_IO, "memtape's own text is not on this machine; give some with "
-                                        "--data");
-    return mti_corpus_load(corpus, n, found, HELD_FRACTION, true);
+    for (size_t i = 0; i < N(texts); i++) {
+        const char *found[MAX_PLACES];
+        size_t n = 0;
+        for (size_t j = 0; j < texts[i].n_places; j++)
+            if (access(texts[i].places[j], R_OK) == 0) found[n++] = texts[i].places[j];
+        if (n == 0) continue;
+        d->text = &texts[i];
+        d->file = found[0];
+        return mti_corpus_load(&d->corpus, n, found, HELD_FRACTION, true);
+    }
+    return mti_fail_bool(MT_ERR_IO, "memtape's own text is not on this machine; give some with "
+                                    "--data");
+}
+
+static bool load_given_text(demo *d)
+{
+    static const known_text given = {.what = "your text", .prompts = {"The "}, .then = "The "};
+    d->text = &given;
+    d->file = d->o->data.at[0];
+    return mti_corpus_load(&d->corpus, d->o->data.n, d->o->data.at, HELD_FRACTION, true);
 }
 
 static bool load_text(demo *d)
 {
-    const mti_options *o = d->o;
-    bool ok = o->data.n ? mti_corpus_load(&d->corpus, o->data.n, o->data.at, HELD_FRACTION, true)
-                        : load_own_text(&d->corpus);
-    if (!ok) return false;
-    if (o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
+    if (!(d->o->data.n ? load_given_text(d) : load_own_text(d))) return false;
+    if (d->o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
     mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
     mti_print(
         stdout,
-        "text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
-        d->corpus.n_files, MTI_THOUSANDS(d->corpus.n_train), MTI_THOUSANDS(d->corpus.n_held));
+        "text   %s, %zu file%s: %s bytes to learn from, the last tenth of each, %s bytes, held "
+        "out\n",
+        d->text->what, d->corpus.n_files, d->corpus.n_files == 1 ? "" : "s",
+        MTI_THOUSANDS(d->corpus.n_train), MTI_THOUSANDS(d->corpus.n_held));
     return mti_baselines_fit(&d->baselines, &d->corpus);
 }
 
@@ -113,7 +157,7 @@ static bool choose_steps(demo *d)
     if (!time_steps(d, &step_s)) return false;
     double held_out =
         EVAL_COST * (double)d->corpus.n_held / (double)(d->workload.batch * d->workload.seq);
-    double sample = EVAL_COST * SAMPLE_BYTES / (double)d->workload.batch;
+    double sample = EVAL_COST * MAX_PROMPTS * SAMPLE_BYTES / (double)d->workload.batch;
     double remaining = d->o->seconds - (mti_now() - d->began);
     double steps = remaining / step_s - held_out - sample - 12;
     if (steps < LEAST_STEPS) {
@@ -191,26 +235,38 @@ typedef struct sample_text {
     size_t n;
 } sample_text;
 
+/* Takes a byte; a line "%" ends a fortune. */
 static bool keep_byte(void *user, int64_t token)
 {
     sample_text *s = user;
     s->text[s->n++] = (unsigned char)token;
-    return s->n < SAMPLE_BYTES;
+    bool ends = s->n > 1 && memcmp(s->text + s->n - 2, "\n%", 2) == 0;
+    if (ends) s->n -= 2;
+    return !ends && s->n < SAMPLE_BYTES;
 }
 
-static bool print_sample(const demo *d)
+static bool print_sample(const demo *d, const char *prompt)
 {
-    static const char prompt[] = "/* ";
-    static const int64_t ids[] = {'/', '*', ' '};
+    int64_t ids[64];
+    size_t n = strlen(prompt);
+    for (size_t i = 0; i < n; i++) ids[i] = (unsigned char)prompt[i];
     sample_text s = {.n = 0};
     const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
-    mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
-    if (!mti_sample(d->trainer.model, ids, 3, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
+    if (!mti_sample(d->trainer.model, ids, (int64_t)n, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
         return false;
-    fputs(prompt, stdout);
+    mti_inked(stdout, &d->style, MTI_BOLD, "%s", prompt);
     mti_print_bytes(stdout, s.text, s.n);
     fputc('\n', stdout);
     return true;
+}
+
+static bool print_samples(const demo *d)
+{
+    bool ok = true;
+    mti_heading(stdout, &d->style, "It writes, when it is given the beginning");
+    for (int i = 0; ok && i < MAX_PROMPTS && d->text->prompts[i]; i++)
+        ok = print_sample(d, d->text->prompts[i]);
+    return ok;
 }
 
 /* ---- where the memory goes ---- */
@@ -261,7 +317,8 @@ static bool print_memory(const demo *d)
 /* A file for `memtape train` whose name needs no quotes in a shell; NULL if there is none. */
 static const char *text_to_train_on(const demo *d)
 {
-    const char *path = d->o->data.n ? d->o->data.at[0] : MTI_SOURCE_DIR "/program/verbs/demo.c";
+    const char *path =
+        d->text->places == of_sources ? MTI_SOURCE_DIR "/program/verbs/demo.c" : d->file;
     struct stat st;
     bool plain =
         strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") ==
@@ -277,8 +334,8 @@ static bool print_next(demo *d)
         char where[4096];
         if (!mti_run_save(&d->trainer, d->o->save, HELD_FRACTION, where, sizeof where))
             return false;
-        mti_print(stdout, "  %s generate --model %s --prompt \"static \" --tokens 400\n", program,
-                  where);
+        mti_print(stdout, "  %s generate --model %s --prompt \"%s\" --tokens 400\n", program, where,
+                  d->text->then);
     }
     mti_print(stdout, "  %s explain mlp --act gelu\n", program);
     mti_print(stdout, "  %s profile block --attention math --dropout 0.1\n", program);
@@ -309,7 +366,7 @@ static bool run(demo *d)
                              o->save);
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
     d->settings.warmup = d->settings.steps / 10;
-    return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);
+    return train(d) && print_scores(d) && print_samples(d) && print_memory(d) && print_next(d);
 }
 
 int mti_demo(const mti_options *o)

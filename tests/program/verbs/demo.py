@@ -42,7 +42,7 @@ equal(saved[1] - saved[0], layers * 4 * b * s * 4 * d, "GELU keeps its input as 
 equal(saved[3] - saved[2], saved[1] - saved[0], "the same difference with the other attention")
 equal(saved[2] - saved[0], layers * (4 * a * b * s * s - 4 * a * b * s - 16),
       "math keeps the weights; flash keeps one f32 per row and its RNG state")
-check("It writes" in p.stdout, "a sample")
+check("\nThe " in p.stdout.partition("It writes")[2], "a sample that goes on from a beginning")
 
 # ---- every command that it suggests works ----
 commands = re.findall(rf"^  ({re.escape(MEMTAPE)} .*)$", p.stdout, re.M)
@@ -57,5 +57,15 @@ for command in commands:
 if LONG:
     p = run("demo", "--seconds", 1, "--quiet")
     equal(p.returncode, 0, f"status after the fewest steps: {p.stderr}")
+
+# ---- without --data it learns from fortunes, where they are installed, and defines what it is asked; else from its own sources ----
+fortunes = os.path.exists("/usr/share/games/fortunes/definitions")
+p = run("demo", "--steps", 2)
+name = "fortunes" if fortunes else "memtape's own text"
+check(f"\ntext   {name}, " in p.stdout, f"its text: {p.stdout[:300]}")
+written = p.stdout.partition("It writes")[2].partition("Where one step")[0]
+for beginning in ["Memory, n.:\n\t", "Gradient, n.:\n\t", "Computer, n.:\n\t"] if fortunes else ["/* "]:
+    check("\n" + beginning in written, f"it goes on from {beginning!r}: {written}")
+check("\n%" not in written, "a sample ends where a fortune does")
 
 done()
