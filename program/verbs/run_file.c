@@ -415,21 +415,21 @@ static bool is_plain(const mt_safetensors *file)
 }
 
 /* NULL and no error: a folder, which has no adapters. */
-static bool open_model(const char *path, mt_safetensors **file, mt_lora_options *adapters)
+static bool open_model(const char *path, mt_safetensors **file, mti_memory_options *memory)
 {
-    mti_memory_options memory = {0};
+    *memory = (mti_memory_options){0};
     *file = mti_is_folder(path) ? NULL : mt_safetensors_open(path);
-    bool ok = *file ? read_adapters(*file, &memory) : mti_is_folder(path);
-    *adapters = mti_adapters_of(&memory);
-    return ok;
+    return *file ? read_adapters(*file, memory) : mti_is_folder(path);
 }
 
 bool mti_run_holds(const char *path, const mt_model_config *config)
 {
     mt_safetensors *file;
-    mt_lora_options adapters;
+    mti_memory_options memory;
     if (mti_is_gguf(path)) return true; /* mt_model_open looks before it takes memory */
-    bool ok = open_model(path, &file, &adapters) && weights_fit(file, path, config, &adapters);
+    bool ok = open_model(path, &file, &memory);
+    const mt_lora_options adapters = mti_adapters_of(&memory);
+    ok = ok && weights_fit(file, path, config, &adapters);
     mt_safetensors_free(file);
     return ok;
 }
@@ -446,11 +446,12 @@ mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_mode
                               bool *adapted)
 {
     mt_safetensors *file;
-    mt_lora_options adapters;
+    mti_memory_options memory;
     *adapted = false;
     if (is_foreign(path)) return read_folder(path, device, config);
-    mt_module *model =
-        open_model(path, &file, &adapters) ? new_model(device, config, &adapters) : NULL;
+    bool opened = open_model(path, &file, &memory);
+    const mt_lora_options adapters = mti_adapters_of(&memory);
+    mt_module *model = opened ? new_model(device, config, &adapters) : NULL;
     *adapted = adapters.rank > 0;
     bool ok = model && mt_safetensors_load_module(file, model) == MT_OK;
     mt_safetensors_free(file);
