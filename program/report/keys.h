@@ -26,7 +26,8 @@ typedef struct mti_key {
     const char *name;
     size_t at, size; /* of the member */
     mti_key_form form;
-    bool or_null;             /* null where it is 0, empty or not finite */
+    bool or_null;             /* null where it is 0, empty or not finite ... */
+    bool or_absent;           /* ... or no key */
     const mti_choice *choice; /* of MTI_KEY_CHOICE */
     mti_describe *describe;   /* of MTI_KEY_OBJECT */
 } mti_key;
@@ -64,6 +65,11 @@ void mti_field_keys(mti_fields *f, const mti_key *keys, size_t n, const void *ob
 #define KEY_OR_NULL_AS(key, member)                                                                \
     {                                                                                              \
         KEY_AT(key, member), .form = KEY_FORM(OWNED(member)), .or_null = true                      \
+    }
+/* No key there. */
+#define KEY_IF_SET(member)                                                                         \
+    {                                                                                              \
+        KEY_AT(#member, member), .form = KEY_FORM(OWNED(member)), .or_absent = true                \
     }
 
 #define OWNED(member)       (((owner *)0)->member)

@@ -236,7 +236,9 @@ static int64_t integer_at(const mti_key *k, const void *at)
 /* Whether the member is other than 0, empty and not finite. */
 static bool says(const mti_key *k, const void *at)
 {
-    if (k->form == MTI_KEY_REAL) return isfinite(*(const double *)at);
+    if (k->form == MTI_KEY_BOOL) return *(const bool *)at;
+    if (k->form == MTI_KEY_REAL)
+        return k->or_null ? isfinite(*(const double *)at) : *(const double *)at != 0;
     if (k->form == MTI_KEY_CHARS) return *(const char *)at;
     if (k->form != MTI_KEY_TEXT) return integer_at(k, at) != 0;
     const char *text = *(const char *const *)at;
@@ -245,6 +247,7 @@ static bool says(const mti_key *k, const void *at)
 
 static void put_member(mti_fields *f, const mti_key *k, const void *at)
 {
+    if (k->or_absent && !mti_field_there(f, says(k, at))) return;
     if (k->or_null) mti_null_unless(f, says(k, at));
     switch (k->form) {
     case MTI_KEY_BOOL: mti_field_bool(f, k->name, *(const bool *)at); break;

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include "nn/model.h"
 #include "parallel/parallel.h"
+#include "report/keys.h"
 #include "report/results.h"
 
 /* Each choice of ops; null where the model does not have it. */
@@ -32,48 +33,27 @@ static void describe_ops(mti_fields *f, const void *config)
 /* What few models have: no key without it. */
 static void describe_rare(mti_fields *f, const mt_model_config *c)
 {
-    if (mti_field_there(f, c->qk_norm)) mti_field_text(f, "qk_norm", mt_qk_norm_name(c->qk_norm));
-    if (mti_field_there(f, c->joint_products)) mti_field_bool(f, "joint_products", true);
-    if (mti_field_there(f, c->kind == MT_MODEL_GPT && c->untied)) mti_field_bool(f, "untied", true);
-    if (mti_field_there(f, c->attention_cap > 0))
-        mti_field_real(f, "attention_cap", c->attention_cap);
-    if (mti_field_there(f, c->logit_cap > 0)) mti_field_real(f, "logit_cap", c->logit_cap);
-    if (mti_field_there(f, c->position_offset))
-        mti_field_int(f, "position_offset", c->position_offset);
     const bool some = c->window && c->local_period;
-    if (mti_field_there(f, c->window)) mti_field_int(f, "window", c->window);
+    uint64_t active = 0;
+    if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
+    if (mti_field_there(f, c->qk_norm)) mti_field_text(f, "qk_norm", mt_qk_norm_name(c->qk_norm));
+    KEYS(f, mt_model_config, c, KEY_IF_SET(joint_products));
+    if (mti_field_there(f, c->kind == MT_MODEL_GPT && c->untied)) mti_field_bool(f, "untied", true);
+    KEYS(f, mt_model_config, c, KEY_IF_SET(attention_cap), KEY_IF_SET(logit_cap),
+         KEY_IF_SET(position_offset), KEY_IF_SET(window));
     if (mti_field_there(f, some)) mti_field_int(f, "local_period", c->local_period);
     if (mti_field_there(f, some && c->local_layers))
         mti_field_int(f, "local_layers", c->local_layers);
-    if (mti_field_there(f, c->experts)) mti_field_int(f, "experts", c->experts);
-    if (mti_field_there(f, c->experts)) mti_field_int(f, "experts_per_token", c->experts_per_token);
-    uint64_t active = 0;
-    if (c->experts) mt_model_config_active_params(c, &active); /* c is checked */
+    KEYS(f, mt_model_config, c, KEY_IF_SET(experts), KEY_IF_SET(experts_per_token));
     if (mti_field_there(f, c->experts)) mti_field_size(f, "active_params", active);
-    if (mti_field_there(f, c->sinks)) mti_field_bool(f, "sinks", true);
-    if (mti_field_there(f, c->yarn_factor > 0)) mti_field_real(f, "yarn_factor", c->yarn_factor);
+    KEYS(f, mt_model_config, c, KEY_IF_SET(sinks), KEY_IF_SET(yarn_factor));
     if (mti_field_there(f, c->experts))
         mti_field_name(f, "expert_form", &mti_expert_forms, (int)c->ops.expert_form);
-    if (mti_field_there(f, c->balance_loss > 0)) mti_field_real(f, "balance_loss", c->balance_loss);
-    if (mti_field_there(f, c->balance_by_layer)) mti_field_bool(f, "balance_by_layer", true);
-    if (mti_field_there(f, c->expert_capacity > 0))
-        mti_field_real(f, "expert_capacity", c->expert_capacity);
-    if (mti_field_there(f, c->expert_padding)) mti_field_bool(f, "expert_padding", true);
-    if (mti_field_there(f, c->norm_topk)) mti_field_bool(f, "norm_topk", true);
-    if (mti_field_there(f, c->mtp_layers)) mti_field_int(f, "mtp_layers", c->mtp_layers);
-    if (mti_field_there(f, c->mtp_layers)) mti_field_real(f, "mtp_loss", c->mtp_loss);
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = {{"shared_experts", c->shared_experts},
-                 {"dense_layers", c->dense_layers},
-                 {"dense_ffn", c->dense_ffn},
-                 {"kv_rank", c->kv_rank},
-                 {"q_rank", c->q_rank},
-                 {"rope_dim", c->rope_dim},
-                 {"value_dim", c->value_dim}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (mti_field_there(f, sizes[i].value)) mti_field_int(f, sizes[i].name, sizes[i].value);
+    KEYS(f, mt_model_config, c, KEY_IF_SET(balance_loss), KEY_IF_SET(balance_by_layer),
+         KEY_IF_SET(expert_capacity), KEY_IF_SET(expert_padding), KEY_IF_SET(norm_topk),
+         KEY_IF_SET(mtp_layers), KEY_IF_SET(mtp_loss), KEY_IF_SET(shared_experts),
+         KEY_IF_SET(dense_layers), KEY_IF_SET(dense_ffn), KEY_IF_SET(kv_rank), KEY_IF_SET(q_rank),
+         KEY_IF_SET(rope_dim), KEY_IF_SET(value_dim));
 }
 
 /* The model's dimensions; null for those that its kind does not have. */

@@ -1,7 +1,5 @@
 /* run.js: a run as the page needs it: the report's JSON, and its events put together again. */
 
-/* The phase, module and op of an event. */
-const NOWHERE = {phase: "", module: "", op: ""};
 const KINDS = ["alloc", "free", "recategory", "oom"];
 
 /* Events of the page's own short form (docs/report.md). */
