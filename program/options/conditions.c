@@ -170,15 +170,31 @@ static bool holds(const mti_options *o, mti_condition condition)
 
 #define WORDS MTI_OPTIMIZER_LIST /* more than a value has */
 
-/* The row's first condition that does not hold, among those of a scope if `only`, else of the
- * others; NOTHING if there is none. */
-static mti_condition broken(const mti_options *o, const mti_option_row *r, unsigned scope,
-                            bool only)
+/* The option of a row's list that another needs or excludes. */
+static const mti_option_row *other_of(unsigned when)
 {
-    for (size_t i = 0; i < sizeof r->when && r->when[i]; i++) {
-        const mti_condition c = (mti_condition)r->when[i];
-        if (!(conditions[c].scope & scope) != only && !holds(o, c)) return c;
-    }
+    return &mti_option_rows[when & ~(unsigned)(MTI_NEEDS | MTI_EXCLUDES)];
+}
+
+static bool is_met(const mti_options *o, unsigned when)
+{
+    if (when < MTI_NEEDS) return holds(o, (mti_condition)when);
+    const mti_option_row *other = other_of(when);
+    if (when & MTI_EXCLUDES) return !o->given[other->id];
+    return mti_option_is_set(o, other);
+}
+
+static unsigned scope_of(unsigned when)
+{
+    return when < MTI_NEEDS ? conditions[when].scope : when & MTI_EXCLUDES ? OF_COMMAND : 0;
+}
+
+/* The first of the row's list that does not hold, among those of a scope if `only`, else of the
+ * others; NOTHING if there is none. */
+static unsigned broken(const mti_options *o, const mti_option_row *r, unsigned scope, bool only)
+{
+    for (size_t i = 0; i < sizeof r->when / sizeof *r->when && r->when[i]; i++)
+        if (!(scope_of(r->when[i]) & scope) != only && !is_met(o, r->when[i])) return r->when[i];
     return MTI_IF_NOTHING;
 }
 
@@ -196,8 +212,33 @@ static const char *value_of(const mti_options *o, const char *name, char buf[WOR
     return mti_option_text(o, mti_option_find(o->verb, name), buf);
 }
 
-static bool refuse(mti_options *o, const mti_option_row *r, mti_condition condition)
+/* " sgd, sgd-momentum or adamw", what the option may be but none; else " N". */
+static void add_values(char *text, size_t n, const mti_option_row *r)
 {
+    const int some = r->form == MTI_CHOICE ? r->choice->n : 0;
+    if (!some && r->arg) mti_append(text, n, " %s", r->arg);
+    for (int i = 0, shown = 0; i < some; i++)
+        if (strcmp(r->choice->names[i], "none") != 0)
+            mti_append(text, n, "%s%s",
+                       !shown++       ? " "
+                       : i + 1 < some ? ", "
+                                      : " or ",
+                       r->choice->names[i]);
+}
+
+static bool refuse_beside(mti_options *o, const mti_option_row *r, unsigned when)
+{
+    const mti_option_row *other = other_of(when);
+    char values[MTI_OPTIMIZER_LIST] = "";
+    if (when & MTI_EXCLUDES)
+        return mti_options_refuse(o, "--%s and --%s: give one of the two", r->name, other->name);
+    add_values(values, sizeof values, other);
+    return mti_options_refuse(o, "--%s needs --%s%s", r->name, other->name, values);
+}
+
+static bool refuse(mti_options *o, const mti_option_row *r, unsigned condition)
+{
+    if (condition >= MTI_NEEDS) return refuse_beside(o, r, condition);
     char text[400 + 2 * WORDS], name[40], value[WORDS]; /* words have two values at most */
     const char *words = conditions[condition].words;
     snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--", *words == '-' ? "" : r->name);
@@ -234,7 +275,7 @@ static bool check(mti_options *o, unsigned scope, bool only)
         const mti_option_row *r = &mti_option_rows[id];
         const unsigned asked = some_ranks && mti_option_is_set(o, r) ? IN_A_RANK : 0;
         if (!o->given[id] && !o->by_recipe[id]) continue;
-        const mti_condition c = broken(o, r, scope & ~asked, only);
+        const unsigned c = broken(o, r, scope & ~asked, only);
         if (c) return refuse(o, r, c);
     }
     return true;
@@ -264,13 +305,13 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
 {
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        mti_condition reason = MTI_IF_NOTHING;
+        unsigned reason = MTI_IF_NOTHING;
         bool used = false;
         if (!check_over(o, r)) return false;
         for (size_t k = 0; k < rows->n && !used; k++) {
             const mti_options *row = &rows->at[k].options;
             if (!row->given[id]) continue;
-            const mti_condition c = broken(row, r, IN_A_ROW | IN_A_RANK, true);
+            const unsigned c = broken(row, r, IN_A_ROW | IN_A_RANK, true);
             used = !c;
             if (c) reason = c;
         }

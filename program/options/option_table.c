@@ -91,6 +91,8 @@ static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 #define EXTENT           RANGE(1, MTI_MAX_EXTENT) /* of a model; products are checked separately */
 #define AMOUNT           RANGE(1, 1e12)           /* of the batch */
 #define IF(condition)    MTI_IF_##condition
+#define NEEDS(option)    (MTI_NEEDS | MTI_O_##option)
+#define NOT_WITH(option) (MTI_EXCLUDES | MTI_O_##option)
 #define WHEN(...)        .when = {__VA_ARGS__}
 #define ALWAYS           MTI_RUN_ALWAYS
 #define CHOSEN           MTI_RUN_CHOSEN

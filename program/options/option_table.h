@@ -39,6 +39,9 @@ typedef enum mti_condition {
     MTI_CONDITION_COUNT
 } mti_condition;
 
+/* What a row's list may hold beside these: an option that has to be set, or may not be given. */
+enum { MTI_NEEDS = 1 << 10, MTI_EXCLUDES = 1 << 11 };
+
 /* Whether the file of a training run has the option, so that resuming the run is that run. */
 typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in_run;
 
@@ -59,7 +62,7 @@ typedef struct mti_option_row {
     double min, max;     /* inclusive */
     const mti_choice *choice;
     const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
-    uint8_t when[10];     /* mti_conditions; all must hold for it to have an effect */
+    uint16_t when[10];    /* all must hold for it to have an effect: mti_conditions and options */
     bool of_ranks;        /* asks for one rank of several */
     bool of_all_rows;     /* rows of a sweep cannot differ in it */
     bool of_expressions;  /* explain takes it with --expr, too */

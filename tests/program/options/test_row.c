@@ -50,6 +50,21 @@ static void its_condition_is_asked(void **state)
     mti_options_free(&o);
 }
 
+/* What another option needs, and what excludes it, are in its row, too. */
+static void options_beside_it_are_asked(void **state)
+{
+    (void)state;
+    mti_options o;
+    char *needs[] = {"memtape", "mlp", "--qlora", NULL};
+    assert_false(mti_options_parse(&o, &profiles, NULL, 3, needs));
+    assert_string_equal(o.error, "--qlora needs --lora-rank R");
+    mti_options_free(&o);
+    char *both[] = {"memtape", "gpt", "--checkpoint", "full", "--budget", "1GiB", NULL};
+    assert_false(mti_options_parse(&o, &profiles, NULL, 6, both));
+    assert_string_equal(o.error, "--checkpoint and --budget: give one of the two");
+    mti_options_free(&o);
+}
+
 static void help_lists_it(void **state)
 {
     (void)state;
@@ -94,8 +109,10 @@ static void words_name_values_that_there_are(void **state)
     static const char *const others[] = {"model", "an optimizer", "an elementwise optimizer"};
     int n = 0;
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        for (size_t i = 0; i < sizeof mti_option_rows[id].when; i++)
-            for (const char *at = words_of[mti_option_rows[id].when[i]]; (at = strchr(at, '{'));) {
+        for (size_t i = 0; i < sizeof mti_option_rows[id].when / sizeof(uint16_t); i++) {
+            const unsigned when = mti_option_rows[id].when[i];
+            const char *at = when < MTI_NEEDS ? words_of[when] : "";
+            while ((at = strchr(at, '{'))) {
                 char name[40];
                 snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "}") - 1, at + 1);
                 at++;
@@ -106,6 +123,7 @@ static void words_name_values_that_there_are(void **state)
                         assert_non_null(mti_option_find((mti_verb)v, name));
                 n++;
             }
+        }
     assert_true(n > 15);
 }
 
@@ -129,6 +147,7 @@ int main(void)
         cmocka_unit_test(its_value_reaches_its_field),
         cmocka_unit_test(other_values_and_verbs_are_refused),
         cmocka_unit_test(its_condition_is_asked),
+        cmocka_unit_test(options_beside_it_are_asked),
         cmocka_unit_test(help_lists_it),
         cmocka_unit_test(examples_are_of_their_options),
         cmocka_unit_test(words_name_values_that_there_are),

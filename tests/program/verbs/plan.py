@@ -291,9 +291,9 @@ def refusals():
         refused(["--tokens", "300B"], "plan", "gpt2", "--flops-rate", "1T", "--tokens", bad)
     refused(["--flops-rate needs --tokens"], "plan", "gpt2", "--flops-rate", "1T")
     refused(["--gpus needs --tokens"], "plan", "gpt2", "--gpus", 2)
-    refused(["--utilisation", "above 0"], "plan", "gpt2", "--tokens", "1B", "--flops-rate", "1T",
+    refused(["--utilisation", "from 0.01 to 1"], "plan", "gpt2", "--tokens", "1B", "--flops-rate", "1T",
             "--utilisation", 0)
-    refused(["--utilisation", "0 to 1"], "plan", "gpt2", "--utilisation", 1.5)
+    refused(["--utilisation", "0.01 to 1"], "plan", "gpt2", "--utilisation", 1.5)
     refused(["--params", "whole"], "plan", "gpt2", "--params", "1.5")
     refused(["--kv", "context", "1024"], "plan", "gpt2", "--kv", 1)
     refused(["--kv", "bert"], "plan", "bert-base", "--kv", 1)

@@ -144,7 +144,7 @@ refused(["--lora-targets", "q,v,mlp.fc"], "profile", "gpt", "--lora-rank", 3, "-
 refused(["--lora-targets", "1 to 16"], "profile", "gpt", "--lora-rank", 3, "--lora-targets", "+".join(["qkv"] * 17))
 refused(["--amp", "f32"], "profile", "gpt", "--amp", "bf16", "--dtype", "bf16")
 refused(["--master-weights", "--optimizer", "sgd-momentum"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
-refused(["--f32-gradients", "f32", "need --dtype bf16"], "profile", "gpt", "--f32-gradients")
+refused(["--f32-gradients", "f32", "needs --dtype bf16"], "profile", "gpt", "--f32-gradients")
 refused(["--master-weights", "f32"], "profile", "gpt", "--master-weights", "--optimizer", "sgd")
 refused(["--loss-scale", "block", "gpt"], "profile", "block", "--loss-scale", "8")
 refused(["--checkpoint selective", "mlp"], "profile", "mlp", "--checkpoint", "selective")
