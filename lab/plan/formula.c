@@ -20,7 +20,7 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
     mti_dims s;
     mti_rank_dims rank;
     *f = (mti_formula){0};
-    if (!formula_exists(memory) || config->ops.linear) return true;
+    if (!formula_exists(memory) || config->ops.linear || config->forms) return true;
     if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
     if (parallel && !mti_rank_dims_make(&rank, &s, parallel)) return false;
     mti_formula_build(f, &s);

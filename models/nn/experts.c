@@ -321,7 +321,7 @@ static mt_module *experts_new(mt_device *device, const mt_model_config *c)
     experts *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
     *user = (experts){.n = c->experts,
-                      .swiglu = mti_forms_of(&c->ops).swiglu,
+                      .swiglu = mti_forms_of(&c->ops, c->forms).swiglu,
                       .clamped = c->mlp == MT_MLP_CLAMPED,
                       .call = {.form = c->ops.expert_form,
                                .experts = c->experts,

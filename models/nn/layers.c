@@ -297,7 +297,7 @@ mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
 
 static mt_module *norm_new(mt_device *device, const mt_model_config *c, int64_t n)
 {
-    const mti_forms forms = mti_forms_of(&c->ops);
+    const mti_forms forms = mti_forms_of(&c->ops, c->forms);
     const double eps = c->norm_eps;
     switch (c->norm_kind) {
     case MT_NORM_RMS: return rms_norm_new(device, c->dtype, n, (rms_norm){forms.rms_norm, eps}, 1);
@@ -321,8 +321,8 @@ mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace)
 {
-    return mt_module_add_child(m, name,
-                               activation_new(c->act, inplace, mti_forms_of(&c->ops).gelu_tanh));
+    return mt_module_add_child(
+        m, name, activation_new(c->act, inplace, mti_forms_of(&c->ops, c->forms).gelu_tanh));
 }
 
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,

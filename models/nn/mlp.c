@@ -73,7 +73,7 @@ static mt_module *gated_new(mt_device *device, const mt_model_config *c)
 {
     gated *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    user->swiglu = mti_forms_of(&c->ops).swiglu;
+    user->swiglu = mti_forms_of(&c->ops, c->forms).swiglu;
     mt_module *m = mt_module_new("mlp", gated_forward, user, mti_free);
     return mti_module_complete(
         m, m && add_gate_and_up(m, device, c) &&

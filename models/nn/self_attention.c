@@ -189,7 +189,7 @@ static mti_rotation rotation_of(const mt_model_config *c)
 
 mt_module *mti_heads_new(const mt_model_config *c)
 {
-    const mti_forms forms = mti_forms_of(&c->ops);
+    const mti_forms forms = mti_forms_of(&c->ops, c->forms);
     mti_heads *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
     *user = (mti_heads){.n = c->heads,

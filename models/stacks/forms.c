@@ -7,7 +7,7 @@ static mt_tensor *rms_norm_one(mt_tensor *x, mt_tensor *w, double eps)
     return one ? mt_rms_norm(x, one, eps) : NULL;
 }
 
-mti_forms mti_forms_of(const mt_op_choices *c)
+mti_forms mti_forms_of(const mt_op_choices *c, const mt_forms *own)
 {
     mti_forms f = {.gelu_tanh = mt_gelu_tanh,
                    .swiglu = mt_swiglu,
@@ -22,5 +22,8 @@ mti_forms mti_forms_of(const mt_op_choices *c)
     if (c->rms_norm)
         f.rms_norm = mti_transformers_rms_norm, f.rms_norm_one = mti_transformers_rms_norm_one;
     if (c->rope) f.rotate = mti_transformers_rotate;
+    if (own && own->gelu_tanh) f.gelu_tanh = own->gelu_tanh;
+    if (own && own->swiglu) f.swiglu = own->swiglu;
+    if (own && own->rms_norm) f.rms_norm = own->rms_norm;
     return f;
 }

@@ -92,7 +92,8 @@ typedef struct mti_forms {
     mti_rotate_fn *rotate;
     mti_core_form core;
 } mti_forms;
-mti_forms mti_forms_of(const mt_op_choices *choices);
+/* own: as mt_model_config has it; may be NULL. */
+mti_forms mti_forms_of(const mt_op_choices *choices, const mt_forms *own);
 
 /* ---- transformers_ops.c, transformers_rotary.c: in the order in which Transformers' eager code
  * calls its ops, so that the tape keeps what it keeps ---- */

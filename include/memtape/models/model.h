@@ -193,6 +193,8 @@ typedef struct mt_model_config {
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
     mt_op_choices ops;
+    const mt_forms *forms; /* instead of what ops chooses; NULL: none. Borrowed as long as there are
+                              models of it, and not in JSON */
 } mt_model_config;
 
 /* MT_OK, or an error that names the field, what it is and what it may be. */

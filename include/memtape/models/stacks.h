@@ -1,9 +1,9 @@
-/* stacks.h: what a model computes as another library computes it, and so what it keeps: choices for
- * mt_model_config.ops. */
+/* stacks.h: what a model computes as another library computes it, or your own code does, and so
+ * what it keeps: mt_model_config.ops and mt_model_config.forms. */
 #ifndef MEMTAPE_STACKS_H
 #define MEMTAPE_STACKS_H
 
-#include "memtape/status.h"
+#include "memtape/tensor.h"
 
 MT_C_BEGIN
 
@@ -91,6 +91,14 @@ typedef struct mt_op_choices {
     mt_window_mask window_mask; /* llama with flash attention and a window */
     mt_expert_form expert_form;
 } mt_op_choices;
+
+/* Your own code for single functions of a model. Each borrows its inputs and returns a new tensor;
+ * what it keeps is what its ops keep. NULL: as mt_op_choices has it. */
+typedef struct mt_forms {
+    mt_tensor *(*swiglu)(mt_tensor *gate, mt_tensor *up); /* silu(gate) up; of experts, too */
+    mt_tensor *(*rms_norm)(mt_tensor *x, mt_tensor *weight, double eps); /* of MT_NORM_RMS */
+    mt_tensor *(*gelu_tanh)(mt_tensor *x);
+} mt_forms;
 
 MT_C_END
 #endif

@@ -397,6 +397,47 @@ static void forms_of_experts_differ_in_what_they_keep_alone(void **state)
     mt_module_free(grouped.model);
 }
 
+/* ---- a user's own ---- */
+
+static mt_tensor *own_swiglu(mt_tensor *gate, mt_tensor *up)
+{
+    mt_tensor *y = mt_silu(gate);
+    mt_set(&y, mt_mul(y, up));
+    return y;
+}
+
+static mt_tensor *own_rms_norm(mt_tensor *x, mt_tensor *weight, double eps)
+{
+    mt_tensor *y = mt_rms_norm(x, weight, eps);
+    mt_set(&y, mt_exp(y)); /* which keeps its output, ... */
+    mt_set(&y, mt_log(y)); /* ... the input that this keeps */
+    return y;
+}
+
+/* The model keeps what the ops of such functions keep, and has their values; with experts, too. */
+static void a_model_takes_functions_of_the_user(void **state)
+{
+    (void)state;
+    static const mt_forms swiglu = {.swiglu = own_swiglu}, norms = {.rms_norm = own_rms_norm};
+    for (int experts = 0; experts < 2; experts++) {
+        mt_model_config plain = experts ? moe : models[2], named, own;
+        plain.ops = (mt_op_choices){0};
+        named = own = plain;
+        named.ops.swiglu = MT_OP_UNFUSED;
+        own.forms = &swiglu;
+        step a = run(&named, NULL, false), b = run(&own, NULL, false), c = run(&plain, NULL, false);
+        assert_same_step(&a, &b, 0);
+        assert_int_equal(a.kept, b.kept);
+        own.forms = &norms;
+        step d = run(&own, NULL, false);
+        assert_same_step(&d, &c, 1e-4);
+        const size_t norm = BATCH * SEQ * (size_t)plain.hidden * sizeof(float);
+        assert_int_equal(d.kept - c.kept, (2 * (size_t)plain.layers + 1) * norm);
+        mt_module_free(a.model), mt_module_free(b.model);
+        mt_module_free(c.model), mt_module_free(d.model);
+    }
+}
+
 /* ---- failures ---- */
 
 static void each_allocation_fails(mt_model_config c)
@@ -459,6 +500,7 @@ int main(void)
         mtt_test(each_choice_keeps_as_much_more_as_it_says),
         mtt_test(forms_of_experts_without_a_gate_have_the_same_values),
         mtt_test(forms_of_experts_differ_in_what_they_keep_alone),
+        mtt_test(a_model_takes_functions_of_the_user),
         mtt_test(any_allocation_may_fail),
         mtt_test(a_loss_without_config_or_logits_is_refused),
     };
