@@ -3,6 +3,7 @@
 #include "optim/optim.h"
 #include "autograd/autograd.h"
 #include "memtape/ops.h"
+#include "stacks/optimizer_steps.h"
 
 /* The gradient for this parameter's step; NULL if it takes no part. */
 static mt_tensor *grad_of(const mti_opt_slot *s)
@@ -65,84 +66,21 @@ static bool hold_roots(mt_optimizer *o)
     return ok;
 }
 
-/* ---- as DeepSpeed steps ---- */
+/* ---- in groups ---- */
 
-/* The type of all gradients of the step, and their elements; MT_DTYPE_COUNT: they differ, or there
- * are none. */
-static mt_dtype type_of_grads(const mt_optimizer *o, int64_t *n)
-{
-    mt_dtype dtype = MT_DTYPE_COUNT;
-    bool differ = false;
-    *n = 0;
-    for (size_t i = 0; i < o->n_slots; i++) {
-        const mt_tensor *g = o->slots[i].grad;
-        if (!g) continue;
-        differ = differ || (*n && mt_dtype_of(g) != dtype);
-        dtype = mt_dtype_of(g);
-        *n += mt_numel(g);
-    }
-    return differ ? MT_DTYPE_COUNT : dtype;
-}
-
-static mt_tensor *new_grads(const mt_optimizer *o, mt_dtype dtype, int64_t n)
-{
-    const mti_view spec = {.dtype = dtype, .rank = 1, .shape = {n}, .stride = {1}};
-    return mti_tensor_new(o->device, &spec, MT_GRADIENT, false);
-}
-
-/* The ith gradient's place in `all`, whose next element is *at. */
-static mti_view place_in(const mt_tensor *all, const mt_tensor *grad, int64_t *at)
-{
-    mti_view v = grad->view;
-    size_t n_bytes;
-    char *data = all->view.data;
-    v.dtype = mt_dtype_of(all);
-    mti_view_pack(&v, &n_bytes);
-    v.data = data ? data + (size_t)*at * mt_dtype_size(v.dtype) : NULL;
-    *at += mti_view_count(&v);
-    return v;
-}
-
-static bool copy_grads(const mt_optimizer *o, mt_tensor *to)
-{
-    bool ok = true;
-    int64_t at = 0;
-    for (size_t i = 0; ok && i < o->n_slots; i++) {
-        const mt_tensor *g = o->slots[i].grad;
-        if (!g) continue;
-        mti_view place = place_in(to, g, &at);
-        ok = mti_copy_view(o->device, &g->view, &place);
-    }
-    return ok;
-}
-
-/* The gradients side by side in f32: stage_1_and_2.py, step, and stage3.py,
- * _prepare_fp32_grad_for_sub_group: flatten, which copies them in their type, then a cast. */
-static mt_tensor *flattened(const mt_optimizer *o, mt_dtype dtype, int64_t n)
-{
-    MT_AUTO mt_tensor *flat = dtype == MT_DTYPE_COUNT ? NULL : new_grads(o, dtype, n);
-    if (dtype != MT_DTYPE_COUNT && (!flat || !copy_grads(o, flat))) return NULL;
-    if (dtype == MT_F32) return mt_retain(flat);
-    mt_tensor *wide = new_grads(o, MT_F32, n);
-    if (wide && !(flat ? mti_copy_view(o->device, &flat->view, &wide->view) : copy_grads(o, wide)))
-        mt_set(&wide, NULL);
-    return wide;
-}
-
+/* As DeepSpeed has them: the gradients side by side, and those of parameters let go. */
 static bool flatten_grads(mt_optimizer *o)
 {
-    int64_t n, at = 0;
-    const mt_dtype dtype = type_of_grads(o, &n);
-    if (!o->sub_group || o->host || !n || dtype == MT_F64) return true;
-    MT_AUTO mt_tensor *wide = flattened(o, dtype, n);
-    bool ok = wide != NULL;
-    for (size_t i = 0; ok && i < o->n_slots; i++) {
-        mti_opt_slot *s = &o->slots[i];
-        if (!s->grad) continue;
-        mti_view place = place_in(wide, s->grad, &at);
-        mt_set(&s->grad, mti_tensor_view(wide, &place));
-        ok = s->grad && (!o->drops || mt_set_grad(s->param, NULL) == MT_OK);
-    }
+    mt_tensor ***grads = o->sub_group && !o->host ? mti_malloc(o->n_slots * sizeof *grads) : NULL;
+    size_t n = 0;
+    if (!o->sub_group || o->host) return true;
+    if (!grads) return false;
+    for (size_t i = 0; i < o->n_slots; i++)
+        if (o->slots[i].grad) grads[n++] = &o->slots[i].grad;
+    bool ok = mti_deepspeed_flatten(o->device, n, grads);
+    mti_free(grads);
+    for (size_t i = 0; ok && i < o->n_slots; i++)
+        if (o->slots[i].grad && o->drops) ok = mt_set_grad(o->slots[i].param, NULL) == MT_OK;
     return ok;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "backends/moments.h"
 #include "optim/optim.h"
+#include "stacks/optimizer_steps.h"
 
 /* ---- rules ---- */
 
@@ -14,30 +15,6 @@ static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt
 static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
     return d->backend->adamw(d->ctx, p, n, items);
-}
-
-/* A parameter of codes at a time, beside what torchao's compiled step of it allocates: a block's
- * scale is known only once the whole block is, so both new moments are written in f32, beside the
- * parameter in f32, and then encoded one after the other. Ours needs none of this. */
-static bool torchao_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    bool ok = true;
-    for (int i = 0; ok && i < n; i++) {
-        const mti_opt_item *item = &items[i];
-        bool copies = mt_dtype_size(item->dtype) == 2 && !item->master;
-        size_t wide = 4 * (size_t)item->n,
-               codes = (size_t)mti_moment_scales_at(item->moments, item->n);
-        const size_t bytes[] = {wide, wide, copies ? wide : 0, codes};
-        mti_block *held[4] = {NULL};
-        for (int k = 0; ok && item->moments >= MTI_MOMENTS_8BIT && k < 4; k++) {
-            if (!bytes[k]) continue;
-            if ((ok = (held[k] = mti_pool_alloc(d->pool, bytes[k], MT_TEMPORARY)) != NULL))
-                held[k]->owner = NULL;
-        }
-        ok = ok && d->backend->adamw(d->ctx, p, 1, item);
-        for (int k = 0; k < 4; k++) mti_pool_free(d->pool, held[k], bytes[k]);
-    }
-    return ok;
 }
 
 static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
@@ -59,7 +36,7 @@ static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_op
 static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, .step = sgd_step};
 static const mti_opt_rule adamw_rule = {
     "adamw", {"m", "v", "m_scales", "v_scales"}, .step = adamw_step, .n_state = 2};
-static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = torchao_step};
+static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = mti_torchao_step};
 static const mti_opt_rule adafactor_rule = {
     "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
 static const mti_opt_rule lion_rule = {"lion", {"m"}, .step = lion_step};
