@@ -12,6 +12,7 @@
 
 static FILE *events_file;
 static const char *events_category; /* of new storages; set it where another one fits: "input" */
+static bool events_paused; /* what is made meanwhile, and gone at its end, is not told of */
 
 /* Ends the line that was begun. */
 static inline void events_end_line(void)
@@ -46,6 +47,7 @@ static inline void events_begin(const char *path)
 static inline void events_storage(const void *storage, const char *dtype, size_t n_bytes, int rank,
                                   const int64_t *shape)
 {
+    if (events_paused) return;
     fprintf(events_file, "{\"event\": \"%s\", \"id\": %llu", shape ? "alloc" : "free",
             (unsigned long long)(uintptr_t)storage);
     if (shape) {
@@ -62,8 +64,21 @@ static inline void events_storage(const void *storage, const char *dtype, size_t
 /* The node of an op keeps a storage for backward, under that name; or keeps it no longer. */
 static inline void events_kept(const void *storage, const char *op, const char *name, bool kept)
 {
+    if (events_paused) return;
     fprintf(events_file, "{\"event\": \"%s\", \"id\": %llu, \"op\": \"%s\", \"name\": \"%s\"",
             kept ? "save" : "release", (unsigned long long)(uintptr_t)storage, op, name);
+    events_end_line();
+}
+
+/* The gradient of the index-th number of a leaf, and the loss where that number is larger and
+ * smaller by `by`. */
+static inline void events_probe(const char *name, int index, double gradient, double up,
+                                double down, double by)
+{
+    fprintf(events_file,
+            "{\"event\": \"probe\", \"name\": \"%s\", \"index\": %d, \"gradient\": %.17g, \"up\": "
+            "%.17g, \"down\": %.17g, \"by\": %.17g",
+            name, index, gradient, up, down, by);
     events_end_line();
 }
 

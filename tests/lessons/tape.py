@@ -1,17 +1,19 @@
 """Build your own tape: ./run lesson N [FILE] builds the reader's file with the check of lesson N (check.c), runs it, and says
 what is right, what is wrong and what is next. ./run lesson N --answer prints the file as it is after that lesson: the blocks of
 the lessons that are marked "c tape.c", put together. A block's definitions take the place of those with the same name; new
-ones go to the end, or above the definition that the mark names."""
+ones go to the end, or above the definition that the mark names. ./run lesson key prints the answers to the lessons' exercises."""
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = ROOT / "docs" / "lessons"
 BUILD = Path(os.environ.get("BUILD", ROOT / "build"))
 BLOCK = re.compile(r"^( *)```c tape\.c(?: above (\w+))?( exercise)?\n(.*?)^ *```$", re.S | re.M)
+ASK = re.compile(r"<!-- ask: (.*?) = ([^;]*?)(?:;.*?)? *-->.*?<summary>Answer</summary>(.*?)</details>", re.S)
 EXTRA = ["square"]  # ops of exercises, which are checked if the file has them
 
 
@@ -88,10 +90,27 @@ def see(lesson, what="See "):
     return f'{what}"Your tape" in {page(lesson).relative_to(ROOT)}.'
 
 
+def key():
+    """The answers to all exercises, lesson by lesson: the number that the page asks for, and the words below the command."""
+    lines = []
+    for path in sorted(LESSONS.glob("[0-9][0-9]-*.md")):
+        text = path.read_text()
+        lines += ["", f"{int(path.name[:2])}. " + text.split("\n", 1)[0].strip("# ")]
+        for n, (asked, number, answer) in enumerate(ASK.findall(text), 1):
+            words = re.sub(r"^ *```.*?^ *```$", "", answer, flags=re.S | re.M)
+            for paragraph in (f"{asked} **{number}**", *re.split(r"\n\s*\n", words.strip())):
+                lines += textwrap.wrap(" ".join(paragraph.split()), 100, initial_indent=f"  {n}. " if paragraph.startswith(asked) else "     ",
+                                       subsequent_indent="     ")
+    return "\n".join(lines[1:])
+
+
 def main(words):
-    accepted = f"accepted: ./run lesson N [FILE], ./run lesson N --answer, with N one of {', '.join(map(str, STAGES))}"
+    accepted = f"accepted: ./run lesson N [FILE], ./run lesson N --answer, with N one of {', '.join(map(str, STAGES))}, or ./run lesson key"
     if not words:
         print(f"The course begins in {LESSONS.relative_to(ROOT)}/README.md, and a tape of your own in its lesson 1.")
+        return 0
+    if words == ["key"]:
+        print(key())
         return 0
     if len(words) > 2 or not words[0].isdecimal() or int(words[0]) not in STAGES:
         print(f'lesson: "{" ".join(words)}" is not known; {accepted}', file=sys.stderr)

@@ -79,7 +79,13 @@ with tempfile.TemporaryDirectory() as scratch:
     check(status == 1 and "mean(square(x @ w1) @ w2)" in told, f"with a square that keeps its output: {told}")
     status, told = ask(7, "value *value_new(;\n")
     check(status == 1 and "does not compile for lesson 7" in told, f"not C: {told}")
-for words, status in ([], 0), (["3", "--answer"], 0), (["2"], 2), (["x"], 2), (["3", "a", "b"], 2), (["3", "/nowhere/tape.c"], 1):
+# The key has a number and words for each exercise of each lesson.
+key = tape.key()
+n_exercises = sum(path.read_text().count("<details><summary>Answer</summary>") for path in tape.LESSONS.glob("[0-9]*.md"))
+equal(len(re.findall(r"^  \d+\. ", key, re.M)), n_exercises, "answers of the key")
+equal(len(re.findall(r"\*\*[\d,.]+\*\*", key)), n_exercises, "numbers of the key")
+check("  1. What does the MLP keep with SiLU, in bytes? **150,994,944**\n     The ones whose slope" in key and "```" not in key, "an answer of the key")
+for words, status in ([], 0), (["key"], 0), (["key", "3"], 2), (["3", "--answer"], 0), (["2"], 2), (["x"], 2), (["3", "a", "b"], 2), (["3", "/nowhere/tape.c"], 1):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         got = tape.main(words)
     equal(got, status, f"status of lesson {words}")

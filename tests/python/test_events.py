@@ -69,12 +69,19 @@ def the_page_prints_what_it_shows():
     for file in ENGINES.iterdir():
         if file.is_file():
             (FOLDER / file.name).write_bytes(file.read_bytes())
-    (FOLDER / "tape.c").write_text(changed(tape.answer(8), re.search(r"```diff\n(.*?)```", PAGE, re.S)[1]))
+    told = changed(tape.answer(8), re.search(r"```diff\n(.*?)```", PAGE, re.S)[1])
+    (FOLDER / "tape.c").write_text(tape.answer(8))
+    if shutil.which("patch"):
+        subprocess.run(["patch", "-s", "tape.c", "tape.patch"], cwd=FOLDER, check=True)
+        equal((FOLDER / "tape.c").read_text(), told, "the tape after the patch, and after the page's diff")
+    else:
+        print("skipped: patch is not installed")
+    (FOLDER / "tape.c").write_text(told)
     (FOLDER / "step.c").write_text(re.search(r"```c\n(.*?)```", PAGE, re.S)[1])
     equal(json.loads(re.search(r"```json\n(.*?)```", PAGE, re.S)[1]), json.loads((ENGINES / "layer_norm.json").read_text()), "the task")
     for file in ("events.py", "events.h", "tiny.py"):
         n = len((ENGINES / file).read_text().splitlines())
-        check(n < 100 and f" {n} lines" in PAGE, f"{file} has {n} lines, which the page does not say, or too many")
+        check(n < 120 and f" {n} lines" in PAGE, f"{file} has {n} lines, which the page does not say, or too many")
     n = 0
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.S):
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
@@ -84,10 +91,31 @@ def the_page_prints_what_it_shows():
             check(printed, f"{command}: prints {p.stdout!r}, the page shows {shown!r}")
             n += 1
     equal(n, 8, "commands of the page")
+    the_lines_that_probe(re.search(r"```python\n(def probe.*?)```", PAGE, re.S)[1])
+
+
+def the_lines_that_probe(source):
+    """The function that the page shows, in an engine of one op."""
+    names = {}
+    exec(source, names)
+
+    class Leaf:
+        pass
+
+    leaf, told = Leaf(), []
+    leaf.data, leaf.grad = [1.0] * 40, [2.0] * 40
+    events = Events(FILE, Leaf)
+    events.tell = lambda event, **fields: told.append({"event": event, **fields})
+    names["probe"](events, "w", leaf, lambda: sum(v * v for v in leaf.data))
+    equal([(e["event"], e["name"], e["index"]) for e in told], [("probe", "w", 0), ("probe", "w", 37)], "probes")
+    found = [memtape.events.Probe(e["name"], e["index"], e["gradient"], (e["up"] - e["down"]) / (2 * e["by"])) for e in told]
+    equal(memtape.events.wrong_gradients(found, "w"), [], "gradients of a sum of squares")
+    equal(leaf.data, [1.0] * 40, "the leaf afterwards")
 
 
 def tiny(source):
     """Runs the tiny engine with this source; returns the gradient of its input."""
+    gc.collect()  # what an engine before it left would be freed in this one's file
     names = {"__name__": "tiny"}
     exec(compile(source, str(FOLDER / "tiny.py"), "exec"), names)
     return names["run"](Events(FILE, names["Tensor"]))
@@ -201,6 +229,8 @@ ALLOC = {"event": "alloc", "id": 1, "shape": [2], "dtype": "f32", "bytes": 8}
 SAVE = {"event": "save", "id": 1, "op": "mul", "name": "x"}
 FREE, RELEASE = {"event": "free", "id": 1}, {"event": "release", "id": 1, "op": "mul"}
 
+PROBE = {"event": "probe", "name": "w", "index": 0, "gradient": 2.0, "up": 1.2, "down": 0.8, "by": 0.1}  # right
+
 
 def phase(name):
     return {"event": "phase", "name": name}
@@ -208,7 +238,7 @@ def phase(name):
 
 # (events of which the last is refused, what the message has after the file and the line)
 REFUSED = [
-    ([{"event": "made", "id": 1}], '"event" is "made"; choose alloc, free, save, release, phase'),
+    ([{"event": "made", "id": 1}], '"event" is "made"; choose alloc, free, save, release, phase, probe'),
     ([{"id": 1}], '"event" is missing; choose alloc'),
     ([{"event": ["alloc"]}], '"event" is ["alloc"]; need a string'),
     ([{**ALLOC, "colour": 1}], '"colour" is 1; the fields here are event, id, shape, dtype, bytes, op, module, category'),
@@ -238,6 +268,11 @@ REFUSED = [
     ([phase("backward")], '"name" is "backward"; choose init, forward'),
     ([phase("forward"), phase("step")], '"name" is "step"; choose backward'),
     ([ALLOC, phase("init")], '"name" is "init"; choose forward'),
+    ([{**PROBE, "by": 0}], '"by" is 0; need a number above 0'),
+    ([{**PROBE, "up": "1"}], '"up" is "1"; need a number'),
+    ([{**PROBE, "gradient": float("nan")}], '"gradient" is NaN; need a number'),
+    ([{**PROBE, "gradient": True}], '"gradient" is true; need a number'),
+    ([{**PROBE, "index": -1}], '"index" is -1; need a whole number'),
     ([phase("forward"), phase("loss")], '"name" is "loss"; choose backward'),
 ]
 
@@ -265,8 +300,9 @@ TASKS = [
     ({"task": "t", "keeps": []}, '"op" is missing; op and keeps go together'),
     ({"task": "t", "op": "mul", "saved": 1}, '"keeps" is missing; op and keeps go together'),
     ({"task": "t", "saved": "8"}, '"saved" is "8"; need a whole number'), ({"task": 1, "peak": 8}, '"task" is 1; need a string'),
+    ({"task": "t", "saved": 8, "gradients": "w"}, '"gradients" is "w"; need a list of strings'),
     ({"task": "t", "op": "mul", "keeps": [1]}, '"keeps" is [1]; need a list of objects'),
-    ({"task": "t", "saved": 8, "grade": 1}, '"grade" is 1; the fields here are task, hint, op, keeps, saved, peak'),
+    ({"task": "t", "saved": 8, "grade": 1}, '"grade" is 1; the fields here are task, hint, op, keeps, saved, peak, gradients'),
 ]
 
 
@@ -294,6 +330,23 @@ def tasks_check_totals_and_are_checked():
     read = json.loads(values.read_text())
     equal([read["saved"]["bytes"], read["steady"]["peak"], read["peak"]["step"], read["schema"]], [8, 1536, 2, "memtape.profile/1"], "a report")
     check("memtape.profile/1" in page.read_text(), "the page has no report")
+
+
+def gradients_are_compared_with_differences():
+    run = [phase("init"), {**ALLOC, "id": "w", "category": "parameter"}, phase("forward"), ALLOC, SAVE, phase("backward"), RELEASE, FREE]
+    task = FOLDER / "task.json"
+    task.write_text(json.dumps({"task": "t", "saved": 8, "gradients": ["w"]}))
+    other = {**PROBE, "index": 1, "gradient": 0.001, "up": 1, "down": 1}  # within a thousandth of the largest
+    for probes, status, fault in (([PROBE, other], 0, "Gradients of w: 2 compared with finite differences, all right"),
+                                  ([], 1, "the gradient of w has no probe"), ([{**PROBE, "name": "v"}], 1, "the gradient of w has no probe"),
+                                  ([{**PROBE, "up": 1, "down": 1}], 1, "the loss does not depend on w"),
+                                  ([{**PROBE, "gradient": -2}, other], 1, "wrong at 1 of 2 places: w[0] has -2; the loss changes by 2 for each"),
+                                  ([PROBE, {**other, "gradient": 0.01}], 1, "wrong at 1 of 2 places: w[1] has 0.01; the loss changes by 0 for each")):
+        FILE.write_text("".join(json.dumps(e) + "\n" for e in [*run, *probes]))
+        got, out, err = ended(FILE, "--task", task)
+        equal((got, err), (status, ""), f"status with {probes}: {out}")
+        check(fault in (ended(FILE)[1] if status == 0 else out), f"{probes}: {out}; wanted {fault}")
+        equal(ended(FILE)[0], 0, "status of the report")
 
 
 # What a terminal would obey, or shows in another order; one half of a character of UTF-16; no character.
@@ -364,6 +417,6 @@ def foreign_text_is_not_obeyed():
 
 for test in (the_page_prints_what_it_shows, a_task_is_done_when_the_bytes_are_equal, a_class_is_graded, micrograd_is_watched,
              a_view_is_its_array_and_a_parameter_stays_one, what_cannot_be_is_refused, tasks_check_totals_and_are_checked,
-             foreign_text_is_not_obeyed):
+             gradients_are_compared_with_differences,              foreign_text_is_not_obeyed):
     test()
 done()
