@@ -33,17 +33,18 @@ const totalAt = (t, event) => event < 0 ? 0 : t.total[event];
 
 class Side {
   constructor(name, changed) {
-    this.changed = changed, this.report = null;
+    this.name = name, this.changed = changed, this.report = null;
     const id = "tape-" + name;
     this.text = h("textarea", {id, rows: 4, spellcheck: "false", autocapitalize: "off", "aria-describedby": id + "-bad"});
     this.shapes = textInput({id: id + "-shapes"});
     this.bad = h("pre", {class: "bad", id: id + "-bad", role: "alert"});
     this.examples = select([["", "An example"], ...EXAMPLES.map(([title], i) => [String(i), title])]);
     fill(this.examples, {"aria-label": `An example for ${name}`});
-    this.leaves = h("div", {class: "leaves"}), this.command = h("code"), this.answer = h("div");
+    this.leaves = h("div", {class: "leaves"}), this.command = h("code");
+    this.chart = h("div", {class: "chart-of-tape"}), this.answer = h("div", {class: "answer-of-tape"});
     this.element = h("section", {class: "side-tape", "aria-label": name}, h("div", {class: "field"},
       h("label", {for: id}, `Expression ${name}`), this.text, this.bad, h("label", {for: id + "-shapes"}, "Shapes"), this.shapes, this.examples),
-    this.leaves, h("div", {class: "command"}, this.command), this.answer);
+    this.leaves, h("div", {class: "command"}, this.command));
     for (const input of [this.text, this.shapes]) input.addEventListener("input", () => this.changed());
     this.examples.addEventListener("change", () => this.take(...EXAMPLES[this.examples.value].slice(1)));
   }
@@ -78,8 +79,11 @@ class Side {
       if (reason && option.test(reason)) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
     }
-    this.element.classList.toggle("refused", reason !== "");
+    for (const part of [this.chart, this.answer]) part.classList.toggle("refused-tape", reason !== "");
   }
+
+  get hidden() { return this.element.hidden; }
+  set hidden(yes) { this.element.hidden = this.chart.hidden = this.answer.hidden = yes; }
 
   showLeaves() {
     replace(this.leaves, h("span", null, "Want a gradient:"), this.report.leaves.filter(leaf => !leaf.indices).map(leaf =>
@@ -99,10 +103,11 @@ class Side {
   /* most: bytes as wide and as high as there is room; step: the moment, or this side's last. */
   show(step, most, choose) {
     const i = Math.min(step, this.moments.length - 1), moment = this.moments[i];
-    replace(this.answer, h("p", {class: "keeps"}, "Keeps ", h("strong", null, exact(this.kept)), " bytes for backward; the peak is ",
+    replace(this.chart, h("p", {class: "keeps"}, this.name, " keeps ", h("strong", null, exact(this.kept)), " bytes for backward; the peak is ",
       exact(this.peak), "."), this.bars(i, most.peak, choose),
-    h("p", {class: "instant"}, h("b", null, momentTitle(moment)), DOT, exact(totalAt(this.t, moment.event)), " bytes allocated"),
-    this.tape(moment, most.kept), this.alive(moment));
+    h("p", {class: "instant"}, h("b", null, momentTitle(moment)), DOT, exact(totalAt(this.t, moment.event)), " bytes allocated"));
+    replace(this.answer, h("p", {class: "name-of-tape"}, `${this.name}: `, h("code", null, this.text.value.replaceAll("\n", "; "))),
+      this.tape(moment, most.kept), this.alive(moment));
   }
 
   /* Memory after each step, stacked by category; a line where it was higher within the step. */
@@ -173,7 +178,7 @@ function stepper() {
 }
 
 /* The sides that are shown, and have something to show. */
-const sidesShown = () => tapes.sides.filter(side => !side.element.hidden && side.moments);
+const sidesShown = () => tapes.sides.filter(side => !side.hidden && side.moments);
 
 function chooseStep(step) {
   const sides = sidesShown(), last = Math.max(0, ...sides.map(side => side.moments.length - 1));
@@ -191,11 +196,11 @@ function chooseStep(step) {
 function keepTapes() {
   const [a, b] = tapes.sides;
   keepInLink("tape", {expr: a.text.value, shapes: a.shapes.value, frozen: a.frozen || "", step: tapes.step ? String(tapes.step) : "",
-    ...(b.element.hidden ? {} : {expr2: b.text.value, shapes2: b.shapes.value, frozen2: b.frozen || ""})});
+    ...(b.hidden ? {} : {expr2: b.text.value, shapes2: b.shapes.value, frozen2: b.frozen || ""})});
 }
 
 async function runTapes() {
-  await Promise.all(tapes.sides.filter(side => !side.element.hidden).map(side => side.run()));
+  await Promise.all(tapes.sides.filter(side => !side.hidden).map(side => side.run()));
   chooseStep(tapes.step);
 }
 
@@ -207,13 +212,14 @@ function changeTapes() {
 function makeTapes() {
   tapes.sides = [new Side("A", changeTapes), new Side("B", changeTapes)];
   tapes.two = h("input", {type: "checkbox", id: "tape-two", onchange: e => {
-    tapes.sides[1].element.hidden = !e.target.checked;
+    tapes.sides[1].hidden = !e.target.checked;
     runTapes();
   }});
   put(element("view-tape"), h("h2", null, "The tape, live"),
     h("p", {class: "note"}, "Write ops, a line each: y = gelu(x @ w). ", h("code", null, "checkpoint(...)"),
       " computes again, ops that end in ", h("code", null, "_inplace"), " change their input, and names that begin with w are weights."),
-    h("label", {class: "check"}, tapes.two, "two, side by side"), stepper(), h("div", {class: "tapes"}, tapes.sides.map(side => side.element)));
+    h("label", {class: "check"}, tapes.two, "two, to compare"), h("div", {class: "tapes"}, tapes.sides.map(side => side.element)), stepper(),
+    ["chart", "answer"].map(part => h("div", {class: "tapes"}, tapes.sides.map(side => side[part]))));
 }
 
 function openTape() {
@@ -224,7 +230,7 @@ function openTape() {
     side.frozen = link.get("frozen" + number) || "";
   };
   take(a, "", EXAMPLES[0]), take(b, "2", EXAMPLES[2]);
-  tapes.two.checked = !one, b.element.hidden = one;
+  tapes.two.checked = !one, b.hidden = one;
   tapes.step = Number(link.get("step")) || 0;
   runTapes();
 }

@@ -168,7 +168,7 @@ function makeForm(options, models, gpus) {
     field("model", "Model", "A preset or its name on the Hub, or a config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
     field("batch", "Batch, b", "Sequences at once, on one GPU.", textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
     field("seq", "Sequence, s", "Tokens in each; 4k is 4096.", textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
-    field("gpus", "GPUs", "How many there are for the search: does it fit?", textInput({inputmode: "numeric"})),
+    field("gpus", "GPUs", "With more than one, the ways to divide the model are searched at once.", textInput({inputmode: "numeric"})),
     field("gpu", "Kind of GPU", "The answer is compared with its memory.", select(gpus.map(name => [name, name]))))));
   element("techniques").open = innerWidth > 640; // on a phone the picture comes first
   put(element("techniques"), h("div", {class: "fields"}, FIRST.map(name => optionField(row(shown, name)))), GROUPS.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
@@ -313,6 +313,7 @@ function showCommands(words) {
   replace(element("command"), unbroken(commandOf(words)));
   replace(element("fit-command"), unbroken(commandOf(fitWords())));
   showMeasuredCommand();
+  element("fit-result").classList.toggle("stale-answer", element("fit-result").dataset.words !== fitWords().join(" "));
   replace(element("fit-button"), `Search: ${state.values.gpus} ${TIMES} ${state.values.gpu}`);
 }
 
@@ -352,13 +353,15 @@ function choose(setup) {
 
 function fitTable(fit) {
   const many = n => n > 1 ? String(n) : "";
-  const columns = [["", ""], ["", ""], ["reserved", "n"], ["tp", "n"], ["pp", "n"], ["cp", "n"], ["dp", "n"], ["ZeRO", "n"], ["batches", "n"], ["checkpoint", ""],
-    ["offload", ""]];
+  const {reached} = fit, rates = reached ? [reached.least, reached.most] : [1];
+  const fast = (n, format) => n === null || n === undefined ? "" : rates.map(rate => format(n * rate)).join("\u2013");
+  const columns = [["", ""], ["", ""], ["tp", "n"], ["pp", "n"], ["cp", "n"], ["dp", "n"], ["ZeRO", "n"], ["batches", "n"], ["checkpoint", ""],
+    ["offload", ""], ["reserved", "n"], ["tokens/s", "n"], ["MFU", "n"]];
   const rows = fit.setups.slice(0, 12).map((s, i) => [
     h("button", {type: "button", class: "link", onclick: () => choose(s), "aria-label": "Show set-up " + (i + 1)}, "show"),
-    s.fits ? "fits" : h("span", {class: "bad"}, "does not fit"), exact(s.reserved),
+    s.fits ? "fits" : h("span", {class: "bad"}, "does not fit"),
     many(s.tp) + (s.sp ? "+sp" : ""), many(s.pp), many(s.cp), many(s.dp), String(s.zero), s.microbatches + TIMES + s.microbatch,
-    s.checkpoint, s.offload]);
+    s.checkpoint, s.offload, exact(s.reserved), fast(s.tokens_per_second, n => thousands(Math.floor(n))), fast(s.mfu, mfu => Math.round(100 * mfu)) + (s.mfu ? " %" : "")]);
   return table("Set-ups that fit", columns, rows);
 }
 
@@ -373,6 +376,7 @@ async function search() {
     fitTable(JSON.parse(result.json))] : h("p", {class: "bad", role: "alert"}, result.err));
   if (!result.json) refuse(result.err);
   element("fit-result").dataset.words = words.join(" ");
+  showCommands(profileWords());
 }
 
 /* ---- start ---- */
@@ -418,6 +422,7 @@ async function begin() {
   element("copy").addEventListener("click", copy);
   element("keep").addEventListener("click", keep);
   element("fit-button").addEventListener("click", search);
+  element("in-gpus").addEventListener("change", () => Number(state.values.gpus) > 1 && search());
   element("fit").addEventListener("toggle", () => element("fit").open && !element("fit-result").hasChildNodes() && search());
   element("measured-button").addEventListener("click", compareMeasured);
   showCommands(words);

@@ -2,7 +2,7 @@
  * Ctrl-C, saves, and goes on with --resume, so that stopping and continuing changes no bit. */
 
 const TRAINED = [["layers", "Layers", "2"], ["hidden", "Width", "32"], ["heads", "Heads", "4"], ["seq", "Length of a sequence", "32"],
-  ["batch", "Sequences in a batch", "8"], ["steps", "Steps", "300"], ["seed", "Seed", "1"]];
+  ["batch", "Sequences in a batch", "8"], ["steps", "Steps", "1000"], ["seed", "Seed", "1"]];
 const TRAINED_CHOICES = [["act", "Activation", ["gelu", "relu"]], ["checkpoint", "Checkpoint", ["none", "full"]],
   ["optimizer", "Optimizer", ["adamw", "sgd", "lion", "adafactor"]]];
 const SAVED = "/dev/saved", SLICE_SECONDS = 1, CHARACTER = 6.65;
@@ -151,11 +151,23 @@ async function train() {
   training.slice = null;
   element("view-train").dataset.step = training.step;
   showState();
+  await write();
+}
+
+/* What the model writes by now, from the first words of its text on. */
+async function write() {
+  if (!training.saved) return;
+  const begin = element("train-text").value.split(/(?<=\s)/).slice(0, 2).join(""), saved = training.saved;
+  const {out, err} = await tool.behind.run(["generate", "--model", "run", "--prompt", begin, "--tokens", "240", "--temperature", "0.5"], {run: saved});
+  if (saved !== training.saved) return;
+  element("train-writes").hidden = false;
+  replace(element("train-wrote"), out || err);
 }
 
 function beginAnew() {
   Object.assign(training, {saved: null, losses: [], step: 0, ended: false});
-  for (const part of ["now", "memory", "end", "loss"]) replace(element("train-" + part));
+  for (const part of ["now", "memory", "end", "loss", "wrote"]) replace(element("train-" + part));
+  element("train-writes").hidden = true;
   showState();
 }
 
@@ -182,7 +194,8 @@ function makeTraining() {
     h("div", {class: "command"}, h("code", {id: "train-command"})), h("p", {id: "train-bad", class: "bad", role: "alert"}),
     h("p", {id: "train-now", class: "instant"}), h("div", {class: "trained"}, h("figure", null, h("figcaption", null, "Loss"), h("div", {id: "train-loss"})),
       h("figure", null, h("figcaption", null, "Memory over the last step"), scroller("Memory over the last step", h("pre", {id: "train-memory"})))),
-    h("p", {id: "train-end", role: "status"}));
+    h("p", {id: "train-end", role: "status"}),
+    h("figure", {id: "train-writes", hidden: true}, h("figcaption", null, "What it writes now"), h("pre", {id: "train-wrote"})));
   element("train-text").value = TEXT_TO_LEARN;
   const showCommand = () => replace(element("train-command"), unbroken(commandOf(trainCommand())));
   element("train-fields").addEventListener("input", showCommand);

@@ -97,6 +97,14 @@ def search_is_that_of_fit(browser):
     wait(browser, "return document.getElementById('fit-result').dataset.words === arguments[0]", words, words)
     setups = json.loads(run(*words.split(), "--json", "-").stdout)["setups"]
     equal(browser.js(VALUES, "#fit-result data"), [s["reserved"] for s in setups[:12]], "the table of fit")
+    fast = re.findall(r" (\d[\d,]+-[\d,]+) +\d+-\d+ %$", run(*words.split()).stdout, re.M)
+    shown = browser.js("return [...document.querySelectorAll('#fit-result tbody tr')].map(row => row.cells[11].textContent.replace('\u2013', '-'))")
+    check(fast and set(fast) <= set(shown), f"tokens a second, as text {fast}, in the table {shown}")
+    browser.js("const i = document.getElementById('in-gpus'); i.value = '2'; for (const e of ['input', 'change']) i.dispatchEvent(new Event(e))")
+    again = words.replace("--gpus 4", "--gpus 2")  # another number of GPUs is searched at once
+    wait(browser, "return document.getElementById('fit-result').dataset.words === arguments[0]", again, again)
+    browser.js("const i = document.getElementById('in-gpus'); i.value = '4'; for (const e of ['input', 'change']) i.dispatchEvent(new Event(e))")
+    wait(browser, "return document.getElementById('fit-result').dataset.words === arguments[0]", words, words)
     rows = range(min(12, len(setups)))
     for i in rows if LONG else rows[::4]:
         before = browser.js("return document.getElementById('page').dataset.answer")
