@@ -15,6 +15,7 @@ typedef bool when_fn(const mti_options *o, const mt_model_config *c);
         return test;                                                                               \
     }
 WHEN(always, true)
+WHEN(is_causal, c->kind != MT_MODEL_BERT)
 WHEN(is_causal_and_narrow, c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) == 2)
 WHEN(is_uncapped, c->kind == MT_MODEL_LLAMA && c->logit_cap == 0)
 WHEN(is_llama, c->kind == MT_MODEL_LLAMA)

@@ -1,8 +1,8 @@
 """docs/parity-transformers.md, with the figures that transformers_parity.py measured."""
 
 CHOICES = [  # option, what Transformers does, in which files, what that keeps besides
-    ("`--loss f32`", "gpt, llama", "`logits.float()` before the cross-entropy", "`loss/loss_utils.py`, ForCausalLMLoss",
-     "the log-probabilities in 4 bytes: b s v (4 - e)"),
+    ("`--loss unfused`", "gpt, llama", "`logits.float()` before the cross-entropy, which is log_softmax and nll_loss", "`loss/loss_utils.py`, ForCausalLMLoss",
+     "the log-probabilities in 4 bytes: b s v (4 - e); at the peak a second gradient as large, b s v 4"),
     ("`--recipe plain:swiglu=unfused`", "llama", "`down_proj(act_fn(gate_proj(x)) * up_proj(x))`", "`models/llama/modeling_llama.py`, LlamaMLP",
      "silu(gate): L b s f e"),
     ("`--recipe plain:rms-norm=unfused`", "RMS norms", "cast to f32, `pow(2).mean`, `rsqrt`, product, cast, product with the weight",
@@ -33,7 +33,8 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
 DIFFERENCES = [  # the rows of differences() in transformers_parity.py
     ("generator", "flash attention of L layers", "16 L", "PyTorch on the CPU has no dropout in its fused attention and so "
      "no generator state ([parity.md](parity.md))."),
-    ("class weights", "cross-entropy", "-4; bert: -e", "PyTorch keeps the sum of the class weights, a scalar "
+    ("ignored labels", "cross-entropy of gpt, llama", "b s", "PyTorch's nll_loss asks each label whether it is ignored. Here a byte for each says so."),
+    ("class weights", "cross-entropy of bert", "-e", "PyTorch keeps the sum of the class weights, a scalar "
      "([parity.md](parity.md))."),
     ("looked-up rows", "learned positions of gpt2, token types of bert", "-8 s", "Transformers looks rows up by an i64 for each "
      "position: gpt2 its positions, bert its token types. memtape takes a slice of the table."),

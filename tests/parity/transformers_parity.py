@@ -320,7 +320,10 @@ def window_layers(case):
 def of_inputs(case):
     """Rows of differences() about what is there once, whether or not layers are checkpoints."""
     z, e = case.sizes, DTYPES[case.dtype].itemsize
-    yield "class weights", [], [4 if case.causal else e]
+    if case.causal:
+        yield "ignored labels", [case.b * case.s], []
+    else:
+        yield "class weights", [], [e]
     if case.family in ("gpt2", "bert"):
         yield "looked-up rows", [], [8 * case.s]
     elif not case.causal:
@@ -490,7 +493,7 @@ def planted_faults(program, case, model, theirs, profile):
             continue  # a view
         if option == "window-mask" and not window_layers(case):
             continue  # no mask: all see all
-        back = [option, defaults[value]] if option.startswith("--") else ["--recipe", f"plain:{option}={defaults[value]}"]
+        back = [option, "native"] if option == "--loss" else ["--recipe", f"plain:{option}={defaults[value]}"]
         other = our_profile(program, case, model, *case.options, *back)
         if not list(bytes_faults(case, our_storages(other), theirs)):
             yield f"without {option} {value} it keeps the same storages"

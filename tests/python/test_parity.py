@@ -105,7 +105,7 @@ def compare_steps(what, case, model, report, program):
     e, layers = hf.DTYPES[case.dtype].itemsize, case.sizes["layers"]
     flash = case.attention == "sdpa" and case.dtype == "bf16"
     positions = [8 * case.s]
-    weights = [4]  # the sum of the class weights, until the loss's backward
+    ignored = case.b * case.s  # bytes that say which labels count: the program's loss has them, and a copy of the labels
     root = [4]  # the loss's gradient, which backward() holds to its end
     looked_up = positions * (case.family == "gpt2")
     # Of flash attention the generator's state is 16 bytes and 8 unused ones; in the program two of 8, in as many blocks.
@@ -113,18 +113,17 @@ def compare_steps(what, case, model, report, program):
     buffers = [b.untyped_storage().nbytes() for b in model.buffers()]  # frequencies of the positions
     arguments = positions * (case.checkpoint and case.family == "llama")  # that each layer's checkpoint holds
     tables = 2 * [case.s * 16 * e] * bool(arguments)
-    beside = [8 * case.b * case.s]  # the batch's labels, beside those that the loss has shifted and keeps
 
     equal(report["model"]["attention"], None if case.attention == "eager" else "flash" if flash else "efficient", f"{what}: attention")
     equal(report["params"], program["params"], f"{what}: parameters")
-    equal(report["saved"]["bytes"] - program["saved"]["bytes"], sum(weights + looked_up) + unused * (not case.checkpoint),
+    equal(report["saved"]["bytes"] - program["saved"]["bytes"], sum(looked_up) - ignored + unused * (not case.checkpoint),
           f"{what}: saved bytes")
     pairs = list(zip(program["steady"]["phases"], report["steady"]["phases"]))
-    at_the_end = [(weights + looked_up + beside + buffers + arguments + tables, unused * (not case.checkpoint)), (buffers, 0), (buffers, 0)]
-    for (p, q), (more, parts) in zip(pairs, at_the_end):
+    at_the_end = [(looked_up + buffers + arguments + tables, unused * (not case.checkpoint), ignored), (buffers, 0, 0), (buffers, 0, 0)]
+    for (p, q), (more, parts, less) in zip(pairs, at_the_end):
         name = p["name"]
-        equal(q["requested"] - p["requested"], sum(more) + parts, f"{what}: requested bytes after {name}")
-        equal(q["allocated"] - p["allocated"], rounded(*more), f"{what}: allocated bytes after {name}")
+        equal(q["requested"] - p["requested"], sum(more) + parts - less, f"{what}: requested bytes after {name}")
+        equal(q["allocated"] - p["allocated"], rounded(*more) - rounded(less), f"{what}: allocated bytes after {name}")
         equal(q["by_category"]["parameter"] - p["by_category"]["parameter"], rounded(*buffers), f"{what}: parameters after {name}")
         for category in ("gradient", "optimizer", "input"):
             equal(q["by_category"][category], p["by_category"][category], f"{what}: {category} after {name}")
@@ -141,9 +140,12 @@ def compare_steps(what, case, model, report, program):
 
 
 def a_large_vocabulary_has_its_peak_at_the_loss():
-    """PyTorch's gradients of the log-probabilities and of the logits are there at once; the program's loss has one of them."""
+    """Gradients of the log-probabilities and of the logits are there at once, here and there."""
     case = hf.Case("gpt2", "sdpa", "bf16")
-    report = step(case, hf.their_model(case), torch.optim.SGD)
+    model = hf.their_model(case)
+    report = step(case, model, torch.optim.SGD)
+    program = hf.our_profile(PROGRAM, case, model, "--recipe", "hf", "--optimizer", "sgd")
+    equal(report["steady"]["peak"] - program["steady"]["peak"], rounded(4, 8 * case.s), "the loss's gradient and gpt2's positions more")
     forward, backward, _ = report["steady"]["phases"]
     tokens = case.b * case.s
     equal(report["peak"]["op"], "log_softmax_backward_data", "where the peak is")

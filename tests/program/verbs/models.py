@@ -67,7 +67,7 @@ for name in ("mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "gpt
 GPU = ["--gpus", 1, "--gpu", "mi300x", "--checkpoint", "none", "--offload", "none"]
 MASTERS = "bf16 on meta, adamw and f32 masters"
 for name, seq in (("gpt2", 1024), (CONFIGS / "llama-3.2-3b.json", 8192), ("bert-large", 512)):
-    for more in ([], ["--optimizer", "adamw-16bit"], ["--dtype", "f32", "--recipe", "hf"], ["-b", 2, "-s", 64], ["--dtype", "f16"]):
+    for more in ([], ["--optimizer", "adamw-16bit"], ["--dtype", "f32", "--recipe", "hf", "--loss", "native"], ["-b", 2, "-s", 64], ["--dtype", "f16"]):
         what = f"{name} {more}"
         p = profile(name, *more)
         step = json.loads(run("plan", name, *more, "--json", "-").stdout)["step"]
