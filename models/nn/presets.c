@@ -35,6 +35,11 @@
         .qkv_bias = true, .ffn = (f), EXPERTS(n, 8), .shared_experts = 1, .expert_groups = 1,      \
         .expert_topk_groups = 1, .router = MT_ROUTER_SIGMOID, .wide_router = true,                 \
         .norm_topk = true, .padded = true, .pad_token = 151329
+#define GEMMA(l, a, k, d, f)                                                                       \
+    LLAMA(l, a, d, 256000, 8192),                                                                  \
+        .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6, .mlp = MT_MLP_GATED,                       \
+        .act = MT_ACT_GELU_TANH, .fused_gelu = true, .tied = true, .scaled_embedding = true,       \
+        .padded = true, .rope_theta = 1e4, .kv_heads = (k), .ffn = (f), .head_dim = 256
 #define GEMMA2(l, a, k, d, f)                                                                      \
     LLAMA(l, a, d, 256000, 8192),                                                                  \
         .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE, .norm_eps = 1e-6,                    \
@@ -169,6 +174,8 @@ static const struct {
      {LLAMA(32, 32, 4096, 100278, 65536), .ffn = 11008, .rope_theta = 5e5, .norm_eps = 1e-6,
       .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH, .padded = true, .pad_token = 100277,
       .window = 4096, .local_theta = 5e5, .local_period = 4}},
+    {"gemma-2b", {GEMMA(18, 8, 1, 2048, 16384)}},
+    {"gemma-7b", {GEMMA(28, 16, 16, 3072, 24576)}},
     {"gemma-2-2b", {GEMMA2(26, 8, 4, 2304, 9216), .head_dim = 256, .attention_scale = 1.0 / 16}},
     {"gemma-2-9b", {GEMMA2(42, 16, 8, 3584, 14336), .head_dim = 256, .attention_scale = 1.0 / 16}},
     {"gemma-2-27b",

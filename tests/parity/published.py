@@ -65,6 +65,7 @@ CASES = [
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
+    ("gemma", {k: v for k, v in GEMMA.items() if k != "sliding_window"}),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=1.5, final_logit_softcapping=2.0)),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=7)),
     ("gemma3_text", GEMMA | dict(rope_local_base_freq=50.0, _sliding_window_pattern=3)),

@@ -3,7 +3,7 @@ position, heads that share keys or do not, tied or not, activations, windows, ca
 
 import random
 
-ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text")
+ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma", "gemma2", "gemma3_text")
 EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
 OSS = ("gpt_oss",)
 LATENT = ("deepseek_v2", "deepseek_v3")
@@ -107,7 +107,9 @@ def of_family(rng, family, s, layers, width):
         more["type_vocab_size"] = rng.choice((1, 2, 3))
         if family != "bert":
             more["pad_token_id"] = rng.choice((0, 1, 3))
-    if family.startswith("gemma"):
+    if family == "gemma":
+        more |= {"hidden_act": "gelu_pytorch_tanh"}
+    elif family.startswith("gemma"):
         more |= {"hidden_activation": rng.choice(ACTS), "query_pre_attn_scalar": rng.choice((1, 7, 16)),
                  "attn_logit_softcapping": rng.choice((None, 1.5)) if family == "gemma2" else None,
                  "final_logit_softcapping": rng.choice((None, 2.0))}

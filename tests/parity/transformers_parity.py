@@ -141,7 +141,7 @@ def cases():
 CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
            "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
            "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
-           "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
+           "gemma": transformers.GemmaConfig, "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
            "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
            "olmoe": transformers.OlmoeConfig, "deepseek_v2": transformers.DeepseekV2Config,
            "deepseek_v3": transformers.DeepseekV3Config, "glm4_moe": transformers.Glm4MoeConfig,
@@ -163,7 +163,7 @@ def their_config(case):
             c["max_position_embeddings"] += case.more["pad_token_id"] + 1
     else:
         c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
-    if case.family in ("qwen3", "gemma2", "gemma3_text", *OSS, *GLM) or z.get("head_dim"):
+    if case.family in ("qwen3", "gemma", "gemma2", "gemma3_text", *OSS, *GLM) or z.get("head_dim"):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
     if case.family in (*EXPERTS, *OSS):
         c |= {"num_experts_per_tok": z["k"], "num_local_experts": z["experts"]}

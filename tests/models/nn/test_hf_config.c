@@ -34,6 +34,7 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"smollm2-135m", 134515008},   {"smollm2-1.7b", 1711376384},
                  {"phi-3-mini-4k", 3821079552}, {"phi-4", 14659507200},
                  {"roberta-base", 124697433},   {"roberta-large", 355412057},
+                 {"gemma-2b", 2506172416},      {"gemma-7b", 8537680896},
                  {"gemma-2-2b", 2614341888},    {"gemma-2-9b", 9241705984},
                  {"gemma-3-1b", 999885952},     {"llama-3.2-3b", 3212749824},
                  {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624},
@@ -321,7 +322,7 @@ static const struct bad {
     {"{\"model_type\":\"mamba\"}",
      {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
                               "gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, "
-                              "phi3, gemma2, gemma3_text, bert, roberta"},
+                              "phi3, gemma, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},

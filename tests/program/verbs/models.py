@@ -99,7 +99,7 @@ for name in ("llama-3.1-8b", "llama-3.2-3b", "qwen3-0.6b", "qwen3-8b", "qwen3-32
              "mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "glm-4.5",
              "glm-4.5-air", "qwen3-235b-a22b"):
     equal(step_of(name)[:3], step_of(CONFIGS / f"{name}.json")[:3], f"the preset {name} and its config.json")
-for name, file in (("llama-2-70b", "llama-2-70b"), ("gemma-2-2b", "gemma-2-2b"), ("gemma-2-9b", "gemma-2-9b"), ("phi-3-mini", "phi-3-mini-4k"),
+for name, file in (("llama-2-70b", "llama-2-70b"), ("gemma-2b", "gemma-2b"), ("gemma-7b", "gemma-7b"), ("gemma-2-2b", "gemma-2-2b"), ("gemma-2-9b", "gemma-2-9b"), ("phi-3-mini", "phi-3-mini-4k"),
                    ("qwen2.5-0.5b", "qwen2-0.5b"), ("qwen2.5-7b", "qwen2-7b")):  # Qwen2.5's sizes are Qwen2's
     equal(step_of(name)[:3], step_of(CONFIGS / f"{file}.json")[:3], f"the preset {name} and {file}.json")
 with tempfile.TemporaryDirectory() as home:
