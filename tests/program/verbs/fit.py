@@ -81,7 +81,7 @@ for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatr
 PAGE = Path(__file__).parents[3] / "docs" / "fit.md"
 page = PAGE.read_text()
 gpus = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,.]+)" + r" \| ([\d.]+)" * 4 + r" \| ([\d,]+) \|", page)
-equal(len(gpus), 17, "GPUs in the table")
+equal(len(gpus), 23, "GPUs in the table")
 for name, *figures in gpus:
     gpu = fit("gpt", "--gpus", 1, "--gpu", name, "--dtype", "f16")["gpu"]
     equal(gpu["f16_only"], name in ("t4", "v100"), f"whether {name} multiplies bf16")
