@@ -33,7 +33,7 @@ static void part_cells(mti_table *t, const mt_budget_part *part, const char *kee
         mti_table_cell(t, "%s", "");
 }
 
-static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *style)
+static bool print_parts(const mt_budget_plan *plan, const mti_sheet *to)
 {
     mti_table *t = mti_table_new("lwl", NULL);
     bool ok = true;
@@ -43,20 +43,20 @@ static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *
         ok = mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps) == MT_OK;
         if (ok) part_cells(t, &part, keeps);
     }
-    return mti_table_finish(t, out, style) && ok;
+    return mti_table_finish(t, to) && ok;
 }
 
-bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, const mti_style *style)
+bool mti_print_budget(const mti_budget_found *b, size_t measured, const mti_sheet *to)
 {
     mt_budget_figures f = mti_budget_figures_of(b->plan);
-    mti_heading(out, style, "Checkpoints within %s bytes", MTI_THOUSANDS(b->workload->budget));
-    if (!print_parts(b->plan, out, style)) return false;
+    mti_heading(to, "Checkpoints within %s bytes", MTI_THOUSANDS(b->workload->budget));
+    if (!print_parts(b->plan, to)) return false;
     mti_print_line(
-        out, style, "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
+        to, "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
         MTI_THOUSANDS(f.peak), measured ? ", " : "", measured ? MTI_THOUSANDS(measured) : "",
         measured ? " measured" : "", MTI_SCALED((double)f.flops.recompute),
         f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
-    mti_print(out, "  found in %.2f s with %d simulated runs\n", b->seconds,
+    mti_print(to->out, "  found in %.2f s with %d simulated runs\n", b->seconds,
               mt_budget_simulations(b->budget));
     return true;
 }
@@ -68,7 +68,7 @@ static void figure_cells(mti_table *t, const mt_budget_figures *f)
                     percent_again(&f->flops));
 }
 
-bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_style *style)
+bool mti_print_budget_front(const mti_budget_found *b, const mti_sheet *to)
 {
     mti_table *t = mti_table_new("lrrr", "|peak|again|");
     for (int i = 0; i < b->n_front; i++) {
@@ -81,8 +81,8 @@ bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_styl
         mti_table_cell(t, "--checkpoint %s", mti_budget_presets[i]);
         figure_cells(t, &b->presets[i]);
     }
-    mti_heading(out, style, "Peak against FLOPs again");
-    return mti_table_finish(t, out, style);
+    mti_heading(to, "Peak against FLOPs again");
+    return mti_table_finish(t, to);
 }
 
 /* ---- the picture ---- */

@@ -18,23 +18,21 @@ static void side_by_side(mti_table *t, const char *what, size_t measured, size_t
 
 #define SIDES "lrrr", "|measured|predicted|difference"
 
-static void print_head(const mti_compared_file *f, FILE *out, const mti_style *style)
+static void print_head(const mti_compared_file *f, const mti_sheet *to)
 {
     const mti_history *h = &f->snapshot->history;
-    mti_heading(out, style, "%s: a memory snapshot of %zu events; %zu blocks in %zu segments",
-                f->path, h->events.n, h->blocks.n, h->segments.n);
+    mti_heading(to, "%s: a memory snapshot of %zu events; %zu blocks in %zu segments", f->path,
+                h->events.n, h->blocks.n, h->segments.n);
     if (h->other_devices)
-        mti_print_line(out, style,
-                       "It has %zu other devices; this is device %lld, which reserves most.",
+        mti_print_line(to, "It has %zu other devices; this is device %lld, which reserves most.",
                        h->other_devices, (long long)h->device);
     if (!h->events.n)
-        mti_print_line(out, style, "%s",
+        mti_print_line(to, "%s",
                        "Nothing was recorded (torch.cuda.memory._record_memory_history), so its "
                        "peak is what was there when it was taken.");
 }
 
-static bool print_sums(const mti_compared_history *s, const mti_compared *c, FILE *out,
-                       const mti_style *style)
+static bool print_sums(const mti_compared_history *s, const mti_compared *c, const mti_sheet *to)
 {
     const mti_predicted *first = c->runs[0].figures;
     const mti_memory_sums *a = &s->peak, *b = &s->predicted_peak, *d = &s->end,
@@ -49,10 +47,9 @@ static bool print_sums(const mti_compared_history *s, const mti_compared *c, FIL
     side_by_side(t, "allocated at the end", d->allocated, e->allocated);
     side_by_side(t, "active at the end", d->active, e->active);
     side_by_side(t, "reserved at the end", d->reserved, e->reserved);
-    if (!mti_table_finish(t, out, style)) return false;
+    if (!mti_table_finish(t, to)) return false;
     mti_print_line(
-        out, style,
-        "The first step alone is predicted to have a peak of %s requested and %s reserved.",
+        to, "The first step alone is predicted to have a peak of %s requested and %s reserved.",
         MTI_THOUSANDS(first[MTI_READ_PEAK_REQUESTED].first),
         MTI_THOUSANDS(first[MTI_READ_PEAK_RESERVED].first));
     return true;
@@ -75,11 +72,11 @@ static void print_row(mti_table *t, const mti_block_row *r)
 }
 
 /* The rows, and what both have: the peaks' difference is the rows' sum. */
-static bool print_blocks(const mti_block_match *m, bool all, FILE *out, const mti_style *style)
+static bool print_blocks(const mti_block_match *m, bool all, const mti_sheet *to)
 {
     const size_t shown = all || m->rows.n <= ROWS_TO_SHOW ? m->rows.n : ROWS_TO_SHOW;
     int64_t rest = 0;
-    mti_heading(out, style, "Tensors at the peak: sizes of which one side has more");
+    mti_heading(to, "Tensors at the peak: sizes of which one side has more");
     if (m->rows.n) {
         mti_table *t = mti_table_new("rrrre", "bytes each|measured|predicted|bytes more|such as");
         for (size_t i = 0; i < shown; i++) print_row(t, &m->rows.at[i]);
@@ -90,22 +87,21 @@ static bool print_blocks(const mti_block_match *m, bool all, FILE *out, const mt
             mti_table_note(t, 0, "%s bytes more in %zu other size%s, which -v lists",
                            MTI_THOUSANDS(rest), m->rows.n - shown,
                            m->rows.n - shown == 1 ? "" : "s");
-        if (!mti_table_finish(t, out, style)) return false;
-        if (shown < m->rows.n) fputc('\n', out);
+        if (!mti_table_finish(t, to)) return false;
+        if (shown < m->rows.n) fputc('\n', to->out);
     } else {
-        fputs("  none\n", out);
+        fputs("  none\n", to->out);
     }
     mti_print_line(
-        out, style,
-        "Both have %zu tensors of one size and op, %s bytes, and %zu of one size only, %s.",
+        to, "Both have %zu tensors of one size and op, %s bytes, and %zu of one size only, %s.",
         m->n_by_op, MTI_THOUSANDS(m->bytes_by_op), m->n_by_size, MTI_THOUSANDS(m->bytes_by_size));
     return true;
 }
 
-static bool print_use(const mti_compared_history *s, FILE *out, const mti_style *style)
+static bool print_use(const mti_compared_history *s, const mti_sheet *to)
 {
     const mti_stream_use *a = &s->use, *b = &s->predicted_use;
-    mti_heading(out, style, "Reserved at the end, and what of it is used");
+    mti_heading(to, "Reserved at the end, and what of it is used");
     mti_table *t = mti_table_new(SIDES);
     side_by_side(t, "by tensors, as requested", a->requested, b->requested);
     side_by_side(t, "by their blocks beyond that", a->rounding, b->rounding);
@@ -115,18 +111,16 @@ static bool print_use(const mti_compared_history *s, FILE *out, const mti_style 
     mti_table_rule(t);
     side_by_side(t, "reserved", a->reserved, b->reserved);
     side_by_side(t, "segments", a->n_segments, b->n_segments);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* All sizes, or those of which one side has more. */
-static bool print_segments(const mti_segment_rows *rows, bool all, FILE *out,
-                           const mti_style *style)
+static bool print_segments(const mti_segment_rows *rows, bool all, const mti_sheet *to)
 {
     size_t differ = 0;
     for (size_t i = 0; i < rows->n; i++) differ += rows->at[i].measured != rows->at[i].predicted;
     if (!differ && !all) return true;
-    mti_heading(out, style,
-                all ? "Segments by size" : "Segments: sizes of which one side has more");
+    mti_heading(to, all ? "Segments by size" : "Segments: sizes of which one side has more");
     mti_table *t =
         mti_table_new("rrrrrr", "bytes each|measured|predicted|bytes more|free in these|predicted");
     for (size_t i = 0; i < rows->n; i++) {
@@ -139,7 +133,7 @@ static bool print_segments(const mti_segment_rows *rows, bool all, FILE *out,
         mti_table_bytes(t, (int64_t)r->measured_free);
         mti_table_bytes(t, (int64_t)r->predicted_free);
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 static void print_stream(mti_table *t, const char *side, const char *name, const mti_history *h,
@@ -153,32 +147,30 @@ static void print_stream(mti_table *t, const char *side, const char *name, const
 }
 
 /* A stream's free bytes serve no other one. */
-static bool print_streams(const mti_compared_history *s, const mti_compared *c, FILE *out,
-                          const mti_style *style)
+static bool print_streams(const mti_compared_history *s, const mti_compared *c, const mti_sheet *to)
 {
     const mti_timeline *timeline = &c->profile.measured.timeline;
     mt_stream_stats named[MT_MAX_STREAMS];
     char name[32];
     if (s->history.streams.n < 2 && c->predicted.streams.n < 2) return true;
     const int n = mti_timeline_streams(timeline, timeline->events.n, named);
-    mti_heading(out, style, "By stream: what one has free, no other can use");
+    mti_heading(to, "By stream: what one has free, no other can use");
     mti_table *t = mti_table_new("llrrrr", "|stream|reserved|used|free in part|free segments");
     for (size_t i = 0; i < s->history.streams.n; i++) {
         snprintf(name, sizeof name, "%lld", (long long)s->history.streams.at[i]);
         print_stream(t, "measured", i ? name : "default", &s->history, (int)i);
     }
     for (int i = 0; i < n; i++) print_stream(t, "predicted", named[i].name, &c->predicted, i);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
-static bool print_snapshot(const mti_compared_file *f, const mti_compared *c, bool all, FILE *out,
-                           const mti_style *style)
+static bool print_snapshot(const mti_compared_file *f, const mti_compared *c, bool all,
+                           const mti_sheet *to)
 {
     const mti_compared_history *s = f->snapshot;
-    print_head(f, out, style);
-    return print_sums(s, c, out, style) && print_blocks(&s->blocks, all, out, style) &&
-           print_use(s, out, style) && print_segments(&s->segments, all, out, style) &&
-           print_streams(s, c, out, style);
+    print_head(f, to);
+    return print_sums(s, c, to) && print_blocks(&s->blocks, all, to) && print_use(s, to) &&
+           print_segments(&s->segments, all, to) && print_streams(s, c, to);
 }
 
 /* ---- figures of a text ---- */
@@ -229,29 +221,27 @@ static void print_figure(mti_table *t, const mti_compared_reading *f)
     }
 }
 
-static bool print_figures(const mti_compared_file *f, FILE *out, const mti_style *style)
+static bool print_figures(const mti_compared_file *f, const mti_sheet *to)
 {
-    mti_heading(out, style, "%s: %zu figure%s", f->path, f->figures.n,
-                f->figures.n == 1 ? "" : "s");
+    mti_heading(to, "%s: %zu figure%s", f->path, f->figures.n, f->figures.n == 1 ? "" : "s");
     mti_table *t = mti_table_new("lerrr", "|as written|predicted|difference|");
     for (size_t i = 0; i < f->figures.n; i++) print_figure(t, &f->figures.at[i]);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 bool mti_print_compared(const mti_compared *c, bool all, FILE *out)
 {
     const mti_profile_result *p = &c->profile;
-    const mti_style style = mti_style_of(out);
+    const mti_sheet sheet = mti_sheet_of(out);
     bool ok = true;
-    mti_print_model(&p->workload, p->device, out, &style);
-    mti_print_rank(&p->workload, &p->measured, out, &style);
+    mti_print_model(&p->workload, p->device, &sheet);
+    mti_print_rank(&p->workload, &p->measured, &sheet);
     for (size_t i = 0; ok && i < c->files.n; i++) {
         const mti_compared_file *f = &c->files.at[i];
-        if (f->snapshot) ok = print_snapshot(f, c, all, out, &style);
-        if (ok && f->oom) ok = mti_print_oom(f->oom, c, f->path, all, out, &style);
-        if (ok && f->figures.n) ok = print_figures(f, out, &style);
-        if (ok && *f->unclear)
-            mti_print_line(out, &style, "Not compared: %s, %s", f->path, f->unclear);
+        if (f->snapshot) ok = print_snapshot(f, c, all, &sheet);
+        if (ok && f->oom) ok = mti_print_oom(f->oom, c, f->path, all, &sheet);
+        if (ok && f->figures.n) ok = print_figures(f, &sheet);
+        if (ok && *f->unclear) mti_print_line(&sheet, "Not compared: %s, %s", f->path, f->unclear);
     }
     return ok;
 }

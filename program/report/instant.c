@@ -19,7 +19,7 @@ static const char *kept_text(const mti_holder *h, char *buf, size_t size)
     return h->kept ? buf : "";
 }
 
-static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const mti_style *style)
+static bool print_holders(const mti_holders *h, size_t n_rows, const mti_sheet *to)
 {
     mti_table *t = mti_table_new("lelwrr", "category|of|made by|kept as||bytes of blocks");
     size_t rest = 0, n_rest = 0;
@@ -44,7 +44,7 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
         mti_table_ink(t, MTI_DIM);
         mti_table_cells(t, "the rest||||%zu x|%s", n_rest, MTI_THOUSANDS(rest));
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 static bool in_steady_step(const mti_measurement *m, size_t event)
@@ -59,16 +59,15 @@ static bool holders_of(const mti_measurement *m, size_t event, mti_holders *out)
     return mti_timeline_holders(&m->timeline, event, second ? m->steady.ledger : m->ledger, out);
 }
 
-bool mti_print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
-                       const mti_style *style)
+bool mti_print_instant(const mti_measurement *m, size_t event, size_t n_rows, const mti_sheet *to)
 {
     size_t bytes[MT_CATEGORY_COUNT];
     mti_holders holders;
     mti_timeline_categories(&m->timeline, event, bytes);
-    bool ok = holders_of(m, event, &holders) && mti_print_categories(bytes, out, style);
+    bool ok = holders_of(m, event, &holders) && mti_print_categories(bytes, to);
     if (ok && holders.n) {
-        fputs("\n", out);
-        ok = print_holders(&holders, n_rows, out, style);
+        fputs("\n", to->out);
+        ok = print_holders(&holders, n_rows, to);
     }
     mti_holders_free(&holders);
     return ok;
@@ -84,14 +83,14 @@ const char *mti_instant_text(const mti_measurement *m, size_t event, char *buf, 
     return buf;
 }
 
-static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const mti_style *style)
+static bool print_peak(const mti_measurement *m, size_t n_rows, const mti_sheet *to)
 {
     char where[256];
     size_t peak = mti_timeline_peak(&m->timeline);
-    mti_heading(out, style, "What made the peak of %s bytes (%s)",
+    mti_heading(to, "What made the peak of %s bytes (%s)",
                 MTI_THOUSANDS(m->timeline.events.at[peak].current),
                 mti_instant_text(m, peak, where, sizeof where));
-    return mti_print_instant(m, peak, n_rows, out, style);
+    return mti_print_instant(m, peak, n_rows, to);
 }
 
 /* ---- reserved by stream ---- */
@@ -102,12 +101,12 @@ static int streams_of(const mti_measurement *m, mt_stream_stats out[MT_MAX_STREA
     return mti_timeline_streams(&m->timeline, mti_timeline_most_reserved(&m->timeline), out);
 }
 
-bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *style)
+bool mti_print_streams(const mti_measurement *m, const mti_sheet *to)
 {
     mt_stream_stats streams[MT_MAX_STREAMS];
     int n = streams_of(m, streams);
     if (n < 2) return true;
-    fputs("\n", out);
+    fputs("\n", to->out);
     mti_table *t =
         mti_table_new("lrrr", "reserved by stream|reserved|allocated|free, for it alone");
     for (int i = 0; i < n; i++) {
@@ -115,7 +114,7 @@ bool mti_print_streams(const mti_measurement *m, FILE *out, const mti_style *sty
         mti_table_cells(t, "%s|%s|%s|%s", s->name, MTI_THOUSANDS(s->reserved),
                         MTI_THOUSANDS(s->allocated), MTI_THOUSANDS(s->reserved - s->allocated));
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* ---- the timeline of both steps ---- */
@@ -136,23 +135,23 @@ static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, ch
 }
 
 /* "p parameter, g gradient, ..." */
-static void print_letters(FILE *out, const mti_style *style)
+static void print_letters(const mti_sheet *to)
 {
     char text[256] = "", *at = text;
     for (int c = 0; c < MT_CATEGORY_COUNT; c++)
         at += sprintf(at, "%s%c %s", c ? ", " : "", mti_category_looks[c].letter,
                       mt_category_name((mt_category)c));
     for (char *line = text; (line = strchr(line, '_'));) *line = ' ';
-    mti_print_wrapped(out, 2, style->width, text);
+    mti_print_wrapped(to, 2, text);
 }
 
-static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style *style)
+static bool print_timeline(const mti_measurement *m, const mti_sheet *to)
 {
     const mti_timeline *tl = &m->timeline;
     mti_stretch stretches[STRETCHES];
     size_t n = mti_timeline_stretches(tl, STRETCHES, stretches), peak = mti_timeline_peak(tl);
     size_t highest = mti_timeline_highest(tl);
-    mti_heading(out, style, "Over two steps: %zu events in %zu stretches, the highest of each",
+    mti_heading(to, "Over two steps: %zu events in %zu stretches, the highest of each",
                 tl->events.n, n);
     mti_table *t = mti_table_new("rllelrl", "event|step|phase|module|op|bytes of blocks|for");
     for (size_t i = 0; i < n; i++) {
@@ -164,26 +163,25 @@ static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style 
                         e->module, e->op, MTI_THOUSANDS(e->current),
                         bar_of(stretches[i].by_category, highest, bar));
     }
-    bool ok = mti_table_finish(t, out, style);
-    print_letters(out, style);
+    bool ok = mti_table_finish(t, to);
+    print_letters(to);
     return ok;
 }
 
-bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style)
+bool mti_print_memory(const mti_measurement *m, bool whole, const mti_sheet *to)
 {
     if (!m->timeline.events.n) return true;
-    return (!whole || print_timeline(m, out, style)) &&
-           print_peak(m, whole ? MTI_ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
+    return (!whole || print_timeline(m, to)) &&
+           print_peak(m, whole ? MTI_ROWS_TO_SHOW : ROWS_AT_PEAK, to);
 }
 
 /* What a device that is large enough needs; `capacity` 0: unknown. */
-static void print_needed(const mti_requirement *need, size_t capacity, FILE *out,
-                         const mti_style *style)
+static void print_needed(const mti_requirement *need, size_t capacity, const mti_sheet *to)
 {
-    mti_print_line(out, style, "A device that is large enough needs %s bytes (%s); %s reserved",
+    mti_print_line(to, "A device that is large enough needs %s bytes (%s); %s reserved",
                    MTI_THOUSANDS(need->peak), MTI_BYTES(need->peak), MTI_THOUSANDS(need->reserved));
     if (capacity && need->peak > capacity)
-        mti_print(out, "It does not fit in %s: %s more are allocated at the peak\n",
+        mti_print(to->out, "It does not fit in %s: %s more are allocated at the peak\n",
                   MTI_BYTES(capacity), MTI_BYTES(need->peak - capacity));
 }
 
@@ -191,17 +189,16 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
 {
     const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
-    mti_style style = mti_style_of(out);
+    mti_sheet sheet = mti_sheet_of(out);
     char where[256];
-    mti_print_model(&p->workload, p->device, out, &style);
-    mti_print_rank(&p->workload, m, out, &style);
-    mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
-                MTI_THOUSANDS(e->requested), mt_category_name(e->category));
+    mti_print_model(&p->workload, p->device, &sheet);
+    mti_print_rank(&p->workload, m, &sheet);
+    mti_heading(&sheet, "Out of memory: %s bytes of %s were refused", MTI_THOUSANDS(e->requested),
+                mt_category_name(e->category));
     mti_print(out, "%s\n", mti_instant_text(m, event, where, sizeof where));
-    if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out, &style);
+    if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, &sheet);
     fputs("Who held what at that moment:\n", out);
-    return mti_print_instant(m, event, verbose ? MTI_ROWS_TO_SHOW : MTI_ROWS_AT_REFUSAL, out,
-                             &style);
+    return mti_print_instant(m, event, verbose ? MTI_ROWS_TO_SHOW : MTI_ROWS_AT_REFUSAL, &sheet);
 }
 
 /* ---- as JSON ---- */

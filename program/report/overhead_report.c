@@ -2,7 +2,7 @@
 #include "report/keys.h"
 #include "report/results.h"
 
-bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style)
+bool mti_print_outside(const mti_outside *o, const mti_sheet *to)
 {
     mti_table *t = mti_table_new("lrllw", NULL);
     if (o->reserved) {
@@ -14,7 +14,7 @@ bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style)
         mti_table_cells(t, "%s|%s|%s|%s|%s", r->name, MTI_BYTES(r->bytes),
                         mti_outside_bases[r->formula], mti_outside_sides[r->side], r->source);
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 static void describe_row(mti_fields *f, const void *row)

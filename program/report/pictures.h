@@ -50,8 +50,7 @@ mt_status mti_snapshot_write(const mti_timeline *t, const char *kind, const char
 /* ---- in a terminal, drawn again and again in one place ---- */
 
 typedef struct mti_live {
-    FILE *out;
-    mti_style style; /* of the frame on the screen */
+    mti_sheet sheet; /* of the frame on the screen */
     int drawn_rows;  /* lines of it, above the cursor; 0: there is none to draw over */
     int64_t every, total;
     double drawn; /* when */

@@ -8,10 +8,10 @@
 
 bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, int64_t n, FILE *out)
 {
-    mti_style style = mti_style_of(out);
+    mti_sheet sheet = mti_sheet_of(out);
     bool measured = strcmp(w->device.kind, "meta") != 0;
     const mt_parallel *h = &w->parallel;
-    mti_inked(out, &style, MTI_BOLD, "%s", w->name);
+    mti_inked(&sheet, MTI_BOLD, "%s", w->name);
     mti_print(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
               (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
               h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
@@ -19,9 +19,8 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     if (h->expert > 1) fprintf(out, ", %lld divide the experts", (long long)h->expert);
     if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
     fputc('\n', out);
-    mti_heading(out, &style,
-                measured ? "Each rank's bytes, and what meta predicted for it"
-                         : "Each rank's bytes, as predicted: meta runs nothing");
+    mti_heading(&sheet, measured ? "Each rank's bytes, and what meta predicted for it"
+                                 : "Each rank's bytes, as predicted: meta runs nothing");
     mti_table *t =
         measured ? mti_table_new("rrrlrrr", "rank|stage|parameters||measured|predicted|difference")
                  : mti_table_new("rrrlr", "rank|stage|parameters||predicted");
@@ -45,9 +44,9 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
             else if (measured)
                 mti_table_cell(t, "%s", f->skipped ? "step skipped" : "stopped before");
         }
-    if (!mti_table_finish(t, out, &style)) return false;
+    if (!mti_table_finish(t, &sheet)) return false;
     if (measured && h->expert > 1)
-        mti_print_wrapped(out, 0, style.width,
+        mti_print_wrapped(&sheet, 0,
                           "predicted with balanced routing: a rank takes more, or less, where its "
                           "experts are sent more rows, or fewer");
     return true;

@@ -23,7 +23,7 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
 bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out);
 
 /* The rows of what is outside of the allocator. */
-bool mti_print_outside(const mti_outside *o, FILE *out, const mti_style *style);
+bool mti_print_outside(const mti_outside *o, const mti_sheet *to);
 mti_describe mti_describe_outside;
 
 /* ---- a plan ---- */
@@ -119,7 +119,7 @@ bool mti_serve_fits(const mti_serve_report *s);
 bool mti_print_compared(const mti_compared *c, bool all, FILE *out);
 /* The message of one of its files. */
 bool mti_print_oom(const mti_compared_oom *c, const mti_compared *all, const char *path,
-                   bool verbose, FILE *out, const mti_style *style);
+                   bool verbose, const mti_sheet *to);
 mti_describe mti_describe_oom;
 
 /* ---- ranks ---- */
@@ -142,10 +142,9 @@ json_t *mti_gathered_json(json_t *ranks);
 /* ---- a tape ---- */
 
 /* Op by op. where: what the ops are in, "module"; folded: of layers that are alike, the first. */
-bool mti_print_tape(const mti_tape *t, const char *where, bool folded, FILE *out,
-                    const mti_style *style);
+bool mti_print_tape(const mti_tape *t, const char *where, bool folded, const mti_sheet *to);
 /* Why each kind of op keeps what it keeps. */
-void mti_print_reasons(const mti_tape *t, FILE *out, const mti_style *style);
+void mti_print_reasons(const mti_tape *t, const mti_sheet *to);
 /* The tape of the workload: by kind of op, or op by op where that fits on a screen; verbose: both.
  */
 bool mti_print_explained(const mti_tape *t, const mti_workload *w, const mt_device *device,

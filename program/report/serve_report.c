@@ -52,7 +52,7 @@ static bool is_open(const mt_serve_need *n) { return n->none_above > n->sequence
 
 /* "fits" is said of the first row alone: the others spend fewer bits than was asked for. */
 static void print_verdict(const mti_serve_report *s, const mti_serve_row *row,
-                          const mt_serve_need *n, FILE *out, const mti_style *style)
+                          const mt_serve_need *n, const mti_sheet *to)
 {
     const mti_serve_row *first = &s->rows[0];
     const bool fits = takes(s, row), other = row != first;
@@ -63,46 +63,47 @@ static void print_verdict(const mti_serve_report *s, const mti_serve_row *row,
                    mt_kv_form_name(first->cache), row->weights, mt_kv_form_name(row->cache));
     if (s->gpus > 1) mti_format(gpus, sizeof gpus, "%lld x", (long long)s->gpus);
     const char *verdict = fits && !other ? "fits" : "does not fit";
-    mti_inked(out, style, fits && !other ? MTI_GOOD : MTI_BAD, "%s", verdict);
+    mti_inked(to, fits && !other ? MTI_GOOD : MTI_BAD, "%s", verdict);
     int begun = (int)strlen(verdict);
-    begun += mti_print(out, "%s:%s%s x %s tokens", others, other ? "\n  " : " ",
+    begun += mti_print(to->out, "%s:%s%s x %s tokens", others, other ? "\n  " : " ",
                        mti_thousands(most, n->sequences ? n->sequences : 1),
                        mti_thousands(length, n->positions));
     int rest = (int)strlen(" of  on  ") + mti_text_width(gpus) + mti_text_width(s->workload->name) +
                mti_text_width(gpu);
-    bool wide = begun + rest > style->width; /* a long path to a file */
-    mti_print(out, "%sof %s on %s %s\n", wide && !other ? "\n  " : " ", s->workload->name, gpus,
+    bool wide = begun + rest > to->width; /* a long path to a file */
+    mti_print(to->out, "%sof %s on %s %s\n", wide && !other ? "\n  " : " ", s->workload->name, gpus,
               gpu);
 }
 
-static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *style)
+static void print_answer(const mti_serve_report *s, const mti_sheet *to)
 {
     const mti_serve_row *row = chosen(s);
     const mt_serve_need *n = s->users ? &row->users : &row->needs[s->asked];
     char length[MTI_NUMBER], aside[MTI_NUMBER];
-    print_verdict(s, row, n, out, style);
+    print_verdict(s, row, n, to);
     size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
-    mti_print(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
+    mti_print(to->out,
+              "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
               scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
               scaled(s, n->by_category[MT_CACHE]), scaled(s, n->peak - held),
               scaled(s, n->reserved), scaled(s, s->capacity));
-    mti_print(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n", row->weights,
-              mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+    mti_print(to->out, "%s weights, %s cache; prompts read %s tokens at once, in all\n",
+              row->weights, mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
     if (!s->users && is_open(n))
-        mti_print(out, "one more does not fit, nor any above %s; --exact tries those between\n",
+        mti_print(to->out, "one more does not fit, nor any above %s; --exact tries those between\n",
                   mti_thousands(length, n->none_above));
     if (windowed(s))
-        mti_print(out, "%lld of %lld layers keep the last %s positions alone\n",
+        mti_print(to->out, "%lld of %lld layers keep the last %s positions alone\n",
                   (long long)windowed(s), (long long)s->workload->config.layers,
                   mti_thousands(length, s->workload->config.window));
     if (s->kept_aside)
-        mti_print(out, "kept aside for CUDA%s, and to spare: %s of a GPU\n",
+        mti_print(to->out, "kept aside for CUDA%s, and to spare: %s of a GPU\n",
                   s->gpus > 1 ? " and NCCL" : "",
                   mti_bytes_text(aside, sizeof aside, s->kept_aside));
-    fputc('\n', out);
+    fputc('\n', to->out);
 }
 
-static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
+static bool print_table(const mti_serve_report *s, const mti_sheet *to)
 {
     char columns[4 + MTI_SERVE_LENGTHS] = "llr", headings[256];
     snprintf(headings, sizeof headings, "weights|cache|%s", unit(s));
@@ -124,17 +125,17 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
             mti_table_cell(t, "%s%s", MTI_THOUSANDS(n->sequences), more ? "+" : "");
         }
     }
-    mti_print(out, "how many sequences fit, by the tokens in each; %s: the weights\n", unit(s));
-    if (open) mti_print(out, "+: a larger number may fit; --exact looks for it\n");
-    return mti_table_finish(t, out, style);
+    mti_print(to->out, "how many sequences fit, by the tokens in each; %s: the weights\n", unit(s));
+    if (open) mti_print(to->out, "+: a larger number may fit; --exact looks for it\n");
+    return mti_table_finish(t, to);
 }
 
 bool mti_print_serve(const mti_serve_report *s, FILE *out)
 {
-    mti_style style = mti_style_of(out);
-    if (!style.elides) style.width = 80; /* in a pipe, too */
-    print_answer(s, out, &style);
-    return print_table(s, out, &style);
+    mti_sheet sheet = mti_sheet_of(out);
+    if (!sheet.elides) sheet.width = 80; /* in a pipe, too */
+    print_answer(s, &sheet);
+    return print_table(s, &sheet);
 }
 
 /* ---- JSON ---- */

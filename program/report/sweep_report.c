@@ -10,7 +10,7 @@
 /* ---- the table ---- */
 
 /* A terminal that gets shorter headings, and labels on lines of their own. */
-static bool is_narrow(const mti_style *style) { return style->elides && style->width < 100; }
+static bool is_narrow(const mti_sheet *to) { return to->elides && to->width < 100; }
 
 static const char *gradient_text(char *buf, size_t size, const mti_sweep_result *r, bool first)
 {
@@ -72,10 +72,9 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
         number_cell(t, r == first ? "%.6f" : "%+.2g", r == first ? r->loss : r->loss - first->loss);
 }
 
-static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
-                        const mti_style *style)
+static bool print_table(const mti_sweep_result *results, size_t n, const mti_sheet *to)
 {
-    bool narrow = is_narrow(style);
+    bool narrow = is_narrow(to);
     char headings[96], alignment[9] = "wrorr"; /* the formula stands below, too */
     columns shown = columns_of(results, n);
     snprintf(headings, sizeof headings, "row|%s|formula|peak|reserved",
@@ -87,12 +86,11 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
     for (int i = shown.times + shown.gradients + shown.losses; i > 0; i--) strcat(alignment, "r");
     mti_table *t = mti_table_new(alignment, headings);
     for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], shown);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* What the letters of the rows' formulas stand for. */
-static void print_letters(const mti_sweep_result *results, size_t n, FILE *out,
-                          const mti_style *style)
+static void print_letters(const mti_sweep_result *results, size_t n, const mti_sheet *to)
 {
     bool ranks = false, pieces = false;
     for (size_t i = 0; i < n; i++) {
@@ -125,13 +123,13 @@ static void print_letters(const mti_sweep_result *results, size_t n, FILE *out,
                               strchr(results[i].formula.text, all[k].letter) != NULL);
         if (there) mti_append(text, sizeof text, "%s%s", *text ? ", " : "", all[k].what);
     }
-    mti_print_wrapped(out, 2, style->width, text);
+    mti_print_wrapped(to, 2, text);
 }
 
 /* For each row: saved = formula + each term that the formula leaves out. */
-static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
+static bool print_sums(const mti_sweep_result *results, size_t n, const mti_sheet *to)
 {
-    bool narrow = is_narrow(style), any = false;
+    bool narrow = is_narrow(to), any = false;
     for (size_t i = 0; i < n; i++) any = any || results[i].formula.known;
     if (!any) return true;
     mti_table *t =
@@ -154,43 +152,43 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
             mti_table_cells(t, "%s|%s", MTI_THOUSANDS(f->residual[k].bytes), f->residual[k].text);
         }
     }
-    mti_heading(out, style, "Saved bytes, formula and what it leaves out");
-    if (!mti_table_finish(t, out, style)) return false;
-    print_letters(results, n, out, style);
+    mti_heading(to, "Saved bytes, formula and what it leaves out");
+    if (!mti_table_finish(t, to)) return false;
+    print_letters(results, n, to);
     return true;
 }
 
-static void print_skipped(const char *label, FILE *out, const mti_style *style)
+static void print_skipped(const char *label, const mti_sheet *to)
 {
     char text[512];
     snprintf(text, sizeof text,
              "%.300s: the loss scaler has skipped the step that is measured; its peak and its time "
              "are not to be compared.",
              label);
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
 }
 
 bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out)
 {
-    mti_style style = mti_style_of(out);
-    if (style.width < 140 && !style.live) style.width = 140; /* a file may have long lines */
-    if (!print_table(results, n, out, &style)) return false;
+    mti_sheet sheet = mti_sheet_of(out);
+    if (sheet.width < 140 && !sheet.live) sheet.width = 140; /* a file may have long lines */
+    if (!print_table(results, n, &sheet)) return false;
     if (quiet) return true;
-    if (!print_sums(results, n, out, &style)) return false;
+    if (!print_sums(results, n, &sheet)) return false;
     columns shown = columns_of(results, n);
     fputs("\n", out);
-    mti_print_wrapped(out, 0, style.width,
+    mti_print_wrapped(&sheet, 0,
                       "Bytes are measured: saved are those that the tape keeps on the device after "
                       "forward, peak and reserved the allocator's over the second step, which "
                       "begins with the optimizer's state there, as all later ones do.");
     for (size_t i = 0; i < n; i++)
-        if (results[i].steady.skipped) print_skipped(results[i].entry->label, out, &style);
+        if (results[i].steady.skipped) print_skipped(results[i].entry->label, &sheet);
     if (shown.times)
-        mti_print_wrapped(out, 0, style.width,
+        mti_print_wrapped(&sheet, 0,
                           "The time is the median of a few such steps, in which the rows took "
                           "turns.");
     if (shown.gradients)
-        mti_print_wrapped(out, 0, style.width,
+        mti_print_wrapped(&sheet, 0,
                           "Gradients are compared with the first row's: bit by bit, and else as "
                           "|g' - g| / |g|.");
     return true;

@@ -6,28 +6,28 @@
 #include <stdio.h>
 #include "files/files.h"
 
-/* ---- the style of an output ---- */
+/* ---- what a report is printed on ---- */
 
-typedef struct mti_style {
+typedef struct mti_sheet {
+    FILE *out;
     bool colour; /* a terminal, NO_COLOR unset, TERM not "dumb" */
     bool live;   /* a terminal: lines may be redrawn */
     bool elides; /* a terminal: what is too wide for its column loses its middle */
     int width;   /* columns that a line may take */
     int height;  /* lines of a screen */
-} mti_style;
+} mti_sheet;
 
 #define MTI_REPORT_WIDTH  100 /* if the output is not a terminal */
 #define MTI_REPORT_HEIGHT 24
 
-mti_style mti_style_of(FILE *out);
+mti_sheet mti_sheet_of(FILE *out);
 
 typedef enum mti_ink { MTI_PLAIN, MTI_BOLD, MTI_DIM, MTI_GOOD, MTI_BAD, MTI_INK_COUNT } mti_ink;
 extern const char *const mti_ink_codes[MTI_INK_COUNT]; /* what switches a terminal to the ink */
-/* Prints the text in that ink; in plain text if the style has no colour. */
-void mti_inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, ...)
-    MT_PRINTF(4, 5);
+/* Prints the text in that ink; in plain text if the sheet has no colour. */
+void mti_inked(const mti_sheet *to, mti_ink ink, const char *fmt, ...) MT_PRINTF(3, 4);
 /* A heading: bold, with an empty line before it. */
-void mti_heading(FILE *out, const mti_style *style, const char *fmt, ...) MT_PRINTF(3, 4);
+void mti_heading(const mti_sheet *to, const char *fmt, ...) MT_PRINTF(2, 3);
 
 /* ---- text ---- */
 
@@ -40,14 +40,13 @@ size_t mti_text_skip(const char *text, int columns);
 /* The same, but up to a space where there is one. */
 size_t mti_text_line(const char *text, int columns);
 /* A paragraph, broken at spaces; every line is indented. */
-void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
+void mti_print_wrapped(const mti_sheet *to, int indent, const char *text);
 /* A line of prose, which a terminal gets in as many as it takes. */
-void mti_print_line(FILE *out, const mti_style *style, const char *fmt, ...) MT_PRINTF(3, 4);
+void mti_print_line(const mti_sheet *to, const char *fmt, ...) MT_PRINTF(2, 3);
 /* All lines of a text, each under 2 KiB. */
-void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char *text);
+void mti_print_lines(const mti_sheet *to, mti_ink ink, const char *text);
 /* A line whose first bytes, as far as they are in the first line, are in an ink. */
-void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char *text,
-                      size_t head);
+void mti_print_headed(const mti_sheet *to, mti_ink ink, const char *text, size_t head);
 
 /* ---- files ---- */
 
@@ -83,28 +82,27 @@ void mti_table_ink(mti_table *table, mti_ink ink);     /* of the row being fille
 void mti_table_rule(mti_table *table);                 /* a line across, between rows */
 /* A row with one text that begins at column `from` and runs across the rest. */
 void mti_table_note(mti_table *table, int from, const char *fmt, ...) MT_PRINTF(3, 4);
-mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style);
+mt_status mti_table_print(const mti_table *table, const mti_sheet *to);
 /* Prints the table and frees it. */
-bool mti_table_finish(mti_table *table, FILE *out, const mti_style *style);
+bool mti_table_finish(mti_table *table, const mti_sheet *to);
 
 /* ---- what fits on a screen ---- */
 
 /* A report prints its answer, and of its details all, or those that fit on the rest of a screen.
  * One section is open at a time. */
 typedef struct mti_screen {
-    FILE *out;
-    const mti_style *style;
+    const mti_sheet *to;
     bool all;  /* sections are printed whether they fit or not */
     bool less; /* some section was left out */
     int left;  /* lines of the screen */
-    FILE *section;
+    mti_sheet section;
     char *text;
     size_t n;
 } mti_screen;
 
-void mti_screen_begin(mti_screen *s, FILE *out, const mti_style *style, bool all);
+void mti_screen_begin(mti_screen *s, const mti_sheet *to, bool all);
 /* What the next section is to be printed to; NULL on failure. */
-FILE *mti_screen_open(mti_screen *s);
+const mti_sheet *mti_screen_open(mti_screen *s);
 /* Prints the section if it was made (`ok`), and if it fits or is `needed`. False on failure. */
 bool mti_screen_close(mti_screen *s, bool ok, bool needed);
 
@@ -117,8 +115,7 @@ bool mti_show_sections(const char *words, mti_print_whole *print, const void *re
 /* ---- progress ---- */
 
 typedef struct mti_progress {
-    FILE *out;
-    mti_style style;
+    mti_sheet sheet;
     bool quiet;
     int64_t first, total, every; /* a line each `every` steps when not a terminal */
     double began, drawn;

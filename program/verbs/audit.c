@@ -66,8 +66,7 @@ static bool shown(const mti_op_audit *a, int set, bool all)
     return all || set == a->n_sets - 1 || (want & (want - 1)) == 0;
 }
 
-static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *out,
-                        const mti_style *style)
+static bool print_table(const mti_op_audit *audits, size_t n, bool all, const mti_sheet *to)
 {
     mti_table *t =
         mti_table_new("lllllrrlrl", "op|for|keeps|its|shape|bytes|off by *|altered|bytes|cheaper");
@@ -79,34 +78,34 @@ static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *ou
         for (int j = 0; j < audits[i].n_sets; j++)
             if (shown(&audits[i], j, all)) set_rows(t, &audits[i], &audits[i].sets[j], j == 0);
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* One op in full: its formula, its reason, and every cheaper way. */
-static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
+static void print_op(const mti_op_audit *a, const mti_sheet *to)
 {
     const mt_op_info info = mt_all_ops_get(mt_all_ops_find(a->of.op));
-    mti_inked(out, style, MTI_BOLD, "%s", info.name);
-    mti_print(out, "  %s\n", info.formula);
-    mti_print_wrapped(out, 2, style->width, info.why);
+    mti_inked(to, MTI_BOLD, "%s", info.name);
+    mti_print(to->out, "  %s\n", info.formula);
+    mti_print_wrapped(to, 2, info.why);
 }
 
-static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
+static void print_ways(const mti_op_audit *a, const mti_sheet *to)
 {
     const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient */
     if (a->n_sets == 0 || all->n_kept == 0) return;
-    mti_heading(out, style, "Cheaper ways");
+    mti_heading(to, "Cheaper ways");
     for (int i = 0; i < all->n_kept; i++) {
         const mti_audit_kept *k = &all->kept[i];
         const mti_cheaper *way;
         for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
-            mti_print(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument, MTI_THOUSANDS(k->bytes),
-                      MTI_THOUSANDS(mti_cheaper_bytes(way, k)), mti_cheaper_name(way->kind),
-                      way->text);
+            mti_print(to->out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
+                      MTI_THOUSANDS(k->bytes), MTI_THOUSANDS(mti_cheaper_bytes(way, k)),
+                      mti_cheaper_name(way->kind), way->text);
     }
 }
 
-static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
+static bool print_taken(const mti_op_audit *audits, size_t n, const mti_sheet *to)
 {
     mti_table *t = mti_table_new("lllrrr", "op|instead of|keeps|bytes|before|off by *");
     int n_rows = 0;
@@ -121,39 +120,39 @@ static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const m
             mti_table_cell(t, taken->difference > 0 ? "%.2g" : "0 (same bits)", taken->difference);
         }
     }
-    if (n_rows) mti_heading(out, style, "Cheaper ways, taken and measured");
-    mt_status status = n_rows ? mti_table_print(t, out, style) : MT_OK;
+    if (n_rows) mti_heading(to, "Cheaper ways, taken and measured");
+    mt_status status = n_rows ? mti_table_print(t, to) : MT_OK;
     mti_table_free(t);
     return status == MT_OK;
 }
 
-static void print_findings(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
+static void print_findings(const mti_op_audit *audits, size_t n, const mti_sheet *to)
 {
     int n_kept = 0, n_findings = 0;
     for (size_t i = 0; i < n; i++) {
         n_findings += audits[i].n_findings;
         for (int j = 0; j < audits[i].n_sets; j++) n_kept += audits[i].sets[j].n_kept;
     }
-    fputs("\n", out);
+    fputs("\n", to->out);
     mti_print_wrapped(
-        out, 0, style->width,
+        to, 0,
         "* |g' - g| / |g| over the wanted gradients; g' is what backward computes from "
         "the altered tensor. Bytes are those of the example's shapes, in f32.");
-    fprintf(out, "%d kept tensors altered, %d of them without effect\n", n_kept, n_findings);
+    fprintf(to->out, "%d kept tensors altered, %d of them without effect\n", n_kept, n_findings);
 }
 
 static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options *o)
 {
-    mti_style style = mti_style_of(stdout);
-    if (style.width < 132 && !style.live) style.width = 132;
+    mti_sheet sheet = mti_sheet_of(stdout);
+    if (sheet.width < 132 && !sheet.live) sheet.width = 132;
     if (o->workload.name && !o->quiet) {
-        print_op(&audits[0], stdout, &style);
+        print_op(&audits[0], &sheet);
         fputs("\n", stdout);
     }
-    if (!print_table(audits, n, o->workload.name != NULL, stdout, &style)) return false;
-    if (o->workload.name && !o->quiet) print_ways(&audits[0], stdout, &style);
-    if (!o->quiet && !print_taken(audits, n, stdout, &style)) return false;
-    if (!o->quiet) print_findings(audits, n, stdout, &style);
+    if (!print_table(audits, n, o->workload.name != NULL, &sheet)) return false;
+    if (o->workload.name && !o->quiet) print_ways(&audits[0], &sheet);
+    if (!o->quiet && !print_taken(audits, n, &sheet)) return false;
+    if (!o->quiet) print_findings(audits, n, &sheet);
     return true;
 }
 

@@ -45,7 +45,7 @@ typedef struct demo {
     const mti_options *o;
     const known_text *text;
     const char *file; /* the first of the text's places that is there */
-    mti_style style;
+    mti_sheet sheet;
     double began;
     mt_device *device;
     mti_corpus corpus;
@@ -110,7 +110,7 @@ static bool load_text(demo *d)
 {
     if (!(d->o->data.n ? load_given_text(d) : load_own_text(d))) return false;
     if (d->o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
-    mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
+    mti_inked(&d->sheet, MTI_BOLD, "memtape demo\n");
     mti_print(
         stdout,
         "text   %s, %zu file%s: %s bytes to learn from, the last tenth of each, %s bytes, held "
@@ -220,14 +220,14 @@ static bool train(demo *d)
 
 static bool print_scores(const demo *d)
 {
-    mti_heading(stdout, &d->style, "On held-out text (less is better)");
+    mti_heading(&d->sheet, "On held-out text (less is better)");
     mti_table *t = mti_table_new("lrl", "model|bits per byte|");
     mti_table_cells(t, "uniform|%.4f|knows nothing", d->baselines.uniform);
     mti_table_cells(t, "unigram|%.4f|knows how often each byte occurs", d->baselines.unigram);
     mti_table_cells(t, "bigram|%.4f|knows which byte follows which", d->baselines.bigram);
     mti_table_ink(t, d->bits < d->baselines.bigram ? MTI_GOOD : MTI_BAD);
     mti_table_cells(t, "memtape's gpt|%.4f|sees up to 128 bytes", d->bits);
-    return mti_table_finish(t, stdout, &d->style);
+    return mti_table_finish(t, &d->sheet);
 }
 
 typedef struct sample_text {
@@ -254,7 +254,7 @@ static bool print_sample(const demo *d, const char *prompt)
     const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
     if (!mti_sample(d->trainer.model, ids, (int64_t)n, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
         return false;
-    mti_inked(stdout, &d->style, MTI_BOLD, "%s", prompt);
+    mti_inked(&d->sheet, MTI_BOLD, "%s", prompt);
     mti_print_bytes(stdout, s.text, s.n);
     fputc('\n', stdout);
     return true;
@@ -263,7 +263,7 @@ static bool print_sample(const demo *d, const char *prompt)
 static bool print_samples(const demo *d)
 {
     bool ok = true;
-    mti_heading(stdout, &d->style, "It writes, when it is given the beginning");
+    mti_heading(&d->sheet, "It writes, when it is given the beginning");
     for (int i = 0; ok && i < MAX_PROMPTS && d->text->prompts[i]; i++)
         ok = print_sample(d, d->text->prompts[i]);
     return ok;
@@ -295,16 +295,15 @@ static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_for
 
 static bool print_memory(const demo *d)
 {
-    mti_heading(stdout, &d->style,
-                "Where one step's memory goes: the same model, four ways, "
-                "each measured (bytes)");
+    mti_heading(&d->sheet, "Where one step's memory goes: the same model, four ways, "
+                           "each measured (bytes)");
     mti_table *t = mti_table_new(
         "llrrrr", "activation|attention|saved for backward|after forward|peak|books balance");
     bool ok = memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_FLASH) &&
               memory_row(d, t, MT_ACT_GELU, MT_ATTENTION_FLASH) &&
               memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_MATH) &&
               memory_row(d, t, MT_ACT_GELU, MT_ATTENTION_MATH) &&
-              mti_table_print(t, stdout, &d->style) == MT_OK;
+              mti_table_print(t, &d->sheet) == MT_OK;
     mti_table_free(t);
     if (ok)
         fputs("  ReLU keeps its output, which the next product keeps anyway; GELU keeps its input "
@@ -329,7 +328,7 @@ static const char *text_to_train_on(const demo *d)
 static bool print_next(demo *d)
 {
     const char *program = d->o->program;
-    mti_heading(stdout, &d->style, "What to try next");
+    mti_heading(&d->sheet, "What to try next");
     if (d->o->save) {
         char where[4096];
         if (!mti_run_save(&d->trainer, d->o->save, HELD_FRACTION, where, sizeof where))
@@ -371,7 +370,7 @@ static bool run(demo *d)
 
 int mti_demo(const mti_options *o)
 {
-    demo d = {.o = o, .style = mti_style_of(stdout), .began = mti_now()};
+    demo d = {.o = o, .sheet = mti_sheet_of(stdout), .began = mti_now()};
     int status = run(&d) ? MTI_EXIT_OK : mti_report_failure(o);
     if (status == MTI_EXIT_OK && !(d.bits < d.baselines.bigram)) {
         mti_print(stderr, "memtape demo: %.4f bits per byte do not beat the bigram model's %.4f\n",

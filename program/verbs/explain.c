@@ -10,8 +10,8 @@
 
 static bool print(const mti_tape *t, const mti_options *o, const mt_device *device)
 {
-    mti_style style = mti_style_of(stdout);
-    return o->quiet ? mti_print_tape(t, "module", true, stdout, &style)
+    mti_sheet sheet = mti_sheet_of(stdout);
+    return o->quiet ? mti_print_tape(t, "module", true, &sheet)
                     : mti_print_explained(t, &o->workload, device, o->verbose, stdout);
 }
 
@@ -25,7 +25,7 @@ static bool rehearse(void *user, mt_device *meta)
 
 /* ---- an expression ---- */
 
-static bool print_leaves(const mti_expression *e, FILE *out, const mti_style *style)
+static bool print_leaves(const mti_expression *e, const mti_sheet *to)
 {
     char shape[MTI_SHAPE_TEXT];
     mti_table *table = mti_table_new("llll", NULL);
@@ -42,38 +42,38 @@ static bool print_leaves(const mti_expression *e, FILE *out, const mti_style *st
                        : leaf->indices ? ""
                                        : ", wants no gradient");
     }
-    return mti_table_finish(table, out, style);
+    return mti_table_finish(table, to);
 }
 
-static bool print_peaks(const mti_expression_peaks *peaks, FILE *out, const mti_style *style)
+static bool print_peaks(const mti_expression_peaks *peaks, const mti_sheet *to)
 {
-    fputs("\nthe most bytes allocated at once\n\n", out);
+    fputs("\nthe most bytes allocated at once\n\n", to->out);
     mti_table *table = mti_table_new("lr", NULL);
     mti_table_cells(table, "forward|%s", MTI_THOUSANDS(peaks->forward));
     mti_table_cells(table, "a later step, which adds to the gradients|%s",
                     MTI_THOUSANDS(peaks->step));
     mti_table_cells(table, "the same if it retains the graph|%s", MTI_THOUSANDS(peaks->retained));
-    return mti_table_finish(table, out, style);
+    return mti_table_finish(table, to);
 }
 
 static bool print_expression(const mti_expression *e, const mti_tape *t, const mti_options *o,
                              mt_device *device)
 {
     mti_expression_peaks peaks;
-    mti_style style = mti_style_of(stdout);
-    if (o->quiet) return mti_print_tape(t, "expression", false, stdout, &style);
-    mti_inked(stdout, &style, MTI_BOLD, "%s", e->options.text);
+    mti_sheet sheet = mti_sheet_of(stdout);
+    if (o->quiet) return mti_print_tape(t, "expression", false, &sheet);
+    mti_inked(&sheet, MTI_BOLD, "%s", e->options.text);
     mti_print(stdout, "  on %s\n", mt_device_kind(device));
-    if (!print_leaves(e, stdout, &style)) return false;
+    if (!print_leaves(e, &sheet)) return false;
     if (!t->nodes.n) {
         puts("\nnothing is recorded: no op has an operand that wants a gradient");
         return true;
     }
     fputs("\nthe tape, in the order in which ops were recorded\n\n", stdout);
-    if (!mti_print_tape(t, "expression", false, stdout, &style)) return false;
-    mti_print_reasons(t, stdout, &style);
+    if (!mti_print_tape(t, "expression", false, &sheet)) return false;
+    mti_print_reasons(t, &sheet);
     return !o->verbose ||
-           (mti_expression_measure(&peaks, device, e) && print_peaks(&peaks, stdout, &style));
+           (mti_expression_measure(&peaks, device, e) && print_peaks(&peaks, &sheet));
 }
 
 static bool rehearse_expression(void *user, mt_device *meta)

@@ -111,7 +111,7 @@ static int64_t next_likeliest(const odds *o, int64_t last)
     return best;
 }
 
-static bool print_tokens(const explained *e, const mti_style *style)
+static bool print_tokens(const explained *e, const mti_sheet *to)
 {
     mti_table *table = mti_table_new("rrlrlrlrlr", "|token||probability|likeliest next|||||");
     bool ok = true;
@@ -134,10 +134,10 @@ static bool print_tokens(const explained *e, const mti_style *style)
         }
         if (next < 0) mti_table_skip(table, 2);
     }
-    return mti_table_finish(table, stdout, style) && ok;
+    return mti_table_finish(table, to) && ok;
 }
 
-static bool print_kept(const explained *e, const mti_style *style)
+static bool print_kept(const explained *e, const mti_sheet *to)
 {
     mti_tape_stretches list;
     mti_table *table = mti_table_new("lrr", "|layers|bytes of each");
@@ -160,12 +160,12 @@ static bool print_kept(const explained *e, const mti_style *style)
     mti_table_cell(table, "kept for backward");
     mti_table_skip(table, 1);
     mti_table_bytes(table, (int64_t)all);
-    return mti_table_finish(table, stdout, style) && ok;
+    return mti_table_finish(table, to) && ok;
 }
 
 static bool explain_text(explained *e, const char *text)
 {
-    const mti_style style = mti_style_of(stdout);
+    const mti_sheet sheet = mti_sheet_of(stdout);
     const mt_model_config *c = mt_model_config_of(e->model);
     bool ok = mti_encode(e->tokenizer, text, strlen(text), true, &e->ids);
     if (ok && (e->ids.n < 2 || (int64_t)e->ids.n > c->context))
@@ -173,11 +173,11 @@ static bool explain_text(explained *e, const char *text)
                            "--prompt: the text has %zu tokens; need at least 2, and at most the "
                            "context of %lld",
                            e->ids.n, (long long)c->context);
-    ok = ok && find_scores(e) && mti_tape_of(&e->tape, forward_loss, e) && print_tokens(e, &style);
+    ok = ok && find_scores(e) && mti_tape_of(&e->tape, forward_loss, e) && print_tokens(e, &sheet);
     if (ok)
         mti_print(stdout, "\nloss %.6f nats a token, perplexity %.2f, over %zu tokens\n\n", e->loss,
                   exp(e->loss), e->ids.n - 1);
-    ok = ok && print_kept(e, &style);
+    ok = ok && print_kept(e, &sheet);
     mti_free(e->scores), e->scores = NULL;
     mti_tape_free(&e->tape);
     mt_token_list_free(&e->ids);

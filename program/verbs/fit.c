@@ -104,7 +104,7 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .offload = !o->given[MTI_O_OFFLOAD] ? NULL
                                        : w->memory.offload      ? "cpu"
                                                                 : "none",
-                            .progress = progress->style.live ? show : NULL,
+                            .progress = progress->sheet.live ? show : NULL,
                             .user = progress};
 }
 

@@ -87,16 +87,16 @@ static void report_speed(const run *r)
 {
     const mt_generate_stats *stats = &r->stats;
     double seconds = stats->first_s + stats->rest_s;
-    mti_style style = mti_style_of(stderr);
+    mti_sheet sheet = mti_sheet_of(stderr);
     if (stats->tokens == 0) return;
-    mti_inked(stderr, &style, MTI_DIM, "%lld %s, %s a second; ", (long long)stats->tokens,
+    mti_inked(&sheet, MTI_DIM, "%lld %s, %s a second; ", (long long)stats->tokens,
               r->o->ids || r->tokenizer ? "tokens" : "bytes",
               MTI_SCALED(seconds > 0 ? (double)stats->tokens / seconds : 0));
     if (r->options.no_cache)
-        mti_inked(stderr, &style, MTI_DIM, "no KV cache\n");
+        mti_inked(&sheet, MTI_DIM, "no KV cache\n");
     else
-        mti_inked(stderr, &style, MTI_DIM, "KV cache %s, %s bytes\n",
-                  mt_kv_form_name(r->options.cache), MTI_THOUSANDS(stats->cache_bytes));
+        mti_inked(&sheet, MTI_DIM, "KV cache %s, %s bytes\n", mt_kv_form_name(r->options.cache),
+                  MTI_THOUSANDS(stats->cache_bytes));
 }
 
 /* ---- what is written ---- */

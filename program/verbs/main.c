@@ -23,18 +23,18 @@ static verb_fn *const runs[MTI_VERB_COUNT] = {
 
 static void print_help(FILE *out)
 {
-    mti_style style = mti_style_of(out);
+    mti_sheet sheet = mti_sheet_of(out);
     fputs("memtape: trains transformers and keeps exact books on their memory\n", out);
-    mti_heading(out, &style, "Usage");
+    mti_heading(&sheet, "Usage");
     fputs("  memtape VERB [OPTION...]      memtape VERB --help lists its options\n", out);
-    mti_heading(out, &style, "Verbs");
+    mti_heading(&sheet, "Verbs");
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         const mti_verb_info *info = mti_verb_get((mti_verb)v);
         char usage[64];
         snprintf(usage, sizeof usage, "%s %s", info->name, info->args);
         mti_print(out, "  %-21s %s\n", usage, info->summary);
     }
-    mti_heading(out, &style, "For a start");
+    mti_heading(&sheet, "For a start");
     for (int v = 0; v < MTI_VERB_COUNT; v++)
         mti_print(out, "  %s\n", mti_verb_get((mti_verb)v)->example);
 }
@@ -123,13 +123,13 @@ static void report_write_errors(void)
 /* What the reader of a config.json passed over, beside the answer. */
 static void print_notes(const mti_options *o)
 {
-    const mti_style style = mti_style_of(stderr);
+    const mti_sheet sheet = mti_sheet_of(stderr);
     if (*o->former && !o->quiet)
         mti_print(stderr, "memtape: options that are keys of --recipe now: --recipe plain:%s\n",
                   o->former);
     if (!*o->notes || o->quiet) return;
     mti_print(stderr, "%s:\n", o->workload.name);
-    mti_print_lines(stderr, &style, MTI_PLAIN, o->notes);
+    mti_print_lines(&sheet, MTI_PLAIN, o->notes);
 }
 
 /* Whether the options divide the model among just so many ranks. */

@@ -74,7 +74,7 @@ static bool measure(const mti_options *o, mti_serve_report *s)
     s->rows = mti_calloc(n, sizeof *s->rows);
     if (!s->rows) return false;
     mti_progress_begin(&progress, stderr, 0, (int64_t)(n * f.n_lengths), (int64_t)(n * f.n_lengths),
-                       o->quiet || !mti_style_of(stderr).live);
+                       o->quiet || !mti_sheet_of(stderr).live);
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++)
         ok = measure_row(o, &f, f.weights[i / (size_t)f.n_caches], s, &progress);

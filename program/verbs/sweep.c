@@ -16,7 +16,7 @@ static void show_turn(void *user, int64_t turn, int64_t n_turns, size_t row)
 static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result *results,
                 bool quiet)
 {
-    bool live = mti_style_of(stderr).live && !quiet;
+    bool live = mti_sheet_of(stderr).live && !quiet;
     for (size_t i = 0; i < rows->n; i++)
         entries[i] = (mti_sweep_entry){.label = rows->at[i].label,
                                        .workload = rows->at[i].options.workload,

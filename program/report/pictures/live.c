@@ -16,8 +16,7 @@
 #define BACKGROUND 10 /* more than the colour of the letter */
 
 typedef struct frame {
-    FILE *out; /* a text in memory */
-    const mti_style *style;
+    mti_sheet to; /* a text in memory */
     const mti_timeline *t;
     size_t peak; /* event */
     size_t most; /* bytes at the top of the picture */
@@ -28,28 +27,28 @@ typedef struct frame {
 
 void mti_live_begin(mti_live *l, FILE *out, int64_t total, int64_t every)
 {
-    *l = (mti_live){.out = out, .total = total, .every = every > 0 ? every : 1};
-    l->style = mti_style_of(out);
+    *l = (mti_live){.total = total, .every = every > 0 ? every : 1};
+    l->sheet = mti_sheet_of(out);
 }
 
 bool mti_live_due(const mti_live *l, int64_t step)
 {
     if (step == l->total) return true;
-    return l->style.live ? mti_now() - l->drawn >= REDRAW_S : step % l->every == 0;
+    return l->sheet.live ? mti_now() - l->drawn >= REDRAW_S : step % l->every == 0;
 }
 
 /* ---- lines ---- */
 
 static void end_line(frame *f)
 {
-    fputs(f->style->live ? "\x1b[K\n" : "\n", f->out);
+    fputs(f->to.live ? "\x1b[K\n" : "\n", f->to.out);
     f->lines++;
 }
 
 /* A line of text, cut to the width: a wrapped one could not be drawn over. */
 static void put_line(frame *f, mti_ink ink, const char *text)
 {
-    mti_inked(f->out, f->style, ink, "%.*s", (int)mti_text_fit(text, f->style->width - 1), text);
+    mti_inked(&f->to, ink, "%.*s", (int)mti_text_fit(text, f->to.width - 1), text);
     end_line(f);
 }
 
@@ -69,21 +68,21 @@ static int category_at(const mti_stretch *column, double height)
 /* A cell shows the categories at two heights, or one letter. */
 static void put_cell(const frame *f, const mti_stretch *column, double row_bytes, int row)
 {
-    if (!f->style->colour) {
+    if (!f->to.colour) {
         int c = category_at(column, (row + 0.5) * row_bytes);
-        fputc(c < MT_CATEGORY_COUNT ? mti_category_looks[c].letter : ' ', f->out);
+        fputc(c < MT_CATEGORY_COUNT ? mti_category_looks[c].letter : ' ', f->to.out);
         return;
     }
     int low = category_at(column, (row + 0.25) * row_bytes);
     int high = category_at(column, (row + 0.75) * row_bytes);
     if (low == MT_CATEGORY_COUNT)
-        fputs(" ", f->out);
+        fputs(" ", f->to.out);
     else if (high == MT_CATEGORY_COUNT)
-        fprintf(f->out, "\x1b[%dm\u2584\x1b[0m", mti_category_looks[low].colour);
+        fprintf(f->to.out, "\x1b[%dm\u2584\x1b[0m", mti_category_looks[low].colour);
     else if (low == high)
-        fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[low].colour);
+        fprintf(f->to.out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[low].colour);
     else
-        fprintf(f->out, "\x1b[%d;%dm\u2580\x1b[0m", mti_category_looks[high].colour,
+        fprintf(f->to.out, "\x1b[%d;%dm\u2580\x1b[0m", mti_category_looks[high].colour,
                 mti_category_looks[low].colour + BACKGROUND);
 }
 
@@ -102,8 +101,8 @@ static void put_picture(frame *f)
         char label[MTI_NUMBER] = "";
         if (row == f->rows - 1) mti_bytes_text(label, sizeof label, f->most);
         if (row == 0) strcpy(label, "0");
-        mti_print(f->out, "%*s |", LABEL, label);
-        size_t n = width_at(f, (row + (f->style->colour ? 0.25 : 0.5)) * row_bytes);
+        mti_print(f->to.out, "%*s |", LABEL, label);
+        size_t n = width_at(f, (row + (f->to.colour ? 0.25 : 0.5)) * row_bytes);
         for (size_t k = 0; k < n; k++) put_cell(f, &f->columns[k], row_bytes, row);
         end_line(f);
     }
@@ -120,10 +119,10 @@ static size_t column_of(const frame *f, size_t event)
 static void put_mark(frame *f)
 {
     char text[2 * MOST_WIDE], size[MTI_NUMBER];
-    const char *mark = f->style->colour ? "\u25bc" : "v";
+    const char *mark = f->to.colour ? "\u25bc" : "v";
     int at = LABEL + 2 + (int)column_of(f, f->peak);
     mti_bytes_text(size, sizeof size, f->t->events.at[f->peak].current);
-    if (at + 8 + (int)strlen(size) < f->style->width)
+    if (at + 8 + (int)strlen(size) < f->to.width)
         snprintf(text, sizeof text, "%*s%s peak %s", at, "", mark, size);
     else
         snprintf(text, sizeof text, "%*speak %s %s", at - 6 - (int)strlen(size), "", size, mark);
@@ -162,7 +161,7 @@ static void put_peak(frame *f)
 }
 
 /* A frame taller than the screen would scroll, and could not be drawn over. */
-static bool full(const frame *f) { return f->style->live && f->lines + 1 >= f->style->height; }
+static bool full(const frame *f) { return f->to.live && f->lines + 1 >= f->to.height; }
 
 static bool occurs(const frame *f, int category)
 {
@@ -183,18 +182,18 @@ static void put_categories(frame *f)
         mti_format(text, sizeof text, "%s %.1f %%", mt_category_name((mt_category)c),
                    100 * (double)bytes[c] / (double)sum);
         int width = 2 + (int)strlen(text) + (column ? 2 : 0);
-        if (column && column + width >= f->style->width) {
+        if (column && column + width >= f->to.width) {
             end_line(f);
             column = 0;
             width -= 2;
         }
-        if (width >= f->style->width || full(f)) break;
-        if (column) fputs("  ", f->out);
-        if (f->style->colour)
-            fprintf(f->out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[c].colour);
+        if (width >= f->to.width || full(f)) break;
+        if (column) fputs("  ", f->to.out);
+        if (f->to.colour)
+            fprintf(f->to.out, "\x1b[%dm\u2588\x1b[0m", mti_category_looks[c].colour);
         else
-            fputc(mti_category_looks[c].letter, f->out);
-        mti_print(f->out, " %s", text);
+            fputc(mti_category_looks[c].letter, f->to.out);
+        mti_print(f->to.out, " %s", text);
         column += width;
     }
     if (column) end_line(f);
@@ -204,9 +203,9 @@ static void put_categories(frame *f)
 
 static void put_frame(frame *f, const char *text)
 {
-    int room = f->style->height - AROUND;
-    int wide = f->style->width - LABEL - 3;
-    f->rows = f->style->live && room < MOST_TALL ? room : MOST_TALL;
+    int room = f->to.height - AROUND;
+    int wide = f->to.width - LABEL - 3;
+    f->rows = f->to.live && room < MOST_TALL ? room : MOST_TALL;
     put_line(f, MTI_BOLD, text);
     if (!f->t->events.n || f->rows < 2 || wide < 16) return; /* a screen for one line */
     f->n = mti_timeline_stretches(f->t, (size_t)(wide < MOST_WIDE ? wide : MOST_WIDE), f->columns);
@@ -222,10 +221,10 @@ static void put_frame(frame *f, const char *text)
 
 /* Moves to the first line of the last frame. After the terminal's size has changed it is not known
  * where that is. */
-static void go_back(const mti_live *l, const mti_style *now, FILE *out)
+static void go_back(const mti_live *l, const mti_sheet *now, FILE *out)
 {
-    if (!l->drawn_rows || !l->style.live) return;
-    if (now->width != l->style.width || now->height != l->style.height)
+    if (!l->drawn_rows || !l->sheet.live) return;
+    if (now->width != l->sheet.width || now->height != l->sheet.height)
         fputs("\x1b[H\x1b[J", out);
     else
         fprintf(out, "\x1b[%dA", l->drawn_rows);
@@ -235,19 +234,20 @@ mt_status mti_live_draw(mti_live *l, const mti_timeline *t, const char *text)
 {
     char *written = NULL;
     size_t n = 0;
-    mti_style style = mti_style_of(l->out);
+    mti_sheet sheet = mti_sheet_of(l->sheet.out);
     FILE *memory = open_memstream(&written, &n);
     if (!memory) return mti_fail(MT_ERR_MEMORY, "live: no memory for a frame");
-    frame f = {.out = memory, .style = &style, .t = t};
-    go_back(l, &style, memory);
+    frame f = {.to = sheet, .t = t};
+    f.to.out = memory;
+    go_back(l, &sheet, memory);
     put_frame(&f, text);
-    if (style.live) fputs("\x1b[J", memory); /* what is left of a taller one */
+    if (sheet.live) fputs("\x1b[J", memory); /* what is left of a taller one */
     bool failed = ferror(memory) != 0;
     failed = fclose(memory) != 0 || failed;
     if (!failed) {
-        fwrite(written, 1, n, l->out);
-        fflush(l->out);
-        l->style = style;
+        fwrite(written, 1, n, l->sheet.out);
+        fflush(l->sheet.out);
+        l->sheet = sheet;
         l->drawn_rows = f.lines;
         l->drawn = mti_now();
     }
@@ -258,9 +258,9 @@ mt_status mti_live_draw(mti_live *l, const mti_timeline *t, const char *text)
 void mti_live_clear(mti_live *l)
 {
     if (!l->drawn_rows) return;
-    mti_style style = mti_style_of(l->out);
-    go_back(l, &style, l->out);
-    if (style.live) fputs("\x1b[J", l->out);
+    mti_sheet sheet = mti_sheet_of(l->sheet.out);
+    go_back(l, &sheet, l->sheet.out);
+    if (sheet.live) fputs("\x1b[J", l->sheet.out);
     l->drawn_rows = 0;
     l->drawn = 0;
 }

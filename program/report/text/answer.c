@@ -36,35 +36,36 @@ static void category_rows(mti_table *t, const mti_answer *a)
     }
 }
 
-static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
+static void print_fit(const mti_answer *a, const mti_sheet *to)
 {
     const char *given = MTI_BYTES(a->capacity);
     if (a->fits && a->peak > a->capacity) { /* found by a run with the capacity */
-        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        fputs(", if unused segments are given back\n", out);
+        mti_inked(to, MTI_GOOD, "Fits in %s", given);
+        fputs(", if unused segments are given back\n", to->out);
     } else if (a->fits && a->reserved < a->capacity) {
-        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        mti_print(out, ": %s are left beside what is reserved\n",
+        mti_inked(to, MTI_GOOD, "Fits in %s", given);
+        mti_print(to->out, ": %s are left beside what is reserved\n",
                   MTI_BYTES(a->capacity - a->reserved));
     } else if (a->fits) {
-        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        mti_print(out, ": all of it is reserved, %s are free at the peak\n",
+        mti_inked(to, MTI_GOOD, "Fits in %s", given);
+        mti_print(to->out, ": all of it is reserved, %s are free at the peak\n",
                   MTI_BYTES(a->capacity - a->peak));
     } else if (a->peak > a->capacity) {
-        mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        mti_print(out, ": %s more are allocated at the peak\n", MTI_BYTES(a->peak - a->capacity));
+        mti_inked(to, MTI_BAD, "Does not fit in %s", given);
+        mti_print(to->out, ": %s more are allocated at the peak\n",
+                  MTI_BYTES(a->peak - a->capacity));
     } else {
-        mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        fputs(": the gaps in the allocator's segments are too many\n", out);
+        mti_inked(to, MTI_BAD, "Does not fit in %s", given);
+        fputs(": the gaps in the allocator's segments are too many\n", to->out);
     }
 }
 
-bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
+bool mti_print_answer(const mti_answer *a, const mti_sheet *to)
 {
-    mti_heading(out, style, "The peak of a training step: %s allocated, %s reserved",
-                MTI_BYTES(a->peak), MTI_BYTES(a->reserved));
-    if (a->capacity) print_fit(a, out, style);
-    if (*a->where) mti_print_wrapped(out, 2, style->width, a->where);
+    mti_heading(to, "The peak of a training step: %s allocated, %s reserved", MTI_BYTES(a->peak),
+                MTI_BYTES(a->reserved));
+    if (a->capacity) print_fit(a, to);
+    if (*a->where) mti_print_wrapped(to, 2, a->where);
     mti_table *t = mti_table_new("lrrrw", NULL);
     category_rows(t, a);
     mti_table_rule(t);
@@ -78,5 +79,5 @@ bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
         row(t, a->beside[i].name, a->beside[i].bytes);
         mti_table_skip(t, 2);
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }

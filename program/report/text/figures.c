@@ -90,8 +90,7 @@ static void add_rare(line *l, const mt_model_config *c)
 }
 
 /* "gpt2  b=2 sequences of s=32 tokens, width h=768, ...": each letter as formulas have it. */
-static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *out,
-                        const mti_style *style)
+static void print_sizes(const mti_workload *w, const mt_model_config *c, const mti_sheet *to)
 {
     bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
     const char *layers = w->ranked ? "" : "L="; /* a rank's L is its layers in flight */
@@ -119,11 +118,10 @@ static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *o
             (long long)c->dense_ffn);
     if (c->kv_rank) add(&l, ", latents r=%lld of keys and values", (long long)c->kv_rank);
     if (c->q_rank) add(&l, ", c=%lld of queries", (long long)c->q_rank);
-    mti_print_headed(out, style, MTI_BOLD, l.text, strlen(name));
+    mti_print_headed(to, MTI_BOLD, l.text, strlen(name));
 }
 
-void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
-                     const mti_style *style)
+void mti_print_model(const mti_workload *w, const mt_device *device, const mti_sheet *to)
 {
     mt_model_config resolved = w->config;
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
@@ -133,7 +131,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     bool norms = mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK;
     const char *before = "";
     line l = {.n = 0}, rare = {.n = 0};
-    print_sizes(w, c, out, style);
+    print_sizes(w, c, to);
     if (mti_feeds(c->kind)) {
         add(&l, "%s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
             swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act), c->inplace ? " in place" : "");
@@ -154,7 +152,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     add_choices(&l, *w->recipe ? &w->own_ops : &c->ops);
     add_rare(&rare, c);
     if (rare.n) { /* on a line of its own, which the rest goes on */
-        mti_print_line(out, style, "%s", l.text);
+        mti_print_line(to, "%s", l.text);
         l = rare;
     }
     int threads = mt_device_threads(device);
@@ -163,17 +161,17 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     if (w->optimizer != MTI_OPT_NONE)
         add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
             mti_optimizer_name(w->optimizer));
-    mti_print_line(out, style, "%s", l.text);
+    mti_print_line(to, "%s", l.text);
     if (!*w->recipe) return;
     line recipe = {.n = 0};
     add(&recipe, "recipe %s: %s", w->recipe,
         *w->recipe_options ? w->recipe_options : "no option differs");
-    mti_print_line(out, style, "%s", recipe.text);
+    mti_print_line(to, "%s", recipe.text);
 }
 
 /* ---- which rank, and what stays with it ---- */
 
-void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
+void mti_print_place(const mti_workload *w, const mti_sheet *to)
 {
     const mt_parallel h = mti_filled_in(&w->parallel);
     if (!w->ranked) return;
@@ -193,23 +191,21 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
         add(&l, ", 1 of %lld that divide %sexperts", (long long)h.expert,
             mti_folds_experts(&h) ? "whole " : "");
     if (h.replicas > 1) add(&l, ", %lld replicas of all shards", (long long)h.replicas);
-    mti_print_headed(out, style, MTI_BOLD, l.text, head);
+    mti_print_headed(to, MTI_BOLD, l.text, head);
 }
 
-void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
-                    const mti_style *style)
+void mti_print_rank(const mti_workload *w, const mti_measurement *m, const mti_sheet *to)
 {
     if (!w->ranked) return;
-    mti_print_place(w, out, style);
-    mti_print(out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
+    mti_print_place(w, to);
+    mti_print(to->out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
               (long long)m->in_flight, m->in_flight == 1 ? "" : "s");
 }
 
-bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out,
-                      const mti_style *style)
+bool mti_print_states(const mti_workload *w, const mti_measurement *m, const mti_sheet *to)
 {
     if (!w->ranked) return true;
-    mti_heading(out, style, "From step to step, ZeRO stage %d", w->parallel.zero);
+    mti_heading(to, "From step to step, ZeRO stage %d", w->parallel.zero);
     mti_table *t = mti_table_new("rl", NULL);
     const struct {
         size_t bytes;
@@ -222,7 +218,7 @@ bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out
         mti_table_cell(t, "%s%s", rows[i].what,
                        i == 2 && w->memory.master ? ", with master copies" : "");
     }
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* ---- rows and tables ---- */
@@ -243,7 +239,7 @@ void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char 
     mti_equation_row(t, " ", bytes, "%s%s", text, bytes ? alarm : "");
 }
 
-bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
+bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], const mti_sheet *to)
 {
     size_t sum = 0;
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) sum += bytes[c];
@@ -256,5 +252,5 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
     mti_table_cells(t, "allocated|%s|", MTI_THOUSANDS(sum));
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }

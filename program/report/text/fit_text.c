@@ -33,12 +33,12 @@ static double gib(size_t n_bytes) { return (double)n_bytes / GIB; }
 
 /* ---- the answer ---- */
 
-static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_answer(const mti_fit_report *f, const mti_sheet *to)
 {
     const mt_fit_result *r = f->result;
     const mt_fit_setup *first = &r->setups[0];
     bool fits = first->fits;
-    mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
+    mti_inked(to, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
     double needed = gib(first->reserved), room = gib(r->capacity);
     char figures[160];
     const char *besides = mti_fit_besides(first);
@@ -55,13 +55,13 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
                                : "needs %.1f GiB, the card has %.1f",
                    needed, room);
     if (besides) mti_append(figures, sizeof figures, "; %s", besides);
-    int n =
-        mti_print(out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus, r->gpu.name);
-    bool wide = (fits ? 4 : 12) + n + 1 + mti_text_width(figures) > style->width;
-    mti_print(out, "%s%s\n", wide ? "\n  " : " ", figures); /* a long path to a file */
+    int n = mti_print(to->out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus,
+                      r->gpu.name);
+    bool wide = (fits ? 4 : 12) + n + 1 + mti_text_width(figures) > to->width;
+    mti_print(to->out, "%s%s\n", wide ? "\n  " : " ", figures); /* a long path to a file */
 }
 
-static void print_task(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_task(const mti_fit_report *f, const mti_sheet *to)
 {
     const mti_workload *w = f->workload;
     const mt_fit_result *r = f->result;
@@ -77,10 +77,10 @@ static void print_task(const mti_fit_report *f, FILE *out, const mti_style *styl
                : r->gpus > 1 ? " for CUDA and NCCL"
                              : " for CUDA",
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
     if (!*w->recipe) return;
     snprintf(text, sizeof text, "recipe %s: %s", w->recipe, w->recipe_options);
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
 }
 
 static void print_most(const mti_fit_most *m, FILE *out)
@@ -96,22 +96,22 @@ static void print_most(const mti_fit_most *m, FILE *out)
 }
 
 /* Whether the first set-up fits with another common stack, too. */
-static void print_other(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_other(const mti_fit_report *f, const mti_sheet *to)
 {
     const mti_fit_other *o = f->other;
     bool fits = o->setup.fits;
     if (!o->recipe) return;
-    mti_print(out, "with Transformers' own modules (--recipe %s): %.1f GiB, ", o->recipe,
+    mti_print(to->out, "with Transformers' own modules (--recipe %s): %.1f GiB, ", o->recipe,
               gib(o->setup.reserved));
-    mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s",
+    mti_inked(to, fits ? MTI_GOOD : MTI_BAD, "%s",
               fits     ? "fits"
               : o->any ? "does not fit"
                        : "nothing fits");
-    mti_print(out, "%s\n", !fits && o->any ? "; others do" : "");
+    mti_print(to->out, "%s\n", !fits && o->any ? "; others do" : "");
 }
 
 /* The division with which the model was trained. */
-static void print_trained(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_trained(const mti_fit_report *f, const mti_sheet *to)
 {
     const mti_fit_published *p = f->trained;
     const mt_parallel *h = &p->setup.parallel;
@@ -130,7 +130,7 @@ static void print_trained(const mti_fit_report *f, FILE *out, const mti_style *s
                mti_modules_text(&mti_recomputed,
                                 p->recompute ? p->recompute : MT_RECOMPUTE_CORE_ATTN, modules),
                p->source, gib(p->setup.reserved), p->setup.fits ? "fits" : "does not fit");
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
 }
 
 /* An offload's copies in host memory. */
@@ -211,7 +211,8 @@ static void kind_row(mti_table *t, const mti_fit_kind *k, const bool adapted[2])
 
 bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_t gpus, FILE *out)
 {
-    const mti_style style = mti_style_of(out);
+    const mti_sheet sheet = mti_sheet_of(out);
+    mti_sheet prose = sheet;
     char text[600], stack[300];
     bool adapted[2] = {false, false};
     mti_stack_text(stack, sizeof stack, w);
@@ -221,7 +222,8 @@ bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_
                (long long)(w->batch ? w->batch : gpus), (long long)w->seq,
                mt_dtype_name(w->config.dtype), mti_optimizer_name(w->optimizer),
                w->memory.master ? " and f32 masters" : "", stack);
-    mti_print_wrapped(out, 0, style.width < 80 ? style.width : 80, text);
+    if (prose.width > 80) prose.width = 80;
+    mti_print_wrapped(&prose, 0, text);
     for (size_t i = 0; i < all->n; i++)
         for (int k = 0; k < 2; k++) adapted[k] = adapted[k] || all->at[i].adapted[k].tried;
     char headings[80] = "gpu|has|as asked", columns[8] = "lrl";
@@ -234,8 +236,8 @@ bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_
                                           : "l");
     mti_table *t = mti_table_new(columns, headings);
     for (size_t i = 0; i < all->n; i++) kind_row(t, &all->at[i], adapted);
-    if (!mti_table_finish(t, out, &style)) return false;
-    mti_print_wrapped(out, 0, 80,
+    if (!mti_table_finish(t, &sheet)) return false;
+    mti_print_wrapped(&prose, 0,
                       "--gpu NAME shows the fastest ways of one kind, or what would make it fit.");
     return true;
 }
@@ -360,7 +362,7 @@ static mti_table *new_table(bool with, const extras *x)
     return mti_table_new(alignment, headings);
 }
 
-static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *style)
+static bool print_setups(const mti_fit_report *f, const mti_sheet *to)
 {
     size_t shown[MOST];
     char text[MTI_FIT_CHANGE];
@@ -375,8 +377,8 @@ static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *st
         add_row(t, f, fits ? NULL : "as asked", &f->result->setups[shown[i]], &x);
     for (int i = 0; i < others->n; i++)
         add_row(t, f, label(others->at[i].change, text), &others->at[i].setup, &x);
-    if (!mti_table_finish(t, out, style)) return false;
-    print_notes(others, out);
+    if (!mti_table_finish(t, to)) return false;
+    print_notes(others, to->out);
     return true;
 }
 
@@ -401,7 +403,7 @@ static void print_duration(const mti_fit_report *f, double seconds, FILE *out)
     mti_print(out, " %s", units[i].name);
 }
 
-static void print_time(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_time(const mti_fit_report *f, const mti_sheet *to)
 {
     const mt_fit_time *t = &f->result->setups[0].time;
     double percent = 100 / t->total;
@@ -422,7 +424,7 @@ static void print_time(const mti_fit_report *f, FILE *out, const mti_style *styl
                how, span(f, step, t->total, true, as_seconds), percent * t->products,
                percent * t->memory, percent * t->layers, percent * (t->stages + t->bubble), cp, ep,
                percent * t->data, percent * t->host, percent * t->step);
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
 }
 
 /* 15T, 300B, 1.5M */
@@ -451,7 +453,7 @@ static void print_cost(const mti_fit_report *f, FILE *out)
     if (f->price > 0 || f->tokens > 0) fputc('\n', out);
 }
 
-static void print_count(const mti_fit_report *f, FILE *out, const mti_style *style)
+static void print_count(const mti_fit_report *f, const mti_sheet *to)
 {
     const mt_fit_result *r = f->result;
     const int64_t too_large = r->n_larger + r->n_states, rest = too_large + r->n_slower;
@@ -461,7 +463,7 @@ static void print_count(const mti_fit_report *f, FILE *out, const mti_style *sty
     if (rest)
         mti_append(text, sizeof text, ". The rest cannot fit (%s) or cannot be faster (%s)",
                    MTI_THOUSANDS((size_t)too_large), MTI_THOUSANDS((size_t)r->n_slower));
-    mti_print_wrapped(out, 0, style->width, text);
+    mti_print_wrapped(to, 0, text);
 }
 
 /* Broken at options, so that it can be pasted. */
@@ -485,19 +487,19 @@ static void print_command(const char *command, FILE *out)
 
 bool mti_print_fit(const mti_fit_report *f, FILE *out)
 {
-    mti_style style = mti_style_of(out);
-    if (!style.elides) style.width = 80; /* in a pipe, too */
-    print_answer(f, out, &style);
-    print_task(f, out, &style);
+    mti_sheet sheet = mti_sheet_of(out);
+    if (!sheet.elides) sheet.width = 80; /* in a pipe, too */
+    print_answer(f, &sheet);
+    print_task(f, &sheet);
     if (f->most) print_most(f->most, out);
-    print_other(f, out, &style);
-    print_trained(f, out, &style);
+    print_other(f, &sheet);
+    print_trained(f, &sheet);
     print_host(f, out);
-    if (!print_setups(f, out, &style)) return false;
-    if (f->result->n_fitting) print_time(f, out, &style);
+    if (!print_setups(f, &sheet)) return false;
+    if (f->result->n_fitting) print_time(f, &sheet);
     if (f->result->n_fitting) print_cost(f, out);
-    print_count(f, out, &style);
-    if (f->rows && !mti_print_outside(&f->outside, out, &style)) return false;
+    print_count(f, &sheet);
+    if (f->rows && !mti_print_outside(&f->outside, &sheet)) return false;
     print_command(f->command, out);
     return true;
 }

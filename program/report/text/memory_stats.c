@@ -59,7 +59,7 @@ static void cast_lines(mti_table *t, const mti_memory_stats *s, bool amp)
                          "of %zu tensors that exist in a second dtype", s->duplicates);
 }
 
-bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style)
+bool mti_print_memory_stats(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_memory_options *memory = &p->workload.memory;
     const mti_memory_stats *s = &p->measured.memory_stats;
@@ -68,7 +68,7 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
     if (!checkpoints && !memory->offload && !memory->compress && !memory->amp &&
         memory->loss_scale == 0 && !s->duplicates)
         return true;
-    mti_heading(out, style, "The memory options: what they saved, and at what cost");
+    mti_heading(to, "The memory options: what they saved, and at what cost");
     mti_table *t = mti_table_new("lrw", NULL);
     if (s->asked)
         mti_equation_row(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
@@ -76,24 +76,24 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
     if (memory->offload) offload_lines(t, &s->offload, has_data);
     if (memory->compress) compress_lines(t, &s->compress);
     cast_lines(t, s, memory->amp);
-    bool ok = mti_table_finish(t, out, style);
-    if (memory->loss_scale != 0) mti_print(out, "  loss scale %g", s->scaler.scale);
+    bool ok = mti_table_finish(t, to);
+    if (memory->loss_scale != 0) mti_print(to->out, "  loss scale %g", s->scaler.scale);
     if (memory->loss_scale != 0 && has_data)
-        fprintf(out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
+        fprintf(to->out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
                 (long long)s->scaler.skipped);
     if (p->measured.steady.skipped)
-        fputs(", the second one that is measured among them: meta counts it as made", out);
+        fputs(", the second one that is measured among them: meta counts it as made", to->out);
     if (memory->loss_scale != 0)
-        fputs(has_data ? "\n" : "; which steps are skipped is not known without data\n", out);
+        fputs(has_data ? "\n" : "; which steps are skipped is not known without data\n", to->out);
     return ok;
 }
 
-bool mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style)
+bool mti_print_warnings(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_memory_stats *s = &p->measured.memory_stats;
     if (s->n_warnings) {
-        fputs("\n", out);
-        mti_print_lines(out, style, MTI_BAD, s->warnings);
+        fputs("\n", to->out);
+        mti_print_lines(to, MTI_BAD, s->warnings);
     }
     return true;
 }

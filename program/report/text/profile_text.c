@@ -14,9 +14,9 @@ static void growth_row(mti_table *t, const char *sign, int64_t bytes, const char
     if (bytes || of_0) mti_equation_row(t, sign, bytes, "%s", bytes || !*of_0 ? words : of_0);
 }
 
-static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
+static bool print_growth(const mti_growth *g, const mti_sheet *to)
 {
-    mti_heading(out, style, "What the allocator's growth over forward is made of");
+    mti_heading(to, "What the allocator's growth over forward is made of");
     mti_table *t = mti_table_new("lrw", NULL);
     int n = 0;
 #define PART(member, sign, ...) growth_row(t, n++ ? #sign : " ", g->member, __VA_ARGS__);
@@ -27,7 +27,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     mti_equation_row(t, " ", g->measured, "measured: allocated after forward less before");
     mti_residual_row(t, g->residual, "difference",
                      "   THE BOOKS DO NOT BALANCE: please report this");
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* The formula's letters that the heading does not explain. */
@@ -65,16 +65,16 @@ static void print_letters(const mti_profile_result *p, FILE *out)
                 (long long)(c.kv_heads * c.head_dim));
 }
 
-static bool print_formula(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_formula(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_formula *f = &p->formula;
     if (!f->known) {
-        mti_heading(out, style, "There is no closed formula for these choices yet");
+        mti_heading(to, "There is no closed formula for these choices yet");
         return true;
     }
-    mti_heading(out, style, "The closed formula for %zu-byte floats: %s",
+    mti_heading(to, "The closed formula for %zu-byte floats: %s",
                 mt_dtype_size(p->workload.config.dtype), f->text);
-    print_letters(p, out);
+    print_letters(p, to->out);
     mti_table *t = mti_table_new("lrlw", NULL);
     for (int i = 0; i < f->n_terms; i++) {
         mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, "%s", f->terms[i].text);
@@ -92,7 +92,7 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
     mti_table_cell(t, "saved for backward");
     mti_residual_row(t, f->unexplained, "difference",
                      "   NOT EXPLAINED: formula and ledger disagree");
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* ---- phases: categories down, phases across ---- */
@@ -145,8 +145,8 @@ static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *do
     }
 }
 
-static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool timed, FILE *out,
-                         const mti_style *style)
+static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool timed,
+                         const mti_sheet *to)
 {
     char headings[256] = "at the end of", columns[2 + MTI_MAX_PHASES] = "l";
     for (int i = 0; i < phases->n; i++) {
@@ -163,7 +163,7 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
     phase_row(t, phases, "peak within", offsetof(mti_phase, peak));
     phase_row(t, phases, "reserved", offsetof(mti_phase, reserved));
     work_rows(t, phases, flops, timed);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* What starting takes, if that is more than a step; else "". */
@@ -177,28 +177,28 @@ static const char *start_text(const mti_measurement *m, char *buf, size_t size)
     return buf;
 }
 
-static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_steps(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_measurement *m = &p->measured;
     const mti_steady *s = &m->steady;
     bool timed = mt_device_has_data(p->device);
     char start[128];
-    mti_heading(out, style, "The first step, phase by phase, in bytes of whole blocks");
-    if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
-    mti_heading(out, style, "A step in the steady state: the second%s",
+    mti_heading(to, "The first step, phase by phase, in bytes of whole blocks");
+    if (!print_phases(&m->phases, &m->flops, timed, to)) return false;
+    mti_heading(to, "A step in the steady state: the second%s",
                 p->workload.optimizer == MTI_OPT_NONE
                     ? ""
                     : ", which begins with the optimizer's state there");
-    if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
-    mti_print(out, "  at most %s bytes allocated, %s reserved\n", MTI_THOUSANDS(s->peak),
+    if (!print_phases(&s->phases, &s->flops, timed, to)) return false;
+    mti_print(to->out, "  at most %s bytes allocated, %s reserved\n", MTI_THOUSANDS(s->peak),
               MTI_THOUSANDS(s->reserved));
     if (p->left.freed)
-        mti_print(out,
+        mti_print(to->out,
                   "  Once model, input, gradients and optimizer are freed, %s bytes stay: the "
                   "workspaces of matrix\n  products, one for each pass; once these are given back, "
                   "%s.\n",
                   MTI_THOUSANDS(p->left.freed), MTI_THOUSANDS(p->left.given_back));
-    if (*start_text(m, start, sizeof start)) mti_print(out, "  %s\n", start);
+    if (*start_text(m, start, sizeof start)) mti_print(to->out, "  %s\n", start);
     return true;
 }
 
@@ -218,14 +218,14 @@ static size_t most_of(const mti_phases *phases, size_t at)
     return most;
 }
 
-static bool print_inference(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_inference(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_measurement *m = &p->measured, *without = &p->inference;
     if (!p->infers) return true;
     const mti_phases forward = {.n = 2, .at = {without->phases.at[1], m->phases.at[1]}};
-    mti_heading(out, style, "Inference, a forward pass without a tape, beside training");
+    mti_heading(to, "Inference, a forward pass without a tape, beside training");
     if (mti_is_whole(p->workload.config.kind))
-        fputs("  inference ends with the logits, training's forward with the loss\n", out);
+        fputs("  inference ends with the logits, training's forward with the loss\n", to->out);
     mti_table *t = mti_table_new("lrr", "at the end of forward|inference|training");
     category_rows(t, &forward);
     mti_table_rule(t);
@@ -238,7 +238,7 @@ static bool print_inference(const mti_profile_result *p, FILE *out, const mti_st
              mti_highest_phase(m, NULL)->peak);
     if (p->left.freed)
         pair_row(t, "left once all is freed", p->left_by_inference.freed, p->left.freed);
-    return mti_table_finish(t, out, style);
+    return mti_table_finish(t, to);
 }
 
 /* ---- the answer, and the details ---- */
@@ -280,18 +280,18 @@ static bool print_routed(const mti_profile_result *p, FILE *out)
     return true;
 }
 
-static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_answer(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_measurement *m = &p->measured;
     char where[512];
-    mti_print_model(&p->workload, p->device, out, style);
-    mti_print_rank(&p->workload, m, out, style);
+    mti_print_model(&p->workload, p->device, to);
+    mti_print_rank(&p->workload, m, to);
     uint64_t active = 0; /* the config is checked */
     if (p->workload.config.experts) mt_model_config_active_params(&p->workload.config, &active);
-    mti_print(out, "%s parameters in %s bytes", MTI_THOUSANDS(m->n_params),
+    mti_print(to->out, "%s parameters in %s bytes", MTI_THOUSANDS(m->n_params),
               MTI_THOUSANDS(m->param_bytes));
-    if (active) mti_print(out, "; a token meets %s", MTI_THOUSANDS(active));
-    mti_print(out, "\n");
+    if (active) mti_print(to->out, "; a token meets %s", MTI_THOUSANDS(active));
+    mti_print(to->out, "\n");
     where_text(m, where, sizeof where);
     mti_answer a = {.where = where,
                     .peak = m->steady.peak,
@@ -309,57 +309,55 @@ static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, out, style) && print_routed(p, out) &&
-           (!p->budget.plan ||
-            mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
+    return mti_print_answer(&a, to) && print_routed(p, to->out) &&
+           (!p->budget.plan || mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, to));
 }
 
-static bool print_outside(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_outside(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_outside *o = &p->outside;
     if (!o->n) return true;
-    mti_heading(out, style, "On the card, %s, nvidia-smi shows %s", o->gpu,
+    mti_heading(to, "On the card, %s, nvidia-smi shows %s", o->gpu,
                 MTI_BYTES(mti_outside_total(o)));
-    return mti_print_outside(o, out, style);
+    return mti_print_outside(o, to);
 }
 
-static bool print_streams(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_streams(const mti_profile_result *p, const mti_sheet *to)
 {
-    return mti_print_streams(&p->measured, out, style);
+    return mti_print_streams(&p->measured, to);
 }
 
-static bool print_saved(const mti_profile_result *p, FILE *out, const mti_style *style)
+static bool print_saved(const mti_profile_result *p, const mti_sheet *to)
 {
     const mti_measurement *m = &p->measured;
-    mti_heading(out, style, "Saved for backward, right after forward: %s bytes (%s)",
+    mti_heading(to, "Saved for backward, right after forward: %s bytes (%s)",
                 MTI_THOUSANDS(mt_ledger_bytes(m->ledger)), MTI_BYTES(mt_ledger_bytes(m->ledger)));
-    return mti_print_saved(m->ledger, m->in_flight > 1, out, style);
+    return mti_print_saved(m->ledger, m->in_flight > 1, to);
 }
 
 bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FILE *out)
 {
-    const mti_style style = mti_style_of(out);
+    const mti_sheet sheet = mti_sheet_of(out);
     const mti_measurement *m = &p->measured;
     static const struct {
-        bool (*print)(const mti_profile_result *p, FILE *out, const mti_style *style);
+        bool (*print)(const mti_profile_result *p, const mti_sheet *to);
         bool needed;
     } sections[] = {
         {print_answer, true},   {print_outside, true},           {mti_print_warnings, true},
         {print_streams, false}, {mti_print_memory_stats, false}, {print_saved, false}};
     mti_screen s;
-    mti_screen_begin(&s, out, &style, verbose);
+    mti_screen_begin(&s, &sheet, verbose);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        FILE *to = mti_screen_open(&s);
-        if (!to || !mti_screen_close(&s, sections[i].print(p, to, &style), sections[i].needed))
+        const mti_sheet *to = mti_screen_open(&s);
+        if (!to || !mti_screen_close(&s, sections[i].print(p, to), sections[i].needed))
             return false;
     }
     if (verbose)
-        return print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
-               mti_print_states(&p->workload, m, out, &style) && print_steps(p, out, &style) &&
-               print_inference(p, out, &style) && mti_print_memory(m, whole, out, &style);
-    if (whole && !mti_print_memory(m, whole, out, &style)) return false;
-    mti_inked(out, &style, MTI_DIM,
-              "-v: %show they add up, the formula, phases, who held the peak\n",
+        return print_growth(&m->growth, &sheet) && print_formula(p, &sheet) &&
+               mti_print_states(&p->workload, m, &sheet) && print_steps(p, &sheet) &&
+               print_inference(p, &sheet) && mti_print_memory(m, whole, &sheet);
+    if (whole && !mti_print_memory(m, whole, &sheet)) return false;
+    mti_inked(&sheet, MTI_DIM, "-v: %show they add up, the formula, phases, who held the peak\n",
               s.less ? "all saved tensors, " : "");
     return true;
 }

@@ -8,8 +8,7 @@
 void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total, int64_t every,
                         bool quiet)
 {
-    *p = (mti_progress){.out = out,
-                        .style = mti_style_of(out),
+    *p = (mti_progress){.sheet = mti_sheet_of(out),
                         .quiet = quiet,
                         .first = first,
                         .total = total,
@@ -19,7 +18,7 @@ void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total
 
 static void clear_bar(mti_progress *p)
 {
-    if (p->drawn_width) fputs("\r\x1b[K", p->out);
+    if (p->drawn_width) fputs("\r\x1b[K", p->sheet.out);
     p->drawn_width = 0;
 }
 
@@ -36,11 +35,11 @@ static void draw_bar(mti_progress *p, int64_t done, const char *text, double eta
     }
     mti_append(line, sizeof line, "\u2502 %lld/%lld  %s  ETA %s", (long long)done,
                (long long)p->total, text, mti_duration(left, eta));
-    size_t fit = mti_text_fit(line, p->style.width - 1);
-    fputs("\r", p->out);
-    fwrite(line, 1, fit, p->out);
-    fputs("\x1b[K", p->out);
-    fflush(p->out);
+    size_t fit = mti_text_fit(line, p->sheet.width - 1);
+    fputs("\r", p->sheet.out);
+    fwrite(line, 1, fit, p->sheet.out);
+    fputs("\x1b[K", p->sheet.out);
+    fflush(p->sheet.out);
     p->drawn_width = 1;
 }
 
@@ -60,7 +59,7 @@ void mti_progress_line(const mti_progress *p, int64_t done, const char *text, ch
 
 bool mti_progress_due(const mti_progress *p, int64_t done)
 {
-    bool due = p->style.live ? mti_now() - p->drawn >= REDRAW_S : done % p->every == 0;
+    bool due = p->sheet.live ? mti_now() - p->drawn >= REDRAW_S : done % p->every == 0;
     return !p->quiet && (due || done == p->total);
 }
 
@@ -68,14 +67,14 @@ void mti_progress_step(mti_progress *p, int64_t done, const char *text)
 {
     if (!mti_progress_due(p, done)) return;
     double now = mti_now();
-    if (p->style.live) {
+    if (p->sheet.live) {
         p->drawn = now;
         draw_bar(p, done, text, seconds_left(p, done, now));
     } else {
         char line[512];
         mti_progress_line(p, done, text, line, sizeof line);
-        mti_print(p->out, "%s\n", line);
-        fflush(p->out);
+        mti_print(p->sheet.out, "%s\n", line);
+        fflush(p->sheet.out);
     }
 }
 
@@ -85,14 +84,14 @@ void mti_progress_say(mti_progress *p, const char *fmt, ...)
     clear_bar(p);
     va_list args;
     va_start(args, fmt);
-    mti_vprint(p->out, fmt, args);
+    mti_vprint(p->sheet.out, fmt, args);
     va_end(args);
-    fputc('\n', p->out);
-    fflush(p->out);
+    fputc('\n', p->sheet.out);
+    fflush(p->sheet.out);
 }
 
 void mti_progress_end(mti_progress *p)
 {
-    if (p->drawn_width) fputc('\n', p->out);
+    if (p->drawn_width) fputc('\n', p->sheet.out);
     p->drawn_width = 0;
 }

@@ -113,7 +113,7 @@ static void print_line(mti_table *table, const mt_ledger *ledger, const line *l,
     note_sharers(table, ledger, l);
 }
 
-bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti_style *style)
+bool mti_print_saved(const mt_ledger *ledger, bool several, const mti_sheet *to)
 {
     line *lines = mti_calloc(mt_ledger_count(ledger) + 1, sizeof *lines);
     if (!lines) return false;
@@ -133,5 +133,5 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
     mti_table_cells(table, "all, each once||||||%zu|%s|100 %%", mt_ledger_count(ledger),
                     MTI_THOUSANDS(total));
     mti_free(lines);
-    return mti_table_finish(table, out, style);
+    return mti_table_finish(table, to);
 }

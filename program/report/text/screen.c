@@ -6,17 +6,18 @@
 
 #define KEPT_FREE 1 /* lines: for the note at the end */
 
-void mti_screen_begin(mti_screen *s, FILE *out, const mti_style *style, bool all)
+void mti_screen_begin(mti_screen *s, const mti_sheet *to, bool all)
 {
-    *s = (mti_screen){.out = out, .style = style, .all = all, .left = style->height - KEPT_FREE};
+    *s = (mti_screen){.to = to, .all = all, .left = to->height - KEPT_FREE};
 }
 
-FILE *mti_screen_open(mti_screen *s)
+const mti_sheet *mti_screen_open(mti_screen *s)
 {
     s->text = NULL;
-    s->section = open_memstream(&s->text, &s->n);
-    if (!s->section) mti_fail(MT_ERR_MEMORY, "report: no memory for its text: %s", strerror(errno));
-    return s->section;
+    s->section = *s->to;
+    s->section.out = open_memstream(&s->text, &s->n);
+    if (s->section.out) return &s->section;
+    return mti_fail_null(MT_ERR_MEMORY, "report: no memory for its text: %s", strerror(errno));
 }
 
 /* Lines that the text takes; one that is wider than the screen goes on in the next. Colours take
@@ -43,15 +44,16 @@ static int lines_of(const char *text, int width)
 
 bool mti_screen_close(mti_screen *s, bool ok, bool needed)
 {
-    bool written = s->section && !ferror(s->section);
-    bool closed = s->section && fclose(s->section) == 0;
+    FILE *section = s->section.out;
+    bool written = section && !ferror(section);
+    bool closed = section && fclose(section) == 0;
     bool made = written && closed && s->text; /* NULL: no memory at the end */
-    if (s->section && !made) mti_fail(MT_ERR_MEMORY, "report: no memory for its text");
-    s->section = NULL;
+    if (section && !made) mti_fail(MT_ERR_MEMORY, "report: no memory for its text");
+    s->section.out = NULL;
     if (made && ok) {
-        int lines = lines_of(s->text, s->style->width);
+        int lines = lines_of(s->text, s->to->width);
         bool shown = s->all || needed || lines <= s->left;
-        if (shown) fwrite(s->text, 1, s->n, s->out);
+        if (shown) fwrite(s->text, 1, s->n, s->to->out);
         s->left -= shown ? lines : 0;
         s->less = s->less || !shown;
     }

@@ -59,8 +59,7 @@ static void rest_row(mti_table *table, const mti_tape *t, const mti_tape_stretch
                     path, MTI_THOUSANDS(rest * s->bytes), MTI_THOUSANDS(*total));
 }
 
-bool mti_print_tape(const mti_tape *t, const char *where, bool folded, FILE *out,
-                    const mti_style *style)
+bool mti_print_tape(const mti_tape *t, const char *where, bool folded, const mti_sheet *to)
 {
     char headings[96];
     snprintf(headings, sizeof headings, "op|%s||keeps|its|shape|dtype|bytes|so far", where);
@@ -76,7 +75,7 @@ bool mti_print_tape(const mti_tape *t, const char *where, bool folded, FILE *out
     }
     for (; n < t->nodes.n; n++) node_rows(table, t, n, &next, &total);
     mti_free(stretches.at);
-    return mti_table_finish(table, out, style);
+    return mti_table_finish(table, to);
 }
 
 /* ---- the reasons: one paragraph for each kind of op on this tape ---- */
@@ -88,16 +87,16 @@ static bool on_tape(const mti_tape *t, const char *op)
     return false;
 }
 
-void mti_print_reasons(const mti_tape *t, FILE *out, const mti_style *style)
+void mti_print_reasons(const mti_tape *t, const mti_sheet *to)
 {
-    mti_heading(out, style, "Why");
+    mti_heading(to, "Why");
     for (int i = 0; i < mt_all_ops_count(); i++) {
         mt_op_info info = mt_all_ops_get(i);
         if (!on_tape(t, info.name)) continue;
-        fputs("  ", out);
-        mti_inked(out, style, MTI_BOLD, "%s", info.name);
-        mti_print(out, "  %s\n", info.formula);
-        mti_print_wrapped(out, 6, style->width, info.why);
+        fputs("  ", to->out);
+        mti_inked(to, MTI_BOLD, "%s", info.name);
+        mti_print(to->out, "  %s\n", info.formula);
+        mti_print_wrapped(to, 6, info.why);
     }
 }
 
@@ -157,12 +156,12 @@ static bool count(kinds *all, const mti_tape *t)
     return true;
 }
 
-static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
+static bool print_kinds(const kinds *all, const mti_sheet *to)
 {
     char others[200] = "";
     size_t total = 0, n_others = 0;
     for (size_t i = 0; i < all->n; i++) total += all->at[i].bytes;
-    mti_heading(out, style, "Kept for backward by each kind of op");
+    mti_heading(to, "Kept for backward by each kind of op");
     mti_table *t = mti_table_new("lrwrr", "|ops|keep||bytes");
     for (size_t i = 0; i < all->n; i++) {
         const kind *k = &all->at[i];
@@ -177,38 +176,38 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
     mti_table_cells(t, "all|||%s|%s", MTI_BYTES(total), MTI_THOUSANDS(total));
-    if (!mti_table_finish(t, out, style)) return false;
+    if (!mti_table_finish(t, to)) return false;
     if (n_others) {
-        fprintf(out, "  %zu others keep nothing of their own:\n", n_others);
-        mti_print_wrapped(out, 4, style->width, others);
+        fprintf(to->out, "  %zu others keep nothing of their own:\n", n_others);
+        mti_print_wrapped(to, 4, others);
     }
     return true;
 }
 
-static bool print_whole(const mti_tape *t, FILE *out, const mti_style *style)
+static bool print_whole(const mti_tape *t, const mti_sheet *to)
 {
-    mti_heading(out, style, "The tape after forward, in the order in which ops were recorded");
-    if (!mti_print_tape(t, "module", true, out, style)) return false;
-    mti_print_reasons(t, out, style);
+    mti_heading(to, "The tape after forward, in the order in which ops were recorded");
+    if (!mti_print_tape(t, "module", true, to)) return false;
+    mti_print_reasons(t, to);
     return true;
 }
 
 bool mti_print_explained(const mti_tape *t, const mti_workload *w, const mt_device *device,
                          bool verbose, FILE *out)
 {
-    const mti_style style = mti_style_of(out);
+    const mti_sheet sheet = mti_sheet_of(out);
     mti_screen s;
-    FILE *to;
+    const mti_sheet *to;
     kinds all = {0};
-    mti_screen_begin(&s, out, &style, false);
+    mti_screen_begin(&s, &sheet, false);
     bool ok = (to = mti_screen_open(&s)) != NULL;
-    if (ok) mti_print_model(w, device, to, &style);
+    if (ok) mti_print_model(w, device, to);
     ok = ok && mti_screen_close(&s, true, true) && count(&all, t) &&
-         (!verbose || print_kinds(&all, out, &style)) && (to = mti_screen_open(&s)) &&
-         mti_screen_close(&s, print_whole(t, to, &style), verbose) &&
-         (!s.less || print_kinds(&all, out, &style));
+         (!verbose || print_kinds(&all, &sheet)) && (to = mti_screen_open(&s)) &&
+         mti_screen_close(&s, print_whole(t, to), verbose) &&
+         (!s.less || print_kinds(&all, &sheet));
     if (ok && s.less)
-        mti_inked(out, &style, MTI_DIM, "-v adds all %zu ops, one by one, and why they keep it\n",
+        mti_inked(&sheet, MTI_DIM, "-v adds all %zu ops, one by one, and why they keep it\n",
                   t->nodes.n);
     mti_free(all.at);
     return ok;

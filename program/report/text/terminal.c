@@ -10,46 +10,46 @@
 const char *const mti_ink_codes[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m",
                                                   "\x1b[1;31m"};
 
-mti_style mti_style_of(FILE *out)
+mti_sheet mti_sheet_of(FILE *out)
 {
-    mti_style style = {.width = MTI_REPORT_WIDTH, .height = MTI_REPORT_HEIGHT};
+    mti_sheet sheet = {.out = out, .width = MTI_REPORT_WIDTH, .height = MTI_REPORT_HEIGHT};
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     /* Open MPI gives ranks a terminal of its own, whatever its output is. */
-    if (!isatty(fileno(out)) || getenv("OMPI_COMM_WORLD_SIZE")) return style;
+    if (!isatty(fileno(out)) || getenv("OMPI_COMM_WORLD_SIZE")) return sheet;
     bool dumb = !term || !strcmp(term, "dumb");
-    style.elides = true;
-    style.live = !dumb;
-    style.colour = !dumb && !(no_color && *no_color);
+    sheet.elides = true;
+    sheet.live = !dumb;
+    sheet.colour = !dumb && !(no_color && *no_color);
     struct winsize size;
-    if (ioctl(fileno(out), TIOCGWINSZ, &size) != 0) return style;
-    if (size.ws_col > 0) style.width = size.ws_col;
-    if (size.ws_row > 0) style.height = size.ws_row;
-    return style;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) != 0) return sheet;
+    if (size.ws_col > 0) sheet.width = size.ws_col;
+    if (size.ws_row > 0) sheet.height = size.ws_row;
+    return sheet;
 }
 
-static void inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, va_list args)
+static void inked(const mti_sheet *to, mti_ink ink, const char *fmt, va_list args)
 {
-    bool on = style->colour && ink != MTI_PLAIN;
-    if (on) fputs(mti_ink_codes[ink], out);
-    mti_vprint(out, fmt, args);
-    if (on) fputs("\x1b[0m", out);
+    bool on = to->colour && ink != MTI_PLAIN;
+    if (on) fputs(mti_ink_codes[ink], to->out);
+    mti_vprint(to->out, fmt, args);
+    if (on) fputs("\x1b[0m", to->out);
 }
 
-void mti_inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, ...)
+void mti_inked(const mti_sheet *to, mti_ink ink, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    inked(out, style, ink, fmt, args);
+    inked(to, ink, fmt, args);
     va_end(args);
 }
 
-void mti_heading(FILE *out, const mti_style *style, const char *fmt, ...)
+void mti_heading(const mti_sheet *to, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    fputc('\n', out);
-    inked(out, style, MTI_BOLD, fmt, args);
-    fputc('\n', out);
+    fputc('\n', to->out);
+    inked(to, MTI_BOLD, fmt, args);
+    fputc('\n', to->out);
     va_end(args);
 }
 
@@ -115,18 +115,18 @@ size_t mti_text_line(const char *text, int columns)
     return n ? n : most;
 }
 
-void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char *text)
+void mti_print_lines(const mti_sheet *to, mti_ink ink, const char *text)
 {
     char line[2048];
     while (*text) {
         size_t n = strcspn(text, "\n");
         snprintf(line, sizeof line, "%.*s", (int)n, text);
-        mti_print_headed(out, style, ink, line, n);
+        mti_print_headed(to, ink, line, n);
         text += n + (text[n] == '\n');
     }
 }
 
-void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
+void mti_print_wrapped(const mti_sheet *to, int indent, const char *text)
 {
     int column = 0;
     while (*(text += strspn(text, " \n"))) {
@@ -134,38 +134,38 @@ void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
         char word[128];
         snprintf(word, sizeof word, "%.*s", (int)length, text);
         int w = mti_text_width(word);
-        if (column && column + 1 + w > width) {
-            fputc('\n', out);
+        if (column && column + 1 + w > to->width) {
+            fputc('\n', to->out);
             column = 0;
         }
         if (column)
-            fputc(' ', out);
+            fputc(' ', to->out);
         else
-            mti_print(out, "%*s", indent, "");
-        mti_print_bytes(out, text, length);
+            mti_print(to->out, "%*s", indent, "");
+        mti_print_bytes(to->out, text, length);
         column += (column ? 1 : indent) + w;
         text += length;
     }
-    if (column) fputc('\n', out);
+    if (column) fputc('\n', to->out);
 }
 
-void mti_print_line(FILE *out, const mti_style *style, const char *fmt, ...)
+void mti_print_line(const mti_sheet *to, const char *fmt, ...)
 {
     char text[1024];
     va_list args;
     va_start(args, fmt);
     mti_vformat(text, sizeof text, fmt, args);
     va_end(args);
-    mti_print_headed(out, style, MTI_PLAIN, text, 0);
+    mti_print_headed(to, MTI_PLAIN, text, 0);
 }
 
-void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char *text, size_t head)
+void mti_print_headed(const mti_sheet *to, mti_ink ink, const char *text, size_t head)
 {
-    size_t n = style->elides ? mti_text_line(text, style->width) : strlen(text);
+    size_t n = to->elides ? mti_text_line(text, to->width) : strlen(text);
     if (head > n) head = n;
-    if (head) mti_inked(out, style, ink, "%.*s", (int)head, text);
-    mti_print(out, "%.*s\n", (int)(n - head), text + head);
-    if (text[n]) mti_print_wrapped(out, (int)strspn(text, " "), style->width, text + n);
+    if (head) mti_inked(to, ink, "%.*s", (int)head, text);
+    mti_print(to->out, "%.*s\n", (int)(n - head), text + head);
+    if (text[n]) mti_print_wrapped(to, (int)strspn(text, " "), text + n);
 }
 
 mt_status mti_finish_file(mti_file *file, FILE *out)

@@ -147,7 +147,7 @@ void mti_table_note(mti_table *table, int from, const char *fmt, ...)
 
 /* Sets the widths of the columns, leaving out those marked 'o' and shortening those marked 'e' and
  * 'w' until the table fits; returns its width. */
-static int lay_out(const mti_table *table, const mti_style *style, int width[MAX_COLUMNS])
+static int lay_out(const mti_table *table, const mti_sheet *to, int width[MAX_COLUMNS])
 {
     int total = INDENT + GAP * (table->n_columns - 1);
     for (int j = 0; j < table->n_columns; j++) {
@@ -159,12 +159,12 @@ static int lay_out(const mti_table *table, const mti_style *style, int width[MAX
         }
         total += width[j];
     }
-    for (int j = 0; j < table->n_columns && style->elides && total > style->width; j++) {
+    for (int j = 0; j < table->n_columns && to->elides && total > to->width; j++) {
         if (table->align[j] != 'o') continue;
         total -= width[j] + GAP;
         width[j] = LEFT_OUT;
     }
-    while (style->elides && total > style->width) {
+    while (to->elides && total > to->width) {
         int widest = -1;
         for (int j = 0; j < table->n_columns; j++)
             if ((table->align[j] == 'e' || table->align[j] == 'w') && width[j] > NARROWEST &&
@@ -198,15 +198,16 @@ static int put(FILE *out, const char *text, int width)
 }
 
 /* A note that begins at column `at`; a terminal gets it in as many lines as it takes. */
-static void put_note(FILE *out, const char *text, int at, const mti_style *style)
+static void put_note(const mti_sheet *to, const char *text, int at)
 {
-    int width = style->width > at + NARROWEST ? style->width : at + NARROWEST;
-    if (!style->elides || at + mti_text_width(text) <= width) {
-        pad(out, at);
-        fputs(text, out);
-        fputc('\n', out);
+    mti_sheet wide = *to;
+    if (wide.width < at + NARROWEST) wide.width = at + NARROWEST;
+    if (!to->elides || at + mti_text_width(text) <= wide.width) {
+        pad(to->out, at);
+        fputs(text, to->out);
+        fputc('\n', to->out);
     } else {
-        mti_print_wrapped(out, at + (int)strspn(text, " "), width, text);
+        mti_print_wrapped(&wide, at + (int)strspn(text, " "), text);
     }
 }
 
@@ -257,31 +258,31 @@ static void print_cells(const mti_table *table, const row *r, const int *width, 
     put_rest(out, rest, column_at(width, going_on), width[going_on]);
 }
 
-mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style)
+mt_status mti_table_print(const mti_table *table, const mti_sheet *to)
 {
     if (!table || table->failed) return mti_fail(MT_ERR_MEMORY, "table: no memory for its text");
-    int width[MAX_COLUMNS], total = lay_out(table, style, width);
+    int width[MAX_COLUMNS], total = lay_out(table, to, width);
     for (size_t i = 0; i < table->rows.n; i++) {
         const row *r = &table->rows.at[i];
-        bool inked = style->colour && r->ink != MTI_PLAIN;
-        if (inked) fputs(mti_ink_codes[r->ink], out);
+        bool inked = to->colour && r->ink != MTI_PLAIN;
+        if (inked) fputs(mti_ink_codes[r->ink], to->out);
         if (r->kind == RULE) {
-            pad(out, INDENT);
-            for (int k = INDENT; k < total; k++) fputs("\u2500", out);
+            pad(to->out, INDENT);
+            for (int k = INDENT; k < total; k++) fputs("\u2500", to->out);
         } else if (r->kind == NOTE) {
-            put_note(out, r->cells[0], column_at(width, r->from), style);
+            put_note(to, r->cells[0], column_at(width, r->from));
         } else {
-            print_cells(table, r, width, out);
+            print_cells(table, r, width, to->out);
         }
-        if (inked) fputs("\x1b[0m", out);
-        if (r->kind != NOTE) fputc('\n', out);
+        if (inked) fputs("\x1b[0m", to->out);
+        if (r->kind != NOTE) fputc('\n', to->out);
     }
     return MT_OK;
 }
 
-bool mti_table_finish(mti_table *table, FILE *out, const mti_style *style)
+bool mti_table_finish(mti_table *table, const mti_sheet *to)
 {
-    mt_status status = mti_table_print(table, out, style);
+    mt_status status = mti_table_print(table, to);
     mti_table_free(table);
     return status == MT_OK;
 }

@@ -8,7 +8,7 @@
 #include "report/terminal.h"
 #include "report/pictures.h"
 
-static const mti_style plain = {.width = 100};
+static const mti_sheet plain = {.width = 100};
 
 /* A stream whose text can be read. */
 typedef struct page {
@@ -16,6 +16,15 @@ typedef struct page {
     size_t n;
     FILE *out;
 } page;
+
+/* The sheet, with the page as its stream. */
+static const mti_sheet *on(const page *p, mti_sheet sheet)
+{
+    static mti_sheet with;
+    with = sheet;
+    with.out = p->out;
+    return &with;
+}
 
 static void open_page(page *p)
 {
@@ -92,7 +101,7 @@ static void columns_are_aligned(void **state)
     mti_table_rule(t);
     mti_table_skip(t, 1);
     mti_table_bytes(t, 16389);
-    mtt_ok(mti_table_print(t, p.out, &plain));
+    mtt_ok(mti_table_print(t, on(&p, plain)));
     mti_table_free(t);
     assert_page(&p, "  name   bytes\n"
                     "  x\u00b2    16,384\n"
@@ -107,17 +116,17 @@ static void elidable_columns_shrink_on_a_narrow_page(void **state)
     (void)state;
     page p;
     open_page(&p);
-    const mti_style narrow = {.width = 20, .elides = true}, piped = {.width = 20};
+    const mti_sheet narrow = {.width = 20, .elides = true}, piped = {.width = 20};
     mti_table *t = mti_table_new("er", NULL);
     mti_table_cell(t, "gpt.h.11.attn.heads");
     mti_table_bytes(t, 49152);
     mti_table_note(t, 0, "one storage with k, v");
-    mtt_ok(mti_table_print(t, p.out, &narrow));
+    mtt_ok(mti_table_print(t, on(&p, narrow)));
     assert_page(&p, "  gpt\u2026.heads  49,152\n" /* the end tells paths apart */
                     "  one storage with\n"
                     "  k, v\n");
     open_page(&p);
-    mtt_ok(mti_table_print(t, p.out, &piped));
+    mtt_ok(mti_table_print(t, on(&p, piped)));
     mti_table_free(t);
     assert_page(&p, "  gpt.h.11.attn.heads  49,152\n"
                     "  one storage with k, v\n");
@@ -125,9 +134,9 @@ static void elidable_columns_shrink_on_a_narrow_page(void **state)
 
 static bool add_section(mti_screen *s, const char *text, bool needed)
 {
-    FILE *to = mti_screen_open(s);
+    const mti_sheet *to = mti_screen_open(s);
     assert_non_null(to);
-    fputs(text, to);
+    fputs(text, to->out);
     return mti_screen_close(s, true, needed);
 }
 
@@ -136,18 +145,18 @@ static void cells_go_on_below_and_columns_are_left_out_on_a_narrow_page(void **s
     (void)state;
     page p;
     open_page(&p);
-    const mti_style narrow = {.width = 25, .elides = true}, piped = {.width = 25};
+    const mti_sheet narrow = {.width = 25, .elides = true}, piped = {.width = 25};
     mti_table *t = mti_table_new("lowr", NULL);
     mti_table_cell(t, "zero=3");
     mti_table_cell(t, "6bsf");
     mti_table_cell(t, "inputs held, and more");
     mti_table_bytes(t, 1024);
-    mtt_ok(mti_table_print(t, p.out, &narrow));
+    mtt_ok(mti_table_print(t, on(&p, narrow)));
     assert_page(&p, "  zero=3  inputs    1,024\n"
                     "          held,\n"
                     "          and more\n");
     open_page(&p);
-    mtt_ok(mti_table_print(t, p.out, &piped));
+    mtt_ok(mti_table_print(t, on(&p, piped)));
     mti_table_free(t);
     assert_page(&p, "  zero=3  6bsf  inputs held, and more  1,024\n");
 }
@@ -157,18 +166,18 @@ static void lines_go_on_on_a_narrow_page(void **state)
     (void)state;
     page p;
     open_page(&p);
-    const mti_style narrow = {.width = 20, .elides = true}, piped = {.width = 20};
-    const mti_style coloured = {.width = 20, .elides = true, .colour = true};
-    mti_print_line(p.out, &narrow, "  rank 0  stage 0 of 4, 8 ranks");
+    const mti_sheet narrow = {.width = 20, .elides = true}, piped = {.width = 20};
+    const mti_sheet coloured = {.width = 20, .elides = true, .colour = true};
+    mti_print_line(on(&p, narrow), "  rank 0  stage 0 of 4, 8 ranks");
     assert_page(&p, "  rank 0  stage 0 of\n  4, 8 ranks\n");
     open_page(&p);
-    mti_print_line(p.out, &piped, "rank 0  stage 0 of 4, 8 ranks");
+    mti_print_line(on(&p, piped), "rank 0  stage 0 of 4, 8 ranks");
     assert_page(&p, "rank 0  stage 0 of 4, 8 ranks\n");
     open_page(&p);
-    mti_print_headed(p.out, &coloured, MTI_BOLD, "rank 0  stage 0 of 4, 8 ranks", 6);
+    mti_print_headed(on(&p, coloured), MTI_BOLD, "rank 0  stage 0 of 4, 8 ranks", 6);
     assert_page(&p, "\x1b[1mrank 0\x1b[0m  stage 0 of\n4, 8 ranks\n");
     open_page(&p);
-    mti_print_lines(p.out, &narrow, MTI_PLAIN, "a\nrank 0  stage 0 of 4, 8 ranks\n");
+    mti_print_lines(on(&p, narrow), MTI_PLAIN, "a\nrank 0  stage 0 of 4, 8 ranks\n");
     assert_page(&p, "a\nrank 0  stage 0 of\n4, 8 ranks\n");
 }
 
@@ -177,9 +186,9 @@ static void sections_are_printed_while_they_fit_on_the_screen(void **state)
     (void)state;
     page p;
     mti_screen s;
-    const mti_style small = {.width = 10, .height = 6}; /* a line is kept free */
+    const mti_sheet small = {.width = 10, .height = 6}; /* a line is kept free */
     open_page(&p);
-    mti_screen_begin(&s, p.out, &small, false);
+    mti_screen_begin(&s, on(&p, small), false);
     assert_true(add_section(&s, "answer\n", true));
     assert_true(add_section(&s, "1\n2\n3\n4\n5\n", false));
     assert_true(s.less);
@@ -189,7 +198,7 @@ static void sections_are_printed_while_they_fit_on_the_screen(void **state)
     assert_true(add_section(&s, "needed\n", true));
     assert_page(&p, "answer\n\x1b[1mtenletters\x1b[0m\nelevenlette\nend\nneeded\n");
     open_page(&p);
-    mti_screen_begin(&s, p.out, &small, true);
+    mti_screen_begin(&s, on(&p, small), true);
     assert_true(add_section(&s, "1\n2\n3\n4\n5\n6\n", false));
     assert_false(s.less);
     assert_non_null(mti_screen_open(&s));
@@ -208,7 +217,7 @@ static void a_table_reports_that_memory_ran_out(void **state)
         mti_table *t = mti_table_new("ll", "a|b");
         for (int i = 0; i < 20; i++) mti_table_cell(t, "cell %d", i);
         mti_table_note(t, 1, "note");
-        mt_status status = mti_table_print(t, p.out, &plain);
+        mt_status status = mti_table_print(t, on(&p, plain));
         mti_fail_nth_alloc(0);
         whole = status == MT_OK;
         if (!whole) mtt_failed(MT_ERR_MEMORY, "");
@@ -234,7 +243,7 @@ static void paragraphs_break_at_spaces(void **state)
     (void)state;
     page p;
     open_page(&p);
-    mti_print_wrapped(p.out, 2, 12, "one two  three four");
+    mti_print_wrapped(on(&p, (mti_sheet){.width = 12}), 2, "one two  three four");
     assert_page(&p, "  one two\n  three four\n");
 }
 
@@ -243,7 +252,7 @@ static void without_a_terminal_progress_is_one_line_per_interval(void **state)
     (void)state;
     page p;
     open_page(&p);
-    mti_progress progress = {.out = p.out, .total = 5, .every = 2, .began = mti_now()};
+    mti_progress progress = {.sheet = {.out = p.out}, .total = 5, .every = 2, .began = mti_now()};
     for (int64_t i = 1; i <= 5; i++) mti_progress_step(&progress, i, "loss 1");
     mti_progress_say(&progress, "saved %s", "x");
     mti_progress_end(&progress);
@@ -257,8 +266,7 @@ static void on_a_terminal_the_bar_is_redrawn_within_its_width(void **state)
     (void)state;
     page p;
     open_page(&p);
-    mti_progress progress = {.out = p.out,
-                             .style = {.live = true, .width = 40},
+    mti_progress progress = {.sheet = {.out = p.out, .live = true, .width = 40},
                              .total = 2,
                              .every = 1,
                              .began = mti_now()};
