@@ -139,13 +139,13 @@ static void describe_front(mti_fields *f, const void *found)
     describe_plan(f, ((const mti_budget_found *)found)->front[f->i]);
 }
 
+DESCRIBE(describe_preset, mt_budget_figures, KEY(peak), KEY_AS("recompute_flops", flops.recompute));
+
 static void describe_presets(mti_fields *f, const void *found)
 {
     const mt_budget_figures *presets = ((const mti_budget_found *)found)->presets;
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
-        mti_field_sizes(
-            f, mti_budget_presets[i],
-            MTI_SIZES({"peak", presets[i].peak}, {"recompute_flops", presets[i].flops.recompute}));
+        mti_field_object(f, mti_budget_presets[i], describe_preset, &presets[i]);
 }
 
 typedef struct budget {

@@ -314,15 +314,17 @@ static void describe_measured(mti_fields *f, const void *at)
     describe_side(f, &s->peak, &s->end, &s->use, &s->history);
 }
 
+DESCRIBE(describe_first_step, mti_memory_sums, KEY(requested), KEY(allocated), KEY(reserved));
+
 static void describe_predicted(mti_fields *f, const void *at)
 {
     const sides *both = at;
     const mti_compared_history *s = both->measured;
+    const mti_memory_sums first = {.requested = both->figures[MTI_READ_PEAK_REQUESTED].first,
+                                   .allocated = both->figures[MTI_READ_PEAK_ALLOCATED].first,
+                                   .reserved = both->figures[MTI_READ_PEAK_RESERVED].first};
     describe_side(f, &s->predicted_peak, &s->predicted_end, &s->predicted_use, both->predicted);
-    mti_field_sizes(f, "first_step",
-                    MTI_SIZES({"requested", both->figures[MTI_READ_PEAK_REQUESTED].first},
-                              {"allocated", both->figures[MTI_READ_PEAK_ALLOCATED].first},
-                              {"reserved", both->figures[MTI_READ_PEAK_RESERVED].first}));
+    mti_field_object(f, "first_step", describe_first_step, &first);
 }
 
 DESCRIBE(describe_matched, mti_block_match, KEY_AS("by_op", n_by_op),

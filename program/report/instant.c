@@ -240,6 +240,11 @@ void mti_describe_peak(mti_fields *f, const void *measurement)
     describe_instant(f, m, mti_timeline_peak(&m->timeline));
 }
 
+void mti_describe_needed(mti_fields *f, const void *need)
+{
+    KEYS(f, mti_requirement, need, KEY(peak), KEY(reserved));
+}
+
 void mti_describe_refusal(mti_fields *f, const void *refusal)
 {
     const mti_profile_object *r = refusal;
@@ -248,8 +253,7 @@ void mti_describe_refusal(mti_fields *f, const void *refusal)
     const mt_mem_event *e = events ? &events[r->event] : &none;
     describe_instant(f, &p->measured, r->event);
     KEYS(f, mt_mem_event, e, KEY(requested), KEY_CHOICE(category, &mti_categories));
-    mti_field_sizes(mti_null_unless(f, p->needed.peak), "needed",
-                    MTI_SIZES({"peak", p->needed.peak}, {"reserved", p->needed.reserved}));
+    mti_field_object(mti_null_unless(f, p->needed.peak), "needed", mti_describe_needed, &p->needed);
 }
 
 static void describe_stream(mti_fields *f, const void *stream)

@@ -76,18 +76,6 @@ void mti_field_shape(mti_fields *f, const char *key, int rank, const int64_t *sh
 /* "schema", with the name of the object's schema. */
 void mti_field_schema(mti_fields *f, const char *name);
 
-/* An object of sizes: MTI_SIZES({"peak", peak}, {"reserved", reserved}). */
-typedef struct mti_size_field {
-    const char *key;
-    uint64_t value;
-} mti_size_field;
-#define MTI_SIZES(...)                                                                             \
-    (const mti_size_field[])                                                                       \
-    {                                                                                              \
-        __VA_ARGS__, { NULL, 0 }                                                                   \
-    }
-void mti_field_sizes(mti_fields *f, const char *key, const mti_size_field *sizes);
-
 void mti_field_object(mti_fields *f, const char *key, mti_describe *describe, const void *object);
 mti_describe mti_describe_categories;
 void mti_field_categories(mti_fields *f, const char *key, const size_t *bytes);

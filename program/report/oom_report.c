@@ -184,7 +184,6 @@ static void describe_tried(mti_fields *f, const void *tried)
 static void describe_refusal(mti_fields *f, const void *compared)
 {
     const mti_compared_oom *c = compared;
-    const mti_requirement *need = &c->run.needed;
     const mt_mem_event none = {0}, *e = &none;
     size_t event = 0;
     if (mti_timeline_refusal(&c->run.measured.timeline, &event))
@@ -192,18 +191,15 @@ static void describe_refusal(mti_fields *f, const void *compared)
     mti_field_size(f, "event", event);
     KEYS(f, mt_mem_event, e, KEY(phase), KEY(module), KEY(op), KEY(requested),
          KEY_AS("allocated", current));
-    mti_field_sizes(f, "needed", MTI_SIZES({"peak", need->peak}, {"reserved", need->reserved}));
+    mti_field_object(f, "needed", mti_describe_needed, &c->run.needed);
 }
 
-static void describe_range(mti_fields *f, const char *key, const mti_byte_range *s)
-{
-    mti_field_sizes(f, key, MTI_SIZES({"low", s->low}, {"high", s->high}));
-}
+DESCRIBE(describe_range, mti_byte_range, KEY(low), KEY(high));
 
 /* Describes what the message may leave out. */
 static void describe_known(mti_fields *f, const char *key, const mti_byte_range *s)
 {
-    describe_range(mti_null_unless(f, s->high), key, s);
+    mti_field_object(mti_null_unless(f, s->high), key, describe_range, s);
 }
 
 void mti_describe_oom(mti_fields *f, const void *compared)
@@ -211,7 +207,7 @@ void mti_describe_oom(mti_fields *f, const void *compared)
     const mti_compared_oom *c = compared;
     const mti_oom *m = &c->read;
     KEYS(f, mti_oom, m, KEY(line), KEY_AS("messages", n));
-    describe_range(f, "asked", &m->asked);
+    mti_field_object(f, "asked", describe_range, &m->asked);
     describe_known(f, "allocated", &m->allocated);
     describe_known(f, "unallocated", &m->unallocated);
     describe_known(f, "free", &m->free);

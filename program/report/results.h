@@ -168,9 +168,8 @@ mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_
     mti_describe_fit, mti_describe_serve, mti_describe_training, mti_describe_compared;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
 mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
-    mti_describe_refusal;
+    mti_describe_refusal, mti_describe_needed, mti_describe_flops;
 void mti_describe_division(mti_fields *f, const mt_parallel *division);
-void mti_field_flops(mti_fields *f, const mt_flops *flops);
 /* The key "streams", where a measurement has several. */
 void mti_field_streams(mti_fields *f, const mti_measurement *m);
 /* The keys "formula" and "budget": null where there is none. measured: as mti_print_budget;

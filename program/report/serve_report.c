@@ -153,6 +153,14 @@ static void describe_need(mti_fields *f, const void *report)
          KEY(reserved));
 }
 
+DESCRIBE(describe_needed, mt_serve_need, KEY(peak), KEY(reserved));
+
+/* Of how many layers the cache keeps so many positions alone. */
+typedef struct window {
+    size_t layers, positions;
+} window;
+DESCRIBE(describe_window, window, KEY(layers), KEY(positions));
+
 void mti_describe_serve(mti_fields *f, const void *report)
 {
     const mti_serve_report *s = report;
@@ -162,12 +170,10 @@ void mti_describe_serve(mti_fields *f, const void *report)
     mti_field_text(mti_null_unless(f, s->gpu), "gpu", s->gpu ? s->gpu->name : NULL);
     KEYS(f, mti_serve_report, s, KEY(gpus), KEY(capacity), KEY(kept_aside), KEY_OR_NULL(users),
          KEY(at_once));
-    const size_t layers = (size_t)windowed(s), window = (size_t)s->workload->config.window;
-    mti_field_sizes(mti_null_unless(f, layers), "window",
-                    MTI_SIZES({"layers", layers}, {"positions", window}));
+    const window w = {(size_t)windowed(s), (size_t)s->workload->config.window};
+    mti_field_object(mti_null_unless(f, w.layers), "window", describe_window, &w);
     mti_field_bool(f, "fits", mti_serve_fits(s));
     const mt_serve_need *needed = s->users && s->n_rows ? &chosen(s)->users : &(mt_serve_need){0};
-    mti_field_sizes(mti_null_unless(f, s->users), "needed",
-                    MTI_SIZES({"peak", needed->peak}, {"reserved", needed->reserved}));
+    mti_field_object(mti_null_unless(f, s->users), "needed", describe_needed, needed);
     mti_field_list(f, "rows", describe_need, s, s->n_rows * s->n_lengths, 0);
 }

@@ -184,16 +184,6 @@ void mti_field_object(mti_fields *f, const char *key, mti_describe *describe, co
         made ? described(describe, object, 0) : json_null());
 }
 
-static void describe_sizes(mti_fields *f, const void *sizes)
-{
-    for (const mti_size_field *s = sizes; s->key; s++) mti_field_size(f, s->key, s->value);
-}
-
-void mti_field_sizes(mti_fields *f, const char *key, const mti_size_field *sizes)
-{
-    mti_field_object(f, key, describe_sizes, sizes);
-}
-
 void mti_describe_categories(mti_fields *f, const void *object)
 {
     const size_t *bytes = object;

@@ -94,7 +94,7 @@ void mti_describe_plan(mti_fields *f, const void *plan)
     mti_field_list(f, "formulas", describe_comparison, p->items, (size_t)p->n_items,
                    sizeof *p->items);
     mti_field_list(f, "regimes", describe_regime, p, n_regimes, 0);
-    mti_field_flops(f, &p->flops);
+    mti_field_object(f, "flops", mti_describe_flops, &p->flops);
     mti_field_list(f, "components", describe_component, p->components, (size_t)p->n_components,
                    sizeof *p->components);
     describe_tokens(f, p);

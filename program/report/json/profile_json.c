@@ -79,10 +79,7 @@ static void describe_phases(mti_fields *f, const mti_phases *phases)
     mti_field_list(f, "phases", describe_phase, phases->at, (size_t)phases->n, sizeof *phases->at);
 }
 
-static void put_left(mti_fields *f, const mti_left *l)
-{
-    mti_field_sizes(f, "left", MTI_SIZES({"freed", l->freed}, {"given_back", l->given_back}));
-}
+DESCRIBE(describe_left, mti_left, KEY(freed), KEY(given_back));
 
 static void describe_inference(mti_fields *f, const void *profile)
 {
@@ -90,7 +87,7 @@ static void describe_inference(mti_fields *f, const void *profile)
     describe_phases(f, &p->inference.phases);
     mti_field_size(f, "saved", mt_ledger_bytes(p->inference.ledger));
     mti_field_size(f, "flops", p->inference.flops.forward);
-    put_left(f, &p->left_by_inference);
+    mti_field_object(f, "left", describe_left, &p->left_by_inference);
 }
 
 void mti_describe_steady(mti_fields *f, const void *steady)
@@ -108,11 +105,9 @@ static void describe_second_step(mti_fields *f, const void *measurement)
     mti_field_size(f, "event", m->timeline.steady);
 }
 
-void mti_field_flops(mti_fields *f, const mt_flops *flops)
+void mti_describe_flops(mti_fields *f, const void *flops)
 {
-    mti_field_sizes(f, "flops",
-                    MTI_SIZES({"forward", flops->forward}, {"backward", flops->backward},
-                              {"recompute", flops->recompute}));
+    KEYS(f, mt_flops, flops, KEY(forward), KEY(backward), KEY(recompute));
 }
 
 DESCRIBE(describe_term, mti_formula_term, KEY(text), KEY(what), KEY(bytes));
@@ -284,13 +279,15 @@ static void describe_routing(mti_fields *f, const void *profile)
     KEYS(f, mti_routed, r, KEY_OR_NULL(balanced), KEY_OR_NULL(worst), KEY_OR_NULL(rows));
 }
 
+DESCRIBE(describe_params, mti_measurement, KEY_AS("count", n_params), KEY_AS("bytes", param_bytes));
+
 void mti_describe_profile(mti_fields *f, const void *at)
 {
     const mti_profile_object *o = at;
     const mti_profile_result *p = o->profile;
     const mti_measurement *m = &p->measured;
     describe_head(f, o);
-    mti_field_sizes(f, "params", MTI_SIZES({"count", m->n_params}, {"bytes", m->param_bytes}));
+    mti_field_object(f, "params", describe_params, m);
     mti_field_size(f, "optimizer_host", m->optimizer_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
@@ -300,13 +297,13 @@ void mti_describe_profile(mti_fields *f, const void *at)
     mti_field_budget(f, &p->budget, p->budget.plan ? mti_highest_phase(m, NULL)->peak : 0, false);
     describe_phases(f, &m->phases);
     mti_field_object(f, "steady", describe_second_step, m);
-    put_left(f, &p->left);
+    mti_field_object(f, "left", describe_left, &p->left);
     mti_field_object(mti_null_unless(f, p->infers), "inference", describe_inference, p);
     mti_field_object(f, "peak", mti_describe_peak, m);
     mti_field_object(mti_null_unless(f, p->outside.n), "outside", mti_describe_outside,
                      &p->outside);
     mti_field_formula(f, &p->formula);
-    mti_field_flops(f, &m->flops);
+    mti_field_object(f, "flops", mti_describe_flops, &m->flops);
     mti_field_null(f, "out_of_memory");
 }
 
