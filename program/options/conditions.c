@@ -170,23 +170,29 @@ static bool holds(const mti_options *o, mti_condition condition)
 
 #define WORDS MTI_OPTIMIZER_LIST /* more than a value has */
 
-/* The option of a row's list that another needs or excludes. */
+/* A place in a row's list, without its verb. */
+static unsigned plain(unsigned when) { return when & ((1u << MTI_OF_VERB) - 1); }
+
+/* The option that it needs or excludes; NULL: it is a condition. */
 static const mti_option_row *other_of(unsigned when)
 {
-    return &mti_option_rows[when & ~(unsigned)(MTI_NEEDS | MTI_EXCLUDES)];
+    const unsigned kind = when & (MTI_NEEDS | MTI_EXCLUDES);
+    return kind ? &mti_option_rows[plain(when) & ~kind] : NULL;
 }
 
 static bool is_met(const mti_options *o, unsigned when)
 {
-    if (when < MTI_NEEDS) return holds(o, (mti_condition)when);
     const mti_option_row *other = other_of(when);
-    if (when & MTI_EXCLUDES) return !o->given[other->id];
-    return mti_option_is_set(o, other);
+    const unsigned verb = when >> MTI_OF_VERB;
+    if (verb && verb != (unsigned)o->verb + 1) return true;
+    if (!other) return holds(o, (mti_condition)plain(when));
+    return when & MTI_EXCLUDES ? !o->given[other->id] : mti_option_is_set(o, other);
 }
 
 static unsigned scope_of(unsigned when)
 {
-    return when < MTI_NEEDS ? conditions[when].scope : when & MTI_EXCLUDES ? OF_COMMAND : 0;
+    if (!other_of(when)) return conditions[plain(when)].scope;
+    return when & MTI_EXCLUDES ? OF_COMMAND : 0;
 }
 
 /* The first of the row's list that does not hold, among those of a scope if `only`, else of the
@@ -236,11 +242,11 @@ static bool refuse_beside(mti_options *o, const mti_option_row *r, unsigned when
     return mti_options_refuse(o, "--%s needs --%s%s", r->name, other->name, values);
 }
 
-static bool refuse(mti_options *o, const mti_option_row *r, unsigned condition)
+static bool refuse(mti_options *o, const mti_option_row *r, unsigned when)
 {
-    if (condition >= MTI_NEEDS) return refuse_beside(o, r, condition);
+    if (other_of(when)) return refuse_beside(o, r, when);
     char text[400 + 2 * WORDS], name[40], value[WORDS]; /* words have two values at most */
-    const char *words = conditions[condition].words;
+    const char *words = conditions[plain(when)].words;
     snprintf(text, sizeof text, "%s%s", *words == '-' ? "" : "--", *words == '-' ? "" : r->name);
     while (*words) {
         size_t plain = strcspn(words, "{"), named = strcspn(words + plain, "}");

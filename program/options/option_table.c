@@ -93,6 +93,7 @@ static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 #define IF(condition)    MTI_IF_##condition
 #define NEEDS(option)    (MTI_NEEDS | MTI_O_##option)
 #define NOT_WITH(option) (MTI_EXCLUDES | MTI_O_##option)
+#define IN(verb, what)   ((MTI_##verb + 1) << MTI_OF_VERB | (what))
 #define WHEN(...)        .when = {__VA_ARGS__}
 #define ALWAYS           MTI_RUN_ALWAYS
 #define CHOSEN           MTI_RUN_CHOSEN

@@ -39,8 +39,9 @@ typedef enum mti_condition {
     MTI_CONDITION_COUNT
 } mti_condition;
 
-/* What a row's list may hold beside these: an option that has to be set, or may not be given. */
-enum { MTI_NEEDS = 1 << 10, MTI_EXCLUDES = 1 << 11 };
+/* What a row's list may hold beside these: an option that has to be set, or may not be given. Each
+ * may be of one verb alone, which is 1 more than in mti_verb then. */
+enum { MTI_NEEDS = 1 << 9, MTI_EXCLUDES = 1 << 10, MTI_OF_VERB = 11 };
 
 /* Whether the file of a training run has the option, so that resuming the run is that run. */
 typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in_run;

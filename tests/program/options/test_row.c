@@ -4,7 +4,8 @@
 #include "options/option_table.h"
 #include "mtt.h"
 
-static const mti_verb_rules generates = {MTI_GENERATE}, profiles = {MTI_PROFILE};
+static const mti_verb_rules generates = {MTI_GENERATE}, profiles = {MTI_PROFILE},
+                            plans = {MTI_PLAN}, fits = {MTI_FIT};
 
 static bool parse(mti_options *o, const mti_verb_rules *rules, const char *word, const char *value)
 {
@@ -59,6 +60,13 @@ static void options_beside_it_are_asked(void **state)
     assert_false(mti_options_parse(&o, &profiles, NULL, 3, needs));
     assert_string_equal(o.error, "--qlora needs --lora-rank R");
     mti_options_free(&o);
+    char *in_plan[] = {"memtape", "gpt", "--utilisation", "0.5", NULL};
+    assert_false(mti_options_parse(&o, &plans, NULL, 4, in_plan));
+    assert_string_equal(o.error, "--utilisation needs --tokens N");
+    mti_options_free(&o);
+    char *in_fit[] = {"memtape", "gpt2", "--utilisation", "0.5", NULL};
+    assert_true(mti_options_parse(&o, &fits, NULL, 4, in_fit));
+    mti_options_free(&o);
     char *both[] = {"memtape", "gpt", "--checkpoint", "full", "--budget", "1GiB", NULL};
     assert_false(mti_options_parse(&o, &profiles, NULL, 6, both));
     assert_string_equal(o.error, "--checkpoint and --budget: give one of the two");
@@ -110,7 +118,7 @@ static void words_name_values_that_there_are(void **state)
     int n = 0;
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         for (size_t i = 0; i < sizeof mti_option_rows[id].when / sizeof(uint16_t); i++) {
-            const unsigned when = mti_option_rows[id].when[i];
+            const unsigned when = mti_option_rows[id].when[i] & ((1u << MTI_OF_VERB) - 1);
             const char *at = when < MTI_NEEDS ? words_of[when] : "";
             while ((at = strchr(at, '{'))) {
                 char name[40];
