@@ -33,12 +33,28 @@ static double gib(size_t n_bytes) { return (double)n_bytes / GIB; }
 
 /* ---- the answer ---- */
 
+/* Whether the answer is another one with another common stack. */
+static bool stack_decides(const mti_fit_report *f)
+{
+    return f->other->recipe && f->result->setups[0].fits != f->other->setup.fits;
+}
+
+/* The answer in words. What leaves less than is printed is no answer to rely on. */
+static const char *verdict_of(const mti_fit_report *f)
+{
+    const mt_fit_setup *first = &f->result->setups[0];
+    if (!first->fits) return "does not fit";
+    if (stack_decides(f)) return "fits with fused kernels";
+    return gib(f->result->capacity) - gib(first->reserved) < 0.05 ? "fits barely" : "fits";
+}
+
 static void print_answer(const mti_fit_report *f, const mti_sheet *to)
 {
     const mt_fit_result *r = f->result;
     const mt_fit_setup *first = &r->setups[0];
     bool fits = first->fits;
-    mti_inked(to, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
+    const char *verdict = verdict_of(f);
+    mti_inked(to, fits ? MTI_GOOD : MTI_BAD, "%s", verdict);
     double needed = gib(first->reserved), room = gib(r->capacity);
     char figures[160];
     const char *besides = mti_fit_besides(first);
@@ -57,7 +73,7 @@ static void print_answer(const mti_fit_report *f, const mti_sheet *to)
     if (besides) mti_append(figures, sizeof figures, "; %s", besides);
     int n = mti_print(to->out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus,
                       r->gpu.name);
-    bool wide = (fits ? 4 : 12) + n + 1 + mti_text_width(figures) > to->width;
+    bool wide = mti_text_width(verdict) + n + 1 + mti_text_width(figures) > to->width;
     mti_print(to->out, "%s%s\n", wide ? "\n  " : " ", figures); /* a long path to a file */
 }
 
@@ -490,9 +506,10 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     mti_sheet sheet = mti_sheet_of(out);
     if (!sheet.elides) sheet.width = 80; /* in a pipe, too */
     print_answer(f, &sheet);
+    if (stack_decides(f)) print_other(f, &sheet);
     print_task(f, &sheet);
     if (f->most) print_most(f->most, out);
-    print_other(f, &sheet);
+    if (!stack_decides(f)) print_other(f, &sheet);
     print_trained(f, &sheet);
     print_host(f, out);
     if (!print_setups(f, &sheet)) return false;
