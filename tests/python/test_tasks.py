@@ -1,4 +1,4 @@
-"""docs/tasks.md: each task's engines, in Python and in C, keep too much and are right; with the page's solution they have done it; with
+"""docs/tasks.md and docs/lessons/tape-in-python.md: each task's engines, in Python and in C, keep too much and are right; with the page's solution they have done it; with
 a wrong backward they have not."""
 import io
 import json
@@ -98,10 +98,19 @@ for name, language, of_function in (("tape.py", "python", OF_PYTHON), ("tape.c",
         check(status == 1 and "the gradient of " in out, f"{name} {task} with {wrong}: {out}")
     ran(name, engine, "relu")
 (FOLDER / "tape").unlink()
-for block in re.findall(r"```console\n(.*?)```", PAGE, re.S):
+# The pages: commands print what is shown, and the page that builds the engine has its functions.
+PYTHON_PAGE = (ROOT / "docs" / "lessons" / "tape-in-python.md").read_text()
+n = 0
+for block in re.findall(r"```console\n(.*?)```", PAGE + PYTHON_PAGE, re.S):
     for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
         p = subprocess.run(["sh", "-c", command], cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-        equal(p.stdout, shown, f"what {command} prints")
+        equal(p.stdout[-len(shown[4:]):] if shown.startswith("...\n") else p.stdout, shown.removeprefix("...\n"), f"what {command} prints")
+        n += 1
+equal(n, 11, "commands of the pages")
+blocks = re.findall(r"```python\n(.*?)```", PYTHON_PAGE, re.S)
+for block in blocks:
+    check(block in (FILES / "tasks" / "tape.py").read_text(), f"the engine does not have what the page shows: {block}")
+equal(len(blocks), 5, "blocks of the page")
 for words in ([sys.executable, "tape.py"], [sys.executable, "tape.py", "tanh"], ["./tape"], ["./tape", "relu, gelu"], ["./tape", "relu", "gelu"]):
     p = subprocess.run(words, cwd=FOLDER, capture_output=True, text=True)
     check(p.returncode in (1, 2) and "name a task: relu, gelu" in p.stderr, f"{words}: {p.returncode} {p.stderr}")
