@@ -32,8 +32,8 @@ const shellWords = command => [...command.matchAll(/(?:[^\s'"]|'[^']*'|"[^"]*")+
 function whyNotHere(words) {
   const [program, verb] = words, device = words[words.indexOf("--device") + 1], files = /^--(html|json|trace|snapshot|save|load|data|model|resume)$/;
   if (program === "mpirun") return "It needs MPI: several processes.";
-  if (program.includes("examples/")) return "A program of the repository's examples; ./run lesson builds it.";
-  if (program !== "memtape") return "A command for a terminal.";
+  if (!course.all.programs.includes(program))
+    return program.includes("examples/") ? "A program of the repository's examples; ./run lesson builds it." : "A command for a terminal.";
   if (["train", "generate", "demo"].includes(verb)) return "It reads files of a disk. The page's view Train trains here.";
   if (verb === "sweep" && device !== "meta") return "It times steps on the CPU, which takes minutes here.";
   if (/cuda|tally/.test(device) || words.some(word => /^cuda/.test(word))) return "It needs a device that a browser does not have.";
@@ -51,11 +51,11 @@ function showOutput(place, text, quoted) {
 }
 
 async function runCell(cell, button, place, quoted) {
-  const words = shellWords(cell.dataset.command).slice(1);
+  const [program, ...words] = shellWords(cell.dataset.command);
   if (button.textContent === "Stop") return course.program.stop(), void endCell(cell, button, "stopped");
   course.program ||= new Program(tool.module);
   replace(button, "Stop");
-  const began = performance.now(), result = await course.program.run(words, {});
+  const began = performance.now(), result = await course.program.run(words, {}, {program});
   showOutput(place, result.out + result.err, quoted);
   place.hidden = false;
   endCell(cell, button, `ran here in ${duration((performance.now() - began) / 1000)}`);

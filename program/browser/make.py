@@ -49,6 +49,8 @@ def sources():
     for path in sorted(path for storey in STOREYS for path in (ROOT / storey).rglob("*.c")):
         if not LEFT_OUT.match(str(path.relative_to(ROOT))):
             yield path, OWN
+    for name in re.findall(r"^EXAMPLE\((\w+)\)", (ROOT / "program/browser/examples.def").read_text(), re.M):
+        yield ROOT / "examples" / f"{name}.c", OWN.replace("-Dmain=mt_page_main", f"-Dmain=mt_example_{name}")
     for name in ("start.c", "products.c"):
         yield ROOT / "program/browser" / name, OWN
     yield OUT / "report.c", OWN
@@ -89,7 +91,7 @@ rule python
     yield f"build {OUT}/memtape.wasm: lower {OUT}/memtape64.wasm\n"
     own = ROOT / "program/browser"
     lessons = sorted((ROOT / "docs/lessons").glob("*.*"))
-    yield f"build {OUT}/course.json: python | {flags(own / 'course.py', *lessons)}\n  script = {own}/course.py\n"
+    yield f"build {OUT}/course.json: python | {flags(own / 'course.py', own / 'examples.def', *lessons)}\n  script = {own}/course.py\n"
     parts = [OUT / "memtape.wasm", OUT / "course.json", own / "page.html", own / "worker.js", *(report / f for f in REPORT[1:-1]), own / "page.css",
              *(own / f for f in SCRIPTS)]
     yield f"build {OUT}/memtape.html: python {flags(*parts)} | {ROOT}/program/browser/embed.py\n  script = {ROOT}/program/browser/embed.py\n"

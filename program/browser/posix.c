@@ -279,7 +279,7 @@ pthread_t pthread_self(void) { return &mt_page_thread; }
 
 /* ---- the program ---- */
 
-int mt_page_main(int argc, char **argv);
+int mt_page_run(int argc, char **argv);
 
 __attribute__((export_name("run"))) int run(void)
 {
@@ -288,7 +288,7 @@ __attribute__((export_name("run"))) int run(void)
     for (int at = 0; at < n && argc < 1023; at += (int)strlen(words + at) + 1)
         argv[argc++] = words + at;
     if (page_columns()) putenv("TERM=page");
-    int status = mt_page_main(argc, argv);
+    int status = mt_page_run(argc, argv);
     fflush(NULL);
     return status;
 }

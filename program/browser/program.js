@@ -22,10 +22,10 @@ class Program {
 
   /* files: {path: bytes} that it can read. slice: {seconds, columns, told}, of a run that ends itself as if by Ctrl-C after so
    * long and whose output goes to told(text) as it comes, as on a terminal of so many columns. */
-  run(words, files = state.files, {told, ...slice} = {}) {
+  run(words, files = state.files, {told, program = "memtape", ...slice} = {}) {
     return new Promise(resolve => {
       this.waiting.set(++this.id, {resolve, told});
-      this.worker.postMessage({id: this.id, words: ["memtape", ...words], files, ...slice});
+      this.worker.postMessage({id: this.id, words: [program, ...words], files, ...slice});
     });
   }
 

@@ -216,16 +216,15 @@ def document():
     lines = [
         "# Saved bytes beside PyTorch's",
         "",
-        "For the same operation or model memtape keeps the same bytes for backward as PyTorch, to "
-        "the byte, but for the rows below. `tests/parity/` compares the two, with values and "
-        "gradients, and adds these formulas to PyTorch's figure before asking for equality; this "
-        "page is written from the same table (`tests/parity/parity.py --write-doc`). Random graphs "
-        "of these operations are compared by the same table (`tests/parity/graphs.py`).",
+        "memtape keeps the same bytes for backward as PyTorch, except in the rows below. The tests "
+        "add these formulas to PyTorch's figure and then ask for equality, of values and gradients, "
+        "too. This page is written from the table that they use (`tests/parity/parity.py "
+        "--write-doc`). Random graphs are compared by it as well (`tests/parity/graphs.py`).",
         "",
-        "PyTorch's figure is that of its CPU operations: the distinct storages that pass through "
-        "`torch.autograd.graph.saved_tensors_hooks`, each counted once and whole, parameters left "
-        "out. Where its CUDA operations keep other bytes than its CPU operations, memtape follows "
-        "CUDA, and the row says so. In the formulas e is the bytes of an element.",
+        "PyTorch's figure is that of its CPU operations. Storages are counted that pass through "
+        "`torch.autograd.graph.saved_tensors_hooks`: each once and whole, parameters left out. Where "
+        "its CUDA operations keep other bytes, memtape follows CUDA, and the row says so. In the "
+        "formulas e is the bytes of an element.",
         "",
         "| Where | memtape minus PyTorch | Why |",
         "|---|---|---|",

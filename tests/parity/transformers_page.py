@@ -69,24 +69,24 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
 
 HEAD = """# Saved bytes beside Transformers'
 
-`memtape profile MODEL --recipe hf` keeps what the eager code of Hugging Face's Transformers keeps: each choice is a
-plain option, which the recipe only sets and the report prints. MODEL may be the `config.json` itself. An option that is
-given beside `--recipe` wins.
+`memtape profile MODEL --recipe hf` keeps what the eager code of Hugging Face's Transformers keeps. Each choice is a plain
+option, which the recipe sets and the report prints. An option that is given beside `--recipe` wins. MODEL may be the
+`config.json` itself.
 
     memtape profile path/to/config.json -b 2 -s 64 --recipe hf
 
-`tests/parity/transformers_parity.py` makes small random models from configs with Transformers {version} on the CPU, dropout 0,
-counts the distinct storages that pass through the saved-tensor hooks around forward and loss, parameters and buffers
-left out, and compares them one by one with those of the program, with and without autocast and checkpoints; in f32 the
-loss and every gradient, too. So it does with configurations drawn at random (`transformers_draw.py`: 97, and 800 with
-`MTT_LONG=1`): families, sizes, one sequence or position, heads, activations, windows, caps, dtypes. This page is
-written by it (`--write-doc`), figures included. `--list "llama sdpa f32 s=64"` and `--list "draw 7"` print both lists,
-storage by storage.
+`tests/parity/transformers_parity.py` makes small random models from configs with Transformers {version} on the CPU, without dropout.
+It counts the distinct storages that pass through the saved-tensor hooks around forward and loss. Parameters and buffers
+are left out. One by one they are compared with the program's, with and without autocast and checkpoints. In f32 the
+loss and every gradient are compared, too. Other configurations are drawn at random (`transformers_draw.py`: 97, and 800
+with `MTT_LONG=1`). They differ in families, sizes, heads, activations, windows, caps and dtypes. The test writes this
+page, figures included (`--write-doc`). `--list "llama sdpa f32 s=64"` and `--list "draw 7"` print both lists, storage by
+storage.
 
 ## The choices
 
-`gelu_pytorch_tanh` is one op, and stays so. e is the bytes of an element, f the MLP's width, h the model's, q and k the joint widths of the heads and of the heads of keys.
-Paths are those of the library's folder `transformers`.
+`gelu_pytorch_tanh` is one op, and stays so. In the formulas e is the bytes of an element, f the MLP's width and h the model's. The joint widths of
+the heads and of the heads of keys are q and k. Paths are those of the library's folder `transformers`.
 
 | option | where it applies | what Transformers does | where | what that keeps besides |
 |---|---|---|---|---|
@@ -116,9 +116,10 @@ def document(figures, version):
     lines.append("\n## The differences that remain\n\n| where | memtape minus Transformers | why |\n|---|---|---|\n")
     for _, where, formula, why in DIFFERENCES:
         lines.append(f"| {where} | {formula} | {why} |\n")
-    lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Two layers, b = 2, s = 64, "
-                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256; of mixtures 8 experts of f = 48, 2 for a token; of DeepSeek's "
-                 "heads of 24, 8 of them turned, latents of 40 and 32, values of 16 (sdpa: 24), one shared expert, a first layer of f = 112.\n\n"
+    lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Models have two layers, b = 2, s = 64, "
+                 "h = 64, f = 256, v = 256 and 4 heads. All but gpt2 and bert have 2 heads of keys. Mixtures have 8 experts of f = 48, 2 for a token. "
+                 "DeepSeek's heads are 24 wide, 8 of it turned, with latents of 40 and 32 and values of 16 (sdpa: 24). Its models have one shared "
+                 "expert and a first layer of f = 112.\n\n"
                  "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"
                  "|---|---|---|--:|--:|--:|---|\n")
     for case, theirs, ours, plain, options in figures:
