@@ -119,10 +119,14 @@ MT_API mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps);
  * below 2^31. Keeps nothing. f32 and 16-bit x: cosine and sine are within 2e-7 of the exact values
  * up to position 2^24, within 1e-6 up to 2^31. */
 MT_API mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta);
-/* With YaRN (Peng et al. 2023): the angles of pairs i >= high are divided by factor, those of i <=
- * low are not, and of those between a part (i - low) / (high - low) is. factor 0: none is. */
+/* With scaled angles. YaRN (Peng et al. 2023): those of pairs i >= high are divided by factor,
+ * those of i <= low are not, and of those between a part (i - low) / (high - low) is. by_angle
+ * (Llama 3.1): pairs that turn by `low` at most from a position to the next are divided, those by
+ * `high` or more are not, and of an angle a between them a part (high - a) / (high - low) is.
+ * factor 0: none is. The result is multiplied by `scale`; 0: by 1. */
 typedef struct mt_rope_options {
-    double theta, factor, low, high;
+    double theta, factor, low, high, scale;
+    bool by_angle;
 } mt_rope_options;
 MT_API mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *options);
 

@@ -7,6 +7,8 @@
 #include "io/safetensors.h"
 #include "nn/model.h"
 
+#define MAX_HALF 512 /* pairs of a head whose angles are in a file */
+
 /* ---- the configuration ---- */
 
 typedef struct reader {
@@ -62,22 +64,75 @@ static bool read_arch(reader *r)
 /* What would make other values than the model here. */
 static bool check_plain(const reader *r)
 {
-    static const char *const off[] = {"expert_count", "rope.scaling.type", "rope.scaling.factor",
-                                      "attention.sliding_window", "attention.key_length_mla"};
-    mti_gguf_text text;
+    static const char *const off[] = {
+        "expert_count",       "attention.sliding_window",        "attention.key_length_mla",
+        "rope.scale_linear",  "rope.scaling.yarn_ext_factor",    "rope.scaling.yarn_attn_factor",
+        "rope.scaling.alpha", "rope.scaling.yarn_log_multiplier"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         const mti_gguf_value *v = of_arch(r, off[i]);
-        const bool none =
-            !v || (v->n == 1 && mti_gguf_integer(v, 0) == 0) ||
-            (v->n == 1 && mti_gguf_texts(v, &text) && text.n == 4 && !memcmp(text.at, "none", 4));
-        if (!none)
+        if (v && !(v->n == 1 && mti_gguf_integer(v, 0) == 0))
             return mti_fail_bool(MT_ERR_UNSUPPORTED, "%s: has %s.%s, which the model here has not",
                                  r->f->path, r->arch, off[i]);
     }
-    return !mti_gguf_tensor_of(r->f, "rope_freqs.weight") ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: has rope_freqs.weight: other angles, which are not modelled",
-                         r->f->path);
+    return true;
+}
+
+/* ---- scaled angles ---- */
+
+/* What the file divides the frequency of each pair by are Llama 3.1's numbers, and of these the
+ * largest alone differs among models. */
+static bool read_freqs(const mti_gguf *f, mt_model_config *c)
+{
+    const mti_gguf_tensor *t = mti_gguf_tensor_of(f, "rope_freqs.weight");
+    float divisor[MAX_HALF];
+    const int64_t half = c->head_dim / 2;
+    if (!t) return true;
+    bool ok = t->type == MTI_GGUF_F32 && t->rank == 1 && t->shape[0] == half && half <= MAX_HALF;
+    if (ok && !mti_read_at(f->fd, f->path, t->at, divisor, (size_t)half * sizeof *divisor))
+        return false;
+    double most = 1;
+    for (int64_t i = 0; ok && i < half; i++) most = fmax(most, (double)divisor[i]);
+    for (int64_t i = 0; ok && i < half; i++) {
+        const double turns =
+            8192 / 6.283185307179586 * pow(c->rope_theta, -(double)i / (double)half);
+        const double part = fmin(fmax((4 - turns) / 3, 0), 1);
+        ok = fabs((double)divisor[i] * (1 - part + part / most) - 1) < 1e-5;
+    }
+    c->yarn_factor = most, c->yarn_ramp = MT_RAMP_TURNS;
+    c->yarn_context = 8192, c->yarn_fast = 4, c->yarn_slow = 1;
+    return ok || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                               "%s: rope_freqs.weight are not the %lld numbers of Llama 3.1; other "
+                               "angles are not modelled",
+                               f->path, (long long)half);
+}
+
+/* As llama.cpp has them: rope.scaling.type, or rope_freqs.weight without one. */
+static bool read_scaling(reader *r, mt_model_config *c)
+{
+    const mti_gguf_value *v = of_arch(r, "rope.scaling.type");
+    mti_gguf_text type = {"none", 4};
+    if (v && v->n == 1) mti_gguf_texts(v, &type);
+    const bool linear = type.n == 6 && !memcmp(type.at, "linear", 6);
+    const bool yarn = type.n == 4 && !memcmp(type.at, "yarn", 4);
+    if (!linear && !yarn && (type.n != 4 || memcmp(type.at, "none", 4) != 0))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "%s: has a %s.rope.scaling.type that is not none, linear or yarn",
+                             r->f->path, r->arch);
+    if (!linear && !yarn) return read_freqs(r->f, c);
+    c->yarn_factor = real(r, "rope.scaling.factor");
+    if (r->ok && c->yarn_factor == 0)
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: %s.rope.scaling.factor is missing", r->f->path,
+                             r->arch);
+    if (linear) {
+        c->yarn_ramp = MT_RAMP_FLAT;
+        return r->ok;
+    }
+    const double part = real(r, "rope.scaling.attn_factor");
+    c->yarn_context = extent(r, "rope.scaling.original_context_length", 1, MTI_MAX_EXTENT);
+    c->yarn_fast = real(r, "rope.scaling.yarn_beta_fast");
+    c->yarn_slow = real(r, "rope.scaling.yarn_beta_slow");
+    c->yarn_scale = (part > 0 ? part : 1) * (1 + 0.1 * log(fmax(c->yarn_factor, 1)));
+    return r->ok;
 }
 
 static bool config_of(const mti_gguf *f, mt_model_config *out)
@@ -104,6 +159,7 @@ static bool config_of(const mti_gguf *f, mt_model_config *out)
     c.qkv_bias = !strcmp(r.arch, "qwen2");
     c.qk_norm = !strcmp(r.arch, "qwen3") ? MT_QK_NORM_HEAD : MT_QK_NORM_NONE;
     if (mt_model_config_resolve(&c, &c) != MT_OK) return false;
+    if (!read_scaling(&r, &c) || mt_model_config_check(&c) != MT_OK) return false;
     if (turned && turned != c.head_dim)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "%s: %lld of each head's %lld elements are turned; need all", f->path,
@@ -167,10 +223,12 @@ static bool check(const mti_gguf *f, const mt_named_tensor *list, size_t n)
     char name[128];
     for (size_t i = 0; i < n; i++)
         if (!fits(f, tensor_of(f, list[i].name, name), list[i].tensor, name)) return false;
-    if (n == f->tensors.n) return true;
+    const mti_gguf_tensor *freqs = mti_gguf_tensor_of(f, "rope_freqs.weight"); /* read already */
+    if (n + !!freqs == f->tensors.n) return true;
     bool *wanted = mti_calloc(f->tensors.n + 1, sizeof *wanted);
     for (size_t i = 0; wanted && i < n; i++)
         wanted[tensor_of(f, list[i].name, name) - f->tensors.at] = true;
+    if (wanted && freqs) wanted[freqs - f->tensors.at] = true;
     size_t at = 0;
     while (wanted && at < f->tensors.n && wanted[at]) at++;
     const bool ok = wanted && at == f->tensors.n;

@@ -31,7 +31,9 @@ typedef struct reader {
     const char *dropout_key; /* the first that was read */
     bool grouped;            /* experts are chosen by groups */
     double turned;           /* share of a head */
-    char *notes;             /* cut to the buffer */
+    const json_t *scaling;   /* of angles, and its key; NULL: none is named */
+    const char *scaling_key;
+    char *notes; /* cut to the buffer */
     size_t n_notes;
     char ignored[1024];
     char unknown[640]; /* keys that no row explains, with their values */
@@ -303,48 +305,38 @@ static bool read_rope(reader *r, const json_t *value);
 /* Angles of layers with a window, and of those without. */
 static bool read_ropes(reader *r, const json_t *value)
 {
-    if (!read_rope(r, json_object_get(value, "sliding_attention"))) return false;
+    const json_t *local = json_object_get(value, "sliding_attention");
+    if (strcmp(mti_hf_rope_type(local), "default") != 0)
+        return refuse(r, local, "angles of local layers of type \"default\"");
+    if (!read_rope(r, local)) return false;
     const double theta = r->c.rope_theta;
+    r->scaling = NULL;
     if (!read_rope(r, json_object_get(value, "full_attention"))) return false;
     if (r->c.local_theta > 0) r->c.local_theta = theta;
     return r->c.local_theta > 0 || theta == r->c.rope_theta ||
            refuse(r, value, "one rope_theta for all layers");
 }
 
-/* YaRN, if it leaves cosines and sines as they are: with one mscale, a part of the softmax's scale,
- * which finish_latent multiplies by the usual one. False: it is something else. */
-static bool read_yarn(reader *r, const json_t *value)
+/* Kept until the context is known; rope_scaling goes before rope_parameters. */
+static bool read_scaling(reader *r, const json_t *value)
 {
-#define NUMBER(key) json_number_value(json_object_get(value, key))
-    const double factor = NUMBER("factor"), all = NUMBER("mscale_all_dim");
-    const json_t *type = json_object_get(value, "rope_type");
-    if (!is_word(type ? type : json_object_get(value, "type"), "yarn") || !r->c.rope_order)
-        return false;
-    const double m = factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
-    r->c.attention_scale = m == 1 ? 0 : m * m;
-    if (!(factor >= 1) || all == 0 || NUMBER("mscale") != all) return false;
-    r->c.yarn_factor = factor,
-    r->c.yarn_context = (int64_t)NUMBER("original_max_position_embeddings");
-    r->c.yarn_fast = NUMBER("beta_fast"), r->c.yarn_slow = NUMBER("beta_slow");
+    if (is_empty(value)) return true;
+    if (!json_is_object(value)) return refuse(r, value, "an object");
+    if (!r->scaling || !strcmp(r->key->name, "rope_scaling"))
+        r->scaling = value, r->scaling_key = r->key->name;
     return true;
 }
 
 static bool read_rope(reader *r, const json_t *value)
 {
     const json_t *theta = json_object_get(value, "rope_theta");
-    const json_t *type = json_object_get(value, "rope_type");
     const json_t *part = json_object_get(value, "partial_rotary_factor");
     if (json_object_get(value, "full_attention")) return read_ropes(r, value);
     if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
         return refuse(r, value, "an object with a \"rope_theta\" above 0");
     if (part && !read_part(r, part)) return false;
     r->c.rope_theta = json_number_value(theta);
-    return !type || is_word(type, "default") || read_yarn(r, value) || note(r);
-}
-
-static bool read_scaling(reader *r, const json_t *value)
-{
-    return mti_hf_yarn(&r->c, r->key->name, value);
+    return read_scaling(r, value);
 }
 
 static bool read_biases(reader *r, const json_t *value)
@@ -361,10 +353,7 @@ static bool read_layers(reader *r, const json_t *value)
     return true;
 }
 
-static bool read_noted(reader *r, const json_t *value)
-{
-    return is_empty(value) || read_yarn(r, value) || note(r);
-}
+static bool read_noted(reader *r, const json_t *value) { return is_empty(value) || note(r); }
 
 /* The row's text begins with the one value that is taken; false stands for anything empty. */
 static bool read_only(reader *r, const json_t *value)
@@ -537,6 +526,18 @@ static bool finish_local(reader *r, const json_t *root)
     return ok;
 }
 
+static bool finish_scaling(reader *r, const json_t *root)
+{
+    bool known = true;
+    if (!r->scaling || !mti_hf_scaling(&r->c, r->scaling_key, r->scaling, root, &known))
+        return !r->scaling;
+    if (!known)
+        put(r->notes, r->n_notes,
+            "%s: other angles (%.40s), which are not modelled; the same bytes\n", r->scaling_key,
+            mti_hf_rope_type(r->scaling));
+    return true;
+}
+
 static void finish_latent(reader *r)
 {
     if (r->family->bit & DEEPSEEK2 && !r->grouped) r->c.expert_groups = r->c.expert_topk_groups = 0;
@@ -557,6 +558,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     r.c = r.family->config;
     r.turned = r.family->bit & GLM4 ? 0.5 : 1;
     if (!read_keys(&r, root)) return mt_last_status();
+    if (!finish_scaling(&r, root)) return mt_last_status();
     finish_latent(&r);
     if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();

@@ -11,8 +11,13 @@
  * org/name of a model in Hugging Face's local cache. NULL and an error if it is such a name, and
  * not there. */
 char *mti_config_path(const char *path);
-/* Sets the fields yarn_ by the object `value` of this key, of type "yarn" or "default". */
-bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value);
+/* The type of scaled angles that an object of rope_scaling or rope_parameters names. */
+const char *mti_hf_rope_type(const json_t *value);
+/* Sets the fields yarn_, and of latent attention attention_scale, by the object `value` of this key
+ * in `root`. c's context is known, and within it angles of type "dynamic" are as ever. Whether the
+ * type is known, too: another leaves them so. */
+bool mti_hf_scaling(mt_model_config *c, const char *key, const json_t *value, const json_t *root,
+                    bool *known);
 /* Sets local_period and local_layers by "layer_types", or, of those whose local layers begin at
  * some place, by "max_window_layers"; no window if no layer is local. */
 bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some);

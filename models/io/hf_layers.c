@@ -1,4 +1,4 @@
-/* hf_layers.c: which layers of a config.json are local, and how YaRN scales their angles. */
+/* hf_layers.c: which layers of a config.json are local, and how their angles are scaled. */
 #include <math.h>
 #include <string.h>
 #include "io/hf_config.h"
@@ -40,42 +40,99 @@ bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some)
     return true;
 }
 
-/* *to: the number of that name, or `usual` without one. */
-static bool read_number(const char *key, const json_t *value, const char *name, double usual,
-                        double *to)
+/* ---- scaled angles ---- */
+
+typedef struct scaling {
+    const char *key, *type;
+    const json_t *value;
+    mt_model_config *c;
+} scaling;
+
+/* *to: the number of that name, or `usual`, if it is above 0, without one. */
+static bool read_number(const scaling *s, const char *name, double usual, double *to)
 {
-    const json_t *number = json_object_get(value, name);
+    const json_t *number = json_object_get(s->value, name);
     *to = number && !json_is_null(number) ? json_number_value(number) : usual;
     return *to > 0 ||
-           mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" has no \"%s\" above 0; YaRN needs it",
-                         key, name);
+           mti_fail_bool(MT_ERR_FORMAT, MTI_ANY_FILE "\"%s\" has no \"%s\" above 0; %s needs it",
+                         s->key, name, s->type);
 }
 
-bool mti_hf_yarn(mt_model_config *c, const char *key, const json_t *value)
+static bool read_yarn(const scaling *s, double context)
 {
-    const json_t *whole = json_object_get(value, "truncate");
-    const json_t *theta = json_object_get(value, "rope_theta");
-    const char *type = json_string_value(json_object_get(value, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(value, "type"));
-    if (theta && !read_number(key, value, "rope_theta", 0, &c->rope_theta)) return false;
-    if (type && !strcmp(type, "default")) {
-        c->yarn_factor = c->yarn_scale = c->yarn_fast = c->yarn_slow = 0;
-        c->yarn_context = 0, c->yarn_exact = false;
-        return true;
+    mt_model_config *c = s->c;
+    double some, all;
+    if (!read_number(s, "factor", 0, &c->yarn_factor)) return false;
+    const double log_factor = 0.1 * log(fmax(c->yarn_factor, 1));
+    double usual = log_factor + 1;
+    if (json_number_value(json_object_get(s->value, "mscale")) != 0 &&
+        json_number_value(json_object_get(s->value, "mscale_all_dim")) != 0) {
+        if (!read_number(s, "mscale", 0, &some) || !read_number(s, "mscale_all_dim", 0, &all))
+            return false;
+        usual = (log_factor * some + 1) / (log_factor * all + 1);
     }
-    if (!type || strcmp(type, "yarn") != 0 || json_object_get(value, "mscale"))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             MTI_ANY_FILE "\"%s\" is not of type \"yarn\", without mscale, or "
-                                          "\"default\"; need one of these",
-                             key);
-    double context;
-    c->yarn_exact = json_is_false(whole);
-    bool ok = read_number(key, value, "factor", 0, &c->yarn_factor) &&
-              read_number(key, value, "beta_fast", 32, &c->yarn_fast) &&
-              read_number(key, value, "beta_slow", 1, &c->yarn_slow) &&
-              read_number(key, value, "original_max_position_embeddings", 0, &context);
-    if (!ok) return false;
+    c->yarn_exact = json_is_false(json_object_get(s->value, "truncate"));
     c->yarn_context = (int64_t)context;
-    double usual = c->yarn_factor > 1 ? 0.1 * log(c->yarn_factor) + 1 : 1;
-    return read_number(key, value, "attention_factor", usual, &c->yarn_scale);
+    bool ok = read_number(s, "beta_fast", 32, &c->yarn_fast) &&
+              read_number(s, "beta_slow", 1, &c->yarn_slow) &&
+              read_number(s, "attention_factor", usual, &c->yarn_scale);
+    if (c->yarn_scale == 1) c->yarn_scale = 0;
+    return ok;
+}
+
+static bool read_llama3(const scaling *s, double context)
+{
+    mt_model_config *c = s->c;
+    c->yarn_ramp = MT_RAMP_TURNS;
+    c->yarn_context = (int64_t)context;
+    return read_number(s, "factor", 0, &c->yarn_factor) &&
+           read_number(s, "high_freq_factor", 0, &c->yarn_fast) &&
+           read_number(s, "low_freq_factor", 0, &c->yarn_slow);
+}
+
+/* The context before angles were scaled, as Transformers takes it; longest: the whole context. */
+static bool read_context(const scaling *s, const json_t *root, double longest, double *context)
+{
+    const json_t *whole = json_object_get(root, "original_max_position_embeddings");
+    if (json_is_number(whole)) *context = json_number_value(whole);
+    const bool ok = json_is_number(whole) ||
+                    read_number(s, "original_max_position_embeddings", longest, context);
+    return (ok && *context >= 1 && *context <= (double)MTI_MAX_EXTENT) ||
+           mti_fail_bool(MT_ERR_FORMAT,
+                         MTI_ANY_FILE "\"original_max_position_embeddings\" of \"%s\" is not a "
+                                      "number from 1 to %lld",
+                         s->key, (long long)MTI_MAX_EXTENT);
+}
+
+const char *mti_hf_rope_type(const json_t *value)
+{
+    const json_t *type = json_object_get(value, "rope_type");
+    if (!type) type = json_object_get(value, "type");
+    return json_is_string(type) ? json_string_value(type) : "default";
+}
+
+/* Latent attention leaves a part of YaRN's factor to its softmax; finish_latent multiplies it by
+ * the usual scale. */
+static void scale_softmax(const scaling *s)
+{
+    const double factor = json_number_value(json_object_get(s->value, "factor"));
+    const double all = json_number_value(json_object_get(s->value, "mscale_all_dim"));
+    const double m = 0.1 * all * log(fmax(factor, 1)) + 1;
+    if (m != 1) s->c->attention_scale = m * m;
+}
+
+bool mti_hf_scaling(mt_model_config *c, const char *key, const json_t *value, const json_t *root,
+                    bool *known)
+{
+    const scaling s = {key, mti_hf_rope_type(value), value, c};
+    const bool yarn = !strcmp(s.type, "yarn"), llama3 = !strcmp(s.type, "llama3");
+    const bool linear = !strcmp(s.type, "linear"), none = !strcmp(s.type, "default");
+    double context;
+    c->yarn_factor = c->yarn_scale = c->yarn_fast = c->yarn_slow = 0;
+    c->yarn_context = 0, c->yarn_exact = false, c->yarn_ramp = linear ? MT_RAMP_FLAT : 0;
+    *known = yarn || llama3 || linear || none || !strcmp(s.type, "dynamic");
+    if (c->kv_rank && !none) scale_softmax(&s);
+    if (linear) return read_number(&s, "factor", 0, &c->yarn_factor);
+    return !(yarn || llama3) || (read_context(&s, root, (double)c->context, &context) &&
+                                 (yarn ? read_yarn : read_llama3)(&s, context));
 }

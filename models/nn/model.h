@@ -21,7 +21,8 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms, mti_rope_orders, mti_routers, mti_window_masks, mti_expert_forms;
+    mti_linear_forms, mti_rope_orders, mti_routers, mti_yarn_ramps, mti_window_masks,
+    mti_expert_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);

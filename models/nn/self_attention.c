@@ -165,10 +165,18 @@ static double pair_of(const mt_model_config *c, double turns)
 
 static mt_rope_options angles_of(const mt_model_config *c)
 {
-    mt_rope_options o = {.theta = c->rope_theta};
-    if (c->yarn_factor == 0) return o;
+    mt_rope_options o = {.theta = c->rope_theta, .factor = c->yarn_factor, .scale = c->yarn_scale};
     const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
-    o.factor = c->yarn_factor;
+    if (c->yarn_factor == 0) return o;
+    if (c->yarn_ramp == MT_RAMP_FLAT) {
+        o.low = -1; /* all pairs are behind both */
+        return o;
+    }
+    if (c->yarn_ramp == MT_RAMP_TURNS) {
+        const double turn = 6.283185307179586 / (double)c->yarn_context;
+        o.by_angle = true, o.low = c->yarn_slow * turn, o.high = c->yarn_fast * turn;
+        return o;
+    }
     const double first = pair_of(c, c->yarn_fast), last = pair_of(c, c->yarn_slow);
     o.low = fmax(c->yarn_exact ? first : floor(first), 0);
     o.high = fmin(c->yarn_exact ? last : ceil(last), d - 1);
@@ -179,7 +187,6 @@ static mt_rope_options angles_of(const mt_model_config *c)
 static mti_rotation rotation_of(const mt_model_config *c)
 {
     return (mti_rotation){.angles = angles_of(c),
-                          .scale = c->yarn_scale > 0 ? c->yarn_scale : 1,
                           .pairs = c->rope_order != MT_ROPE_HALVES,
                           .complex = c->rope_order == MT_ROPE_COMPLEX,
                           .narrow = c->sinks,

@@ -38,7 +38,11 @@ mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
     mt_model_config own = *c;
     if (i >= c->layers && mti_is_whole(c->kind)) i = c->layers - 1;
     const bool local = mti_is_local(c, i);
-    if (c->local_theta > 0 && local) own.rope_theta = c->local_theta;
+    if (c->local_theta > 0 && local) {
+        own.rope_theta = c->local_theta;
+        own.yarn_factor = own.yarn_fast = own.yarn_slow = own.yarn_scale = 0;
+        own.yarn_context = 0;
+    }
     if (!local) own.window = 0;
     if (i < c->dense_layers) mti_make_dense(&own);
     return own;

@@ -22,21 +22,20 @@ typedef mt_tensor *mti_rms_norm_fn(mt_tensor *x, mt_tensor *w, double eps);
 /* How heads are turned. */
 typedef struct mti_rotation {
     mt_rope_options angles; /* theta 0: not at all */
-    double scale;           /* of what is turned */
     bool pairs; /* elements 2 i and 2 i + 1 are turned together, and come out as halves */
-    /* For tables: one number a pair, in f32; h/2 wide, with the scale in them; their dtype; and
-     * whether what they widen goes back to autocast's. */
+    /* For tables: one number a pair, in f32; h/2 wide; their dtype; and whether what they widen
+     * goes back to autocast's. */
     bool complex, narrow, turns_back;
     mt_dtype dtype;
 } mti_rotation;
 /* Cosines and sines of the positions start .. start + s - 1; made when they are first needed, for
- * each of the thetas that a model's layers have. */
-enum { MTI_ROPE_THETAS = 2 };
+ * each of the angles that a model's layers have. */
+enum { MTI_ROPE_KINDS = 2 };
 typedef struct mti_rope_tables {
     struct {
-        double theta; /* 0: not made */
+        mt_rope_options angles; /* theta 0: not made */
         mt_tensor *cosine, *sine;
-    } of[MTI_ROPE_THETAS];
+    } of[MTI_ROPE_KINDS];
 } mti_rope_tables;
 void mti_rope_tables_free(mti_rope_tables *tables);
 /* *x [b,n,s,h], of the positions from `start` on, is replaced; false on failure. */
@@ -44,9 +43,8 @@ typedef bool mti_rotate_fn(const mti_rotation *r, int64_t start, mti_rope_tables
                            mt_tensor **x);
 /* By the op; the tables are not used. */
 mti_rotate_fn mti_rotate;
-/* What forms begin with: *x times the scale and, with `pairs`, its pairs (x[2 i], x[2 i + 1]) as
- * halves. */
-bool mti_rotate_begin(const mti_rotation *r, bool pairs, mt_tensor **x);
+/* The pairs (x[2 i], x[2 i + 1]) of *x [b,n,s,h] as halves of it: a copy. */
+bool mti_halves_of_pairs(mt_tensor **x);
 
 /* ---- the core of attention, softmax(q k^T) v ---- */
 

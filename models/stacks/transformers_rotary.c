@@ -50,11 +50,19 @@ static mt_tensor *quarter_turn(mt_tensor *x)
     return y;
 }
 
-/* Where tables of this theta are, or are to be made. */
-static int place_of(const mti_rope_tables *tables, double theta)
+static bool are_same(const mt_rope_options *a, const mt_rope_options *b)
+{
+    return a->theta == b->theta && a->factor == b->factor && a->low == b->low &&
+           a->high == b->high && a->scale == b->scale && a->by_angle == b->by_angle;
+}
+
+/* Where tables of these angles are, or are to be made. */
+static int place_of(const mti_rope_tables *tables, const mt_rope_options *angles)
 {
     int i = 0;
-    while (i < MTI_ROPE_THETAS - 1 && tables->of[i].theta != 0 && tables->of[i].theta != theta) i++;
+    while (i < MTI_ROPE_KINDS - 1 && tables->of[i].angles.theta != 0 &&
+           !are_same(&tables->of[i].angles, angles))
+        i++;
     return i;
 }
 
@@ -63,15 +71,14 @@ static int place_of(const mti_rope_tables *tables, double theta)
 static bool by_wide_tables(const mti_rotation *r, int64_t start, mti_rope_tables *tables,
                            mt_tensor **x)
 {
-    const double theta = r->angles.theta;
     int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
-    const int i = place_of(tables, theta);
+    const int i = place_of(tables, &r->angles);
     mt_tensor **cosine = &tables->of[i].cosine, **sine = &tables->of[i].sine;
-    bool made = tables->of[i].theta == theta && *sine && mt_shape(*sine)[0] == s;
+    bool made = are_same(&tables->of[i].angles, &r->angles) && *sine && mt_shape(*sine)[0] == s;
     if (!made) {
         mt_release(*cosine), mt_release(*sine);
         *cosine = *sine = NULL;
-        tables->of[i].theta = theta;
+        tables->of[i].angles = r->angles;
         if (!make_tables(cosine, sine, mt_device_of(*x), r, start, s, h)) return false;
     }
     mt_tensor *y = mt_mul(*x, *cosine), *turned = y ? quarter_turn(*x) : NULL;
@@ -88,30 +95,29 @@ static mt_tensor *product_sum(mt_tensor *c, mt_tensor *x, mt_tensor *d, mt_tenso
     return dy ? (minus ? mt_sub : mt_add)(cx, dy) : NULL;
 }
 
-/* One half of the pair (scale, 0), turned: [s,h/2] */
-static mt_tensor *narrow_table(mt_tensor *turned, int half, double scale, mt_dtype dtype)
+/* One half of `turned`: [s,h/2] */
+static mt_tensor *narrow_table(mt_tensor *turned, int half, mt_dtype dtype)
 {
     const int64_t s = mt_shape(turned)[2], h = mt_shape(turned)[3];
     mt_tensor *part = mt_slice(turned, 3, half ? h / 2 : 0, h / 2);
-    mt_set(&part, mt_affine(part, scale, 0)); /* a copy */
+    mt_set(&part, mt_affine(part, 1, 0)); /* a copy */
     mt_set(&part, part ? mt_reshape(part, MT_SHAPE(s, h / 2)) : NULL);
     mt_set(&part, part ? mt_cast(part, dtype) : NULL);
     return part;
 }
 
-/* From tables [s,h/2], which have the scale in them: gpt-oss. */
+/* From tables [s,h/2]: gpt-oss. */
 static bool by_narrow_tables(const mti_rotation *r, int64_t start, mti_rope_tables *tables,
                              mt_tensor **x)
 {
-    const double theta = r->angles.theta;
     const int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
-    const int i = place_of(tables, theta);
+    const int i = place_of(tables, &r->angles);
     mt_tensor **c = &tables->of[i].cosine, **d = &tables->of[i].sine, *turned[2] = {NULL, NULL};
-    if (tables->of[i].theta != theta || !*d || mt_shape(*d)[0] != s) {
+    if (!are_same(&tables->of[i].angles, &r->angles) || !*d || mt_shape(*d)[0] != s) {
         MT_AUTO mt_tensor *ones = turn_ones(mt_device_of(*x), r, start, s, h);
-        tables->of[i].theta = theta;
-        mt_set(c, ones ? narrow_table(ones, 0, r->scale, r->dtype) : NULL);
-        mt_set(d, *c ? narrow_table(ones, 1, r->scale, r->dtype) : NULL);
+        tables->of[i].angles = r->angles;
+        mt_set(c, ones ? narrow_table(ones, 0, r->dtype) : NULL);
+        mt_set(d, *c ? narrow_table(ones, 1, r->dtype) : NULL);
     }
     MT_AUTO mt_tensor *low = *c && *d ? mt_slice(*x, 3, 0, h / 2) : NULL;
     MT_AUTO mt_tensor *high = low ? mt_slice(*x, 3, h / 2, h / 2) : NULL;
@@ -127,13 +133,12 @@ static bool by_narrow_tables(const mti_rotation *r, int64_t start, mti_rope_tabl
 static bool by_complex_table(const mti_rotation *r, int64_t start, mti_rope_tables *tables,
                              mt_tensor **x)
 {
-    const double theta = r->angles.theta;
     const mt_dtype dtype = mt_dtype_of(*x);
     const int64_t *shape = mt_shape(*x), b = shape[0], n = shape[1], s = shape[2], h = shape[3];
-    const int place = place_of(tables, theta);
+    const int place = place_of(tables, &r->angles);
     mt_tensor **table = &tables->of[place].cosine;
-    if (tables->of[place].theta != theta || !*table || mt_shape(*table)[2] != s) {
-        tables->of[place].theta = theta;
+    if (!are_same(&tables->of[place].angles, &r->angles) || !*table || mt_shape(*table)[2] != s) {
+        tables->of[place].angles = r->angles;
         mt_set(table, turn_ones(mt_device_of(*x), r, start, s, h));
     }
     MT_AUTO mt_tensor *c = *table ? mt_slice(*table, 3, 0, h / 2) : NULL;
@@ -156,8 +161,8 @@ bool mti_transformers_rotate(const mti_rotation *r, int64_t start, mti_rope_tabl
 {
     mt_dtype low;
     if (r->narrow) return by_narrow_tables(r, start, tables, x);
-    if (!mti_rotate_begin(r, r->pairs && !r->complex, x)) return false;
     if (r->complex) return by_complex_table(r, start, tables, x);
+    if (r->pairs && !mti_halves_of_pairs(x)) return false;
     return by_wide_tables(r, start, tables, x) &&
            (!r->turns_back || !mt_autocast_active(&low) || mt_set(x, mt_cast(*x, low)) == MT_OK);
 }

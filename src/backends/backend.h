@@ -112,10 +112,10 @@ typedef struct mti_opt_params {
     double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 
-/* The frequency of pair i is theta^(-2i/d); YaRN (Peng et al. 2023) divides those from `high` on by
- * factor, those up to `low` by 1, and those between by something between. factor 0: by 1 all. */
+/* The frequency of pair i is theta^(-2i/d), and slower as mt_rope_options says; scale is not 0. */
 typedef struct mti_rope {
-    double theta, factor, low, high;
+    double theta, factor, low, high, scale;
+    bool by_angle;
 } mti_rope;
 
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with

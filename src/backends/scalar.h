@@ -12,6 +12,7 @@
 #define MTI_SCALAR_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include "backends/scalar_gpu.h"
@@ -406,10 +407,11 @@ MTI_HD double mti_rope_frequency_f32(double theta, int64_t i, int64_t d)
     return mti_rope_frequency_f64(theta, i, d) * MTI_2_OVER_PI;
 }
 
-/* What YaRN multiplies the ith frequency by: mti_rope. */
-MTI_HD double mti_rope_slowed(double factor, double low, double high, int64_t i)
+/* What the ith frequency, in radians, is multiplied by: mt_rope_options. */
+MTI_HD double mti_rope_slowed(double frequency, int64_t i, double factor, double low, double high,
+                              bool by_angle)
 {
-    double part = ((double)i - low) / (high - low);
+    double part = (by_angle ? high - frequency : (double)i - low) / (high - low);
     part = part < 0 ? 0 : part > 1 ? 1 : part;
     return factor == 0 ? 1 : 1 - part + part / factor;
 }

@@ -2,8 +2,8 @@
  *   x, y [b,a,s,d], d even; row p is at position start + p
  *   y = (x1 cos - x2 sin, x2 cos + x1 sin), x1 and x2 being the halves of a row, the angle of pair
  *   i being (start + p) theta^(-2i/d)
- * YaRN turns the later pairs slower. dx: dy rotated back. Nothing is kept: backward computes the
- * angles again. */
+ * Scaled angles (mt_rope_options) turn the later pairs slower. dx: dy rotated back. Nothing is
+ * kept: backward computes the angles again. */
 #include <float.h>
 #include "ops/ops.h"
 
@@ -57,12 +57,17 @@ mt_tensor *mt_rope_with(mt_tensor *x, int64_t start, const mt_rope_options *o)
 {
     if (!mti_given(x, "rope", "x")) return NULL;
     if (!o) return mti_fail_null(MT_ERR_ARGUMENT, "rope: the options are NULL");
-    const mti_rope r = {o->theta, o->factor, o->low, o->high};
+    const mti_rope r = {o->theta,   o->factor, o->low, o->high, o->scale == 0 ? 1 : o->scale,
+                        o->by_angle};
     if (!(r.theta > 0 && r.theta <= DBL_MAX))
         return mti_fail_null(MT_ERR_ARGUMENT, "rope: theta is %g; need a positive number", r.theta);
+    if (!(r.scale > 0 && r.scale <= DBL_MAX))
+        return mti_fail_null(MT_ERR_ARGUMENT, "rope: scale is %g; need a positive number", r.scale);
     if (r.factor != 0 && !(r.factor >= 1 && r.low < r.high))
-        return mti_fail_null(MT_ERR_ARGUMENT, "rope: factor is %g, pairs %g to %g; need 1 or more",
-                             r.factor, r.low, r.high);
+        return mti_fail_null(
+            MT_ERR_ARGUMENT,
+            "rope: factor is %g, from %g to %g; need 1 or more, and low below high", r.factor,
+            r.low, r.high);
     return mti_op1(&mti_op_rope, &(mti_params){.rope = {start, r}}, x);
 }
 

@@ -25,6 +25,9 @@ NAMES = {"embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "
          "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
          "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
 PROMPT = [7, 300, 4, 4, 91]
+LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+SCALED = {"llama3": LLAMA3, "linear": {"rope_type": "linear", "factor": 4.0},
+          "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.25}}
 
 
 def blocks_of(w, kind):
@@ -42,12 +45,28 @@ def blocks_of(w, kind):
     return data, gguf.quants.dequantize(data, kind)
 
 
+def write_scaling(writer, rope, model):
+    """As llama.cpp's converter does."""
+    if rope["rope_type"] == "llama3":
+        config, d = model.config, model.config.hidden_size // model.config.num_attention_heads
+        plain = rope["rope_theta"] ** -(np.arange(0, d, 2) / d)
+        scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+        writer.add_tensor("rope_freqs.weight", (plain / scaled.double().numpy()).astype(np.float32))
+    elif rope["rope_type"] != "default":
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"]), writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+
+
 def write(path, arch, model, kind):
     writer, config, values = gguf.GGUFWriter(path, arch), model.config, {}
     writer.add_block_count(config.num_hidden_layers), writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size), writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads), writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"]), writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    write_scaling(writer, config.rope_parameters, model)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -66,27 +85,36 @@ def write(path, arch, model, kind):
     model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in values.items()}, strict=False)
 
 
-def faults(program, arch, kind, folder):
-    model, path, ids = made(arch, ARCHITECTURES[arch]), os.path.join(folder, "model.gguf"), os.path.join(folder, "ids")
+def faults(program, arch, kind, folder, scaling="default"):
+    config = ARCHITECTURES[arch]
+    if scaling != "default":
+        config = config | {"max_position_embeddings": 1024, "rope_parameters": SCALED[scaling] | {"rope_theta": 10000.0 if scaling == "llama3" else 50.0}}
+    prompt = PROMPT if scaling == "default" else [1 + i * i % 300 for i in range(700)]  # so many that their angles matter
+    model, path, ids = made(arch, config), os.path.join(folder, "model.gguf"), os.path.join(folder, "ids")
     write(path, arch, model, kind)
     with open(ids, "w", encoding="ascii") as f:
-        f.write(" ".join(map(str, PROMPT)))
+        f.write(" ".join(map(str, prompt)))
     p = subprocess.run([program, "generate", "--model", path, "--ids", ids, "-n", "24", "-t", "0", "-q"], capture_output=True, text=True, check=False)
-    wanted = theirs(model, PROMPT)
+    wanted = theirs(model, prompt)
     if p.stdout.split() != list(map(str, wanted)):
         yield f"writes {p.stdout.split()}, Transformers {wanted}: {p.stderr}"
+    if scaling != "default":
+        plain = made(arch, config | {"rope_parameters": {"rope_type": "default", "rope_theta": model.config.rope_parameters["rope_theta"]}})
+        plain.load_state_dict(model.state_dict())
+        if theirs(plain, prompt) == wanted:
+            yield "angles as ever write the same"
 
 
 def main():
     transformers.logging.set_verbosity_error()
-    failed = 0
-    for arch in ARCHITECTURES:
-        for kind in TYPES:
-            with tempfile.TemporaryDirectory() as folder:
-                for fault in faults(sys.argv[2], arch, kind, folder):
-                    print(f"FAILED: {arch}, {kind}: {fault}")
-                    failed += 1
-    print(f"{len(ARCHITECTURES) * len(TYPES)} files, {failed} failed")
+    failed, cases = 0, [(arch, kind, "default") for arch in ARCHITECTURES for kind in TYPES]
+    cases += [(arch, "F32", scaling) for arch, scaling in (("llama", "llama3"), ("llama", "linear"), ("qwen2", "yarn"), ("qwen3", "yarn"))]
+    for arch, kind, scaling in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            for fault in faults(sys.argv[2], arch, kind, folder, scaling):
+                print(f"FAILED: {arch}, {kind}, {scaling}: {fault}")
+                failed += 1
+    print(f"{len(cases)} files, {failed} failed")
     return failed > 0
 
 

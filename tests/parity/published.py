@@ -35,6 +35,9 @@ GLM = ROTARY | dict(head_dim=8, moe_intermediate_size=16, n_routed_experts=5, nu
                     first_k_dense_replace=1)
 YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.9,
             rope_theta=20.0, beta_fast=2, beta_slow=0.5)
+# Pairs turn ten times in this context, or once, or between.
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64, rope_theta=20.0)
+QWEN_YARN = {key: value for key, value in YARN.items() if not key.startswith("mscale")}
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 
 # ---- the models: type, what differs from the family's usual choices ----
@@ -58,6 +61,20 @@ CASES = [
     ("deepseek_v3", LATENT | dict(n_group=2, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.5, rope_parameters=YARN)),
     ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
                                   n_shared_experts=2, first_k_dense_replace=2)),
+    # Scaled angles.
+    ("llama", ROTARY | dict(rope_parameters=LLAMA3)),
+    ("mistral", ROTARY | dict(sliding_window=12, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=20.0))),
+    ("qwen2", ROTARY | dict(rope_parameters=QWEN_YARN)),
+    ("qwen3", ROTARY | dict(rope_parameters=QWEN_YARN | dict(truncate=False, attention_factor=1.7))),
+    ("mixtral", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2, rope_parameters=LLAMA3)),
+    ("qwen3_moe", ROTARY | dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, rope_parameters=QWEN_YARN)),
+    ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(rope_parameters=dict(rope_type="dynamic", factor=4.0, rope_theta=20.0))),
+    ("olmo3", {k: v for k, v in ROTARY.items() if k not in ("head_dim", "rope_theta")} | dict(sliding_window=5, rope_scaling=QWEN_YARN)),
+    ("gemma3_text", GEMMA | dict(rope_local_base_freq=50.0, _sliding_window_pattern=3, rope_theta=20.0, rope_scaling=dict(rope_type="linear", factor=8.0))),
+    ("glm4_moe", GLM | dict(n_group=1, topk_group=1, rope_parameters=QWEN_YARN | dict(partial_rotary_factor=0.5))),
+    ("deepseek_v2", LATENT | dict(rope_parameters=YARN | dict(mscale=0.4))),
+    ("deepseek_v3", LATENT | dict(n_group=1, topk_group=1, rope_parameters=YARN | dict(mscale=0.4))),
+    ("gpt_oss", ROTARY | dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4, rope_parameters=LLAMA3)),
     ("glm4_moe", GLM | dict(use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5)),
     ("glm4_moe", GLM | dict(n_group=2, topk_group=1, n_routed_experts=8, rope_parameters=dict(
         rope_type="default", rope_theta=500.0, partial_rotary_factor=0.25))),

@@ -515,8 +515,8 @@ def print_list(program, case):
 
 
 def run_drawn(library, program, case):
-    """Values, too, of what has windows, unless angles are scaled, which memtape does not model: one token has no target,
-    and of two the first sees itself alone, so that gradients are rounding."""
+    """Values, too, of what has windows or scaled angles: one token has no target, and of two the first sees itself alone, so that
+    gradients are rounding."""
     model = their_model(case)
     theirs, loss = their_run(case, model)
     profile = our_profile(program, case, model, *case.options)
@@ -524,8 +524,7 @@ def run_drawn(library, program, case):
     if (profile["formula"] or {}).get("unexplained"):
         yield f"formula: {profile['formula']['unexplained']} bytes unexplained"
     scaled = case.more.get("rope_parameters", {}).get("rope_type", "default") != "default"
-    windows = case.family in OSS or (window_layers(case) and not scaled)
-    if case.floats == "f32" and not case.checkpoint and windows and case.s > 2:
+    if case.floats == "f32" and not case.checkpoint and (case.family in OSS or window_layers(case) or scaled) and case.s > 2:
         yield from value_faults(library, case, model, loss, profile)
 
 

@@ -44,6 +44,13 @@ typedef enum mt_router {
     MT_ROUTER_CHOSEN,  /* softmax of the chosen logits, which have biases; gpt-oss */
     MT_ROUTER_COUNT
 } mt_router;
+/* Where between yarn_fast and yarn_slow turns the factor of scaled angles changes. */
+typedef enum mt_yarn_ramp {
+    MT_RAMP_PAIRS, /* by the number of the pair: YaRN */
+    MT_RAMP_TURNS, /* by its turns: Llama 3.1 */
+    MT_RAMP_FLAT,  /* nowhere: all pairs turn yarn_factor times slower */
+    MT_RAMP_COUNT
+} mt_yarn_ramp;
 /* What is built: a whole model, or a part of one. */
 typedef enum mt_model_kind {
     MT_MODEL_GPT,
@@ -145,11 +152,13 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    /* YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1) in a context of
-     * yarn_context turn yarn_factor times slower, those that turn more than yarn_fast times (0: 32)
-     * as ever; 0: all do. */
+    /* Scaled angles, as YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1)
+     * in a context of yarn_context turn yarn_factor times slower, those that turn more than
+     * yarn_fast times (0: 32) as ever; 0: all do. Layers that turn by local_theta do in any case.
+     */
     double yarn_factor, yarn_fast, yarn_slow;
     int64_t yarn_context;
+    mt_yarn_ramp yarn_ramp;
     double yarn_scale;  /* of what is turned; 0: 1 */
     bool yarn_exact;    /* bounds between pairs, not at whole ones */
     mt_qk_norm qk_norm; /* only with rotary positions */

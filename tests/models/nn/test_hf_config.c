@@ -129,6 +129,8 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_int_equal(c.dtype, MT_BF16);
     assert_true(c.rope_theta == 500000 && c.norm_eps == 1e-5 && c.dropout == 0);
     assert_false(c.qkv_bias || c.tied);
+    assert_true(c.yarn_factor == 8 && c.yarn_context == 8192 && c.yarn_ramp == MT_RAMP_TURNS);
+    assert_true(c.yarn_fast == 4 && c.yarn_slow == 1 && c.yarn_scale == 0);
     c = read_file("qwen2-0.5b");
     assert_true(c.qkv_bias && c.tied && c.rope_theta == 1e6);
     c = read_file("qwen3-32b");
@@ -140,7 +142,8 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH && c.window == 4096);
     assert_true(c.rope_theta == 5e5 && c.local_theta == 5e5 && c.local_period == 4);
     assert_true(c.norm_eps == 1e-6 && c.pad_token == 100277);
-    assert_non_null(strstr(notes, "rope_scaling: other angles"));
+    assert_true(c.yarn_factor == 8 && c.yarn_context == 8192 && c.yarn_ramp == MT_RAMP_PAIRS);
+    assert_true(c.yarn_scale == 1.2079441541679836 && !c.yarn_exact);
     c = read_file("gpt-oss-20b");
     assert_true(c.sinks && c.qkv_bias && c.proj_bias && c.window == 128 && c.local_period == 2);
     assert_true(c.yarn_factor == 32 && c.yarn_context == 4096 && c.yarn_exact);
@@ -168,7 +171,7 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
 {
     (void)state;
     read_file("llama-3.1-8b");
-    assert_non_null(strstr(notes, "rope_scaling: other angles"));
+    assert_null(strstr(notes, "rope_scaling")); /* it is modelled */
     assert_non_null(strstr(notes, "ignored: "));
     assert_non_null(strstr(notes, "use_cache"));
     mt_model_config windowed = read_file("mistral-7b");
@@ -453,15 +456,46 @@ static void rotary_positions_are_also_read_from_their_own_object(void **state)
     mt_model_config c;
     mtt_ok(mt_model_config_from_hf(
         "{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"rope_parameters\":"
-        "{\"rope_theta\":5e5,\"rope_type\":\"yarn\"}}",
+        "{\"rope_theta\":5e5,\"rope_type\":\"longrope\"}}",
         &c, notes, sizeof notes));
     assert_true(c.rope_theta == 5e5);
-    assert_non_null(strstr(notes, "rope_parameters: other angles"));
+    assert_non_null(strstr(notes, "rope_parameters: other angles (longrope)"));
     assert_int_not_equal(
         mt_model_config_from_hf("{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\"}}", &c,
                                 notes, sizeof notes),
         MT_OK);
     mtt_failed(MT_ERR_FORMAT, "\"rope_parameters\"", "\"rope_theta\" above 0");
+}
+
+#define SCALED(value) "{" LLAMA_OF_9 ",\"rope_scaling\":" value "}"
+
+static void scaled_angles_are_read_or_say_what_is_missing(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_config_from_hf(SCALED("{\"type\":\"linear\",\"factor\":2}"), &c, NULL, 0));
+    assert_true(c.yarn_factor == 2 && c.yarn_ramp == MT_RAMP_FLAT && c.yarn_context == 0);
+    mtt_ok(mt_model_config_from_hf(SCALED("{\"type\":\"dynamic\",\"factor\":2}"), &c, NULL, 0));
+    assert_true(c.yarn_factor == 0);
+    mtt_ok(mt_model_config_from_hf(SCALED("{\"type\":\"yarn\",\"factor\":1}"), &c, NULL, 0));
+    assert_true(c.yarn_context == 32 && c.yarn_scale == 0); /* the whole context; 0.1 ln 1 + 1 */
+    static const char *const cases[][3] = {
+        {SCALED("3"), "rope_scaling", "an object"},
+        {SCALED("{\"type\":\"linear\"}"), "\"factor\" above 0", "linear needs it"},
+        {SCALED("{\"type\":\"linear\",\"factor\":-2}"), "\"factor\" above 0", "linear"},
+        {SCALED("{\"type\":\"linear\",\"factor\":0.5}"), "yarn_factor is 0.5", "1 or more"},
+        {SCALED("{\"type\":\"yarn\",\"factor\":2,\"beta_fast\":\"x\"}"), "\"beta_fast\"", "yarn"},
+        {SCALED("{\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":1e300}"),
+         "original_max_position_embeddings", "a number from 1"},
+        {SCALED("{\"type\":\"llama3\",\"factor\":2,\"high_freq_factor\":4}"), "\"low_freq_factor\"",
+         "llama3"},
+        {SCALED("{\"type\":\"llama3\",\"factor\":2,\"high_freq_factor\":4,\"low_freq_factor\":4}"),
+         "yarn_slow is 4", "less than yarn_fast"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_not_equal(mt_model_config_from_hf(cases[i][0], &c, NULL, 0), MT_OK);
+        mtt_failed(mt_last_status(), cases[i][1], cases[i][2]);
+        mt_clear_error();
+    }
 }
 
 static void json_that_is_too_deep_is_an_error(void **state)
@@ -522,6 +556,7 @@ int main(void)
         cmocka_unit_test(unknown_keys_are_told_together),
         cmocka_unit_test(keys_of_tools_and_of_other_tasks_are_passed_over),
         cmocka_unit_test(a_folder_is_read_by_its_config),
+        cmocka_unit_test(scaled_angles_are_read_or_say_what_is_missing),
         cmocka_unit_test(rotary_positions_are_also_read_from_their_own_object),
         cmocka_unit_test(json_that_is_too_deep_is_an_error),
         cmocka_unit_test(every_truncation_of_a_file_is_an_error),

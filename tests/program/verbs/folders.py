@@ -200,7 +200,7 @@ HOSTILE = [
     (["[256,8]", "[256,1048576]"], {"config.json": {**CONFIG, "hidden_size": 1 << 20}, "model.safetensors": WHOLE}),
     (["out of memory"], {"config.json": {**CONFIG, "hidden_size": 1 << 30}, "model.safetensors": WHOLE}),
     (["missing", "model.layers.2."], {"config.json": {**CONFIG, "num_hidden_layers": 3}, "model.safetensors": WHOLE}),
-    (["rope_scaling", "not modelled"], {"config.json": {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "model.safetensors": WHOLE}),
+    (["rope_scaling", "not modelled"], {"config.json": {**CONFIG, "rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "model.safetensors": WHOLE}),
     (["bert", "need a gpt or a llama"], {"config.json": {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 256, "max_position_embeddings": 32}, "model.safetensors": WHOLE}),
 ]
 
@@ -297,7 +297,8 @@ HOSTILE_GGUF = [
     (["architecture is \"mamba\""], gguf({"general.architecture": "mamba"})), (["architecture is \"\""], gguf({"general.architecture": None})),
     (["llama.block_count", "missing"], gguf({"llama.block_count": None})), (["llama.block_count"], gguf({"llama.block_count": 10 ** 9})),
     (["llama.embedding_length"], gguf({"llama.embedding_length": "eight"})), (["missing", "blk.2."], gguf({"llama.block_count": 3})),
-    (["rope.scaling.type"], gguf({"llama.rope.scaling.type": "linear"})), (["expert_count"], gguf({"llama.expert_count": 8})),
+    (["rope.scaling.type"], gguf({"llama.rope.scaling.type": "longrope"})), (["rope.scaling.factor", "missing"], gguf({"llama.rope.scaling.type": "linear"})),
+    (["original_context_length", "missing"], gguf({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0})), (["expert_count"], gguf({"llama.expert_count": 8})),
     (["rope_freqs.weight"], gguf(tensors={"rope_freqs.weight": (0, [2], bytes(8))})), (["are turned"], gguf({"llama.rope.dimension_count": 2})),
     (["missing", DOWN], gguf(tensors={DOWN: None})), (["superfluous", "more"], gguf(tensors={"more": (0, [1], bytes(4))})),
     ([DOWN, "[12,8]", "need [8,12]"], gguf(tensors={DOWN: (0, [8, 12], bytes(384))})), ([DOWN, "type is not read"], gguf(tensors={DOWN: (77, [12, 8], bytes(384))})),

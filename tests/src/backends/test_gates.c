@@ -110,7 +110,7 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
     int64_t s = shape[2], d = shape[3], half = d / 2;
     double tolerance = rope_tolerance(dtype, start + s);
     mtt_fill(&x, 1, -2, 2);
-    assert_true(be->rope(ctx, &(mti_rope){theta}, start, false, &x, &y));
+    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, false, &x, &y));
     for (int64_t r = 0; r < shape[0] * shape[1] * s; r++)
         for (int64_t i = 0; i < half; i++) {
             long double angle = (long double)(start + r % s) *
@@ -122,8 +122,8 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
         }
     /* the inverse restores x, in place and not */
     mti_view back = mtt_view(dtype, 4, shape, placing);
-    assert_true(be->rope(ctx, &(mti_rope){theta}, start, true, &y, &back));
-    assert_true(be->rope(ctx, &(mti_rope){theta}, start, true, &y, &y));
+    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &back));
+    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &y));
     mtt_same(&back, &y, "rope in place");
     for (int64_t i = 0; i < mti_view_count(&x); i++)
         mtt_close(mtt_get(&y, i), mtt_get(&x, i), 2 * tolerance, "rope back", i);

@@ -99,7 +99,7 @@ static void gates_and_choices(const mti_backend *be, mti_ctx *ctx, const inputs 
     mtt_memory_free(scratch);
     mtt_drop(&rstd);
     mti_view x = as_heads(&in->x), y = as_heads(&out[2]);
-    assert_true(be->rope(ctx, &(mti_rope){10000}, 9, false, &x, &y));
+    assert_true(be->rope(ctx, &(mti_rope){10000, .scale = 1}, 9, false, &x, &y));
     assert_true(be->swiglu(ctx, &in->x, &in->dy, &out[3]));
     assert_true(be->swiglu_backward(ctx, &in->x, &in->x, &in->dy, &out[4], &out[5]));
     assert_true(be->where(ctx, &in->mask, &in->x, &in->dy, &out[6]));
@@ -194,7 +194,8 @@ static void large(const mti_backend *be, mti_ctx *ctx, int64_t first, const mti_
         for (int d = 0; d < 4; d++) turned[k].shape[d] = d < 2 ? 1 : x->shape[d - 2];
         for (int d = 0; d < 4; d++) turned[k].stride[d] = d == 3 ? 1 : LARGE_COLUMNS;
     }
-    assert_true(be->rope(ctx, &(mti_rope){10000}, first, false, &turned[0], &turned[1]));
+    assert_true(
+        be->rope(ctx, &(mti_rope){10000, .scale = 1}, first, false, &turned[0], &turned[1]));
     mtt_memory_free(scratch);
 }
 

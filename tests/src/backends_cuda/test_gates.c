@@ -92,7 +92,9 @@ static void check_rope(const mtt_pair *p, mt_dtype dtype, const int64_t *shape, 
     double tolerance = dtype == MT_F32 ? 1e-6 : dtype == MT_F64 ? 1e-13 : 2 * mtt_epsilon(dtype);
     mtt_twin x = mtt_twin_make(p, dtype, 4, shape, placing, skip, -2, 2),
              y = mtt_twin_make(p, dtype, 4, shape, MTT_PLACED_DENSE, skip, -2, 2);
-    const mti_rope rope = {10000, skip ? 4 : 0, 1, 3}; /* with YaRN, or without */
+    /* angles scaled by angle, by pair, or not at all */
+    const mti_rope rope = {10000,           skip ? 4 : 0, inverse ? 0.01 : 1, inverse ? 0.5 : 3,
+                           skip ? 1.25 : 1, inverse};
     mtt_ok(p->cpu->rope(p->cpu_ctx, &rope, 37, inverse, &x.host, &y.host), "rope");
     mtt_ok(p->dev->rope(p->dev_ctx, &rope, 37, inverse, &x.dev, &y.dev), "rope");
     mtt_twin_check(p, &y, tolerance, "rope");
@@ -110,6 +112,7 @@ static void rope_of_any_shape_matches_the_cpu(void **state)
     for (int t = 0; t < 4; t++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             check_rope(*state, mtt_floats[t], shapes[k], MTT_PLACED_DENSE, 0, false);
+            check_rope(*state, mtt_floats[t], shapes[k], MTT_PLACED_DENSE, 1, false);
             check_rope(*state, mtt_floats[t], shapes[k], MTT_PLACED_DENSE, 1, true);
             check_rope(*state, mtt_floats[t], shapes[k], MTT_PLACED_PADDED, 0, true);
         }

@@ -19,15 +19,14 @@ struct rope_job {
     bool inverse;
 };
 
-static __device__ __forceinline__ double frequency_of(const rope_job &job, int64_t i, float)
+/* The unit is a quarter turn for float, a radian for double. */
+template <class A>
+static __device__ __forceinline__ double frequency_of(const rope_job &job, int64_t i)
 {
-    return mti_rope_frequency_f32(job.rope.theta, i, 2 * job.half) *
-           mti_rope_slowed(job.rope.factor, job.rope.low, job.rope.high, i);
-}
-static __device__ __forceinline__ double frequency_of(const rope_job &job, int64_t i, double)
-{
-    return mti_rope_frequency_f64(job.rope.theta, i, 2 * job.half) *
-           mti_rope_slowed(job.rope.factor, job.rope.low, job.rope.high, i);
+    const mti_rope &r = job.rope;
+    const double f = mti_rope_frequency_f64(r.theta, i, 2 * job.half);
+    return f * (sizeof(A) == sizeof(float) ? MTI_2_OVER_PI : 1) *
+           mti_rope_slowed(f, i, r.factor, r.low, r.high, r.by_angle);
 }
 static __device__ __forceinline__ void turn_of(double position, double frequency, float *c,
                                                float *s)
@@ -43,19 +42,20 @@ static __device__ __forceinline__ void turn_of(double position, double frequency
 template <class T, int V> __global__ void __launch_bounds__(BLOCK) rope_pairs(const rope_job job)
 {
     typedef mti_wide<T> A;
+    const A scale = static_cast<A>(job.rope.scale);
     int rank = (int)threadIdx.x % job.team_size, teams = (int)blockDim.x / job.team_size;
     int64_t i = ((int64_t)blockIdx.z * job.team_size + rank) * V;
     if (i >= job.half) return; /* no barrier follows */
     double frequency[V];
     MTI_UNROLL
-    for (int j = 0; j < V; j++) frequency[j] = frequency_of(job, i + j, A());
+    for (int j = 0; j < V; j++) frequency[j] = frequency_of<A>(job, i + j);
     int64_t p = (int64_t)blockIdx.x * POSITIONS * teams + (int)threadIdx.x / job.team_size;
     for (int k = 0; k < POSITIONS && p < job.s; k++, p += teams) {
         A c[V], s[V];
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             turn_of((double)(job.start + p), frequency[j], &c[j], &s[j]);
-            if (job.inverse) s[j] = -s[j];
+            c[j] *= scale, s[j] *= job.inverse ? -scale : scale;
         }
         for (int64_t group = blockIdx.y; group * HEADS < job.heads; group += gridDim.y)
             for (int64_t h = group * HEADS; h < (group + 1) * HEADS && h < job.heads; h++) {
