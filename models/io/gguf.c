@@ -140,8 +140,9 @@ size_t mti_gguf_block(mti_gguf_type type, size_t *bytes)
         mti_gguf_type type;
         uint16_t n, bytes;
     } blocks[] = {{MTI_GGUF_F32, 1, 4},      {MTI_GGUF_F16, 1, 2},     {MTI_GGUF_BF16, 1, 2},
-                  {MTI_GGUF_Q4_0, 32, 18},   {MTI_GGUF_Q4_1, 32, 20},  {MTI_GGUF_Q8_0, 32, 34},
-                  {MTI_GGUF_Q4_K, 256, 144}, {MTI_GGUF_Q6_K, 256, 210}};
+                  {MTI_GGUF_Q4_0, 32, 18},   {MTI_GGUF_Q4_1, 32, 20},  {MTI_GGUF_Q5_0, 32, 22},
+                  {MTI_GGUF_Q5_1, 32, 24},   {MTI_GGUF_Q8_0, 32, 34},  {MTI_GGUF_Q4_K, 256, 144},
+                  {MTI_GGUF_Q5_K, 256, 176}, {MTI_GGUF_Q6_K, 256, 210}};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         if (blocks[i].type == type) {
             *bytes = blocks[i].bytes;
@@ -179,8 +180,8 @@ static bool read_tensor(cursor *c, mti_gguf *f)
     const size_t n = mti_gguf_block(t.type, &bytes);
     if (!n)
         return bad_tensor(c, &t,
-                          "its type is not read; need F32, F16, BF16, Q4_0, Q4_1, Q8_0, "
-                          "Q4_K or Q6_K");
+                          "its type is not read; need F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
+                          "Q5_1, Q8_0, Q4_K, Q5_K or Q6_K");
     if ((size_t)t.shape[t.rank - 1] % n) return bad_tensor(c, &t, "its rows are no whole blocks");
     t.bytes = size / n * bytes;
     return MTI_PUSH(&f->tensors, t);

@@ -16,8 +16,11 @@ typedef enum mti_gguf_type {
     MTI_GGUF_F16 = 1,
     MTI_GGUF_Q4_0 = 2,
     MTI_GGUF_Q4_1 = 3,
+    MTI_GGUF_Q5_0 = 6,
+    MTI_GGUF_Q5_1 = 7,
     MTI_GGUF_Q8_0 = 8,
     MTI_GGUF_Q4_K = 12,
+    MTI_GGUF_Q5_K = 13,
     MTI_GGUF_Q6_K = 14,
     MTI_GGUF_BF16 = 30
 } mti_gguf_type;

@@ -17,21 +17,17 @@ static float half(const unsigned char *at)
     return from_bits(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
 
-static void widen_q4_0(const unsigned char *b, float *y)
+/* 32 codes of 4 bits, or of 5, whose highest bits lie before the others; with a least value, or
+ * around 0. */
+static void widen_32(const unsigned char *b, float *y, bool five, bool has_least)
 {
-    const float d = half(b);
-    for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)((b[2 + i] & 15) - 8);
-        y[i + 16] = d * (float)((b[2 + i] >> 4) - 8);
-    }
-}
-
-static void widen_q4_1(const unsigned char *b, float *y)
-{
-    const float d = half(b), m = half(b + 2);
-    for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)(b[4 + i] & 15) + m;
-        y[i + 16] = d * (float)(b[4 + i] >> 4) + m;
+    const float d = half(b), m = has_least ? half(b + 2) : 0;
+    const unsigned char *high = b + (has_least ? 4 : 2), *low = high + (five ? 4 : 0);
+    const int zero = has_least ? 0 : five ? 16 : 8;
+    for (int i = 0; i < 32; i++) {
+        const int code = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
+        const int fifth = five ? (high[i / 8] >> i % 8 & 1) << 4 : 0;
+        y[i] = d * (float)(code + fifth - zero) + m;
     }
 }
 
@@ -41,18 +37,20 @@ static void widen_q8_0(const unsigned char *b, float *y)
     for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)b[2 + i];
 }
 
-/* Eight parts of 32 values, with scales and least values of 6 bits each in 12 bytes. */
-static void widen_q4_k(const unsigned char *b, float *y)
+/* Eight parts of 32 values, with scales and least values of 6 bits each in 12 bytes; with five bits
+ * the highest lie before the others, those of a part in one place of each byte. */
+static void widen_k(const unsigned char *b, float *y, bool five)
 {
     const float d = half(b), least = half(b + 2);
-    const unsigned char *s = b + 4, *q = b + 16;
+    const unsigned char *s = b + 4, *high = b + 16, *q = high + (five ? 32 : 0);
     for (int part = 0; part < 8; part++) {
         const int scale = part < 4 ? s[part] & 63 : (s[part + 4] & 15) | (s[part - 4] >> 6) << 4,
                   min = part < 4 ? s[part + 4] & 63 : s[part + 4] >> 4 | (s[part] >> 6) << 4;
         const float by = d * (float)scale, less = least * (float)min;
         for (int i = 0; i < 32; i++) {
-            const int code = q[part / 2 * 32 + i];
-            y[part * 32 + i] = by * (float)(part % 2 ? code >> 4 : code & 15) - less;
+            const int both = q[part / 2 * 32 + i], fifth = five ? (high[i] >> part & 1) << 4 : 0;
+            const int code = (part % 2 ? both >> 4 : both & 15) + fifth;
+            y[part * 32 + i] = by * (float)code - less;
         }
     }
 }
@@ -80,10 +78,13 @@ void mti_gguf_widen(mti_gguf_type type, const void *blocks, size_t n, float *out
         case MTI_GGUF_F32: memcpy(out, b, 4); break;
         case MTI_GGUF_F16: *out = half(b); break;
         case MTI_GGUF_BF16: *out = from_bits((uint32_t)b[0] << 16 | (uint32_t)b[1] << 24); break;
-        case MTI_GGUF_Q4_0: widen_q4_0(b, out); break;
-        case MTI_GGUF_Q4_1: widen_q4_1(b, out); break;
+        case MTI_GGUF_Q4_0: widen_32(b, out, false, false); break;
+        case MTI_GGUF_Q4_1: widen_32(b, out, false, true); break;
+        case MTI_GGUF_Q5_0: widen_32(b, out, true, false); break;
+        case MTI_GGUF_Q5_1: widen_32(b, out, true, true); break;
         case MTI_GGUF_Q8_0: widen_q8_0(b, out); break;
-        case MTI_GGUF_Q4_K: widen_q4_k(b, out); break;
+        case MTI_GGUF_Q4_K: widen_k(b, out, false); break;
+        case MTI_GGUF_Q5_K: widen_k(b, out, true); break;
         case MTI_GGUF_Q6_K: widen_q6_k(b, out); break;
         }
 }

@@ -17,7 +17,7 @@ except ImportError as error:
 
 from folders import made, theirs
 
-TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 SMALL = dict(vocab_size=301, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 ARCHITECTURES = {"llama": SMALL | {"tie_word_embeddings": True}, "qwen2": SMALL, "qwen3": SMALL | {"head_dim": 64, "tie_word_embeddings": False}}
@@ -40,7 +40,7 @@ def blocks_of(w, kind):
         data = np.random.default_rng(w.size).integers(0, 256, (w.shape[0], w.shape[1] // n * size), dtype=np.uint8)
         view = data.reshape(-1, size)
         scale = np.array([0.0005 * np.abs(w).mean() / 0.05], np.float16).view(np.uint8)
-        for at in ((0, 2) if kind.name == "Q4_K" else (208,)):
+        for at in ((0, 2) if kind.name in ("Q4_K", "Q5_K") else (208,)):
             view[:, at:at + 2] = scale
     return data, gguf.quants.dequantize(data, kind)
 
