@@ -25,6 +25,7 @@ refuses() {
 refuses '"--al"' test --al
 refuses '"--all release"' test --all release
 refuses '"relase"' test relase
+refuses '"threads/4"' test threads/4
 refuses '"x"' lint x
 refuses '"x"' format x
 refuses '"x"' clean x
@@ -54,6 +55,16 @@ for part in $fast $all $more; do
     *) wrong "help does not say what the part $part is" ;;
     esac
 done
+
+# Four turns run each test once; a whole part, and a tree whose commits cannot be counted, run all.
+eval "$(sed -n '/^by_turns() {/,/^}/p' run)"
+turns() { # PARTS
+    parts=$1
+    for MTT_QUARTER in 0 1 2 3; do printf '%s\n' a b c d e f g | by_turns valgrind; done | sort | tr -d '\n'
+}
+[ "$(turns valgrind/4)" = abcdefg ] || wrong "four turns run $(turns valgrind/4)"
+[ "$(turns 'valgrind kernels/4')" = aaaabbbbccccddddeeeeffffgggg ] || wrong 'a whole part runs in turns'
+[ "$(MTT_QUARTER='' parts=valgrind/4 && echo a | by_turns valgrind)" = a ] || wrong 'without commits not all run'
 
 for file in tests/*/meson.build tests/*/*/meson.build; do
     [ -e "$file" ] || continue
