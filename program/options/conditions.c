@@ -189,10 +189,11 @@ static bool is_met(const mti_options *o, unsigned when)
     return when & MTI_EXCLUDES ? !o->given[other->id] : mti_option_is_set(o, other);
 }
 
-static unsigned scope_of(unsigned when)
+/* A key that needs an option may lie idle in some rows of a sweep. */
+static unsigned scope_of(const mti_option_row *r, unsigned when)
 {
     if (!other_of(when)) return conditions[plain(when)].scope;
-    return when & MTI_EXCLUDES ? OF_COMMAND : 0;
+    return when & MTI_EXCLUDES ? OF_COMMAND : r->key ? IN_A_ROW | IN_A_RANK : 0;
 }
 
 /* The first of the row's list that does not hold, among those of a scope if `only`, else of the
@@ -200,7 +201,7 @@ static unsigned scope_of(unsigned when)
 static unsigned broken(const mti_options *o, const mti_option_row *r, unsigned scope, bool only)
 {
     for (size_t i = 0; i < sizeof r->when / sizeof *r->when && r->when[i]; i++)
-        if (!(scope_of(r->when[i]) & scope) != only && !is_met(o, r->when[i])) return r->when[i];
+        if (!(scope_of(r, r->when[i]) & scope) != only && !is_met(o, r->when[i])) return r->when[i];
     return MTI_IF_NOTHING;
 }
 
@@ -218,15 +219,15 @@ static const char *value_of(const mti_options *o, const char *name, char buf[WOR
     return mti_option_text(o, mti_option_find(o->verb, name), buf);
 }
 
-/* " sgd, sgd-momentum or adamw", what the option may be but none; else " N". */
+/* "sgd, sgd-momentum or adamw", what the option may be but none; else "N". */
 static void add_values(char *text, size_t n, const mti_option_row *r)
 {
     const int some = r->form == MTI_CHOICE ? r->choice->n : 0;
-    if (!some && r->arg) mti_append(text, n, " %s", r->arg);
+    if (!some && r->arg) mti_append(text, n, "%s", r->arg);
     for (int i = 0, shown = 0; i < some; i++)
         if (strcmp(r->choice->names[i], "none") != 0)
             mti_append(text, n, "%s%s",
-                       !shown++       ? " "
+                       !shown++       ? ""
                        : i + 1 < some ? ", "
                                       : " or ",
                        r->choice->names[i]);
@@ -239,7 +240,11 @@ static bool refuse_beside(mti_options *o, const mti_option_row *r, unsigned when
     if (when & MTI_EXCLUDES)
         return mti_options_refuse(o, "--%s and --%s: give one of the two", r->name, other->name);
     add_values(values, sizeof values, other);
-    return mti_options_refuse(o, "--%s needs --%s%s", r->name, other->name, values);
+    if (other->key)
+        return mti_options_refuse(o, "--%s needs %s%s%s beside it", r->name, other->name,
+                                  *values ? "=" : "", values);
+    return mti_options_refuse(o, "--%s needs --%s%s%s", r->name, other->name, *values ? " " : "",
+                              values);
 }
 
 static bool refuse(mti_options *o, const mti_option_row *r, unsigned when)
