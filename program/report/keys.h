@@ -10,7 +10,6 @@
 #include "report/json.h"
 
 typedef enum mti_key_form {
-    MTI_KEY_UNKNOWN, /* no member that a row can write */
     MTI_KEY_BOOL,
     MTI_KEY_INT,
     MTI_KEY_SIZE,
@@ -74,18 +73,18 @@ void mti_field_keys(mti_fields *f, const mti_key *keys, size_t n, const void *ob
 
 #define OWNED(member)       (((owner *)0)->member)
 #define KEY_AT(key, member) .name = key, .at = offsetof(owner, member), .size = sizeof OWNED(member)
+/* A member of another type does not compile. */
 #define KEY_FORM(member)                                                                           \
-    _Generic(&(member), bool *                                                                     \
-             : MTI_KEY_BOOL, int *                                                                 \
-             : MTI_KEY_INT, long *                                                                 \
-             : MTI_KEY_INT, long long *                                                            \
-             : MTI_KEY_INT, unsigned long *                                                        \
-             : MTI_KEY_SIZE, unsigned long long *                                                  \
-             : MTI_KEY_SIZE, double *                                                              \
-             : MTI_KEY_REAL, const char **                                                         \
-             : MTI_KEY_TEXT, char **                                                               \
-             : MTI_KEY_TEXT, size_t(*)[MT_CATEGORY_COUNT]                                          \
-             : MTI_KEY_CATEGORIES, default                                                         \
-             : _Generic((member), char * : MTI_KEY_CHARS, default : MTI_KEY_UNKNOWN))
+    _Generic((member), bool                                                                        \
+             : MTI_KEY_BOOL, int                                                                   \
+             : MTI_KEY_INT, long                                                                   \
+             : MTI_KEY_INT, long long                                                              \
+             : MTI_KEY_INT, unsigned long                                                          \
+             : MTI_KEY_SIZE, unsigned long long                                                    \
+             : MTI_KEY_SIZE, double                                                                \
+             : MTI_KEY_REAL, const char *                                                          \
+             : MTI_KEY_TEXT, char *                                                                \
+             : _Generic(&(member), char ** : MTI_KEY_TEXT, default : MTI_KEY_CHARS), size_t *      \
+             : MTI_KEY_CATEGORIES)
 
 #endif
