@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LESSONS = ROOT / "docs" / "lessons"
 BUILD = Path(os.environ.get("BUILD", ROOT / "build"))
 BLOCK = re.compile(r"^( *)```c tape\.c(?: above (\w+))?( exercise)?\n(.*?)^ *```$", re.S | re.M)
-ASK = re.compile(r"<!-- ask: (.*?) = ([^;]*?)(?:;.*?)? *-->.*?<summary>Answer</summary>(.*?)</details>", re.S)
+ASK = re.compile(r"<!-- ask: (.*?)-->.*?<summary>Answer</summary>(.*?)</details>", re.S)
 EXTRA = ["square"]  # ops of exercises, which are checked if the file has them
 
 
@@ -96,7 +96,9 @@ def key():
     for path in sorted(LESSONS.glob("[0-9][0-9]-*.md")):
         text = path.read_text()
         lines += ["", f"{int(path.name[:2])}. " + text.split("\n", 1)[0].strip("# ")]
-        for n, (asked, number, answer) in enumerate(ASK.findall(text), 1):
+        for n, (asked, answer) in enumerate(ASK.findall(text), 1):
+            asked, _, number = " ".join(asked.split()).partition(" = ")
+            number = number.partition("; ")[0]
             words = re.sub(r"^ *```.*?^ *```$", "", answer, flags=re.S | re.M)
             for paragraph in (f"{asked} **{number}**", *re.split(r"\n\s*\n", words.strip())):
                 lines += textwrap.wrap(" ".join(paragraph.split()), 100, initial_indent=f"  {n}. " if paragraph.startswith(asked) else "     ",
