@@ -152,7 +152,7 @@ def course():
         if path.name != "README.md":
             title, text = path.read_text(encoding="utf-8").split("\n", 1)
             lessons[path.stem] = {"title": title.strip("# "), "html": blocks(text.split("\n"))}
-    examples = re.findall(r"^EXAMPLE\((\w+)\)", Path(__file__).with_name("examples.def").read_text(), re.M)
+    examples = re.findall(r"^EXAMPLE\((\w+),", Path(__file__).with_name("examples.def").read_text(), re.M)
     return {"routes": routes, "lessons": lessons, "programs": ["memtape", *("build/examples/" + name for name in examples)]}
 
 

@@ -49,7 +49,7 @@ def sources():
     for path in sorted(path for storey in STOREYS for path in (ROOT / storey).rglob("*.c")):
         if not LEFT_OUT.match(str(path.relative_to(ROOT))):
             yield path, OWN
-    for name in re.findall(r"^EXAMPLE\((\w+)\)", (ROOT / "program/browser/examples.def").read_text(), re.M):
+    for name in re.findall(r"^EXAMPLE\((\w+),", (ROOT / "program/browser/examples.def").read_text(), re.M):
         yield ROOT / "examples" / f"{name}.c", OWN.replace("-Dmain=mt_page_main", f"-Dmain=mt_example_{name}")
     for name in ("start.c", "products.c"):
         yield ROOT / "program/browser" / name, OWN

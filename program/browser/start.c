@@ -9,15 +9,17 @@ bool mti_start_with_fast_kernels(char **argv) { return argv != NULL; }
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv) { return fn(argc, argv); }
 
 int mt_page_main(int argc, char **argv);
-#define EXAMPLE(name) int mt_example_##name(int argc, char **argv);
+#define EXAMPLE(name, parameters, arguments)                                                       \
+    int mt_example_##name parameters;                                                              \
+    static int run_##name(int argc, char **argv) { return mt_example_##name arguments; }
 #include "browser/examples.def"
 #undef EXAMPLE
 
 static const struct {
     const char *name;
-    mti_main_fn *main;
+    mti_main_fn *run;
 } examples[] = {
-#define EXAMPLE(name) {"build/examples/" #name, mt_example_##name},
+#define EXAMPLE(name, parameters, arguments) {"build/examples/" #name, run_##name},
 #include "browser/examples.def"
 #undef EXAMPLE
 };
@@ -26,6 +28,6 @@ static const struct {
 int mt_page_run(int argc, char **argv)
 {
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
-        if (argc > 0 && !strcmp(argv[0], examples[i].name)) return examples[i].main(argc, argv);
+        if (argc > 0 && !strcmp(argv[0], examples[i].name)) return examples[i].run(argc, argv);
     return mt_page_main(argc, argv);
 }

@@ -10,7 +10,7 @@ from lib import check, equal
 ROOT = Path(__file__).resolve().parents[3]
 LESSONS = ROOT / "docs/lessons"
 LONG = os.environ.get("MTT_LONG") == "1"
-EXAMPLES = ["build/examples/" + name for name in re.findall(r"^EXAMPLE\((\w+)\)", (ROOT / "program/browser/examples.def").read_text(), re.M)]
+EXAMPLES = ["build/examples/" + name for name in re.findall(r"^EXAMPLE\((\w+),", (ROOT / "program/browser/examples.def").read_text(), re.M)]
 SHOWN = "return document.getElementById('view-course').dataset.lesson === arguments[0]"
 RUN_ALL = """return (async () => {
   const ran = [];
@@ -74,7 +74,7 @@ def course_is_that_of_the_lessons(browser):
     lessons = sorted(path.stem for path in LESSONS.glob("[0-9]*.md"))[slice(None) if LONG else slice(5, 6)]
     for lesson in lessons:
         asks_are_answered(browser, lesson)
-    live = sum(cells_print_what_is_quoted(browser, lesson) for lesson in [*lessons, *(["slips"] if LONG else ["03-same-memory"])])
+    live = sum(cells_print_what_is_quoted(browser, lesson) for lesson in [*lessons, *(["slips"] if LONG else ["04-expressions"])])
     print(f"{live} commands of lessons ran in the page")
     check(live > (90 if LONG else 5), f"{live} commands ran")
     reads_well(browser)
