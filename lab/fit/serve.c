@@ -271,3 +271,18 @@ mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, s
                ? MT_OK
                : mt_last_status();
 }
+
+/* ---- vLLM ---- */
+
+/* vLLM V1, vllm/engine/arg_utils.py: 1,024 sequences on cards of 70 GiB and more, but not on A100s;
+ * vllm/config/cache.py: gpu_memory_utilization is 0.9. Its profile run samples for all of them at
+ * once. The temporaries are 9.7 f32 for each logit, as logs of four models say (docs/serve.md). */
+mti_vllm_share mti_vllm_share_of(const mt_gpu *gpu, const mt_model_config *c, size_t weights)
+{
+    const bool large = gpu->memory >= (size_t)70 << 30 && strncmp(gpu->name, "a100", 4) != 0;
+    mti_vllm_share share = {.sequences = large ? 1024 : 256};
+    share.sampler = (size_t)(9.7 * 4 * (double)share.sequences * (double)c->vocab);
+    const double left = 0.9 * (double)gpu->memory - (double)share.sampler - (double)weights;
+    share.cache = left > 0 ? (size_t)left : 0;
+    return share;
+}

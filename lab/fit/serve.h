@@ -3,6 +3,7 @@
 #define MTI_FIT_SERVE_H
 
 #include "base/base.h"
+#include "memtape/lab/fit.h"
 #include "memtape/lab/serve.h"
 
 #define MTI_SERVE_MOST ((int64_t)1 << 20) /* sequences */
@@ -22,5 +23,13 @@ bool mti_serve_few_blocks(const mt_serve_options *options, int64_t sequences, si
  * had at once, which depend on no allocator; may be NULL. */
 bool mti_serve_try(const mt_serve_options *o, mti_serve_part part, int64_t sequences,
                    size_t capacity, bool *fits, size_t *requested, mt_serve_need *out);
+
+/* What vLLM has of a card at its defaults: bytes of its sampler's temporaries and of its cache. */
+typedef struct mti_vllm_share {
+    size_t sequences; /* max_num_seqs */
+    size_t sampler, cache;
+} mti_vllm_share;
+
+mti_vllm_share mti_vllm_share_of(const mt_gpu *gpu, const mt_model_config *c, size_t weights);
 
 #endif

@@ -1,6 +1,7 @@
 /* serve_report.c: how many sequences fit: an answer, a table of all forms and lengths, and its
  * JSON. */
 #include <string.h>
+#include "fit/serve.h"
 #include "nn/model.h"
 #include "report/keys.h"
 #include "report/results.h"
@@ -47,6 +48,15 @@ static int64_t windowed(const mti_serve_report *s)
 
 /* Whether numbers above the one that was found might fit. */
 static bool is_open(const mt_serve_need *n) { return n->none_above > n->sequences; }
+
+/* What vLLM has on the card with the answer's weights; all 0 where the model is shared, or no card
+ * is named. */
+static mti_vllm_share in_vllm(const mti_serve_report *s)
+{
+    const bool whole = s->gpu && s->gpus == 1 && s->n_rows;
+    return whole ? mti_vllm_share_of(s->gpu, &s->workload->config, chosen(s)->needs[0].weights)
+                 : (mti_vllm_share){0};
+}
 
 /* ---- text ---- */
 
@@ -100,6 +110,10 @@ static void print_answer(const mti_serve_report *s, const mti_sheet *to)
         mti_print(to->out, "kept aside for CUDA%s, and to spare: %s of a GPU\n",
                   s->gpus > 1 ? " and NCCL" : "",
                   mti_bytes_text(aside, sizeof aside, s->kept_aside));
+    const mti_vllm_share vllm = in_vllm(s);
+    if (vllm.sequences)
+        mti_print(to->out, "vLLM would have %.1f for the cache: 0.9 of the card, %.1f for its sampler\n",
+                  scaled(s, vllm.cache), scaled(s, vllm.sampler));
     fputc('\n', to->out);
 }
 
@@ -160,6 +174,7 @@ typedef struct window {
     size_t layers, positions;
 } window;
 DESCRIBE(describe_window, window, KEY(layers), KEY(positions));
+DESCRIBE(describe_vllm, mti_vllm_share, KEY(sequences), KEY(sampler), KEY(cache));
 
 void mti_describe_serve(mti_fields *f, const void *report)
 {
@@ -173,6 +188,8 @@ void mti_describe_serve(mti_fields *f, const void *report)
     const window w = {(size_t)windowed(s), (size_t)s->workload->config.window};
     mti_field_object(mti_null_unless(f, w.layers), "window", describe_window, &w);
     mti_field_bool(f, "fits", mti_serve_fits(s));
+    const mti_vllm_share vllm = in_vllm(s);
+    mti_field_object(mti_null_unless(f, vllm.sequences), "vllm", describe_vllm, &vllm);
     const mt_serve_need *needed = s->users && s->n_rows ? &chosen(s)->users : &(mt_serve_need){0};
     mti_field_object(mti_null_unless(f, s->users), "needed", describe_needed, needed);
     mti_field_list(f, "rows", describe_need, s, s->n_rows * s->n_lengths, 0);

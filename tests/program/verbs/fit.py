@@ -223,7 +223,7 @@ equal(need["remedies"][0]["change"], "--gpu h100-pcie", "not a GPU with less tha
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "gpus.json")
     Path(path).write_text('{"l4": {"memory": "8GiB"}}')
-    for dtype, suggested in (("f16", "--gpu t4"), ("bf16", "--gpu l4")):
+    for dtype, suggested in (("f16", "--gpu t4"), ("bf16", "--gpu rtx4080")):
         j = fit("gpt2-large", "--gpus", 1, "--gpu", "l4", "--gpus-file", path, "-s", 64, "--dtype", dtype, status=1)
         equal(j["remedies"][0]["change"], suggested, f"the smallest GPU with room, for {dtype}")
 

@@ -253,7 +253,7 @@ refused(["--device meta"], "profile", "gpt2", "--tp", 2, "--device", "cpu")
 refused(["tensor is 7", "heads"], "profile", "gpt2", "--tp", 7, "--device", "meta")
 refused(["--sp", "multiple"], "profile", "gpt2", "--tp", 4, "--sp", "-s", 30, "--device", "meta")
 refused(["does not apply to mlp"], "profile", "mlp", "--tp", 2, "--device", "meta")
-refused(["--qlora", "codes"], "profile", "gpt2", "--dp", 2, "--zero", 3, "--lora-rank", 4, "--qlora",
+refused(["--qlora", "shards"], "profile", "gpt2", "--dp", 2, "--zero", 3, "--lora-rank", 4, "--qlora",
         "--device", "meta")
 refused(["--budget", "several in flight"], "profile", "gpt2", "--pp", 2, "--budget", "1GiB", "--device",
         "meta")

@@ -49,6 +49,19 @@ for weights, cache, gib, *most in table:
         check(r["reserved"] <= j["capacity"], f"more reserved than there is: {r}")
 equal(len(table), 6 if LONG else 1, "rows of the table")
 
+# ---- vLLM's share: the page's table is what is answered, and within 2 % of what vLLM logged ----
+shares = re.findall(r"(?m)^\| `([\w.-]+)` \| [\d.]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE.read_text())
+equal(len(shares), 2, "models that vLLM served")
+for model, logged, sampler, cached, cache, ratio in shares:
+    vllm = serve(model, "--gpu", "h100", "--weights", "plain", "--kv-cache", "preallocated", "-s", 8192)["vllm"]
+    equal((vllm["sequences"], f"{vllm['sampler'] / 2**30:.2f}", f"{vllm['cache'] / 2**30:.2f}"), (1024, sampler, cache), f"{model}: vLLM's share")
+    equal(f"{vllm['cache'] / 2**30 / float(cached):.3f}", ratio, f"{model}: ratio of the caches")
+    check(abs(float(sampler) / float(logged) - 1) < 0.02 and abs(float(ratio) - 1) < 0.02, f"{model}: {logged}, {cached} logged")
+equal(serve("llama-3.2-1b", "--gpu", "a100-80", "--weights", "plain", "--kv-cache", "preallocated", "-s", 8192)["vllm"]["sequences"], 256, "on an A100")
+equal(serve("llama-2-13b", "--gpu", "rtx4090", "--weights", "plain", "--kv-cache", "preallocated", "-s", 512, status=1)["vllm"]["cache"], 0, "no room")
+for more in (["--capacity", "80GiB"], ["--gpu", "h100", "--tp", 2]):
+    equal(serve("llama-3.2-1b", *more, "--weights", "plain", "--kv-cache", "preallocated", "-s", 512)["vllm"], None, f"{more}: vLLM's share")
+
 # ---- every form, every boundary: a device with one byte less, or one sequence more, is too small ----
 for m, model in enumerate((GPT, LLAMA)):
     for w, weights in enumerate(("plain", "int8", "nf4", "nf4-double")):
