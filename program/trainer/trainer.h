@@ -22,7 +22,7 @@ typedef struct mti_train_settings {
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
     const mti_weights_reader *reader; /* that reads them */
-    const char *folder;               /* that the model came from, with its tokenizer; NULL: none */
+    const char *folder; /* or GGUF file that the model came from, with its tokenizer; NULL: none */
 } mti_train_settings;
 
 typedef struct mti_trainer {

@@ -180,12 +180,11 @@ static bool read_config(const mt_safetensors *file, mt_model_config *config)
            predicts_next(config);
 }
 
-/* Whether others wrote it. */
-static bool is_foreign(const char *path) { return mti_is_folder(path) || mti_is_gguf(path); }
+bool mti_run_is_foreign(const char *path) { return mti_is_folder(path) || mti_is_gguf(path); }
 
 bool mti_run_read_config(const char *path, mt_model_config *config)
 {
-    if (is_foreign(path))
+    if (mti_run_is_foreign(path))
         return mt_model_config_from_hf_file(path, config, NULL, 0) == MT_OK &&
                predicts_next(config);
     mt_safetensors *file = mt_safetensors_open(path);
@@ -287,7 +286,7 @@ bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_token
 {
     json_t *run = NULL;
     *t = NULL;
-    if (is_foreign(path)) return mti_tokenizer_find(path, config, t);
+    if (mti_run_is_foreign(path)) return mti_tokenizer_find(path, config, t);
     mt_safetensors *file = mt_safetensors_open(path);
     bool ok = file && parse_run(file, &run);
     const char *from = ok ? json_string_value(json_object_get(run, TOKENIZER_KEY)) : NULL;
@@ -448,7 +447,7 @@ mt_module *mti_run_read_model(const char *path, mt_device *device, const mt_mode
     mt_safetensors *file;
     mti_memory_options memory;
     *adapted = false;
-    if (is_foreign(path)) return read_folder(path, device, config);
+    if (mti_run_is_foreign(path)) return read_folder(path, device, config);
     bool opened = open_model(path, &file, &memory);
     const mt_lora_options adapters = mti_adapters_of(&memory);
     mt_module *model = opened ? new_model(device, config, &adapters) : NULL;

@@ -259,13 +259,13 @@ static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
     o->train.reader = &mti_run_weights;
-    const bool folder = mti_is_folder(o->train.from);
+    const bool foreign = mti_run_is_foreign(o->train.from);
     bool ok = mti_run_read_config(o->train.from, &config);
-    char *whole = folder ? mti_path_from_root(o->train.from) : NULL; /* a run is resumed anywhere */
-    if (folder) ok = ok && whole && (o->train.folder = mti_intern(whole));
+    char *whole = foreign ? mti_path_from_root(o->train.from) : NULL; /* resumed from anywhere */
+    if (foreign) ok = ok && whole && (o->train.folder = mti_intern(whole));
     mti_free(whole);
-    /* the context of a folder's model may be longer than any text */
-    if (ok && !o->given[MTI_O_SEQ] && (!folder || config.context < o->workload.seq))
+    /* the context of such a model may be longer than any text */
+    if (ok && !o->given[MTI_O_SEQ] && (!foreign || config.context < o->workload.seq))
         o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
     return ok && mti_run_holds(o->train.from, &o->workload.config);
@@ -542,7 +542,7 @@ static bool begin(run *r)
         return false;
     if (o->save_hf && !mti_run_can_save("save-hf", o->save_hf, true)) return false;
     if (!(o->resume ? resume(r) : start(r))) return false;
-    return !o->save_hf || o->train.folder ||
+    return !o->save_hf || (o->train.folder && mti_is_folder(o->train.folder)) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "--save-hf: the model is not from a folder with a "
                                           "config.json; give one with --from");
 }

@@ -257,7 +257,7 @@ def gguf_tensors():
 
 
 def text(value):
-    return struct.pack("<Q", len(value)) + value.encode()
+    return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
 def value_of(value):
@@ -309,6 +309,24 @@ HOSTILE_GGUF = [
 ]
 
 
+def array(of, items):
+    return struct.pack("<IIQ", ARRAY, of, len(items)) + b"".join(items)
+
+
+def a_gguf_is_learnt_from_in_its_own_tokens():
+    at, learnt, prompt = FOLDER / "tokens.gguf", FOLDER / "learnt.safetensors", ["--prompt", "ab ba", "-n", 12, "-t", 0, "-q"]
+    pieces = ["<unk>", "\u2581", "a", "b", "ab", "\u2581ab"]
+    at.write_bytes(gguf({"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": array(TEXT, list(map(text, pieces))), "tokenizer.ggml.add_bos_token": 0,
+                         "tokenizer.ggml.scores": array(F32, [struct.pack("<f", -9 + len(piece)) for piece in pieces]),
+                         "tokenizer.ggml.token_type": array(I32, [struct.pack("<i", 2 if piece == "<unk>" else 1) for piece in pieces])}))
+    (FOLDER / "text").write_text("ab ba aab " * 40)
+    train = ["train", "--from", at, "--data", FOLDER / "text", "--steps", 1, "-s", 8, "--lr", 1e-30]
+    p = run(*train, "--lora-rank", 2, "--save", learnt)
+    check(p.returncode == 0 and "tokens " in p.stdout, f"in tokens: {p.stdout}{p.stderr}")
+    equal(run("generate", "--model", learnt, *prompt).stdout, run("generate", "--model", at, *prompt).stdout, "what the run's file writes")
+    refused(["--save-hf", "config.json"], *train, "--save-hf", FOLDER / "out", status=1)
+
+
 def a_gguf_is_read_as_its_folder_or_refused_by_name():
     at = FOLDER / "model.gguf"
     at.write_bytes(gguf())
@@ -317,6 +335,7 @@ def a_gguf_is_read_as_its_folder_or_refused_by_name():
     equal(written(at, "-t", 0), written(folder({"model.safetensors": WHOLE}), "-t", 0), "with what is as usual written out")
     p = run("profile", at, "--json", "-")
     equal(p.returncode == 0 and json.loads(p.stdout)["params"]["count"], sum(numbers(shape) for shape in SHAPES.values()), f"profile of a GGUF: {p.stderr}")
+    a_gguf_is_learnt_from_in_its_own_tokens()
     for words, content in HOSTILE_GGUF:
         at.write_bytes(content)
         p = refused(words, "generate", "--model", at, "--ids", IDS, "-q", status=1)
