@@ -38,7 +38,7 @@ function whyNotHere(words) {
   if (verb === "sweep" && device !== "meta") return "It times steps on the CPU, which takes minutes here.";
   if (/cuda|tally/.test(device) || words.some(word => /^cuda/.test(word))) return "It needs a device that a browser does not have.";
   if (words.includes("--svg")) return "It writes the picture that stands below.";
-  if (words.some((word, i) => files.test(word) && words[i + 1] !== "-" || /^[\w./-]+\.json$/.test(word))) return "It reads or writes files of a disk.";
+  if (words.some((word, i) => files.test(word) && words[i + 1] !== "-" || /^[\w./-]+\.(json|gguf)$/.test(word))) return "It reads or writes files of a disk.";
   return "";
 }
 

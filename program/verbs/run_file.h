@@ -33,7 +33,8 @@ bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
 bool mti_run_is_foreign(const char *path);
 /* The configuration alone of a model in a run's file, or in what others wrote. */
 bool mti_run_read_config(const char *path, mt_model_config *config);
-/* The tokenizer of the latter, or the one with which a run's file was trained; *t NULL: none. */
+/* The tokenizer of what others wrote, or the one with which a run's file was trained; *t NULL:
+ * none. */
 bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_tokenizer **t);
 /* Whether its tokens are bytes; path is for the error. */
 bool mti_run_over_bytes(const char *path, const mt_model_config *config);

