@@ -18,11 +18,11 @@ HERE = Path(__file__).resolve().parent
 OWN_LINE = re.compile(r"^\d+ passed, \d+ failed, \d+ skipped$", re.M)
 
 
-def status_of(path):
-    """The exit status of the script, which has cleaned up, and whose output is written."""
+def status_of(call):
+    """The exit status of what is called, whose output is written."""
     status = 0
     try:
-        runpy.run_path(path, run_name="__main__")
+        status = call() or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
@@ -30,25 +30,35 @@ def status_of(path):
     except BaseException:  # as the interpreter would
         traceback.print_exc()
         status = 1
-    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return status
 
 
-def ran(script, arguments):
-    """(exit status, output)"""
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
+def forked(call, folder="."):
+    """(exit status, what it prints, what it complains) of a call in a process of its own, which has what this one has imported. For before
+    PyTorch computes with several threads: they do not come along."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output, tempfile.TemporaryFile("w+", errors="replace") as errors:
         sys.stdout.flush()
         pid = os.fork()
         if not pid:
             os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            sys.argv = [str(HERE / script), *arguments]
-            os._exit(status_of(sys.argv[0]))  # to take PyTorch apart takes longer than most scripts
+            os.dup2(errors.fileno(), 2)
+            os.chdir(folder)
+            os._exit(status_of(call))  # to take PyTorch apart takes longer than most scripts
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         output.seek(0)
-        return status, output.read()
+        errors.seek(0)
+        return status, output.read(), errors.read()
+
+
+def script(path, arguments):
+    """Runs it as the interpreter would; it has cleaned up."""
+    sys.argv, sys.path[0] = [str(path), *arguments], str(path.parent)
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
 
 
 def main(module, scripts, *arguments):
@@ -59,11 +69,13 @@ def main(module, scripts, *arguments):
         print(f"skipped: {error}")
         return 77
     failed = 0
-    for script in scripts.split(","):
-        status, text = ran(script + ".py", arguments)
-        print(f"---- {script}: status {status}\n{text}", end="" if text.endswith("\n") else "\n")
+    for name in scripts.split(","):
+        path = (HERE / (name + ".py")).resolve()
+        status, *texts = forked(lambda path=path: script(path, arguments))
+        text = "".join(texts)
+        print(f"---- {name}: status {status}\n{text}", end="" if text.endswith("\n") else "\n")
         if status not in (0, 77):
-            print(f"FAILED: {script}")
+            print(f"FAILED: {name}")
         failed += status not in (0, 77)
         if not OWN_LINE.search(text):
             print(f"{int(status == 0)} passed, {int(status not in (0, 77))} failed, {int(status == 77)} skipped")

@@ -45,17 +45,18 @@ def faults(program, kind, config, folder):
     ids = os.path.join(folder, "ids")
     with open(ids, "w", encoding="ascii") as f:
         f.writelines(" ".join(map(str, prompt)) + "\n" for prompt in PROMPTS)
+    asked = ({}, {"repetition_penalty": 1.4})
+    written = [[theirs(model, prompt, **more) for prompt in PROMPTS] for more in asked]
     for shards in ("1GB", "40KB"):
         at = os.path.join(folder, shards)
         model.save_pretrained(at, max_shard_size=shards)
         if (shards == "40KB") != os.path.exists(os.path.join(at, "model.safetensors.index.json")):
             yield f"shards of {shards}: {os.listdir(at)}"
-        for more in ({}, {"repetition_penalty": 1.4}):
+        for more, wanted in zip(asked, written):
             words = [word for name, value in more.items() for word in (f"--{name}".replace("_", "-"), str(value))]
             p = subprocess.run([program, "generate", "--model", at, "--ids", ids, "-n", str(NEW), "-t", "0", "-q", *words], capture_output=True, text=True,
                                check=False)
             ours = [list(map(int, line.split())) for line in p.stdout.splitlines()]
-            wanted = [theirs(model, prompt, **more) for prompt in PROMPTS]
             if ours != wanted:
                 yield f"{shards} {more}: {ours}, Transformers {wanted}: {p.stderr}"
     if len({tuple(line) for line in wanted}) < 3 or max(len(set(line)) for line in wanted) < 6:

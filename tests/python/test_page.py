@@ -6,12 +6,15 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal  # noqa: E402
+sys.path.append(str(Path(__file__).parent.parent / "parity"))
+from at_once import forked  # noqa: E402
+if importlib.util.find_spec("torch"):
+    import memtape.torch  # noqa: E402, F401: once for all that is forked
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "python.md").read_text()
@@ -59,13 +62,13 @@ for code, output in [*examples, (readme, None)]:
     if lacking:
         print(f"skipped: {lacking[0]} is not installed")
         continue
-    ended = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, timeout=300)
-    equal(ended.returncode, 0, f"status of an example: {ended.stderr}")
+    status, printed, said = forked(lambda code=code: exec(code, {"__name__": "__main__"}), FOLDER)
+    equal(status, 0, f"status of an example: {said}")
     if output is None:
-        check("all, each once" in ended.stdout and "gelu" in ended.stdout, f"README's example prints: {ended.stdout}")
+        check("all, each once" in printed and "gelu" in printed, f"README's example prints: {printed}")
     else:
-        equal(ended.stdout, output, "what an example prints")
-    check(not ended.stderr, f"an example says: {ended.stderr}")
+        equal(printed, output, "what an example prints")
+    check(not said, f"an example says: {said}")
 if os.listdir(FOLDER):
     equal(os.listdir(FOLDER), ["report.html"], "files that the examples write")
 cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]

@@ -1,8 +1,6 @@
 """What one does with a step's report: reading it, advice, differences, a bound, a baseline under pytest. Exit status 77 if PyTorch is
 not installed."""
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +13,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import memtape.torch  # noqa: E402
+sys.path.append(str(Path(__file__).parent.parent / "parity"))
+from at_once import forked  # noqa: E402
 from counting import Allocator  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
@@ -229,10 +229,10 @@ def test_a_model(memtape_baseline):
 
 
 def pytest_in(folder, width, *options):
+    import pytest
     (folder / "test_model.py").write_text(TEST.replace("WIDTH", str(width)))
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "memtape.pytest_plugin", "-p", "no:cacheprovider", *options], cwd=folder,
-                          env={**os.environ, "PYTHONPATH": str(Path(memtape.__file__).parent.parent)}, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    status, text, errors = forked(lambda: int(pytest.main(["-q", "-p", "memtape.pytest_plugin", "-p", "no:cacheprovider", *options])), folder)
+    return status, text + errors
 
 
 def a_baseline_is_a_regression_test():
@@ -263,7 +263,8 @@ def a_baseline_is_a_regression_test():
         refused("no JSON", "not JSON", lambda: Baseline(folder / "memtape.json", "a", False)(report))
 
 
-for test in [a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted, a_peak_may_have_a_bound, a_loop_is_watched,
-             a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused, a_baseline_is_a_regression_test]:
+# The first one forks, which is for before PyTorch has threads.
+for test in [a_baseline_is_a_regression_test, a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted,
+             a_peak_may_have_a_bound, a_loop_is_watched, a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused]:
     test()
 done()
