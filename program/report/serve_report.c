@@ -169,7 +169,7 @@ static void describe_need(mti_fields *f, const void *report)
 
 DESCRIBE(describe_needed, mt_serve_need, KEY(peak), KEY(reserved));
 
-/* Of how many layers the cache keeps so many positions alone. */
+/* Holds how many layers cache only so many positions. */
 typedef struct window {
     size_t layers, positions;
 } window;
