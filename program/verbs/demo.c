@@ -245,13 +245,16 @@ static bool keep_byte(void *user, int64_t token)
     return !ends && s->n < SAMPLE_BYTES;
 }
 
-static bool print_sample(const demo *d, const char *prompt)
+/* Prints what the model makes of the i-th beginning, with other draws for each. */
+static bool print_sample(const demo *d, int i)
 {
+    const char *prompt = d->text->prompts[i];
     int64_t ids[64];
     size_t n = strlen(prompt);
-    for (size_t i = 0; i < n; i++) ids[i] = (unsigned char)prompt[i];
+    for (size_t j = 0; j < n; j++) ids[j] = (unsigned char)prompt[j];
     sample_text s = {.n = 0};
-    const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
+    const mt_generate_options options = {.temperature = 0.5,
+                                         .seed = d->workload.seed + (uint64_t)i};
     if (!mti_sample(d->trainer.model, ids, (int64_t)n, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
         return false;
     mti_inked(&d->sheet, MTI_BOLD, "%s", prompt);
@@ -264,8 +267,7 @@ static bool print_samples(const demo *d)
 {
     bool ok = true;
     mti_heading(&d->sheet, "It writes, when it is given the beginning");
-    for (int i = 0; ok && i < MAX_PROMPTS && d->text->prompts[i]; i++)
-        ok = print_sample(d, d->text->prompts[i]);
+    for (int i = 0; ok && i < MAX_PROMPTS && d->text->prompts[i]; i++) ok = print_sample(d, i);
     return ok;
 }
 
