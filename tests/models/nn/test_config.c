@@ -230,7 +230,12 @@ static void json_holds_every_field(void **state)
                             .fused_gelu = true,
                             .local_theta = 1e4,
                             .local_period = 6,
-                            .local_layers = 5};
+                            .local_layers = 5,
+                            .yarn_factor = 8,
+                            .yarn_context = 4,
+                            .yarn_fast = 4,
+                            .yarn_slow = 1,
+                            .yarn_ramp = MT_RAMP_TURNS};
     mt_model_config unfused = {GPT,
                                .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED,
                                        MT_PRECISION_F32, MT_KV_REPEATED, MT_LOSS_F32}};
@@ -262,6 +267,8 @@ static void json_holds_every_field(void **state)
         assert_true(back.local_theta == configs[i].local_theta);
         assert_int_equal(back.local_period, configs[i].local_period);
         assert_int_equal(back.local_layers, configs[i].local_layers);
+        assert_true(back.yarn_factor == configs[i].yarn_factor);
+        assert_int_equal(back.yarn_ramp, configs[i].yarn_ramp);
         assert_int_equal(back.position_offset, configs[i].position_offset);
         assert_int_equal(back.padded, configs[i].padded);
         assert_int_equal(back.pad_token, configs[i].pad_token);

@@ -141,6 +141,40 @@ static void rope_rotates_up_to_the_last_position(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "rope", "1 positions from 2147483648");
 }
 
+/* The pair (1, 0) at position 1 becomes the cosine and the sine of its angle, and its gradient
+ * turns back. Four pairs of theta 16 turn by 1, 1/2, 1/4 and 1/8. */
+static void scaled_angles_are_divided_by_pair_or_by_angle(void **state)
+{
+    (void)state;
+    static const struct {
+        mt_rope_options options;
+        double angles[4];
+    } cases[] = {{{.theta = 16}, {1, 0.5, 0.25, 0.125}},
+                 {{.theta = 16, .factor = 4, .low = -1}, {0.25, 0.125, 0.0625, 0.03125}},
+                 {{.theta = 16, .factor = 4, .low = 0, .high = 2}, {1, 0.3125, 0.0625, 0.03125}},
+                 {{.theta = 16, .factor = 4, .low = 0.125, .high = 0.5, .by_angle = true},
+                  {1, 0.5, 0.125, 0.03125}},
+                 {{.theta = 16, .scale = 1.5}, {1, 0.5, 0.25, 0.125}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double one[8] = {1, 1, 1, 1, 0, 0, 0, 0};
+        const double scale = cases[i].options.scale == 0 ? 1 : cases[i].options.scale;
+        MT_AUTO mt_tensor *x = mtt_from_doubles(device, MT_F64, MT_SHAPE(1, 1, 1, 8), one);
+        MT_AUTO mt_tensor *dy = mtt_from_doubles(device, MT_F64, MT_SHAPE(1, 1, 1, 8), one);
+        mtt_ok(mt_set_requires_grad(x, true));
+        MT_AUTO mt_tensor *y = mtt_made(mt_rope_with(x, 1, &cases[i].options));
+        mtt_ok(mt_backward_from(1, &y, &dy, false));
+        double *turned = mtt_doubles(y), *back = mtt_doubles(mt_grad(x));
+        for (int pair = 0; pair < 4; pair++) {
+            const double angle = cases[i].angles[pair];
+            assert_true(fabs(turned[pair] - scale * cos(angle)) < 1e-15);
+            assert_true(fabs(turned[pair + 4] - scale * sin(angle)) < 1e-15);
+            assert_true(fabs(back[pair] - scale * cos(angle)) < 1e-15);
+            assert_true(fabs(back[pair + 4] + scale * sin(angle)) < 1e-15);
+        }
+        free(turned), free(back);
+    }
+}
+
 static void rope_does_not_rotate_position_0(void **state)
 {
     (void)state;
@@ -274,6 +308,12 @@ static void wrong_shapes_and_numbers_are_refused_with_what_is_needed(void **stat
     mtt_failed(MT_ERR_ARGUMENT, "rope", "2147483648");
     assert_null(mt_rope(heads, 0, 0));
     mtt_failed(MT_ERR_ARGUMENT, "rope", "theta is 0");
+    assert_null(mt_rope_with(heads, 0, &(mt_rope_options){.theta = 9, .factor = 0.5, .high = 1}));
+    mtt_failed(MT_ERR_ARGUMENT, "rope", "factor is 0.5", "1 or more");
+    assert_null(mt_rope_with(heads, 0, &(mt_rope_options){.theta = 9, .factor = 2}));
+    mtt_failed(MT_ERR_ARGUMENT, "rope", "from 0 to 0", "low below high");
+    assert_null(mt_rope_with(heads, 0, &(mt_rope_options){.theta = 9, .scale = -1}));
+    mtt_failed(MT_ERR_ARGUMENT, "rope", "scale is -1");
     assert_null(mt_swiglu(x, w));
     mtt_failed(MT_ERR_ARGUMENT, "swiglu", "gate is [3,5]", "up is [4]");
     assert_null(mt_swiglu(x, d));
@@ -375,6 +415,7 @@ int main(void)
         mtt_test(each_op_keeps_what_its_backward_reads_and_no_more),
         mtt_test(rope_rotates_a_row_by_its_position_wherever_the_call_begins),
         mtt_test(rope_rotates_up_to_the_last_position),
+        mtt_test(scaled_angles_are_divided_by_pair_or_by_angle),
         mtt_test(rope_does_not_rotate_position_0),
         mtt_test(of_equal_maxima_the_first_gets_the_gradient),
         mtt_test(max_of_rows_and_columns_counts_in_row_major_order),
