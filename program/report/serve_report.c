@@ -112,7 +112,8 @@ static void print_answer(const mti_serve_report *s, const mti_sheet *to)
                   mti_bytes_text(aside, sizeof aside, s->kept_aside));
     const mti_vllm_share vllm = in_vllm(s);
     if (vllm.sequences)
-        mti_print(to->out, "vLLM would have %.1f for the cache: 0.9 of the card, %.1f for its sampler\n",
+        mti_print(to->out,
+                  "vLLM would have %.1f for the cache: 0.9 of the card, %.1f for its sampler\n",
                   scaled(s, vllm.cache), scaled(s, vllm.sampler));
     fputc('\n', to->out);
 }

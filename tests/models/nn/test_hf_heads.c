@@ -5,20 +5,14 @@
 
 static char notes[MT_HF_NOTES];
 
-static const char *const families[][2] = {{"gpt2", "GPT2LMHeadModel"},
-                                          {"llama", "LlamaForCausalLM"},
-                                          {"mistral", "MistralForCausalLM"},
-                                          {"qwen2", "Qwen2ForCausalLM"},
-                                          {"qwen3", "Qwen3ForCausalLM"},
-                                          {"olmo2", "Olmo2ForCausalLM"},
-                                          {"olmo3", "Olmo3ForCausalLM"},
-                                          {"phi3", "Phi3ForCausalLM"},
-                                          {"gemma", "GemmaForCausalLM"},
-                                          {"gemma2", "Gemma2ForCausalLM"},
-                                          {"gemma3_text", "Gemma3ForCausalLM"},
-                                          {"bert", "BertForMaskedLM"},
-                                          {"roberta", "RobertaForMaskedLM"},
-                                          {"xlm-roberta", "XLMRobertaForMaskedLM"}};
+static const char *const families[][2] = {
+    {"gpt2", "GPT2LMHeadModel"},          {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"},    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},        {"olmo2", "Olmo2ForCausalLM"},
+    {"olmo3", "Olmo3ForCausalLM"},        {"phi3", "Phi3ForCausalLM"},
+    {"gemma", "GemmaForCausalLM"},        {"gemma2", "Gemma2ForCausalLM"},
+    {"gemma3_text", "Gemma3ForCausalLM"}, {"bert", "BertForMaskedLM"},
+    {"roberta", "RobertaForMaskedLM"},    {"xlm-roberta", "XLMRobertaForMaskedLM"}};
 enum { FAMILIES = sizeof families / sizeof *families, FIRST_MASKED = 11 };
 
 /* Reads a small model of family i, with `keys` besides; type false: without "model_type". */
