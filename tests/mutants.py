@@ -2,7 +2,7 @@
 the tests that ./run test runs on the CPU, until one fails: first those of the token's room, then of its storey, then the other compiled
 ones, then scripts.
 
-FOLDER gets a copy of the tree, as it is committed, and its build; a later run uses it again. N mutants (60) are drawn by SEED (0).
+FOLDER gets a copy of the tree, as it is committed, and its build, which a later run uses again. N mutants (60) are drawn by SEED (0).
 A line for each: killed by which test, or survived. What no compiler accepts is drawn anew. Exit status 1 if one survived. Tests that
 fail without a mutant, too, or need PyTorch, are left out. Some minutes each: best under `nice`."""
 import json
@@ -54,7 +54,8 @@ def prepare(folder):
         subprocess.run(["git", "clone", "-q", str(ROOT), str(tree)], check=True)
         subprocess.run(["meson", "setup", "build", "--buildtype=release", "-Doptimization=1", "-Dbench=false", "-Dcuda=disabled"],
                        cwd=tree, check=True, stdout=subprocess.DEVNULL)
-    assert call(tree, "git", "status", "--porcelain", "--untracked-files=no").stdout == "", f"{tree} has changes"
+    for words in ("fetch", str(ROOT), "HEAD"), ("reset", "--hard", "FETCH_HEAD"):  # a run that was stopped has left its mutant
+        subprocess.run(["git", words[0], "-q", *words[1:]], cwd=tree, check=True)
     return tree
 
 
@@ -77,7 +78,8 @@ def first_failure(tree, names):
         return "the compiler: " + next((line for line in built.stdout.splitlines() if "error:" in line), built.stdout[-200:])
     log = tree / "build/meson-logs/testlog.json"
     log.unlink(missing_ok=True)
-    call(tree, "meson", "test", "-C", "build", "--no-rebuild", "--num-processes", "1", "--maxfail", "1", *names)
+    # Time limits are for mutants that hang, not for a busy machine.
+    call(tree, "meson", "test", "-C", "build", "--no-rebuild", "--num-processes", "1", "--maxfail", "1", "--timeout-multiplier", "5", *names)
     results = [json.loads(line) for line in log.read_text().splitlines()]
     return next((f"{r['name'].rpartition(' / ')[2]} ({r['result']})" for r in results if r["result"] not in ("OK", "SKIP", "EXPECTEDFAIL", "INTERRUPT")), None)
 
