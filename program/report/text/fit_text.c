@@ -33,10 +33,11 @@ static double gib(size_t n_bytes) { return (double)n_bytes / GIB; }
 
 /* ---- the answer ---- */
 
-/* Whether the answer is another one with another common stack. */
+/* Whether the answer is another one with another common stack, however it is divided. */
 static bool stack_decides(const mti_fit_report *f)
 {
-    return f->other->recipe && f->result->setups[0].fits != f->other->setup.fits;
+    const mti_fit_other *o = f->other;
+    return o->recipe && f->result->setups[0].fits != (o->setup.fits || o->any);
 }
 
 /* The answer in words. What leaves less than is printed is no answer to rely on. */
