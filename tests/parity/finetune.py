@@ -96,7 +96,7 @@ def faults(run, folder):
         one, two = (load_file(os.path.join(folder, file)) for file in (f"{name}.safetensors", "again.safetensors"))
         if any(not torch.equal(one[key], two[key]) for key in one):
             yield f"{name}: resumed it is another run"
-        written = run("generate", "--model", f"{name}.safetensors", "--prompt", "Document", "-n", 8, "-t", 0, "-q")
+        written = run("generate", "--model", f"{name}.safetensors", "--prompt", "Document", "-n", 8, "-t", 1, "-q")
         if not written.strip():
             yield f"{name}: writes nothing"
 
