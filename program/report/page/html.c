@@ -87,6 +87,18 @@ static json_t *read_report(const char *text)
     return NULL;
 }
 
+json_t *mti_page_words(void)
+{
+    json_t *more = json_object(), *growth = json_array();
+    mti_json_put_text(more, "schema", "memtape.page/1");
+#define PART(member, sign, words, ...)                                                             \
+    mti_json_push(growth, json_pack("[s,s,s]", #member, #sign, words));
+#include "measure/growth.def"
+#undef PART
+    mti_json_put(more, "growth", growth);
+    return more;
+}
+
 mt_status mt_report_write_html(const char *title, const char *report, const char *path)
 {
     if (!title || !report || !path)

@@ -154,18 +154,6 @@ static json_t *ops_json(const mt_ledger *ledger)
     return j;
 }
 
-json_t *mti_page_words(void)
-{
-    json_t *more = json_object(), *growth = json_array();
-    mti_json_put_text(more, "schema", "memtape.page/1");
-#define PART(member, sign, words, ...)                                                             \
-    mti_json_push(growth, json_pack("[s,s,s]", #member, #sign, words));
-#include "measure/growth.def"
-#undef PART
-    mti_json_put(more, "growth", growth);
-    return more;
-}
-
 mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,
                                  const char *path)
 {
