@@ -1,33 +1,7 @@
-/* start.c: what stands for program/verbs/start.c where there is no process to start again, and the
- * programs of the page's module. */
+/* start.c: what stands for program/verbs/start.c where there is no process to start again. */
 #include <stdio.h>
 #include <stdint.h>
-#include <string.h>
 #include "verbs/verbs.h"
 
 bool mti_start_with_fast_kernels(char **argv) { return argv != NULL; }
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv) { return fn(argc, argv); }
-
-int mt_page_main(int argc, char **argv);
-#define EXAMPLE(name, parameters, arguments)                                                       \
-    int mt_example_##name parameters;                                                              \
-    static int run_##name(int argc, char **argv) { return mt_example_##name arguments; }
-#include "browser/examples.def"
-#undef EXAMPLE
-
-static const struct {
-    const char *name;
-    mti_main_fn *run;
-} examples[] = {
-#define EXAMPLE(name, parameters, arguments) {"build/examples/" #name, run_##name},
-#include "browser/examples.def"
-#undef EXAMPLE
-};
-
-/* Runs the program that the first word names: one of the lessons' or memtape. */
-int mt_page_run(int argc, char **argv)
-{
-    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
-        if (argc > 0 && !strcmp(argv[0], examples[i].name)) return examples[i].run(argc, argv);
-    return mt_page_main(argc, argv);
-}
