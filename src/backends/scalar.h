@@ -288,8 +288,8 @@ MTI_HD float mti_gelu_tanh_backward_f32(float x, float dy)
     float u = (float)MTI_SQRT_2_OVER_PI * (x + cx2 * x);
     float du = (float)MTI_SQRT_2_OVER_PI * (1.0f + 3.0f * cx2);
 #ifdef __CUDA_ARCH__
-    float s = mti_gpu_sigmoid(2.0f * u);
-    return dy * (s + 2.0f * x * (s * (1.0f - s)) * du);
+    float slope, s = mti_gpu_sigmoid_slope(2.0f * u, &slope);
+    return dy * (s + 2.0f * x * slope * du);
 #else
     float t = mti_tanh_f32(u);
     return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * du);

@@ -44,12 +44,19 @@ MTI_HD float mti_gpu_exp_nonpositive(float x)
     return fmaf(y, rest * 0.693147181f, y);
 }
 
-/* 1 / (1 + e^-x), from e^-|x| for either sign of x: the denominator stays in [1, 2]. */
-MTI_HD float mti_gpu_sigmoid(float x)
+/* 1 / (1 + e^-x), from e^-|x| for either sign of x: the denominator stays in [1, 2]. *slope: its
+ * derivative, which s (1 - s) would give with the rounding errors of an s near 1. */
+MTI_HD float mti_gpu_sigmoid_slope(float x, float *slope)
 {
     float e = mti_gpu_exp_nonpositive(mti_hw_at_least(-fabsf(x), -100.0f));
     float upper = mti_hw_reciprocal(1.0f + e);
+    *slope = e * upper * upper;
     return x < 0.0f ? e * upper : upper;
+}
+MTI_HD float mti_gpu_sigmoid(float x)
+{
+    float slope;
+    return mti_gpu_sigmoid_slope(x, &slope);
 }
 
 /* Phi(-a) e^(a^2/2), w = a / (4 + a), a >= 0: a polynomial that is exact at 0. */

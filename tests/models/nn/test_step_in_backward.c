@@ -103,12 +103,12 @@ static void assert_same_weights(const run *a, const run *b)
 /* Rounded up to a block. */
 static size_t bytes_of(const mt_tensor *t) { return mt_storage_of(t).allocated; }
 
-/* CUDA has no moments in 4 bits, and no paged ones. */
+/* CUDA has no moments in 4 bits, and keeps no state in host memory. */
 static bool runs_here(mti_optimizer_choice k)
 {
     const mti_optimizer_row *row = mti_optimizer_row_of(k);
     return !strcmp(mt_device_kind(device), "cpu") ||
-           (row->moments != MT_MOMENTS_TORCHAO_4BIT && !row->paged);
+           (row->moments != MT_MOMENTS_TORCHAO_4BIT && !row->paged && !row->host);
 }
 
 static void the_bits_are_those_of_a_step_after_backward(void **state)

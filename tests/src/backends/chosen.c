@@ -6,9 +6,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "memtape/status.h"
 #include "chosen.h"
 
-#define HEADER 64 /* holds the size and keeps the alignment */
+#define HEADER 256 /* holds the size and keeps the alignment that a product asks of its scratch */
 
 static const mti_backend *real;
 static mti_backend waiting;
@@ -62,6 +63,12 @@ const mti_backend *mtt_backend(mti_ctx **ctx)
 
 bool mtt_is_heap(void) { return mtt_chosen() && heap; }
 
+void mtt_did_at(bool ok, const char *call, const char *file, int line)
+{
+    if (!ok) print_error("%s: %s\n", call, mt_last_error());
+    _assert_true(ok, call, file, line);
+}
+
 /* ---- page-locked memory ----
  * Locking pages takes a GPU's driver long, so blocks are cut from few large ones and come again: by
  * size, in powers of two. With AddressSanitizer each is one of its own, so that it finds a kernel
@@ -99,7 +106,7 @@ static block *cut(size_t n_bytes)
 
 static int size_class(size_t n_bytes)
 {
-    int k = 7;
+    int k = 9;
     while ((size_t)1 << k < n_bytes) k++;
     return k;
 }

@@ -10,6 +10,9 @@
 const mti_backend *mtt_chosen(void);
 /* And a context, which the caller closes: a new one, but on a device always the same. */
 const mti_backend *mtt_backend(mti_ctx **ctx);
+/* Fails with the error's words if a call of the backend does. */
+#define mtt_did(call) mtt_did_at((call), #call, __FILE__, __LINE__)
+void mtt_did_at(bool ok, const char *call, const char *file, int line);
 /* Memory that both the kernels and the test can reach, zeroed or with what it held before. */
 void *mtt_memory(size_t n_bytes);
 void *mtt_memory_dirty(size_t n_bytes);

@@ -72,9 +72,9 @@ static void forward_after(attention_call *c, int asked, int threads, bool with_l
     mti_ctx *ctx = values_open(asked);
     mti_attention at = attention_of(c, with_lse);
     size_t n_bytes = be->attention_scratch(ctx, &at);
-    assert_true(be->set_threads(ctx, threads));
+    mtt_did(be->set_threads(ctx, threads));
     char *scratch = values_scratch(n_bytes);
-    assert_true(be->attention(ctx, &at, scratch, n_bytes));
+    mtt_did(be->attention(ctx, &at, scratch, n_bytes));
     values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }
@@ -85,12 +85,12 @@ static void backward_after(attention_call *c, int asked, int threads)
     mti_ctx *ctx = values_open(asked);
     mti_attention at = attention_of(c, true);
     size_t n_bytes = be->attention_backward_scratch(ctx, &at);
-    assert_true(be->set_threads(ctx, threads));
+    mtt_did(be->set_threads(ctx, threads));
     char *scratch = values_scratch(n_bytes);
     assert_true(
         be->attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch, n_bytes));
     if (at.sinks)
-        assert_true(be->attention_sinks_backward(ctx, &at, &c->d_o, &c->d_sinks, scratch, true));
+        mtt_did(be->attention_sinks_backward(ctx, &at, &c->d_o, &c->d_sinks, scratch, true));
     values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }

@@ -17,7 +17,7 @@ static void a_copy_moves_every_element_between_any_two_layouts(void **state)
                     mti_view x = mtt_view(types[t], 4, shape, from),
                              y = mtt_view(types[t], 4, shape, to);
                     mtt_fill(&x, 5, 0, 200);
-                    assert_true(be->copy(ctx, &x, &y));
+                    mtt_did(be->copy(ctx, &x, &y));
                     mtt_same(&x, &y, "copy");
                     mtt_drop(&x), mtt_drop(&y);
                 }
@@ -51,7 +51,7 @@ static void casts_between_all_pairs_of_types_round_once(void **state)
                     bool positive =
                         !mt_dtype_bits(from).sign || (to != MT_BOOL && !mt_dtype_bits(to).sign);
                     mtt_fill(&x, 6, positive ? 0 : -100, from == MT_BOOL ? 2 : 100);
-                    assert_true(be->copy(ctx, &x, &y));
+                    mtt_did(be->copy(ctx, &x, &y));
                     for (int64_t i = 0; i < mti_view_count(&x); i++)
                         mtt_close(mtt_get(&y, i), cast(mtt_get(&x, i), to), 0, "cast", i);
                     mtt_drop(&x), mtt_drop(&y);
@@ -67,7 +67,7 @@ static void floats_out_of_range_become_the_nearest_integer(void **state)
     mti_view x = mtt_dense(MT_F64, 4), y = mtt_dense(MT_I64, 4), b = mtt_dense(MT_BOOL, 4);
     double *at = x.data;
     at[0] = NAN, at[1] = 1e300, at[2] = -INFINITY, at[3] = -0.25;
-    assert_true(be->copy(ctx, &x, &y) && be->copy(ctx, &x, &b));
+    mtt_did(be->copy(ctx, &x, &y) && be->copy(ctx, &x, &b));
     const int64_t *got = y.data;
     assert_true(got[0] == 0 && got[1] == INT64_MAX && got[2] == INT64_MIN && got[3] == 0);
     for (int64_t i = 0; i < 4; i++) assert_true(mtt_get(&b, i) == 1);

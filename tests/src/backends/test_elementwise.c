@@ -88,20 +88,20 @@ static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dt
     fill_input(&x, op);
     mtt_fill(&dy, 8, -1.0, 1.0);
     double tolerance = 3 * mtt_epsilon(dtype);
-    assert_true(be->unary(ctx, op, slope, 3, &x, &y));
+    mtt_did(be->unary(ctx, op, slope, 3, &x, &y));
     for (int64_t i = 0; i < 6 * n; i++) {
         mtt_close(mtt_get(&y, i), exact(op, mtt_get(&x, i)), tolerance, what, i);
         mtt_set(&kept, i, keeps(op) == MTI_OUT0 ? exact(op, mtt_get(&x, i)) : mtt_get(&x, i));
     }
-    assert_true(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dx));
+    mtt_did(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dx));
     tolerance = dtype == MT_F64 ? 1e-9 : 8 * mtt_epsilon(dtype);
     for (int64_t i = 0; i < 6 * n; i++)
         mtt_close(mtt_get(&dx, i), mtt_get(&dy, i) * derivative(op, mtt_get(&x, i)), tolerance,
                   what, i);
     /* in place gives the same bits */
-    assert_true(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dy));
+    mtt_did(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dy));
     mtt_same(&dx, &dy, what);
-    assert_true(be->unary(ctx, op, slope, 3, &x, &x));
+    mtt_did(be->unary(ctx, op, slope, 3, &x, &x));
     mtt_same(&x, &y, what);
     mti_view *all[] = {&x, &y, &kept, &dy, &dx};
     for (int k = 0; k < 5; k++) mtt_drop(all[k]);
@@ -134,12 +134,12 @@ static void check_binary(const mti_backend *be, mti_ctx *ctx, mti_binary op, mt_
     bool whole = !mt_dtype_is_float(dtype);
     mtt_fill(&a, 1, -50, 50);
     mtt_fill(&b, 2, whole ? -50 : 0.5, 50);
-    assert_true(be->binary(ctx, op, &a, &b, &y));
+    mtt_did(be->binary(ctx, op, &a, &b, &y));
     for (int64_t i = 0; i < 6 * n; i++)
         mtt_close(mtt_get(&y, i), exact_binary(op, mtt_get(&a, i), mtt_get(&b, i)),
                   whole ? 0 : mtt_epsilon(dtype), "binary", i);
     if (pa != MTT_PLACED_BROADCAST) {
-        assert_true(be->binary(ctx, op, &a, &b, &a));
+        mtt_did(be->binary(ctx, op, &a, &b, &a));
         mtt_same(&a, &y, "binary in place");
     }
     mtt_drop(&a), mtt_drop(&b), mtt_drop(&y);
@@ -185,7 +185,7 @@ static void check_compare(const mti_backend *be, mti_ctx *ctx, mti_compare op, m
         mtt_set(&b, i, (double)(i * 5 % 13 % values) - 2 * negative);
         if (real && i % 9 == 4) mtt_set(i & 1 ? &a : &b, i, (double)NAN);
     }
-    assert_true(be->compare(ctx, op, &a, &b, &y));
+    mtt_did(be->compare(ctx, op, &a, &b, &y));
     for (int64_t i = 0; i < 6 * n; i++)
         mtt_close(mtt_get(&y, i), exact_compare(op, mtt_get(&a, i), mtt_get(&b, i)), 0, "compare",
                   i);
@@ -222,7 +222,7 @@ static void columns_rows_and_scalars_broadcast(void **state)
                 mtt_fill(&b, 2, -1, 1);
                 if (kind != 0) b.stride[0] = 0;
                 if (kind != 1) b.stride[1] = 0;
-                assert_true(be->binary(ctx, MTI_ADD, &a, &b, &y));
+                mtt_did(be->binary(ctx, MTI_ADD, &a, &b, &y));
                 for (int64_t i = 0; i < mti_view_count(&y); i++)
                     mtt_close(mtt_get(&y, i), mtt_get(&a, i) + mtt_get(&b, i),
                               mtt_epsilon(mtt_floats[t]), "broadcast", i);
@@ -241,11 +241,11 @@ static void nan_and_infinity_pass_through(void **state)
             mti_view x = mtt_dense(mtt_floats[t], 40), y = mtt_dense(mtt_floats[t], 40);
             mti_view one = mtt_dense(mtt_floats[t], 40);
             for (int64_t i = 0; i < 40; i++) mtt_set(&x, i, (double)NAN), mtt_set(&one, i, 1);
-            assert_true(be->unary(ctx, op, slope, 3, &x, &y));
+            mtt_did(be->unary(ctx, op, slope, 3, &x, &y));
             for (int64_t i = 0; i < 40; i++) assert_true(isnan(mtt_get(&y, i)));
             /* as in PyTorch, a gradient passes where relu's output is NaN, but not where abs's is
              */
-            assert_true(be->unary_backward(ctx, op, slope, 3, &x, &one, &y));
+            mtt_did(be->unary_backward(ctx, op, slope, 3, &x, &one, &y));
             for (int64_t i = 0; i < 40; i++) {
                 double want = op == MTI_UNARY_relu                                   ? 1
                               : op == MTI_UNARY_leaky_relu || op == MTI_UNARY_affine ? slope
@@ -258,12 +258,12 @@ static void nan_and_infinity_pass_through(void **state)
     mti_view x = mtt_dense(MT_F32, 3), y = mtt_dense(MT_F32, 3);
     for (int64_t i = 0; i < 3; i++)
         mtt_set(&x, i, i == 0 ? -(double)INFINITY : i == 1 ? (double)INFINITY : -0.0);
-    assert_true(be->unary(ctx, MTI_UNARY_relu, 0, 0, &x, &y));
+    mtt_did(be->unary(ctx, MTI_UNARY_relu, 0, 0, &x, &y));
     assert_true(mtt_get(&y, 0) == 0 && isinf(mtt_get(&y, 1)) && !signbit(mtt_get(&y, 2)));
-    assert_true(be->unary(ctx, MTI_UNARY_abs, 0, 0, &x, &y));
+    mtt_did(be->unary(ctx, MTI_UNARY_abs, 0, 0, &x, &y));
     assert_true(mtt_get(&y, 0) == (double)INFINITY && !signbit(mtt_get(&y, 2)));
     double inf = (double)INFINITY; /* an open side */
-    assert_true(be->unary(ctx, MTI_UNARY_clamp, -inf, 2, &x, &y));
+    mtt_did(be->unary(ctx, MTI_UNARY_clamp, -inf, 2, &x, &y));
     assert_true(mtt_get(&y, 0) == -inf && mtt_get(&y, 1) == 2);
     mtt_drop(&x), mtt_drop(&y);
     be->close(ctx);
@@ -282,7 +282,7 @@ static void fill_writes_the_view_and_nothing_else(void **state)
             const double values[] = {1, 0, 2.5, -1};
             for (int k = 0; k < (mt_dtype_bits(dtype).sign ? 4 : 3); k++) {
                 mtt_fill(&all, 3, 1, 2);
-                assert_true(be->fill(ctx, &part, values[k]));
+                mtt_did(be->fill(ctx, &part, values[k]));
                 double want = dtype == MT_BOOL                     ? values[k] != 0
                               : mt_dtype_bits(dtype).exponent != 0 ? values[k]
                                                                    : trunc(values[k]);
@@ -305,16 +305,16 @@ static void views_without_elements_are_legal(void **state)
     mti_view v = {.dtype = MT_F32, .rank = 2, .shape = {3, 0}, .stride = {0, 1}};
     mti_view mask = v;
     mask.dtype = MT_BOOL;
-    assert_true(be->fill(ctx, &v, 1) && be->copy(ctx, &v, &v));
-    assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &v, &v));
-    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &v, &v, &v));
-    assert_true(be->binary(ctx, MTI_ADD, &v, &v, &v));
-    assert_true(be->softmax(ctx, 1, false, &v, &v));
-    assert_true(be->uniform(ctx, 0, 1, 1, 0, &v) && be->normal(ctx, 0, 1, 1, 0, &v));
-    assert_true(be->dropout(ctx, 0.5, 1, 0, &v, &v, &mask));
+    mtt_did(be->fill(ctx, &v, 1) && be->copy(ctx, &v, &v));
+    mtt_did(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &v, &v));
+    mtt_did(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &v, &v, &v));
+    mtt_did(be->binary(ctx, MTI_ADD, &v, &v, &v));
+    mtt_did(be->softmax(ctx, 1, false, &v, &v));
+    mtt_did(be->uniform(ctx, 0, 1, 1, 0, &v) && be->normal(ctx, 0, 1, 1, 0, &v));
+    mtt_did(be->dropout(ctx, 0.5, 1, 0, &v, &v, &mask));
     mti_view row = mtt_dense(MT_F32, 3, 1), column = {.dtype = MT_F32, .rank = 2, .shape = {1, 0}};
     mtt_fill(&row, 1, 1, 2);
-    assert_true(be->sum(ctx, 1, &v, &row, NULL) && be->sum(ctx, 1, &v, &column, NULL));
+    mtt_did(be->sum(ctx, 1, &v, &row, NULL) && be->sum(ctx, 1, &v, &column, NULL));
     for (int64_t i = 0; i < 3; i++) assert_true(mtt_get(&row, i) == 0);
     mtt_drop(&row);
     be->close(ctx);

@@ -61,13 +61,13 @@ static void check_rms(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int64
     const mti_view *w = has_w ? &c.w : NULL;
     void *scratch = mtt_memory(be->rms_norm_backward_scratch(ctx, &c.x));
     assert_true(scratch && be->rms_norm(ctx, 1e-5, &c.x, w, &c.y, &c.rstd));
-    assert_true(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, &c.dx, &c.dw, scratch));
+    mtt_did(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, &c.dx, &c.dw, scratch));
     check_rms_values(&c);
     mti_view y = rows(dtype, n_rows, n, placing), dx = rows(dtype, n_rows, n, placing),
              dw = mtt_dense(dtype, n);
-    assert_true(be->rms_norm(ctx, 1e-5, &c.x, w, &y, NULL));
-    assert_true(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, &dx, NULL, NULL));
-    assert_true(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, NULL, &dw, scratch));
+    mtt_did(be->rms_norm(ctx, 1e-5, &c.x, w, &y, NULL));
+    mtt_did(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, &dx, NULL, NULL));
+    mtt_did(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, NULL, &dw, scratch));
     mtt_same(&y, &c.y, "y without rstd");
     mtt_same(&dx, &c.dx, "dx alone");
     mtt_same(&dw, &c.dw, "dw alone");
@@ -110,7 +110,7 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
     int64_t s = shape[2], d = shape[3], half = d / 2;
     double tolerance = rope_tolerance(dtype, start + s);
     mtt_fill(&x, 1, -2, 2);
-    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, false, &x, &y));
+    mtt_did(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, false, &x, &y));
     for (int64_t r = 0; r < shape[0] * shape[1] * s; r++)
         for (int64_t i = 0; i < half; i++) {
             long double angle = (long double)(start + r % s) *
@@ -122,8 +122,8 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
         }
     /* the inverse restores x, in place and not */
     mti_view back = mtt_view(dtype, 4, shape, placing);
-    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &back));
-    assert_true(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &y));
+    mtt_did(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &back));
+    mtt_did(be->rope(ctx, &(mti_rope){theta, .scale = 1}, start, true, &y, &y));
     mtt_same(&back, &y, "rope in place");
     for (int64_t i = 0; i < mti_view_count(&x); i++)
         mtt_close(mtt_get(&y, i), mtt_get(&x, i), 2 * tolerance, "rope back", i);
@@ -161,8 +161,8 @@ static void check_swiglu(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mt
              alone = mtt_view(dtype, 3, shape3, MTT_PLACED_DENSE);
     double tolerance = 16 * mtt_epsilon(dtype);
     mtt_fill(&gate, 1, -6, 6), mtt_fill(&up, 2, -2, 2), mtt_fill(&dy, 3, -1, 1);
-    assert_true(be->swiglu(ctx, &gate, &up, &y));
-    assert_true(be->swiglu_backward(ctx, &gate, &up, &dy, &dgate, &dup));
+    mtt_did(be->swiglu(ctx, &gate, &up, &y));
+    mtt_did(be->swiglu_backward(ctx, &gate, &up, &dy, &dgate, &dup));
     for (int64_t i = 0; i < COUNT3; i++) {
         double g = mtt_get(&gate, i), u = mtt_get(&up, i), d = mtt_get(&dy, i);
         double s = 1 / (1 + exp(-g));
@@ -170,12 +170,12 @@ static void check_swiglu(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mt
         mtt_close(mtt_get(&dgate, i), d * u * s * (1 + g * (1 - s)), tolerance, "dgate", i);
         mtt_close(mtt_get(&dup, i), d * silu(g), tolerance, "dup", i);
     }
-    assert_true(be->swiglu_backward(ctx, &gate, &up, &dy, &alone, NULL));
+    mtt_did(be->swiglu_backward(ctx, &gate, &up, &dy, &alone, NULL));
     mtt_same(&alone, &dgate, "dgate alone");
-    assert_true(be->swiglu_backward(ctx, &gate, NULL, &dy, NULL, &alone));
+    mtt_did(be->swiglu_backward(ctx, &gate, NULL, &dy, NULL, &alone));
     mtt_same(&alone, &dup, "dup alone");
-    assert_true(be->copy(ctx, &dy, &alone));
-    assert_true(be->swiglu_backward(ctx, &gate, &up, &alone, &alone, &dup));
+    mtt_did(be->copy(ctx, &dy, &alone));
+    mtt_did(be->swiglu_backward(ctx, &gate, &up, &alone, &alone, &dup));
     mtt_same(&alone, &dgate, "dgate in place of dy");
     mti_view *all[] = {&gate, &up, &dy, &y, &dgate, &dup, &alone};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) mtt_drop(all[k]);
@@ -200,7 +200,7 @@ static void check_where(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mtt
              y = mtt_view(dtype, 3, shape3, MTT_PLACED_DENSE);
     for (int64_t i = 0; i < COUNT3; i++) mtt_set(&mask, i, i * 7 % 3 == 1);
     mtt_fill(&a, 1, -2, 2), mtt_fill(&b, 2, -2, 2);
-    assert_true(be->where(ctx, &mask, given & 1 ? &a : NULL, given & 2 ? &b : NULL, &y));
+    mtt_did(be->where(ctx, &mask, given & 1 ? &a : NULL, given & 2 ? &b : NULL, &y));
     for (int64_t i = 0; i < COUNT3; i++) {
         double want = mtt_get(&mask, i) != 0 ? (given & 1 ? mtt_get(&a, i) : 0)
                                              : (given & 2 ? mtt_get(&b, i) : 0);
@@ -234,8 +234,8 @@ static void pow_matches_the_c_library_for_every_kind_of_exponent(void **state)
             mti_view dy = mtt_dense(mtt_floats[t], 517), dx = mtt_dense(mtt_floats[t], 517);
             bool any_sign = p >= 0 && p == floor(p);
             mtt_fill(&x, 1, any_sign ? -3 : 0.25, 3), mtt_fill(&dy, 2, -1, 1);
-            assert_true(be->unary(ctx, MTI_UNARY_pow, p, 0, &x, &y));
-            assert_true(be->unary_backward(ctx, MTI_UNARY_pow, p, 0, &x, &dy, &dx));
+            mtt_did(be->unary(ctx, MTI_UNARY_pow, p, 0, &x, &y));
+            mtt_did(be->unary_backward(ctx, MTI_UNARY_pow, p, 0, &x, &dy, &dx));
             for (int64_t i = 0; i < 517; i++) {
                 double v = mtt_get(&x, i), slope = p == 0 ? 0 : p * pow(v, p - 1);
                 mtt_close(mtt_get(&y, i), pow(v, p), tolerance, "pow", i);
@@ -261,8 +261,8 @@ static void check_max(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, const
              dx = mtt_view(dtype, x->rank, x->shape, MTT_PLACED_REVERSED);
     mtt_fill(&dy, 5, -1, 1);
     if (odd) mtt_set(x, searched / 2, (double)NAN);
-    assert_true(be->max(ctx, x, &y, &index));
-    assert_true(be->max_backward(ctx, &index, &dy, &dx));
+    mtt_did(be->max(ctx, x, &y, &index));
+    mtt_did(be->max_backward(ctx, &index, &dy, &dx));
     for (int64_t i = 0; i < kept; i++) {
         int64_t best = 0;
         for (int64_t j = 1; j < searched; j++) {
@@ -276,7 +276,7 @@ static void check_max(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, const
                       "max backward", j);
     }
     mti_view again = mtt_view(dtype, rank, x->shape, MTT_PLACED_DENSE);
-    assert_true(be->max(ctx, x, &again, NULL));
+    mtt_did(be->max(ctx, x, &again, NULL));
     mtt_same(&again, &y, "max without the index");
     mtt_drop(&y), mtt_drop(&index), mtt_drop(&dy), mtt_drop(&dx), mtt_drop(&again);
 }
@@ -313,7 +313,7 @@ static void max_of_minus_infinities_is_the_first(void **state)
     mti_view x = mtt_dense(MT_F32, 2, 40), y = mtt_dense(MT_F32, 2), index = mtt_dense(MT_I64, 2);
     for (int64_t i = 0; i < 80; i++) mtt_set(&x, i, -(double)INFINITY);
     mtt_set(&index, 0, 7), mtt_set(&index, 1, 7);
-    assert_true(be->max(ctx, &x, &y, &index));
+    mtt_did(be->max(ctx, &x, &y, &index));
     for (int64_t i = 0; i < 2; i++)
         assert_true(mtt_get(&y, i) == -(double)INFINITY && mtt_get(&index, i) == 0);
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&index);

@@ -49,7 +49,7 @@ static void adamw_takes_the_step_of_its_paper(void **state)
     for (int d = 0; d < 4; d++) {
         tensors was, t;
         make(&was, mtt_floats[d]), make(&t, mtt_floats[d]);
-        assert_true(be->adamw(ctx, &o, N_ITEMS, t.items));
+        mtt_did(be->adamw(ctx, &o, N_ITEMS, t.items));
         double eps = 4 * wide_epsilon(mtt_floats[d]);
         for (int k = 0; k < N_ITEMS; k++)
             for (int64_t i = 0; i < item_sizes[k]; i++) {
@@ -149,15 +149,16 @@ static void adafactor_takes_the_step_of_its_paper(void **state)
                                    .weight_decay = 0.1};
         const mti_opt_params o = {
             .lr = 0.3, .beta2_decay = -0.8, .eps2 = 1e-3, .clip = 1.5, .step = 7};
-        void *scratch = malloc(be->adafactor_scratch(ctx, 1, &item));
-        assert_true(be->adafactor(ctx, &o, 1, &item, scratch));
+        void *scratch = mtt_memory_dirty(be->adafactor_scratch(ctx, 1, &item));
+        mtt_did(be->adafactor(ctx, &o, 1, &item, scratch));
         double eps = mtt_epsilon(dtype), close = 64 * wide_epsilon(dtype) + 2 * eps;
         factored_step(want_p, want_g, s[0] ? want_r : NULL, want_c, batch, s[1], s[2], &o, eps,
                       0.1);
         if (s[0]) check_values(&r, want_r, close, "r");
         check_values(&c, want_c, close, "c");
         check_values(&p, want_p, close, "p");
-        free(scratch), free(want_p), free(want_g), free(want_r), free(want_c);
+        mtt_memory_free(scratch);
+        free(want_p), free(want_g), free(want_r), free(want_c);
         mtt_drop(&p), mtt_drop(&g), mtt_drop(&r), mtt_drop(&c);
     }
     be->close(ctx);
@@ -190,14 +191,14 @@ static void a_master_is_stepped_instead_of_its_parameter(void **state)
             way < 2   ? be->adamw
             : way < 4 ? be->sgd
                       : be->lion;
-        assert_true(step(ctx, &o, N_ITEMS, wide.items));
+        mtt_did(step(ctx, &o, N_ITEMS, wide.items));
         o.grad_scale = 0.25;
-        assert_true(step(ctx, &o, N_ITEMS, narrow.items));
+        mtt_did(step(ctx, &o, N_ITEMS, narrow.items));
         for (int k = 0; k < N_ITEMS; k++) {
             mtt_same(&master[k], &wide.p[k], "master");
             mtt_same(&narrow.m[k], &wide.m[k], "m");
             mti_view rounded = mtt_dense(dtype, item_sizes[k]);
-            assert_true(be->copy(ctx, &master[k], &rounded));
+            mtt_did(be->copy(ctx, &master[k], &rounded));
             mtt_same(&narrow.p[k], &rounded, "p");
             mtt_drop(&rounded), mtt_drop(&master[k]);
         }
@@ -223,27 +224,27 @@ static void narrow_moments_are_rounded_after_the_step(void **state)
             bool is_narrow = way < 2 || way == 4 || k % 2;
             m[k] = mtt_dense(is_narrow ? moment : MT_F32, item_sizes[k]);
             v[k] = mtt_dense(is_narrow ? moment : MT_F32, item_sizes[k]);
-            assert_true(be->copy(ctx, &wide.m[k], &m[k]) && be->copy(ctx, &wide.v[k], &v[k]));
-            assert_true(be->copy(ctx, &m[k], &wide.m[k]) && be->copy(ctx, &v[k], &wide.v[k]));
+            mtt_did(be->copy(ctx, &wide.m[k], &m[k]) && be->copy(ctx, &wide.v[k], &v[k]));
+            mtt_did(be->copy(ctx, &m[k], &wide.m[k]) && be->copy(ctx, &v[k], &wide.v[k]));
             narrow.items[k].m = m[k].data, narrow.items[k].v = v[k].data;
             narrow.items[k].moments = is_narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE;
             for (int i = 0; i < 2; i++) {
                 master[i][k] = mtt_dense(MT_F32, item_sizes[k]);
-                assert_true(be->copy(ctx, &wide.p[k], &master[i][k]));
+                mtt_did(be->copy(ctx, &wide.p[k], &master[i][k]));
             }
             if (k % 3 == 0 && dtype != MT_F32)
                 wide.items[k].master = master[0][k].data,
                 narrow.items[k].master = master[1][k].data;
         }
-        assert_true(be->adamw(ctx, &o, N_ITEMS, wide.items));
-        assert_true(be->adamw(ctx, &o, N_ITEMS, narrow.items));
+        mtt_did(be->adamw(ctx, &o, N_ITEMS, wide.items));
+        mtt_did(be->adamw(ctx, &o, N_ITEMS, narrow.items));
         for (int k = 0; k < N_ITEMS; k++) {
             mti_view rounded = mtt_dense(m[k].dtype, item_sizes[k]);
             mtt_same(&narrow.p[k], &wide.p[k], "p");
             mtt_same(&master[1][k], &master[0][k], "master");
-            assert_true(be->copy(ctx, &wide.m[k], &rounded));
+            mtt_did(be->copy(ctx, &wide.m[k], &rounded));
             mtt_same(&m[k], &rounded, "m");
-            assert_true(be->copy(ctx, &wide.v[k], &rounded));
+            mtt_did(be->copy(ctx, &wide.v[k], &rounded));
             mtt_same(&v[k], &rounded, "v");
             mtt_drop(&rounded), mtt_drop(&m[k]), mtt_drop(&v[k]);
             mtt_drop(&master[0][k]), mtt_drop(&master[1][k]);
@@ -370,8 +371,8 @@ static void step_codes(bool fp8)
             coded.items[k].moments = fp8 ? MTI_MOMENTS_FP8 : MTI_MOMENTS_8BIT;
             coded.items[k].m = codes[k][0].data, coded.items[k].v = codes[k][1].data;
         }
-        assert_true(be->adamw(ctx, &o, N_ITEMS, wide.items));
-        assert_true(be->adamw(ctx, &o, N_ITEMS, coded.items));
+        mtt_did(be->adamw(ctx, &o, N_ITEMS, wide.items));
+        mtt_did(be->adamw(ctx, &o, N_ITEMS, coded.items));
         for (int k = 0; k < N_ITEMS; k++) {
             mtt_same(&coded.p[k], &wide.p[k], "p");
             for (int v = 0; v < 2; v++) {
@@ -404,7 +405,7 @@ static void a_gradient_may_be_f32_beside_16_bits(void **state)
         mti_view g[N_ITEMS];
         for (int k = 0; k < N_ITEMS; k++) {
             g[k] = mtt_dense(MT_F32, item_sizes[k]);
-            assert_true(be->copy(ctx, &own.g[k], &g[k]));
+            mtt_did(be->copy(ctx, &own.g[k], &g[k]));
             if (k == 4) continue;
             wide.items[k].g = g[k].data;
             wide.items[k].wide_grad = true;
@@ -415,8 +416,8 @@ static void a_gradient_may_be_f32_beside_16_bits(void **state)
             way < 2   ? be->adamw
             : way < 4 ? be->sgd
                       : be->lion;
-        assert_true(step(ctx, &o, N_ITEMS, own.items));
-        assert_true(step(ctx, &o, N_ITEMS, wide.items));
+        mtt_did(step(ctx, &o, N_ITEMS, own.items));
+        mtt_did(step(ctx, &o, N_ITEMS, wide.items));
         for (int k = 0; k < N_ITEMS; k++) {
             mtt_same(&wide.p[k], &own.p[k], "p");
             mtt_same(&wide.m[k], &own.m[k], "m");
@@ -438,7 +439,7 @@ static void check_sgd(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, doubl
         if (momentum == 0) t.items[k].m = NULL;
         if (step == 1 && item_sizes[k] && momentum != 0) mtt_set(&t.m[k], 0, (double)NAN);
     }
-    assert_true(be->sgd(ctx, &o, N_ITEMS, t.items));
+    mtt_did(be->sgd(ctx, &o, N_ITEMS, t.items));
     for (int k = 0; k < N_ITEMS; k++)
         for (int64_t i = 0; i < item_sizes[k]; i++) {
             double p = mtt_get(&was.p[k], i), m = mtt_get(&was.g[k], i) + 0.1 * k * p;
@@ -476,7 +477,7 @@ static void lion_takes_the_step_of_its_paper(void **state)
         mtt_set(&t.g[2], 0, 0), mtt_set(&t.m[2], 0, 0); /* then nothing but the decay */
         mtt_set(&was.g[2], 0, 0), mtt_set(&was.m[2], 0, 0);
         mtt_set(&t.g[2], 1, (double)NAN);
-        assert_true(be->lion(ctx, &o, N_ITEMS, t.items));
+        mtt_did(be->lion(ctx, &o, N_ITEMS, t.items));
         assert_true(isnan(mtt_get(&t.p[2], 1)) && isnan(mtt_get(&t.m[2], 1)));
         for (int k = 0; k < N_ITEMS; k++)
             for (int64_t i = 0; i < item_sizes[k]; i++) {
@@ -503,9 +504,9 @@ static void clipping_measures_and_scales_all_gradients(void **state)
         double want = 0, got;
         for (int k = 0; k < N_ITEMS; k++)
             for (int64_t i = 0; i < item_sizes[k]; i++) want += pow(mtt_get(&t.g[k], i), 2);
-        assert_true(be->sum_squares(ctx, N_ITEMS, t.items, &got));
+        mtt_did(be->sum_squares(ctx, N_ITEMS, t.items, &got));
         mtt_close(got, want, 1e-12, "sum of squares", 0);
-        assert_true(be->scale_all(ctx, 0.3, N_ITEMS, t.items));
+        mtt_did(be->scale_all(ctx, 0.3, N_ITEMS, t.items));
         for (int k = 0; k < N_ITEMS; k++)
             for (int64_t i = 0; i < item_sizes[k]; i++)
                 mtt_close(mtt_get(&t.p[k], i), 0.3 * mtt_get(&was.p[k], i),
@@ -513,7 +514,7 @@ static void clipping_measures_and_scales_all_gradients(void **state)
         drop(&was), drop(&t);
     }
     double none = 1;
-    assert_true(be->sum_squares(ctx, 0, NULL, &none));
+    mtt_did(be->sum_squares(ctx, 0, NULL, &none));
     assert_true(none == 0);
     be->close(ctx);
 }

@@ -17,7 +17,7 @@ static void uniform_takes_the_lane_of_its_element(void **state)
             for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
                 mti_view y =
                     mtt_view(mtt_floats[t], 3, (const int64_t[]){3, 5, mtt_sizes[s]}, placing);
-                assert_true(be->uniform(ctx, -2, 3, SEED, OFFSET, &y));
+                mtt_did(be->uniform(ctx, -2, 3, SEED, OFFSET, &y));
                 for (int64_t i = 0; i < mti_view_count(&y); i++) {
                     double unit = (double)(draw(i) >> 8) / (1 << 24);
                     mtt_close(mtt_get(&y, i), -2 + 5 * unit, 2 * mtt_epsilon(y.dtype), "uniform",
@@ -38,7 +38,7 @@ static void uniform_never_rounds_up_to_its_end(void **state)
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < 5; k++) {
             mti_view y = mtt_dense(mtt_floats[t], 100000);
-            assert_true(be->uniform(ctx, ends[k][0], ends[k][1], 1, 0, &y));
+            mtt_did(be->uniform(ctx, ends[k][0], ends[k][1], 1, 0, &y));
             for (int64_t i = 0; i < 100000; i++) {
                 double v = mtt_get(&y, i);
                 assert_true(v >= ends[k][0] && (v < ends[k][1] || ends[k][0] == ends[k][1]));
@@ -58,7 +58,7 @@ static void normal_is_box_muller_on_pairs_of_lanes(void **state)
             for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
                 mti_view y =
                     mtt_view(mtt_floats[t], 3, (const int64_t[]){3, 5, mtt_sizes[s]}, placing);
-                assert_true(be->normal(ctx, 1, 0.5, SEED, OFFSET, &y));
+                mtt_did(be->normal(ctx, 1, 0.5, SEED, OFFSET, &y));
                 for (int64_t i = 0; i < mti_view_count(&y); i++) {
                     double u = 1 - (double)(draw(i & ~1) >> 8) / (1 << 24);
                     double angle = 2 * acos(-1.0) * (double)(draw(i | 1) >> 8) / (1 << 24);
@@ -78,7 +78,7 @@ static void normal_has_the_moments_of_a_normal_distribution(void **state)
     const mti_backend *be = mtt_backend(&ctx);
     int64_t n = 1000000;
     mti_view y = mtt_dense(MT_F32, n);
-    assert_true(be->normal(ctx, 0, 1, 42, 0, &y));
+    mtt_did(be->normal(ctx, 0, 1, 42, 0, &y));
     double m1 = 0, m2 = 0, m3 = 0, m4 = 0;
     for (int64_t i = 0; i < n; i++) {
         double z = mtt_get(&y, i);
@@ -100,8 +100,8 @@ static void check_dropout(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
     mti_view x = mtt_view(dtype, 3, shape, placing), y = mtt_view(dtype, 3, shape, placing);
     mti_view mask = mtt_dense(MT_BOOL, 3, 5, n), dx = mtt_view(dtype, 3, shape, placing);
     mtt_fill(&x, 9, -1, 1);
-    assert_true(be->dropout(ctx, p, SEED, OFFSET, &x, &y, &mask));
-    assert_true(be->dropout_backward(ctx, p, &mask, &x, &dx));
+    mtt_did(be->dropout(ctx, p, SEED, OFFSET, &x, &y, &mask));
+    mtt_did(be->dropout_backward(ctx, p, &mask, &x, &dx));
     for (int64_t i = 0; i < 15 * n; i++) {
         bool keep = (double)(draw(i) >> 8) / (1 << 24) >= p;
         assert_true(mtt_get(&mask, i) == keep);
@@ -109,7 +109,7 @@ static void check_dropout(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
                   "dropout", i);
     }
     mtt_same(&dx, &y, "dropout backward");
-    assert_true(be->dropout(ctx, p, SEED, OFFSET, &x, &x, NULL));
+    mtt_did(be->dropout(ctx, p, SEED, OFFSET, &x, &x, NULL));
     mtt_same(&x, &y, "dropout in place without a mask");
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&mask), mtt_drop(&dx);
 }

@@ -35,8 +35,8 @@ static void check_softmax(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
     mti_view dy = rows(dtype, 2, s, n, !padded), dx = rows(dtype, 2, s, n, padded);
     mtt_fill(&x, 1, -20, 20);
     mtt_fill(&dy, 2, -1, 1);
-    assert_true(be->softmax(ctx, scale, causal, &x, &y));
-    assert_true(be->softmax_backward(ctx, scale, &y, &dy, &dx));
+    mtt_did(be->softmax(ctx, scale, causal, &x, &y));
+    mtt_did(be->softmax_backward(ctx, scale, &y, &dy, &dx));
     for (int64_t r = 0; r < 2 * s; r++) {
         int64_t seen = causal ? r % s + 1 + n - s : n;
         seen = seen < 0 ? 0 : seen;
@@ -53,9 +53,9 @@ static void check_softmax(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
                       scale * mtt_get(&y, r * n + j) * (mtt_get(&dy, r * n + j) - dot), 4 * eps,
                       "softmax backward", r * n + j);
     }
-    assert_true(be->softmax_backward(ctx, scale, &y, &dy, &dy));
+    mtt_did(be->softmax_backward(ctx, scale, &y, &dy, &dy));
     mtt_same(&dy, &dx, "softmax backward in place");
-    assert_true(be->softmax(ctx, scale, causal, &x, &x));
+    mtt_did(be->softmax(ctx, scale, causal, &x, &x));
     mtt_same(&x, &y, "softmax in place");
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&dy), mtt_drop(&dx);
 }
@@ -80,8 +80,8 @@ static void check_log_softmax(const mti_backend *be, mti_ctx *ctx, mt_dtype dtyp
     mti_view dy = rows(dtype, 2, 3, n, !padded), dx = rows(dtype, 2, 3, n, padded);
     mtt_fill(&x, 1, -20, 20);
     mtt_fill(&dy, 2, -1, 1);
-    assert_true(be->log_softmax(ctx, &x, &y));
-    assert_true(be->log_softmax_backward(ctx, &y, &dy, &dx));
+    mtt_did(be->log_softmax(ctx, &x, &y));
+    mtt_did(be->log_softmax_backward(ctx, &y, &dy, &dx));
     for (int64_t r = 0; r < 6; r++) {
         exact_softmax(&x, r * n, n, 1, p);
         double sum = 0, size = 0;
@@ -95,7 +95,7 @@ static void check_log_softmax(const mti_backend *be, mti_ctx *ctx, mt_dtype dtyp
                       mtt_get(&dy, r * n + j) - exp(mtt_get(&y, r * n + j)) * sum,
                       eps * (2 + (dtype == MT_F32 ? 0.1 * size : 0)), "log_softmax backward", j);
     }
-    assert_true(be->log_softmax(ctx, &x, &x));
+    mtt_did(be->log_softmax(ctx, &x, &x));
     mtt_same(&x, &y, "log_softmax in place");
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&dy), mtt_drop(&dx);
 }
@@ -120,7 +120,7 @@ static void softmax_of_huge_scores_does_not_overflow(void **state)
     mti_view x = mtt_dense(MT_F32, 2, 3), y = mtt_dense(MT_F32, 2, 3);
     const double in[] = {1e30, 1e30, -1e30, 1, (double)NAN, 2};
     for (int i = 0; i < 6; i++) mtt_set(&x, i, in[i]);
-    assert_true(be->softmax(ctx, 1, false, &x, &y));
+    mtt_did(be->softmax(ctx, 1, false, &x, &y));
     assert_true(mtt_get(&y, 0) == 0.5 && mtt_get(&y, 1) == 0.5 && mtt_get(&y, 2) == 0);
     for (int i = 3; i < 6; i++) assert_true(isnan(mtt_get(&y, i)));
     mtt_drop(&x), mtt_drop(&y);
@@ -199,14 +199,14 @@ static void check_norm(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int6
     mtt_fill(&c.x, 1, -1, 3), mtt_fill(&c.dy, 2, -1, 1);
     mtt_fill(&c.w, 3, 0.5, 2), mtt_fill(&c.b, 4, -1, 1);
     const mti_view *w = c.has_w ? &c.w : NULL;
-    assert_true(be->layer_norm(ctx, 1e-5, &c.x, w, c.has_b ? &c.b : NULL, &c.y, &c.mean, &c.rstd));
+    mtt_did(be->layer_norm(ctx, 1e-5, &c.x, w, c.has_b ? &c.b : NULL, &c.y, &c.mean, &c.rstd));
     double *mean = malloc((size_t)n_rows * sizeof *mean),
            *rstd = malloc((size_t)n_rows * sizeof *rstd);
     void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, &c.x));
     assert_true(mean && rstd && scratch);
     check_norm_forward(&c, mean, rstd);
-    assert_true(be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, &c.dx, &c.dw, &c.db,
-                                        scratch));
+    mtt_did(be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, &c.dx, &c.dw, &c.db,
+                                    scratch));
     if (n > 1) check_norm_backward(&c, mean, rstd);
     /* each result is the same if it is computed alone */
     mti_view dx = rows(dtype, n_rows, 1, n, variant & 1), db = mtt_dense(dtype, n);

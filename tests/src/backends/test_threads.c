@@ -17,14 +17,14 @@ static void element_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, 
 {
     mt_dtype dtype = in->x.dtype;
     for (int k = 0; k < 9; k++) out[k] = like(dtype);
-    assert_true(be->fill(ctx, &out[0], 3));
-    assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &out[1]));
-    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &in->dy, &out[2]));
-    assert_true(be->binary(ctx, MTI_MUL, &in->x, &in->dy, &out[3]));
-    assert_true(be->uniform(ctx, -1, 1, 5, 0, &out[4]));
-    assert_true(be->normal(ctx, 0, 1, 5, 0, &out[5]));
-    assert_true(be->dropout(ctx, 0.3, 5, 0, &in->x, &out[6], &in->mask));
-    assert_true(be->dropout_backward(ctx, 0.3, &in->mask, &in->x, &out[7]));
+    mtt_did(be->fill(ctx, &out[0], 3));
+    mtt_did(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &out[1]));
+    mtt_did(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &in->dy, &out[2]));
+    mtt_did(be->binary(ctx, MTI_MUL, &in->x, &in->dy, &out[3]));
+    mtt_did(be->uniform(ctx, -1, 1, 5, 0, &out[4]));
+    mtt_did(be->normal(ctx, 0, 1, 5, 0, &out[5]));
+    mtt_did(be->dropout(ctx, 0.3, 5, 0, &in->x, &out[6], &in->mask));
+    mtt_did(be->dropout_backward(ctx, 0.3, &in->mask, &in->x, &out[7]));
     mti_view turned = {.data = out[8].data,
                        .dtype = dtype,
                        .rank = 2,
@@ -32,23 +32,23 @@ static void element_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, 
                        .stride = {ROWS, 1}};
     mti_view x_turned = turned;
     x_turned.data = in->x.data, x_turned.stride[0] = 1, x_turned.stride[1] = COLUMNS;
-    assert_true(be->copy(ctx, &x_turned, &turned));
+    mtt_did(be->copy(ctx, &x_turned, &turned));
 }
 
 static void row_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out)
 {
     mt_dtype dtype = in->x.dtype, wide = dtype == MT_F64 ? MT_F64 : MT_F32;
     for (int k = 0; k < 7; k++) out[k] = like(dtype);
-    assert_true(be->softmax(ctx, 0.5, true, &in->x, &out[0]));
-    assert_true(be->softmax_backward(ctx, 0.5, &out[0], &in->dy, &out[1]));
-    assert_true(be->log_softmax(ctx, &in->x, &out[2]));
-    assert_true(be->log_softmax_backward(ctx, &out[2], &in->dy, &out[3]));
+    mtt_did(be->softmax(ctx, 0.5, true, &in->x, &out[0]));
+    mtt_did(be->softmax_backward(ctx, 0.5, &out[0], &in->dy, &out[1]));
+    mtt_did(be->log_softmax(ctx, &in->x, &out[2]));
+    mtt_did(be->log_softmax_backward(ctx, &out[2], &in->dy, &out[3]));
     mti_view mean = mtt_dense(wide, ROWS), rstd = mtt_dense(wide, ROWS);
-    assert_true(be->layer_norm(ctx, 1e-5, &in->x, &in->w, &in->w, &out[4], &mean, &rstd));
+    mtt_did(be->layer_norm(ctx, 1e-5, &in->x, &in->w, &in->w, &out[4], &mean, &rstd));
     out[7] = mtt_dense(dtype, COLUMNS), out[8] = mtt_dense(dtype, COLUMNS);
     void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, &in->x));
-    assert_true(be->layer_norm_backward(ctx, &in->dy, &in->x, &in->w, &mean, &rstd, &out[5],
-                                        &out[7], &out[8], scratch));
+    mtt_did(be->layer_norm_backward(ctx, &in->dy, &in->x, &in->w, &mean, &rstd, &out[5], &out[7],
+                                    &out[8], scratch));
     mtt_memory_free(scratch);
     mtt_drop(&mean), mtt_drop(&rstd);
 }
@@ -60,17 +60,17 @@ static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *i
     out[2] = mtt_dense(dtype, 1, 1);
     for (int k = 0; k < 3; k++) {
         void *scratch = mtt_memory(be->sum_scratch(ctx, &in->x, &out[k]) + 1);
-        assert_true(be->sum(ctx, 1, &in->x, &out[k], scratch));
+        mtt_did(be->sum(ctx, 1, &in->x, &out[k], scratch));
         mtt_memory_free(scratch);
     }
     out[3] = mtt_dense(dtype, CLASSES, COLUMNS);
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &in->index, &out[3]));
-    assert_true(be->embedding_backward(ctx, false, &in->index, &in->dy, &out[3], scratch));
+    mtt_did(be->embedding_backward(ctx, false, &in->index, &in->dy, &out[3], scratch));
     mtt_memory_free(scratch);
     mti_view logp = like(dtype);
     out[4] = mtt_dense(dtype, 1), out[5] = like(dtype);
-    assert_true(be->cross_entropy(ctx, -1, &in->x, &in->index, &logp, &out[4]));
-    assert_true(be->cross_entropy_backward(ctx, -1, &logp, &in->index, &out[4], &out[5]));
+    mtt_did(be->cross_entropy(ctx, -1, &in->x, &in->index, &logp, &out[4]));
+    mtt_did(be->cross_entropy_backward(ctx, -1, &logp, &in->index, &out[4], &out[5]));
     mtt_drop(&logp);
 }
 
@@ -93,23 +93,23 @@ static void gates_and_choices(const mti_backend *be, mti_ctx *ctx, const inputs 
     out[9] = mtt_dense(dtype, COLUMNS);
     mti_view rstd = mtt_dense(wide, ROWS);
     void *scratch = mtt_memory(be->rms_norm_backward_scratch(ctx, &in->x));
-    assert_true(be->rms_norm(ctx, 1e-5, &in->x, &in->w, &out[0], &rstd));
+    mtt_did(be->rms_norm(ctx, 1e-5, &in->x, &in->w, &out[0], &rstd));
     assert_true(
         be->rms_norm_backward(ctx, &in->dy, &in->x, &in->w, &rstd, &out[1], &out[7], scratch));
     mtt_memory_free(scratch);
     mtt_drop(&rstd);
     mti_view x = as_heads(&in->x), y = as_heads(&out[2]);
-    assert_true(be->rope(ctx, &(mti_rope){10000, .scale = 1}, 9, false, &x, &y));
-    assert_true(be->swiglu(ctx, &in->x, &in->dy, &out[3]));
-    assert_true(be->swiglu_backward(ctx, &in->x, &in->x, &in->dy, &out[4], &out[5]));
-    assert_true(be->where(ctx, &in->mask, &in->x, &in->dy, &out[6]));
+    mtt_did(be->rope(ctx, &(mti_rope){10000, .scale = 1}, 9, false, &x, &y));
+    mtt_did(be->swiglu(ctx, &in->x, &in->dy, &out[3]));
+    mtt_did(be->swiglu_backward(ctx, &in->x, &in->x, &in->dy, &out[4], &out[5]));
+    mtt_did(be->where(ctx, &in->mask, &in->x, &in->dy, &out[6]));
     mti_view turned = {.data = in->x.data,
                        .dtype = dtype,
                        .rank = 2,
                        .shape = {COLUMNS, ROWS},
                        .stride = {1, COLUMNS}};
-    assert_true(be->max(ctx, &in->x, &out[8], NULL));
-    assert_true(be->max(ctx, &turned, &out[9], NULL));
+    mtt_did(be->max(ctx, &in->x, &out[8], NULL));
+    mtt_did(be->max(ctx, &turned, &out[9], NULL));
 }
 
 static void compute(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out,
@@ -124,10 +124,10 @@ static void compute(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_v
                          .p = out[0].data,
                          .g = in->dy.data,
                          .m = out[0].data};
-    assert_true(be->sum_squares(ctx, 1, &item, squares));
+    mtt_did(be->sum_squares(ctx, 1, &item, squares));
     mti_opt_params o = {.lr = 0.1, .step = 2, .momentum = 0};
     item.m = NULL;
-    assert_true(be->sgd(ctx, &o, 1, &item));
+    mtt_did(be->sgd(ctx, &o, 1, &item));
 }
 
 static void thread_counts_change_no_bit(void **state)
@@ -146,7 +146,7 @@ static void thread_counts_change_no_bit(void **state)
         mti_view out[3][N_RESULTS] = {0};
         double squares[3];
         for (int threads = 1; threads <= 3; threads++) {
-            assert_true(be->set_threads(ctx, threads));
+            mtt_did(be->set_threads(ctx, threads));
             assert_int_equal(be->threads(ctx), threads);
             compute(be, ctx, &in, out[threads - 1], &squares[threads - 1]);
         }
@@ -178,16 +178,16 @@ static void large(const mti_backend *be, mti_ctx *ctx, int64_t first, const mti_
 {
     const mti_view *x = &in[0], *dy = &in[1], *index = &in[2], *mean = &in[3], *rstd = &in[4];
     void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, x));
-    assert_true(be->copy(ctx, x, &out[0]));
-    assert_true(be->binary(ctx, MTI_ADD, x, dy, &out[1]));
-    assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, x, &out[2]));
-    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, x, dy, &out[3]));
-    assert_true(be->swiglu(ctx, x, dy, &out[4]));
-    assert_true(be->swiglu_backward(ctx, x, x, dy, &out[5], &out[6]));
-    assert_true(be->layer_norm(ctx, 1e-5, x, w, w, &out[7], mean, rstd));
-    assert_true(be->layer_norm_backward(ctx, dy, x, w, mean, rstd, &out[8], NULL, NULL, scratch));
-    assert_true(be->log_softmax(ctx, x, &out[9]));
-    assert_true(be->entropy_rows_backward(ctx, -1, 0, x, index, NULL, sums, &out[10]));
+    mtt_did(be->copy(ctx, x, &out[0]));
+    mtt_did(be->binary(ctx, MTI_ADD, x, dy, &out[1]));
+    mtt_did(be->unary(ctx, MTI_UNARY_gelu, 0, 0, x, &out[2]));
+    mtt_did(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, x, dy, &out[3]));
+    mtt_did(be->swiglu(ctx, x, dy, &out[4]));
+    mtt_did(be->swiglu_backward(ctx, x, x, dy, &out[5], &out[6]));
+    mtt_did(be->layer_norm(ctx, 1e-5, x, w, w, &out[7], mean, rstd));
+    mtt_did(be->layer_norm_backward(ctx, dy, x, w, mean, rstd, &out[8], NULL, NULL, scratch));
+    mtt_did(be->log_softmax(ctx, x, &out[9]));
+    mtt_did(be->entropy_rows_backward(ctx, -1, 0, x, index, NULL, sums, &out[10]));
     mti_view turned[2] = {*x, out[11]};
     for (int k = 0; k < 2; k++) {
         turned[k].rank = 4;
@@ -213,7 +213,7 @@ static void large_outputs_have_the_bits_of_small_ones(void **state)
     mtt_fill(&in[2], 4, 0, LARGE_COLUMNS), mtt_fill(&scale, 5, 0.5, 2);
     for (int k = 0; k < LARGE_RESULTS; k++) /* raw memory is aligned */
         out[k] = in[0], assert_non_null(out[k].data = be->alloc(ctx, LARGE_BYTES));
-    assert_true(be->set_threads(ctx, 2));
+    mtt_did(be->set_threads(ctx, 2));
     large(be, ctx, 0, in, &w, &scale, out);
     for (int64_t first = 0; first < LARGE_ROWS; first += LARGE_ROWS - 37) {
         mti_view part[5], small[LARGE_RESULTS];
@@ -257,7 +257,7 @@ static void raw_memory_is_aligned_and_may_be_refused(void **state)
         assert_int_equal((uintptr_t)p % (sizes[k] < 2 << 20 ? 512 : 2 << 20), 0);
         p[0] = p[sizes[k] - 1] = 7;
         char back = 0;
-        assert_true(be->download(ctx, &back, p + sizes[k] - 1, 1));
+        mtt_did(be->download(ctx, &back, p + sizes[k] - 1, 1));
         assert_int_equal(back, 7);
         be->free(ctx, p, sizes[k]);
     }

@@ -21,12 +21,12 @@ static void check_embedding(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype,
              dw = mtt_view(dtype, 2, (const int64_t[]){table, n}, MTT_PLACED_PADDED);
     const int64_t *at = index.data;
     mtt_fill(&w, 6, -1, 1);
-    assert_true(be->embedding(ctx, false, &index, &w, &y));
+    mtt_did(be->embedding(ctx, false, &index, &w, &y));
     for (int64_t i = 0; i < count * n; i++)
         assert_true(mtt_get(&y, i) == mtt_get(&w, at[i / n] * n + i % n));
     mtt_fill(&dw, 7, 5, 6); /* values that must be overwritten */
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
-    assert_true(be->embedding_backward(ctx, false, &index, &y, &dw, scratch));
+    mtt_did(be->embedding_backward(ctx, false, &index, &y, &dw, scratch));
     double *want = calloc((size_t)(table * n), sizeof *want);
     assert_true(want && scratch);
     for (int64_t i = 0; i < count * n; i++) want[at[i / n] * n + i % n] += mtt_get(&y, i);
@@ -116,7 +116,7 @@ static void check_entropy(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
     mtt_fill(&x, 1, -8, 8);
     mtt_set(&dloss, 0, 0.5);
     for (int64_t r = 0; r < n_rows; r += 3) at[r] = IGNORE;
-    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
+    mtt_did(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
     for (int64_t r = 0; r < n_rows; r++) {
         double total = 0;
         for (int64_t j = 0; j < n; j++) total += exp(mtt_get(&x, r * n + j));
@@ -128,13 +128,13 @@ static void check_entropy(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, i
         counted++;
     }
     mtt_close(mtt_get(&loss, 0), sum / (double)counted, 2 * eps, "loss", 0);
-    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &dx));
+    mtt_did(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &dx));
     for (int64_t i = 0; i < n_rows * n; i++) {
         double want = exp(mtt_get(&logp, i)) - (at[i / n] == i % n ? 1 : 0);
         want *= at[i / n] == IGNORE ? 0 : 0.5 / (double)counted;
         mtt_close(mtt_get(&dx, i), want, 2 * eps, "dx", i);
     }
-    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &logp));
+    mtt_did(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &logp));
     mtt_same(&logp, &dx, "dx in place of logp");
     mti_view *all[] = {&x, &logp, &dx, &target, &loss, &dloss};
     for (int k = 0; k < 6; k++) mtt_drop(all[k]);
@@ -177,12 +177,12 @@ static void check_parts_of_a_table(const mti_backend *be, mti_ctx *ctx, mt_dtype
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
     mti_view dy = mtt_dense(dtype, COUNT, COLUMNS);
     mtt_fill(&dy, 7, -1, 1);
-    assert_true(be->embedding_backward(ctx, false, &index, &dy, &dw, scratch));
+    mtt_did(be->embedding_backward(ctx, false, &index, &dy, &dw, scratch));
     assert_int_equal(be->own_rows_scratch(ctx, &index), COUNT * sizeof(int64_t));
     for (int64_t r = 0; r < RANKS; r++) {
         mti_view rows = part_of(&w, 0, r * WIDTH, WIDTH);
-        assert_true(be->own_rows(ctx, r * WIDTH, WIDTH, WHOLE, &index, &own));
-        assert_true(be->embedding(ctx, true, &own, &rows, &y));
+        mtt_did(be->own_rows(ctx, r * WIDTH, WIDTH, WHOLE, &index, &own));
+        mtt_did(be->embedding(ctx, true, &own, &rows, &y));
         for (int64_t i = 0; i < COUNT; i++) {
             bool mine = at[i] / WIDTH == r;
             assert_true(here[i] == (mine ? at[i] % WIDTH : MTI_NO_ROW));
@@ -190,7 +190,7 @@ static void check_parts_of_a_table(const mti_backend *be, mti_ctx *ctx, mt_dtype
                 assert_true(mtt_get(&y, i * COLUMNS + j) ==
                             (mine ? mtt_get(&w, at[i] * COLUMNS + j) : 0));
         }
-        assert_true(be->embedding_backward(ctx, true, &own, &dy, &part, scratch));
+        mtt_did(be->embedding_backward(ctx, true, &own, &dy, &part, scratch));
         for (int64_t i = 0; i < WIDTH * COLUMNS; i++) {
             int64_t of_all = r * WIDTH * COLUMNS + i;
             assert_true(mtt_get(&part, i) == (of_all < WHOLE * COLUMNS ? mtt_get(&dw, of_all) : 0));
@@ -221,17 +221,17 @@ static void check_parts_of_a_loss(const mti_backend *be, mti_ctx *ctx, mt_dtype 
         mti_view classes = part_of(&x, 1, r * WIDTH, columns);
         mti_view of_lse = part_of(&parts, 0, 2 * r * COUNT, COUNT);
         mti_view of_loss = part_of(&parts, 0, (2 * r + 1) * COUNT, COUNT);
-        assert_true(be->own_targets(ctx, r * WIDTH, columns, IGNORE, &target, &own));
+        mtt_did(be->own_targets(ctx, r * WIDTH, columns, IGNORE, &target, &own));
         for (int64_t i = 0; i < COUNT; i++)
             assert_true(here[i] == (at[i] == IGNORE      ? MTI_IGNORED
                                     : at[i] / WIDTH == r ? at[i] % WIDTH
                                                          : MTI_ELSEWHERE));
-        assert_true(be->entropy_rows(ctx, MTI_IGNORED, &classes, &own, &of_lse, &of_loss));
+        mtt_did(be->entropy_rows(ctx, MTI_IGNORED, &classes, &own, &of_lse, &of_loss));
     }
     mtt_set(&sum, 0, 0.5);
-    assert_true(be->join_entropy(ctx, IGNORE, WIDTH, &target, &parts, &lse, &sum));
-    assert_true(be->log_probabilities(ctx, &x, &lse, &logp));
-    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &want, &loss));
+    mtt_did(be->join_entropy(ctx, IGNORE, WIDTH, &target, &parts, &lse, &sum));
+    mtt_did(be->log_probabilities(ctx, &x, &lse, &logp));
+    mtt_did(be->cross_entropy(ctx, IGNORE, &x, &target, &want, &loss));
     double eps = 4 * mtt_epsilon(dtype);
     mtt_close((mtt_get(&sum, 0) - 0.5) / (double)counted, mtt_get(&loss, 0), eps, "loss", 0);
     for (int64_t i = 0; i < COUNT * WHOLE; i++)
@@ -286,9 +286,9 @@ static void the_loss_of_no_rows_is_not_a_number(void **state)
              loss = mtt_dense(MT_F32, 1);
     mti_view target = numbers(2, 1, 1);
     ((int64_t *)target.data)[0] = ((int64_t *)target.data)[1] = IGNORE;
-    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
+    mtt_did(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
     assert_true(isnan(mtt_get(&loss, 0)));
-    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &loss, &x));
+    mtt_did(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &loss, &x));
     for (int64_t i = 0; i < 8; i++) assert_true(mtt_get(&x, i) == 0);
     mtt_drop(&x), mtt_drop(&logp), mtt_drop(&loss), mtt_drop(&target);
     be->close(ctx);

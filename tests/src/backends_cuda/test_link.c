@@ -105,6 +105,7 @@ static void a_failure_in_a_group_closes_it(void **state)
     assert_false(k->begin(link));
     mt_clear_error();
     k->close(link, true);
+    mtt_ok(k->find(p->dev_ctx, id), "a new group's name");
     link = k->open(p->dev_ctx, id, 1, 0, false);
     mtt_ok(link && k->sum(link, MT_F32, x.dev.data, N), "a group after it");
     k->close(link, false);

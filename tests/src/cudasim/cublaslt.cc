@@ -1,11 +1,12 @@
 /* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias.
  * It refuses what the real library refuses: a leading dimension that is too short, a workspace
- * other than promised, operands less aligned than promised. With an epilogue no size may be 1,
- * which is where PyTorch keeps away from them: then none is offered. Its vector must be aligned to
- * 16 bytes, which shows only when it is used. Sums of an operand come with a product as
- * nvmath-python knows it of the library: in the result's dtype, not in f64; and here only where all
- * is aligned to 16 bytes, so that tests see the other way, too: NVIDIA has no table of what its
- * heuristic offers. A refusal is the call's status or, for 16-bit numbers, that of the result.
+ * other than promised or aligned to less than 256 bytes, operands less aligned than promised. With
+ * an epilogue no size may be 1, which is where PyTorch keeps away from them: then none is offered.
+ * Its vector must be aligned to 16 bytes, which shows only when it is used. Sums of an operand come
+ * with a product as nvmath-python knows it of the library: in the result's dtype, not in f64; and
+ * here only where all is aligned to 16 bytes, so that tests see the other way, too: NVIDIA has no
+ * table of what its heuristic offers. A refusal is the call's status or, for 16-bit numbers, that
+ * of the result.
  *
  * An algorithm takes fewer columns of the result, and fewer terms of its sums, than it was chosen
  * for; but of 16-bit numbers an odd number of terms only if it was chosen for that. Real sums are
@@ -21,7 +22,7 @@
 #include "cudasim/simulator.h"
 #include "backends/cuda/products/cublaslt.h"
 
-enum { INVALID = 7 };
+enum { INVALID = 7, WORKSPACE_ALIGN = 256 };
 
 /* How often products were made with this epilogue, in this process. */
 static std::atomic<long> products_with[2]; /* any other; LT_EPILOGUE_SUMS_B */
@@ -173,9 +174,9 @@ static bool shape_of(const lt_desc *d, const lt_layout *a, const lt_layout *b, c
              d->bias_type == c->type));
 }
 
-/* Whether a product with the sums of b is offered. */
-static bool has_sums(const lt_layout *a, const lt_layout *b, const lt_layout *c,
-                     const lt_pref *pref)
+/* Whether a product with a vector is offered. */
+static bool has_vector(const lt_layout *a, const lt_layout *b, const lt_layout *c,
+                       const lt_pref *pref)
 {
     size_t size = c->type == LT_F32 ? 4 : 2;
     bool aligned = true;
@@ -200,7 +201,7 @@ static int cublasLtMatmulAlgoGetHeuristic(lt_handle_t, lt_desc_t d, lt_layout_t 
     if (n_wanted < 1 || !shape_of(d, a, b, c, &m, &n, &k)) return LT_NOT_SUPPORTED;
     if (!takes_vector(d, m, n, k)) return INVALID;
     *results = lt_heuristic{};
-    if (d->epilogue == LT_EPILOGUE_SUMS_B && !has_sums(a, b, c, pref)) {
+    if (d->epilogue != LT_EPILOGUE_NONE && !has_vector(a, b, c, pref)) {
         if (a->type == LT_F32) return LT_NOT_SUPPORTED;
         results->status = LT_NOT_SUPPORTED;
         *n_found = 1;
@@ -366,6 +367,7 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
     for (int i = 0; i < 4; i++)
         if (algo->data[1 + i] && (uintptr_t)at[i] % algo->data[1 + i]) return INVALID;
     if (n_workspace < algo->data[0] || (n_workspace && !workspace)) return INVALID;
+    if ((uintptr_t)workspace % WORKSPACE_ALIGN) return INVALID;
     if (!algorithm_takes(algo, la->type, m, n, k)) return LT_NOT_SUPPORTED;
     bool f64 = lc->type == LT_F64;
     product p = {*d,

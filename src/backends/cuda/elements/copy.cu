@@ -153,8 +153,79 @@ template <class T> static bool transpose(mti_ctx *ctx, const mti_layout<2> &l, i
     return MTI_LAUNCH(ctx, transposed_copy, grid, MTI_BLOCK_THREADS, 0, p);
 }
 
+/* ---- rows of 16-bit elements that begin where no vector may ---- */
+
+struct mti_odd_rows {
+    const uint16_t *x;
+    uint16_t *y;
+    int64_t rows, n, x_row, y_row;
+    int64_t parts; /* of a row, one for a warp */
+};
+
+enum { ODD_VECTOR = 8, ODD_VECTORS = 4, ODD_WARPS = MTI_BLOCK_THREADS / 32 };
+
+/* Vectors of y come from four words of x, or from five, shifted. The row's last element is in none,
+ * so no word reaches beyond it; before its first one lies another, or the word begins with it. */
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_odd_rows_kernel(const mti_odd_rows p)
+{
+    int lane = (int)threadIdx.x % 32;
+    int64_t step = (int64_t)gridDim.x * ODD_WARPS;
+    for (int64_t item = (int64_t)blockIdx.x * ODD_WARPS + threadIdx.x / 32; item < p.rows * p.parts;
+         item += step) {
+        int64_t row = item / p.parts, part = item % p.parts;
+        const uint16_t *x = p.x + row * p.x_row;
+        uint16_t *y = p.y + row * p.y_row;
+        int head = (int)(-((uintptr_t)y / sizeof *y) % ODD_VECTOR);
+        int odd = (int)((uintptr_t)(x + head) / sizeof *x % 2);
+        const uint32_t *words = mti_at<const uint32_t>(x + head - odd);
+        int64_t vectors = (p.n - head - 1) / ODD_VECTOR, rest = head + vectors * ODD_VECTOR;
+        int64_t first = part * ODD_VECTORS * 32 + lane;
+        uint32_t w[ODD_VECTORS][5] = {};
+        MTI_UNROLL
+        for (int k = 0; k < ODD_VECTORS; k++) {
+            int64_t i = first + k * 32;
+            MTI_UNROLL
+            for (int j = 0; j < 5; j++)
+                if (i < vectors && (j < 4 || odd)) w[k][j] = words[4 * i + j];
+        }
+        MTI_UNROLL
+        for (int k = 0; k < ODD_VECTORS; k++) {
+            int64_t i = first + k * 32;
+            mti_vec<uint16_t, ODD_VECTOR> v;
+            MTI_UNROLL
+            for (int j = 0; j < 4; j++)
+                if (odd) w[k][j] = w[k][j] >> 16 | w[k][j + 1] << 16;
+            memcpy(&v, w[k], sizeof v);
+            if (i < vectors) mti_store(y + head + ODD_VECTOR * i, v);
+        }
+        if (part == 0 && lane < head) y[lane] = x[lane];
+        if (part == 0 && lane < p.n - rest) y[rest + lane] = x[rest + lane];
+    }
+}
+
+/* True if it was a matrix of such rows; then *ok says whether it was copied. */
+static bool copy_odd_rows(mti_ctx *ctx, const mti_layout<2> &l, bool *ok)
+{
+    if (l.size[0] != 2 || l.rank != 2 || l.shape[1] < 32 * ODD_VECTOR || l.stride[0][1] != 1 ||
+        l.stride[1][1] != 1 || mti_can_take(l, ODD_VECTOR, 0))
+        return false;
+    int64_t part = ODD_VECTORS * 32 * ODD_VECTOR;
+    mti_odd_rows p = {static_cast<const uint16_t *>(l.data[1]),
+                      static_cast<uint16_t *>(l.data[0]),
+                      l.shape[0],
+                      l.shape[1],
+                      l.stride[1][0],
+                      l.stride[0][0],
+                      (l.shape[1] + part - 1) / part};
+    unsigned grid = mti_grid(ctx, (p.rows * p.parts + ODD_WARPS - 1) / ODD_WARPS);
+    *ok = !l.count || MTI_LAUNCH(ctx, mti_odd_rows_kernel, grid, MTI_BLOCK_THREADS, 0, p);
+    return true;
+}
+
 template <class T> static bool copy_bits(mti_ctx *ctx, const mti_layout<2> &l)
 {
+    bool ok;
+    if (copy_odd_rows(ctx, l, &ok)) return ok;
     int t = find_transposed(l);
     return t < 0 ? mti_map(ctx, l, mti_copy_op<T, T>(), 2u) : transpose<T>(ctx, l, t);
 }

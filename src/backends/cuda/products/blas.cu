@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/cuda/device/cleanup.h"
-#include "backends/cuda/products/plan.h"
+#include "backends/cuda/products/panels.h"
 #include "backends/cuda/kernels.h"
 
 /* ---- reading the views ---- */
@@ -61,11 +61,13 @@ static void fold_batch(mti_lt_product *g)
 }
 
 /* True if c is row-major: its bias per column is a bias per row for cuBLASLt. */
-static bool read_views(mti_lt_product *g, const mti_view *a, const mti_view *b, const mti_view *c)
+static bool read_views(const mti_ctx *ctx, mti_lt_product *g, const mti_view *a, const mti_view *b,
+                       const mti_view *c)
 {
     int rank = c->rank;
     memset(g, 0, sizeof *g);
     g->dtype = a->dtype, g->c_dtype = c->dtype, g->epilogue = LT_EPILOGUE_NONE;
+    g->n_workspace = ctx->n_workspace;
     g->m = c->shape[rank - 1], g->n = c->shape[rank - 2], g->k = a->shape[rank - 1];
     g->a = matrix_of(b), g->b = matrix_of(a), g->c = matrix_of(c);
     bool row_major = !g->c.trans;
@@ -111,21 +113,20 @@ static mti_operands operands_of(const mti_lt_product *g, const int64_t *i)
     return at;
 }
 
-static bool multiply(mti_ctx *ctx, const mti_lt_product *g, const int64_t *i, double alpha,
-                     double beta, void *scratch)
+bool mti_multiply(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at, double alpha,
+                  double beta, void *scratch)
 {
-    mti_operands at = operands_of(g, i);
     float alpha_f32 = (float)alpha, beta_f32 = (float)beta;
     bool f64 = g->dtype == MT_F64;
-    mti_plan *p = mti_plan_of(ctx, g, &at);
+    mti_plan *p = mti_plan_of(ctx, g, at);
     const lt_functions *lt = &ctx->blas->lt;
     return p &&
            (!g->vector ||
             mti_lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &g->vector, sizeof g->vector), "bias")) &&
            mti_lt_ok(lt->matmul(ctx->blas->handle, p->desc,
-                                f64 ? static_cast<void *>(&alpha) : &alpha_f32, at.a, p->a, at.b,
-                                p->b, f64 ? static_cast<void *>(&beta) : &beta_f32, at.c, p->c,
-                                at.c, p->c, &p->algo, scratch, ctx->n_workspace, ctx->stream),
+                                f64 ? static_cast<void *>(&alpha) : &alpha_f32, at->a, p->a, at->b,
+                                p->b, f64 ? static_cast<void *>(&beta) : &beta_f32, at->c, p->c,
+                                at->c, p->c, &p->algo, scratch, g->n_workspace, ctx->stream),
                      "product");
 }
 
@@ -136,8 +137,14 @@ static bool multiply_all(mti_ctx *ctx, const mti_lt_product *g, double alpha, do
     for (int d = 0; d < g->batch_rank - 1; d++) n_outer *= g->batch_shape[d];
     pthread_mutex_lock(&ctx->blas->lock);
     bool ok = mti_blas_load(ctx->blas);
+    mti_panels panels = mti_panels_of(ctx, g, beta);
+    if (ok && panels.width) {
+        ok = mti_multiply_panels(ctx, g, &panels, alpha, beta, scratch);
+        n_outer = 0;
+    }
     for (int64_t done = 0; ok && done < n_outer; done++) {
-        ok = multiply(ctx, g, i, alpha, beta, scratch);
+        mti_operands at = operands_of(g, i);
+        ok = mti_multiply(ctx, g, &at, alpha, beta, scratch);
         for (int d = g->batch_rank - 2; d >= 0 && ++i[d] == g->batch_shape[d]; d--) i[d] = 0;
     }
     pthread_mutex_unlock(&ctx->blas->lock);
@@ -191,7 +198,7 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
 {
     if (!mti_view_count(c)) return true;
     mti_lt_product g;
-    bool row_major = read_views(&g, a, b, c);
+    bool row_major = read_views(ctx, &g, a, b, c);
     mti_sums_form form = MTI_SUMS_UNTIMED;
     if (bias && row_major && !add_epilogue(ctx, &g, LT_EPILOGUE_BIAS, bias->data, &form))
         return false;
@@ -282,7 +289,7 @@ bool mti_cuda_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, cons
 {
     struct sums_call s = {ctx, a, b, c, sums, scratch, {}};
     mti_sums_form form = MTI_SUMS_UNTIMED;
-    if (read_views(&s.g, a, b, c) && mti_view_count(c) && !s.g.batch_rank &&
+    if (read_views(ctx, &s.g, a, b, c) && mti_view_count(c) && !s.g.batch_rank &&
         !add_epilogue(ctx, &s.g, LT_EPILOGUE_SUMS_B, sums->data, &form))
         return false;
     if (!s.g.vector) return apart(&s);

@@ -155,7 +155,7 @@ static bool choose_algorithm(mti_ctx *ctx, mti_plan *p)
 {
     const lt_functions *lt = &ctx->blas->lt;
     lt_pref_t pref = NULL;
-    uint64_t n_workspace = ctx->n_workspace;
+    uint64_t n_workspace = p->key.n_workspace;
     /* Partial sums of a product that is split over k are added before they are rounded. */
     uint32_t reductions = LT_REDUCE_IN_COMPUTE_TYPE;
     uint32_t align[4] = {(uint32_t)p->key.align_a, (uint32_t)p->key.align_b,
@@ -210,6 +210,7 @@ static mti_plan_key key_of(const mti_lt_product *g, const mti_operands *at)
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.lda = g->a.ld, key.ldb = g->b.ld, key.ldc = g->c.ld;
+    key.n_workspace = g->n_workspace;
     key.n_batch = inner < 0 ? 1 : g->batch_shape[inner];
     if (inner >= 0) {
         key.stride_a = g->a.batch_stride[inner], key.stride_b = g->b.batch_stride[inner];
@@ -302,7 +303,7 @@ static bool resize(mti_ctx *ctx, mti_plan *p, const mti_lt_product *g)
     p->fits =
         (g->n == p->key.n && g->k == p->key.k) ||
         (lt->check(ctx->blas->handle, p->desc, p->a, p->b, p->c, p->c, &p->algo, &found) == LT_OK &&
-         found.status == LT_OK && found.n_workspace <= ctx->n_workspace);
+         found.status == LT_OK && found.n_workspace <= p->key.n_workspace);
     return true;
 }
 

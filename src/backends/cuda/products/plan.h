@@ -24,6 +24,7 @@ struct mti_lt_product {
     int64_t batch_shape[MT_MAX_RANK];
     uint32_t epilogue;  /* LT_EPILOGUE_: what else the product does */
     const void *vector; /* the bias that it adds, or where it stores its operand's sums; or NULL */
+    size_t n_workspace; /* bytes that it may use */
 };
 
 /* The matrices of the products over the innermost batch dimension. */
@@ -35,6 +36,7 @@ struct mti_operands {
 /* All that the choice of algorithm depends on. Keys are compared as bytes, so padding is 0. */
 struct mti_plan_key {
     int64_t m, n, k, lda, ldb, ldc, n_batch, stride_a, stride_b, stride_c;
+    uint64_t n_workspace;
     int dtype, c_dtype, trans_a, trans_b, epilogue;
     int align_a, align_b, align_c, align_vector;
 };
@@ -72,6 +74,10 @@ bool mti_blas_load(mti_cublas *blas);
  * algorithm follows from the product alone, and not from those before it. */
 mti_plan *mti_plan_of(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at);
 static inline bool mti_plan_is_offered(const mti_plan *p) { return p->status == LT_OK; }
+
+/* One product, of a batch those of the innermost dimension. Needs the lock. */
+bool mti_multiply(mti_ctx *ctx, const mti_lt_product *g, const mti_operands *at, double alpha,
+                  double beta, void *scratch);
 
 /* The alignment of an address, as far as plans see it. */
 static inline int mti_plan_alignment(const void *p)
