@@ -21,8 +21,8 @@ import tables
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 STARTED = time.monotonic()
-# Seconds for the look at the machine, usually; for each part; then for each step, at most. All parts but the last
-# are a call of nine minutes, since a GPU may be lent for ten; the last is a second call, on its own. What a part
+# Seconds for the look at the machine, usually; for each part; then for each step, at most. All parts but those
+# APART are a call of nine minutes, since a GPU may be lent for ten; each of those is a call of its own. What a part
 # leaves goes to the next ones, so what matters most comes first, and what a slow look takes is taken from all. A dry
 # run, on a machine that may be slow, gets far more.
 LOOK = 30
@@ -31,9 +31,10 @@ PARTS = {"correctness": (160, {"suite": 120, "saved": 20, "curve": 20}),
          "speed": (270, {"limits": 45, "attention": 30, "gemm": 30, "gpt": 120, "variants": 45}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
          "more": (40, {"memory": 40}),
+         "trainers": (75, {"trainers": 75}),
          "checkers": (200, {"sanitizer": 200})}
-APART = "checkers"
-WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part != APART)
+APART = ("trainers", "checkers")
+WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part not in APART)
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed
 PREDICTIONS = os.path.join(HERE, "..", "..", "docs", "results", "predictions.json")
@@ -47,7 +48,7 @@ def parse():
     p.add_argument("--only", action="append", choices=list(LIMITS), metavar="STEP",
                    help=f"these steps only: {', '.join(LIMITS)}")
     p.add_argument("--part", action="append", choices=list(PARTS),
-                   help=f"this part's steps only; {APART} runs if it is asked for")
+                   help=f"this part's steps only; {' and '.join(APART)} run if they are asked for")
     p.add_argument("--limit", type=float, metavar="SECONDS",
                    help=f"for everything, from the start ({WHOLE}; for some parts {LOOK} and their own: "
                         + ", ".join(f"{part} {seconds}" for part, (seconds, _) in PARTS.items())
@@ -58,7 +59,7 @@ def parse():
     p.add_argument("--results", default="build-gpu", metavar="FOLDER",
                    help="for gpu.json, gpu.txt and the steps' own words (%(default)s)")
     s = p.parse_args()
-    parts = s.part or [part for part in PARTS if part != APART]
+    parts = s.part or [part for part in PARTS if part not in APART]
     s.only = s.only or [name for part in parts for name in PARTS[part][1]]
     if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
         p.error(f"nothing is packed in {s.pack}: ./run gpu pack")

@@ -7,11 +7,13 @@ from setting import Setting
 from step_checks import curve, sanitizer, saved, suite
 from step_kernels import attention, gemm, limits, memory
 from step_snapshot import snapshot
+from step_trainers import trainers
 from step_training import gpt, offload, variants, warm
 
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
          "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload,
-         "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot}
+         "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot,
+         "trainers": trainers}
 
 if __name__ == "__main__":
     setting = Setting(STEPS)

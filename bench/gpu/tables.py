@@ -239,6 +239,46 @@ def snapshot(rows, _):
                    if phases else "\n  the recorded requests, asked of memtape's allocator")
 
 
+def trainers_row(r, size):
+    """(its line in the table of peaks, in that of phases)"""
+    mine, theirs = r["memtape"], r.get("torch", {})
+
+    def both(key, name=None):
+        a, b = (side.get(key) if name is None else side.get(key, {}).get(name) for side in (theirs, mine))
+        return [size(a), size(b), f"{b / a:.3f}" if a else ""]
+
+    workspace = theirs.get("workspace")
+    return ([r["name"], f"{r['b']} x {r['s']}", *both("peak"), *both("reserved"), *both("rest"),
+             "" if workspace is None else f"{workspace / 2 ** 20:.1f}", number(theirs.get("ms"))],
+            [r["name"], *both("loaded")[:2], *both("first")[:2], *both("after", "forward")[:2], *both("after", "backward")[:2]])
+
+
+def trainers(rows, result):
+    """Peaks of a steady step and what else was counted; below, what memtape was asked."""
+    dry = not result["measurement"]
+
+    def size(n_bytes):
+        return "" if n_bytes is None else f"{n_bytes / 2 ** (20 if dry else 30):.2f}"
+
+    told = [r for r in rows if "failed" not in r]
+    lines = [trainers_row(r, size) for r in told]
+    failed = [[r["name"], "FAILED"] + [""] * 11 for r in rows if "failed" in r]
+    asked = [[r["name"], r["command"] + (f"   (without {r['lacks']})" if r["lacks"] else "")] for r in rows if "command" in r]
+    ratios = [r["memtape"]["peak"] / r["torch"]["peak"] for r in told if r.get("torch", {}).get("peak")]
+    near = [sum(abs(ratio - 1) <= part for ratio in ratios) for part in (0.01, 0.05)]
+    unit = "MiB" if dry else "GiB"
+    return table([unit, "b x s", "peak: torch", "memtape", "ratio", "reserved: torch", "memtape", "ratio",
+                  "at rest: torch", "memtape", "ratio", "cuBLAS MiB", "ms a step"],
+                 hide([line for line, _ in lines] + failed, result, (12,)), 2) + (
+        ("\n  PyTorch counts no bytes on the CPU" if dry else
+         f"\n  of {len(ratios)} peaks memtape predicts {near[0]} within 1 %, {near[1]} within 5 %") +
+        "\n  torch: max_memory_allocated and max_memory_reserved of a steady step, less cuBLAS's workspaces,"
+        "\n  which have a column; at rest: after the step, gradients gone; ratio: memtape's over torch's\n\n") + table(
+        [unit, "loaded: torch", "memtape", "first peak: torch", "memtape", "after forward: torch", "memtape",
+         "after backward: torch", "memtape"], [phases for _, phases in lines]) + "\n\n" + table(
+        ["", "what memtape was asked"], asked, 2)
+
+
 TITLES = {
     "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
     "sanitizer": (sanitizer, "Kernels under compute-sanitizer"),
@@ -252,6 +292,7 @@ TITLES = {
     "gemm": (gemm, "Products beside cuBLAS alone"),
     "attention": (attention, "Flash attention beside torch's scaled_dot_product_attention"),
     "gpt": (gpt, "Training GPT-2 124M, bf16, s=1024"),
+    "trainers": (trainers, "Training Hugging Face's models: PyTorch's memory beside memtape profile's"),
     "offload": (offload, "What is saved waits in page-locked memory: GPT-2 124M, bf16, b=16, s=1024"),
 }
 

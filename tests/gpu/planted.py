@@ -2,6 +2,8 @@
 diverging curve, a worker that dies or hangs, a test that fails, an offload that changes gradients or saves
 nothing."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
@@ -19,8 +22,10 @@ import shapes  # noqa: E402
 import snapshot  # noqa: E402
 import step_checks  # noqa: E402
 import step_snapshot  # noqa: E402
+import step_trainers  # noqa: E402
 import steps  # noqa: E402
 import tables  # noqa: E402
+import trainers  # noqa: E402
 
 STAND_IN = '''#!{python}
 import sys, time
@@ -177,6 +182,74 @@ def phases_beside():
     assert "step counters" in tables.snapshot(said, None)
 
 
+def phases_of(*figures):
+    return [{"name": name, "allocated": allocated, "peak": peak, "reserved": reserved, "reserved_peak": reserved}
+            for name, allocated, peak, reserved in figures]
+
+
+FIRST = (("forward", 30, 35, 50), ("backward", 20, 90, 100), ("step", 40, 70, 100))
+STEADY = (("forward", 60, 65, 100), ("backward", 50, 120, 128), ("step", 41, 80, 128))
+PROFILE = {"params": {"count": 7}, "inference": None, "phases": phases_of(("init", 10, 10, 20), *FIRST),
+           "steady": {"phases": phases_of(*STEADY)}}
+FOUND = {"parameters": 7, "workspace": 3, "ms": 5.0, "loaded": 10,
+         "steps": [phases_of(*((name, a + 3, peak + 3, reserved + 3) for name, a, peak, reserved in step))
+                   for step in (FIRST, STEADY, STEADY)]}
+
+
+def trainers_rows(*answers):
+    """The rows of a step whose PyTorch's side gives these answers, one for each run, and memtape PROFILE."""
+    settings = type("Settings", (), {"toy": True, "torch": "cuda", "time_for": lambda self, seconds: True})()
+    peer = type("Peer", (), {"start": lambda self: None, "ask": lambda self, run, folder: next(rest)})
+    said, rest = io.StringIO(), iter(answers)
+    with mock.patch.object(trainers, "RUNS", trainers.RUNS[:len(answers)]), contextlib.redirect_stdout(said), \
+            mock.patch.object(step_trainers, "Peer", lambda s: peer()), \
+            mock.patch.object(step_trainers, "ask_memtape", lambda *_: step_trainers.predicted(PROFILE)):
+        step_trainers.trainers(settings)
+    return [json.loads(line) for line in said.getvalue().splitlines()]
+
+
+def training_runs():
+    """What PyTorch counted is compared with what memtape says, figure by figure: cuBLAS's bytes are taken off, the
+    last step is the steady one, and a run that fails, or is of another model, is found."""
+    labels = [step_trainers.label(run) for run in trainers.RUNS]
+    assert len(set(labels)) == len(labels), labels
+    assert all(run.b == 2 and trainers.config_of(run.model, True)["vocab_size"] == 256 for run in trainers.runs(True))
+    mine = step_trainers.predicted(PROFILE)
+    assert mine == {"parameters": 7, "loaded": 10, "first": 90, "peak": 120, "reserved": 128, "rest": 41,
+                    "after": {"forward": 60, "backward": 50, "step": 41}}, mine
+    alone = step_trainers.predicted(PROFILE | {"inference": {"phases": phases_of(("init", 9, 9, 20), FIRST[0])}})
+    assert alone == {"parameters": 7, "loaded": 9, "first": 35, "peak": 35, "reserved": 50, "rest": 30, "after": {"forward": 30}}
+    assert step_trainers.measured(FOUND) == mine | {"workspace": 3, "ms": 5.0}
+    uncounted = [[phase | {"allocated": None, "peak": None, "reserved": None} for phase in step] for step in FOUND["steps"]]
+    assert step_trainers.measured(FOUND | {"workspace": None, "loaded": None, "steps": uncounted})["peak"] is None
+    larger = [phases_of(*((name, 2 * a, 2 * peak, reserved) for name, a, peak, reserved in STEADY))]
+    planned, *rows = trainers_rows(FOUND, {"failed": "OutOfMemoryError: CUDA out of memory."}, FOUND | {"parameters": 8},
+                         FOUND | {"steps": larger, "workspace": 0})
+    assert planned == {"plan": labels[:4]}, planned
+    result = {"measurement": True, "steps": {"trainers": {"rows": rows}}}
+    assert tables.faults(result) == [f"trainers: {labels[1]}: OutOfMemoryError: CUDA out of memory.",
+                                     f"trainers: {labels[2]}: 8 parameters, memtape's model has 7"], tables.faults(result)
+    text = tables.trainers(rows, result)
+    assert "of 3 peaks memtape predicts 2 within 1 %, 2 within 5 %" in text and "FAILED" in text, text
+    assert [line.split()[-9] for line in text.splitlines()[2:5]] == ["1.000", "1.000", "0.500"], text
+    assert f"memtape {trainers.runs(True)[0].command()}" in text, text
+
+
+def asked_of_memtape():
+    """memtape takes each run's options, and each config.json has the parameters of the preset of its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "bin"))
+        os.symlink(os.environ["MEMTAPE"], os.path.join(folder, "bin", "memtape"))
+        settings = type("Settings", (), {"pack": folder, "environment": {}})
+        step_trainers.write_configs(folder, False)
+        for run in trainers.RUNS:
+            asked = step_trainers.ask_memtape(settings, run, folder)
+            preset = subprocess.run([os.environ["MEMTAPE"], *run.command().replace("/config.json", "").split(), "--json", "-"],
+                                    capture_output=True, text=True, check=True)
+            assert asked["parameters"] == step_trainers.predicted(json.loads(preset.stdout))["parameters"], run
+            assert 2e9 < asked["peak"] < 40e9, (run, asked)
+
+
 def judged_predictions():
     listed = [{"what": name, "step": "gpt", "row": f"b=1 {name}", "figure": "ms", "least": 10, "most": 20, "unit": "ms", "on": "H200"}
               for name in ("in", "out", "never")]
@@ -225,14 +298,15 @@ def fits_a_loan():
     """A call ends within the ten minutes that a device is lent for, and both within 15, however long PyTorch takes
     to load; the checkers have the time that they need."""
     for looked in (1, gpu.LOOK, gpu.FIRST_IMPORT + 60):
-        every = {name for part, (_, names) in gpu.PARTS.items() for name in names if part != gpu.APART}
+        every = {name for part, (_, names) in gpu.PARTS.items() for name in names if part not in gpu.APART}
         ends, _ = gpu.deadlines(every, None, looked)
         assert max(ends.values()) <= max(gpu.WHOLE, looked) + 1e-6 < 600, ends
         assert all(ends[name] > looked for name in every), ends
     ends, share = gpu.deadlines({"sanitizer"}, None, gpu.LOOK)
     seconds = min(gpu.LIMITS["sanitizer"] * share, ends["sanitizer"] - gpu.LOOK)
     assert seconds > step_checks.SANITIZERS_NEED, seconds
-    assert gpu.WHOLE + ends["sanitizer"] <= 15 * 60 - 90  # less what it takes to start and to carry
+    for part in gpu.APART:  # beside the others, less what it takes to start and to carry
+        assert gpu.WHOLE + gpu.LOOK + gpu.PARTS[part][0] <= 15 * 60 - 90, part
     assert gpu.LIMITS["limits"] >= 45 and step_checks.TEST_LIMIT >= 60 and gpu.FIRST_IMPORT >= 180
 
 
@@ -258,6 +332,8 @@ def main():
     alone()
     recorded_requests()
     phases_beside()
+    training_runs()
+    asked_of_memtape()
     judged_predictions()
     os.environ["LD_LIBRARY_PATH"] = "/driver"
     assert setting.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
