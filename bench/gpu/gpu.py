@@ -5,6 +5,7 @@ Without a GPU the same steps run on `cudasim`, a simulator that executes the ker
 sizes. This shows that the steps work; the times say nothing about a GPU."""
 
 import argparse
+import glob
 import importlib.util
 import json
 import os
@@ -159,8 +160,8 @@ class Step:
         self.base = os.path.join(s.results, "log", name)
         dry = not result["measurement"]
         torch = about["torch"] and ("cpu" if dry else "cuda" if about["torch_gpu"] else "")
-        command = [sys.executable, STEPS, name, "--pack", os.path.abspath(s.pack), "--kind",
-                   result["kind"], "--libs", about["libs"], "--cuda-libs", about["cuda_libs"],
+        command = [sys.executable, STEPS, name, "--pack", os.path.abspath(s.pack), "--results",
+                   os.path.abspath(s.results), "--kind", result["kind"], "--libs", about["libs"], "--cuda-libs", about["cuda_libs"],
                    "--torch", torch or "", "--gpu-bytes", str(about["gpu_bytes"]),
                    "--seconds", str(limit - 2), *["--toy"] * dry]
         cache = about["cache"]
@@ -219,6 +220,9 @@ def keep(result, text, s):
             f.write("\n")
         with open(os.path.join(folder, "gpu.txt"), "w", encoding="utf-8") as f:
             f.write(text)
+        for path in glob.glob(os.path.join(s.results, "*.zip")):  # of a step
+            if folder != s.results:
+                shutil.copy(path, folder)
 
 
 def deadlines(wanted, limit, looked):

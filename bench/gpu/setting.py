@@ -41,6 +41,7 @@ class Setting:
         p = argparse.ArgumentParser()
         p.add_argument("step", choices=steps)
         p.add_argument("--pack", required=True)
+        p.add_argument("--results", required=True, help="folder for files that a step leaves")
         p.add_argument("--libs", required=True, help="folder of libraries this machine lacks")
         p.add_argument("--cuda-libs", default="")
         p.add_argument("--kind", required=True, help="memtape's device")

@@ -1,9 +1,11 @@
 """step_trainers.py: a step of `./run gpu`: what training runs of Hugging Face's models need (trainers.py), as PyTorch's
 allocator counts it here, beside what `memtape profile` says."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,14 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TRANSFORMERS_VER
 
 def label(run):
     return f"{run.model}: {run.name}"
+
+
+def archive_of(s):
+    return os.path.join(s.results, "trainers.zip")
+
+
+def file_of(run):
+    return re.sub("[^a-z0-9.]+", "-", label(run).lower()) + ".pickle"
 
 
 def figures(loaded, steps):
@@ -77,7 +87,8 @@ class Peer:
     def ask(self, run, folder):
         self.start()
         try:
-            fields = dataclasses.asdict(run) | {"folder": os.path.join(folder, run.model)}
+            fields = dataclasses.asdict(run) | {"folder": os.path.join(folder, run.model), "snapshot": file_of(run),
+                                                "snapshots": archive_of(self.s)}
             text = json.dumps(fields, separators=(",", ":"))
             lines = self.worker.ask("run", text.replace(" ", "\\u0020"))
         except Failed:
@@ -100,6 +111,7 @@ def row_of(s, peer, run, folder):
         if s.torch:
             found = peer.ask(run, folder)
             row["torch"] = measured(found)
+            row["steps"] = found["steps"]
             if "wrong" in found:
                 row["wrong"] = found["wrong"]
             if row["torch"]["parameters"] != row["memtape"]["parameters"]:
@@ -111,6 +123,8 @@ def row_of(s, peer, run, folder):
 
 def trainers(s):
     runs, peer = listed.runs(s.toy), Peer(s)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(archive_of(s))
     plan(map(label, runs))
     with tempfile.TemporaryDirectory() as folder:
         write_configs(folder, s.toy)

@@ -276,7 +276,8 @@ def trainers(rows, result):
         "\n  which have a column; at rest: after the step, gradients gone; ratio: memtape's over torch's\n\n") + table(
         [unit, "loaded: torch", "memtape", "first peak: torch", "memtape", "after forward: torch", "memtape",
          "after backward: torch", "memtape"], [phases for _, phases in lines]) + "\n\n" + table(
-        ["", "what memtape was asked"], asked, 2)
+        ["", "what memtape was asked"], asked, 2) + (
+        "" if dry else "\n  trainers.zip has each last step as PyTorch's allocator recorded it, for memtape compare")
 
 
 TITLES = {

@@ -8,15 +8,19 @@ import contextlib
 import gc
 import json
 import math
+import os
+import pickle
 import sys
 import tempfile
 import time
+import zipfile
 
 import torch
 import transformers
 from torch_side import obey
 
 STEPS = 3  # the first makes the optimizer's state; the last is a steady one
+MOST_SNAPSHOTS = 12 << 20  # bytes of the archive from which on no further one is added
 LEAK = 16 << 20  # bytes that no library keeps for later, but a run that was not freed does
 
 
@@ -24,7 +28,7 @@ class Books:
     """What the allocator counts, phase by phase; on the CPU it counts nothing."""
 
     def __init__(self, is_gpu):
-        self.is_gpu, self.steps, self.start, self.ms = is_gpu, [], 0, 0
+        self.is_gpu, self.steps, self.start, self.ms, self.snapshot = is_gpu, [], 0, [], None
 
     def allocated(self):
         return torch.cuda.memory_allocated() if self.is_gpu else None
@@ -34,6 +38,7 @@ class Books:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         self.steps.append([])
+        self.record(True)
         self.start = time.perf_counter()
 
     def phase(self, name):
@@ -47,7 +52,21 @@ class Books:
         self.phase(name)
         if self.is_gpu:
             torch.cuda.synchronize()
-        self.ms = 1e3 * (time.perf_counter() - self.start)
+        self.ms.append(1e3 * (time.perf_counter() - self.start))
+        self.record(False)
+
+    def record(self, begins):
+        """Has the allocator record the last step. A run is measured without it, too."""
+        if not (self.is_gpu and len(self.steps) == STEPS):
+            return
+        try:
+            if begins:
+                torch.cuda.memory._record_memory_history(context="alloc", stacks="python", clear_history=True)
+            else:
+                self.snapshot = pickle.dumps(torch.cuda.memory._snapshot())
+                torch.cuda.memory._record_memory_history(None)
+        except (RuntimeError, TypeError) as failure:
+            print(f"nothing recorded: {failure}", file=sys.stderr)
 
 
 def build(run, device):
@@ -164,6 +183,7 @@ class Side:
         gc.collect()
         if not self.is_gpu:
             return 0
+        torch.cuda.memory._record_memory_history(None)  # of a run that failed
         torch.cuda.synchronize()
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
@@ -185,9 +205,18 @@ class Side:
         batch = batch_of(run, model.config.vocab_size, "cpu" if run["loop"] == "trainer" else self.device)
         loaded = books.allocated() - self.base if self.is_gpu else None
         loss = {"trainer": by_trainer, "inference": inference}.get(run["loop"], by_hand)(run, model, batch, books)
+        self.keep(run, books.snapshot)
+        ms = books.ms[-2]  # of the last, recording takes some
         return {"parameters": sum(parameter.numel() for parameter in model.parameters()), "loaded": loaded,
-                "steps": books.steps, "workspace": self.workspace(), "ms": books.ms,
+                "steps": books.steps, "workspace": self.workspace(), "ms": ms,
                 **({} if math.isfinite(loss) else {"wrong": f"the loss is {loss}"})}
+
+    def keep(self, run, snapshot):
+        """Adds what the allocator recorded in the last step to an archive, which may be carried away whole."""
+        path = run["snapshots"]
+        if snapshot and not (os.path.exists(path) and os.path.getsize(path) > MOST_SNAPSHOTS):
+            with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(run["snapshot"], snapshot)
 
     def run(self, text):
         """A run that fails loses itself only."""

@@ -198,7 +198,7 @@ FOUND = {"parameters": 7, "workspace": 3, "ms": 5.0, "loaded": 10,
 
 def trainers_rows(*answers):
     """The rows of a step whose PyTorch's side gives these answers, one for each run, and memtape PROFILE."""
-    settings = type("Settings", (), {"toy": True, "torch": "cuda", "time_for": lambda self, seconds: True})()
+    settings = type("Settings", (), {"toy": True, "torch": "cuda", "results": "", "time_for": lambda self, seconds: True})()
     peer = type("Peer", (), {"start": lambda self: None, "ask": lambda self, run, folder: next(rest)})
     said, rest = io.StringIO(), iter(answers)
     with mock.patch.object(trainers, "RUNS", trainers.RUNS[:len(answers)]), contextlib.redirect_stdout(said), \
