@@ -202,6 +202,8 @@ class Side:
         torch.manual_seed(1)
         books = Books(self.is_gpu)
         model = build(run, self.device)
+        if self.is_gpu:
+            torch.cuda.empty_cache()  # of what drawing the weights took
         batch = batch_of(run, model.config.vocab_size, "cpu" if run["loop"] == "trainer" else self.device)
         loaded = books.allocated() - self.base if self.is_gpu else None
         loss = {"trainer": by_trainer, "inference": inference}.get(run["loop"], by_hand)(run, model, batch, books)
