@@ -32,9 +32,9 @@ PARTS = {"correctness": (160, {"suite": 120, "saved": 20, "curve": 20}),
          "speed": (270, {"limits": 45, "attention": 30, "gemm": 30, "gpt": 120, "variants": 45}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
          "more": (40, {"memory": 40}),
-         "trainers": (75, {"trainers": 75}),
+         "users": (125, {"trainers": 75, "modules": 50}),
          "checkers": (200, {"sanitizer": 200})}
-APART = ("trainers", "checkers")
+APART = ("users", "checkers")
 WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part not in APART)
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed

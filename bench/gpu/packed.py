@@ -16,7 +16,7 @@ import sys
 
 objects, pack = sys.argv[1:]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-SCRIPTS = ("run", "README.md", "bench/*.py", "bench/gpu/*.py", "docs/results/predictions.json")
+SCRIPTS = ("run", "README.md", "bench/*.py", "bench/gpu/*.py", "docs/results/predictions.json", "python/memtape/*.py")
 
 
 def first_line(*command):

@@ -280,10 +280,35 @@ def trainers(rows, result):
         "" if dry else "\n  trainers.zip has each last step as PyTorch's allocator recorded it, for memtape compare")
 
 
+def modules(rows, result):
+    """Of each figure that differs, whose: below the table."""
+    about = next((r["about"] for r in rows if "about" in r), {})
+    rows, out, why = [r for r in rows if "about" not in r], [], []
+    for r in rows:
+        if "failed" in r:
+            out.append([r["name"], "FAILED"] + [""] * 8)
+        elif "torch_peak" not in r:
+            out.append([r["name"], "", "", "", f"{r['memtape_peak']:,}"] + [""] * 5)
+        else:
+            saved = r["torch_saved"], r["memtape_saved"]
+            out.append([r["name"], *(f"{r[key]:,}" for key in ("torch_peak", "before", "within", "memtape_peak", "rest")),
+                        *(f"{n:,}" for n in (*saved, saved[0] - saved[1])), "differs" if r["differs"] else "=="])
+            why += [f"  {r['name']}: " + ", ".join(f"{key} {n:+,}" for key, n in found.items()) for found in [r["differs"]] if found]
+            why += [f"    kept by {op}: {theirs:,}, predicted {mine:,}" for op, (theirs, mine) in r["saved_differs"].items()]
+    text = table(["bytes", "torch's peak", "before", "in kernels", "memtape", "rest", "torch saved", "memtape", "rest", ""], out)
+    if not result["measurement"]:
+        return text + "\n  on the CPU PyTorch runs the steps, and tells no bytes"
+    return "\n".join([text, f"  before: on the device before the module, cuBLAS's workspaces ({about.get('workspace', 0):,} bytes) in it; "
+                      "in kernels: what they take", "  and give back within an operation; rest: PyTorch's bytes without both, minus "
+                      "memtape's; ==: so at the start, and at the end", "  and the peak of forward, backward and step; saved: allocated "
+                      "after forward, minus before", *why])
+
+
 TITLES = {
     "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
     "sanitizer": (sanitizer, "Kernels under compute-sanitizer"),
     "variants": (variants, "A step with one option more"),
+    "modules": (modules, "Modules of PyTorch's world beside memtape.torch, which sees no GPU"),
     "snapshot": (snapshot, "Two steps as PyTorch's allocator recorded them, f32"),
     "saved": (saved, "The design's figures, bytes"),
     "curve": (curve, "A tiny GPT trained on the device and on the CPU"),

@@ -21,6 +21,7 @@ import setting  # noqa: E402
 import shapes  # noqa: E402
 import snapshot  # noqa: E402
 import step_checks  # noqa: E402
+import step_modules  # noqa: E402
 import step_snapshot  # noqa: E402
 import step_trainers  # noqa: E402
 import steps  # noqa: E402
@@ -250,6 +251,31 @@ def asked_of_memtape():
             assert 2e9 < asked["peak"] < 40e9, (run, asked)
 
 
+def modules_beside():
+    """What was there before, and what kernels took within, are taken off PyTorch's figures; what then differs is named."""
+    def phases(*figures):
+        return [{"name": name, "end": end, "peak": peak, "end_requested": end, "peak_requested": peak}
+                for name, (end, peak) in zip(("forward", "backward", "step"), figures)]
+
+    mine = {"start": 100, "start_requested": 100, "phases": phases((300, 350), (200, 400), (100, 150)), "saved_by_op": {"gelu": 200}}
+    within = [{"name": name, "within": n, "peak": peak} for name, n, peak in (("forward", 5, 362), ("backward", 0, 407), ("step", 0, 157))]
+    same = {"before": 7, "start": 107, "start_requested": 100, "within": within, "saved_by_op": {"gelu": 200},
+            "phases": [{**p, "end": p["end"] + 7, "peak": p["peak"] + 7 + (5 if p["name"] == "forward" else 0)} for p in mine["phases"]]}
+    row = step_modules.row_of("same", {"torch": same, "memtape": mine})
+    assert not row["differs"] and not row["differs_requested"] and not row["saved_differs"] and not row["rest"], row
+    assert (row["torch_peak"], row["torch_saved"], row["memtape_saved"]) == (407, 200, 200), row
+    more = {**same, "phases": [{**p, "peak": p["peak"] + 512 * (p["name"] == "backward")} for p in same["phases"]], "saved_by_op": {"relu": 200}}
+    other = step_modules.row_of("more", {"torch": more, "memtape": mine})
+    assert other["differs"] == {"backward peak": 512} and other["rest"] == 512, other
+    assert other["saved_differs"] == {"relu": (200, 0), "gelu": (0, 200)}, other
+    assert step_modules.row_of("half", {"torch": same}) is None
+    failed = step_modules.row_of("failed", {"memtape": {"failed": "refused"}})
+    assert failed["failed"] == "predicted: refused", failed
+    text = tables.modules([row, other, failed], {"measurement": True})
+    assert "same   " in text and "==" in text and "more: backward peak +512" in text and "FAILED" in text, text
+    assert len(step_modules.names()) == len(set(step_modules.names())) > 12
+
+
 def judged_predictions():
     listed = [{"what": name, "step": "gpt", "row": f"b=1 {name}", "figure": "ms", "least": 10, "most": 20, "unit": "ms", "on": "H200"}
               for name in ("in", "out", "never")]
@@ -334,6 +360,7 @@ def main():
     phases_beside()
     training_runs()
     asked_of_memtape()
+    modules_beside()
     judged_predictions()
     os.environ["LD_LIBRARY_PATH"] = "/driver"
     assert setting.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
