@@ -7,13 +7,14 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 
 from setting import HERE, plan, say
 
 SIDE = os.path.join(HERE, "torch_modules.py")
 PACKAGE = os.path.join(HERE, "..", "..", "python")
+LAST = 4  # seconds for what was begun last
 PREDICTORS = 3  # processes, where there are cores for them
+WATCH, AFTER = "watch", 4  # a row of its own, measured alone, after so many others
 NAMES = os.path.join(HERE, "torch_zoo.py")
 
 
@@ -21,7 +22,8 @@ def names():
     """Of the set-ups, in their order; read without PyTorch, which this process does without."""
     with open(NAMES, encoding="utf-8") as f:
         listed = f.read().split("SET_UPS = {", 1)[1]
-    return [line.split('"')[1] for line in listed.splitlines() if line.startswith('    "')]
+    found = [line.split('"')[1] for line in listed.splitlines() if line.startswith('    "')]
+    return [*found[:AFTER], WATCH, *found[AFTER:]]
 
 
 class Side:
@@ -29,9 +31,11 @@ class Side:
 
     def __init__(self, s, lines, side, *words):
         environment = os.environ | s.environment | {
-            "PYTHONPATH": PACKAGE, "MEMTAPE_LIBRARY": os.path.join(s.pack, "lib", "libmemtape.so"),
-            "MEMTAPE": os.path.join(s.pack, "bin", "memtape"), "OMP_NUM_THREADS": "4", "TRANSFORMERS_VERBOSITY": "error",
-            "HF_HUB_OFFLINE": "1"}
+            "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
+            "MEMTAPE_LIBRARY": os.path.join(s.pack, "lib", "libmemtape.so"), "MEMTAPE": os.path.join(s.pack, "bin", "memtape"),
+            "OMP_NUM_THREADS": "4", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
+        if side == "memtape":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self.side, self.lines = side, lines
         # pylint: disable-next=consider-using-with
         self.process = subprocess.Popen([sys.executable, "-W", "ignore", SIDE, *words], stdout=subprocess.PIPE, text=True, env=environment)
@@ -48,10 +52,11 @@ class Side:
 
 def start(s, lines, listed):
     """One process measures, others predict what it has not reached."""
-    size, seconds = "toy" if s.toy else "real", str(max(1, s.until - time.monotonic() - 4))
+    size, until = "toy" if s.toy else "real", str(s.until - LAST)
     n = 1 if (os.cpu_count() or 1) < 2 * PREDICTORS else PREDICTORS
-    return [Side(s, lines, "torch", "measure", s.torch, size, seconds, *listed),
-            *(Side(s, lines, "memtape", "predict", size, seconds, *listed[i::n]) for i in range(n))]
+    predicted = [name for name in listed if name != WATCH]
+    return [Side(s, lines, "torch", "measure", s.torch, size, until, *listed),
+            *(Side(s, lines, "memtape", "predict", size, until, *predicted[i::n]) for i in range(n))]
 
 
 # ---- side by side ------------------------------------------------------------------------------
@@ -76,7 +81,8 @@ def compared(torch, mine):
     within = max(p["peak"] for p in torch["within"]) - max(p["peak"] - p["within"] for p in torch["within"])
     own = max(p["peak"] for p in mine["phases"])
     ops = {op: (torch["saved_by_op"].get(op, 0), mine["saved_by_op"].get(op, 0)) for op in {**torch["saved_by_op"], **mine["saved_by_op"]}}
-    return {"torch_peak": peak, "before": torch["before"], "within": within, "memtape_peak": own, "rest": peak - torch["before"] - within - own,
+    return {"torch_peak": peak, "before": torch["before"], "within": within, "memtape_peak": own,
+            "rest": peak - torch["before"] - within - own,
             "torch_saved": torch["phases"][0]["end"] - torch["start"], "memtape_saved": mine["phases"][0]["end"] - mine["start"],
             "differs": rest(torch, mine), "differs_requested": rest(torch, mine, "_requested"),
             "saved_differs": {op: pair for op, pair in ops.items() if pair[0] != pair[1]}}
@@ -87,6 +93,8 @@ def row_of(name, sides):
     for side, word in (("torch", "on the device"), ("memtape", "predicted")):
         if "failed" in sides.get(side, {}):
             return {"name": name, "failed": f"{word}: {sides[side]['failed']}", "sides": sides}
+    if name == WATCH:
+        return {"name": name, **sides["torch"]}
     if len(sides) < 2:
         return None
     row = {"name": name, "sides": sides}
@@ -124,8 +132,8 @@ def modules(s):
                 said.add(name)
     for name in listed:
         if name not in said:
-            lacks = " and ".join(word for side, word in (("torch", "measured"), ("memtape", "predicted")) if side not in found.get(name, {}))
-            say(name=name, failed=f"not {lacks} in time" if waiting else f"not {lacks}: its process ended")
+            lacks = [word for side, word in (("torch", "measured"), ("memtape", "predicted")) if side not in found.get(name, {})]
+            say(name=name, failed=f"not {' nor '.join(lacks)}{' in time' if waiting else ': its process has ended'}")
     for side in sides:
         side.process.kill()
         side.process.wait()

@@ -285,7 +285,11 @@ def modules(rows, result):
     about = next((r["about"] for r in rows if "about" in r), {})
     rows, out, why = [r for r in rows if "about" not in r], [], []
     for r in rows:
-        if "failed" in r:
+        if "watch" in r:
+            why += [f"  watch, step {i + 1}: {measured:,} measured, {mine:,} predicted: {mine - measured:+,}; before: {r['before']:,}"
+                    for i, (measured, mine) in enumerate(r["watch"])]
+            why += [f"    {line}" for line in r.get("said", "").splitlines()]
+        elif "failed" in r:
             out.append([r["name"], "FAILED"] + [""] * 8)
         elif "torch_peak" not in r:
             out.append([r["name"], "", "", "", f"{r['memtape_peak']:,}"] + [""] * 5)
@@ -297,7 +301,7 @@ def modules(rows, result):
             why += [f"    kept by {op}: {theirs:,}, predicted {mine:,}" for op, (theirs, mine) in r["saved_differs"].items()]
     text = table(["bytes", "torch's peak", "before", "in kernels", "memtape", "rest", "torch saved", "memtape", "rest", ""], out)
     if not result["measurement"]:
-        return text + "\n  on the CPU PyTorch runs the steps, and tells no bytes"
+        return "\n".join([text, "  on the CPU PyTorch runs the steps, and tells no bytes", *why])
     return "\n".join([text, f"  before: on the device before the module, cuBLAS's workspaces ({about.get('workspace', 0):,} bytes) in it; "
                       "in kernels: what they take", "  and give back within an operation; rest: PyTorch's bytes without both, minus "
                       "memtape's; ==: so at the start, and at the end", "  and the peak of forward, backward and step; saved: allocated "

@@ -1,15 +1,19 @@
 """torch_modules.py: the modules of torch_zoo.py, as the step `modules` has them: a JSON object per line.
 
-    torch_modules.py predict SIZE SECONDS NAME...       what memtape.torch.profile says of each, from the CPU
-    torch_modules.py measure DEVICE SIZE SECONDS NAME... what the steps take on the device, by PyTorch's own counters
+    torch_modules.py predict SIZE UNTIL NAME...         what memtape.torch.profile says of each, from the CPU
+    torch_modules.py measure DEVICE SIZE UNTIL NAME...  what the steps take on the device, by PyTorch's own counters; "watch" is
+                                                        a loop within memtape.torch.watch, and one that runs out of memory
 
-SIZE: real or toy. No module is begun after SECONDS. On the CPU the steps run, and their bytes cannot be read."""
+SIZE: real or toy. No module is begun once the machine's monotonic clock says UNTIL. On the CPU the steps run, and their bytes cannot
+be read."""
 
 import collections
 import contextlib
 import gc
 import json
+import os
 import sys
+import tempfile
 import time
 import traceback
 
@@ -20,25 +24,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import memtape.torch
 from torch_zoo import SET_UPS
 
-STARTED = time.monotonic()
-
 
 def say(**row):
     print(json.dumps(row), flush=True)
 
 
-def each(names, seconds, one):
-    """Says what one(name, set_up) finds of each, or why it failed."""
+def each(names, until, one):
+    """Says what one(name) finds of each, or why it failed."""
     for name in names:
-        if time.monotonic() - STARTED > seconds:
+        if time.monotonic() > until:
             say(name=name, failed="no time left")
             continue
         began = time.monotonic()
         try:
-            found = one(SET_UPS[name])
+            found = one(name)
         except Exception as failure:  # pylint: disable=broad-exception-caught
             traceback.print_exc()
-            found = {"failed": f"{type(failure).__name__}: {str(failure).strip().splitlines()[0] if str(failure).strip() else ''}"[:300]}
+            found = {"failed": f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"}
         say(name=name, seconds=round(time.monotonic() - began, 2), **found)
 
 
@@ -209,20 +211,69 @@ def steps_of(set_up, device, toy):
     return found | {"within": within.phases, "within_ops": within.largest()}
 
 
+# ---- memtape.torch.watch -----------------------------------------------------------------------
+
+ROOM = 0.8  # of what a step takes, for one that shall run out
+
+
+def train(model, batch, optimizer, n):
+    """A loop as users write it."""
+    for _ in range(n):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def watched(device, toy):
+    """GPT-2 in a loop of three steps; then in one that has too little memory, with the snapshot of the instant."""
+    is_gpu = device == "cuda"
+    before = clean(is_gpu)
+    with torch.device(device):
+        model, batch, _ = SET_UPS["gpt2"].make(toy)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with memtape.torch.watch(model, optimizer, snapshot=None) as w:
+        train(model, batch, optimizer, 3)
+    found = {"watch": [(s.measured, s.predicted) for s in w.steps], "before": before}
+    if len(w.steps) != 3:
+        found["wrong"] = f"{len(w.steps)} steps, not 3"
+    return found | run_out(model, batch, optimizer, before + int(ROOM * w.steps[-1].predicted)) if is_gpu else found
+
+
+def run_out(model, batch, optimizer, room):
+    """A step with so many bytes."""
+    torch.cuda.empty_cache()
+    raised = False
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "oom.pickle")
+        torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+        try:
+            with memtape.torch.watch(model, optimizer, snapshot=path) as w:
+                train(model, batch, optimizer, 1)
+        except torch.cuda.OutOfMemoryError:
+            raised = True
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        n_bytes = os.path.getsize(path) if os.path.exists(path) else 0
+        found = {"room": room, "snapshot": n_bytes, "said": str(w)}
+    if not raised or w.failed is None or not n_bytes:
+        found["wrong"] = f"out of memory: {raised}, a failed step: {w.failed is not None}, bytes of its snapshot: {n_bytes}"
+    return found
+
+
 def main():
     what, *words = sys.argv[1:]
     device = words.pop(0) if what == "measure" else ""
-    size, seconds, *names = words
+    size, until, *names = words
     toy = size == "toy"
     if what == "predict":
-        each(names, float(seconds), lambda set_up: predicted(set_up, toy))
+        each(names, float(until), lambda name: predicted(SET_UPS[name], toy))
         return
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
         properties = torch.cuda.get_device_properties(0)
-        say(about={"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "capability": f"{properties.major}.{properties.minor}",
-                   "workspace": workspace_of_products(device)})
-    each(names, float(seconds), lambda set_up: measured(set_up, device, toy))
+        say(about={"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+                   "capability": f"{properties.major}.{properties.minor}", "workspace": workspace_of_products(device)})
+    each(names, float(until), lambda name: watched(device, toy) if name == "watch" else measured(SET_UPS[name], device, toy))
 
 
 if __name__ == "__main__":

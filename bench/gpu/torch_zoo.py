@@ -1,5 +1,5 @@
-"""torch_zoo.py: the modules of the step `modules`, of torchvision, Transformers, timm and PyTorch itself, as their users train them. Each is a
-function that returns (model, batch, loss); loss(model, batch) is the forward of a step. With `toy` all are small, for a dry run.
+"""torch_zoo.py: the modules of the step `modules`, of torchvision, Transformers, timm and PyTorch itself, as their users train them.
+Each is a function that returns (model, batch, loss); loss(model, batch) is the forward of a step. With `toy` all are small, for a dry run.
 
 Weights are random, configurations are the libraries' own defaults but for what is written here."""
 

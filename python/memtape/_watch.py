@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import pickle
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 import torch
 from torch.utils import _pytree
@@ -18,6 +22,10 @@ from memtape._ledger import _storage
 from memtape._library import MemtapeError
 from memtape._values import MOST_VALUES
 from memtape.report import Report
+
+
+MOST_EVENTS = 200_000  # of the allocator, that are kept for a snapshot: the last ones
+_OutOfMemory = torch.cuda.OutOfMemoryError
 
 
 @dataclass(frozen=True)
@@ -83,27 +91,69 @@ class _Device(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
+class _History:
+    """What CUDA's allocator does, for a snapshot of the instant at which memory runs out. A recording that the user has begun goes on."""
+
+    _current: Optional[_History] = None  # PyTorch lets go of no observer: there is one, for whoever watches
+
+    def __init__(self) -> None:
+        self.asked: Optional[int] = None  # bytes, where memory has run out
+        self._snapshot: Any = None
+        self._outer = _History._current
+        enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
+        self._ours = not enabled()
+        if self._ours:
+            torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_EVENTS)
+        _attach_once()
+        _History._current = self
+
+    def seen(self, asked: int) -> None:
+        """Memory has run out; whoever asked may do with less, so the snapshot is held until the error leaves the loop."""
+        self.asked, self._snapshot = asked, torch.cuda.memory._snapshot()
+
+    def write(self, path: Path) -> None:
+        with open(path, "wb") as f:
+            pickle.dump(self._snapshot or torch.cuda.memory._snapshot(), f)
+
+    def close(self) -> None:
+        _History._current = self._outer
+        if self._ours:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+
+@functools.cache
+def _attach_once() -> None:
+    def ran_out(_device: int, asked: int, _total: int, _free: int) -> None:
+        if _History._current is not None:
+            _History._current.seen(asked)
+
+    torch._C._cuda_attach_out_of_memory_observer(ran_out)
+
+
 class Watch:
     """with memtape.torch.watch(model, optimizer) as w: the loop; w.steps and print(w) afterwards."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Optional[Callable[[Any, Any], torch.Tensor]],
-                 how: _step.How) -> None:
+                 how: _step.How, snapshot: Union[str, os.PathLike[str], None]) -> None:
         if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError("watch: need a torch.nn.Module and a torch.optim.Optimizer")
         self.steps: List[Step] = []
+        self.failed: Optional[Step] = None  # that ran out of memory
+        self.snapshot = Path(snapshot) if snapshot is not None else None  # written where a step has failed on CUDA
         self._model, self._optimizer, self._loss, self._how = model, optimizer, loss, how
         self._reports: Dict[Any, Report] = {}
         self._calls: List[Tuple[Any, Any]] = []  # of this step: (shapes, batch)
         self._handles: List[Any] = []
         self._device: Optional[_Device] = None
+        self._history: Optional[_History] = None
+        self._notes: List[str] = []
         self._first = not optimizer.state
         self._profiles = False  # whether the step that runs is a profile's
 
     def __enter__(self) -> Watch:
         if self._device is not None:
             raise MemtapeError("memtape.torch: a watch is entered once; make a new one")
-        device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
-        self._device = _Device(device)
+        self._device = _Device(_device_of(self._model))
         self._device.enter_all([*self._model.parameters(), *self._model.buffers(), *(p.grad for p in self._model.parameters()),
                                 *self._optimizer.state.values()])
         self._handles = [self._model.register_forward_pre_hook(self._called, prepend=True, with_kwargs=True),
@@ -111,6 +161,8 @@ class Watch:
         self._device.begin()
         if self._device._books is not None:
             self._device.__enter__()
+        elif self.snapshot is not None:
+            self._history = _History()
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
@@ -119,7 +171,39 @@ class Watch:
             handle.remove()
         if self._device._books is not None:
             self._device.__exit__(kind, error, trace)
+        if isinstance(error, _OutOfMemory):
+            self._ran_out(self._device.peak())
+        if self._history is not None:
+            self._history.close()
         self._device.close()
+
+    def _ran_out(self, measured: int) -> None:
+        """The error goes on to the user, whatever comes of this."""
+        if self._history is not None and self.snapshot is not None:
+            try:
+                self._history.write(self.snapshot)
+                self._notes.append(f"{self.snapshot} is the allocator's snapshot of that instant")
+            except (OSError, RuntimeError) as error:
+                self._notes.append(f"no snapshot: {error}")
+        calls, self._calls = self._calls, []
+        try:
+            report, predicted = self._predict(calls)
+        except MemtapeError as error:
+            self._notes.append(f"no prediction: {error}")
+            return
+        self.failed = Step(len(self.steps) + 1, measured, predicted, report)
+
+    def _predict(self, calls: List[Tuple[Any, Any]]) -> Tuple[Report, int]:
+        """(the report of a step of these shapes, the most bytes in it)"""
+        if not calls:
+            raise MemtapeError("memtape.torch: the model was not called in this step")
+        key = tuple(shapes for shapes, _ in calls)
+        if key not in self._reports:
+            with torch.utils._python_dispatch._disable_current_modes():
+                self._reports[key] = self._profile(calls[0][1], len(calls))
+        report = self._reports[key]
+        phases = report["phases"][1:] if self._first else report["steady"]["phases"]
+        return report, max(p["peak"] for p in phases)
 
     def _called(self, _: Any, args: Any, kwargs: Any) -> None:
         """A forward of the model: what it was given is kept by its shapes, and by its whole numbers."""
@@ -140,13 +224,8 @@ class Watch:
             return
         measured, calls, self._calls = self._device.peak(), self._calls, []
         if calls:
-            key = tuple(shapes for shapes, _ in calls)
-            if key not in self._reports:
-                with torch.utils._python_dispatch._disable_current_modes():
-                    self._reports[key] = self._profile(calls[0][1], len(calls))
-            report = self._reports[key]
-            phases = report["phases"][1:] if self._first else report["steady"]["phases"]
-            self.steps.append(Step(len(self.steps) + 1, measured, max(p["peak"] for p in phases), report))
+            report, predicted = self._predict(calls)
+            self.steps.append(Step(len(self.steps) + 1, measured, predicted, report))
         self._first = False
         self._device.begin()
 
@@ -172,9 +251,18 @@ class Watch:
     def __str__(self) -> str:
         rows = [["step", "measured", "predicted", "difference"]]
         rows += [[str(s.number), f"{s.measured:,}", f"{s.predicted:,}", f"{s.predicted - s.measured:+,}"] for s in self.steps]
+        if self.failed is not None:
+            s = self.failed
+            rows.append([f"{s.number}, out of memory", f"{s.measured:,}", f"{s.predicted:,}", f"{s.predicted - s.measured:+,}"])
         where = self._device.device.type if self._device is not None else "nowhere"
         title = f"{type(self._model).__name__} on {where}: most bytes allocated in each step"
-        return "\n".join([title, *_text.columns(rows, (0, 1, 2, 3))])
+        asked = self._history.asked if self._history is not None else None
+        notes = [f"{asked:,} bytes more were asked for"] if asked else []
+        return "\n".join([title, *_text.columns(rows, (0, 1, 2, 3)), *notes, *self._notes])
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _described(t: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ tensor alive, changes none, and works on every device that PyTorch has, "meta" t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Sequence, Union
 
@@ -85,14 +86,18 @@ def assert_peak_below(limit: Union[str, int], model: Union[torch.nn.Module, Repo
 
 
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Optional[Loss] = None, attention: str = "cuda",
-          clip: Optional[float] = None, autocast: Optional[torch.dtype] = None) -> Watch:
+          clip: Optional[float] = None, autocast: Optional[torch.dtype] = None,
+          snapshot: Union[str, os.PathLike[str], None] = "memtape-oom.pickle") -> Watch:
     """with watch(model, optimizer) as w: a training loop of your own, as it is. Each step, from one optimizer.step() to the next, adds to
     w.steps what it took (measured, bytes) and what a profile of the same shapes says (predicted), with the report; print(w) is a table.
     On CUDA measured is torch.cuda.max_memory_allocated(); on the CPU what operations made, in blocks as CUDA's. Values stay the same.
 
     loss(model, batch) is how the loop makes its loss of the model and what it gives it; it may be left out if the model's output is the
-    loss, or has it. Several forwards before a step count as microbatches; clip and autocast are as for profile."""
-    return Watch(model, optimizer, loss, _step.How(attention, 1, clip, autocast))
+    loss, or has it. Several forwards before a step count as microbatches; clip and autocast are as for profile.
+
+    Where a step on CUDA runs out of memory, w.failed is that step, and the allocator's snapshot of the instant is written to the path
+    `snapshot`; None: what the allocator does is not recorded. The error goes on."""
+    return Watch(model, optimizer, loss, _step.How(attention, 1, clip, autocast), snapshot)
 
 
 def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:

@@ -271,7 +271,9 @@ def modules_beside():
     assert step_modules.row_of("half", {"torch": same}) is None
     failed = step_modules.row_of("failed", {"memtape": {"failed": "refused"}})
     assert failed["failed"] == "predicted: refused", failed
-    text = tables.modules([row, other, failed], {"measurement": True})
+    loop = step_modules.row_of("watch", {"torch": {"watch": [[7, 8]], "before": 0, "said": "1, out of memory"}})
+    text = tables.modules([row, other, failed, loop], {"measurement": True})
+    assert "7 measured, 8 predicted: +1" in text and "1, out of memory" in text, text
     assert "same   " in text and "==" in text and "more: backward peak +512" in text and "FAILED" in text, text
     assert len(step_modules.names()) == len(set(step_modules.names())) > 12
 

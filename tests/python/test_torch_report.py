@@ -1,6 +1,7 @@
 """What one does with a step's report: reading it, advice, differences, a bound, a baseline under pytest. Exit status 77 if PyTorch is
 not installed."""
 import json
+import pickle
 import sys
 import tempfile
 from pathlib import Path
@@ -158,6 +159,55 @@ def a_loop_is_watched():
         equal(len(model._forward_pre_hooks), 0, "hooks are taken off after an error")
 
 
+def a_loop_that_runs_out_of_memory():
+    """As on CUDA, whose allocator is played here: it tells the observer, and the error comes after."""
+    model, x, optimizer = given(2)
+    told, recorded = [], []
+    plays = [(torch.cuda, "max_memory_allocated", lambda device=None: 4096), (torch.cuda, "reset_peak_memory_stats", lambda device=None: None),
+             (torch.cuda.memory, "_record_memory_history", lambda *a, **how: recorded.append(how.get("enabled", "all"))),
+             (torch.cuda.memory, "_snapshot", lambda: {"segments": [], "device_traces": [[len(told)]]}),
+             (torch._C, "_cuda_attach_out_of_memory_observer", told.append), (torch._C, "_cuda_isHistoryEnabled", lambda: False),
+             (memtape._watch, "_device_of", lambda model: torch.device("cuda"))]
+    own = [(owner, name, getattr(owner, name, None)) for owner, name, _ in plays]
+
+    def step():
+        model(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    try:
+        for owner, name, play in plays:
+            setattr(owner, name, play)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "oom.pickle"
+            for _ in range(2):
+                try:
+                    with memtape.torch.watch(model, optimizer, snapshot=path) as w:
+                        step()
+                        told[0](0, 1 << 20, 0, 0)  # a request that someone does without
+                        step()
+                        model(x)
+                        told[0](0, 3 << 20, 0, 0)
+                        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+                except torch.cuda.OutOfMemoryError:
+                    told.append("the error went on")
+                equal((len(w.steps), w.failed.number, w.failed.measured), (2, 3, 4096), "the step that failed")
+                equal(w.failed.predicted, w.steps[1].predicted, "its prediction")
+                check("3,145,728 bytes more were asked for" in str(w) and "oom.pickle" in str(w), f"{w}")
+                equal(pickle.loads(path.read_bytes())["device_traces"], [[len(told) - 1]], "the snapshot of the last request")
+                path.unlink()
+        equal(len(told), 3, "one observer, and two errors")
+        equal(recorded, ["all", None] * 2, "recorded in the loops only")
+        with memtape.torch.watch(model, optimizer, snapshot=None) as w:
+            step()
+        equal(recorded, ["all", None] * 2, "not recorded where no snapshot is wanted")
+    finally:
+        for owner, name, function in own:
+            if function is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
+
+
 def in_parallel(model, view):
     """Wraps a model, and says what that left allocated: the median of five tries, as gloo's thread may give back the parameters that
     it broadcast only in the try after."""
@@ -265,6 +315,6 @@ def a_baseline_is_a_regression_test():
 
 # The first one forks, which is for before PyTorch has threads.
 for test in [a_baseline_is_a_regression_test, a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted,
-             a_peak_may_have_a_bound, a_loop_is_watched, a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused]:
+             a_peak_may_have_a_bound, a_loop_is_watched, a_loop_that_runs_out_of_memory, a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused]:
     test()
 done()
