@@ -33,8 +33,9 @@ PARTS = {"correctness": (160, {"suite": 120, "saved": 20, "curve": 20}),
          "bytes": (60, {"snapshot": 25, "offload": 35}),
          "more": (40, {"memory": 40}),
          "users": (125, {"trainers": 75, "modules": 50}),
+         "counters": (60, {"launches": 60}),
          "checkers": (200, {"sanitizer": 200})}
-APART = ("users", "checkers")
+APART = ("users", "counters", "checkers")
 WHOLE = LOOK + sum(seconds for part, (seconds, _) in PARTS.items() if part not in APART)
 LIMITS = {name: limit for _, steps_of in PARTS.values() for name, limit in steps_of.items()}
 CHECKS = ("suite", "saved", "curve")  # during which nothing is timed

@@ -6,6 +6,7 @@ both. The first, "plan", names the rows to come, so that those of a step that is
 from setting import Setting
 from step_checks import curve, sanitizer, saved, suite
 from step_kernels import attention, gemm, limits, memory
+from step_launches import step_launches
 from step_modules import modules
 from step_snapshot import snapshot
 from step_trainers import trainers
@@ -14,7 +15,7 @@ from step_training import gpt, offload, variants, warm
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
          "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload,
          "sanitizer": sanitizer, "variants": variants, "snapshot": snapshot,
-         "trainers": trainers, "modules": modules}
+         "trainers": trainers, "modules": modules, "launches": step_launches}
 
 if __name__ == "__main__":
     setting = Setting(STEPS)

@@ -308,11 +308,29 @@ def modules(rows, result):
                       "after forward, minus before", *why])
 
 
+MOST_LAUNCHES = 40
+
+
+def launches(rows, _):
+    """What takes longest; the others in one line."""
+    if any("skipped" in r or "failed" in r for r in rows):
+        return "\n".join(f"  {r['name']}: {r.get('skipped') or 'FAILED: ' + r['failed']}" for r in rows)
+    whole, rest = sum(r["ns"] for r in rows), rows[MOST_LAUNCHES:]
+    out = [[r["name"], r["grid"], r["launches"], number(r["ns"] / 1e3 / r["launches"]), number(r["ns"] / 1e6), percent(r["ns"], whole),
+            percent(r["memory"], 100)] for r in rows[:MOST_LAUNCHES]]
+    if rest:
+        ns = sum(r["ns"] for r in rest)
+        out.append([f"{len(rest)} others", "", sum(r["launches"] for r in rest), "", number(ns / 1e6), percent(ns, whole), ""])
+    out.append(["all", "", sum(r["launches"] for r in rows), "", number(whole / 1e6), "", ""])
+    return table(["kernel", "grid", "launches", "us each", "ms", "of the step", "of bandwidth"], out, 2)
+
+
 TITLES = {
     "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
     "sanitizer": (sanitizer, "Kernels under compute-sanitizer"),
     "variants": (variants, "A step with one option more"),
     "modules": (modules, "Modules of PyTorch's world beside memtape.torch, which sees no GPU"),
+    "launches": (launches, "One training step of GPT-2 124M, bf16, b=16, s=1024, by kernel: Nsight Compute's times, each kernel alone"),
     "snapshot": (snapshot, "Two steps as PyTorch's allocator recorded them, f32"),
     "saved": (saved, "The design's figures, bytes"),
     "curve": (curve, "A tiny GPT trained on the device and on the CPU"),

@@ -104,6 +104,24 @@ static void so_does_one_that_begins_at_an_odd_place(void **state)
     three_products(*state, MT_BF16, MTT_PLACED_PADDED, 3);
 }
 
+/* As the fused loss keeps its logits: each row is aligned, and only the sizes are in the way. */
+static void padded_rows_are_divided_without_copies(void **state)
+{
+    const mtt_pair *p = *state;
+    sizes n = chosen();
+    int64_t padded[2] = {n.tokens, (n.vocabulary + 7) / 8 * 8};
+    mtt_twin logits = mtt_twin_make(p, MT_BF16, 2, padded, MTT_PLACED_DENSE, 0, -1, 1);
+    mtt_twin x =
+        mtt_twin_make(p, MT_BF16, 2, (int64_t[]){n.tokens, n.hidden}, MTT_PLACED_DENSE, 0, -1, 1);
+    mtt_twin w = mtt_twin_make(p, MT_BF16, 2, (int64_t[]){n.vocabulary, n.hidden}, MTT_PLACED_DENSE,
+                               0, -1, 1);
+    logits.host.shape[1] = logits.dev.shape[1] = n.vocabulary;
+    check(p, &x, &w, 2, 1, &logits, true, "logits");
+    check(p, &logits, &w, 0, 0, &x, true, "dx");
+    check(p, &logits, &x, 1, 1, &w, false, "dw");
+    mtt_twin_drop(p, &logits), mtt_twin_drop(p, &x), mtt_twin_drop(p, &w);
+}
+
 /* Nothing is copied where all is aligned, or where too little is computed with a copy. */
 static void others_do_not(void **state)
 {
@@ -125,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_an_odd_matrix_go_through_panels),
         cmocka_unit_test(so_does_one_that_begins_at_an_odd_place),
+        cmocka_unit_test(padded_rows_are_divided_without_copies),
         cmocka_unit_test(others_do_not),
     };
     if (simulated()) setenv("CUBLAS_WORKSPACE_CONFIG", ":256:1", true);

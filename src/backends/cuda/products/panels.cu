@@ -1,9 +1,10 @@
-/* panels.cu: large products with a 16-bit matrix whose columns are no multiple of 16 bytes long, as
- * the logits over 50,257 tokens. cuBLASLt has for them, and for whatever size is no multiple of 8,
- * kernels of an older generation: 95 to 152 TFLOP/s on an H200, where others reach 500 to 800. So
- * the matrix is copied to aligned columns, or from them, a panel at a time, and what is left of a
- * size is a product of its own. The copy is in the larger part of the workspace: no byte more is
- * allocated. PyTorch leaves the product slow (eager) or pads the matrix (torch.compile). */
+/* panels.cu: large products of 16 bits with a size that is no multiple of 8, or with columns that
+ * begin at no multiple of 16 bytes, as those of logits over 50,257 tokens. cuBLASLt has kernels of
+ * an older generation for them: 95 to 152 TFLOP/s on an H200, where others reach 500 to 800
+ * (docs/results/gpu-h200-products.txt). So what is left of a size becomes a product of its own, and
+ * the matrix is copied to aligned columns, or from them, a panel at a time. Copies and sums are in
+ * the larger part of the workspace: no byte more is allocated. PyTorch leaves the product slow
+ * (eager) or pads the matrix (torch.compile). */
 #include <string.h>
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/products/panels.h"
@@ -67,33 +68,42 @@ static bool is_aligned(const mti_lt_matrix *s)
     return s->ld % ALIGN == 0 && mti_plan_alignment(s->data) == MTI_PLAN_ALIGN;
 }
 
-/* Columns of c whose copies n_bytes hold. */
+/* Columns of c whose copies and sums n_bytes hold. */
 static int64_t width_of(const mti_lt_product *g, const mti_panels *p, size_t n_bytes)
 {
-    int64_t each = !p->of_c && g->b.trans ? g->k : p->ld; /* elements */
-    each = 2 * each + (p->summed ? 4 * g->m : 0);
-    int64_t width = below((int64_t)n_bytes / each);
+    int64_t copy = !p->of_c && g->b.trans ? g->k : p->ld; /* elements */
+    int64_t each = (p->copied ? 2 * copy : 0) + (p->summed ? 4 * g->m : 0);
+    int64_t width = each ? below((int64_t)n_bytes / each) : g->n;
     return width < g->n ? width : g->n;
+}
+
+/* Which of c and b is in the way, if one alone is: *p says what must be done about it. */
+static bool find_odd(const mti_lt_product *g, mti_panels *p)
+{
+    bool b = is_aligned(&g->b), c = is_aligned(&g->c);
+    bool m = g->m % ALIGN == 0, k = g->k % ALIGN == 0 || (g->b.trans && !g->a.trans);
+    p->of_c = !c || !m;
+    p->copied = !b || !c;
+    p->summed = !k;
+    return is_aligned(&g->a) && (p->of_c ? b && k : !b || !k);
 }
 
 mti_panels mti_panels_of(const mti_ctx *ctx, const mti_lt_product *g, double beta)
 {
     mti_panels p = {};
-    bool b = is_aligned(&g->b), c = is_aligned(&g->c);
     bool divided = mt_dtype_size(g->dtype) == 2 && g->c_dtype == g->dtype && !g->batch_rank &&
-                   g->epilogue == LT_EPILOGUE_NONE && is_aligned(&g->a) && b != c &&
-                   (b ? g->k : g->m) >= LEAST_USE && g->m * g->n >= LEAST_WORK / g->k &&
-                   (c || beta == 0) && below(b ? g->m : g->k) > 0;
+                   g->epilogue == LT_EPILOGUE_NONE && g->m * g->n >= LEAST_WORK / g->k &&
+                   find_odd(g, &p) && below(p.of_c ? g->m : g->k) > 0;
+    if (divided && p.copied)
+        divided = (p.of_c ? g->k : g->m) >= LEAST_USE && (!p.of_c || beta == 0);
     if (!divided) return p;
-    p.of_c = b;
-    p.summed = !p.of_c && !g->b.trans && g->k % ALIGN != 0;
     p.ld = above(p.of_c ? g->m : g->k);
     p.n_workspace = ctx->n_workspace / 4 / 256 * 256;
     p.width = width_of(g, &p, ctx->n_workspace - p.n_workspace);
     if (p.width < LEAST_WIDTH && p.width < g->n) p.width = 0;
     bool across = !p.of_c && g->b.trans; /* the copy has the panel's elements of k columns */
     if (across) p.ld = above(p.width);
-    p.n_copy = 2 * (size_t)(p.ld * (across ? g->k : p.width));
+    if (p.copied) p.n_copy = 2 * (size_t)(p.ld * (across ? g->k : p.width));
     return p;
 }
 
@@ -129,13 +139,14 @@ static bool multiply_panel(mti_ctx *ctx, const mti_lt_product *g, const mti_pane
     mti_lt_product part = *g;
     mti_lt_matrix *moved = p->of_c ? &part.c : &part.b;
     mti_view odd = view_of(g->dtype, moved);
-    moved->data = scratch + p->n_workspace, moved->ld = p->ld;
+    if (p->copied) moved->data = scratch + p->n_workspace, moved->ld = p->ld;
     mti_view even = view_of(g->dtype, moved);
-    if (p->of_c) return multiply(ctx, &part, alpha, 0, scratch) && mti_cuda_copy(ctx, &even, &odd);
-    return mti_cuda_copy(ctx, &odd, &even) &&
+    bool before = p->copied && !p->of_c, after = p->copied && p->of_c;
+    return (!before || mti_cuda_copy(ctx, &odd, &even)) &&
            (p->summed ? multiply_summed(ctx, &part, alpha, beta, scratch,
                                         scratch + p->n_workspace + p->n_copy)
-                      : multiply(ctx, &part, alpha, beta, scratch));
+                      : multiply(ctx, &part, alpha, beta, scratch)) &&
+           (!after || mti_cuda_copy(ctx, &even, &odd));
 }
 
 bool mti_multiply_panels(mti_ctx *ctx, const mti_lt_product *g, const mti_panels *p, double alpha,
@@ -151,7 +162,6 @@ bool mti_multiply_panels(mti_ctx *ctx, const mti_lt_product *g, const mti_panels
         take_n(&part, at, left < p->width ? left : p->width);
         if (!multiply_panel(ctx, &part, p, alpha, beta, static_cast<char *>(scratch))) return false;
     }
-    if (m == g->m) return true;
     take_m(&rest, m, g->m - m);
-    return multiply(ctx, &rest, alpha, beta, scratch);
+    return !rest.m || multiply(ctx, &rest, alpha, beta, scratch);
 }

@@ -6,8 +6,9 @@
 
 /* How a product is divided along n. */
 struct mti_panels {
-    bool of_c;          /* the matrix that is copied is c, not b */
-    bool summed;        /* k is divided, too: the sums are in f32 before they are rounded */
+    bool of_c;          /* c is in the way, and m is divided, too; or b is, and k */
+    bool copied;        /* that matrix is copied; its columns are aligned otherwise */
+    bool summed;        /* k is divided: the sums are in f32 before they are rounded */
     int64_t width;      /* columns of c at once, the last time fewer; 0: it is not divided */
     int64_t ld;         /* of the copy */
     size_t n_workspace; /* for cuBLASLt; behind it lie the copy ... */
