@@ -101,7 +101,8 @@ static float divisor(int pair)
     return (float)(1 / ((1 - smooth) / 32 + smooth));
 }
 
-/* Of a matrix the number of its row; the down product is in blocks of Q5_1, 2 code - 3. */
+/* Writes a tensor: of a matrix each element is its row's number; the down product is in blocks of
+ * Q5_1, 2 code - 3. */
 static void add_data(bytes *b, const tensor *t)
 {
     if (strstr(t->name, "down")) {

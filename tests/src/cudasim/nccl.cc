@@ -31,6 +31,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 #include "backends/cuda/device/nccl.h"
@@ -105,6 +106,8 @@ typedef std::shared_ptr<launch> launch_t;
 std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> locked;
 std::map<std::string, std::shared_ptr<group>> groups; /* that ranks still join, by name */
+std::set<std::string>
+    spent; /* names of groups that all have joined: NCCL would wait for them in vain */
 std::map<nccl_comm *, comm_t> comms;
 uint64_t n_names;
 
@@ -435,6 +438,8 @@ static int ncclCommInitRankConfig(nccl_comm_t *comm, int ranks, nccl_id id, int 
     if (config->magic != NCCL_MAGIC || config->size < sizeof *config ||
         config->version < NCCL_NEEDED || config->blocking)
         return fail(nullptr, INVALID_ARGUMENT, "a config that is none, or blocks: not simulated");
+    if (spent.count(name))
+        return fail(nullptr, INVALID_USAGE, "\"%s\" was the name of a group", name.c_str());
     std::shared_ptr<group> &g = groups[name];
     if (!g) {
         g = std::make_shared<group>();
@@ -452,7 +457,7 @@ static int ncclCommInitRankConfig(nccl_comm_t *comm, int ranks, nccl_id id, int 
     if (++g->n_joined > 1 && (!shared || strcmp(shared, "1") != 0))
         fail(g.get(), INVALID_USAGE, "Duplicate GPU detected: rank %d and another are on GPU 0",
              rank);
-    if (g->n_joined == ranks) groups.erase(name);
+    if (g->n_joined == ranks) groups.erase(name), spent.insert(name);
     joiners.push_back(made);
     return depth ? (int)NCCL_OK : end_batch("ncclCommInitRankConfig");
 }

@@ -172,6 +172,18 @@ static void two_ranks_on_one_gpu_are_refused_but_where_a_test_wants_them(void **
     setenv("CUDASIM_SHARED_GPU", "1", 1);
 }
 
+/* NCCL would wait for a rank that has long joined. */
+static void a_name_serves_one_group(void **)
+{
+    nccl_id id;
+    nccl_comm_t alone, again;
+    nccl_config config = {sizeof config, NCCL_MAGIC, NCCL_NEEDED, 0};
+    assert_int_equal(of.call.unique_id(&id), NCCL_OK);
+    of.call.init(&alone, 1, id, 0, &config);
+    assert_int_equal(of.call.init(&again, 1, id, 0, &config), INVALID_USAGE);
+    assert_int_equal(of.call.abort(alone), NCCL_OK);
+}
+
 static void a_rank_sends_to_itself_in_a_group_that_receives_it(void **)
 {
     for (int n_received = 0; n_received < 2; n_received++) {
@@ -326,6 +338,7 @@ int main(void)
         cmocka_unit_test(calls_that_differ_are_found),
         cmocka_unit_test(what_no_rank_may_ask_is_found),
         cmocka_unit_test(two_ranks_on_one_gpu_are_refused_but_where_a_test_wants_them),
+        cmocka_unit_test(a_name_serves_one_group),
         cmocka_unit_test(a_rank_sends_to_itself_in_a_group_that_receives_it),
         cmocka_unit_test(sends_wait_for_their_receivers_but_in_a_group),
         cmocka_unit_test(what_is_sent_is_read_when_the_receiver_is_there),
