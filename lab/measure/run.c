@@ -55,7 +55,7 @@ static bool make_stage(mti_subject *s, bool target)
         return false;
     for (int64_t i = 0; i < s->stage.schedule.n_parts; i++)
         s->has_loss = s->has_loss || s->stage.shares[i].last;
-    s->has_loss = s->has_loss && target && mti_is_whole(w->config.kind);
+    s->has_loss = s->has_loss && target && mti_has_head(&w->config);
     return true;
 }
 
@@ -77,7 +77,7 @@ static bool make_model(mti_subject *s, bool target)
     bool whole = mti_is_whole(w->config.kind);
     mt_module *model = whole ? mti_adapted_new(s->device, &w->config, &w->memory)
                              : mt_model_new(s->device, &w->config);
-    s->has_loss = whole && target;
+    s->has_loss = mti_has_head(&w->config) && target;
     s->input = !model  ? NULL
                : whole ? random_ids(s->device, w, 1)
                        : random_rows(s->device, w, w->seq);

@@ -444,6 +444,12 @@ static void add_embeddings(builder *b)
 }
 
 /* ... and after the last. */
+static void add_pooler(builder *b)
+{
+    mti_keep(b, BSH, FLOATS, "input of the pooler, which takes a row of each sequence");
+    mti_keep_floats(b, "output of the pooler's tanh", b->s->batch * b->c->hidden, b->e);
+}
+
 static void add_head(builder *b)
 {
     const mt_loss_form loss = b->c->ops.loss;
@@ -574,7 +580,7 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
         if (first != last || ahead) write_sums(&b, b.letter);
         add_end(&b, add_ahead, ahead, "P");
         if (ahead) write_sums(&b, b.letter);
-        add_end(&b, add_head, last + ahead, "H");
+        add_end(&b, c->pooled ? add_pooler : add_head, last + ahead, "H");
         write_sums(&b, b.letter);
         f->n_ahead = ahead;
         if (last || c->balance_by_layer) mti_keep_balance(&b);

@@ -12,9 +12,13 @@ static int64_t multiplied(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     int64_t h = c->hidden, layers = mti_sum_layers(s, mti_block_matrices);
-    int64_t head = mti_is_whole(c->kind) ? c->vocab * h : 0;
-    return layers + head + (c->kind == MT_MODEL_BERT ? h * h : 0) + mti_dims_ahead(s) * 2 * h * h;
+    int64_t head = mti_has_head(c) ? c->vocab * h : 0;
+    const int64_t dense = c->kind == MT_MODEL_BERT && !c->pooled ? h * h : 0;
+    return layers + head + dense + mti_dims_ahead(s) * 2 * h * h;
 }
+
+/* The matrix of a pooler, which a sequence meets once. */
+static int64_t pooler_of(const mt_model_config *c) { return c->pooled ? c->hidden * c->hidden : 0; }
 
 /* Layers whose queries see a window, and how many keys fewer these see: not in math attention,
  * which masks what it has computed. */
@@ -105,8 +109,9 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
     const mt_model_config *c = &s->config;
     bool whole = mti_is_whole(c->kind), recomputed = each == 8;
     const bool selective = mti_dims_again(s) & MT_RECOMPUTE_CORE_ATTN;
-    int64_t table = c->untied ? c->vocab * c->hidden : 0, pair = attention_pair(s);
-    int64_t vectors = counted - table - multiplied(s), fewer;
+    int64_t table = c->untied || c->pooled ? c->vocab * c->hidden : 0, pair = attention_pair(s);
+    const int64_t pooler = pooler_of(c);
+    int64_t vectors = counted - table - pooler - multiplied(s), fewer;
     const char *of_all = windowed(s, &fewer) ? " times the keys seen" : "^2";
     int64_t head = multiplied(s) - mti_sum_layers(s, mti_block_matrices);
     const int64_t rows = mti_rows_of_experts(c, s->tokens) - s->tokens * c->experts_per_token;
@@ -119,6 +124,8 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "biases, norms and positions: added or scaled, not multiplied") &&
            mti_add_row(out, -each * s->tokens * table,
                        "the embedding: looked up, not multiplied") &&
+           mti_add_row(out, (6 * s->batch - each * s->tokens) * pooler,
+                       "the pooler, which multiplies a row of each sequence") &&
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
            mti_add_row(out, (each + (mti_dims_again(s) & MT_RECOMPUTE_MOE ? 2 : 0)) * unbounded,
@@ -197,14 +204,15 @@ static components components_of(const mti_dims *s)
                       layers, (gated ? 6 : 4) * t * h * f);
     if (m->kind == MT_MODEL_LINEAR)
         add_component(&c, "the product", true, "2bshf", "", 1, 2 * t * h * f);
-    if (m->kind == MT_MODEL_BERT)
+    if (m->pooled)
+        add_component(&c, "the pooler", true, "2bh^2", "", 1, 2 * s->batch * h * h);
+    else if (m->kind == MT_MODEL_BERT)
         add_component(&c, "the head's dense layer", true, "2bsh^2", "", 1, 2 * t * h * h);
     const int64_t ahead = mti_dims_ahead(s);
     if (ahead)
         add_component(&c, "what predictions ahead begin with", true, "4bsh^2", "", ahead,
                       4 * t * h * h);
-    if (mti_is_whole(m->kind))
-        add_component(&c, "the head", true, "2bshv", "", 1 + ahead, 2 * t * h * v);
+    if (mti_has_head(m)) add_component(&c, "the head", true, "2bshv", "", 1 + ahead, 2 * t * h * v);
     return c;
 }
 
@@ -217,8 +225,8 @@ static int64_t sum_of(const components *c)
 
 static int64_t dense_of(const mti_dims *s)
 {
-    return s->config.kind == MT_MODEL_BERT ? 2 * s->tokens * s->config.hidden * s->config.hidden
-                                           : 0;
+    const int64_t rows = s->config.pooled ? s->batch : s->tokens;
+    return s->config.kind == MT_MODEL_BERT ? 2 * rows * s->config.hidden * s->config.hidden : 0;
 }
 
 /* The textbook's head is one product. */
@@ -247,7 +255,9 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
                                        "matrix and token, 4bs^2h for attention's scores"};
     bool whole = mti_is_whole(s.config.kind);
     snprintf(out->text, sizeof out->text, "%s",
-             whole ? "L(24bsh^2 + 4bs^2h) + 2bshv" : texts[s.config.kind]);
+             mti_has_head(&s.config) ? "L(24bsh^2 + 4bs^2h) + 2bshv"
+             : whole                 ? "L(24bsh^2 + 4bs^2h)"
+                                     : texts[s.config.kind]);
     int64_t head = whole && mti_loss_row_of(s.config.ops.loss)->early
                        ? (1 + mti_dims_ahead(&s)) * 4 * s.tokens * s.config.hidden * s.config.vocab
                        : 0;
@@ -256,9 +266,11 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
         add_component(&c, "the head's gradients, made in forward", true, "4bshv", "", 1, head);
     for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
     if (parts) *n = c.n;
-    bool ok = mti_derive_formula(out, &s, forward_flops) &&
-              mti_add_row(out, dense_of(&s), "the head's dense layer, 2bsh^2") &&
-              mti_add_row(out, head, "the head's gradients, made in forward, 4bshv");
+    bool ok =
+        mti_derive_formula(out, &s, forward_flops) &&
+        mti_add_row(out, dense_of(&s), "%s",
+                    s.config.pooled ? "the pooler, 2bh^2" : "the head's dense layer, 2bsh^2") &&
+        mti_add_row(out, head, "the head's gradients, made in forward, 4bshv");
     return ok ? MT_OK : mt_last_status();
 }
 

@@ -21,6 +21,7 @@ static const struct hf_family {
 #define FAMILY(type, class, bit, ...) {type, class, bit, {__VA_ARGS__}},
 #include "io/hf_families.def"
 };
+#define N_FAMILIES (sizeof families / sizeof *families)
 
 /* ---- reading ---- */
 
@@ -286,12 +287,15 @@ static bool read_padding(reader *r, const json_t *value)
  * parameters and loss. */
 static bool read_head(reader *r, const json_t *value)
 {
-    char why[120];
-    size_t n = json_array_size(value);
+    char why[160];
+    size_t n = json_array_size(value), heads = 0;
     for (size_t i = 0; i < n; i++)
         if (!json_is_string(json_array_get(value, i))) n = 0;
-    snprintf(why, sizeof why, "[\"%s\"], the head that a %s has here", r->family->class,
-             r->family->type);
+    *why = '\0';
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (!strcmp(families[i].type, r->family->type))
+            put(why, sizeof why, "%s[\"%s\"]", heads++ ? " or " : "", families[i].class);
+    put(why, sizeof why, ", the head%s that a %s has here", heads > 1 ? "s" : "", r->family->type);
     if (!n) return refuse(r, value, why);
     for (size_t i = 0; i < n; i++)
         if (!is_word(json_array_get(value, i), r->family->class))
@@ -473,18 +477,22 @@ static json_t *text_of(json_t *root, reader *r)
     return text;
 }
 
-/* By "model_type", or else by the name of the first architecture. */
+/* By "model_type", of several such by the name of the first architecture, or by that name alone. */
 static const struct hf_family *find_family(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    const char *name = type ? type : made;
+    const char *name = type ? type : made, *last = "";
+    const struct hf_family *found = NULL;
     char list[512] = "";
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+    for (size_t i = 0; i < N_FAMILIES; i++) {
         const char *known = made && !type ? families[i].class : families[i].type;
-        if (name && !strcmp(name, known)) return &families[i];
-        put(list, sizeof list, "%s%s", i ? ", " : "", known);
+        const bool is_it = name && !strcmp(name, known);
+        if (is_it && (!found || (made && !strcmp(made, families[i].class)))) found = &families[i];
+        if (strcmp(known, last) != 0) put(list, sizeof list, "%s%s", i ? ", " : "", known);
+        last = known;
     }
+    if (found) return found;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
                  MTI_ANY_FILE

@@ -34,10 +34,11 @@ static const mt_quant mxfp4 = {.format = MT_QUANT_MXFP4};
 /* A checkpoint that is read, or, without files, one of these families that is written. */
 typedef struct hub {
     const char *path;
-    unsigned family;
-    int64_t layers, ahead; /* of the model; predictions ahead have those behind */
-    bool has_data;         /* the model */
-    bool tied;             /* it has no head of its own */
+    unsigned family, likely; /* likely: what the model may be of */
+    int64_t layers, ahead;   /* of the model; predictions ahead have those behind */
+    bool has_data;           /* the model */
+    bool tied;               /* it has no head of its own */
+    bool bert, pooled;
     mti_hf_files files;
     MTI_VEC(mt_named_tensor) tensors; /* named as there; views of parameters, or of `packed` */
     MTI_VEC(packed) packed;
@@ -47,17 +48,26 @@ typedef struct hub {
 
 #define LONGEST MTI_HF_NAME
 
+/* How many names of theirs lie one after the other in one of ours. */
+static int64_t words(const char *theirs)
+{
+    int64_t n = 1;
+    while ((theirs = strchr(theirs, ' '))) n++, theirs++;
+    return n;
+}
+
 /* The i-th of theirs; rest: our name behind that of the row. */
 static void write_name(char name[LONGEST], const char *theirs, const char *rest, long long layer,
                        int64_t i)
 {
-    theirs += *theirs == '^' || *theirs == '~';
-    const char *second = strchr(theirs, ' '), *from = second && i % 2 ? second + 1 : theirs;
+    const int64_t several = words(theirs);
+    const char *from = theirs + (*theirs == '^' || *theirs == '~');
     size_t n = 0;
+    for (int64_t skip = i % several; skip; skip--) from = strchr(from, ' ') + 1;
     for (; *from && *from != ' ' && n < LONGEST - 32; from++)
         if (*from == '#' || *from == '@')
             n += (size_t)snprintf(name + n, 24, "%lld",
-                                  *from == '#' ? layer : (long long)(second ? i / 2 : i));
+                                  *from == '#' ? layer : (long long)(i / several));
         else
             name[n++] = *from;
     snprintf(name + n, LONGEST - n, "%s", rest);
@@ -94,6 +104,7 @@ static bool is_there(const hub *h, const hf_name *as, const char *name)
 static mt_tensor *shard_of(mt_tensor *t, int64_t i, int64_t n)
 {
     if (n == 1) return mt_retain(t);
+    if (mt_rank(t) == 1) return mt_slice(t, 0, i * (mt_numel(t) / n), mt_numel(t) / n);
     const int64_t columns = mt_shape(t)[mt_rank(t) - 1], rows = mt_numel(t) / columns / n;
     mt_tensor *view = mt_reshape(t, MT_SHAPE(n * rows, columns));
     mt_set(&view, mt_slice(view, 0, i * rows, rows));
@@ -174,11 +185,20 @@ static bool is_of(const hf_name *as, const char *path)
     return !strncmp(path, as->ours, n) && (!path[n] || path[n] == '.');
 }
 
+/* Those that the model may be of; c NULL: all. */
+static unsigned families_of(const mt_model_config *c)
+{
+    if (!c) return ANY;
+    return c->kind == MT_MODEL_GPT     ? GPT2
+           : c->kind == MT_MODEL_LLAMA ? ROTARY
+           : c->pooled                 ? BODY
+           : c->position_offset        ? ROBERTA
+                                       : BERT;
+}
+
 bool mti_hf_module_name(const mt_model_config *c, const char *path, char name[MTI_HF_NAME])
 {
-    const unsigned families = c->kind == MT_MODEL_GPT     ? GPT2
-                              : c->kind == MT_MODEL_LLAMA ? ROTARY
-                                                          : 0;
+    const unsigned families = families_of(c);
     long long layer = 0;
     const char *rest = in_layer(path, c->layers, &layer);
     for (const hf_name *as = names; as < names + N_NAMES; as++)
@@ -187,6 +207,12 @@ bool mti_hf_module_name(const mt_model_config *c, const char *path, char name[MT
             return true;
         }
     return false;
+}
+
+static bool is_missing(const hub *h, const char *name, const mt_named_tensor *ours)
+{
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s\" (%s)",
+                         h->path, name, ours->name);
 }
 
 /* Adds ours under the first name that is there. */
@@ -200,24 +226,26 @@ static bool add_param(hub *h, const mt_named_tensor *ours)
         const size_t length = strlen(as->ours);
         if (!is_of(as, path)) continue;
         write_name(name, as->theirs, path + length, layer, 0);
-        if (!*first || (swapped && *as->theirs != '^')) strcpy(first, name);
+        if (as->families & h->likely && (!*first || (swapped && *as->theirs != '^')))
+            strcpy(first, name);
         swapped = *as->theirs == '^';
         if (!is_there(h, as, name)) continue;
         if (is_packed(h, as, name)) return add_packed(h, name, ours->tensor);
         if (*as->theirs == '^') return add_view(h, name, "", mt_transpose(ours->tensor, 1, 2));
         if (*as->theirs == '~' && mt_rank(ours->tensor) == 2)
             return add_view(h, name, "", mt_transpose(ours->tensor, 0, 1));
-        const int64_t n = (strchr(as->theirs, ' ') ? 2 : 1) *
-                          (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
+        const int64_t n =
+            words(as->theirs) * (strchr(as->theirs, '@') ? mt_shape(ours->tensor)[0] : 1);
         bool ok = true;
         for (int64_t i = 0; ok && i < n; i++) {
             write_name(name, as->theirs, path + length, layer, i);
-            ok = add_view(h, name, "", shard_of(ours->tensor, i, n));
+            ok = h->files.n && !is_in_files(h, name, "")
+                     ? is_missing(h, name, ours)
+                     : add_view(h, name, "", shard_of(ours->tensor, i, n));
         }
         return ok;
     }
-    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model; missing \"%s\" (%s)",
-                         h->path, *first ? first : "?", ours->name);
+    return is_missing(h, *first ? first : "?", ours);
 }
 
 static bool add_all(hub *h, mt_module *m)
@@ -227,6 +255,8 @@ static bool add_all(hub *h, mt_module *m)
     const mt_model_config *c = mt_model_config_of(m);
     bool grad = mt_set_grad_mode(false), ok = mt_module_params(m, &list, &n) == MT_OK;
     h->layers = c ? c->layers : 0, h->ahead = c ? c->mtp_layers : 0;
+    h->likely = families_of(c);
+    h->bert = c && c->kind == MT_MODEL_BERT, h->pooled = c && c->pooled;
     h->tied = !mt_module_child(m, "lm_head");
     h->has_data = ok && n && mt_device_has_data(mt_device_of(list->tensor));
     for (size_t i = 0; ok && i < n; i++) ok = add_param(h, &list[i]);
@@ -272,28 +302,47 @@ static bool are_same(const hub *h, const char *a, const char *b)
                           h->path, a, b));
 }
 
-/* Whether the tensor is one that older files have and that follows from the configuration, or a
- * copy of the embedding for a head that is the embedding. *ok: false if that is another. */
+/* What files have a copy of for a head that is the embedding, and its original. */
+static const char *const copies[][2] = {
+    {"lm_head.weight", "model.embed_tokens.weight"},
+    {"lm_head.weight", "transformer.wte.weight"},
+    {"lm_head.weight", "wte.weight"},
+    {"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
+    {"lm_head.decoder.bias", "lm_head.bias"},
+    {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+    {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+
+/* Whether the tensor is one that older files have and that follows from the configuration, or such
+ * a copy. *ok: false if that is another. */
 static bool is_derived(const hub *h, const char *name, bool *ok)
 {
-    static const char *const patterns[] = {"*.rotary_emb.inv_freq", "h.*.attn.bias",
-                                           "*.h.*.attn.bias", "*.attn.masked_bias"};
-    static const char *const embeddings[] = {"model.embed_tokens.weight", "transformer.wte.weight",
-                                             "wte.weight"};
+    static const char *const patterns[] = {"*.rotary_emb.inv_freq",   "h.*.attn.bias",
+                                           "*.h.*.attn.bias",         "*.attn.masked_bias",
+                                           "embeddings.position_ids", "*.embeddings.position_ids"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         if (!fnmatch(patterns[i], name, 0)) return true;
-    if (!h->tied || strcmp(name, "lm_head.weight") != 0) return false;
-    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings; i++)
-        if (file_of(h, embeddings[i], NULL)) {
-            *ok = are_same(h, name, embeddings[i]);
+    for (size_t i = 0; h->tied && i < sizeof copies / sizeof *copies; i++)
+        if (!strcmp(name, copies[i][0]) && file_of(h, copies[i][1], NULL)) {
+            *ok = are_same(h, name, copies[i][1]);
             return true;
         }
     return false;
 }
 
-/* Whether the tensor is derived, or one that a layer which predicts ahead has and the model leaves:
- * the layer is not the model's, *left, or what it shares is there, and equal. *ok: false if it is
- * not. */
+/* Whether the tensor is of a head that this bert leaves: files may have several. */
+static bool is_of_other_head(const hub *h, const char *name)
+{
+    static const char *const heads[][4] = {{"cls.seq_relationship.*", "pooler.dense.*",
+                                            "bert.pooler.dense.*", "roberta.pooler.dense.*"},
+                                           {"cls.*", "lm_head.*", "classifier.*", "qa_outputs.*"}};
+    bool is_it = false;
+    for (int i = 0; h->bert && i < 4; i++) is_it = is_it || !fnmatch(heads[h->pooled][i], name, 0);
+    return is_it;
+}
+
+/* Whether the tensor is derived, or one that the model leaves: of another head, *left, or of a
+ * layer which predicts ahead and is not the model's, *left, or shares it, and it is there, and
+ * equal. *ok: false if it is not. */
 static bool passes_over(const hub *h, const char *name, bool *left, bool *ok)
 {
     char of_layer[64];
@@ -301,6 +350,8 @@ static bool passes_over(const hub *h, const char *name, bool *left, bool *ok)
     int behind = 0;
     *left = false;
     if (is_derived(h, name, ok)) return true;
+    *left = is_of_other_head(h, name);
+    if (*left) return true;
     if (sscanf(name, "model.layers.%lld.%n", &layer, &behind) < 1 || !behind || layer < h->layers)
         return false;
     snprintf(of_layer, sizeof of_layer, "model.layers.%lld.eh_proj.weight", layer);
@@ -330,7 +381,9 @@ static bool pass_over(hub *h, char *text, size_t n_bytes)
             if (!ok) mti_free((char *)t.name);
         }
     if (n_bytes) *text = '\0';
-    if (n_bytes && n)
+    if (n_bytes && n && h->bert)
+        snprintf(text, n_bytes, "left: %zu tensors of other heads\n", n);
+    else if (n_bytes && n)
         snprintf(text, n_bytes,
                  "left: %zu tensors of layers from %lld on, which predict ahead; mtp_layers takes "
                  "them\n",
@@ -408,8 +461,11 @@ mt_status mt_hf_save(const char *path, mt_module *m, const char *model_type)
     const mt_key_value format = {"format", "pt"};
     hub h = {.path = path ? path : "hf_save"};
     if (!mti_given(m, "hf_save", "the module")) return mt_last_status();
+    const mt_model_config *c = mt_model_config_of(m);
+    const bool pooled = c && c->pooled;
     for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
-        if (!strcmp(model_type, families[i].type)) h.family = families[i].bit;
+        if (!strcmp(model_type, families[i].type) && !(families[i].bit & BODY) == !pooled)
+            h.family = families[i].bit;
     if (!h.family)
         return mti_fail(MT_ERR_ARGUMENT, "hf_save: the model_type \"%.60s\" is unknown",
                         model_type ? model_type : "NULL");

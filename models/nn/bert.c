@@ -1,4 +1,5 @@
-/* bert.c: a masked language model: i64 tokens [b,s] -> logits [b,s,v] (Devlin et al. 2018). */
+/* bert.c: a masked language model: i64 tokens [b,s] -> logits [b,s,v], or, pooled, -> [b,d] (Devlin
+ * et al. 2018). */
 #include "nn/model.h"
 #include "base/philox.h"
 #include "memtape/ops.h"
@@ -84,16 +85,73 @@ static mt_module *head_new(mt_device *device, const mt_model_config *c)
         m, m && mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab))));
 }
 
+/* ---- pooler: [b,s,d] -> [b,d], of the first token's row ---- */
+
+static mt_tensor *pooler_forward(mt_module *self, mt_tensor *x)
+{
+    const int64_t *shape = mt_shape(x);
+    mt_tensor *h = mt_slice(x, 1, 0, 1);
+    mt_set(&h, mt_reshape(h, MT_SHAPE(shape[0], shape[2])));
+    mt_set(&h, mt_forward_child(self, "dense", h));
+    mt_set(&h, mt_forward_child(self, "act", h));
+    return h;
+}
+
+mt_module *mti_pooler_new(mt_device *device, const mt_model_config *c)
+{
+    const mt_model_config tanh_of = {.act = MT_ACT_TANH};
+    mt_module *m = mt_module_new("pooler", pooler_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m &&
+               mt_module_add_child(m, "dense",
+                                   mt_linear_new(device, c->dtype, c->hidden, c->hidden,
+                                                 !c->no_bias, MTI_INIT_STD)) &&
+               mti_add_activation(m, "act", &tanh_of, false));
+}
+
 /* ---- the whole ---- */
+
+/* From the layers' output h, taken over. */
+static mt_tensor *output_of(mt_module *self, mt_tensor *h)
+{
+    mt_module *pooler = mt_module_child(self, "pooler");
+    mt_set(&h, mt_forward_child(self, pooler ? "pooler" : "head", h));
+    if (!pooler)
+        mt_set(&h, mti_tied_head(self, "decoder", h,
+                                 mt_module_param(mt_module_child(self, "head"), "bias")));
+    return h;
+}
 
 static mt_tensor *bert_forward(mt_module *self, mt_tensor *tokens)
 {
-    const mti_model *model = mt_module_user(self);
-    mt_tensor *h = mti_run_layers(self, embed(self, tokens), 0, model->config.layers);
-    mt_set(&h, mt_forward_child(self, "head", h));
-    mt_set(&h, mti_tied_head(self, "decoder", h,
-                             mt_module_param(mt_module_child(self, "head"), "bias")));
-    return h;
+    return output_of(self, mt_bert_hidden(self, tokens));
+}
+
+static bool is_bert(const mt_module *m, const char *caller)
+{
+    return mti_given(m, caller, "the module") &&
+           (mti_module_runs(m, bert_forward) ||
+            mti_fail_bool(MT_ERR_ARGUMENT, "%s: the module is not a bert", caller));
+}
+
+mt_tensor *mt_bert_hidden(mt_module *m, mt_tensor *tokens)
+{
+    if (!is_bert(m, "bert_hidden") || !mti_given(tokens, "bert_hidden", "the tokens")) return NULL;
+    const mti_model *model = mt_module_user(m);
+    return mti_run_layers(m, embed(m, tokens), 0, model->config.layers);
+}
+
+mt_tensor *mt_bert_output(mt_module *m, mt_tensor *hidden)
+{
+    if (!is_bert(m, "bert_output") || !mti_given(hidden, "bert_output", "the rows")) return NULL;
+    const mti_model *model = mt_module_user(m);
+    if (mt_rank(hidden) != 3 || mt_shape(hidden)[2] != model->config.hidden) {
+        char text[MTI_SHAPE_TEXT];
+        return mti_fail_null(MT_ERR_ARGUMENT, "bert_output: the rows are %s; need [b,s,%lld]",
+                             mti_shape_text(text, mt_rank(hidden), mt_shape(hidden)),
+                             (long long)model->config.hidden);
+    }
+    return output_of(m, mt_retain(hidden));
 }
 
 mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
@@ -103,13 +161,14 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
     if (!mti_given(device, "bert_new", "the device")) return NULL;
     if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return NULL;
     mt_module *m = mti_model_new("bert", bert_forward, &c);
-    return mti_module_complete(m,
-                               m && mti_add_tokens(m, device, &c) &&
-                                   mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
-                                   mti_add_embedding(m, "tte", device, &c, c.token_types) &&
-                                   mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&
-                                   mti_add_layers(m, device, &c, each) &&
-                                   mt_module_add_child(m, "head", head_new(device, &c)));
+    return mti_module_complete(
+        m, m && mti_add_tokens(m, device, &c) &&
+               mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
+               mti_add_embedding(m, "tte", device, &c, c.token_types) &&
+               mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&
+               mti_add_layers(m, device, &c, each) &&
+               (c.pooled ? mt_module_add_child(m, "pooler", mti_pooler_new(device, &c))
+                         : mt_module_add_child(m, "head", head_new(device, &c))));
 }
 
 /* ---- tokens to predict ---- */

@@ -62,6 +62,10 @@ bool mti_is_whole(mt_model_kind kind)
     return kind == MT_MODEL_GPT || kind == MT_MODEL_BERT || kind == MT_MODEL_LLAMA;
 }
 
+bool mti_has_head(const mt_model_config *c) { return mti_is_whole(c->kind) && !c->pooled; }
+
+bool mti_ties_head(const mt_model_config *c) { return mti_has_head(c) && !c->untied; }
+
 bool mti_attends(mt_model_kind kind)
 {
     return mti_is_whole(kind) || kind == MT_MODEL_BLOCK || kind == MT_MODEL_ATTENTION;

@@ -144,10 +144,10 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
 {
     const bool bert = c->kind == MT_MODEL_BERT, whole = mti_is_whole(c->kind);
     /* on another rank than the embedding predictions ahead have a copy of it, or a tied head */
-    const bool ahead = !first && last && c->mtp_layers, copy = !c->untied && !first && !ahead;
+    const bool ahead = !first && last && c->mtp_layers, copy = mti_ties_head(c) && !first && !ahead;
     const uint64_t h = (uint64_t)c->hidden, v = (uint64_t)c->vocab, norm = norm_size(c, c->hidden);
     const uint64_t positions = (uint64_t)(c->context + c->position_offset) * h;
-    const uint64_t before = h * h + (c->no_bias ? 0 : h) + norm + v;
+    const uint64_t dense = h * h + (c->no_bias ? 0 : h);
     const uint64_t joined = 2 * h * h + (c->norm == MT_NORM_POST ? 2 : 3) * norm;
     first = (first || ahead) && whole, last = last && whole;
     const mti_end_size all[MTI_ENDS] = {
@@ -159,7 +159,11 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
         {"a vector for each type of token", first && bert ? (uint64_t)c->token_types * h : 0},
         {"the embeddings' norm", first && bert ? norm : 0},
         {"the norm after the last layer", last && c->norm != MT_NORM_POST ? norm : 0},
-        {"the head's product, norm and biases, one for each token", last && bert ? before : 0},
+        {c->pooled ? "the pooler's product"
+                   : "the head's product, norm and biases, one for each token",
+         !last || !bert ? 0
+         : c->pooled    ? dense
+                        : dense + norm + v},
         {copy ? "the head: a copy of the embedding, which another stage has"
               : "a head of its own, vh: not the embedding's matrix once more",
          last && (copy || c->untied) ? v * h : 0},

@@ -26,6 +26,10 @@ extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_l
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
+/* Whether it makes logits of what the last layer makes: it is whole, and not pooled. */
+bool mti_has_head(const mt_model_config *c);
+/* Whether that has the embedding's matrix. */
+bool mti_ties_head(const mt_model_config *c);
 /* The length of a sequence unless one is given: the model's context, at most 8192; 0 if it is not
  * known. */
 int64_t mti_usual_seq(const mt_model_config *c);
@@ -335,6 +339,8 @@ mt_tensor *mti_run_turned(mt_module *m, mt_tensor *h, int64_t from, int64_t to);
  * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
  * set. */
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h);
+/* A pooled bert's pooler: [b,s,d] -> [b,d]. */
+mt_module *mti_pooler_new(mt_device *device, const mt_model_config *c);
 /* A bert's head before the product with the embedding: [..,d] -> [..,d], without its bias. */
 mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c);
 /* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */

@@ -239,9 +239,10 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
         !mti_given(tokens, "model_forward_loss", "the tokens") ||
         !mti_given(target, "model_forward_loss", "the target"))
         return NULL;
-    if (!model)
+    if (!model || !mti_has_head(&model->config))
         return mti_fail_null(MT_ERR_ARGUMENT,
-                             "model_forward_loss: %s makes no logits; need a gpt, bert or llama",
+                             "model_forward_loss: %s makes no logits; need a gpt, bert or llama "
+                             "with a head",
                              mt_module_kind(m));
     if (mti_looks_ahead(m, &model->config)) model->tokens = tokens;
     if (model->tokens || mti_loss_row_of(model->config.ops.loss)->takes_head)

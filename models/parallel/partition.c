@@ -232,6 +232,12 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              "parallel: the model is a %s; ranks are made of block, gpt, bert and "
                              "llama",
                              mt_model_kind_name(c->kind));
+    if (c->pooled && (h->context > 1 || (h->sequence && h->tensor > 1)))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: context is %" PRId64 ", sequence %d, and the model is a "
+                             "pooled bert: the first token of a sequence is on one rank alone; "
+                             "need context 1 without sequence, or a head",
+                             h->context, h->sequence);
     if (h->tensor > 1 && c->qk_norm == MT_QK_NORM_WIDTH)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64 "; the model's norms of q and k need "

@@ -158,6 +158,10 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
         mt_set(&h, mt_send(h, &stages));
         return h;
     }
+    if (s->whole.pooled) {
+        mt_set(&h, mt_forward_child(self, "pooler", h));
+        return h;
+    }
     for (int i = 0; i < 2; i++)
         if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
     if (h && s->target && mti_looks_ahead(self, &s->whole))
@@ -292,6 +296,7 @@ static mt_module *tied_new(mt_device *device, const mt_model_config *c, mt_tenso
 static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
+    if (c->pooled) return mt_module_add_child(m, "pooler", mti_pooler_new(device, c)) != NULL;
     if (c->kind == MT_MODEL_BERT && !mt_module_add_child(m, "head", mti_bert_head_new(device, c)))
         return false;
     if (c->norm != MT_NORM_POST && !mti_add_norm(m, "ln_f", device, c)) return false;

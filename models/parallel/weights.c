@@ -147,7 +147,7 @@ bool mti_is_at_both_ends(const mti_share *s, const char *path)
 {
     const mt_model_config *c = &s->whole;
     if (!mti_is_end(&s->parallel) || !mti_is_whole(c->kind)) return false;
-    return (!c->untied && mti_is_vocabulary(path)) ||
+    return (mti_ties_head(c) && mti_is_vocabulary(path)) ||
            (c->mtp_layers && !mti_is_adapter(path) && is_one_of(path, "wte wpe"));
 }
 

@@ -201,8 +201,8 @@ static bool make_reducer(mti_zero *z, const mti_share *s)
     const mt_parallel *h = &z->parallel;
     const mt_model_config *c = &s->whole;
     /* here the embedding is the head, too */
-    const bool tied = mti_is_whole(c->kind) && !c->untied &&
-                      (h->pipeline == 1 || (c->mtp_layers && h->stage == h->pipeline - 1));
+    const bool tied =
+        mti_ties_head(c) && (h->pipeline == 1 || (c->mtp_layers && h->stage == h->pipeline - 1));
     if (h->buckets && z->device->backend->links)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: buckets on %s, where gradients are summed after backward; need "

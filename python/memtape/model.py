@@ -34,6 +34,7 @@ def _functions() -> ctypes.CDLL:
     dll = library()
     for name, (result, *arguments) in {
         "mt_model_open": (_P, _P, _TEXT, _P, _TEXT, _SIZE), "mt_module_free": (None, _P), "mt_forward": (_P, _P, _P),
+        "mt_bert_hidden": (_P, _P, _P),
         "mt_model_forward_loss": (_P, _P, _P, _P), "mt_item": (ctypes.c_double, _P), "mt_module_set_training": (None, _P, ctypes.c_bool),
         "mt_from_data": (_P, _P, _I, _I, ctypes.POINTER(_I64), _P, _SIZE), "mt_slice": (_P, _P, _I, _I64, _I64),
         "mt_contiguous": (_P, _P), "mt_set_grad_mode": (ctypes.c_bool, ctypes.c_bool), "mt_to_host": (_I, _P, _P, _SIZE),
@@ -95,8 +96,12 @@ class Model:
             _functions().mt_set_grad_mode(before)
 
     def logits(self, ids: Tokens) -> Tensor:
-        """[b,s,vocabulary], in the weights' dtype."""
+        """[b,s,vocabulary], in the weights' dtype; of a model without a head what its pooler makes, [b,d]."""
         return self._run(_functions().mt_forward, _tensor(ids))
+
+    def hidden(self, ids: Tokens) -> Tensor:
+        """The rows [b,s,d] of the last layer of a bert or roberta, with a head or without."""
+        return self._run(_functions().mt_bert_hidden, _tensor(ids))
 
     def loss(self, ids: Tokens) -> float:
         """The mean over all tokens but the first of each text, in nats."""

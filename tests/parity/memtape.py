@@ -16,7 +16,7 @@ P, I, I64, U64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
 SIZE, REAL, TEXT, BOOL = ctypes.c_size_t, ctypes.c_double, ctypes.c_char_p, ctypes.c_bool
 
 SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are pointers
-    "hf_load": (I, TEXT, P), "hf_save": (I, TEXT, P, TEXT), "lora_load": (I, TEXT, P),
+    "bert_hidden": (P, P, P), "bert_output": (P, P, P), "hf_load": (I, TEXT, P), "hf_save": (I, TEXT, P, TEXT), "lora_load": (I, TEXT, P),
     "last_error": (TEXT,), "clear_error": (None,),
     "device_open": (P, TEXT), "device_release": (None, P), "seed": (None, P, U64),
     "set_balance_check": (I, P, BOOL),

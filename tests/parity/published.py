@@ -128,7 +128,8 @@ BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
         "ln_1": "bert.encoder.layer.N.attention.output.LayerNorm",
         "mlp.fc": "bert.encoder.layer.N.intermediate.dense", "mlp.proj": "bert.encoder.layer.N.output.dense",
         "ln_2": "bert.encoder.layer.N.output.LayerNorm", "head.bias": "cls.predictions.bias",
-        "head.dense": "cls.predictions.transform.dense", "head.ln": "cls.predictions.transform.LayerNorm"}
+        "head.dense": "cls.predictions.transform.dense", "head.ln": "cls.predictions.transform.LayerNorm",
+        "pooler.dense": "bert.pooler.dense"}
 ROBERTA = {ours: [t.replace("bert.", "roberta.", 1) for t in theirs] if isinstance(theirs, list)
            else theirs.replace("bert.", "roberta.", 1) for ours, theirs in BERT.items()} | {
     "head.bias": "lm_head.bias", "head.dense": "lm_head.dense", "head.ln": "lm_head.layer_norm"}
@@ -170,10 +171,15 @@ def auto_class(kind):
     return transformers.AutoModelForMaskedLM if kind in ("bert", *ROBERTAS) else transformers.AutoModelForCausalLM
 
 
-def make(kind, config, dtype):
+def positions_of(kind):
+    """Transformers would count a roberta's positions without padding."""
+    return {"position_ids": torch.arange(2, 2 + TOKENS[1]).expand(TOKENS)} if kind in ROBERTAS else {}
+
+
+def make(kind, config, dtype, auto=None):
     """A model of theirs with weights that matter."""
     configuration = transformers.AutoConfig.for_model(kind, **config)
-    model = auto_class(kind).from_config(configuration, attn_implementation="eager").to(dtype)
+    model = (auto or auto_class(kind)).from_config(configuration, attn_implementation="eager").to(dtype)
     generator = torch.Generator().manual_seed(29)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -234,9 +240,7 @@ def faults(library, kind, config, dtype):
     padding = tells.get("pad_token_id")
     if padding is not None:
         x[0, 3] = padding % 31
-    # Transformers would count a roberta's positions without padding.
-    positions = {"position_ids": torch.arange(2, 2 + TOKENS[1]).expand(TOKENS)} if kind in ROBERTAS else {}
-    logits = model(input_ids=x, **positions).logits
+    logits = model(input_ids=x, **positions_of(kind)).logits
     F.cross_entropy(logits.view(-1, 31), target.view(-1)).backward()
     our_logits = ours(library.tensor(x))
     loss = library.call("cross_entropy", our_logits, library.tensor(target), -100)
@@ -269,7 +273,8 @@ def classes(kind, configuration):
 
 
 def class_faults(library, kind, config):
-    """A class named in "architectures" is refused by name, or has as many parameters here as there. One is taken."""
+    """A class named in "architectures" is refused by name, or has as many parameters here as there. One is taken, and of a bert that without
+    a head, too."""
     configuration, taken = transformers.AutoConfig.for_model(kind, **config), []
     auto_class(kind).from_config(configuration)  # imports the family's module
     for name, class_ in classes(kind, configuration):
@@ -284,7 +289,7 @@ def class_faults(library, kind, config):
         here = sum(p.torch().numel() for name, p in ours.parameters.items() if not is_buffer(kind, name))
         if here != theirs:
             yield f"{name}: {here} parameters, Transformers {theirs}"
-    if len(taken) != 1:
+    if len(taken) != 1 + (auto_class(kind) is transformers.AutoModelForMaskedLM):
         yield f"classes that are taken: {taken}"
 
 

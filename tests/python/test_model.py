@@ -40,7 +40,17 @@ wanted = [theirs.generate(x[i:i + 1], max_new_tokens=9, do_sample=False, pad_tok
 equal(ours.generate(IDS, 9), wanted, "the likeliest tokens")
 equal(ours.generate(IDS, 9, temperature=1.0, top_k=1), wanted, "the likeliest of one")
 equal(ours.generate(IDS[0], 9, temperature=2.0, top_p=0.9, seed=3), ours.generate(IDS[0], 9, temperature=2.0, top_p=0.9, seed=3), "a seed's tokens")
-for words, call in ((["No such file"], lambda: memtape.load("/nowhere/at/all")), (["one length"], lambda: ours.logits([[1], [1, 2]])),
+bert = transformers.BertModel(transformers.BertConfig(vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                                      max_position_embeddings=64)).eval()
+with tempfile.TemporaryDirectory() as folder:
+    bert.save_pretrained(folder)
+    body = memtape.load(folder)
+with torch.no_grad():
+    rows = bert(input_ids=x)
+check(np.abs(np.from_dlpack(body.hidden(IDS)) - rows.last_hidden_state.numpy()).max() < 1e-4, "hidden states")
+check(np.abs(np.from_dlpack(body.logits(IDS)) - rows.pooler_output.numpy()).max() < 1e-4, "the pooler's output")
+for words, call in ((["not a bert"], lambda: ours.hidden(IDS)), (["with a head"], lambda: body.loss(IDS)), (["gpt", "llama"], lambda: body.generate(IDS, 1)),
+                    (["No such file"], lambda: memtape.load("/nowhere/at/all")), (["one length"], lambda: ours.logits([[1], [1, 2]])),
                     (["at least one"], lambda: ours.logits([])), (["i64"], lambda: ours.logits(np.zeros(3))), (["99"], lambda: ours.generate([99], 1))):
     try:
         call()

@@ -194,6 +194,7 @@ typedef struct mt_model_config {
     int64_t token_types; /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
+    bool pooled; /* bert: instead of the head the pooler of BertModel, tanh(dense(first row)) */
     /* gpt, bert and llama: pad_token fills short sequences up, and its row of the embedding gets no
      * gradient where it is looked up. */
     bool padded;
@@ -310,10 +311,16 @@ MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config)
  * gpt: i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (not if post), lm_head
  * (a module only if untied), mtp.0 ..   (Radford et al. 2019) bert: i64 tokens [b,s], all of type
  * 0, or [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte, ln, drop, h.0 .. h.N, head
- * (dense, act, ln, and the bias of the product with the token embedding). The whole of
- * BertForMaskedLM; BertModel's pooler, which masked tokens do not train, is left out. (Devlin et
- * al. 2018) llama: i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head
- * (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
+ * (dense, act, ln, and the bias of the product with the token embedding), the whole of
+ * BertForMaskedLM; pooled: -> [b,d], with pooler (dense, act) in the head's place, the whole of
+ * BertModel (Devlin et al. 2018) llama: i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N,
+ * ln_f, lm_head (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
+
+/* The rows [b,s,d] that the last layer of a bert makes of its input, with a head or a pooler:
+ * BertModel's last_hidden_state. Then what mt_forward makes of them: a pooled bert's output [b,d],
+ * a bert's logits. */
+MT_API mt_tensor *mt_bert_hidden(mt_module *bert, mt_tensor *tokens);
+MT_API mt_tensor *mt_bert_output(mt_module *bert, mt_tensor *hidden);
 
 /* Tokens to guess for masked training, drawn from `seed` alone. Each of n tokens is chosen with
  * probability 0.15; a chosen one becomes config->mask_token in 80 of 100 cases, any token in 10,

@@ -16,7 +16,7 @@ static void describe_ops(mti_fields *f, const void *config)
     bool rms = attends && feeds && c->norm_kind != MT_NORM_LAYER;
     bool math = attends && c->attention == MT_ATTENTION_MATH;
     bool windowed = c->window && c->attention == MT_ATTENTION_FLASH;
-    bool grouped = attends && mti_repeats_heads(c), whole = mti_is_whole(c->kind);
+    bool grouped = attends && mti_repeats_heads(c);
     mti_field_name(mti_null_unless(f, gated), "swiglu", &mti_op_forms, (int)ops->swiglu);
     mti_field_name(mti_null_unless(f, rms), "rms_norm", &mti_op_forms, (int)ops->rms_norm);
     mti_field_name(mti_null_unless(f, tanh), "gelu_tanh", &mti_op_forms, (int)ops->gelu_tanh);
@@ -26,7 +26,7 @@ static void describe_ops(mti_fields *f, const void *config)
                    (int)ops->kv_groups);
     if (mti_field_there(f, windowed))
         mti_field_name(f, "window_mask", &mti_window_masks, (int)ops->window_mask);
-    mti_field_name(mti_null_unless(f, whole), "loss", &mti_loss_forms, (int)ops->loss);
+    mti_field_name(mti_null_unless(f, mti_has_head(c)), "loss", &mti_loss_forms, (int)ops->loss);
     mti_field_name(f, "linear", &mti_linear_forms, (int)ops->linear);
 }
 
@@ -40,7 +40,7 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
     KEYS(f, mt_model_config, c, KEY_IF_SET(joint_products));
     if (mti_field_there(f, c->kind == MT_MODEL_GPT && c->untied)) mti_field_bool(f, "untied", true);
     KEYS(f, mt_model_config, c, KEY_IF_SET(attention_cap), KEY_IF_SET(logit_cap),
-         KEY_IF_SET(position_offset), KEY_IF_SET(window));
+         KEY_IF_SET(position_offset), KEY_IF_SET(pooled), KEY_IF_SET(window));
     if (mti_field_there(f, some)) mti_field_int(f, "local_period", c->local_period);
     if (mti_field_there(f, some && c->local_layers))
         mti_field_int(f, "local_layers", c->local_layers);

@@ -107,6 +107,7 @@ static void print_sizes(const mti_workload *w, const mt_model_config *c, const m
         add(&l, ", %s%lld layer%s%s, vocabulary v=%lld", layers,
             (long long)(c->layers + c->mtp_layers), c->layers + c->mtp_layers == 1 ? "" : "s",
             c->mtp_layers ? ahead : "", (long long)c->vocab);
+    if (c->pooled) add(&l, ", a pooler in place of the head");
     if (c->kind != MT_MODEL_ATTENTION)
         add(&l, ", %s f=%lld", c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
     if (c->experts)

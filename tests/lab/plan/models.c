@@ -26,6 +26,8 @@ static void draw_dimensions(uint64_t *seed, mt_model_config *c)
     c->context = 40;
     if (c->kind == MT_MODEL_BERT) c->token_types = mtt_pick(seed, 0, 3);
     if (c->kind == MT_MODEL_BERT) c->position_offset = mtt_pick(seed, 0, 2);
+    uint64_t apart = *seed;
+    if (c->kind == MT_MODEL_BERT) c->pooled = mtt_toss(&apart);
 }
 
 static void draw_ops(uint64_t *seed, mt_op_choices *ops)
@@ -140,5 +142,7 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     if (refused && mti_loss_row_of(c.ops.loss)->takes_head) c.ops.loss = MT_LOSS_NATIVE;
     if ((c.kind == MT_MODEL_GPT || llama) && mtt_pick(seed, 0, 3) == 0)
         c.mtp_layers = mtt_pick(seed, 1, 2);
+    if (mti_loss_row_of(c.ops.loss)->held && (c.balance_loss > 0 || c.mtp_layers))
+        c.ops.loss = MT_LOSS_NATIVE;
     return c;
 }

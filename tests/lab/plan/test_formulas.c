@@ -306,7 +306,8 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
     mt_tensor *x, *y, *target = NULL;
     if (mti_is_whole(c->kind)) {
         x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
-        target = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
+        if (mti_has_head(c))
+            target = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
     } else {
         x = mtt_made(mt_normal(device, c->dtype, MT_SHAPE(run->batch, run->seq, c->hidden), 0, 1));
         mtt_ok(mt_set_requires_grad(x, true));

@@ -21,6 +21,7 @@ static const mt_model_config families[] = {
     {SMALL, MIXED, .act = MT_ACT_RELU, .inplace = true},
     {SMALL, .mtp_layers = 1, .untied = true},
     {SMALL, .kind = MT_MODEL_BERT},
+    {SMALL, .kind = MT_MODEL_BERT, .pooled = true},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 1},
     {SMALL, .kind = MT_MODEL_LLAMA, .ops.rope = MT_OP_UNFUSED, .joint_products = true},
     {SMALL, .kind = MT_MODEL_LLAMA, LATENT, MIXED, .shared_experts = 1, .dense_layers = 1,
@@ -150,7 +151,8 @@ static made begin(const mt_model_config *c)
     assert_non_null(r.model);
     if (is_whole(c)) {
         r.x = mt_from_data(device, MT_I64, MT_SHAPE(B, S), ids[0], sizeof ids[0]);
-        r.target = mt_from_data(device, MT_I64, MT_SHAPE(B, S), ids[1], sizeof ids[1]);
+        if (!c->pooled)
+            r.target = mt_from_data(device, MT_I64, MT_SHAPE(B, S), ids[1], sizeof ids[1]);
     } else {
         r.x = mt_normal(device, c->dtype, MT_SHAPE(B, S, D), 0, 1);
         mtt_ok(mt_set_requires_grad(r.x, true));

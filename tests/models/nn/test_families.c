@@ -227,31 +227,35 @@ static void parameters_have_the_names_that_the_documents_map(void **state)
                                         NULL};
     assert_names(&(mt_model_config){.kind = MT_MODEL_LLAMA, .hidden = 4, .vocab = 5, .context = 6},
                  llama);
-    static const char *const bert[] = {"wte.weight",
-                                       "wpe.weight",
-                                       "tte.weight",
-                                       "ln.weight",
-                                       "ln.bias",
-                                       "h.0.ln_1.weight",
-                                       "h.0.ln_1.bias",
-                                       "h.0.attn.qkv.weight",
-                                       "h.0.attn.qkv.bias",
-                                       "h.0.attn.proj.weight",
-                                       "h.0.attn.proj.bias",
-                                       "h.0.ln_2.weight",
-                                       "h.0.ln_2.bias",
-                                       "h.0.mlp.fc.weight",
-                                       "h.0.mlp.fc.bias",
-                                       "h.0.mlp.proj.weight",
-                                       "h.0.mlp.proj.bias",
-                                       "head.bias",
-                                       "head.dense.weight",
-                                       "head.dense.bias",
-                                       "head.ln.weight",
-                                       "head.ln.bias",
-                                       NULL};
-    assert_names(&(mt_model_config){.kind = MT_MODEL_BERT, .hidden = 4, .vocab = 5, .context = 6},
-                 bert);
+    static const char *bert[] = {"wte.weight",
+                                 "wpe.weight",
+                                 "tte.weight",
+                                 "ln.weight",
+                                 "ln.bias",
+                                 "h.0.ln_1.weight",
+                                 "h.0.ln_1.bias",
+                                 "h.0.attn.qkv.weight",
+                                 "h.0.attn.qkv.bias",
+                                 "h.0.attn.proj.weight",
+                                 "h.0.attn.proj.bias",
+                                 "h.0.ln_2.weight",
+                                 "h.0.ln_2.bias",
+                                 "h.0.mlp.fc.weight",
+                                 "h.0.mlp.fc.bias",
+                                 "h.0.mlp.proj.weight",
+                                 "h.0.mlp.proj.bias",
+                                 "head.bias",
+                                 "head.dense.weight",
+                                 "head.dense.bias",
+                                 "head.ln.weight",
+                                 "head.ln.bias",
+                                 NULL};
+    mt_model_config c = {.kind = MT_MODEL_BERT, .hidden = 4, .vocab = 5, .context = 6};
+    assert_names(&c, bert);
+    static const char *const pooler[] = {"pooler.dense.weight", "pooler.dense.bias", NULL};
+    memcpy(bert + sizeof bert / sizeof *bert - 6, pooler, sizeof pooler);
+    c.pooled = true;
+    assert_names(&c, bert);
 }
 
 static void a_model_returns_its_config(void **state)
@@ -315,6 +319,46 @@ static void token_types_of_0_are_the_default(void **state)
     assert_null(mt_forward(m, longer));
     mtt_failed(MT_ERR_ARGUMENT, "10 tokens", "context is 9");
     mt_module_free(m);
+}
+
+static void a_pooled_bert_makes_a_row_of_the_first_token_s(void **state)
+{
+    (void)state;
+    mt_model_config c = variants[4];
+    c.pooled = true;
+    mt_module *m = mt_model_new(device, &c), *head = mt_model_new(device, &variants[4]),
+              *gpt = mt_model_new(device, &variants[0]);
+    int64_t ids[] = {1, 2, 3, 4, 5, 6};
+    MT_AUTO mt_tensor *x = ids_of(2, 3, ids);
+    MT_AUTO mt_tensor *hidden = mtt_made(mt_bert_hidden(m, x));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    MT_AUTO mt_tensor *apart = mtt_made(mt_bert_output(m, hidden));
+    assert_int_equal(mt_rank(y), 2);
+    assert_true(mt_shape(y)[0] == 2 && mt_shape(y)[1] == mt_shape(hidden)[2]);
+    assert_true(mtt_same_bits(y, apart));
+    MT_AUTO mt_tensor *row = mtt_made(mt_slice(hidden, 1, 0, 1));
+    mtt_ok(mt_set(&row, mt_reshape(row, 2, mt_shape(y))));
+    mt_module *dense = mt_module_child(mt_module_child(m, "pooler"), "dense");
+    mtt_ok(mt_set(
+        &row, mt_linear(row, mt_module_param(dense, "weight"), mt_module_param(dense, "bias"))));
+    mtt_ok(mt_set(&row, mt_tanh(row)));
+    assert_true(mtt_same_bits(row, y));
+    MT_AUTO mt_tensor *rows = mtt_made(mt_bert_hidden(head, x));
+    MT_AUTO mt_tensor *logits = mtt_made(mt_bert_output(head, rows));
+    MT_AUTO mt_tensor *whole = mtt_made(mt_forward(head, x));
+    assert_true(mtt_same_bits(logits, whole));
+    assert_null(mt_model_forward_loss(m, x, x));
+    mtt_failed(MT_ERR_ARGUMENT, "bert makes no logits", "with a head");
+    assert_null(mt_bert_hidden(gpt, x));
+    mtt_failed(MT_ERR_ARGUMENT, "bert_hidden", "not a bert");
+    assert_null(mt_bert_output(m, y));
+    mtt_failed(MT_ERR_ARGUMENT, "bert_output: the rows are [2,", "need [b,s,");
+    assert_null(mt_bert_output(NULL, y));
+    mtt_failed(MT_ERR_ARGUMENT, "bert_output", "NULL");
+    c = variants[0], c.pooled = true;
+    assert_null(mt_model_new(device, &c));
+    mtt_failed(MT_ERR_ARGUMENT, "pooled is set", "a gpt has none");
+    mt_module_free(m), mt_module_free(head), mt_module_free(gpt);
 }
 
 static void fifteen_percent_of_the_tokens_are_masked_or_replaced(void **state)
@@ -541,6 +585,7 @@ int main(void)
         mtt_test(parameters_have_the_names_that_the_documents_map),
         mtt_test(a_model_returns_its_config),
         mtt_test(bert_attends_to_later_tokens),
+        mtt_test(a_pooled_bert_makes_a_row_of_the_first_token_s),
         mtt_test(token_types_of_0_are_the_default),
         mtt_test(fifteen_percent_of_the_tokens_are_masked_or_replaced),
         mtt_test(grouped_queries_are_heads_whose_keys_and_values_repeat),

@@ -41,7 +41,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"olmoe-1b-7b", 6919161856},   {"deepseek-v2-lite", 15706484224},
                  {"gpt-oss-20b", 20914757184},  {"deepseek-v3", 671026404352},
                  {"glm-4.5-air", 106852245504}, {"glm-4.5", 352797814784},
-                 {"kimi-k2", 1026408209408},    {"qwen3-235b-a22b", 235093634560}};
+                 {"kimi-k2", 1026408209408},    {"qwen3-235b-a22b", 235093634560},
+                 {"all-minilm-l6-v2", 22713216}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -165,6 +166,9 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_int_equal(c.token_types, 1);
     c = read_file("bert-base-uncased");
     assert_true(c.kind == MT_MODEL_BERT && c.act == MT_ACT_GELU && c.norm_eps == 1e-12);
+    assert_false(c.pooled);
+    c = read_file("all-minilm-l6-v2");
+    assert_true(c.kind == MT_MODEL_BERT && c.pooled && c.layers == 6);
 }
 
 static void ignored_keys_and_features_not_modelled_are_listed(void **state)
