@@ -298,7 +298,7 @@ static bool check(const mti_fit_task *t, const mt_fit_options *o)
                              t->utilisation);
     if (t->gpu.f16_only && mti_multiplies_bf16(t->workload))
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "fit: a %s multiplies no bf16; give --dtype f16, or --amp f16 beside "
+                             "a %s multiplies no bf16; give --dtype f16, or --amp f16 beside "
                              "--dtype f32",
                              t->gpu.name);
     if (o->kept_aside >= t->gpu.memory)

@@ -243,8 +243,10 @@ static bool refuse_beside(mti_options *o, const mti_option_row *r, unsigned when
     if (other->key)
         return mti_options_refuse(o, "--%s needs %s%s%s beside it", r->name, other->name,
                                   *values ? "=" : "", values);
-    return mti_options_refuse(o, "--%s needs --%s%s%s", r->name, other->name, *values ? " " : "",
-                              values);
+    const bool shown = other->example && other->form != MTI_CHOICE; /* else values are examples */
+    return mti_options_refuse(o, "--%s needs --%s%s%s%s%s", r->name, other->name,
+                              *values ? " " : "", values, shown ? ", for example " : "",
+                              shown ? other->example : "");
 }
 
 static bool refuse(mti_options *o, const mti_option_row *r, unsigned when)

@@ -7,8 +7,10 @@ int mti_report_failure(const mti_options *o)
     const char *text = mt_last_error();
     mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
               *text ? text : "failed without an error message");
-    /* Which sections there are is known only once there is a report. */
+    /* Which sections there are is known only once there is a report; GPUs are of the lab. */
     const bool misused = o->show && mt_last_status() == MT_ERR_ARGUMENT;
+    mt_gpu gpu;
+    if (o->fit.gpu && !o->fit.file && mt_gpu_find(o->fit.gpu, &gpu) != MT_OK) return MTI_EXIT_USAGE;
     return misused ? MTI_EXIT_USAGE : MTI_EXIT_FAILED;
 }
 

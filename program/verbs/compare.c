@@ -8,10 +8,12 @@ static void set_defaults(mti_options *o) { o->workload.device.kind = "meta"; }
 static bool check_words(mti_options *o)
 {
     if (o->workload.name && o->measured.n) return true;
-    return mti_options_refuse(o,
-                              "%s is missing; give FILE... MODEL: memory snapshots of PyTorch, "
-                              "logs or JSON, and last the model that ran",
-                              o->workload.name ? "FILE or MODEL" : "FILE");
+    return mti_options_refuse(
+        o,
+        "%s is missing; give FILE... MODEL, such as snapshot.pickle llama-3.1-8b: "
+        "memory snapshots of PyTorch, logs or JSON, and last the model that "
+        "ran",
+        o->workload.name ? "FILE or MODEL" : "FILE");
 }
 
 static bool write_reports(const mti_compared *c, const mti_options *o)

@@ -26,7 +26,8 @@ bool mti_start_with_fast_kernels(char **argv);
 /* Calls fn(argc, argv) on a stack that is large enough, whatever the limit on the main stack is. */
 typedef int mti_main_fn(int argc, char **argv);
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
-/* Prints this thread's last error; returns MTI_EXIT_FAILED. */
+/* Prints this thread's last error; returns MTI_EXIT_FAILED, or MTI_EXIT_USAGE for a word that no
+ * reader of options could know. */
 int mti_report_failure(const mti_options *o);
 /* The workload's device, seeded. */
 mt_device *mti_open_device(const mti_workload *w);

@@ -109,6 +109,13 @@ def errors_are_the_program_s():
     equal(memtape.run("explain", "mlp", "--act", "gelu"), run("explain", "mlp", "--act", "gelu").stdout, "run")
 
 
+def the_package_is_run_as_the_program():
+    for words in (["--version"], ["plan", "gpt2"], ["plan", "gpt3"], []):
+        found = subprocess.run([sys.executable, "-m", "memtape", *words], capture_output=True, text=True, timeout=300)
+        wanted = run(*words)
+        equal((found.returncode, found.stdout), (wanted.returncode, wanted.stdout), f"python -m memtape {words}: {found.stderr}")
+
+
 def what_is_missing_is_named():
     importing = builtins.__import__
 
@@ -168,6 +175,6 @@ def every_module_is_installed():
 
 
 for test in [profile_is_the_program_s, page_is_the_program_s, reports_of_json_have_a_page, a_name_need_not_be_utf8, bad_reports_are_refused,
-             errors_are_the_program_s, what_is_missing_is_named, data_frame_has_a_row_for_each_storage, types_are_clean, every_module_is_installed]:
+             errors_are_the_program_s, the_package_is_run_as_the_program, what_is_missing_is_named, data_frame_has_a_row_for_each_storage, types_are_clean, every_module_is_installed]:
     test()
 done()

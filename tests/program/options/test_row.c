@@ -58,11 +58,11 @@ static void options_beside_it_are_asked(void **state)
     mti_options o;
     char *needs[] = {"memtape", "mlp", "--qlora", NULL};
     assert_false(mti_options_parse(&o, &profiles, NULL, 3, needs));
-    assert_string_equal(o.error, "--qlora needs --lora-rank R");
+    assert_string_equal(o.error, "--qlora needs --lora-rank R, for example --lora-rank 16");
     mti_options_free(&o);
     char *in_plan[] = {"memtape", "gpt", "--utilisation", "0.5", NULL};
     assert_false(mti_options_parse(&o, &plans, NULL, 4, in_plan));
-    assert_string_equal(o.error, "--utilisation needs --tokens N");
+    assert_string_equal(o.error, "--utilisation needs --tokens N, for example --tokens 300B");
     mti_options_free(&o);
     char *in_fit[] = {"memtape", "gpt2", "--utilisation", "0.5", NULL};
     assert_true(mti_options_parse(&o, &fits, NULL, 4, in_fit));

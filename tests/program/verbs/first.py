@@ -82,7 +82,8 @@ def gpus_have_the_names_that_people_give_them():
         a, b = (run("fit", *more, "--gpu", gpu) for gpu in (name, ours))
         equal(a.returncode, 0, f"{name}: {a.stderr}")
         equal(*((j["gpu"], j["setups"]) for j in (json.loads(p.stdout) for p in (a, b))), name)
-    refused(["did you mean a100-40 or a100-80?"], "fit", "gpt2", "--gpu", "A100", status=1)
+    for verb in ("fit", "serve"):
+        refused(["gpu: ", "did you mean a100-40 or a100-80?"], verb, "gpt2", "--gpu", "A100")
 
 
 def a_model_alone_is_fitted_on_every_kind():

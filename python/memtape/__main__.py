@@ -1,0 +1,5 @@
+"""`python -m memtape ...` is the program `memtape ...`."""
+
+from memtape._program import main
+
+main()
