@@ -139,23 +139,33 @@ class Side {
         h("p", {class: "why"}, op.why)))));
   }
 
+  /* A storage in words: a leaf, what it is the gradient of, or the op that made it. */
+  nameOf(s, category, {events}) {
+    const leaf = this.report.leaves.find(other => other.storage === s.storage), {phase, module} = this.t.events[s.made].at;
+    const gradients = this.report.gradients.filter(g => g.storage === s.storage), code = text => h("code", null, text);
+    const gradient = gradients.findLast(g => g.events <= events) || gradients[0];
+    if (leaf) return code(leaf.name);
+    if (gradient) return ["gradient of ", code(gradient.of)];
+    if (phase !== "backward") return code(module);
+    return category === "activation" ? [code(module), ", computed again"] : ["working memory, backward through ", code(module)];
+  }
+
   /* Storages, each once. */
   alive(moment) {
-    const {leaves, ops} = this.report, named = new Map(leaves.map(leaf => [leaf.storage, leaf.name]));
+    const {leaves, ops} = this.report;
     const onTape = ops.slice(0, Math.min(moment.on, moment.off - 1));
     const rows = aliveAt(this.t, moment.event).map(s => {
-      const at = this.t.events[s.made].at, category = categoryAt(s, moment.event);
+      const category = categoryAt(s, moment.event);
       const keepers = onTape.flatMap((op, i) => op.keeps.filter(k => k.storage === s.storage).map(k => `#${i + 1} ${k.name}`));
-      const name = named.get(s.storage) || at.module, back = at.phase === "backward" && at.module && " in backward";
-      return [[swatch(category), name ? h("code", null, name) : "gradient of the result", back],
-        CATEGORIES[category], keepers.join(", "), exact(s.allocated)];
+      return [[swatch(category), this.nameOf(s, category, moment)], CATEGORIES[category], keepers.join(", "), exact(s.allocated)];
     });
     return table("Storages at this moment", [["storage", ""], ["for", "minor"], ["kept by", ""], ["allocated", "n"]], rows,
       [["all", "", "", exact(totalAt(this.t, moment.event))]]);
   }
 }
 
-const momentTitle = ({phase, text}) => phase ? `${phase[0].toUpperCase()}${phase.slice(1)}, ${text}` : text;
+const TITLES = {forward: "Forward: ", recompute: "Computed again: ", backward: "Backward through "};
+const momentTitle = ({phase, text}) => (TITLES[phase] || "") + text;
 
 function keepOf(k, payer, most) {
   const what = k.parameter ? "a parameter, in memory anyway" : k.pays ? exact(k.bytes) : `as #${payer}, there already`;

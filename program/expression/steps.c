@@ -29,6 +29,12 @@ static mt_tensor *note_gradient(void *user, mt_tensor *grad)
 {
     struct mti_expression_hook *h = user;
     mti_expression_end_pending(h->walk, h);
+    const mti_expression *e = h->walk->e;
+    const mti_term *t = &e->terms[h->term];
+    const mti_expression_gradient g = {
+        mt_storage_of(grad).serial, e->options.text + (t->name_length ? t->name : t->from),
+        t->name_length ? t->name_length : t->to - t->from, h->walk->timeline.events.n};
+    if (!MTI_PUSH(&h->walk->gradients, g)) h->walk->failed = true;
     return mt_retain(grad);
 }
 

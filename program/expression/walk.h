@@ -14,6 +14,15 @@ typedef struct mti_expression_step {
     size_t n_events; /* of the timeline, after it */
 } mti_expression_step;
 
+/* Where the gradient of a term or a leaf was, when it was whole. An op may overwrite it with the
+ * next one. */
+typedef struct mti_expression_gradient {
+    uint64_t storage;
+    const char *of; /* `length` characters of text: its name, or else the term */
+    size_t length;
+    size_t n_events; /* of the timeline, when it was there */
+} mti_expression_gradient;
+
 /* Forward and backward: the tape, the events, and which terms made them. */
 typedef struct mti_expression_walk {
     const mti_expression *e;
@@ -21,6 +30,7 @@ typedef struct mti_expression_walk {
     mti_timeline timeline;
     uint64_t storages[MTI_MAX_LEAVES];
     MTI_VEC(mti_expression_step) steps;
+    MTI_VEC(mti_expression_gradient) gradients;
     struct mti_expression_hook *hooks;   /* of each term */
     struct mti_expression_hook *pending; /* backward goes through it; NULL: through none */
     bool again;                          /* forward is over */

@@ -56,21 +56,32 @@ static void describe_op(mti_fields *f, const void *at)
                    sizeof *t->saves.at);
 }
 
+/* n characters of the expression, as far as there is room for them. */
+static void describe_text(mti_fields *f, const char *key, const char *from, size_t n)
+{
+    char text[160];
+    snprintf(text, sizeof text, "%.*s", (int)n, n ? from : "");
+    mti_field_text(f, key, text);
+}
+
 static void describe_step(mti_fields *f, const void *at)
 {
     const mti_expression_walk *walk = at;
     const mti_expression_step none = {0}, *s = walk->steps.n ? &walk->steps.at[f->i] : &none;
-    char text[160] = "";
-    if (walk->steps.n) {
-        const mti_term *t = &walk->e->terms[s->term];
-        snprintf(text, sizeof text, "%.*s", (int)(t->to - t->from),
-                 walk->e->options.text + t->from);
-    }
+    const mti_term nothing = {0}, *t = walk->steps.n ? &walk->e->terms[s->term] : &nothing;
     mti_field_one_of(f, "phase", s->phase, phases, 3);
-    mti_field_text(f, "text", text);
+    describe_text(f, "text", walk->e->options.text + t->from, t->to - t->from);
     mti_field_int(mti_null_unless(f, s->node), "op",
                   (int64_t)mti_tape_number(&walk->tape, s->node));
     mti_field_size(f, "events", s->n_events);
+}
+
+static void describe_gradient(mti_fields *f, const void *at)
+{
+    const mti_expression_gradient *g = at;
+    describe_text(f, "of", g->of, g->length);
+    mti_field_size(f, "storage", g->storage);
+    mti_field_size(f, "events", g->n_events);
 }
 
 void mti_describe_explained(mti_fields *f, const void *at)
@@ -83,6 +94,8 @@ void mti_describe_explained(mti_fields *f, const void *at)
     mti_field_list(f, "leaves", describe_leaf, walk, (size_t)walk->e->n_leaves, 0);
     mti_field_list(f, "ops", describe_op, &walk->tape, walk->tape.nodes.n, 0);
     mti_field_list(f, "steps", describe_step, walk, walk->steps.n, 0);
+    mti_field_list(f, "gradients", describe_gradient, walk->gradients.at, walk->gradients.n,
+                   sizeof *walk->gradients.at);
     mti_field_list(f, "timeline", mti_describe_event, t->events.at, t->events.n,
                    sizeof *t->events.at);
 }

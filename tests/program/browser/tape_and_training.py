@@ -17,6 +17,17 @@ TEXT = "Forward fills the tape, backward empties it, and the peak is where the t
 TRAIN = ["train", "--data", "text.txt", "--layers", "2", "--hidden", "16", "--heads", "2", "--seq", "16", "--batch", "4"]
 
 
+def storages_are_named(browser):
+    """Of the checkpoint's backward each storage is a leaf, the gradient of something, or computed again."""
+    text = EXPRESSIONS[1][0]
+    browser.js("location.hash = arguments[0]", urlencode({"view": "tape", "expr": text, "shapes": MLP, "step": 5}))
+    rows = "return [...document.querySelectorAll('.answer-of-tape:not([hidden]) tbody th, .answer-of-tape:not([hidden]) tbody td:first-child')].map(e => e.textContent)"
+    title = "return document.getElementById('moment').textContent"
+    wait(browser, f"{title}.includes('Computed again: x @ w1')", None, "the step that computes again")
+    equal(sorted(browser.js(rows)), sorted(["x", "w1", "w2", "h @ w2", "gradient of y", "gradient of w2", "gradient of gelu(x @ w1)", "x @ w1, computed again"]),
+          "names of the storages")
+
+
 def tape_is_that_of_explain(browser):
     for text, shapes in EXPRESSIONS if LONG else EXPRESSIONS[1:3]:
         words = ["explain", "--expr", text, "--shapes", shapes, "--device", "meta"]
@@ -33,6 +44,7 @@ def tape_is_that_of_explain(browser):
             equal(browser.js(VALUES, ".chart-of-tape:not([hidden]) .instant data"), [j["timeline"][events - 1]["current"]], f"{text}: bytes at moment {i}")
             rows = browser.js(VALUES, ".answer-of-tape:not([hidden]) table data")
             equal(rows[-1], sum(rows[:-1]), f"{text}: storages at moment {i}")
+    storages_are_named(browser)
     browser.js("location.hash = arguments[0]", urlencode({"view": "tape", "expr": "x @", "shapes": "x=3x4"}))
     wait(browser, "return /need a number/.test(document.querySelector('.side-tape .bad').textContent)", None, "a refusal")
     equal(browser.js("return [...document.querySelectorAll('#view-tape [aria-invalid]')].map(e => e.tagName)"), ["TEXTAREA"], "the refused field")

@@ -47,7 +47,8 @@ static void lines_name_values_and_checkpoints_keep_what_comes_from_outside(void 
 
 /* ---- a step ---- */
 
-static void steps_of(const char *text, size_t n, const char *const *wanted)
+/* gradients: "h x w ", those of terms in the order of backward, then those of leaves. */
+static void steps_of(const char *text, size_t n, const char *const *wanted, const char *gradients)
 {
     mti_expression e;
     mti_expression_walk walk;
@@ -64,6 +65,16 @@ static void steps_of(const char *text, size_t n, const char *const *wanted)
         assert_string_equal(step, wanted[i]);
         if (i) assert_true(s->n_events >= s[-1].n_events);
     }
+    char of[160] = "";
+    for (size_t i = 0; i < walk.gradients.n; i++) {
+        const mti_expression_gradient *g = &walk.gradients.at[i];
+        mti_append(of, sizeof of, "%.*s ", (int)g->length, g->of);
+        bool made = false;
+        for (size_t k = 0; k < walk.timeline.events.n; k++)
+            made = made || walk.timeline.events.at[k].serial == g->storage;
+        assert_true(made);
+    }
+    assert_string_equal(of, gradients);
     mti_expression_walk_free(&walk);
     mti_expression_free(&e);
     assert_int_equal(mtt_allocated(device), 0);
@@ -76,10 +87,12 @@ static void a_step_goes_term_by_term_and_back(void **state)
     steps_of("h = x@w; relu(h)+relu(h)", 8,
              (const char *const[]){"forward x@w", "forward relu(h)", "forward relu(h)",
                                    "forward relu(h)+relu(h)", "backward relu(h)+relu(h)",
-                                   "backward relu(h)", "backward relu(h)", "backward x@w"});
+                                   "backward relu(h)", "backward relu(h)", "backward x@w"},
+             "relu(h)+relu(h) relu(h) relu(h) h x w ");
     steps_of("checkpoint(gelu(x@w))", 5,
              (const char *const[]){"forward x@w", "forward gelu(x@w)", "recompute x@w",
-                                   "backward gelu(x@w)", "backward x@w"});
+                                   "backward gelu(x@w)", "backward x@w"},
+             "gelu(x@w) x@w x w ");
 }
 
 /* ---- values ---- */
