@@ -12,10 +12,11 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     bool measured = strcmp(w->device.kind, "meta") != 0;
     const mt_parallel *h = &w->parallel;
     mti_inked(&sheet, MTI_BOLD, "%s", w->name);
-    mti_print(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
+    mti_print(out,
+              "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stage%s",
               (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
               h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
-              (long long)(h->pipeline ? h->pipeline : 1));
+              (long long)(h->pipeline ? h->pipeline : 1), h->pipeline > 1 ? "s" : "");
     if (h->expert > 1) fprintf(out, ", %lld divide the experts", (long long)h->expert);
     if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
     fputc('\n', out);

@@ -254,8 +254,11 @@ bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_
     mti_table *t = mti_table_new(columns, headings);
     for (size_t i = 0; i < all->n; i++) kind_row(t, &all->at[i], adapted);
     if (!mti_table_finish(t, &sheet)) return false;
-    mti_print_wrapped(&prose, 0,
-                      "--gpu NAME shows the fastest ways of one kind, or what would make it fit.");
+    mti_print_wrapped(
+        &prose, 0,
+        "GiB are those of the first way found to fit; with more room less is computed "
+        "again or kept by the CPU. --gpu NAME shows the fastest ways of one kind, or what "
+        "would make it fit.");
     return true;
 }
 
@@ -477,9 +480,11 @@ static void print_count(const mti_fit_report *f, const mti_sheet *to)
     char text[240];
     mti_format(text, sizeof text, "%s ways to train it; %zu tried in %.1f s, %zu fit",
                MTI_THOUSANDS((size_t)(rest + (int64_t)r->n)), r->n, r->seconds, r->n_fitting);
-    if (rest)
+    if (too_large && r->n_slower)
         mti_append(text, sizeof text, ". The rest cannot fit (%s) or cannot be faster (%s)",
                    MTI_THOUSANDS((size_t)too_large), MTI_THOUSANDS((size_t)r->n_slower));
+    else if (rest)
+        mti_append(text, sizeof text, ". The rest cannot %s", too_large ? "fit" : "be faster");
     mti_print_wrapped(to, 0, text);
 }
 
