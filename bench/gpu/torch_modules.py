@@ -12,6 +12,7 @@ import contextlib
 import gc
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -239,6 +240,13 @@ def watched(device, toy):
     return found | run_out(model, batch, optimizer, before + int(ROOM * w.steps[-1].predicted)) if is_gpu else found
 
 
+def explained(path):
+    """What `memtape compare` prints of a snapshot and the report beside it."""
+    got = subprocess.run([os.environ["MEMTAPE"], "compare", path, path.removesuffix("pickle") + "json"], capture_output=True, text=True,
+                         check=False)
+    return got.stdout + got.stderr
+
+
 def run_out(model, batch, optimizer, room):
     """A step with so many bytes."""
     torch.cuda.empty_cache()
@@ -254,7 +262,7 @@ def run_out(model, batch, optimizer, room):
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         n_bytes = os.path.getsize(path) if os.path.exists(path) else 0
-        found = {"room": room, "snapshot": n_bytes, "said": str(w)}
+        found = {"room": room, "snapshot": n_bytes, "said": "\n".join([str(w), explained(path)])}
     if not raised or w.failed is None or not n_bytes:
         found["wrong"] = f"out of memory: {raised}, a failed step: {w.failed is not None}, bytes of its snapshot: {n_bytes}"
     return found

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "compare/compare.h"
+#include "compare/report_read.h"
 #include "files/files.h"
 
 #define LONGEST_FILE ((size_t)8 << 30)
@@ -203,18 +204,14 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c, con
     return ok;
 }
 
-bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
-                       const mt_gpu *gpu, const mti_changes *changes, const char *advice)
+/* Whatever was read, beside c->profile. changes: to try; NULL: none can be run. */
+static bool compare_all(mti_compared *c, const mt_gpu *gpu, const mti_changes *changes)
 {
-    *c = (mti_compared){0};
-    if (!read_files(c, paths, n) || !mti_profile_make(&c->profile, w, advice, false) ||
-        !mti_history_of(&c->predicted, &c->profile.measured.timeline))
-        return false;
+    bool figures = false, ok = mti_history_of(&c->predicted, &c->profile.measured.timeline);
     predict(&c->runs[c->n_runs++], "as asked for", &c->profile.measured);
-    bool figures = false, ok = true;
     for (size_t i = 0; i < c->files.n; i++) figures = figures || c->files.at[i].figures.n;
     find_beyond(c, gpu);
-    if (figures) ok = run_others(c, gpu);
+    if (ok && figures && changes) ok = run_others(c, gpu);
     for (size_t i = 0; ok && i < c->files.n; i++) {
         mti_compared_file *f = &c->files.at[i];
         for (size_t k = 0; k < f->figures.n; k++) compare_figure(&f->figures.at[k], c);
@@ -222,6 +219,29 @@ bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, cons
              (!f->oom || mti_oom_compare(f->oom, &c->profile, changes));
     }
     return ok;
+}
+
+bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
+                       const mt_gpu *gpu, const mti_changes *changes, const char *advice)
+{
+    *c = (mti_compared){0};
+    return read_files(c, paths, n) && mti_profile_make(&c->profile, w, advice, false) &&
+           compare_all(c, gpu, changes);
+}
+
+bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t n,
+                              const char *report, const mt_gpu *gpu)
+{
+    *c = (mti_compared){0};
+    if (!read_files(c, paths, n)) return false;
+    for (size_t i = 0; i < n; i++)
+        if (c->files.at[i].oom)
+            return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                 "%s: the text of the error needs a MODEL that can run again; "
+                                 "beside a report give the snapshot of that instant",
+                                 paths[i]);
+    return mti_report_read(&c->profile.measured, &c->of_report, report) &&
+           compare_all(c, gpu, NULL);
 }
 
 void mti_compared_free(mti_compared *c)
@@ -241,5 +261,6 @@ void mti_compared_free(mti_compared *c)
     mti_free(c->files.at);
     mti_history_free(&c->predicted);
     mti_profile_free(&c->profile);
+    mti_free(c->of_report);
     *c = (mti_compared){0};
 }

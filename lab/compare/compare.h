@@ -56,7 +56,8 @@ typedef struct mti_compared_file {
 } mti_compared_file;
 
 typedef struct mti_compared {
-    mti_profile_result profile;
+    mti_profile_result profile; /* from a report: its timeline and phases */
+    char *of_report;            /* whose; NULL: a workload that was profiled */
     mti_history predicted;
     char workspaces[112], beyond[80]; /* what an alternative and an explanation are */
     size_t n_beyond;                  /* bytes that no allocator has, on the card */
@@ -70,6 +71,9 @@ typedef struct mti_compared {
  * try where memory ran out; they outlive *c. Free in any case. */
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
                        const mt_gpu *gpu, const mti_changes *changes, const char *advice);
+/* The same beside a report that was written before, of which no other choice can be run. */
+bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t n,
+                              const char *report, const mt_gpu *gpu);
 void mti_compared_free(mti_compared *c);
 
 #endif

@@ -215,7 +215,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 /* Whether a file defines the model, or there is none. */
 static bool takes_no_model(const mti_options *o)
 {
-    return o->expression.text || o->resume || o->train.from;
+    return o->expression.text || o->resume || o->train.from || o->predicted;
 }
 
 bool mti_options_complete(mti_options *o)

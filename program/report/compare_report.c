@@ -18,6 +18,15 @@ static void side_by_side(mti_table *t, const char *what, size_t measured, size_t
 
 #define SIDES "lrrr", "|measured|predicted|difference"
 
+/* Where memory ran out, last. */
+static void print_refused(const mti_history *h, const mti_action_event *e, const mti_sheet *to)
+{
+    const mti_context *at = &h->contexts.at[e->context];
+    mti_print_line(to, "Memory ran out: %s bytes were refused%s%s%s%s, after event %zu.",
+                   MTI_THOUSANDS(e->size), *at->op ? ", to " : "", at->op, *at->where ? " in " : "",
+                   at->where, (size_t)(e - h->events.at));
+}
+
 static void print_head(const mti_compared_file *f, const mti_sheet *to)
 {
     const mti_history *h = &f->snapshot->history;
@@ -26,6 +35,10 @@ static void print_head(const mti_compared_file *f, const mti_sheet *to)
     if (h->other_devices)
         mti_print_line(to, "It has %zu other devices; this is device %lld, which reserves most.",
                        h->other_devices, (long long)h->device);
+    const mti_action_event *last = h->events.n ? &h->events.at[h->events.n - 1] : NULL;
+    for (size_t i = h->events.n; i-- > 0 && last->action != MTI_ACT_OOM;)
+        if (h->events.at[i].action == MTI_ACT_OOM) last = &h->events.at[i];
+    if (last && last->action == MTI_ACT_OOM) print_refused(h, last, to);
     if (!h->events.n)
         mti_print_line(to, "%s",
                        "Nothing was recorded (torch.cuda.memory._record_memory_history), so its "
@@ -234,8 +247,12 @@ bool mti_print_compared(const mti_compared *c, bool all, FILE *out)
     const mti_profile_result *p = &c->profile;
     const mti_sheet sheet = mti_sheet_of(out);
     bool ok = true;
-    mti_print_model(&p->workload, p->device, &sheet);
-    mti_print_rank(&p->workload, &p->measured, &sheet);
+    if (c->of_report) {
+        mti_print_line(&sheet, "predicted: a report of %s", c->of_report);
+    } else {
+        mti_print_model(&p->workload, p->device, &sheet);
+        mti_print_rank(&p->workload, &p->measured, &sheet);
+    }
     for (size_t i = 0; ok && i < c->files.n; i++) {
         const mti_compared_file *f = &c->files.at[i];
         if (f->snapshot) ok = print_snapshot(f, c, all, &sheet);
@@ -364,7 +381,7 @@ void mti_describe_compared(mti_fields *f, const void *compared)
     const mti_compared *c = compared;
     const mti_profile_result *p = &c->profile;
     mti_field_schema(f, "memtape.compare/1");
-    mti_field_object(f, "model", mti_describe_model, &p->workload);
-    mti_field_text(f, "device", p->device ? mt_device_kind(p->device) : NULL);
+    mti_field_object(mti_null_unless(f, !c->of_report), "model", mti_describe_model, &p->workload);
+    mti_field_text(f, "device", p->device ? mt_device_kind(p->device) : "meta");
     mti_field_list(f, "files", describe_file, c, c->files.n, 0);
 }

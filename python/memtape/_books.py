@@ -145,6 +145,8 @@ class Books:
         self.n_events = 0
         self.phase = ""
         self.at_begin: List[Held] = []
+        self.timeline: Optional[List[Dict[str, Any]]] = None  # of all phases, as a report has it, if it is wanted
+        self._serials: Dict[Held, int] = {}  # of those that are alive
 
     def add(self, identity: Hashable, n_bytes: int, category: str, module: str, op: str) -> Held:
         block, allocated = self.pool.alloc(n_bytes)
@@ -166,12 +168,27 @@ class Books:
     def _event(self, held: Held, came: bool) -> None:
         self.history.append((self.n_events, held, came))
         self.n_events += 1
+        if self.timeline is not None:
+            self._note("alloc" if came else "free", held)
+
+    def _note(self, kind: str, held: Held, was: Optional[str] = None) -> None:
+        assert self.timeline is not None
+        stats, came = self.pool.stats(), kind == "alloc"
+        storage = self._serials.pop(held) if kind == "free" else self._serials.setdefault(held, len(self.timeline) + 1)
+        self.timeline.append({
+            "kind": kind, "storage": storage, "bytes": held.n_bytes, "allocated": held.allocated, "category": held.category, "was": was,
+            "phase": self.phase, "module": held.module if came else "", "op": held.op if came else "",
+            "current": stats.allocated.current - (0 if kind != "free" else held.allocated), "reserved": stats.reserved.current})
 
     def recategorise(self, held: Held, category: str, module: str) -> None:
         if held.category != category:
-            self.by_category[held.category] -= held.allocated
+            was = held.category
+            self.by_category[was] -= held.allocated
             self.by_category[category] += held.allocated
             held.category, held.module = category, module or held.module
+            self.n_events += 1
+            if self.timeline is not None:
+                self._note("recategory", held, was)
 
     def begin(self, phase: str) -> None:
         self.phase, self.history = phase, []

@@ -40,6 +40,7 @@ class How:
     accumulate: int = 1  # forwards and backwards before the optimizer's step
     clip: Optional[float] = None  # the norm to which gradients are clipped
     autocast: Optional[torch.dtype] = None
+    timeline: bool = False  # whether the report lists every event
 
 
 # ---- the books ----
@@ -457,15 +458,17 @@ def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, 
                loss: Optional[Callable[[Any, Any], torch.Tensor]], how: How) -> Report:
     steps = _Steps(lent, books, model, batch, loss or _loss, how)
     steps.optimizers = list(optimizers)
+    books.timeline = [] if how.timeline else None
     with _as_eager(), _autocast.as_on_cuda(), _answering(books.values), _with_cuda_s_kernels(), _attention.flex_on_meta(), books:
         phases = [steps.init(), *steps.step()]
         steps.peak, begins = Peak(), books.n_events
         steady = steps.step()
+        timeline, books.timeline = books.timeline, None
         growth = steps.growth(phases[-1], steady[-1])
     assert steps.saved is not None
     values = steps.saved.to_dict()
     values["model"]["optimizer"] = ", ".join(dict.fromkeys(type(o).__name__ for o in lent.optimizers)) or None
-    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest))
+    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest), timeline=timeline)
     eager = compiled_parts([model, loss])
     notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
     return Report(values, steps.saved.title + (", as eager" if eager else ""), note=steps.saved._note,

@@ -187,20 +187,27 @@ class Watch:
                 self._notes.append(f"no snapshot: {error}")
         calls, self._calls = self._calls, []
         try:
-            report, predicted = self._predict(calls)
+            report, predicted = self._predict(calls, timeline=True)
         except MemtapeError as error:
             self._notes.append(f"no prediction: {error}")
             return
         self.failed = Step(len(self.steps) + 1, measured, predicted, report)
+        if self._history is not None and self.snapshot is not None:
+            path = self.snapshot.with_suffix(".json")
+            try:
+                path.write_text(report.json(), encoding="utf-8")
+                self._notes.append(f"which tensors, and which are not there yet: memtape compare {self.snapshot} {path}")
+            except OSError as error:
+                self._notes.append(f"no report: {error}")
 
-    def _predict(self, calls: List[Tuple[Any, Any]]) -> Tuple[Report, int]:
+    def _predict(self, calls: List[Tuple[Any, Any]], timeline: bool = False) -> Tuple[Report, int]:
         """(the report of a step of these shapes, the most bytes in it)"""
         if not calls:
             raise MemtapeError("memtape.torch: the model was not called in this step")
-        key = tuple(shapes for shapes, _ in calls)
+        key = (timeline, *(shapes for shapes, _ in calls))
         if key not in self._reports:
             with torch.utils._python_dispatch._disable_current_modes():
-                self._reports[key] = self._profile(calls[0][1], len(calls))
+                self._reports[key] = self._profile(calls[0][1], len(calls), timeline)
         report = self._reports[key]
         phases = report["phases"][1:] if self._first else report["steady"]["phases"]
         return report, max(p["peak"] for p in phases)
@@ -229,14 +236,14 @@ class Watch:
         self._first = False
         self._device.begin()
 
-    def _profile(self, batch: Any, n_calls: int) -> Report:
+    def _profile(self, batch: Any, n_calls: int, timeline: bool) -> Report:
         args, kwargs = batch
 
         def loss(model: Any, given: Any) -> torch.Tensor:
             return _step._of_output(model(*given[0], **given[1]))
 
         given, function = ((args, kwargs), loss) if self._loss is None else (kwargs or (args[0] if len(args) == 1 else args), self._loss)
-        how = _step.How(self._how.attention, self._how.accumulate * n_calls, self._how.clip, self._how.autocast)
+        how = _step.How(self._how.attention, self._how.accumulate * n_calls, self._how.clip, self._how.autocast, timeline)
         self._profiles = True
         states = dict(self._optimizer.state) if self._first else {}  # the first step began without them
         for p in states:

@@ -35,7 +35,8 @@ __all__ = ["Advice", "Advices", "Ledger", "advise", "assert_peak_below", "profil
 
 def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers] = None,
             loss: Optional[Loss] = None, attention: str = "cuda",
-            accumulate: int = 1, clip: Optional[float] = None, autocast: Optional[torch.dtype] = None, **options: Any) -> Report:
+            accumulate: int = 1, clip: Optional[float] = None, autocast: Optional[torch.dtype] = None, timeline: bool = False,
+            **options: Any) -> Report:
     """profile(model, x, mask=m) calls model(x, mask=m) once under a Ledger, and reports what its outputs keep for backward.
     One input that is a mapping is passed by keywords. The outputs are let go again.
 
@@ -47,17 +48,18 @@ def profile(model: torch.nn.Module, *inputs: Any, optimizer: Optional[Optimizers
 
     accumulate: forwards and backwards before the optimizer's step. clip: the norm to which gradients are clipped.
     autocast: torch.bfloat16 or torch.float16, around the forward and the loss; a region that the model enters counts by itself.
+    timeline: lists every event of both steps, for the page's chart and for `memtape compare SNAPSHOT report.json`.
     attention: as for Ledger."""
     if optimizer is None and inputs and _are_optimizers(inputs[-1]):
         *inputs, optimizer = inputs  # type: ignore[assignment]
-    how = _step.How(attention, accumulate, clip, autocast)
+    how = _step.How(attention, accumulate, clip, autocast, timeline)
     if optimizer is not None:
         if len(inputs) != 1 or options:
             raise TypeError(f"profile: {len(inputs)} inputs and {len(options)} options beside an optimizer; need one batch: a "
                             "tensor, a tuple or a mapping")
         return _step.profile(model, inputs[0], _several(optimizer), loss, how)
     if loss is not None or how != _step.How(attention):
-        raise TypeError("profile: loss, accumulate, clip or autocast is given without an optimizer")
+        raise TypeError("profile: loss, accumulate, clip, autocast or timeline is given without an optimizer")
     with Ledger(model, attention) as ledger:
         by_name = len(inputs) == 1 and not options and isinstance(inputs[0], Mapping)
         outputs = model(**inputs[0]) if by_name else model(*inputs, **options)

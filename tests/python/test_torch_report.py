@@ -194,6 +194,8 @@ def a_loop_that_runs_out_of_memory():
                 equal(w.failed.predicted, w.steps[1].predicted, "its prediction")
                 check("3,145,728 bytes more were asked for" in str(w) and "oom.pickle" in str(w), f"{w}")
                 equal(pickle.loads(path.read_bytes())["device_traces"], [[len(told) - 1]], "the snapshot of the last request")
+                report = json.loads(path.with_suffix(".json").read_text())
+                equal((len(report["timeline"]) > 0, report["steady"]["peak"]), (True, w.failed.predicted), "the report for memtape compare")
                 path.unlink()
         equal(len(told), 3, "one observer, and two errors")
         equal(recorded, ["all", None] * 2, "recorded in the loops only")

@@ -63,6 +63,29 @@ def own_snapshot_differs_in_nothing():
         check(len(differences) == 15 and set(differences) == {"0"} and "\n  none\n" in text, f"{args}: differences in the text: {text}")
 
 
+def a_report_stands_for_the_model():
+    """Its events, asked of the allocator again, are the run that it is of; what is none is refused."""
+    for args in [[*GPT, "--optimizer", "adamw"], [*GPT, "--optimizer", "adamw", "--expandable-segments"], [*MLP]]:
+        snapshot, report, log = FOLDER / "own.pickle", FOLDER / "own.json", FOLDER / "own.log"
+        equal(run("profile", *args, "--device", "meta", "--snapshot", snapshot, "--timeline", "--json", report).returncode, 0, f"profile {args}")
+        steady = json.loads(report.read_text())["steady"]
+        log.write_text(f"max_memory_allocated: {steady['peak']}\nmax_memory_reserved: {steady['reserved']}\n")
+        found = compare(snapshot, log, report)
+        s, figures = found["files"][0]["snapshot"], found["files"][1]["figures"]
+        for key in ("peak", "end", "use", "events", "blocks"):
+            equal(s["measured"][key], s["predicted"][key], f"{args}: {key}")
+        equal((found["model"], s["rows"], s["matched"]["by_size"]), (None, [], 0), f"{args}: tensors that only one side has")
+        equal([f["predicted"] for f in figures], [steady["peak"], steady["reserved"]], f"{args}: figures of a log")
+    values = json.loads(report.read_text())
+    refused("--batch: does not apply beside a report", "compare", snapshot, report, "--batch", 2)
+    (FOLDER / "error.txt").write_text(oom_text(*REPORTS[0][2]))
+    refused("give the snapshot of that instant", "compare", FOLDER / "error.txt", report, status=1)
+    first = values["timeline"][0]
+    for words, timeline in (("lists no events of a training step", None), ("timeline[0]: frees a storage that is not there", [{**first, "kind": "free"}]),
+                            ('timeline[0]: "bytes" is not a number above 0', [{**first, "bytes": -1}]), ("timeline[0]: is not an event", [7])):
+        refused(words, "compare", snapshot, written("bad.json", json.dumps({**values, "timeline": timeline})), status=1)
+
+
 def workspace_is_known():
     path = FOLDER / "workspace.pickle"
     for gpu, n in ("h100", 32 * MIB), ("a100-80", 8519680):
@@ -434,7 +457,7 @@ def page_shows_what_is_printed():
                 check(" ".join(line.split()) in output, f"the page's line: {line}")
 
 
-for test in [own_snapshot_differs_in_nothing, workspace_is_known, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
+for test in [own_snapshot_differs_in_nothing, a_report_stands_for_the_model, workspace_is_known, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
              logs_are_read_as_written, differences_are_explained, oom_messages_of_every_form_are_read, oom_is_where_the_prediction_fails, reports_are_understood, figures_as_people_print_them,
              page_lists_the_keys, page_shows_what_is_printed]:
     test()
