@@ -342,7 +342,8 @@ def warm(name, dtype, *rest):
 
 
 def snapshot(name, dtype, *rest):
-    """The workspace of products stays for good: it is asked for first, so that its bytes are known."""
+    """The workspaces of products stay for good, forward's and those of backward's thread: they are asked for first, so
+    that their bytes are known."""
     record = torch.cuda.memory
     if rest[7:]:
         record._set_allocator_settings("expandable_segments:True")
@@ -352,13 +353,11 @@ def snapshot(name, dtype, *rest):
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
 
-    with torch.no_grad():
-        x = torch.ones(16, 16, dtype=DTYPES[dtype], device=name)
-        before = now()
-        del_me = [torch.mm(x, x), F.linear(x, x, x[0])]
-        workspace = now() - before - 512 * len(del_me)
-        del x, del_me
-    print("workspace", workspace, flush=True)
+    before = now()
+    x = torch.ones(16, 16, dtype=DTYPES[dtype], device=name, requires_grad=True)
+    F.linear(torch.mm(x, x), x, x[0]).sum().backward()
+    del x
+    print("workspace", now() - before, flush=True)
     trained = Trained(name, dtype, *map(int, rest[:6]), "eager")
     optimizer = trained.optimizer
     print("phase init", now())
