@@ -229,7 +229,10 @@ class Ledger:
             return packed
         save = _Save(weakref.ref(packed), self._path[-1] if self._path else "")
         # A checkpoint holds its inputs by a node of its own, to which no output leads.
-        if sys._getframe(1).f_code.co_filename == torch.utils.checkpoint.__file__:
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename == torch.autograd.function.__file__ and frame.f_back is not None:
+            frame = frame.f_back  # before PyTorch 2.13 a Function of its own saves them
+        if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
             save.op, save.name, save.role = "checkpoint", "input", "input"
         self._saves.append(save)
         return packed
