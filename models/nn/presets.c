@@ -11,6 +11,10 @@
     LLAMA(l, a, d, 128256, 131072), .kv_heads = 8, .ffn = (f), .rope_theta = 500000,               \
                                     .norm_eps = 1e-5
 #define LLAMA2(l, a, d, f) LLAMA(l, a, d, 32000, 4096), .ffn = (f), .norm_eps = 1e-5
+#define CODELLAMA(l, a, d, f, v)                                                                   \
+    LLAMA(l, a, d, v, 16384), .ffn = (f), .rope_theta = 1e6, .norm_eps = 1e-5
+#define SMOLLM2(l, a, k, d, f)                                                                     \
+    LLAMA(l, a, d, 49152, 8192), .kv_heads = (k), .ffn = (f), .norm_eps = 1e-5, .tied = true
 #define QWEN25(l, a, k, d, f, v)                                                                   \
     LLAMA(l, a, d, v, 32768), .kv_heads = (k), .ffn = (f), .qkv_bias = true, .rope_theta = 1e6,    \
                               .norm_eps = 1e-6
@@ -98,6 +102,10 @@ static const struct {
     {"llama-2-7b", {LLAMA2(32, 32, 4096, 11008)}},
     {"llama-2-13b", {LLAMA2(40, 40, 5120, 13824)}},
     {"llama-2-70b", {LLAMA2(80, 64, 8192, 28672), .kv_heads = 8}},
+    /* Roziere et al. 2023, and their config.json */
+    {"codellama-7b", {CODELLAMA(32, 32, 4096, 11008, 32016)}},
+    {"codellama-13b", {CODELLAMA(40, 40, 5120, 13824, 32016)}},
+    {"codellama-34b", {CODELLAMA(48, 64, 8192, 22016, 32000), .kv_heads = 8}},
     /* Grattafiori et al. 2024, table 3; the scaling of its rotary frequencies, which changes no
      * shape, is not modelled */
     {"llama-3.1-8b", {LLAMA3(32, 32, 4096, 14336)}},
@@ -113,6 +121,9 @@ static const struct {
       .window = 4096}},
     {"tinyllama-1.1b",
      {LLAMA(22, 32, 2048, 32000, 2048), .kv_heads = 4, .ffn = 5632, .norm_eps = 1e-5}},
+    {"smollm2-135m", {SMOLLM2(30, 9, 3, 576, 1536), .rope_theta = 1e5}},
+    {"smollm2-360m", {SMOLLM2(32, 15, 5, 960, 2560), .rope_theta = 1e5}},
+    {"smollm2-1.7b", {SMOLLM2(24, 32, 32, 2048, 8192), .rope_theta = 130000}},
     {"mistral-small-24b",
      {LLAMA(40, 32, 5120, 131072, 32768), .kv_heads = 8, .head_dim = 128, .ffn = 32768,
       .rope_theta = 1e8, .norm_eps = 1e-5}},
@@ -123,6 +134,8 @@ static const struct {
     {"qwen2.5-14b", {QWEN25(48, 40, 8, 5120, 13824, 152064)}},
     {"qwen2.5-32b", {QWEN25(64, 40, 8, 5120, 27648, 152064)}},
     {"qwen2.5-72b", {QWEN25(80, 64, 8, 8192, 29568, 152064)}},
+    /* from Qwen2.5-Math-1.5B, with a head of its own */
+    {"deepseek-r1-distill-qwen-1.5b", {QWEN25(28, 12, 2, 1536, 8960, 151936)}},
     {"qwen3-0.6b", {QWEN3(28, 16, 1024, 3072), .tied = true}},
     {"qwen3-1.7b", {QWEN3(28, 16, 2048, 6144), .tied = true}},
     {"qwen3-4b", {QWEN3(36, 32, 2560, 9728), .tied = true}},

@@ -185,7 +185,8 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
     *o->notes = 0;
-    const char *meant = o->verb != MTI_TRAIN ? mti_preset_meant(name) : NULL;
+    bool in_fewer_bits = false;
+    const char *meant = o->verb != MTI_TRAIN ? mti_preset_meant(name, &in_fewer_bits) : NULL;
     if (o->verb != MTI_TRAIN && mti_is_model_path(name)) {
         if (mt_model_config_from_hf_file(name, base, o->notes, sizeof o->notes) == MT_OK)
             return true;
@@ -194,7 +195,11 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     mt_clear_error();
     if (meant && mt_model_preset(meant, base) == MT_OK) {
         if (strcmp(meant, name) != 0)
-            mti_format(o->notes, sizeof o->notes, "%.80s is taken for this preset\n", name);
+            mti_format(o->notes, sizeof o->notes, "%.80s is taken for this preset%s\n", name,
+                       in_fewer_bits ? ", with weights of the model's type: --lora-rank 16 --qlora "
+                                       "trains beside linears in 4 bits, `serve --weights int8` or "
+                                       "nf4 generates"
+                                     : "");
         if (o->workload.name) o->workload.name = meant;
         o->workload.preset = meant;
         return true;

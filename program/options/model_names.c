@@ -26,14 +26,51 @@ static const struct {
     {"bert-large-uncased", "bert-large"},
     {"gpt2-small", "gpt2"},
     {"gpt-2-xl", "gpt2-xl"},
+    {"vicuna-7b-v1.3", "llama-7b"},
+    {"vicuna-13b-v1.3", "llama-13b"},
+    {"vicuna-33b-v1.3", "llama-33b"},
+    {"vicuna-7b", "llama-2-7b"},
+    {"vicuna-13b", "llama-2-13b"},
+    {"zephyr-7b-beta", "mistral-7b-v0.1"},
+    {"qwq-32b", "qwen2.5-32b"},
+};
+
+/* Beginnings of families that have the sizes of another one, as what was trained on from it. */
+static const struct {
+    const char *name, *preset;
+} families[] = {
+    {"meta-llama-", "llama-"},
+    {"deepseek-r1-distill-llama-", "llama-3.1-"},
+    {"deepseek-r1-distill-qwen-", "qwen2.5-"},
+    {"qwen2.5-coder-", "qwen2.5-"},
+    {"qwen2.5-math-", "qwen2.5-"},
+    {"qwen2-", "qwen2.5-"},
 };
 
 /* Endings that change no size. */
-static const char *const endings[] = {"-instruct",      "-it",           "-chat", "-hf",
-                                      "-base",          "-chat-v1.0",    "-v1.0", "-instruct-v0.1",
-                                      "-instruct-v0.2", "-instruct-v0.3"};
+static const char *const endings[] = {
+    "-instruct",      "-it",           "-chat", "-hf",      "-base",     "-chat-v1.0",
+    "-v1.0",          "-v1.5",         "-2507", "-preview", "-thinking", "-instruct-v0.1",
+    "-instruct-v0.2", "-instruct-v0.3"};
 
-static const char *preset_like(const char *name)
+/* Endings of repositories whose files keep the same weights in fewer bits. */
+static const char *const coded[] = {
+    "-unsloth-bnb-4bit", "-bnb-4bit",  "-bnb-8bit", "-4bit", "-8bit", "-awq",
+    "-gptq-int4",        "-gptq-int8", "-gptq",     "-gguf", "-fp8"};
+
+/* Takes off one of n endings: its place in the list, or -1. */
+static int cut_ending(char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const size_t length = strlen(name), end = strlen(list[i]);
+        if (length <= end || strcasecmp(name + length - end, list[i]) != 0) continue;
+        name[length - end] = 0;
+        return (int)i;
+    }
+    return -1;
+}
+
+static const char *preset_named(const char *name)
 {
     for (size_t i = 0; mt_model_preset_name(i); i++)
         if (mti_same_word(mt_model_preset_name(i), name)) return mt_model_preset_name(i);
@@ -42,24 +79,31 @@ static const char *preset_like(const char *name)
     return NULL;
 }
 
-const char *mti_preset_meant(const char *name)
+static const char *preset_like(const char *name)
+{
+    const char *preset = preset_named(name);
+    for (size_t i = 0; !preset && i < sizeof families / sizeof *families; i++) {
+        const size_t n = strlen(families[i].name);
+        char text[96];
+        mti_format(text, sizeof text, "%s%s", families[i].preset,
+                   name + (strlen(name) > n ? n : 0));
+        if (!strncasecmp(name, families[i].name, n)) preset = preset_named(text);
+    }
+    return preset;
+}
+
+const char *mti_preset_meant(const char *name, bool *in_fewer_bits)
 {
     char text[96];
-    const char *slash = strrchr(name, '/');
+    const char *slash = strrchr(name, '/'), *preset;
     mti_format(text, sizeof text, "%s", slash ? slash + 1 : name);
-    const char *preset = preset_like(text);
-    for (bool cut = true; !preset && cut;) {
-        cut = false;
-        for (size_t i = 0; !cut && i < sizeof endings / sizeof *endings; i++) {
-            const size_t n = strlen(text), length = strlen(endings[i]);
-            cut = n > length && !strcasecmp(text + n - length, endings[i]);
-            if (!cut) continue;
-            /* Keeps the version, which is a part of a Mistral's name. */
-            const char *version = strstr(endings[i], "-v0");
-            text[n - length] = 0;
-            if (version) mti_append(text, sizeof text, "%s", version);
-        }
-        preset = preset_like(text);
+    *in_fewer_bits = cut_ending(text, coded, sizeof coded / sizeof *coded) >= 0;
+    while (!(preset = preset_like(text))) {
+        const int i = cut_ending(text, endings, sizeof endings / sizeof *endings);
+        if (i < 0) break;
+        /* Keeps the version, which is a part of a Mistral's name. */
+        const char *version = strstr(endings[i], "-v0");
+        if (version) mti_append(text, sizeof text, "%s", version);
     }
     return preset;
 }

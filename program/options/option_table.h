@@ -100,8 +100,9 @@ bool mti_runs_on_meta(mti_verb verb);
 /* ---- model_names.c ---- */
 
 /* The preset that a model's name means, as people and Hugging Face write it: "llama 3 8b",
- * "meta-llama/Llama-3.1-8B-Instruct"; NULL: none is known. */
-const char *mti_preset_meant(const char *name);
+ * "meta-llama/Llama-3.1-8B-Instruct"; NULL: none is known. *in_fewer_bits: whether the name says
+ * that its files keep weights so ("-AWQ", "-bnb-4bit"). */
+const char *mti_preset_meant(const char *name, bool *in_fewer_bits);
 
 /* ---- values.c: parsing values ---- */
 

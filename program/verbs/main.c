@@ -41,7 +41,8 @@ static void print_help(FILE *out)
 
 static int refuse_verb(const char *word)
 {
-    if (mti_preset_meant(word) || mti_is_model_path(word)) {
+    bool in_fewer_bits;
+    if (mti_preset_meant(word, &in_fewer_bits) || mti_is_model_path(word)) {
         mti_print(
             stderr,
             "memtape: \"%s\" is a model; give a verb, too: memtape profile %s for the memory of "

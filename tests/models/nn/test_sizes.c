@@ -7,12 +7,24 @@ static void presets_have_the_published_numbers_of_parameters(void **state)
     static const struct {
         const char *preset;
         uint64_t n;
-    } cases[] = {
-        {"gpt2", 124439808},          {"gpt2-medium", 354823168},     {"gpt2-large", 774030080},
-        {"gpt2-xl", 1557611200},      {"gpt3-175b", 174604259328},    {"llama-7b", 6738415616},
-        {"llama-13b", 13015864320},   {"llama-33b", 32528943616},     {"llama-65b", 65285660672},
-        {"llama-3.1-8b", 8030261248}, {"llama-3.1-70b", 70553706496}, {"bert-base", 109514298},
-        {"bert-large", 335174458}};
+    } cases[] = {{"gpt2", 124439808},
+                 {"gpt2-medium", 354823168},
+                 {"gpt2-large", 774030080},
+                 {"gpt2-xl", 1557611200},
+                 {"gpt3-175b", 174604259328},
+                 {"llama-7b", 6738415616},
+                 {"llama-13b", 13015864320},
+                 {"llama-33b", 32528943616},
+                 {"llama-65b", 65285660672},
+                 {"llama-3.1-8b", 8030261248},
+                 {"llama-3.1-70b", 70553706496},
+                 {"bert-base", 109514298},
+                 {"bert-large", 335174458},
+                 {"smollm2-135m", 134515008},
+                 {"smollm2-360m", 361821120},
+                 {"smollm2-1.7b", 1711376384},
+                 {"codellama-7b", 6738546688},
+                 {"codellama-34b", 33743970304}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mt_model_config c;
         uint64_t n;

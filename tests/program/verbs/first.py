@@ -59,11 +59,23 @@ def models_have_the_names_that_people_give_them():
                          "Qwen/Qwen3-8B": "qwen3-8b", "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b", "mistralai/Mistral-7B-v0.1": "mistral-7b-v0.1",
                          "NousResearch/Llama-2-7b-hf": "llama-2-7b", "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b", "openai-community/gpt2": "gpt2",
                          "google/gemma-2-9b-it": "gemma-2-9b", "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini", "google-bert/bert-base-uncased": "bert-base",
-                         "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b", "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b"}.items():
+                         "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b", "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b",
+                         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "llama-3.1-8b",
+                         "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "deepseek-r1-distill-qwen-1.5b", "lmsys/vicuna-7b-v1.5": "llama-2-7b",
+                         "lmsys/vicuna-13b-v1.3": "llama-13b", "codellama/CodeLlama-7b-Instruct-hf": "codellama-7b", "Qwen/Qwen2-7B": "qwen2.5-7b",
+                         "Qwen/Qwen2.5-Coder-7B-Instruct": "qwen2.5-7b", "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b", "Qwen/QwQ-32B": "qwen2.5-32b",
+                         "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m", "HuggingFaceH4/zephyr-7b-beta": "mistral-7b-v0.1"}.items():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check(f"{name} is taken for this preset" in p.stderr and preset in p.stderr, f"{name}: it says so: {p.stderr}")
         equal(wanted.stderr, "", f"{preset} needs no note")
+    for name, preset in {"unsloth/llama-3-8b-bnb-4bit": "llama-3.1-8b", "TheBloke/Llama-2-7B-Chat-AWQ": "llama-2-7b", "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4": "qwen2.5-7b",
+                         "unsloth/Meta-Llama-3.1-8B-Instruct-unsloth-bnb-4bit": "llama-3.1-8b", "TheBloke/Mistral-7B-Instruct-v0.1-GGUF": "mistral-7b-v0.1"}.items():
+        p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
+        equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
+        check("weights of the model's type" in p.stderr and "--qlora" in p.stderr, f"{name}: it says that they are not in 4 bits: {p.stderr}")
+    for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ"):
+        equal(run("profile", name, env=ENV).returncode, 2, f"{name} is none of them")
     equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
     for name, words in {"llama-3.1": ["llama-3.1-8b or llama-3.1-70b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "nothing-like-it": ["docs/models.md", "config.json"]}.items():
         p = refused(words, "profile", name)
