@@ -22,7 +22,8 @@ typedef struct mti_block_match {
     MTI_VEC(mti_block_row) rows;
 } mti_block_match;
 
-/* After so many events of each. The texts are those of the histories. Free in any case. */
+/* Matches the blocks alive after n_measured and n_predicted events. Its strings are borrowed from
+ * the histories. Free it even after a failure. */
 bool mti_blocks_match(mti_block_match *m, const mti_history *measured, size_t n_measured,
                       const mti_history *predicted, size_t n_predicted);
 void mti_block_match_free(mti_block_match *m);

@@ -59,7 +59,8 @@ typedef struct mti_fit_most {
     bool in_batches;
     int64_t largest, refused;
 } mti_fit_most;
-/* Sets *w or *o to the largest, or if there is none, to the least. */
+/* Sets the sequence length in *w, or the batch in *o, to the largest that fits; to the smallest
+ * tried if none does. */
 bool mti_fit_find_most(mti_fit_most *out, mti_workload *w, mt_fit_options *o);
 
 /* What GPUs of one node have of its host memory: all, or their share; 0: not known. */

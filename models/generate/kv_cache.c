@@ -52,7 +52,7 @@ static widths widths_of(const mt_model_config *c)
                       : (widths){c->kv_heads, c->head_dim, c->head_dim};
 }
 
-/* Positions that a layer holds, of `positions`: those of its window. */
+/* Counts how many of `positions` a layer caches: at most its window. */
 static int64_t held_by(const mt_model_config *c, int64_t layer, int64_t positions)
 {
     const int64_t window = mti_layer_config(c, layer).window;

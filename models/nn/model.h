@@ -184,8 +184,9 @@ typedef struct mti_experts {
     bool sequence;  /* the latter split the sequence, too */
     bool act_again; /* their activation is made again, and its output not kept */
 } mti_experts;
-/* Tells each mixture in m, the first of which is the *layer-th, which goes on, its rows where there
- * is no data; record [layers,experts]: where it counts them; each may be NULL, and is borrowed. */
+/* Gives every mixture of experts in m the row counts to assume on a device without data. *layer is
+ * the index of m's first mixture, and advances past its last. They count rows in record
+ * [layers,experts]. routing and record are borrowed and may be NULL. */
 void mti_set_routing(mt_module *m, const mti_routing *routing, int64_t *layer, int64_t *record);
 /* *rows: how many of the rows that `group` sends come to this rank, which has no data. */
 bool mti_rows_routed(const mti_experts *e, const mt_group *group, int64_t *rows);
@@ -295,7 +296,7 @@ void mti_make_dense(mt_model_config *c);
 /* The configuration of layer i: layers differ in their angles and windows, and the first may have
  * no experts. Those from `layers` on, which predict ahead, are as the last one. */
 mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
-/* The tokens embedded, which are `ahead` places ahead, and so are the learned positions. */
+/* Embeds the tokens `ahead` places further on, with the learned positions of those places. */
 mt_tensor *mti_embed(mt_module *m, mt_tensor *tokens, int64_t ahead);
 /* The embedded tokens h, taken over, scaled if the model asks for it. */
 mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);

@@ -236,7 +236,7 @@ void mti_pass_release(mti_pass *pass);
  * the tape keeps. NULL on failure. */
 mt_tensor *mti_pass_forward(mti_pass *pass, int i);
 mt_tensor *mti_pass_backward(mti_pass *pass, int i);
-/* The tape keeps a parameter; it drops one. */
+/* Call when the tape saves one of this pass's parameters, and when it lets one go. */
 void mti_pass_keeps(mti_pass *pass);
 void mti_pass_drops(mti_pass *pass);
 
@@ -254,8 +254,9 @@ bool mti_regather_end(mti_regather *r);
 bool mti_is_partial(const mt_parallel *parallel, const char *path);
 /* Whether each tensor rank has a part of the parameter. */
 bool mti_is_sharded(const mt_parallel *parallel, const char *path);
-/* Whether it is that of experts, which ranks divide; among which ranks ZeRO cuts the parameter. */
+/* Tells whether the parameter belongs to experts that ranks divide. */
 bool mti_is_divided(const mt_parallel *parallel, const char *path);
+/* Gives the ranks among which ZeRO shards the parameter. */
 mt_group mti_param_group(const mt_parallel *parallel, const char *path);
 /* Whether it is the embedding's weight or, under another path, the head's. */
 bool mti_is_vocabulary(const char *path);
@@ -372,9 +373,9 @@ typedef struct mti_part_draws {
     uint64_t *parts; /* [n] in the model's order; mti_free it; NULL at first */
 } mti_part_draws;
 
-/* Whether the stages' dropout has to be told where one process would draw. */
+/* Tells whether each stage must set the generator to where a single process would be. */
 bool mti_draws_needed(const mt_device *device, const mti_share *share);
-/* Finds them for this batch, unless *d has them. */
+/* Counts the draws of each part for this batch size into *d; does nothing if *d has them. */
 bool mti_draws_find(mti_part_draws *d, const mti_share *share, int64_t batch, int64_t seq);
 /* Counters before part `nth` of the model; nth = n: of all. */
 uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
@@ -478,7 +479,7 @@ bool mti_step_ahead(mti_step *step);
 bool mti_step_backward(mti_step *step);
 /* Instead of both, for inference: the forwards of the first microbatch. */
 bool mti_step_infer(mti_step *step);
-/* Before a backward: of the turns to come as many are left out as are whole periods. */
+/* Call before a backward. Skips every remaining turn that would only repeat a whole period. */
 void mti_step_leave_out(mti_step *step, int64_t period);
 void mti_step_end(mti_step *step);
 

@@ -31,7 +31,7 @@ static void describe_save(mti_fields *f, const void *at)
     mti_field_bool(f, "pays", !s->parameter && s->payer == s);
 }
 
-/* The row of the op; a checkpoint is none. */
+/* Gives the op's row; a checkpoint has none. */
 static mt_op_info row_of(const char *op)
 {
     int i = mt_all_ops_find(op);

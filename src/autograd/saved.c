@@ -161,7 +161,8 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
     return t;
 }
 
-/* What has no node is let go within a walk as what it was for is done. */
+/* Tells whether it served its purpose. Without a node it did if it was read, or if it is released
+ * during a backward. */
 static bool was_used(const mti_saved_tensor *s)
 {
     if (s->node) return s->node->ran;
