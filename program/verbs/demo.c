@@ -13,7 +13,7 @@
 #define TIMING_SHARE  0.04 /* share of the time for that */
 #define LEAST_STEPS   400  /* fewer write hardly any words */
 #define MOST_PASSES   8    /* through the text; with more it is learnt by heart */
-#define SAMPLE_BYTES  150  /* after each prompt */
+#define SAMPLE_BYTES  240  /* after each prompt */
 #define EVAL_COST     0.4  /* time of a forward alone, in steps */
 
 /* After LEAST_STEPS of the sayings, held-out text takes 2.57 bits a byte. A GPT with learned
