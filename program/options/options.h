@@ -117,7 +117,7 @@ typedef struct mti_options {
     mti_train_settings train;
     int64_t eval_every, save_every;
     double seconds, val_fraction;
-    const char *save, *resume, *save_adapter, *save_hf, *record_routing;
+    const char *save, *save_best, *resume, *save_adapter, *save_hf, *record_routing;
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg, *html;

@@ -40,6 +40,7 @@ typedef struct mti_trainer {
     mti_memory_hooks memory_hooks;
     int64_t step; /* steps done */
     double loss;  /* of the last step, in nats per token */
+    double best;  /* bits per byte of the best evaluation of a run that keeps it; 0: none */
 } mti_trainer;
 
 /* Seeds the device and makes model and optimizer. The corpus must hold a sequence. */

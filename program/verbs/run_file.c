@@ -20,6 +20,7 @@
 #define MEMORY_KEY    "memory"
 #define DATA_KEY      "data"      /* the paths of its text */
 #define TOKENIZER_KEY "tokenizer" /* the folder that its model was in */
+#define BEST_KEY      "best"      /* bits per byte of its best evaluation */
 
 /* ---- writing ---- */
 
@@ -96,6 +97,7 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     o.workload = t->workload, o.train = t->settings, o.val_fraction = val_fraction;
     put_options(j, &o);
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
+    if (t->best > 0) put_real(j, BEST_KEY, t->best);
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
     if (t->settings.folder) mti_json_put_text(j, TOKENIZER_KEY, t->settings.folder);
@@ -317,32 +319,42 @@ static bool read_count(const json_t *j, const char *key, int64_t *to)
     return json_is_integer(value) || damaged(key);
 }
 
+/* What put_real wrote. */
+static bool read_real(const json_t *j, const char *key, double *to)
+{
+    const char *text = json_string_value(json_object_get(j, key)), *end = NULL;
+    *to = text ? mti_strtod(text, (char **)&end) : 0;
+    return text && end != text && !*end;
+}
+
 /* If the file has no state of it, the scaler begins as in a new run. */
-static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
+static bool restore_scaler(const json_t *run, mt_scaler *scaler)
 {
     mt_scaler_state state = {0};
-    const char *scale, *end;
-    json_t *run;
-    bool ok = parse_run(file, &run);
-    const json_t *j = ok ? json_object_get(run, "scaler") : NULL;
-    if (j) {
-        scale = json_string_value(json_object_get(j, "scale"));
-        state.scale = scale ? mti_strtod(scale, (char **)&end) : 0;
-        ok = ((scale && end != scale && !*end) || damaged("scaler")) &&
-             read_count(j, "good_steps", &state.good_steps) &&
-             read_count(j, "steps", &state.steps) && read_count(j, "skipped", &state.skipped) &&
-             mt_scaler_set(scaler, &state) == MT_OK;
-    }
-    json_decref(run);
-    return ok;
+    const json_t *j = json_object_get(run, "scaler");
+    return !j ||
+           ((read_real(j, "scale", &state.scale) || damaged("scaler")) &&
+            read_count(j, "good_steps", &state.good_steps) &&
+            read_count(j, "steps", &state.steps) && read_count(j, "skipped", &state.skipped) &&
+            mt_scaler_set(scaler, &state) == MT_OK);
+}
+
+static bool restore_best(const json_t *run, double *best)
+{
+    return !json_object_get(run, BEST_KEY) || (read_real(run, BEST_KEY, best) && *best > 0) ||
+           damaged(BEST_KEY);
 }
 
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
 {
     mt_status status = t->model ? mt_checkpoint_load(file, t->model, t->optimizer, &t->step)
                                 : mt_stage_load(file, &t->stage, t->optimizer, &t->step);
-    return status == MT_OK &&
-           (!t->memory_hooks.scaler || restore_scaler(file, t->memory_hooks.scaler));
+    json_t *run = NULL;
+    mt_scaler *scaler = t->memory_hooks.scaler;
+    const bool ok = status == MT_OK && parse_run(file, &run) && restore_best(run, &t->best) &&
+                    (!scaler || restore_scaler(run, scaler));
+    json_decref(run);
+    return ok;
 }
 
 /* ---- weights ---- */

@@ -393,6 +393,16 @@ static bool save(run *r)
     return true;
 }
 
+static bool save_best(run *r, double bits)
+{
+    char where[4096];
+    r->trainer.best = bits;
+    if (!mti_run_save(&r->trainer, r->o.save_best, r->o.val_fraction, where, sizeof where))
+        return false;
+    mti_progress_say(&r->progress, "saved %s, the best so far", where);
+    return true;
+}
+
 static bool evaluate(run *r)
 {
     double bits;
@@ -400,7 +410,8 @@ static bool evaluate(run *r)
     if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
     mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
                      (long long)r->trainer.step, bits);
-    return true;
+    return !r->o.save_best || (r->trainer.best > 0 && !(bits < r->trainer.best)) ||
+           save_best(r, bits);
 }
 
 /* Training ends early after a signal, or if its output is neither saved nor read; all ranks end
@@ -540,7 +551,9 @@ static bool begin(run *r)
     if ((o->save && !mti_run_can_save("save", o->save, true)) ||
         (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, !o->world)))
         return false;
-    if (o->save_hf && !mti_run_can_save("save-hf", o->save_hf, true)) return false;
+    if ((o->save_hf && !mti_run_can_save("save-hf", o->save_hf, true)) ||
+        (o->save_best && !mti_run_can_save("save-best", o->save_best, false)))
+        return false;
     if (!(o->resume ? resume(r) : start(r))) return false;
     return !o->save_hf || (o->train.folder && mti_is_folder(o->train.folder)) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "--save-hf: the model is not from a folder with a "

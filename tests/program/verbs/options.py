@@ -29,7 +29,7 @@ VALUES = {
     "kv-cache": "none", "adapter": "adapter.safetensors", "merge": None, "data": "more.txt",
     "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
-    "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
+    "save": "saved.safetensors", "save-every": 1, "save-best": "best.safetensors", "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "save-hf": "hf", "live": None, "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
@@ -71,7 +71,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "routing": [*ON_META, "--expert-form", "loop"], "expert-capacity": ["--expert-form", "megatron"],
            "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
-           "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
+           "save-best": ["--eval-every", 1], "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
              ("fit", "fsdp"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
               ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],

@@ -263,6 +263,37 @@ def learns_something():
     check(bits and bits[-1] < bits[0] < 8, f"held-out bits fall: {bits}")
 
 
+def the_best_evaluation_is_kept():
+    """--save-best has the weights of the lowest evaluation, also of the runs before; a worse one leaves it."""
+    best, last = path("best.safetensors"), path("last.safetensors")
+    p = run("train", "--data", TEXT, "--steps", 8, "-d", 16, "-l", 1, "--lr", 0.01, "--min-lr", 0.01, "--eval-every", 2, "--save-best", best, "--save", last)
+    bits = {int(step): float(x) for step, x in re.findall(r"step (\d+)  held-out bits per byte ([\d.]+)", p.stdout)}
+    equal(sorted(bits), [2, 4, 6, 8], f"evaluations: {p.stdout}{p.stderr}")
+    step = int(contents("best.safetensors")[1]["memtape.step"])
+    equal(bits[step], min(bits.values()), f"the best of {bits} is that of step {step}")
+    with open(best, "rb") as f:
+        before = f.read()
+    more = ["train", "--data", TEXT, "--resume", last, "--eval-every", 1]
+    p = run(*more, "--steps", 9, "--lr", 50, "--min-lr", 50, "--warmup", 0, "--save-best", best)
+    check(p.returncode == 0 and "best so far" not in p.stdout, f"a worse one is not: {p.stdout}{p.stderr}")
+    with open(best, "rb") as f:
+        check(f.read() == before, "and the file stays")
+    p = run(*more, "--steps", 12, "--save-best", best)
+    check("best so far" in p.stdout and int(contents("best.safetensors")[1]["memtape.step"]) > 8, f"a better one is kept: {p.stdout}{p.stderr}")
+    refused(["--save-best needs --eval-every"], "train", "--data", TEXT, "--save-best", best)
+    refused(["--save-best", "nowhere"], "train", "--data", TEXT, "--eval-every", 1, "--save-best", "nowhere/best", status=1)
+
+
+def a_capacity_bounds_training():
+    base = path("capacity.safetensors")
+    small = ["--data", TEXT, "--steps", 2, "-q"]
+    equal(run("train", *small, "-d", 32, "-l", 1, "--save", base).returncode, 0, "a run within no bounds")
+    for more in ([], ["--from", base], ["--from", base, "--lora-rank", 2], ["--from", base, "--budget", "4MiB"]):
+        equal(run("train", *small, *more, "--capacity", "1GiB").returncode, 0, f"within 1 GiB: {more}")
+        p = refused(["out of memory", "a capacity of 1 MiB"], "train", *small, *more, "--capacity", "1MiB", status=1)
+        equal(p.stdout, "", "nothing is learnt")
+
+
 def interrupted_run_is_saved(number):
     name = f"interrupted-{number}.safetensors"
     p = subprocess.Popen([MEMTAPE, "train", "--data", TEXT, "--steps", "1000000", "--save", path(name)],
@@ -414,6 +445,8 @@ mixtures_train_with_every_option()
 loss_scale_is_resumed()
 adapters_are_trained_saved_resumed_and_used()
 learns_something()
+the_best_evaluation_is_kept()
+a_capacity_bounds_training()
 interrupted_run_is_saved(signal.SIGINT)
 interrupted_run_is_saved(signal.SIGTERM)
 bad_texts_are_refused()
