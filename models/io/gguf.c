@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -151,12 +152,17 @@ size_t mti_gguf_block(mti_gguf_type type, size_t *bytes)
     return 0;
 }
 
+static bool bad_name(const cursor *c, const char *what, mti_gguf_text name, const char *fault)
+{
+    char shown[MTI_SHOWN];
+    mti_format(shown, sizeof shown, "%.*s", name.n < 80 ? (int)name.n : 80, name.at);
+    mti_make_printable(shown);
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: %s \"%s\": %s", c->path, what, shown, fault);
+}
+
 static bool bad_tensor(const cursor *c, const mti_gguf_tensor *t, const char *fault)
 {
-    char name[MTI_SHOWN];
-    mti_format(name, sizeof name, "%.*s", t->name.n < 80 ? (int)t->name.n : 80, t->name.at);
-    mti_make_printable(name);
-    return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": %s", c->path, name, fault);
+    return bad_name(c, "tensor", t->name, fault);
 }
 
 static bool read_tensor(cursor *c, mti_gguf *f)
@@ -196,7 +202,36 @@ const mti_gguf_tensor *mti_gguf_tensor_of(const mti_gguf *f, const char *name)
     return NULL;
 }
 
-/* Turns places in the data into places in the file, and checks them. */
+static int by_text(const void *a, const void *b)
+{
+    const mti_gguf_text *x = a, *y = b;
+    const int order = memcmp(x->at, y->at, x->n < y->n ? x->n : y->n);
+    return order ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+static bool all_differ(const cursor *c, const char *what, mti_gguf_text *names, size_t n)
+{
+    if (n) qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 1; i < n; i++)
+        if (!by_text(&names[i - 1], &names[i]))
+            return bad_name(c, what, names[i], "is there twice");
+    return true;
+}
+
+static bool check_names(const cursor *c, const mti_gguf *f)
+{
+    const size_t n = f->values.n + f->tensors.n;
+    mti_gguf_text *names = mti_calloc(n + 1, sizeof *names), *of_tensors = names + f->values.n;
+    for (size_t i = 0; names && i < f->values.n; i++) names[i] = f->values.at[i].key;
+    for (size_t i = 0; names && i < f->tensors.n; i++) of_tensors[i] = f->tensors.at[i].name;
+    const bool ok = names && all_differ(c, "key", names, f->values.n) &&
+                    all_differ(c, "tensor", of_tensors, f->tensors.n);
+    mti_free(names);
+    return ok;
+}
+
+/* Turns places in the data into places in the file, and checks them: each tensor begins where the
+ * one before it ends. */
 static bool place_tensors(cursor *c, mti_gguf *f, uint64_t head_bytes, uint64_t file_bytes)
 {
     const mti_gguf_value *given = mti_gguf_find(f, "general.alignment");
@@ -204,12 +239,16 @@ static bool place_tensors(cursor *c, mti_gguf *f, uint64_t head_bytes, uint64_t 
     if (alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)))
         return bad(c, "general.alignment is not a power of two up to 2^20");
     const uint64_t a = (uint64_t)alignment, begin = (head_bytes + a - 1) / a * a;
+    uint64_t next = 0;
     for (size_t i = 0; i < f->tensors.n; i++) {
         mti_gguf_tensor *t = &f->tensors.at[i];
         if (t->at % a) return bad_tensor(c, t, "its data is not aligned");
         if (begin > file_bytes || t->at > file_bytes - begin ||
             t->bytes > file_bytes - begin - t->at)
             return bad_tensor(c, t, "its data ends behind the file (truncated?)");
+        if (t->at != next)
+            return bad_tensor(c, t, "its data does not begin where the tensor before it ends");
+        next = (t->at + t->bytes + a - 1) / a * a;
         t->at += begin;
     }
     return true;
@@ -234,7 +273,8 @@ static bool parse(cursor *c, mti_gguf *f, uint64_t file_bytes)
         if (!read_value(c, f)) return false;
     for (uint64_t i = 0; !c->cut && i < tensors; i++)
         if (!read_tensor(c, f)) return false;
-    return c->cut || place_tensors(c, f, (uint64_t)(c->at - begin), file_bytes);
+    return c->cut ||
+           (check_names(c, f) && place_tensors(c, f, (uint64_t)(c->at - begin), file_bytes));
 }
 
 mti_gguf *mti_gguf_parse(const char *path, const void *head, size_t n_head, uint64_t file_bytes,

@@ -111,6 +111,34 @@ static bool add_parts(mti_hf_files *files, const char *folder)
                                 folder, files->n, all));
 }
 
+/* ---- both ---- */
+
+/* Whether no earlier file has a tensor of the i-th. */
+static bool is_in_one_file(const mti_hf_files *files, mti_name_index *seen, size_t i)
+{
+    bool ok = true;
+    for (size_t k = 0; ok && k < files->at[i]->entries.n; k++) {
+        const char *name = files->at[i]->entries.at[k].info.name;
+        const size_t other = mti_name_index_find(seen, name, strlen(name));
+        char shown[MTI_SHOWN];
+        ok = other == MTI_NO_PLACE ? mti_name_index_add(seen, name, i)
+                                   : mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\" is in %s, too",
+                                                   files->at[i]->path, mti_shown(shown, name),
+                                                   files->at[other]->path);
+    }
+    return ok;
+}
+
+static bool have_other_names(const mti_hf_files *files)
+{
+    mti_name_index seen = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && files->n > 1 && i < files->n; i++)
+        ok = is_in_one_file(files, &seen, i);
+    mti_name_index_free(&seen);
+    return ok;
+}
+
 bool mti_hf_files_open(mti_hf_files *files, const char *path)
 {
     char file[LONGEST];
@@ -119,7 +147,8 @@ bool mti_hf_files_open(mti_hf_files *files, const char *path)
     if (!mti_path_in(file, path, ONE)) return false;
     if (access(file, F_OK) == 0) return add_file(files, file);
     if (!mti_path_in(file, path, INDEX)) return false;
-    return access(file, F_OK) == 0 ? add_indexed(files, path, file) : add_parts(files, path);
+    return (access(file, F_OK) == 0 ? add_indexed(files, path, file) : add_parts(files, path)) &&
+           have_other_names(files);
 }
 
 void mti_hf_files_close(mti_hf_files *files)

@@ -154,6 +154,14 @@ def lying(name, **entry):
     return struct.pack("<Q", len(text)) + text + WHOLE[8 + size:]
 
 
+def twice(name):
+    """The file with a tensor's entry once more."""
+    size = struct.unpack("<Q", WHOLE[:8])[0]
+    text = WHOLE[8:8 + size].decode().rstrip().removesuffix("}")
+    text = f"{text}, {json.dumps(name)}: {json.dumps(json.loads(text + '}')[name])}}}".encode()
+    return struct.pack("<Q", len(text)) + text + WHOLE[8 + size:]
+
+
 def without(name):
     return {n: t for n, t in ALL.items() if n != name}
 
@@ -166,6 +174,13 @@ HOSTILE = [
     (["has 1 of 2 parts"], {PARTS[0]: IN_PARTS[PARTS[0]]}),
     ([PARTS[1], "is not there", INDEX], {**IN_PARTS, PARTS[1]: None}),
     ([PARTS[1], "has no tensor", LAST], {**IN_PARTS, PARTS[1]: safetensors({n: t for n, t in HALVES[1].items() if n != LAST})}),
+    ([PARTS[1], LAST, "is in", "too"], {**IN_PARTS, PARTS[0]: safetensors({**HALVES[0], LAST: ALL[LAST]})}),
+    (["model-1-of-2", "is in", "too"], {PARTS[0]: IN_PARTS[PARTS[0]], "model-1-of-2.safetensors": IN_PARTS[PARTS[0]]}),
+    (["has 3 of 2 parts"], {**{n: t for n, t in IN_PARTS.items() if n != INDEX}, "model-3-of-2.safetensors": safetensors({"more": ("F32", [1], bytes(4))})}),
+    ([PARTS[1], "web page"], {**IN_PARTS, PARTS[1]: "<!DOCTYPE html><html></html>"}),
+    ([INDEX, "web page"], {**IN_PARTS, INDEX: "<html>"}),
+    (["duplicate"], {"model.safetensors": twice(LAST)}),
+    (["duplicate", INDEX], {**IN_PARTS, INDEX: '{"weight_map": {"a": "%s", "a": "%s"}}' % tuple(PARTS)}),
     ([PARTS[1], "Git LFS pointer"], {**IN_PARTS, PARTS[1]: POINTER}),
     ([PARTS[1], "truncated"], {**IN_PARTS, PARTS[1]: IN_PARTS[PARTS[1]][:-100]}),
     ([INDEX, "weight_map"], {**IN_PARTS, INDEX: {"metadata": {}}}),
@@ -305,6 +320,9 @@ HOSTILE_GGUF = [
     ([DOWN, "no whole blocks"], gguf(tensors={DOWN: (2, [12, 8], bytes(384))})), ([DOWN, "dimensions"], gguf(tensors={DOWN: (0, [1] * 9, bytes(4))})),
     ([DOWN, "overflow"], gguf(tensors={DOWN: (0, [1 << 40, 1 << 40], bytes(4))})), ([DOWN, "overflow"], gguf(tensors={DOWN: (0, [0, 8], b"")})),
     ([DOWN, "behind the file"], gguf(offsets={DOWN: 1 << 62})), ([DOWN, "not aligned"], gguf(offsets={DOWN: 7})),
+    ([DOWN, "where the tensor before it ends"], gguf(offsets={DOWN: 32})), (["key \"llama.block_count\"", "twice"], gguf(n_values=len(VALUES) + 1).replace(
+        text("llama.block_count"), text("llama.block_count") + value_of(2) + text("llama.block_count"), 1)),
+    ([f"tensor \"{DOWN}\"", "twice"], gguf().replace(text("blk.0.ffn_down.weight"), text(DOWN))),
     ([DOWN, "behind the file"], gguf(tensors={DOWN: (0, [12 << 20, 8 << 8], bytes(384))})),
 ]
 
