@@ -21,6 +21,7 @@ import setting  # noqa: E402
 import shapes  # noqa: E402
 import snapshot  # noqa: E402
 import step_checks  # noqa: E402
+import step_launches  # noqa: E402
 import step_modules  # noqa: E402
 import step_snapshot  # noqa: E402
 import step_trainers  # noqa: E402
@@ -278,6 +279,27 @@ def modules_beside():
     assert len(step_modules.names()) == len(set(step_modules.names())) > 12
 
 
+def kernels_of_a_step():
+    """The last whole step, launches of one kernel and grid together; what draws weights is before the first one."""
+    def csv(*kernels):
+        lines = ['==PROF== Connected', '"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"']
+        for i, (name, us) in enumerate(kernels):
+            lines += [f'"{i}","{name}","(4, 1, 1)","{step_launches.TIME}","us","{us}"',
+                      f'"{i}","{name}","(4, 1, 1)","{step_launches.MEMORY}","%","{us * 10}"']
+        return "\n".join(lines)
+
+    step = (("void gelu<float>(int)", 1), ("mm", 4), ("void gelu<float>(int)", 3), ("mti_opt_kernel<a>", 2), ("mti_opt_kernel<b>", 2))
+    found = step_launches.steps_of(step_launches.launches(csv(("normal_draws", 9), *step, *step, ("gelu", 1))))
+    assert [len(one) for one in found] == [5, 5], found
+    rows = step_launches.rows_of(found[-1])
+    assert [(r["name"], r["launches"], r["ns"]) for r in rows] == [
+        ("gelu<float>", 2, 4000.0), ("mm", 1, 4000.0), ("mti_opt_kernel<a>", 1, 2000.0), ("mti_opt_kernel<b>", 1, 2000.0)], rows
+    assert rows[0]["memory"] == (1 * 10 + 3 * 30) / 4, rows
+    text = tables.launches(rows, None)
+    assert "0.012" in text and "33 %" in text, text
+    assert step_launches.steps_of(step_launches.launches("")) == []
+
+
 def judged_predictions():
     listed = [{"what": name, "step": "gpt", "row": f"b=1 {name}", "figure": "ms", "least": 10, "most": 20, "unit": "ms", "on": "H200"}
               for name in ("in", "out", "never")]
@@ -363,6 +385,7 @@ def main():
     training_runs()
     asked_of_memtape()
     modules_beside()
+    kernels_of_a_step()
     judged_predictions()
     os.environ["LD_LIBRARY_PATH"] = "/driver"
     assert setting.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
