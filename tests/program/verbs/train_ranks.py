@@ -113,7 +113,7 @@ def ahead():
     for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
         first = None
         for how in hows if LONG else hows[::len(hows) - 1]:
-            if "--pp" in division and "ahead+keep-last" in how:
+            if "--pp" in division and "plain:fsdp=ahead+keep-last" in how:
                 continue
             name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"
             got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *SHORT, *division, *how, "--save", name, what=what)
