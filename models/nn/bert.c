@@ -136,14 +136,14 @@ static bool is_bert(const mt_module *m, const char *caller)
 
 mt_tensor *mt_bert_hidden(mt_module *m, mt_tensor *tokens)
 {
-    if (!is_bert(m, "bert_hidden") || !mti_given(tokens, "bert_hidden", "the tokens")) return NULL;
+    if (!mti_given(tokens, "bert_hidden", "the tokens") || !is_bert(m, "bert_hidden")) return NULL;
     const mti_model *model = mt_module_user(m);
     return mti_run_layers(m, embed(m, tokens), 0, model->config.layers);
 }
 
 mt_tensor *mt_bert_output(mt_module *m, mt_tensor *hidden)
 {
-    if (!is_bert(m, "bert_output") || !mti_given(hidden, "bert_output", "the rows")) return NULL;
+    if (!mti_given(hidden, "bert_output", "the rows") || !is_bert(m, "bert_output")) return NULL;
     const mti_model *model = mt_module_user(m);
     if (mt_rank(hidden) != 3 || mt_shape(hidden)[2] != model->config.hidden) {
         char text[MTI_SHAPE_TEXT];
