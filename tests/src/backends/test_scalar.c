@@ -92,6 +92,19 @@ static float gpu_cdf(float x)
     return mti_gpu_normal_cdf(x, &bell);
 }
 
+static float gpu_slope(float x)
+{
+    float slope;
+    mti_gpu_sigmoid_slope(x, &slope);
+    return slope;
+}
+
+static double slope_f64(double x)
+{
+    double e = exp(-fabs(x));
+    return e / ((1 + e) * (1 + e));
+}
+
 /* The GPU's 2^x and 1/x add 2 and 1 units in the last place to these errors. */
 static void the_gpus_functions_are_as_exact_as_its_instructions(void **state)
 {
@@ -103,6 +116,7 @@ static void the_gpus_functions_are_as_exact_as_its_instructions(void **state)
     }
     assert_true(most < 1.1);
     WORST_IS_UNDER(3.2, mti_gpu_sigmoid, mti_sigmoid_f64, 0x1p-126);
+    WORST_IS_UNDER(5.2, gpu_slope, slope_f64, 0x1p-126); /* s (1 - s) loses it near 1 */
     most = 0;
     for (float x = -8; x < 8; x += 1e-5f) {
         double d = fabs((double)gpu_cdf(x) - cdf_f64((double)x));
