@@ -34,3 +34,9 @@ uint64_t mtt_double_waits(void)
     mtt_double_fn fn = mtt_double("cudasim_waits");
     return fn ? ((uint64_t(*)(void))fn)() : 0;
 }
+
+long mtt_double_products(bool with_sums)
+{
+    mtt_double_fn fn = mtt_double("cudasim_products");
+    return fn ? ((long (*)(bool))fn)(with_sums) : -1;
+}

@@ -22,21 +22,6 @@ static sizes chosen(void)
     return simulated() ? (sizes){300, 1003, 264} : (sizes){1024, 50257, 512};
 }
 
-/* Products so far, of the simulator; -1 on a GPU, which does not tell. */
-static long products(void)
-{
-    mtt_double_fn count = mtt_double("cudasim_products");
-    return count ? ((long (*)(bool))count)(false) : -1;
-}
-
-static mti_view transposed(const mti_view *v)
-{
-    mti_view t = *v;
-    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
-    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
-    return t;
-}
-
 /* c = a b / 4 + beta c */
 static void multiply(const mti_backend *be, mti_ctx *ctx, const mti_view *a, const mti_view *b,
                      double beta, const mti_view *c)
@@ -54,14 +39,14 @@ static void multiply(const mti_backend *be, mti_ctx *ctx, const mti_view *a, con
 static void check(const mtt_pair *p, const mtt_twin *a, const mtt_twin *b, int flip, double beta,
                   const mtt_twin *c, bool divided, const char *what)
 {
-    mti_view host[2] = {flip & 1 ? transposed(&a->host) : a->host,
-                        flip & 2 ? transposed(&b->host) : b->host};
-    mti_view dev[2] = {flip & 1 ? transposed(&a->dev) : a->dev,
-                       flip & 2 ? transposed(&b->dev) : b->dev};
+    mti_view host[2] = {flip & 1 ? mtt_transposed(&a->host) : a->host,
+                        flip & 2 ? mtt_transposed(&b->host) : b->host};
+    mti_view dev[2] = {flip & 1 ? mtt_transposed(&a->dev) : a->dev,
+                       flip & 2 ? mtt_transposed(&b->dev) : b->dev};
     multiply(p->cpu, p->cpu_ctx, &host[0], &host[1], beta, &c->host);
-    long before = products();
+    long before = mtt_double_products(false);
     multiply(p->dev, p->dev_ctx, &dev[0], &dev[1], beta, &c->dev);
-    if (before >= 0) assert_int_equal(products() - before > 1, divided);
+    if (before >= 0) assert_int_equal(mtt_double_products(false) - before > 1, divided);
     bool narrow = mt_dtype_size(c->host.dtype) == 2;
     mtt_twin_check(p, c, (narrow ? 2 : 256) * mtt_epsilon(c->host.dtype), what);
 }

@@ -5,27 +5,11 @@
 #include "twins.h"
 #include "memtape/status.h"
 
-/* Products so far with such sums, or without, of the simulator; -1 on a GPU, which does not tell.
- */
-static long products(bool with_sums)
-{
-    mtt_double_fn count = mtt_double("cudasim_products");
-    return count ? ((long (*)(bool))count)(with_sums) : -1;
-}
-
-static mti_view transposed(const mti_view *v)
-{
-    mti_view t = *v;
-    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
-    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
-    return t;
-}
-
 /* dw [out,in] = dy^T x and db = the sums of dy's rows; dy [rows,out], x [rows,in] */
 static void compute(const mti_backend *be, mti_ctx *ctx, const mti_view *dy, const mti_view *x,
                     const mti_view *dw, const mti_view *db)
 {
-    mti_view dyt = transposed(dy);
+    mti_view dyt = mtt_transposed(dy);
     size_t n_bytes = be->gemm_sums_scratch(ctx, &dyt, x, dw);
     void *scratch = n_bytes ? be->alloc(ctx, n_bytes) : NULL;
     assert_true(scratch || !n_bytes);
@@ -45,11 +29,11 @@ static void check(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t out, 
     mtt_twin db = mtt_twin_make(p, dtype, 1, &out, MTT_PLACED_DENSE, 0, 5, 6);
     compute(p->cpu, p->cpu_ctx, &dy.host, &x.host, &dw.host, &db.host);
     compute(p->dev, p->dev_ctx, &dy.dev, &x.dev, &dw.dev, &db.dev); /* times both ways, once */
-    long with = products(true), without = products(false);
+    long with = mtt_double_products(true), without = mtt_double_products(false);
     compute(p->dev, p->dev_ctx, &dy.dev, &x.dev, &dw.dev, &db.dev);
     if (with >= 0) {
-        assert_int_equal(products(true), with + one_launch);
-        assert_int_equal(products(false), without + !one_launch);
+        assert_int_equal(mtt_double_products(true), with + one_launch);
+        assert_int_equal(mtt_double_products(false), without + !one_launch);
     }
     double tolerance = (dtype == MT_F32 || dtype == MT_F64 ? 64 : 2) * mtt_epsilon(dtype);
     mtt_twin_check(p, &dw, tolerance, "dw");
@@ -124,7 +108,7 @@ static void check_bias(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t 
     mtt_twin w = mtt_twin_make(p, dtype, 2, (int64_t[]){out, in}, MTT_PLACED_DENSE, 0, -1, 1);
     mtt_twin y = mtt_twin_make(p, dtype, 2, (int64_t[]){rows, out}, MTT_PLACED_DENSE, 0, 5, 6);
     mtt_twin bias = mtt_twin_make(p, dtype, 1, &out, MTT_PLACED_DENSE, skip, 1, 2);
-    mti_view host = transposed(&w.host), dev = transposed(&w.dev);
+    mti_view host = mtt_transposed(&w.host), dev = mtt_transposed(&w.dev);
     multiply(p->cpu, p->cpu_ctx, &x.host, &host, &y.host, &bias.host);
     multiply(p->dev, p->dev_ctx, &x.dev, &dev, &y.dev, &bias.dev);
     mtt_twin_check(p, &y, (dtype == MT_F32 || dtype == MT_F64 ? 64 : 2) * mtt_epsilon(dtype), "y");

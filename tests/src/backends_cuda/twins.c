@@ -108,3 +108,11 @@ void mtt_twin_drop(const mtt_pair *p, mtt_twin *t)
     p->dev->free(p->dev_ctx, t->block, t->n_block);
     mtt_drop(&t->host);
 }
+
+mti_view mtt_transposed(const mti_view *v)
+{
+    mti_view t = *v;
+    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
+    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
+    return t;
+}

@@ -33,6 +33,9 @@ void mtt_twin_push(const mtt_pair *p, const mtt_twin *t);
 void mtt_twin_check(const mtt_pair *p, const mtt_twin *t, double tolerance, const char *what);
 void mtt_twin_drop(const mtt_pair *p, mtt_twin *t);
 
+/* A matrix's transpose, of the same memory. */
+mti_view mtt_transposed(const mti_view *v);
+
 /* Fails with the library's error unless ok. */
 void mtt_ok(bool ok, const char *what);
 
