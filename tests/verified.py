@@ -1,17 +1,27 @@
-"""What the last full run passed, in tests/verified.txt: a line for each file or folder, with git's hash of it.
+"""What the dear parts of ./run test passed when they last ran whole, in tests/verified.txt: a line for each part and each file or
+folder that it depends on, with git's hash.
 
-  verified.py PATH...      status 0 if all of these are as they were then, without a change that is not committed; otherwise 1,
-                           and a line that says what differs
-  verified.py --record     writes the file: for a full run that passed, of a tree without changes
-  verified.py --quarter    which of four parts of what rotates runs at this commit: the next commit runs the next one"""
+  verified.py PART               status 0 if its files are as they were then, without a change that is not committed; otherwise 1,
+                                 and a line that says what differs
+  verified.py --record PART...   writes the lines of those of these parts that depend on few files: for parts that passed, of a tree
+                                 without changes
+  verified.py --quarter          which of four parts of what rotates runs at this commit: the next commit runs the next one"""
 import os
 import subprocess
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 RECORD = "tests/verified.txt"
-DIVIDED = ("src", "models", "lab", "program", "tests", "tests/src", "tests/models", "tests/lab", "tests/program",
-           "docs")  # each of their folders has a line
+# The files that a change must touch for .ci/run to run the part. A full run finds what comes from elsewhere.
+FILES = {
+    "cuda": "src/backends tests/src/cudasim tests/src/backends tests/src/backends_cuda tests/gpu bench/gpu",
+    "op": "src/ops src/autograd tests/lessons tests/src/gradcheck docs/lessons",
+    "install": "python pyproject.toml meson.build program tests/python",
+    "page": "src/base program/browser program/report program/verbs docs/lessons tests/program/browser",
+    "kernels": "src/backends src/ops src/autograd tests/src tests/models tests/helpers",
+    "threads": "src models lab tests/threads tests/helpers",
+    "macos": "program/packaging src/base models/files models/comm program/verbs meson.build",
+}
 
 
 def git(*words):
@@ -28,56 +38,55 @@ def is_a_repository():
     return git("rev-parse", "--show-prefix") == "\n"
 
 
-def present():
-    """{path: hash} of the commit; None without git."""
-    listed = git("ls-tree", "--full-tree", "HEAD")
-    if listed is None or not is_a_repository():
+def present(part):
+    """{path: hash} in the commit; None without git. A path that is not there has none."""
+    if not is_a_repository():
         return None
-    for folder in DIVIDED:
-        listed += git("ls-tree", "--full-tree", "HEAD", folder + "/") or ""
-    hashes = {}
-    for line in listed.splitlines():
-        about, path = line.split("\t")
-        hashes[path] = about.split()[2]
-    return {path: value for path, value in hashes.items() if path not in (*DIVIDED, RECORD)}
+    return {path: (git("rev-parse", "--verify", "--quiet", f"HEAD:{path}") or "").strip() for path in FILES[part].split()}
 
 
 def recorded():
+    """{part: {path: hash}}."""
+    parts = {}
     try:
         with open(os.path.join(ROOT, RECORD), encoding="utf-8") as f:
-            return dict(line.split() for line in f if line.strip() and not line.startswith("#"))
+            for part, path, value in (line.split() for line in f if line.strip() and not line.startswith("#")):
+                parts.setdefault(part, {})[path] = value
     except OSError:
-        return None
+        pass
+    return parts
 
 
-def within(path, hashes):
-    """The lines of a path: several for a folder that is divided."""
-    return {at: value for at, value in hashes.items() if at == path or at.startswith(path + "/")}
+def changes(paths):
+    """What git tells of changes that are not committed."""
+    return git("status", "--porcelain", "--", *paths, f":(exclude){RECORD}")
 
 
-def why_changed(paths):
-    """What says that one of them is not as it was; None if they all are."""
-    now, then = present(), recorded()
+def why_changed(part):
+    """What says that one of its files is not as it was; None if they all are."""
+    now, then = present(part), recorded().get(part)
     if now is None:
         return "git does not know this tree"
     if then is None:
-        return f"there is no {RECORD}"
-    for path in paths:
-        if not within(path, now) or within(path, now) != within(path, then):
-            return f"{path} is not what the last full run passed"
-    changes = git("status", "--porcelain", "--", *paths, f":(exclude){RECORD}")
-    return None if changes == "" else "of these files not all changes are committed: " + " ".join(paths)
+        return f"{RECORD} does not have it"
+    for path, value in now.items():
+        if not value or value != then.get(path):
+            return f"{path} is not what it last passed with"
+    return None if changes(now) == "" else "of its files not all changes are committed"
 
 
-def record():
-    now = present()
-    if now is None or git("status", "--porcelain", "--", ".", f":(exclude){RECORD}") != "":
+def record(parts):
+    parts = [part for part in parts if part in FILES]
+    if not parts:
+        return
+    if not is_a_repository() or changes(["."]) != "":
         print(f"verified: {RECORD} is left as it is: the tree has changes that are not committed, or no git")
         return
+    rows = recorded() | {part: present(part) for part in parts}
     with open(os.path.join(ROOT, RECORD), "w", encoding="utf-8") as f:
-        f.write("# What the last full run, ./run test --all, passed: git's hash of each folder (tests/verified.py).\n")
-        f.writelines(f"{path} {value}\n" for path, value in sorted(now.items()))
-    print(f"verified: {RECORD} has what this run passed; commit it")
+        f.write("# What parts of ./run test passed when they last ran whole: part, path, git's hash of it (tests/verified.py).\n")
+        f.writelines(f"{part} {path} {value}\n" for part in sorted(rows) for path, value in sorted(rows[part].items()) if value)
+    print(f"verified: {RECORD} has what {', '.join(parts)} passed with; commit it")
 
 
 def quarter():
@@ -87,11 +96,14 @@ def quarter():
 
 
 def main(words):
-    if words == ["--record"]:
-        record()
+    if words[:1] == ["--record"]:
+        record(words[1:])
     elif words == ["--quarter"]:
         print(quarter())
-    elif why := why_changed(words):
+    elif len(words) != 1 or words[0] not in FILES:
+        print(__doc__, file=sys.stderr)
+        return 2
+    elif why := why_changed(words[0]):
         print(why)
         return 1
     return 0
