@@ -66,6 +66,27 @@ turns() { # PARTS
 [ "$(turns 'valgrind kernels/4')" = aaaabbbbccccddddeeeeffffgggg ] || wrong 'a whole part runs in turns'
 [ "$(MTT_QUARTER='' parts=valgrind/4 && echo a | by_turns valgrind)" = a ] || wrong 'without commits not all run'
 
+# Each script that is not always run is left out at three of four commits; all run without commits, and beside `scripts`.
+eval "$(sed -n '/^elsewhere() {/,/^}/p; /^has_part() {/,/^}/p; /^always=/p' run)"
+folder_of_lists=$(mktemp -d)
+mkdir -p "$folder_of_lists/build/parts"
+left_out() { # PARTS QUARTERS
+    (
+        cd "$folder_of_lists" || exit
+        parts=$1
+        names_of() { printf '%s\n' 'repository run' a 'program first' b c d e; }
+        without_simulator() { :; }
+        long_scripts() { :; }
+        for MTT_QUARTER in $2; do
+            [ "$MTT_QUARTER" != none ] || MTT_QUARTER=
+            elsewhere
+        done | sort | tr -d '\n'
+    )
+}
+[ "$(left_out release '0 1 2 3')" = aaabbbcccdddeee ] || wrong "four commits leave out $(left_out release '0 1 2 3')"
+[ -z "$(left_out release none)$(left_out 'sanitizers release' 1)$(left_out 'release scripts/4' 1)" ] || wrong 'scripts are left out elsewhere'
+rm -r "$folder_of_lists"
+
 for file in tests/*/meson.build tests/*/*/meson.build; do
     [ -e "$file" ] || continue
     folder=${file#tests/}
