@@ -60,7 +60,7 @@ static bool read_rows(mti_routing *r, const char *path)
     if (!ok && mti_failures() == before)
         mti_fail(MT_ERR_FORMAT, "%s: is not a file of --record-routing: %s", path,
                  root ? "need \"schema\": \"" SCHEMA "\", \"experts\", and in \"layers\" a list of "
-                        "so many rows for each layer"
+                        "that many rows for each layer"
                       : error.text);
     json_decref(root);
     mti_free(text);

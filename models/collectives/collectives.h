@@ -37,8 +37,8 @@ typedef struct mti_entropy_options {
 } mti_entropy_options;
 /* mt_cross_entropy_with where each rank of the group has columns of the logits, [..,v]: rank r
  * those from r v on. There are `classes` in all; columns beyond are padding, and have no part in
- * it. Every rank gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send
- * each other two numbers a row. */
+ * it. Every rank gets the loss, and the gradient of its columns. The tape keeps its columns as there.
+ * Ranks send each other two numbers a row. */
 mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
                                   int64_t classes, const mt_group *group,
                                   const mti_entropy_options *options);

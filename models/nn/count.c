@@ -165,7 +165,7 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
          : c->pooled    ? dense
                         : dense + norm + v},
         {copy ? "the head: a copy of the embedding, which another stage has"
-              : "a head of its own, vh: not the embedding's matrix once more",
+              : "a separate head, vh: not the embedding's matrix once more",
          last && (copy || c->untied) ? v * h : 0},
         {"predictions ahead: a product 2h -> h and norms for each, beside their layers",
          last ? (uint64_t)c->mtp_layers * joined : 0},

@@ -424,8 +424,8 @@ static inline const mt_lora_options *mti_stage_lora(const mti_stage *s)
  * Free in any case. */
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
-/* A model of any kind as the only rank, which makes `microbatches` in a step, each by a call of its
- * own. Takes the model over. Free in any case. */
+/* A model of any kind as the only rank, which makes `microbatches` in a step, each by one
+ * call. Takes the model over. Free in any case. */
 bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config *config,
                           mt_module *model, int64_t microbatches);
 void mti_stage_free(mti_stage *s);

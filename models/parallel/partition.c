@@ -288,7 +288,7 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: fsdp is %u, which groups embedding, last norm and head, of "
                              "a%s %s with pipeline %" PRId64 "; need a gpt, bert or llama whose "
-                             "head has a weight of its own, pipeline 1, and neither the root nor "
+                             "head has a separate weight, pipeline 1, and neither the root nor "
                              "the last block kept beside them",
                              h->fsdp, c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
                              h->pipeline);

@@ -183,7 +183,7 @@ void mti_step_end(mti_step *p)
 
 /* ---- the optimizer's step ---- */
 
-/* Ranks clip within the step; one process, as a training loop of its own does, clips gradients in
+/* Ranks clip within the step; one process, as a plain training loop does, clips gradients in
  * place, which rounds those in 16 bits. */
 static bool step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {

@@ -9,8 +9,8 @@
  * A name releases its tensor with its last use. checkpoint: of what is within, only what comes
  * from outside is kept, and backward computes the rest again.
  * op: a row of ops.def; its tensors come first, then its numbers: clamp(x, -1, 1). Numbers alone
- * are computed while reading. An error says what is wrong, and points to the place on lines of its
- * own:
+ * are computed while reading. An error says what is wrong, and points to the place on two more
+ * lines:
  *     --expr: "rleu" is not an op; did you mean relu?
  *       rleu(x)+1
  *       ^ */

@@ -72,7 +72,7 @@ static inline const char *mti_out_letter(const mti_op *op, int i)
     return i < 4 && op->out[i] ? op->out[i] : op->out[0];
 }
 
-/* What an op draws is for a part of a whole tensor: along dimension 0 the row-th of so many equal
+/* What an op draws is for a part of a whole tensor: along dimension 0 the row-th of `rows` equal
  * parts, along dimension 1 the part-th. All zero: it is the whole. */
 typedef struct mti_draw_part {
     int64_t rows, row, parts, part;

@@ -54,7 +54,7 @@ static bool check_gradient(const mt_tensor *t, const mt_tensor *grad)
 {
     if (grad->storage == t->storage)
         return mti_fail_bool(MT_ERR_ARGUMENT, "set_grad: the gradient shares its storage with the "
-                                              "tensor; need one of its own (mt_clone)");
+                                              "tensor; need one with its own storage (mt_clone)");
     if (grad->requires_grad)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "set_grad: the gradient requires grad itself; mt_detach it");

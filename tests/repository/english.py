@@ -1,14 +1,12 @@
 """English that one reads once. README, the tour, the lessons, the class and the first 20 lines of each page have at most 15 words a
 sentence in the mean, and none above 30; the rest of a page has none above 40. README and the tour have at most 900 words
-outside of their blocks of code, with their tables, and with each word of a command within a line. Comments above functions, and the texts that the
-program prints, do without the words of WORDS. What is not there yet is counted, by page and by file, in english.allow: a count may only shrink. `write` lowers the counts;
-`list [PAGE]` prints the sentences, the longest first."""
+outside of their blocks of code, with their tables, and with each word of a command within a line. Comments above functions, and the texts
+that the program prints, do without the words of WORDS. `list [PAGE]` prints the sentences, the longest first."""
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOW = Path(__file__).with_suffix(".allow")
 DOCS = ROOT / "docs"
 PLAIN = {ROOT / "README.md", DOCS / "tour.md", DOCS / "class.md", *(DOCS / "lessons").glob("*.md")}  # plain to their ends
 HEAD, MEAN, PLAIN_MOST, MOST = 20, 15, 30, 40
@@ -88,7 +86,7 @@ def of_file(path):
 def counts():
     """Of each page and file with something to count: what is counted, and how often."""
     found = {}
-    for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "lessons").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         long, mean = of_page(path)
         found["long", path] = len(long)
         found["mean", path] = max(0, round(10 * (mean - MEAN)))  # tenths of a word
@@ -97,11 +95,6 @@ def counts():
     for path in sorted(path for folder in ("src", "models", "lab", "program") for suffix in ("c", "def") for path in (ROOT / folder).rglob(f"*.{suffix}")):
         found["printed", path] = n_words(texts(path.read_text()))
     return {(what, str(path.relative_to(ROOT))): n for (what, path), n in found.items() if n}
-
-
-def allowed():
-    lines = ALLOW.read_text().splitlines() if ALLOW.exists() else []
-    return {(what, name): int(n) for what, n, name in (line.split() for line in lines if not line.startswith("#"))}
 
 
 def check_itself():
@@ -124,23 +117,17 @@ def main(arguments):
             for s in sorted(long, key=lambda s: -len(words(s))) if arguments[1:] else ():
                 print(f"  {len(words(s))}: {s}".replace("\u2423", " "))
         return 0
-    found, limits = counts(), allowed()
-    if arguments == ["write"]:
-        lower = {key: min(n, limits.get(key, 0)) for key, n in found.items() if key in limits}
-        rows = [f"{what} {n} {name}\n" for (what, name), n in sorted(lower.items())]
-        ALLOW.write_text("# Counts that may only shrink (english.py): sentences too long, tenths of a word above the mean, words in comments and in what is printed.\n" + "".join(rows))
-        return 0
-    more = {key: n for key, n in found.items() if n > limits.get(key, 0)}
-    for (what, name), n in sorted(more.items()):
+    found = counts()
+    for (what, name), n in sorted(found.items()):
         kind = {"long": "sentences too long", "mean": "tenths of a word above the mean", "comments": "words that make readers stumble",
                 "printed": "words that make readers stumble in what is printed"}[what]
-        print(f"{name}: {n} {kind}, allowed {limits.get((what, name), 0)} (english.py list {name})")
+        print(f"{name}: {n} {kind} (english.py list {name})")
     welcome = sum(n_words_of(path.read_text()) for path in WELCOME)
     if welcome > WELCOME_WORDS:
         print(f"README and the tour have {welcome} words, {WELCOME_WORDS} are allowed")
     totals = {what: sum(n for (w, _), n in found.items() if w == what) for what in ("long", "comments", "printed")}
     print(f"{totals['long']} sentences too long, {totals['comments']} words in comments, {totals['printed']} in what is printed; README and the tour: {welcome} words")
-    return int(bool(more) or welcome > WELCOME_WORDS)
+    return int(bool(found) or welcome > WELCOME_WORDS)
 
 
 sys.exit(main(sys.argv[1:]))

@@ -46,7 +46,7 @@ bool mti_cpu_embedding(mti_ctx *ctx, bool part, const mti_view *index, const mti
  * the caches if the table does not fit into them, so that no line is read to be overwritten.
  *
  * A counting sort orders the positions by index and keeps their order within an index; then every
- * row of dw is the sum of its own rows of dy, by whichever thread. Tiles of columns divide the work
+ * row of dw is the sum of its rows of dy, by whichever thread. Tiles of columns divide the work
  * even if one index is frequent. */
 
 #define TILE_COLUMNS 64
