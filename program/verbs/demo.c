@@ -327,10 +327,11 @@ static bool print_memory(const demo *d)
               mti_table_print(t, &d->sheet) == MT_OK;
     mti_table_free(t);
     if (ok)
-        fputs("  ReLU keeps its output, which the next product keeps anyway; GELU keeps its input "
-              "besides.\n  Math attention keeps a weight for every pair of positions; flash "
-              "computes them again.\n",
-              stdout);
+        fputs(
+            "  ReLU keeps its output, which the gate's multiplication keeps anyway; GELU keeps its "
+            "input besides.\n  Math attention keeps a weight for every pair of positions; flash "
+            "computes them again.\n",
+            stdout);
     return ok;
 }
 
