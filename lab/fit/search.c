@@ -2,8 +2,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "fit/search.h"
+#include "fit/threads.h"
 
 typedef struct search {
     const mti_fit_task *task;
@@ -62,40 +62,11 @@ static void *work(void *user)
     return NULL;
 }
 
-static int64_t n_threads(const search *s)
-{
-    int64_t n = s->task->options->threads;
-    if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
-    const int64_t layouts = (int64_t)(s->end - s->next);
-    if (n > layouts) n = layouts;
-    return n > 1 ? n : 1;
-}
-
-#define STACK ((size_t)4 << 20) /* whatever the limit on the main stack is */
-
-/* How many were started. */
-static int64_t start(search *s, pthread_t *threads, int64_t n)
-{
-    pthread_attr_t attributes;
-    int64_t started = 0;
-    if (pthread_attr_init(&attributes) != 0) return 0;
-    if (pthread_attr_setstacksize(&attributes, STACK) == 0)
-        while (started < n && !pthread_create(&threads[started], &attributes, work, s)) started++;
-    pthread_attr_destroy(&attributes);
-    return started;
-}
-
-/* Explores the layouts before `end`. This thread works, too; others that could not be started are
- * not needed. */
+/* Explores the layouts before `end`. */
 static bool run(search *s)
 {
-    int64_t others = n_threads(s) - 1;
-    pthread_t *threads = others ? mti_calloc((size_t)others, sizeof *threads) : NULL;
-    if (others && !threads) return false;
-    int64_t started = start(s, threads, others);
-    work(s);
-    for (int64_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
-    mti_free(threads);
+    const int64_t layouts = (int64_t)(s->end - s->next);
+    if (!mti_work_at_once(layouts, s->task->options->threads, work, s)) return false;
     if (s->failed) mti_error_set(&s->error);
     return !s->failed;
 }

@@ -24,6 +24,12 @@ bool mti_serve_few_blocks(const mt_serve_options *options, int64_t sequences, si
 bool mti_serve_try(const mt_serve_options *o, mti_serve_part part, int64_t sequences,
                    size_t capacity, bool *fits, size_t *requested, mt_serve_need *out);
 
+/* Finds the most for n options, several at a time: most[i] is mt_serve_most's answer for
+ * options[i]. done: called after each, by one thread at a time; may be NULL. */
+bool mti_serve_most_of_many(const mt_serve_options *options, size_t n, size_t capacity,
+                            mt_serve_need *most, void (*done)(void *user, size_t n_done, size_t i),
+                            void *user);
+
 /* What vLLM has of a card at its defaults: bytes of its sampler's temporaries and of its cache. */
 typedef struct mti_vllm_share {
     size_t sequences; /* max_num_seqs */

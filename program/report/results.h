@@ -94,8 +94,8 @@ const char *mti_fit_besides(const mt_fit_setup *s);
 typedef struct mti_serve_row {
     const char *weights; /* "bf16", "int8", ... */
     mt_kv_form cache;
-    mt_serve_need *needs; /* [n_lengths] */
-    mt_serve_need users;  /* so many, of the length that is asked for, fit or not */
+    const mt_serve_need *needs; /* [n_lengths], of the report's */
+    mt_serve_need users;        /* so many, of the length that is asked for, fit or not */
 } mti_serve_row;
 
 typedef struct mti_serve_report {
@@ -106,7 +106,8 @@ typedef struct mti_serve_report {
     int64_t users; /* sequences that shall fit; 0: any */
     size_t n_rows, n_lengths;
     mti_serve_row *rows;
-    size_t asked; /* the length that the answer is about */
+    mt_serve_need *needs; /* of all rows */
+    size_t asked;         /* the length that the answer is about */
 } mti_serve_report;
 
 bool mti_print_serve(const mti_serve_report *s, FILE *out);

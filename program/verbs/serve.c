@@ -1,5 +1,6 @@
 /* serve.c: `memtape serve MODEL`: how many sequences a model generates at once on a GPU. */
 #include "verbs/verbs.h"
+#include "fit/serve.h"
 #include "report/results.h"
 
 #define SHORTEST 16
@@ -35,50 +36,76 @@ static forms forms_of(const mti_options *o)
     return f;
 }
 
-static bool measure_row(const mti_options *o, const forms *f, mti_weights_choice weights,
-                        mti_serve_report *s, mti_progress *p)
+typedef struct table {
+    const forms *forms;
+    mti_serve_report *report;
+    mt_serve_options *options; /* of a row after the other */
+    mt_serve_need *needs;      /* theirs */
+    mti_progress progress;
+} table;
+
+static void say_done(void *user, size_t n_done, size_t i)
 {
-    mti_serve_row *row = &s->rows[s->n_rows];
+    table *t = user;
+    mti_progress_step(&t->progress, (int64_t)n_done,
+                      t->report->rows[i / t->forms->n_lengths].weights);
+}
+
+static void begin_row(const mti_options *o, table *t, size_t i)
+{
+    const forms *f = t->forms;
+    const mti_weights_choice weights = f->weights[i / (size_t)f->n_caches];
     const mt_model_config *config = &o->workload.config;
-    const char *name = mti_weights_name(weights);
-    *row = (mti_serve_row){.weights = weights ? name : mt_dtype_name(config->dtype),
-                           .cache = f->caches[s->n_rows % (size_t)f->n_caches],
-                           .needs = mti_calloc(f->n_lengths, sizeof *row->needs)};
-    if (!row->needs) return false;
-    s->n_rows++;
-    for (size_t k = 0; k < f->n_lengths; k++) {
-        const mt_serve_options options = {.config = config,
-                                          .weights = mti_weights_format(weights),
-                                          .cache = row->cache,
-                                          .positions = f->lengths[k],
-                                          .at_once = o->at_once,
-                                          .tensor = o->workload.parallel.tensor,
-                                          .exact = o->exact};
-        if (mt_serve_most(&options, s->capacity, &row->needs[k]) != MT_OK) return false;
-        /* What does not fit is measured without a capacity: how much it would take. */
-        size_t room = o->users <= row->needs[k].sequences ? s->capacity : 0;
-        if (k == f->asked && o->users &&
-            mt_serve_measure(&options, o->users, room, &row->users) != MT_OK)
-            return false;
-        mti_progress_step(p, (int64_t)((s->n_rows - 1) * f->n_lengths + k) + 1, row->weights);
-    }
-    return true;
+    mti_serve_row *row = &t->report->rows[i];
+    row->weights = weights ? mti_weights_name(weights) : mt_dtype_name(config->dtype);
+    row->cache = f->caches[i % (size_t)f->n_caches];
+    row->needs = &t->needs[i * f->n_lengths];
+    for (size_t k = 0; k < f->n_lengths; k++)
+        t->options[i * f->n_lengths + k] =
+            (mt_serve_options){.config = config,
+                               .weights = mti_weights_format(weights),
+                               .cache = row->cache,
+                               .positions = f->lengths[k],
+                               .at_once = o->at_once,
+                               .tensor = o->workload.parallel.tensor,
+                               .exact = o->exact};
+}
+
+/* What does not fit is measured without a capacity: how much it would take. */
+static bool measure_users(const mti_options *o, const table *t, size_t i)
+{
+    mti_serve_row *row = &t->report->rows[i];
+    const mt_serve_options *asked = &t->options[i * t->forms->n_lengths + t->forms->asked];
+    size_t room = o->users <= row->needs[t->forms->asked].sequences ? t->report->capacity : 0;
+    return !o->users || mt_serve_measure(asked, o->users, room, &row->users) == MT_OK;
+}
+
+static bool measure_table(const mti_options *o, table *t, size_t n)
+{
+    mti_serve_report *s = t->report;
+    const size_t cells = n * t->forms->n_lengths;
+    for (size_t i = 0; i < n; i++) begin_row(o, t, i);
+    mti_progress_begin(&t->progress, stderr, 0, (int64_t)cells, (int64_t)cells,
+                       o->quiet || !mti_sheet_of(stderr).live);
+    bool ok = mti_serve_most_of_many(t->options, cells, s->capacity, t->needs, say_done, t);
+    for (size_t i = 0; ok && i < n; i++) ok = measure_users(o, t, i);
+    mti_progress_end(&t->progress);
+    return ok;
 }
 
 static bool measure(const mti_options *o, mti_serve_report *s)
 {
     const forms f = forms_of(o);
-    mti_progress progress;
-    size_t n = (size_t)f.n_weights * (size_t)f.n_caches;
-    s->n_lengths = f.n_lengths, s->asked = f.asked;
+    const size_t n = (size_t)f.n_weights * (size_t)f.n_caches;
+    s->n_lengths = f.n_lengths, s->asked = f.asked, s->n_rows = n;
     s->rows = mti_calloc(n, sizeof *s->rows);
-    if (!s->rows) return false;
-    mti_progress_begin(&progress, stderr, 0, (int64_t)(n * f.n_lengths), (int64_t)(n * f.n_lengths),
-                       o->quiet || !mti_sheet_of(stderr).live);
-    bool ok = true;
-    for (size_t i = 0; ok && i < n; i++)
-        ok = measure_row(o, &f, f.weights[i / (size_t)f.n_caches], s, &progress);
-    mti_progress_end(&progress);
+    s->needs = mti_calloc(n * f.n_lengths, sizeof *s->needs);
+    table t = {.forms = &f,
+               .report = s,
+               .options = mti_calloc(n * f.n_lengths, sizeof *t.options),
+               .needs = s->needs};
+    bool ok = s->rows && s->needs && t.options && measure_table(o, &t, n);
+    mti_free(t.options);
     return ok;
 }
 
@@ -110,7 +137,7 @@ int mti_serve(const mti_options *o)
               (!mti_wants_text(o) || mti_print_serve(&s, stdout)) &&
               (!o->json || mti_json_write(mti_json_of(mti_describe_serve, &s), o->json) == MT_OK);
     int status = !ok ? mti_report_failure(o) : mti_serve_fits(&s) ? MTI_EXIT_OK : MTI_EXIT_FAILED;
-    for (size_t i = 0; i < s.n_rows; i++) mti_free(s.rows[i].needs);
+    mti_free(s.needs);
     mti_free(s.rows);
     return status;
 }

@@ -1,7 +1,7 @@
 /* Serving: the bytes of weights and cache are those of their formulas, the parts sum to the peak,
  * and the most sequences are those that trying every number finds. */
 #include <string.h>
-#include "memtape/lab/serve.h"
+#include "fit/serve.h"
 #include "mtt.h"
 
 #define SMALL .hidden = 64, .heads = 4, .layers = 2, .vocab = 96, .context = 64
@@ -99,6 +99,38 @@ static void so_many_fit_and_one_more_does_not(void **state)
                     assert_memory_equal(&most, &again, sizeof most);
                 }
             }
+}
+
+static void count_done(void *user, size_t n_done, size_t i)
+{
+    size_t *seen = user;
+    assert_int_equal(n_done, ++*seen);
+    assert_in_range(i, 0, MT_KV_FORM_COUNT - 1);
+}
+
+static void many_at_once_are_what_each_is_alone(void **state)
+{
+    (void)state;
+    const size_t capacity = (size_t)4 << 20;
+    for (size_t f = 0; f < FORMS; f++) {
+        mt_serve_options options[MT_KV_FORM_COUNT];
+        mt_serve_need alone, many[MT_KV_FORM_COUNT];
+        size_t seen = 0;
+        const size_t n = f % 2 ? MT_KV_PAGED : MT_KV_FORM_COUNT; /* a paged cache has one thread */
+        for (size_t c = 0; c < MT_KV_FORM_COUNT; c++)
+            options[c] = (mt_serve_options){
+                .config = &models[0], .weights = form_of(f), .cache = (mt_kv_form)c};
+        assert_true(mti_serve_most_of_many(options, n, capacity, many, count_done, &seen));
+        assert_int_equal(seen, n);
+        for (size_t c = 0; c < n; c++) {
+            mtt_ok(mt_serve_most(&options[c], capacity, &alone));
+            assert_memory_equal(&many[c], &alone, sizeof alone);
+        }
+        options[n - 1].positions = -1;
+        assert_false(mti_serve_most_of_many(options, n, capacity, many, NULL, NULL));
+        assert_non_null(strstr(mt_last_error(), "-1 positions"));
+        mt_clear_error();
+    }
 }
 
 /* Tries every number far beyond the one above which none shall fit. */
@@ -241,6 +273,7 @@ int main(void)
         cmocka_unit_test(bytes_are_those_of_the_formulas),
         cmocka_unit_test(so_many_fit_and_one_more_does_not),
         cmocka_unit_test(the_exact_number_is_the_largest_and_others_say_up_to_where_they_looked),
+        cmocka_unit_test(many_at_once_are_what_each_is_alone),
         cmocka_unit_test(layers_that_repeat_others_change_nothing),
         cmocka_unit_test(too_small_a_capacity_says_what_one_needs),
         cmocka_unit_test(bad_options_are_refused),
