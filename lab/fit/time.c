@@ -50,7 +50,7 @@ static elements elements_of(const mti_workload *w, const mt_parallel *h, const m
     double size =
         h->fsdp & MT_FSDP_F32_SHARDS ? sizeof(float) : (double)mt_dtype_size(w->config.dtype);
     double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
-    double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's pieces */
+    double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's shards */
     double experts =
         w->memory.lora_rank ? 0 : (double)work->layers * mti_fit_experts_of_layer(&w->config, h);
     double others =
@@ -107,7 +107,7 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
     double sending = t.layers + t.context + t.experts + t.stages;
     t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + sending);
-    double once = sent_once(&e, h) / to_data, often = (double)work->sent.pieces / to_data;
+    double once = sent_once(&e, h) / to_data, often = (double)work->sent.shards / to_data;
     t.data = most(0, most(once + often - computing, once - computing / micro));
     double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
     t.host = most(0, waiting - t.data); /* copies go on while it waits for other ranks */

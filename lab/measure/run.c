@@ -54,18 +54,18 @@ static bool make_stage(mti_subject *s, bool target)
                         w->memory.lora_rank ? &lora : NULL))
         return false;
     for (int64_t i = 0; i < s->stage.schedule.n_parts; i++)
-        s->has_loss = s->has_loss || s->stage.shares[i].last;
+        s->has_loss = s->has_loss || s->stage.shards[i].last;
     s->has_loss = s->has_loss && target && mti_has_head(&w->config);
     return true;
 }
 
 static mt_tensor *stage_input(const mti_subject *s, int64_t part)
 {
-    const mti_share *share = &s->stage.shares[part];
+    const mti_model_shard *shard = &s->stage.shards[part];
     const mti_workload *w = s->workload;
     if (!mti_is_whole(w->config.kind))
-        return random_rows(s->device, w, mti_piece_length(share, w->seq));
-    return share->first ? random_ids(s->device, w, 1)
+        return random_rows(s->device, w, mti_shard_of_sequence(shard, w->seq));
+    return shard->first ? random_ids(s->device, w, 1)
                         : mt_rank_wire(s->stage.parts[part], s->device, w->batch, w->seq);
 }
 
@@ -92,7 +92,7 @@ static bool route(mti_subject *s)
     const mti_workload *w = s->workload;
     if (!w->config.experts || !w->routing) return true;
     for (int64_t i = 0; i < s->stage.schedule.n_parts; i++) {
-        const int64_t from = s->stage.is_plain ? 0 : s->stage.shares[i].from;
+        const int64_t from = s->stage.is_plain ? 0 : s->stage.shards[i].from;
         int64_t layer = from > w->config.dense_layers ? from - w->config.dense_layers : 0;
         mti_set_routing(s->stage.parts[i], &s->routing, &layer, NULL);
     }
@@ -125,7 +125,7 @@ bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f)
         f->learns = s->learns;
         f->input = stage_input(s, turn.part);
         if (target) f->target = random_ids(s->device, s->workload, 2);
-        tokens = target && mti_share_copies(&s->stage.shares[turn.part]);
+        tokens = target && mti_copies_embedding(&s->stage.shards[turn.part]);
         if (tokens) f->tokens = random_ids(s->device, s->workload, 1);
     }
     return f->input && (f->target || !target) && (f->tokens || !tokens);

@@ -81,7 +81,7 @@ static bool add_saved(mti_growth *g, const mti_measurement *m, mti_hashmap *save
 /* After the forwards before the first backward. */
 static bool account_for_growth(mti_measurement *m, const mti_step *step)
 {
-    const mt_comm *stages = step->stage->shares->parallel.pipeline_comm;
+    const mt_comm *stages = step->stage->shards->parallel.pipeline_comm;
     mti_growth *g = &m->growth;
     const mti_phase *phases = m->phases.at; /* init and forward */
     mti_hashmap saved = {0};
@@ -270,7 +270,7 @@ static bool make_first_step(run *r, mti_step *step)
 static uint64_t of_all(const run *r, uint64_t counted)
 {
     const mti_stage *stage = &r->subject.stage;
-    return counted / (uint64_t)stage->schedule.run * (uint64_t)stage->shares->parallel.microbatches;
+    return counted / (uint64_t)stage->schedule.run * (uint64_t)stage->shards->parallel.microbatches;
 }
 
 static mt_flops flops_of_all(const run *r, mt_flops f)
@@ -346,7 +346,7 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
     s->traffic = (mt_traffic){.products = of_all(r, b->products - a->products),
                               .others = of_all(r, b->others - a->others)};
     s->sent = (mt_sent){.layers = of_all(r, y->layers - x->layers),
-                        .pieces = of_all(r, y->pieces - x->pieces),
+                        .shards = of_all(r, y->shards - x->shards),
                         .context = of_all(r, y->context - x->context),
                         .stages = of_all(r, y->stages - x->stages),
                         .replicas = y->replicas - x->replicas,

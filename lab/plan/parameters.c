@@ -102,7 +102,7 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
                               const mt_parallel *parallel)
 {
     mti_dims s;
-    mti_share share;
+    mti_model_shard shard;
     int64_t layers = 0, parts = 1;
     *out = (mt_plan_formula){.name = "parameters",
                              .unit = "parameters",
@@ -111,13 +111,13 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
                                        "2019)"};
     if (!mti_dims_make(&s, config, 1, 1, NULL)) return false;
     for (int64_t i = 0; i < parts; i++) {
-        if (!mti_share_make(&share, config, parallel, i)) return false;
-        const mt_model_config *c = &share.local;
+        if (!mti_model_shard_make(&shard, config, parallel, i)) return false;
+        const mt_model_config *c = &shard.local;
         const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
-        parts = share.parallel.interleave;
-        layers += share.to - share.from;
-        const int64_t ahead = share.last ? c->mtp_layers : 0;
-        for (int64_t layer = share.from; layer < share.to + ahead; layer++) {
+        parts = shard.parallel.interleave;
+        layers += shard.to - shard.from;
+        const int64_t ahead = shard.last ? c->mtp_layers : 0;
+        for (int64_t layer = shard.from; layer < shard.to + ahead; layer++) {
             const mt_model_config own = mti_layer_config(c, layer);
             out->value += (int64_t)mti_layer_size(&own, q, k);
         }
@@ -126,8 +126,8 @@ bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *confi
     snprintf(out->text, sizeof out->text, "a rank's share of %lld layer%s", (long long)layers,
              layers == 1 ? "" : "s");
     for (int64_t i = 0; i < parts; i++)
-        if (!mti_share_make(&share, config, parallel, i) ||
-            !add_ends(out, &share.local, share.first, share.last, 0))
+        if (!mti_model_shard_make(&shard, config, parallel, i) ||
+            !add_ends(out, &shard.local, shard.first, shard.last, 0))
             return false;
     return true;
 }

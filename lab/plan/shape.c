@@ -139,29 +139,30 @@ static int64_t groups_of(const mti_dims *s, int64_t layers)
 bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel)
 {
     const mt_model_config *config = &s->config;
-    mti_share share;
+    mti_model_shard shard;
     *r = (mti_rank_dims){0};
-    if (!mti_share_make(&share, config, parallel, 0)) return false;
-    const mt_parallel *h = &share.parallel;
+    if (!mti_model_shard_make(&shard, config, parallel, 0)) return false;
+    const mt_parallel *h = &shard.parallel;
     const mti_schedule schedule = mti_schedule_of(h);
     *r = (mti_rank_dims){.tensor = h->tensor,
                          .sequence = h->sequence ? h->tensor : 1,
                          .context = h->context,
                          .expert = h->expert,
                          .folds = mti_folds_experts(h) ? h->tensor : 1,
-                         .seen = mti_pieces_seen(&share),
+                         .seen = mti_shards_seen(&shard),
                          .masks_in_parts = h->tensor > 1 || mti_data_group(h).ranks > 1};
     for (int64_t k = 0; k < schedule.ahead; k++) {
-        if (!mti_share_make(&share, config, parallel, mti_schedule_at(&schedule, k, false).part))
+        if (!mti_model_shard_make(&shard, config, parallel,
+                                  mti_schedule_at(&schedule, k, false).part))
             return false;
-        r->first += share.first;
-        r->last += share.last;
-        r->layers += share.to - share.from;
-        r->groups += groups_of(s, share.to - share.from);
-        r->thetas += thetas_of(config, share.from, share.to);
-        r->local += mti_local_layers(config, share.from, share.to);
-        r->dense += dense_of(config, share.from, share.to);
-        r->dense_local += dense_windows_of(config, share.from, share.to);
+        r->first += shard.first;
+        r->last += shard.last;
+        r->layers += shard.to - shard.from;
+        r->groups += groups_of(s, shard.to - shard.from);
+        r->thetas += thetas_of(config, shard.from, shard.to);
+        r->local += mti_local_layers(config, shard.from, shard.to);
+        r->dense += dense_of(config, shard.from, shard.to);
+        r->dense_local += dense_windows_of(config, shard.from, shard.to);
     }
     s->rank = r;
     s->seq /= r->context;

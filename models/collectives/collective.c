@@ -62,7 +62,7 @@ static bool check(const mti_call *c)
 static mti_route route_of(const mti_call *c)
 {
     if (arguments_of(c).positions) return MTI_TO_CONTEXT;
-    return along(c) == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
+    return along(c) == 0 ? MTI_TO_SHARDS : MTI_TO_LAYERS;
 }
 
 static uint64_t round_of_a_ring(const mti_call *c, const mti_view *whole)

@@ -25,7 +25,7 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 typedef struct mti_collector {
     bool (*collect)(struct mti_collector *self, const mti_leaf *leaf, mti_call *c);
 } mti_collector;
-/* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
+/* mt_all_gather along dimension 0 of shards that are cast to dtype before. Gradients are cast back
  * after they are summed over the ranks or, with f32_sum, before. leaf: of which x is a view; where
  * somebody collects gradients for it, the sum is theirs to make. NULL: nobody does. */
 mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, mti_leaf *leaf,
@@ -37,11 +37,11 @@ typedef struct mti_entropy_options {
 } mti_entropy_options;
 /* mt_cross_entropy_with where each rank of the group has columns of the logits, [..,v]: rank r
  * those from r v on. There are `classes` in all; columns beyond are padding, and have no part in
- * it. Every rank gets the loss, and the gradient of its columns. The tape keeps its columns as there.
- * Ranks send each other two numbers a row. */
-mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                  int64_t classes, const mt_group *group,
-                                  const mti_entropy_options *options);
+ * it. Every rank gets the loss, and the gradient of its columns. The tape keeps its columns as
+ * there. Ranks send each other two numbers a row. */
+mt_tensor *mti_cross_entropy_shard(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                   int64_t classes, const mt_group *group,
+                                   const mti_entropy_options *options);
 
 /* ---- within a call (exchange_host.c); without a comm nothing moves, but scratch and copies are
  * the same ---- */
@@ -49,7 +49,7 @@ mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t 
 /* Counts what this rank sends, where: the numbers of the device's counters. */
 typedef enum mti_route {
     MTI_TO_LAYERS,
-    MTI_TO_PIECES,
+    MTI_TO_SHARDS,
     MTI_TO_CONTEXT,
     MTI_TO_STAGES,
     MTI_TO_REPLICAS,
@@ -107,34 +107,34 @@ bool mti_collective_end(mti_collective_queue *queue);
 /* *value: its sum over the group; as it is on a device without data. */
 bool mti_sum_value(mt_device *device, const mt_group *group, double *value);
 
-/* ---- the pieces of several parameters, gathered as one (pieces.c) ---- */
+/* ---- the shards of several parameters, gathered as one (shard_gather.c) ---- */
 
-typedef struct mti_piece {
-    mt_tensor *piece; /* contiguous */
+typedef struct mti_shard {
+    mt_tensor *shard; /* contiguous */
     mt_dtype dtype;   /* to which it is cast before */
     bool is_staged;   /* in memory of its own before, cast or not */
-} mti_piece;
+} mti_shard;
 typedef struct mti_gathering mti_gathering;
-/* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
+/* Begins to gather n shards of each rank, which stay until the end. behind: while this rank
  * computes (mti_comm_begin). NULL on failure. */
-mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
+mti_gathering *mti_shards_begin(mt_device *device, int n, const mti_shard *shards,
                                 const mt_group *group, bool behind);
-/* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
+/* Frees g. flats[n]: all ranks' shards, one after the other, of category MT_PARAMETER; the
  * caller's. On failure all are NULL. *buffer, the caller's too: what they were copied from; NULL:
  * there was none. buffer NULL: it is freed. */
-bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
+bool mti_shards_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer);
 /* Waits, and frees g; NULL is allowed. */
-void mti_pieces_drop(mti_gathering *g);
-/* How gradients of all ranks' pieces are summed as one. */
+void mti_shards_drop(mti_gathering *g);
+/* How gradients of all ranks' shards are summed as one. */
 typedef struct mti_summing {
     mti_call *call;
-    mt_group group, replicas; /* the sums of ranks with the same piece are summed, too; one: none */
+    mt_group group, replicas; /* the sums of ranks with the same shard are summed, too; one: none */
     mt_dtype dtype, to;       /* in which they are summed; to which the sum is cast */
     mt_tensor *buffer;        /* what they are copied to, and ... */
     mt_tensor *sum;           /* ... what replicas sum: the caller's, also on failure */
 } mti_summing;
-/* The n gradients are let go once they are copied, and each becomes this rank's piece of the sum, a
+/* The n gradients are let go once they are copied, and each becomes this rank's shard of the sum, a
  * view of one tensor. */
-bool mti_pieces_sum(mti_summing *s, int n, mt_tensor **grads);
+bool mti_shards_sum(mti_summing *s, int n, mt_tensor **grads);
 
 #endif

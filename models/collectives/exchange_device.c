@@ -104,7 +104,7 @@ bool mti_scatter_sum_links(mti_call *c, const mt_group *group, int dim, const mt
 /* ---- in place ---- */
 
 /* Elements of each rank's shard of y, and of this rank's: the last one may be shorter or empty. */
-static int64_t piece_of(const calls *s, const mti_view *y, int64_t *own)
+static int64_t shard_of(const calls *s, const mti_view *y, int64_t *own)
 {
     int64_t ranks = s->comm->end.ranks, count = mti_view_count(y), n = (count + ranks - 1) / ranks;
     int64_t left = count - s->comm->end.rank * n;
@@ -117,20 +117,20 @@ bool mti_sum_links(mti_call *c, const mt_group *group, const mti_view *y)
     calls s;
     int64_t own, n = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    piece_of(&s, y, &own);
+    shard_of(&s, y, &own);
     count_sent(&s, y, n - own + own * (s.comm->end.ranks - 1)); /* to add up, then sums */
     return n == 0 || s.k->sum(s.link, y->dtype, at(y, 0), (size_t)n);
 }
 
-/* Where pieces differ in length: a call for each. */
-typedef bool piece_fn(mti_link *link, mt_dtype dtype, void *x, size_t n, int64_t rank);
+/* Where shards differ in length: a call for each. */
+typedef bool shard_fn(mti_link *link, mt_dtype dtype, void *x, size_t n, int64_t rank);
 
-static bool piece_by_piece(calls *s, const mti_view *y, int64_t piece, piece_fn *call)
+static bool shard_by_shard(calls *s, const mti_view *y, int64_t shard, shard_fn *call)
 {
     bool ok = true;
     int64_t count = mti_view_count(y), r = 0;
-    for (int64_t i = 0; ok && i < count; i += piece, r++) {
-        int64_t n = count - i < piece ? count - i : piece;
+    for (int64_t i = 0; ok && i < count; i += shard, r++) {
+        int64_t n = count - i < shard ? count - i : shard;
         ok = next(s) && call(s->link, y->dtype, at(y, i), (size_t)n, r);
     }
     return end(s, ok);
@@ -141,10 +141,10 @@ bool mti_scatter_inside_links(mti_call *c, const mt_group *group, const mti_view
     calls s;
     int64_t own, count = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    int64_t n = piece_of(&s, y, &own);
+    int64_t n = shard_of(&s, y, &own);
     count_sent(&s, y, count - own);
     if (n == 0) return true;
-    if (n * s.comm->end.ranks != count) return piece_by_piece(&s, y, n, s.k->sum_on);
+    if (n * s.comm->end.ranks != count) return shard_by_shard(&s, y, n, s.k->sum_on);
     return s.k->scatter_sum(s.link, y->dtype, at(y, 0), at(y, s.comm->end.rank * n), (size_t)n);
 }
 
@@ -153,10 +153,10 @@ bool mti_gather_inside_links(mti_call *c, const mt_group *group, const mti_view 
     calls s;
     int64_t own, count = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    int64_t n = piece_of(&s, y, &own), ranks = s.comm->end.ranks;
+    int64_t n = shard_of(&s, y, &own), ranks = s.comm->end.ranks;
     count_sent(&s, y, own * (ranks - 1));
     if (n == 0) return true;
-    if (n * ranks != count) return piece_by_piece(&s, y, n, s.k->spread);
+    if (n * ranks != count) return shard_by_shard(&s, y, n, s.k->spread);
     return s.k->gather(s.link, y->dtype, at(y, s.comm->end.rank * n), at(y, 0), (size_t)n);
 }
 

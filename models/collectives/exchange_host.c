@@ -1,9 +1,9 @@
 /* exchange_host.c: what the ranks of a collective send each other, from memory that the host can
  * read; other devices' are in exchange_device.c.
  *
- * A sum is formed by the rank that has its piece, of what all ranks send, in the order of the
- * ranks; so its bits do not depend on what carries it, nor on whether the piece stays
- * (reduce_scatter) or goes to all (all_reduce). Scratch holds one such piece at a time: it does not
+ * A sum is formed by the rank that has its shard, of what all ranks send, in the order of the
+ * ranks; so its bits do not depend on what carries it, nor on whether the shard stays
+ * (reduce_scatter) or goes to all (all_reduce). Scratch holds one such shard at a time: it does not
  * grow with x. */
 #include "collectives/links.h"
 
@@ -23,7 +23,7 @@ mt_sent mt_sent_get(const mt_device *d)
     uint64_t n[MTI_ROUTES];
     if (!mti_given(d, "sent_get", "the device")) return (mt_sent){0};
     for (int r = 0; r < MTI_ROUTES; r++) n[r] = atomic_load(&d->counters[r]);
-    return (mt_sent){n[MTI_TO_LAYERS], n[MTI_TO_PIECES],   n[MTI_TO_CONTEXT],
+    return (mt_sent){n[MTI_TO_LAYERS], n[MTI_TO_SHARDS],   n[MTI_TO_CONTEXT],
                      n[MTI_TO_STAGES], n[MTI_TO_REPLICAS], n[MTI_TO_EXPERTS]};
 }
 
@@ -54,11 +54,11 @@ bool mti_gather_ranks(mti_call *c, const mt_group *group, int dim, const mti_vie
 
 /* ---- sums ---- */
 
-/* Scratch: a piece of each rank, then two in f32 for sums of 16-bit numbers. */
+/* Scratch: a shard of each rank, then two in f32 for sums of 16-bit numbers. */
 typedef struct sums {
     mti_call *c;
     mt_comm *comm;       /* NULL: nothing moves */
-    int64_t ranks, most; /* elements of a piece */
+    int64_t ranks, most; /* elements of a shard */
     mt_dtype dtype;
     char *room;
 } sums;
@@ -71,8 +71,8 @@ size_t mti_sums_scratch(const mti_call *c, int64_t ranks)
 static sums sums_in(mti_call *c, const mt_group *group, mt_dtype dtype, void *room)
 {
     int64_t ranks = group->ranks;
-    size_t piece = mti_sums_scratch(c, ranks) / (size_t)(ranks + 4);
-    return (sums){c,   comm_of(c, group), ranks, (int64_t)(piece / mt_dtype_size(dtype)), dtype,
+    size_t shard = mti_sums_scratch(c, ranks) / (size_t)(ranks + 4);
+    return (sums){c,   comm_of(c, group), ranks, (int64_t)(shard / mt_dtype_size(dtype)), dtype,
                   room};
 }
 
@@ -96,57 +96,57 @@ static bool add(const sums *s, const mti_view *total, const mti_view *part)
 static bool add_up(const sums *s, int64_t n, void *to)
 {
     const mti_backend *k = s->c->k;
-    size_t size = mt_dtype_size(s->dtype), piece = (size_t)s->most * size;
+    size_t size = mt_dtype_size(s->dtype), shard = (size_t)s->most * size;
     bool narrow = size == 2, ok = true;
-    char *wide = s->room + (size_t)s->ranks * piece;
+    char *wide = s->room + (size_t)s->ranks * shard;
     mti_view first = row_of(s->dtype, s->room, n), y = row_of(s->dtype, to, n);
     mti_view total = narrow ? row_of(MT_F32, wide, n) : first;
-    mti_view widened = row_of(MT_F32, wide + 2 * piece, n);
+    mti_view widened = row_of(MT_F32, wide + 2 * shard, n);
     if (narrow) ok = k->copy(s->c->ctx, &first, &total);
     for (int64_t r = 1; ok && r < s->ranks; r++) {
-        mti_view part = row_of(s->dtype, s->room + (size_t)r * piece, n);
+        mti_view part = row_of(s->dtype, s->room + (size_t)r * shard, n);
         if (narrow) ok = k->copy(s->c->ctx, &part, &widened);
         ok = ok && add(s, &total, narrow ? &widened : &part);
     }
     return ok && k->copy(s->c->ctx, &total, &y);
 }
 
-/* Where the pieces lie of which one goes to each rank, in elements: piece r begins at r * step, and
+/* Where the shards lie of which one goes to each rank, in elements: shard r begins at r * step, and
  * is of `length` or of what is left of `total`. */
-typedef struct pieces {
+typedef struct shards {
     char *at;
     int64_t step, length, total;
-} pieces;
+} shards;
 
-static int64_t length_of(const pieces *p, int64_t r)
+static int64_t length_of(const shards *p, int64_t r)
 {
     int64_t left = p->total - r * p->step;
     return left < 0 ? 0 : left < p->length ? left : p->length;
 }
 
-static mti_span span_of(const sums *s, const pieces *p, int64_t r)
+static mti_span span_of(const sums *s, const shards *p, int64_t r)
 {
     size_t size = mt_dtype_size(s->dtype);
     int64_t n = length_of(p, r);
     return (mti_span){n ? p->at + (size_t)(r * p->step) * size : NULL, (size_t)n * size};
 }
 
-/* Puts the sum of this rank's piece, of what all ranks have there, at `to`. */
-static bool sum_piece(const sums *s, const pieces *p, void *to)
+/* Puts the sum of this rank's shard, of what all ranks have there, at `to`. */
+static bool sum_shard(const sums *s, const shards *p, void *to)
 {
     mt_comm *comm = s->comm;
-    size_t piece = (size_t)s->most * mt_dtype_size(s->dtype);
+    size_t shard = (size_t)s->most * mt_dtype_size(s->dtype);
     mti_span own = span_of(s, p, comm->end.rank);
     for (int64_t r = 0; r < s->ranks; r++) {
         comm->out[r] = span_of(s, p, r);
-        comm->in[r] = (mti_span){s->room + (size_t)r * piece, own.n_bytes};
+        comm->in[r] = (mti_span){s->room + (size_t)r * shard, own.n_bytes};
     }
     int64_t n = length_of(p, comm->end.rank);
     return mti_comm_exchange(comm) && (n == 0 || add_up(s, n, to));
 }
 
-/* Gives every rank each rank's piece. */
-static bool share_pieces(const sums *s, const pieces *p)
+/* Gives every rank each rank's shard. */
+static bool spread_shards(const sums *s, const shards *p)
 {
     mt_comm *comm = s->comm;
     for (int64_t r = 0; r < s->ranks; r++) {
@@ -169,19 +169,19 @@ bool mti_scatter_sum(mti_call *c, const mt_group *group, int dim, const mti_view
     for (int64_t i = 0; s.comm && i < count; i += n)
         for (int64_t done = 0; done < n; done += s.most) {
             int64_t left = n - done, length = left < s.most ? left : s.most;
-            pieces p = {at(dense, i * s.ranks + done), n, length, INT64_MAX};
-            if (!sum_piece(&s, &p, at(y, i + done))) return false;
+            shards p = {at(dense, i * s.ranks + done), n, length, INT64_MAX};
+            if (!sum_shard(&s, &p, at(y, i + done))) return false;
         }
     return true;
 }
 
 /* ---- in place ---- */
 
-/* Piece r of y, as one part of what lies in every piece at the same place. */
-static pieces part_of_pieces(const sums *s, const mti_view *y, int64_t n, int64_t done)
+/* Shard r of y, as one part of what lies in every shard at the same place. */
+static shards part_of_shards(const sums *s, const mti_view *y, int64_t n, int64_t done)
 {
     int64_t left = n - done;
-    return (pieces){at(y, done), n, left < s->most ? left : s->most, mti_view_count(y) - done};
+    return (shards){at(y, done), n, left < s->most ? left : s->most, mti_view_count(y) - done};
 }
 
 bool mti_scatter_sum_with(mti_call *c, const mt_group *group, const mti_view *y, void *scratch)
@@ -189,8 +189,8 @@ bool mti_scatter_sum_with(mti_call *c, const mt_group *group, const mti_view *y,
     const sums s = sums_in(c, group, y->dtype, scratch);
     int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
     for (int64_t done = 0; s.comm && done < n; done += s.most) {
-        pieces p = part_of_pieces(&s, y, n, done);
-        if (!sum_piece(&s, &p, span_of(&s, &p, s.comm->end.rank).at)) return false;
+        shards p = part_of_shards(&s, y, n, done);
+        if (!sum_shard(&s, &p, span_of(&s, &p, s.comm->end.rank).at)) return false;
     }
     return true;
 }
@@ -207,8 +207,8 @@ bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y)
     if (mti_has_links(c)) return mti_gather_inside_links(c, group, y);
     int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
     const sums s = {.c = c, .comm = comm_of(c, group), .ranks = group->ranks, .dtype = y->dtype};
-    const pieces p = {at(y, 0), n, n, count};
-    return !s.comm || share_pieces(&s, &p);
+    const shards p = {at(y, 0), n, n, count};
+    return !s.comm || spread_shards(&s, &p);
 }
 
 /* All sums before any is shared: each exchange waits for the slowest rank. */

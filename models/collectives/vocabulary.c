@@ -24,7 +24,7 @@ static arguments arguments_of(const mti_call *c)
 }
 
 /* Scratch: an f64; then for some rows targets, and two numbers of this rank and of each. */
-typedef struct share {
+typedef struct shard {
     mti_call *c;
     arguments of;
     mt_comm *comm;                        /* NULL: nothing moves */
@@ -33,9 +33,9 @@ typedef struct share {
     size_t size;                          /* of a number */
     mt_dtype stats;
     char *room;
-} share;
+} shard;
 
-static bool open_share(share *s, mti_call *c, const mti_view *x)
+static bool open_shard(shard *s, mti_call *c, const mti_view *x)
 {
     const arguments of = arguments_of(c);
     const mt_group *group = &of.group;
@@ -45,7 +45,7 @@ static bool open_share(share *s, mti_call *c, const mti_view *x)
     size_t n_bytes = c->k->shared_entropy_scratch(c->ctx, x->shape[0], row);
     void *room;
     if (!mti_scratch_as(c, MT_COMMUNICATION, n_bytes, &room)) return false;
-    *s = (share){.c = c,
+    *s = (shard){.c = c,
                  .of = of,
                  .comm = mt_device_has_data(c->device) ? group->comm : NULL,
                  .ranks = group->ranks,
@@ -61,7 +61,7 @@ static bool open_share(share *s, mti_call *c, const mti_view *x)
 }
 
 /* For the loss's sum, or the scale of its gradient. */
-static mti_view one_number(const share *s, mt_dtype dtype)
+static mti_view one_number(const shard *s, mt_dtype dtype)
 {
     return (mti_view){.data = s->room, .dtype = dtype};
 }
@@ -72,7 +72,7 @@ static mti_view vector(char *at, mt_dtype dtype, int64_t n)
 }
 
 /* Targets [i, i + n) as columns of this rank. */
-static bool own_targets(const share *s, const mti_view *target, int64_t i, int64_t n, mti_view *own)
+static bool own_targets(const shard *s, const mti_view *target, int64_t i, int64_t n, mti_view *own)
 {
     mti_view some = mti_range(target, 0, i, n);
     *own = vector(s->room + sizeof(double), MT_I64, n);
@@ -80,7 +80,7 @@ static bool own_targets(const share *s, const mti_view *target, int64_t i, int64
 }
 
 /* Log sum exp of this rank's columns [n], and below it the part of the loss that is known here. */
-static bool find_own(const share *s, const mti_view *x, const mti_view *target, const mti_view *lse)
+static bool find_own(const shard *s, const mti_view *x, const mti_view *target, const mti_view *lse)
 {
     const mti_backend *k = s->c->k;
     int64_t n = lse->shape[0];
@@ -91,7 +91,7 @@ static bool find_own(const share *s, const mti_view *x, const mti_view *target, 
 }
 
 /* own [2, n] to all [ranks, 2, n] */
-static bool tell_others(const share *s, const mti_view *own, const mti_view *all)
+static bool tell_others(const shard *s, const mti_view *own, const mti_view *all)
 {
     if (mti_has_links(s->c)) return mti_gather_links(s->c, &s->of.group, 0, own, all);
     size_t n_bytes = (size_t)mti_view_count(own) * s->size;
@@ -103,7 +103,7 @@ static bool tell_others(const share *s, const mti_view *own, const mti_view *all
 }
 
 /* Rows of x: their losses are added to the sum. kept: rows of log-probabilities, or log sum exp. */
-static bool some_rows(const share *s, const mti_view *x, const mti_view *target, int64_t i,
+static bool some_rows(const shard *s, const mti_view *x, const mti_view *target, int64_t i,
                       const mti_view *kept)
 {
     const mti_backend *k = s->c->k;
@@ -121,9 +121,9 @@ static bool some_rows(const share *s, const mti_view *x, const mti_view *target,
 
 static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, const mti_view *kept)
 {
-    share s;
+    shard s;
     int64_t n = x->shape[0];
-    if (!open_share(&s, c, x)) return false;
+    if (!open_shard(&s, c, x)) return false;
     mti_count_sent(c, MTI_TO_LAYERS, 2 * (uint64_t)n * s.size * (uint64_t)(s.ranks - 1));
     c->sends = false; /* its tensors are read and written here, too */
     if (!s.comm) return true;
@@ -141,12 +141,12 @@ static bool entropy(mti_call *c, const mti_view *x, const mti_view *target, cons
 
 /* dx of rows from the ith on as PyTorch's loss_parallel makes it: from exp(logp) in one tensor and
  * minus the onehot in another. */
-static bool rows_apart(const share *s, const mti_view *logp, const mti_view *target,
+static bool rows_apart(const shard *s, const mti_view *logp, const mti_view *target,
                        const mti_view *scale, mt_tensor *const apart[2], int64_t i,
                        const mti_view *dx)
 {
     const mti_backend *k = s->c->k;
-    share nothing = *s;
+    shard nothing = *s;
     mti_view own, rows[2];
     nothing.columns = 0; /* no target is among them */
     for (int t = 0; t < 2; t++) {
@@ -166,10 +166,10 @@ static bool rows_apart(const share *s, const mti_view *logp, const mti_view *tar
 static bool entropy_backward(mti_call *c, const mti_view *kept, const mti_view *lse,
                              const mti_view *target, const mti_view *dx)
 {
-    share s;
+    shard s;
     int64_t n = dx->shape[0];
     mt_tensor *apart[2] = {NULL};
-    if (!open_share(&s, c, dx)) return false;
+    if (!open_shard(&s, c, dx)) return false;
     for (int i = 0; i < 2 && s.of.options.apart; i++)
         if (!(apart[i] = mti_temp(c, dx->dtype, dx->rank, dx->shape))) return false;
     if (!s.comm) return true;
@@ -256,9 +256,9 @@ static const mti_op among_ranks[] = {{.name = "cross_entropy",
                                       .aux = {"lse"},
                                       .code = &code_of_logits}};
 
-mt_tensor *mti_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
-                                  int64_t classes, const mt_group *group,
-                                  const mti_entropy_options *options)
+mt_tensor *mti_cross_entropy_shard(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                   int64_t classes, const mt_group *group,
+                                   const mti_entropy_options *options)
 {
     const mti_entropy_options o = options ? *options : (mti_entropy_options){0};
     if (!mti_given(logits, "cross_entropy_part", "the logits") ||

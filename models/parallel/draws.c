@@ -4,14 +4,14 @@
  * it on a device without data. */
 #include "parallel/parallel.h"
 
-bool mti_draws_needed(const mt_device *device, const mti_share *s)
+bool mti_draws_needed(const mt_device *device, const mti_model_shard *s)
 {
     return mt_device_has_data(device) && s->parallel.pipeline > 1 && s->whole.dropout > 0;
 }
 
 typedef struct counting {
     mti_part_draws *draws; /* of this batch */
-    const mti_share *share;
+    const mti_model_shard *shard;
     mt_device *device; /* without data */
 } counting;
 
@@ -24,15 +24,15 @@ static mt_tensor *input_of(const counting *c, mt_module *part, bool first)
 
 static bool count_part(const counting *c, int64_t nth)
 {
-    mt_parallel h = mti_without_zero(&c->share->parallel);
-    mt_model_config config = c->share->whole;
+    mt_parallel h = mti_without_zero(&c->shard->parallel);
+    mt_model_config config = c->shard->whole;
     uint64_t seed;
-    config.vocab = c->share->vocab;
+    config.vocab = c->shard->vocab;
     h.pipeline_comm = h.ends_comm = NULL;
     h.stage = nth % h.pipeline;
     mt_module *part = mt_rank_new(c->device, &config, &h, nth / h.pipeline);
     MT_AUTO mt_tensor *x = part ? input_of(c, part, nth == 0) : NULL;
-    bool ok = x && mti_share_draws(part, &h);
+    bool ok = x && mti_shard_draws(part, &h);
     mt_rng_set(c->device, 0, 0);
     MT_AUTO mt_tensor *tokens = ok ? input_of(c, part, true) : NULL;
     MT_AUTO mt_tensor *y = !tokens                  ? NULL
@@ -52,7 +52,7 @@ static mt_status count_parts(void *user)
     return MT_OK;
 }
 
-bool mti_draws_find(mti_part_draws *d, const mti_share *s, int64_t batch, int64_t seq)
+bool mti_draws_find(mti_part_draws *d, const mti_model_shard *s, int64_t batch, int64_t seq)
 {
     if (d->parts && d->batch == batch && d->seq == seq) return true;
     int64_t n = s->parallel.pipeline * s->parallel.interleave;

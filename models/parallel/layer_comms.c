@@ -6,14 +6,14 @@
 #include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
-/* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */
+/* ---- hooks on saved tensors: keep a shard, gather the whole again ---- */
 
 struct mti_regather {
     uint64_t whole; /* serial of the storage */
     mt_layout layout;
     int64_t n;        /* elements */
-    mt_tensor *piece; /* NULL once it has ended */
-    mt_group group;   /* that has pieces of a sequence */
+    mt_tensor *shard; /* NULL once it has ended */
+    mt_group group;   /* that has shards of a sequence */
     mti_pass *pass;   /* of a parameter; NULL: it is a sequence */
     int in_unit;      /* the parameter */
 };
@@ -27,7 +27,7 @@ static bool is_whole(const mti_regather *r, const mt_tensor *t)
            !memcmp(mt_shape(t), r->layout.shape, (size_t)r->layout.rank * sizeof(int64_t));
 }
 
-static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *tensor,
+static mt_status keep_shard(void *user, const mt_save_info *info, mt_tensor *tensor,
                             mt_tensor **kept, void **state)
 {
     mti_regather *r = user;
@@ -35,13 +35,13 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
     mt_layout *view = is_whole(r, tensor) ? mti_malloc(sizeof *view) : NULL;
     if (!view) return is_whole(r, tensor) ? mt_last_status() : MT_OK;
     *view = mt_layout_of(tensor);
-    *kept = mt_retain(r->piece);
+    *kept = mt_retain(r->shard);
     *state = view;
     if (r->pass) mti_pass_keeps(r->pass);
     return MT_OK;
 }
 
-static void drop_piece(void *user, const mt_save_info *info, void *state)
+static void drop_shard(void *user, const mt_save_info *info, void *state)
 {
     const mti_regather *r = user;
     (void)info;
@@ -64,15 +64,15 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
 static void regather_free(void *user)
 {
     mti_regather *r = user;
-    mt_release(r->piece);
+    mt_release(r->shard);
     mti_pass_release(r->pass);
     mti_free(r);
 }
 
-/* Saves of `whole` keep `piece` from now on. */
-static mti_regather *begin(mt_tensor *whole, mt_tensor *piece, mti_regather how)
+/* Saves of `whole` keep `shard` from now on. */
+static mti_regather *begin(mt_tensor *whole, mt_tensor *shard, mti_regather how)
 {
-    static const mt_saved_hooks hooks = {keep_piece, gather_again, drop_piece, regather_free};
+    static const mt_saved_hooks hooks = {keep_shard, gather_again, drop_shard, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) {
         mti_pass_release(how.pass);
@@ -82,8 +82,8 @@ static mti_regather *begin(mt_tensor *whole, mt_tensor *piece, mti_regather how)
     r->whole = mt_storage_of(whole).serial;
     r->layout = mt_layout_of(whole);
     r->n = mt_numel(whole);
-    r->piece = mt_detach(piece);
-    if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
+    r->shard = mt_detach(shard);
+    if (r->shard && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
     return NULL;
 }
@@ -95,8 +95,8 @@ mti_regather *mti_regather_param(mt_tensor *whole, mt_tensor *shard, mti_pass *p
 
 bool mti_regather_end(mti_regather *r)
 {
-    mt_release(r->piece); /* what is kept of it now, the hooks around decide */
-    r->piece = NULL;
+    mt_release(r->shard); /* what is kept of it now, the hooks around decide */
+    r->shard = NULL;
     return mt_pop_saved_hooks() == MT_OK;
 }
 
@@ -250,19 +250,19 @@ bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *
     return sum_base(child, parallel) && replace(child, MTI_LORA_A, "linear", row_forward, parallel);
 }
 
-bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share)
+bool mti_shard_embedding(mt_module *parent, const char *name, const mti_model_shard *shard)
 {
-    if (share->parallel.tensor == 1 && !share->whole.padded) return true;
+    if (shard->parallel.tensor == 1 && !shard->whole.padded) return true;
     embedding *user = mti_malloc(sizeof *user);
     if (user)
         *user =
-            (embedding){share->parallel, share->vocab, share->whole.padded, share->whole.pad_token};
+            (embedding){shard->parallel, shard->vocab, shard->whole.padded, shard->whole.pad_token};
     return replace_with(parent, name, "embedding", embedding_forward, user);
 }
 
 /* ---- what dropout draws ---- */
 
-static mt_tensor *drop_part(mt_module *m, void *user, mt_tensor *x)
+static mt_tensor *draw_shard(mt_module *m, void *user, mt_tensor *x)
 {
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = *(const mti_draw_part *)user;
@@ -271,7 +271,7 @@ static mt_tensor *drop_part(mt_module *m, void *user, mt_tensor *x)
     return y;
 }
 
-bool mti_share_draws(mt_module *m, const mt_parallel *h)
+bool mti_shard_draws(mt_module *m, const mt_parallel *h)
 {
     const mti_draw_part heads = {h->data, h->data_rank, h->tensor, h->tensor_rank};
     mti_draw_part *between;
@@ -281,9 +281,9 @@ bool mti_share_draws(mt_module *m, const mt_parallel *h)
         if (!(between = mti_malloc(sizeof *between))) return false;
         *between = heads;
         if (!h->sequence) between->parts = 1, between->part = 0;
-        mti_module_set_around(m, (mti_around){drop_part, between, mti_free});
+        mti_module_set_around(m, (mti_around){draw_shard, between, mti_free});
     }
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
-        if (!mti_share_draws(child, h)) return false;
+        if (!mti_shard_draws(child, h)) return false;
     return true;
 }

@@ -9,7 +9,7 @@
 #include "nn/model.h"
 
 /* Groups: the ranks that share each layer; those that share the same sequences; those that have the
- * same share and other data or positions; the stages. */
+ * same shard and other data or positions; the stages. */
 static inline mt_group mti_tensor_group(const mt_parallel *p)
 {
     return (mt_group){p->tensor, p->tensor_rank, p->tensor_comm};
@@ -78,17 +78,18 @@ static inline mt_group mti_ends(const mt_parallel *p)
     return (mt_group){2, p->stage != 0, p->ends_comm};
 }
 
-/* One part of one rank: consecutive layers. */
-typedef struct mti_share {
+/* A rank's shard of one part of the model: consecutive layers, with fewer heads and a narrower MLP.
+ */
+typedef struct mti_model_shard {
     mt_parallel parallel;  /* every "0: ..." filled in */
     mt_model_config whole; /* resolved; the vocabulary padded to a multiple of t */
     int64_t vocab;         /* without padding */
-    mt_model_config local; /* this rank's part of a layer: fewer heads, a narrower MLP */
+    mt_model_config local; /* this rank's shard of a layer: fewer heads, a narrower MLP */
     int64_t from, to;      /* layers */
     bool first, last;      /* with the embedding; with the head */
     /* While a rank makes the loss itself (mti_rank_forward_loss); borrowed. */
     mt_tensor *target, *tokens;
-} mti_share;
+} mti_model_shard;
 
 /* Whether these MT_FSDP_... are asked for. */
 static inline bool mti_fsdp_has(const mt_parallel *p, mt_fsdp flags)
@@ -111,12 +112,12 @@ extern const mti_choice mti_reduce_times, mti_bucket_forms;
 mt_parallel mti_filled_in(const mt_parallel *parallel);
 /* The same ranks, among which nothing is cut. */
 mt_parallel mti_without_zero(const mt_parallel *parallel);
-/* *s: the share of this part; checks parallel and config. */
-bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
-                    int64_t part);
+/* *s: this rank's shard of the part; checks parallel and config. */
+bool mti_model_shard_make(mti_model_shard *s, const mt_model_config *config,
+                          const mt_parallel *parallel, int64_t part);
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
-mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
+mt_tensor *mti_rank_loss(const mti_model_shard *s, mt_tensor *logits, mt_tensor *target);
 /* Over the ranks with other tokens than those of `user`, an mt_parallel. */
 bool mti_sum_loads(const void *user, mt_tensor *loads);
 /* mt_model_forward_loss of a rank with the head; of another one, without a target, what its layers
@@ -124,21 +125,21 @@ bool mti_sum_loads(const void *user, mt_tensor *loads);
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *tokens,
                                  mt_tensor *target);
 /* Whether a part has a copy of the embedding, which the first stage has, for predictions ahead. */
-static inline bool mti_share_copies(const mti_share *s)
+static inline bool mti_copies_embedding(const mti_model_shard *s)
 {
     return s->last && !s->first && s->whole.mtp_layers > 0;
 }
-/* Whether a sequence, of which each rank of c has a piece, may have this length. */
-bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
+/* Whether a sequence, of which each rank of c has a shard, may have this length. */
+bool mti_check_length(const char *who, const mti_model_shard *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
-int64_t mti_piece_length(const mti_share *s, int64_t seq);
-/* A sequence has c pieces; a rank's queries see the keys of this many. */
-int64_t mti_pieces_seen(const mti_share *s);
+int64_t mti_shard_of_sequence(const mti_model_shard *s, int64_t seq);
+/* A sequence has c shards; a rank's queries see the keys of this many. */
+int64_t mti_shards_seen(const mti_model_shard *s);
 
 /* ---- parts of a rank's layers (layer_comms.c); no change where t is 1 ---- */
 
 /* Puts around m's forward: x becomes the input of all t ranks, each of which computes a part. It is
- * replicated or, with sequence parallelism, gathered from [b,s/t,d]; then the tape keeps the piece.
+ * replicated or, with sequence parallelism, gathered from [b,s/t,d]; then the tape keeps the shard.
  */
 bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel);
 /* The same for one run(m, x). */
@@ -152,10 +153,10 @@ mti_enter_fn mti_enter;
 bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel);
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
-bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share);
-/* From now on every dropout under m draws this rank's part of what one process would: its sequences
- * of all data ranks', and its heads or its piece of the sequence. */
-bool mti_share_draws(mt_module *m, const mt_parallel *parallel);
+bool mti_shard_embedding(mt_module *parent, const char *name, const mti_model_shard *shard);
+/* From now on every dropout under m draws this rank's shard of what one process would: its
+ * sequences of all data ranks', and its heads or its shard of the sequence. */
+bool mti_shard_draws(mt_module *m, const mt_parallel *parallel);
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 
@@ -252,7 +253,7 @@ bool mti_regather_end(mti_regather *r);
 
 /* Whether each tensor rank has the whole parameter, and a part of its gradient. */
 bool mti_is_partial(const mt_parallel *parallel, const char *path);
-/* Whether each tensor rank has a part of the parameter. */
+/* Whether each tensor rank has a shard of the parameter. */
 bool mti_is_sharded(const mt_parallel *parallel, const char *path);
 /* Tells whether the parameter belongs to experts that ranks divide. */
 bool mti_is_divided(const mt_parallel *parallel, const char *path);
@@ -262,17 +263,17 @@ mt_group mti_param_group(const mt_parallel *parallel, const char *path);
 bool mti_is_vocabulary(const char *path);
 /* Whether the first stage and the last, of which this is one, both have it: a tied embedding, or
  * that of predictions ahead. */
-bool mti_is_at_both_ends(const mti_share *share, const char *path);
+bool mti_is_at_both_ends(const mti_model_shard *shard, const char *path);
 /* Whether it is an adapter's A or B. */
 bool mti_is_adapter(const char *path);
 /* A parameter's name in the model without adapters: an adapter's base is the linear itself. */
 #define MTI_PLAIN_PATH 256
 const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path);
 
-/* Gives m, a rank's part, its share of the weights that the whole model would draw from the
+/* Gives m, a rank's part, its shard of the weights that the whole model would draw from the
  * generator's state (seed, offset), mt_lora_add what it draws after them, and leaves the generator
  * as these would. sharder: of its shards; NULL: it has none. lora: its adapters; NULL: none. */
-bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_sharder *sharder,
+bool mti_rank_draw(mt_module *m, const mti_model_shard *shard, const mti_sharder *sharder,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset);
 /* A weight in 4 bits becomes that of a linear with the weight `dense`, on any device. */
 bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lora);
@@ -285,7 +286,7 @@ typedef struct mti_whole {
     const mt_named_tensor *list;
     size_t n;
 } mti_whole;
-bool mti_whole_open(mti_whole *whole, const mti_share *share, const mt_lora_options *lora);
+bool mti_whole_open(mti_whole *whole, const mti_model_shard *shard, const mt_lora_options *lora);
 void mti_whole_close(mti_whole *whole);
 /* The parameter that a rank calls `path`, in the list: the embedding's weight for a head that
  * shares it, whose bias in a bert has another name there. NULL: none. */
@@ -295,7 +296,7 @@ const mt_named_tensor *mti_whole_find(const mti_whole *whole, const char *path);
  * run's elements lie side by side in the whole, too. fn gets n of them from the ith on; at: where
  * they begin in the whole, or -1: they are padding. */
 typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
-bool mti_each_run(const mti_share *share, const char *path, const mti_matrix *own,
+bool mti_each_run(const mti_model_shard *shard, const char *path, const mti_matrix *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
 
 /* ---- the schedule (schedule.c) ---- */
@@ -342,9 +343,9 @@ bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
 
 /* ---- what stays from step to step (zero.c) ---- */
 
-/* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
+/* Shards of the parameters of `model` that train and, from stage 2 on, of their gradients. */
 typedef struct mti_zero mti_zero;
-mti_zero *mti_zero_new(const mti_share *share, mt_device *device, mt_module *model);
+mti_zero *mti_zero_new(const mti_model_shard *shard, mt_device *device, mt_module *model);
 void mti_zero_free(mti_zero *zero);
 /* The module whose parameters an optimizer steps: shards, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
@@ -359,7 +360,7 @@ bool mti_zero_after_step(mti_zero *zero);
 /* Between them: *out = the sum of the squares of all ranks' gradients. */
 bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Whether tensor ranks have parts of some gradient each, which are added up before a step. */
-bool mti_zero_has_parts(const mti_zero *zero);
+bool mti_zero_has_partial_grads(const mti_zero *zero);
 /* Counts the bytes of gradients that the step found on the device. */
 size_t mti_zero_grad_bytes(const mti_zero *zero);
 /* Tells an optimizer how a rank's shards are stepped; before it steps. */
@@ -374,9 +375,9 @@ typedef struct mti_part_draws {
 } mti_part_draws;
 
 /* Tells whether each stage must set the generator to where a single process would be. */
-bool mti_draws_needed(const mt_device *device, const mti_share *share);
+bool mti_draws_needed(const mt_device *device, const mti_model_shard *shard);
 /* Counts the draws of each part for this batch size into *d; does nothing if *d has them. */
-bool mti_draws_find(mti_part_draws *d, const mti_share *share, int64_t batch, int64_t seq);
+bool mti_draws_find(mti_part_draws *d, const mti_model_shard *shard, int64_t batch, int64_t seq);
 /* Counters before part `nth` of the model; nth = n: of all. */
 uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
 
@@ -397,16 +398,16 @@ typedef struct mti_step_observer {
 
 typedef struct mt_stage {
     mti_schedule schedule;
-    mt_device *device; /* borrowed; it outlives the parts */
-    mti_share *shares; /* [schedule.n_parts] */
-    mt_module **parts; /* [schedule.n_parts] */
-    mt_module *model;  /* with all parameters: the only part, or `joined` */
+    mt_device *device;       /* borrowed; it outlives the parts */
+    mti_model_shard *shards; /* [schedule.n_parts] */
+    mt_module **parts;       /* [schedule.n_parts] */
+    mt_module *model;        /* with all parameters: the only part, or `joined` */
     mt_module *joined;
     mti_zero *zero;
     mti_units **units; /* [schedule.n_parts]; NULL: it has none */
     int64_t layers;
     uint64_t n_params;    /* before ZeRO cuts them */
-    mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
+    mt_comm *unconnected; /* the shards' pipeline_comm on a device without data, if none is given */
     mti_part_draws draws;
     mti_step_observer observer;
     mt_scaler *scaler;    /* borrowed; NULL: none */

@@ -1,4 +1,4 @@
-/* partition.c: the share of a model that one rank has. */
+/* partition.c: the shard of a model that one rank has. */
 #include <inttypes.h>
 #include <stdio.h>
 #include "parallel/parallel.h"
@@ -331,11 +331,11 @@ static bool check_buckets(const mt_parallel *h)
                           h->zero, mti_choice_name(&mti_reduce_times, (int)h->reduce)));
 }
 
-bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
-                    int64_t part)
+bool mti_model_shard_make(mti_model_shard *s, const mt_model_config *config,
+                          const mt_parallel *parallel, int64_t part)
 {
     static const mt_parallel alone;
-    *s = (mti_share){.parallel = mti_filled_in(parallel ? parallel : &alone)};
+    *s = (mti_model_shard){.parallel = mti_filled_in(parallel ? parallel : &alone)};
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
         !check_groups(h) || !check_comms(h) || !check_model(h, &s->whole) ||
@@ -361,7 +361,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     return true;
 }
 
-bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
+bool mti_check_length(const char *who, const mti_model_shard *s, int64_t seq)
 {
     int64_t cut = s->parallel.context * (s->parallel.sequence ? s->parallel.tensor : 1);
     if (seq < 1 || (mti_is_whole(s->whole.kind) && seq > s->whole.context))
@@ -374,18 +374,18 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
                                            who, seq, cut);
 }
 
-int64_t mti_piece_length(const mti_share *s, int64_t seq)
+int64_t mti_shard_of_sequence(const mti_model_shard *s, int64_t seq)
 {
     return seq / s->parallel.context / (s->parallel.sequence ? s->parallel.tensor : 1);
 }
 
-int64_t mti_pieces_seen(const mti_share *s)
+int64_t mti_shards_seen(const mti_model_shard *s)
 {
     return s->whole.causal ? s->parallel.context_rank + 1 : s->parallel.context;
 }
 
 mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config)
 {
-    mti_share s;
-    return mti_share_make(&s, config, parallel, 0) ? MT_OK : mt_last_status();
+    mti_model_shard s;
+    return mti_model_shard_make(&s, config, parallel, 0) ? MT_OK : mt_last_status();
 }

@@ -45,43 +45,43 @@ static bool split_ends(mt_parallel *parallel, const mt_parallel *h, mt_comm *wor
     return made;
 }
 
-/* Ranks of the group `by`, which counts within those with the same share, of which `all` is one. */
-static mt_comm *split_data(mt_comm *world, const mt_group *all, int64_t with_share, int64_t by)
+/* Ranks of the group `by`, which counts within those with the same shard, of which `all` is one. */
+static mt_comm *split_data(mt_comm *world, const mt_group *all, int64_t with_shard, int64_t by)
 {
-    return mt_comm_split(world, with_share * all->ranks + by, all->rank);
+    return mt_comm_split(world, with_shard * all->ranks + by, all->rank);
 }
 
-/* Groups among those with the same share. */
+/* Groups among those with the same shard. */
 static bool split_shards(mt_parallel *parallel, const mt_parallel *h, mt_comm *world)
 {
-    const int64_t share = parallel->stage * h->tensor + parallel->tensor_rank;
+    const int64_t shard = parallel->stage * h->tensor + parallel->tensor_rank;
     mt_parallel placed = mti_filled_in(parallel);
     const mt_group all = mti_data_group(&placed), shards = mti_shard_group(&placed);
     if (h->replicas > 1 &&
-        (!(parallel->shard_comm = split_data(world, &all, share, all.rank / shards.ranks)) ||
-         !(parallel->replica_comm = split_data(world, &all, share, shards.rank))))
+        (!(parallel->shard_comm = split_data(world, &all, shard, all.rank / shards.ranks)) ||
+         !(parallel->replica_comm = split_data(world, &all, shard, shards.rank))))
         return false;
     const bool folds = mti_folds_experts(&placed);
     const int64_t t = folds ? h->tensor : 1, ends = t * shards.ranks / h->expert;
     const mt_group each = {t * all.ranks,
                            folds ? h->tensor * all.rank + parallel->tensor_rank : all.rank};
-    const int64_t with = folds ? parallel->stage : share, neighbours = each.rank / h->expert;
+    const int64_t with = folds ? parallel->stage : shard, neighbours = each.rank / h->expert;
     if ((folds || h->expert > 1) &&
         (!(parallel->expert_comm = split_data(world, &each, with, neighbours)) ||
          !(parallel->expert_data_comm = split_data(
                world, &each, with, neighbours / ends * h->expert + each.rank % h->expert))))
         return false;
     return h->reshard < 2 ||
-           (parallel->reshard_comm = split_data(world, &all, share, all.rank / h->reshard)) != NULL;
+           (parallel->reshard_comm = split_data(world, &all, shard, all.rank / h->reshard)) != NULL;
 }
 
 /* The ranks of each group keep their order among all. */
 static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number)
 {
-    int64_t of_a_stage = h->tensor * h->context * h->data, pieces = h->tensor * h->context;
+    int64_t of_a_stage = h->tensor * h->context * h->data, of_a_data_rank = h->tensor * h->context;
     return (parallel->tensor_comm = mt_comm_split(world, number / h->tensor, number)) &&
            (parallel->context_comm = mt_comm_split(
-                world, number / pieces * h->tensor + parallel->tensor_rank, number)) &&
+                world, number / of_a_data_rank * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->data_comm = mt_comm_split(
                 world, parallel->stage * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number)) &&

@@ -15,7 +15,7 @@
 
 /* A parameter of this rank, and which elements of its matrix this rank's tensors have. */
 typedef struct owned {
-    const mti_share *share;
+    const mti_model_shard *shard;
     const char *path; /* as in the whole model */
     mt_tensor *t;
     mti_matrix own;    /* all of the tensor rank's, before ZeRO cuts it */
@@ -30,36 +30,36 @@ typedef struct range {
     int64_t from, n, first;
 } range;
 
-/* This rank's piece among those with the same share. */
-static range piece_of(const owned *p)
+/* This rank's shard among those with the same shard of the model. */
+static range shard_of(const owned *p)
 {
-    const mt_group same = mti_param_group(&p->share->parallel, p->path);
+    const mt_group same = mti_param_group(&p->shard->parallel, p->path);
     int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
     if (from > p->elements) from = p->elements;
     return (range){from, p->elements - from < length ? p->elements - from : length, 0};
 }
 
-static bool is_piece(const owned *p, bool state)
+static bool is_cut(const owned *p, bool state)
 {
-    const mt_parallel *h = &p->share->parallel;
+    const mt_parallel *h = &p->shard->parallel;
     return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3) && !mti_is_buffer(p->t);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */
 static range held(const owned *p, bool state)
 {
-    return is_piece(p, state) ? piece_of(p) : (range){0, p->elements, 0};
+    return is_cut(p, state) ? shard_of(p) : (range){0, p->elements, 0};
 }
 
-/* What it writes: of what all ranks with the same share have each writes a piece, of what all
- * tensor ranks have the first. */
+/* What it writes: of what all ranks with the same shard of the model have each writes a shard, of
+ * what all tensor ranks have the first. */
 static range written(const owned *p, bool state)
 {
-    range r = piece_of(p);
-    if (!is_piece(p, state)) r.first = r.from;
-    const mt_parallel *h = &p->share->parallel;
+    range r = shard_of(p);
+    if (!is_cut(p, state)) r.first = r.from;
+    const mt_parallel *h = &p->shard->parallel;
     bool cut = mti_is_sharded(h, p->path) || (mti_folds_experts(h) && mti_is_divided(h, p->path));
-    if (!cut && p->share->parallel.tensor_rank > 0) r.n = 0;
+    if (!cut && p->shard->parallel.tensor_rank > 0) r.n = 0;
     return r;
 }
 
@@ -72,7 +72,7 @@ static bool add_part(owned_list *all, const mt_stage *s, int64_t nth, mt_module 
         return false;
     for (size_t i = 0; i < n; i++) {
         const mt_tensor *shape = shapes[i].tensor;
-        owned p = {.share = &s->shares[nth],
+        owned p = {.shard = &s->shards[nth],
                    .path = list[i].name,
                    .t = list[i].tensor,
                    .own = mti_matrix_of(shape),
@@ -92,9 +92,9 @@ static bool list_owned(owned_list *all, const mt_stage *s)
     mt_device *meta = mt_device_open("meta");
     bool ok = meta != NULL;
     for (int64_t i = 0; ok && i < s->schedule.n_parts; i++) {
-        const mt_parallel plain = mti_without_zero(&s->shares[i].parallel);
-        mt_model_config config = s->shares[i].whole;
-        config.vocab = s->shares[i].vocab;
+        const mt_parallel plain = mti_without_zero(&s->shards[i].parallel);
+        mt_model_config config = s->shards[i].whole;
+        config.vocab = s->shards[i].vocab;
         mt_module *m = mti_rank_new(meta, &config, &plain, i, mti_stage_lora(s), NULL);
         ok = m && add_part(all, s, i, m);
         mt_module_free(m);
@@ -114,7 +114,7 @@ static bool check_optimizer(const mt_optimizer *o)
                              mti_optimizer_list(list, true));
     return !o || mti_moment_codes(o->moments) == MTI_MOMENTS_WIDE ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "stage: moments in codes have scales for blocks of a rank's piece; a "
+                         "stage: moments in codes have scales for blocks of a rank's shard; a "
                          "file has the whole's, so need MT_MOMENTS_WIDE or MT_MOMENTS_NARROW");
 }
 
@@ -278,7 +278,7 @@ static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool
     char *data = mti_malloc(n_bytes);
     writing v = {w->file, data + (size_t)r.first * e, w->begins[nth], e};
     bool ok = data && mt_to_host(t, data, n_bytes) == MT_OK &&
-              mti_each_run(p->share, p->path, &p->own, of->tensor, r.from, r.n, write_run, &v);
+              mti_each_run(p->shard, p->path, &p->own, of->tensor, r.from, r.n, write_run, &v);
     mti_free(data);
     return ok;
 }
@@ -286,7 +286,7 @@ static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool
 /* Whether another rank has the embedding of which it is a copy. */
 static bool is_copy(const owned *p)
 {
-    return p->share->parallel.stage && mti_is_at_both_ends(p->share, p->path);
+    return p->shard->parallel.stage && mti_is_at_both_ends(p->shard, p->path);
 }
 
 static bool write_owned(const save *w, const owned *p)
@@ -316,7 +316,7 @@ static bool write_file(save *w, bool write_one(const save *w, const owned *p))
 
 static bool check_world(mt_comm *world, const mt_stage *s)
 {
-    const mt_parallel *h = &s->shares->parallel;
+    const mt_parallel *h = &s->shards->parallel;
     int64_t all = h->tensor * mti_data_group(h).ranks * h->pipeline,
             there = mt_comm_group(world).ranks;
     return there == all || mti_fail_bool(MT_ERR_ARGUMENT,
@@ -345,7 +345,7 @@ static bool save_all(save *w, const mt_stage *s, int64_t step, size_t n_pairs,
 {
     size_t n_head = 0;
     bool ok = check_optimizer(w->optimizer) &&
-              mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) &&
+              mti_whole_open(&w->whole, s->shards, mti_stage_lora(s)) &&
               keeps_nothing(&w->whole, "stage_save") && list_owned(&w->owned, s);
     int64_t *steps = ok ? mti_calloc(w->whole.n + 1, sizeof *steps) : NULL;
     ok = all_have(w->world, ok && steps);
@@ -395,7 +395,7 @@ static char *plan_adapters(save *w, size_t *n_head)
 static bool save_adapters(save *w, const mt_stage *s)
 {
     size_t n_head = 0;
-    bool ok = mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) && list_owned(&w->owned, s);
+    bool ok = mti_whole_open(&w->whole, s->shards, mti_stage_lora(s)) && list_owned(&w->owned, s);
     char *head = ok ? plan_adapters(w, &n_head) : NULL;
     ok = all_have(w->world, head != NULL) && open_file(w, head, n_head);
     mti_free(head);
@@ -438,7 +438,7 @@ static bool read_tensor(const mt_safetensors *f, const char *name, const owned *
     if (!n || !mt_device_has_data(mt_device_of(t))) return true;
     reading v = {f, name, mti_calloc(n, e), e};
     bool ok = v.data &&
-              mti_each_run(p->share, p->path, &p->own, whole, r.from, r.n, read_run, &v) &&
+              mti_each_run(p->shard, p->path, &p->own, whole, r.from, r.n, read_run, &v) &&
               mt_copy_from_host(t, v.data, n * e) == MT_OK;
     mti_free(v.data);
     return ok;
@@ -513,7 +513,7 @@ mt_status mt_stage_load_weights(mt_safetensors *f, mt_stage *s)
     if (!mti_given(f, "stage_load_weights", "the file") ||
         !mti_given(s, "stage_load_weights", "the stage"))
         return mt_last_status();
-    bool ok = mti_whole_open(&whole, s->shares, NULL) &&
+    bool ok = mti_whole_open(&whole, s->shards, NULL) &&
               mt_safetensors_check_module(f, whole.model) == MT_OK && list_owned(&all, s);
     for (size_t i = 0; ok && i < all.n; i++)
         ok = read_weight(f, &whole, &all.at[i], mti_stage_lora(s));
@@ -531,7 +531,7 @@ mt_status mt_stage_load(mt_safetensors *f, mt_stage *s, mt_optimizer *o, int64_t
         !check_optimizer(o))
         return mt_last_status();
     mt_optimizer *twin = NULL;
-    bool ok = mti_whole_open(&whole, s->shares, mti_stage_lora(s)) &&
+    bool ok = mti_whole_open(&whole, s->shards, mti_stage_lora(s)) &&
               keeps_nothing(&whole, "stage_load") &&
               (!o || (twin = mti_optimizer_like(o, whole.model))) &&
               mti_checkpoint_check(f, whole.list, whole.n, twin, &saved) && list_owned(&all, s) &&

@@ -8,13 +8,13 @@
 
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x);
 
-static const mti_share *share_of(const mt_module *m)
+static const mti_model_shard *model_shard_of(const mt_module *m)
 {
     return mti_module_runs(m, rank_forward) ? mt_module_user(m) : NULL;
 }
 
 /* The last product has the scope's name that it has in the whole models. */
-static const char *product_name(const mti_share *s)
+static const char *product_name(const mti_model_shard *s)
 {
     return s->whole.kind == MT_MODEL_BERT ? "decoder" : "lm_head";
 }
@@ -25,8 +25,8 @@ static const char *product_name(const mti_share *s)
  * rank's tokens. */
 static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
 {
-    const mti_share *s = mt_module_user(self);
-    int64_t own = mt_shape(tokens)[1], length = mti_piece_length(s, own * s->parallel.context);
+    const mti_model_shard *s = mt_module_user(self);
+    int64_t own = mt_shape(tokens)[1], length = mti_shard_of_sequence(s, own * s->parallel.context);
     int64_t *start = mti_positions_start(mt_module_child(self, name));
     if (start) *start = s->parallel.context_rank * own;
     if (start && s->parallel.sequence) *start += s->parallel.tensor_rank * length;
@@ -37,7 +37,7 @@ static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
 /* The tokens, `ahead` places ahead, as are learned positions. */
 static mt_tensor *embed(mt_module *self, mt_tensor *tokens, int64_t ahead)
 {
-    const mti_share *s = mt_module_user(self);
+    const mti_model_shard *s = mt_module_user(self);
     if (!mti_check_tokens("rank", tokens)) return NULL;
     int64_t seq = mt_shape(tokens)[1] * s->parallel.context;
     if (!mti_check_length("rank", s, seq)) return NULL;
@@ -57,14 +57,14 @@ static mt_tensor *embed(mt_module *self, mt_tensor *tokens, int64_t ahead)
 
 /* ---- the loss ---- */
 
-static mt_tensor *loss_part(const mti_share *s, mt_tensor *logits, mt_tensor *target,
-                            const mti_entropy_options *options)
+static mt_tensor *loss_shard(const mti_model_shard *s, mt_tensor *logits, mt_tensor *target,
+                             const mti_entropy_options *options)
 {
     const mt_group group = mti_tensor_group(&s->parallel);
-    return mti_cross_entropy_part(logits, target, MT_IGNORE, s->vocab, &group, options);
+    return mti_cross_entropy_shard(logits, target, MT_IGNORE, s->vocab, &group, options);
 }
 
-mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
+mt_tensor *mti_rank_loss(const mti_model_shard *s, mt_tensor *logits, mt_tensor *target)
 {
     const mt_model_config *c = &s->whole;
     const mti_loss_row *row = mti_loss_row_of(c->ops.loss);
@@ -72,31 +72,31 @@ mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *targe
     bool wide = row->wide && mt_dtype_size(c->dtype) == 2;
     if (s->parallel.tensor == 1) return mt_model_loss(c, logits, target);
     MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
-    return x ? loss_part(s, x, target, &options) : NULL;
+    return x ? loss_shard(s, x, target, &options) : NULL;
 }
 
 static mt_tensor *head_forward(mt_module *self, mt_tensor *h)
 {
-    const mti_share *s = mt_module_user(self);
+    const mti_model_shard *s = mt_module_user(self);
     return mti_cap_logits(&s->whole, mt_forward_child(self, product_name(s), h));
 }
 
 static mt_tensor *sum_of_losses(const mt_module *self, mt_tensor *logits, mt_tensor *target)
 {
     const mti_entropy_options summed = {.keep_logits = true, .sum = true};
-    return loss_part(mt_module_user(self), logits, target, &summed);
+    return loss_shard(mt_module_user(self), logits, target, &summed);
 }
 
 static mt_tensor *chunked_loss(mt_module *self, mt_tensor *h)
 {
-    const mti_share *s = mt_module_user(self);
+    const mti_model_shard *s = mt_module_user(self);
     return mti_chunked_loss(self, h, s->target, head_forward, sum_of_losses);
 }
 
 /* The loss of the rows h, which are borrowed. */
 static mt_tensor *loss_of(mt_module *self, mt_tensor *h, mt_tensor *target)
 {
-    mti_share *s = mt_module_user(self);
+    mti_model_shard *s = mt_module_user(self);
     mt_tensor *outer = s->target;
     const mt_loss_form form = s->whole.ops.loss;
     const bool chunked = mti_loss_row_of(form)->chunked;
@@ -129,9 +129,9 @@ static mt_tensor *share_loss(const void *user, mt_tensor *loss)
 mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *tokens,
                                  mt_tensor *target)
 {
-    mti_share *s = mt_module_user(rank);
-    const int64_t pieces = mti_folds_experts(&s->parallel) ? s->parallel.tensor : 1;
-    const mti_balance_ranks ranks = {pieces * mti_data_group(&s->parallel).ranks, mti_sum_loads,
+    mti_model_shard *s = mt_module_user(rank);
+    const int64_t shards = mti_folds_experts(&s->parallel) ? s->parallel.tensor : 1;
+    const mti_balance_ranks ranks = {shards * mti_data_group(&s->parallel).ranks, mti_sum_loads,
                                      share_loss, &s->parallel};
     const bool balanced = s->whole.balance_loss > 0;
     mti_router_logits logits = {0};
@@ -150,7 +150,7 @@ mt_tensor *mti_rank_forward_loss(mt_module *rank, mt_tensor *input, mt_tensor *t
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     static const char *const ends[] = {"ln_f", "head"};
-    const mti_share *s = mt_module_user(self);
+    const mti_model_shard *s = mt_module_user(self);
     mt_group stages = mti_stages(&s->parallel);
     mt_tensor *h = s->first ? embed(self, x, 0) : mt_recv(x, &stages);
     h = mti_run_turned(self, h, s->from, s->to);
@@ -177,13 +177,13 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
 {
     if (!mti_given(rank, "rank_wire", "the rank") || !mti_given(device, "rank_wire", "the device"))
         return NULL;
-    const mti_share *s = share_of(rank);
+    const mti_model_shard *s = model_shard_of(rank);
     if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is not a rank");
     if (batch < 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: %lld sequences; need at least 1",
                              (long long)batch);
     if (!mti_check_length("rank_wire", s, seq)) return NULL;
-    int64_t length = mti_piece_length(s, seq);
+    int64_t length = mti_shard_of_sequence(s, seq);
     mt_tensor *one = mt_zeros(device, s->local.dtype, MT_SHAPE(1, 1, 1));
     if (one && mt_set_requires_grad(one, true) != MT_OK) mt_set(&one, NULL);
     mt_set(&one, mt_expand(one, MT_SHAPE(batch, length, s->local.hidden)));
@@ -193,23 +193,23 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
 /* ---- making: a block ---- */
 
 /* Lets attention gather keys and values of all positions. */
-static void share_positions(mt_module *attn, const mt_parallel *parallel)
+static void shard_positions(mt_module *attn, const mt_parallel *parallel)
 {
     mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
     if (heads && parallel->context > 1) heads->context = mti_context_group(parallel);
 }
 
 /* Lets the part of a layer take its input from all ranks, and sums its output over them. */
-static bool share_part(mt_module *part, const char *output, const mt_parallel *parallel)
+static bool shard_layer(mt_module *part, const char *output, const mt_parallel *parallel)
 {
     return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
 /* The same of attention. Of one with latents the products with heads take their inputs. */
-static bool share_attention(mt_module *attn, const mt_parallel *parallel)
+static bool shard_attention(mt_module *attn, const mt_parallel *parallel)
 {
     mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
-    if (!heads || !heads->kv_rank) return share_part(attn, "proj", parallel);
+    if (!heads || !heads->kv_rank) return shard_layer(attn, "proj", parallel);
     if (parallel->tensor > 1) {
         heads->enter = mti_enter;
         heads->ranks = mti_tensor_group(parallel), heads->sequence = parallel->sequence;
@@ -218,13 +218,13 @@ static bool share_attention(mt_module *attn, const mt_parallel *parallel)
 }
 
 /* The same of an MLP or, in its place, of experts: they sum what all of them give. */
-static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
+static bool shard_mlp(mt_module *mlp, const mt_parallel *parallel)
 {
     mti_experts *e = mti_experts_of(mlp);
-    if (!e) return share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
+    if (!e) return shard_layer(mlp, mt_module_child(mlp, "down") ? "down" : "proj", parallel);
     mt_module *shared = mt_module_child(mlp, "shared");
     e->ranks = mti_expert_group(parallel);
-    if (mti_folds_experts(parallel)) return !shared || share_part(shared, "down", parallel);
+    if (mti_folds_experts(parallel)) return !shared || shard_layer(shared, "down", parallel);
     e->sharing = mti_tensor_group(parallel);
     e->sequence = parallel->sequence;
     return (!shared || mti_sum_over_ranks(shared, "down", parallel)) &&
@@ -232,16 +232,16 @@ static bool share_mlp(mt_module *mlp, const mt_parallel *parallel)
 }
 
 /* path: of the block in the model; "": it is the model. */
-static mt_module *make_block(mt_device *device, const mti_share *s, int64_t layer, const char *path,
-                             const mt_lora_options *lora)
+static mt_module *make_block(mt_device *device, const mti_model_shard *s, int64_t layer,
+                             const char *path, const mt_lora_options *lora)
 {
     const mt_model_config own = mti_layer_config(&s->local, layer);
     mt_module *block = mt_block_new(device, &own);
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
-    if (attn) share_positions(attn, &s->parallel);
+    if (attn) shard_positions(attn, &s->parallel);
     return mti_module_complete(block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
-                                          share_attention(attn, &s->parallel) &&
-                                          share_mlp(mlp, &s->parallel));
+                                          shard_attention(attn, &s->parallel) &&
+                                          shard_mlp(mlp, &s->parallel));
 }
 
 /* ---- making: what comes before the layers and after them ---- */
@@ -262,11 +262,11 @@ static mt_module *types_new(mt_device *device, const mt_model_config *c)
                                               0, MTI_INIT_STD)));
 }
 
-static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
+static bool add_embeddings(mt_module *m, mt_device *device, const mti_model_shard *s)
 {
     const mt_model_config *c = &s->local;
     bool bert = c->kind == MT_MODEL_BERT;
-    return mti_add_embedding(m, "wte", device, c, c->vocab) && mti_share_embedding(m, "wte", s) &&
+    return mti_add_embedding(m, "wte", device, c, c->vocab) && mti_shard_embedding(m, "wte", s) &&
            (c->kind == MT_MODEL_LLAMA ||
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
            (!bert || (mt_module_add_child(m, "tte", types_new(device, c)) &&
@@ -293,7 +293,7 @@ static mt_module *tied_new(mt_device *device, const mt_model_config *c, mt_tenso
 
 /* If tied, the head's weight is that of the embedding, *shared, or on another rank than the
  * embedding a copy of it; else *shared is NULL. */
-static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
+static bool add_head(mt_module *m, mt_device *device, const mti_model_shard *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
     if (c->pooled) return mt_module_add_child(m, "pooler", mti_pooler_new(device, c)) != NULL;
@@ -313,7 +313,7 @@ static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_ten
 
 /* ---- making a part ---- */
 
-static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
+static bool add_layers(mt_module *m, mt_device *device, const mti_model_shard *s,
                        const mt_lora_options *lora)
 {
     char name[32];
@@ -325,7 +325,7 @@ static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
 }
 
 /* The projection of each is whole on all ranks that share it. */
-static bool add_mtp(mt_module *m, mt_device *device, const mti_share *s,
+static bool add_mtp(mt_module *m, mt_device *device, const mti_model_shard *s,
                     const mt_lora_options *lora)
 {
     char name[MTI_LAYER_NAME], path[MTI_LAYER_NAME + 8];
@@ -340,7 +340,7 @@ static bool add_mtp(mt_module *m, mt_device *device, const mti_share *s,
 }
 
 /* s is taken over. */
-static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *lora,
+static mt_module *make(mt_device *device, mti_model_shard *s, const mt_lora_options *lora,
                        mt_tensor **shared)
 {
     *shared = NULL;
@@ -351,7 +351,7 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     }
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
-        m, m && (!(s->first || mti_share_copies(s)) || add_embeddings(m, device, s)) &&
+        m, m && (!(s->first || mti_copies_embedding(s)) || add_embeddings(m, device, s)) &&
                add_layers(m, device, s, lora) &&
                (!s->last || (add_head(m, device, s, shared) && add_mtp(m, device, s, lora))) &&
                (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
@@ -359,7 +359,8 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
  * parameter by a shard on the sharder's. */
-static mt_module *make_in_shards(mti_share *s, const mt_lora_options *lora, mti_sharder *sharder)
+static mt_module *make_in_shards(mti_model_shard *s, const mt_lora_options *lora,
+                                 mti_sharder *sharder)
 {
     mt_device *separate = mt_device_open("meta");
     const mt_parallel h = s->parallel;
@@ -416,7 +417,7 @@ static bool check_adapters(mt_device *device, const mt_parallel *h, const mt_lor
 
 /* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
  * see; one process draws rows of all keys. */
-static bool check_masks(const mt_device *device, const mti_share *s)
+static bool check_masks(const mt_device *device, const mti_model_shard *s)
 {
     return s->parallel.context == 1 || s->whole.dropout == 0 || !mt_device_has_data(device) ||
            mti_fail_bool(
@@ -453,17 +454,17 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                         const mt_parallel *parallel, int64_t part, const mt_lora_options *lora,
                         mti_units **units)
 {
-    mti_share made;
+    mti_model_shard made;
     if (units) *units = NULL;
     if (!mti_given(device, "rank_new", "the device")) return NULL;
-    if (!mti_share_make(&made, config, parallel, part)) return NULL;
+    if (!mti_model_shard_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
     bool shards = h->zero == 3 && (replicas > 1 || h->fsdp), shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
         !check_masks(device, &made) || !check_shards_fit(shards, lora))
         return NULL;
-    mti_share *s = mti_malloc(sizeof *s);
+    mti_model_shard *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
     mt_tensor *tied;
@@ -481,7 +482,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
         m = mti_module_complete(
             m, m && mti_rank_draw(m, &made, shards ? &sharder : NULL, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
-    if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
+    if (shared) m = mti_module_complete(m, m && mti_shard_draws(m, &made.parallel));
     mti_free(sharder.wholes.at);
     if (units && m)
         *units = sharder.units;

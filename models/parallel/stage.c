@@ -39,7 +39,7 @@ static mt_module *join(mt_module *const *parts, int64_t n)
 static bool count_params(mti_stage *s, const mt_model_config *config, int64_t part,
                          const mt_lora_options *lora)
 {
-    const mt_parallel plain = mti_without_zero(&s->shares[part].parallel);
+    const mt_parallel plain = mti_without_zero(&s->shards[part].parallel);
     mt_device *separate = mt_device_open("meta");
     mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora, NULL) : NULL;
     uint64_t n;
@@ -57,12 +57,12 @@ static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *c
     mt_rng_get(device, &seed, &offset);
     for (int64_t i = 0; i < s->schedule.n_parts; i++) {
         if (mt_device_has_data(device)) mt_rng_set(device, seed, offset); /* one process's */
-        if (!mti_share_make(&s->shares[i], config, parallel, i) ||
+        if (!mti_model_shard_make(&s->shards[i], config, parallel, i) ||
             !count_params(s, config, i, lora) ||
             !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora, &s->units[i])))
             return false;
-        s->layers += s->shares[i].to - s->shares[i].from;
-        if (s->shares[i].last) s->layers += s->shares[i].whole.mtp_layers;
+        s->layers += s->shards[i].to - s->shards[i].from;
+        if (s->shards[i].last) s->layers += s->shards[i].whole.mtp_layers;
     }
     return true;
 }
@@ -89,15 +89,15 @@ static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
 }
 
 /* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
-static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
+static bool check_first_part(const mti_model_shard *s, const mt_lora_options *lora)
 {
     mt_parallel h = s->parallel;
-    mti_share first;
+    mti_model_shard first;
     mti_whole whole;
     if (h.pipeline == 1 || !lora->n_targets) return true;
     h.stage = 0;
     h.pipeline_comm = h.ends_comm = NULL;
-    if (!mti_share_make(&first, &s->whole, &h, 0)) return false;
+    if (!mti_model_shard_make(&first, &s->whole, &h, 0)) return false;
     const int64_t n = first.to;
     bool ok = mti_whole_open(&whole, s, lora), found = false;
     for (size_t i = 0; ok && i < whole.n; i++) {
@@ -116,24 +116,24 @@ static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora)
 {
-    mti_share first;
+    mti_model_shard first;
     *s = (mti_stage){0};
-    if (!mti_share_make(&first, config, parallel, 0) ||
+    if (!mti_model_shard_make(&first, config, parallel, 0) ||
         (seq && !mti_check_length("rank", &first, seq)))
         return false;
     if (lora && (!check_first_part(&first, lora) || !copy_adapters(s, lora))) return false;
     s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
     size_t n = (size_t)s->schedule.n_parts;
-    s->shares = mti_calloc(n, sizeof *s->shares);
+    s->shards = mti_calloc(n, sizeof *s->shards);
     s->parts = mti_calloc(n, sizeof *s->parts);
     s->units = mti_calloc(n, sizeof *s->units);
-    if (!s->shares || !s->parts || !s->units || !hold_messages(s, &first.parallel) ||
+    if (!s->shards || !s->parts || !s->units || !hold_messages(s, &first.parallel) ||
         !make_parts(s, device, config, &first.parallel, lora))
         return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
     s->model = n > 1 ? s->joined : s->parts[0];
-    s->zero = s->model ? mti_zero_new(s->shares, device, s->model) : NULL;
+    s->zero = s->model ? mti_zero_new(s->shards, device, s->model) : NULL;
     return s->zero != NULL;
 }
 
@@ -143,14 +143,14 @@ bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config
     const mt_parallel alone = mti_filled_in(&(mt_parallel){.microbatches = microbatches});
     *s = (mti_stage){
         .schedule = mti_schedule_of(&alone), .device = device, .model = model, .is_plain = true};
-    s->shares = mti_calloc(1, sizeof *s->shares);
+    s->shards = mti_calloc(1, sizeof *s->shards);
     s->parts = mti_calloc(1, sizeof *s->parts);
     if (s->parts) s->parts[0] = model;
     if (!s->parts) mt_module_free(model);
-    if (!model || !s->shares || !s->parts) return false;
-    s->shares[0] = (mti_share){.parallel = alone, .first = true, .last = true};
-    if (mt_model_config_resolve(config, &s->shares->whole) != MT_OK) return false;
-    s->zero = mti_zero_new(s->shares, device, model);
+    if (!model || !s->shards || !s->parts) return false;
+    s->shards[0] = (mti_model_shard){.parallel = alone, .first = true, .last = true};
+    if (mt_model_config_resolve(config, &s->shards->whole) != MT_OK) return false;
+    s->zero = mti_zero_new(s->shards, device, model);
     return s->zero && mt_module_size(model, &s->n_params, NULL) == MT_OK;
 }
 
@@ -166,6 +166,6 @@ void mti_stage_free(mti_stage *s)
     mti_free((void *)s->lora.targets);
     mti_free(s->parts);
     mti_free(s->units);
-    mti_free(s->shares);
+    mti_free(s->shards);
     *s = (mti_stage){0};
 }

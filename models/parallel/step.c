@@ -10,7 +10,7 @@
 /* The step's loss is the mean of this many. */
 double mti_stage_losses(const mt_stage *s)
 {
-    const mt_parallel *h = &s->shares->parallel;
+    const mt_parallel *h = &s->shards->parallel;
     return (double)(h->microbatches * mti_data_group(h).ranks);
 }
 
@@ -20,8 +20,8 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f
 {
     mt_module *m = s->parts[part];
     mt_tensor *input = f->input, *target = f->target;
-    const mt_model_config *c = &s->shares[part].whole;
-    const bool adds = c->balance_by_layer && f->learns && !s->shares[part].last;
+    const mt_model_config *c = &s->shards[part].whole;
+    const bool adds = c->balance_by_layer && f->learns && !s->shards[part].last;
     if (adds || (target && (mti_loss_row_of(c->ops.loss)->takes_head || c->balance_loss > 0 ||
                             mti_looks_ahead(m, c))))
         return s->is_plain ? mt_model_forward_loss(m, input, target)
@@ -29,7 +29,7 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, const mti_in_flight *f
     mt_tensor *y = mt_forward(m, input);
     if (!target || !y) return y;
     bool named = mt_scope_push("loss") == MT_OK;
-    mt_tensor *loss = named ? mti_rank_loss(&s->shares[part], y, target) : NULL;
+    mt_tensor *loss = named ? mti_rank_loss(&s->shards[part], y, target) : NULL;
     if (named) mt_scope_pop();
     if (loss && f->outputs && mti_loss_row_of(c->ops.loss)->held) mt_set(f->outputs, mt_detach(y));
     mt_release(y);
@@ -62,7 +62,7 @@ static bool forward(mti_step *p, int64_t k)
     const mti_step_observer *o = &s->observer;
     const mti_turn turn = mti_schedule_at(&s->schedule, k, false);
     mti_in_flight *f = &p->in_flight[k % p->n_places];
-    *f = (mti_in_flight){.last = s->shares[turn.part].last, .outputs = &s->outputs};
+    *f = (mti_in_flight){.last = s->shards[turn.part].last, .outputs = &s->outputs};
     if (o->before_forward && !o->before_forward(o->user, k == 0)) return false;
     if (p->batches.take(p->batches.user, turn, f)) f->output = mti_stage_run(s, turn.part, f);
     bool ok = !o->after_forward || o->after_forward(o->user);
@@ -128,7 +128,7 @@ static bool backward(mti_step *p, int64_t k)
 bool mti_step_begin(mti_step *p, mt_stage *stage, const mti_batches *batches)
 {
     mti_schedule *schedule = &stage->schedule;
-    schedule->run = stage->is_plain ? 1 : stage->shares->parallel.microbatches;
+    schedule->run = stage->is_plain ? 1 : stage->shards->parallel.microbatches;
     *p = (mti_step){.stage = stage,
                     .batches = *batches,
                     .n = schedule->run * schedule->n_parts,
@@ -164,7 +164,7 @@ bool mti_step_backward(mti_step *p)
         if (ok && p->next < p->n) ok = forward(p, p->next++);
     }
     ok = mti_zero_end_backward(p->stage->zero, ok);
-    return ok && mt_comm_settle(p->stage->shares->parallel.pipeline_comm) == MT_OK;
+    return ok && mt_comm_settle(p->stage->shards->parallel.pipeline_comm) == MT_OK;
 }
 
 void mti_step_leave_out(mti_step *p, int64_t period)
@@ -205,7 +205,7 @@ static bool balance_experts(const mt_stage *s)
 {
     bool ok = true;
     for (int64_t i = 0; ok && i < s->schedule.n_parts; i++)
-        ok = mti_balance_experts(s->parts[i], mti_sum_loads, &s->shares[i].parallel);
+        ok = mti_balance_experts(s->parts[i], mti_sum_loads, &s->shards[i].parallel);
     return ok;
 }
 

@@ -66,13 +66,13 @@ typedef struct batches {
 static bool find_draws(const batches *t, int64_t micro)
 {
     const int64_t *shape = mt_shape(t->tokens[micro]);
-    return mti_draws_find(&t->stage->draws, t->stage->shares, shape[0], shape[1]);
+    return mti_draws_find(&t->stage->draws, t->stage->shards, shape[0], shape[1]);
 }
 
 static bool place_draws(batches *t)
 {
-    const int64_t n = t->stage->shares->parallel.microbatches;
-    if (!mti_draws_needed(t->stage->device, t->stage->shares)) return true;
+    const int64_t n = t->stage->shards->parallel.microbatches;
+    if (!mti_draws_needed(t->stage->device, t->stage->shards)) return true;
     if (!(t->draws = mti_calloc((size_t)n + 1, sizeof *t->draws))) return false;
     mt_rng_get(t->stage->device, &t->seed, &t->draws[0]);
     for (int64_t i = 0; i < n; i++) {
@@ -85,7 +85,7 @@ static bool place_draws(batches *t)
 /* From where this part draws for this microbatch. */
 static bool begin_draws(const batches *t, mti_turn turn)
 {
-    const mt_parallel *h = &t->stage->shares->parallel;
+    const mt_parallel *h = &t->stage->shards->parallel;
     if (!t->draws) return true;
     if (!find_draws(t, turn.micro)) return false;
     uint64_t before = mti_draws_before(&t->stage->draws, turn.part * h->pipeline + h->stage);
@@ -96,15 +96,15 @@ static bool begin_draws(const batches *t, mti_turn turn)
 static void end_draws(const batches *t)
 {
     if (t->draws)
-        mt_rng_set(t->stage->device, t->seed, t->draws[t->stage->shares->parallel.microbatches]);
+        mt_rng_set(t->stage->device, t->seed, t->draws[t->stage->shards->parallel.microbatches]);
 }
 
 mt_tensor *mti_stage_input(const mt_stage *s, int64_t part, mt_tensor *tokens)
 {
-    const mti_share *share = &s->shares[part];
-    if (share->first) return mt_retain(tokens);
+    const mti_model_shard *shard = &s->shards[part];
+    if (shard->first) return mt_retain(tokens);
     return mt_rank_wire(s->parts[part], s->device, mt_shape(tokens)[0],
-                        mt_shape(tokens)[1] * share->parallel.context);
+                        mt_shape(tokens)[1] * shard->parallel.context);
 }
 
 static bool take(void *user, mti_turn turn, mti_in_flight *f)
@@ -113,7 +113,7 @@ static bool take(void *user, mti_turn turn, mti_in_flight *f)
     if (!begin_draws(t, turn)) return false;
     f->learns = true;
     if (f->last) f->target = mt_retain(t->targets[turn.micro]);
-    if (mti_share_copies(&t->stage->shares[turn.part]))
+    if (mti_copies_embedding(&t->stage->shards[turn.part]))
         f->tokens = mt_retain(t->tokens[turn.micro]);
     return (f->input = mti_stage_input(t->stage, turn.part, t->tokens[turn.micro])) != NULL;
 }
@@ -138,19 +138,19 @@ static bool make_turns(batches *t)
 
 static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *const *targets)
 {
-    int64_t n = s->shares->parallel.microbatches;
+    int64_t n = s->shards->parallel.microbatches;
     if (!tokens || !targets)
         return mti_fail_bool(MT_ERR_ARGUMENT, "stage_backward: the %s are NULL",
                              tokens ? "targets" : "tokens");
-    if (!mti_is_whole(s->shares->whole.kind))
+    if (!mti_is_whole(s->shards->whole.kind))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "stage_backward: a block has no loss; need gpt, bert or llama");
     for (int64_t i = 0; i < n; i++)
         if (!mti_given(tokens[i], "stage_backward", "a microbatch's tokens") ||
             !mti_given(targets[i], "stage_backward", "a microbatch's targets") ||
             !mti_check_tokens("stage_backward", tokens[i]) ||
-            !mti_check_length("stage_backward", s->shares,
-                              mt_shape(tokens[i])[1] * s->shares->parallel.context))
+            !mti_check_length("stage_backward", s->shards,
+                              mt_shape(tokens[i])[1] * s->shards->parallel.context))
             return false;
     return true;
 }
@@ -159,13 +159,13 @@ static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *
  * ranks, so that all refuse it. */
 static const char *not_yet(const mt_stage *s)
 {
-    const mt_parallel *h = &s->shares->parallel;
+    const mt_parallel *h = &s->shards->parallel;
     if (s->scaler) return "the loss's scale is divided out of all gradients at once";
     if (mti_stage_losses(s) > 1)
         return "microbatches, data or context ranks have parts of each gradient";
-    if (h->tensor > 1 && (mti_stage_lora(s) || mti_zero_has_parts(s->zero)))
+    if (h->tensor > 1 && (mti_stage_lora(s) || mti_zero_has_partial_grads(s->zero)))
         return "tensor ranks have parts of some gradients";
-    if (h->pipeline > 1 && (!s->shares->whole.untied || s->shares->whole.mtp_layers))
+    if (h->pipeline > 1 && (!s->shards->whole.untied || s->shards->whole.mtp_layers))
         return "the first stage and the last have parts of the embedding's gradient";
     return NULL;
 }
@@ -191,7 +191,7 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     if (!mti_given(s, "stage_backward", "the stage") || !check_batch(s, tokens, targets) ||
         !check_steps(s))
         return mt_last_status();
-    const mt_parallel *h = &s->shares->parallel;
+    const mt_parallel *h = &s->shards->parallel;
     batches t = {.stage = s, .tokens = tokens, .targets = targets};
     bool ok = make_turns(&t);
     mti_free(t.draws);

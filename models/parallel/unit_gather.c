@@ -63,28 +63,29 @@ static mt_tensor *gather_alone(const mti_unit_param *p, const mti_unit *u, mt_dt
 
 /* ---- a block's ---- */
 
-/* products: as the unit's were gathered when it was cut to pieces, if it was. */
-static bool is_in_pieces(const mti_unit *u, mt_dtype products)
+/* products: as the unit's were gathered when it was resharded, if it was. */
+static bool is_resharded(const mti_unit *u, mt_dtype products)
 {
-    return u->params.n && u->params.at[0].piece && u->products == products;
+    return u->params.n && u->params.at[0].resharded && u->products == products;
 }
 
 static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
 {
     const mti_units *all = u->all;
-    const bool from_pieces = is_in_pieces(u, products);
-    mti_piece *pieces = mti_malloc(u->params.n * sizeof *pieces);
-    for (size_t i = 0; pieces && i < u->params.n; i++) {
+    const bool from_resharded = is_resharded(u, products);
+    mti_shard *shards = mti_malloc(u->params.n * sizeof *shards);
+    for (size_t i = 0; shards && i < u->params.n; i++) {
         const mti_unit_param *p = &u->params.at[i];
         const mt_dtype dtype = mti_unit_type(p, products);
-        pieces[i] = (mti_piece){p->shard, dtype, false};
-        if (from_pieces) pieces[i] = (mti_piece){p->piece, dtype, dtype != mt_dtype_of(p->shard)};
+        shards[i] = (mti_shard){p->shard, dtype, false};
+        if (from_resharded)
+            shards[i] = (mti_shard){p->resharded, dtype, dtype != mt_dtype_of(p->shard)};
     }
     u->products = products;
-    mti_gathering *g = pieces ? mti_pieces_begin(all->device, (int)u->params.n, pieces,
-                                                 from_pieces ? &all->few : &u->group, behind)
+    mti_gathering *g = shards ? mti_shards_begin(all->device, (int)u->params.n, shards,
+                                                 from_resharded ? &all->few : &u->group, behind)
                               : NULL;
-    mti_free(pieces);
+    mti_free(shards);
     return g;
 }
 
@@ -95,12 +96,12 @@ static bool finish(mti_unit *u, mti_gathering *g, bool forward)
     mt_tensor **flats = g ? mti_calloc(u->params.n, sizeof *flats) : NULL;
     mti_drop_tensor(&all->gathered);
     if (!flats) {
-        mti_pieces_drop(g);
+        mti_shards_drop(g);
         return false;
     }
-    bool ok = mti_pieces_end(g, flats, forward ? &all->gathered : NULL);
+    bool ok = mti_shards_end(g, flats, forward ? &all->gathered : NULL);
     for (size_t i = 0; ok && i < u->params.n; i++) u->params.at[i].whole = flats[i];
-    mti_unit_drop_pieces(u);
+    mti_unit_drop_resharded(u);
     mti_free(flats);
     return ok;
 }
@@ -160,8 +161,8 @@ static bool cut(mti_unit *u)
         const int64_t n = mt_numel(p->whole) / few.ranks;
         MT_AUTO mt_tensor *part = mt_detach(p->whole);
         mt_set(&part, mt_slice(part, 0, few.rank * n, n));
-        p->piece = part ? mt_clone(part) : NULL;
-        ok = p->piece && mt_set_category(p->piece, MT_PARAMETER) == MT_OK;
+        p->resharded = part ? mt_clone(part) : NULL;
+        ok = p->resharded && mt_set_category(p->resharded, MT_PARAMETER) == MT_OK;
     }
     return ok;
 }
@@ -263,7 +264,7 @@ static void start_over(mti_units *all)
     for (size_t i = 0; i < all->list.n; i++) {
         mti_unit *u = all->list.at[i];
         u->is_awaited = false;
-        mti_unit_drop_pieces(u);
+        mti_unit_drop_resharded(u);
         if (u->kind == MTI_UNIT_BLOCK) mti_unit_let_go(u);
     }
 }

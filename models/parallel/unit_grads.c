@@ -72,7 +72,7 @@ static bool sum_grads(mti_unit *u, mti_call *c)
     mti_units_drop_summed(all, all->most_summed - 1);
     int n = grads && of ? take_grads(u, grads, of) : 0;
     mti_unit_drop_grads(u);
-    bool ok = grads && of && (!n || mti_pieces_sum(&s, n, grads));
+    bool ok = grads && of && (!n || mti_shards_sum(&s, n, grads));
     ok = keep_summed(all, s.buffer) && ok;
     if (all->replicas.ranks > 1)
         u->reduced = s.sum;

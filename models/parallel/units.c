@@ -38,7 +38,7 @@ void mti_unit_let_go(mti_unit *u)
 void mti_units_drop_coming(mti_units *all)
 {
     if (!all->coming) return;
-    mti_pieces_drop(all->coming->coming);
+    mti_shards_drop(all->coming->coming);
     all->coming->coming = NULL;
     all->coming = NULL;
 }
@@ -60,9 +60,9 @@ void mti_unit_drop_grads(mti_unit *u)
     if (u->all->summing == u) u->all->summing = NULL;
 }
 
-void mti_unit_drop_pieces(mti_unit *u)
+void mti_unit_drop_resharded(mti_unit *u)
 {
-    for (size_t i = 0; i < u->params.n; i++) mti_drop_tensor(&u->params.at[i].piece);
+    for (size_t i = 0; i < u->params.n; i++) mti_drop_tensor(&u->params.at[i].resharded);
 }
 
 void mti_units_drop_summed(mti_units *all, size_t most)
@@ -93,7 +93,7 @@ void mti_units_release(mti_units *all)
     for (size_t i = 0; i < all->list.n; i++) {
         mti_unit *u = all->list.at[i];
         mti_unit_let_go(u);
-        mti_unit_drop_pieces(u);
+        mti_unit_drop_resharded(u);
         mti_unit_drop_grads(u);
         for (size_t k = 0; k < u->params.n; k++) {
             mt_tensor *shard = u->params.at[k].shard;

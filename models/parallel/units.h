@@ -11,9 +11,9 @@ typedef struct mti_unit_param {
     mt_layout layout; /* of the whole */
     bool is_product;  /* of a linear: gathered in 16 bits where autocast multiplies in them */
     mt_tensor *whole; /* what was gathered: flat, of the root as recorded; NULL: it is not there */
-    mt_tensor *piece; /* of what was gathered, for fewer ranks; NULL: none */
-    mt_tensor *grad;  /* of the whole, until the unit's are summed; NULL: it has not come */
-    mt_tensor *held;  /* the sum of those that came before, in another type; NULL: none */
+    mt_tensor *resharded; /* shard of what was gathered, among fewer ranks; NULL: none */
+    mt_tensor *grad;      /* of the whole, until the unit's are summed; NULL: it has not come */
+    mt_tensor *held;      /* the sum of those that came before, in another type; NULL: none */
 } mti_unit_param;
 
 struct mti_unit {
@@ -89,8 +89,8 @@ static inline void mti_drop_tensor(mt_tensor **t)
 
 /* The unit's parameters are no longer there as wholes. */
 void mti_unit_let_go(mti_unit *u);
-/* What blocks were cut to is for no backward. */
-void mti_unit_drop_pieces(mti_unit *u);
+/* Drops the blocks' shards among fewer ranks, which no backward reads any more. */
+void mti_unit_drop_resharded(mti_unit *u);
 /* All but the last `most` of what gradients were summed from. */
 void mti_units_drop_summed(mti_units *all, size_t most);
 /* What was begun for nothing. */

@@ -1,6 +1,6 @@
-/* weights.c: a rank's first weights: its part of those that the whole model would draw from the
+/* weights.c: a rank's first weights: its shard of those that the whole model would draw from the
  * same seed, bit for bit. Every random number is a function of its position in the whole tensor, so
- * only the part is made. */
+ * only the shard is made. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,7 +50,7 @@ const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path)
     return plain;
 }
 
-/* ---- where a rank's part lies in the whole ---- */
+/* ---- where a rank's shard lies in the whole ---- */
 
 /* Rows that lie side by side here and there. */
 typedef struct band {
@@ -59,14 +59,14 @@ typedef struct band {
 
 /* A matrix of this rank in the whole one; a vector has one column. Experts' matrices stand one
  * below the other, with the same bands in each: so many rows here and there. */
-typedef struct part {
+typedef struct shard_place {
     int64_t cols, whole_rows, whole_cols, first_col;
     int64_t each, whole_each, first; /* first: row of the whole where this rank's experts begin */
     int n_bands;
     band bands[3];
-} part;
+} shard_place;
 
-static void add_band(part *p, int64_t whole, int64_t length)
+static void add_band(shard_place *p, int64_t whole, int64_t length)
 {
     int64_t own = p->n_bands ? p->bands[p->n_bands - 1].own + p->bands[p->n_bands - 1].length : 0;
     p->bands[p->n_bands++] = (band){own, whole, length};
@@ -105,7 +105,7 @@ static bool is_whole(const mt_parallel *h, const char *path)
 
 /* Norms of queries and keys see this rank's heads, a router what this rank's part of the sum
  * weighs, the bias behind experts' columns is added in parts, and B beside the columns of experts;
- * what lies between a layer's products sees, with sequence parallelism, this rank's piece of the
+ * what lies between a layer's products sees, with sequence parallelism, this rank's shard of the
  * sequence. So does B beside columns. A beside rows has its gradient through this rank's rows of B.
  */
 bool mti_is_partial(const mt_parallel *h, const char *path)
@@ -143,7 +143,7 @@ bool mti_is_vocabulary(const char *path)
     return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, "wte lm_head decoder");
 }
 
-bool mti_is_at_both_ends(const mti_share *s, const char *path)
+bool mti_is_at_both_ends(const mti_model_shard *s, const char *path)
 {
     const mt_model_config *c = &s->whole;
     if (!mti_is_end(&s->parallel) || !mti_is_whole(c->kind)) return false;
@@ -153,7 +153,7 @@ bool mti_is_at_both_ends(const mti_share *s, const char *path)
 
 /* Several products side by side: this rank has some rows of each. What they have in common is A.
  * Codes of 4 bits, which have no rows, are whole. */
-static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)
+static void add_bands(shard_place *p, const mti_model_shard *s, const char *path, int64_t rows)
 {
     const mt_model_config *own = &s->local, *all = &s->whole;
     int64_t r = s->parallel.tensor_rank;
@@ -182,14 +182,14 @@ mti_matrix mti_matrix_of(const mt_tensor *whole)
     return (mti_matrix){whole, cols ? mt_numel(whole) / cols : 0, cols};
 }
 
-static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t cols,
-                    const mt_tensor *whole)
+static shard_place place_of(const mti_model_shard *s, const char *path, int64_t rows, int64_t cols,
+                            const mt_tensor *whole)
 {
     const mti_matrix all = mti_matrix_of(whole);
     const mt_parallel *h = &s->parallel;
     const bool stand = mt_rank(whole) == 3 || is_one_of(path, expert_biases);
     const int64_t n = stand ? mt_shape(whole)[0] : 1;
-    part p = {.cols = cols, .whole_rows = all.rows / n, .whole_cols = all.cols};
+    shard_place p = {.cols = cols, .whole_rows = all.rows / n, .whole_cols = all.cols};
     if (n > 1) {
         const int64_t here = n / h->expert;
         rows /= here;
@@ -203,7 +203,7 @@ static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t 
 
 /* Elements from the ith on, of at most n, that lie side by side in the whole, too, and where;
  * *at -1: they are padding. */
-static int64_t run_at(const part *p, int64_t i, int64_t n, int64_t *at)
+static int64_t run_at(const shard_place *p, int64_t i, int64_t n, int64_t *at)
 {
     int64_t nth = i / p->cols / p->each, row = i / p->cols % p->each, col = i % p->cols, k = 0;
     while (row >= p->bands[k].own + p->bands[k].length) k++;
@@ -217,10 +217,10 @@ static int64_t run_at(const part *p, int64_t i, int64_t n, int64_t *at)
     return run < n ? run : n;
 }
 
-bool mti_each_run(const mti_share *s, const char *path, const mti_matrix *own,
+bool mti_each_run(const mti_model_shard *s, const char *path, const mti_matrix *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user)
 {
-    const part p = part_of(s, path, own->rows, own->cols, whole);
+    const shard_place p = place_of(s, path, own->rows, own->cols, whole);
     int64_t at;
     for (int64_t i = 0, run; i < n; i += run) {
         run = run_at(&p, from + i, n - i, &at);
@@ -280,8 +280,8 @@ static bool draw_run(mt_tensor *t, int64_t i, int64_t n, const draw *how, uint64
     return ok;
 }
 
-/* t's first n elements, which are those from `from` on of this rank's part. */
-static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, const draw *d)
+/* t's first n elements, which are those from `from` on of this rank's shard. */
+static bool draw_shard(mt_tensor *t, int64_t from, int64_t n, const shard_place *p, const draw *d)
 {
     int64_t at;
     for (int64_t i = 0, run; i < n; i += run) {
@@ -293,7 +293,7 @@ static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, cons
 
 /* ---- all parameters of a part ---- */
 
-bool mti_whole_open(mti_whole *w, const mti_share *s, const mt_lora_options *lora)
+bool mti_whole_open(mti_whole *w, const mti_model_shard *s, const mt_lora_options *lora)
 {
     mt_model_config config = s->whole;
     config.vocab = s->vocab;
@@ -327,7 +327,7 @@ typedef struct model_draws {
     uint64_t seed, offset;       /* where it begins */
 } model_draws;
 
-static bool open_draws(model_draws *w, const mti_share *s, const mt_lora_options *lora)
+static bool open_draws(model_draws *w, const mti_model_shard *s, const mt_lora_options *lora)
 {
     w->lora = lora;
     return mti_whole_open(&w->plain, s, NULL) && (!lora || mti_whole_open(&w->adapted, s, lora));
@@ -361,21 +361,21 @@ static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end, 
     return n;
 }
 
-static double std_of(const mti_share *s, const char *path)
+static double std_of(const mti_model_shard *s, const char *path)
 {
     return is_one_of(path, by_columns) ? mti_residual_std(&s->whole) : MTI_INIT_STD;
 }
 
 /* A vector's first values: norms begin with 1, biases with 0. */
-static double constant_of(const mti_share *s, const char *path)
+static double constant_of(const mti_model_shard *s, const char *path)
 {
     return !is_bias(path) && !is_one_of(path, expert_biases) &&
            s->whole.norm_kind != MT_NORM_RMS_ONE;
 }
 
 /* The whole parameter that `path`, which is drawn, is a part of, and how one process draws it. */
-static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s, const char *path,
-                                        draw *d)
+static const mt_named_tensor *find_draw(const model_draws *w, const mti_model_shard *s,
+                                        const char *path, draw *d)
 {
     char plain[MTI_PLAIN_PATH];
     *d = (draw){.seed = w->seed, .offset = w->offset, .uniform = is_a(path)};
@@ -407,7 +407,8 @@ bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lo
 }
 
 /* A weight in 4 bits, all of which this rank has: it is drawn on a separate device. */
-static bool draw_codes(mt_tensor *codes, const char *path, const mti_share *s, const model_draws *w)
+static bool draw_codes(mt_tensor *codes, const char *path, const mti_model_shard *s,
+                       const model_draws *w)
 {
     draw d;
     const mt_named_tensor *all = find_draw(w, s, path, &d);
@@ -424,7 +425,7 @@ static bool draw_codes(mt_tensor *codes, const char *path, const mti_share *s, c
 
 /* t's first values. rows and cols of the matrix that it is, or of which it is a shard. */
 static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
-                       const mti_share *s, const model_draws *w)
+                       const mti_model_shard *s, const model_draws *w)
 {
     if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
     int64_t n = mt_numel(t),
@@ -436,8 +437,8 @@ static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t col
     draw d;
     const mt_named_tensor *all = find_draw(w, s, path, &d);
     if (!all) return false;
-    const part p = part_of(s, path, rows, cols, all->tensor);
-    return draw_part(t, from, own, &p, &d);
+    const shard_place p = place_of(s, path, rows, cols, all->tensor);
+    return draw_shard(t, from, own, &p, &d);
 }
 
 static const mti_matrix *shape_of(const mti_sharder *sharder, const mt_tensor *shard)
@@ -447,7 +448,7 @@ static const mti_matrix *shape_of(const mti_sharder *sharder, const mt_tensor *s
     return NULL;
 }
 
-static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
+static bool draw_all(const mt_named_tensor *list, size_t n, const mti_model_shard *s,
                      const mti_sharder *sharder, const model_draws *w)
 {
     bool ok = true;
@@ -462,7 +463,7 @@ static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
     return ok;
 }
 
-bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_sharder *sharder,
+bool mti_rank_draw(mt_module *m, const mti_model_shard *s, const mti_sharder *sharder,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset)
 {
     const mt_named_tensor *list;

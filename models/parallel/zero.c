@@ -24,9 +24,9 @@ typedef struct waiting {
 struct mti_zero {
     mti_ending ending; /* the first member; of backward, with stage 2's buffer */
     int stage;
-    mt_module *model;       /* borrowed */
-    mt_device *device;      /* borrowed */
-    const mti_share *share; /* borrowed: of the stage's first part */
+    mt_module *model;                   /* borrowed */
+    mt_device *device;                  /* borrowed */
+    const mti_model_shard *model_shard; /* borrowed: of the stage's first part */
     mt_parallel parallel;
     mt_group data;
     mt_module *shards;    /* of stages 1 and 2: views of the parameters that train; else NULL */
@@ -196,7 +196,7 @@ static bool is_deepspeed(const mti_zero *z)
 }
 
 /* Links queue their collectives on the stream of compute: nothing goes on behind it. */
-static bool make_reducer(mti_zero *z, const mti_share *s)
+static bool make_reducer(mti_zero *z, const mti_model_shard *s)
 {
     const mt_parallel *h = &z->parallel;
     const mt_model_config *c = &s->whole;
@@ -215,18 +215,19 @@ static bool make_reducer(mti_zero *z, const mti_share *s)
     return z->reducer != NULL;
 }
 
-mti_zero *mti_zero_new(const mti_share *share, mt_device *device, mt_module *model)
+mti_zero *mti_zero_new(const mti_model_shard *model_shard, mt_device *device, mt_module *model)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
     z->model = model;
     z->device = device;
-    z->share = share;
-    z->parallel = share->parallel;
+    z->model_shard = model_shard;
+    z->parallel = model_shard->parallel;
     z->data = mti_shard_group(&z->parallel);
     z->stage = z->data.ranks > 1 ? z->parallel.zero : 0;
     z->ending.run = end_backward;
-    if (make_reducer(z, share) && ((z->stage != 1 && z->stage != 2) || make_shards(z))) return z;
+    if (make_reducer(z, model_shard) && ((z->stage != 1 && z->stage != 2) || make_shards(z)))
+        return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -356,7 +357,7 @@ static bool add_up(mti_zero *z)
     return z->stage > 1 || (combine(z, false, MTI_REDUCE_SCATTER) && give_grads_to_shards(z));
 }
 
-bool mti_zero_has_parts(const mti_zero *z)
+bool mti_zero_has_partial_grads(const mti_zero *z)
 {
     const mt_named_tensor *list;
     size_t n, i = 0;
@@ -375,7 +376,7 @@ static bool add_up_some(const mti_zero *z, bool at_ends)
     bool ok = mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *g = mt_grad(list[i].tensor);
-        const bool added = at_ends ? mti_is_at_both_ends(z->share, list[i].name)
+        const bool added = at_ends ? mti_is_at_both_ends(z->model_shard, list[i].name)
                                    : mti_is_partial(&z->parallel, list[i].name);
         ok = !g || !added || mti_collective_run(g, MTI_ALL_REDUCE, &group);
     }
@@ -428,7 +429,7 @@ static bool own_squares(const mti_zero *z, double *out)
         const bool divided = mti_is_divided(&z->parallel, list[i].name);
         bool counts = !z->parallel.tensor_rank || mti_is_sharded(&z->parallel, list[i].name) ||
                       (folds && divided);
-        if (z->parallel.stage && mti_is_at_both_ends(z->share, list[i].name)) counts = false;
+        if (z->parallel.stage && mti_is_at_both_ends(z->model_shard, list[i].name)) counts = false;
         if (!z->stage && (divided ? folds && same.rank : first.rank)) counts = false;
         if (!ok || !g || !counts) continue;
         items[n_items++] = (mti_opt_item){

@@ -12,9 +12,9 @@
 
 MT_C_BEGIN
 
-/* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
+/* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's shard of the sum. */
 MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group);
-/* The sum of every rank's x [.., ranks m, ..], this rank's part of it -> [..,m,..] */
+/* The sum of every rank's x [.., ranks m, ..], this rank's shard of it -> [..,m,..] */
 MT_API mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group);
 /* The sum of every rank's x; dx is dy. */
 MT_API mt_tensor *mt_all_reduce(mt_tensor *x, const mt_group *group);
@@ -53,8 +53,8 @@ MT_API mt_tensor *mt_all_to_all(mt_tensor *x, const mt_routes *routes, bool back
 /* Bytes that a device's ops sent to other ranks since it was opened: as rings do, (n-1)/n of what
  * all n ranks have together, and twice that for a sum that all of them get. */
 typedef struct mt_sent {
-    uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
-    uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
+    uint64_t layers;   /* to ranks that share layers: sums, and shards of sequences */
+    uint64_t shards;   /* to ranks with other data: shards of parameters, along dimension 0 */
     uint64_t context;  /* to ranks with other positions: keys and values, and their gradients */
     uint64_t stages;   /* to other stages of a pipeline */
     uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and

@@ -69,7 +69,7 @@ typedef enum mt_buckets {
 } mt_buckets;
 
 /* mt_parallel's reshard: after its forward a block is let go, or stays gathered until its backward.
- * From 2 on: each rank keeps a piece, which so many neighbours gather again. */
+ * From 2 on: each rank keeps a shard, which so many neighbours gather again. */
 enum {
     MT_RESHARD_DEFAULT = 0, /* let go, but for what keep-last and group-ends keep */
     MT_RESHARD_ALWAYS = -1,
@@ -88,21 +88,22 @@ typedef struct mt_parallel {
     int64_t first_layers, last_layers;
     int64_t stage;        /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
-    int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
-    int64_t data;         /* d: ranks with the same share, for other microbatches */
-    int64_t expert;       /* e: of those with other data or positions, neighbours that divide each
-                           * layer's experts; a divisor of the experts and of d c, with replicas of
-                           * one's ranks. Rows go to their experts and back (mt_all_to_all); the rest
-                           * of the model is as without. ZeRO splits experts among d c/e. */
+    int64_t context; /* c: ranks with the same shard of the model, for other positions: s/c of a
+                        sequence */
+    int64_t data;    /* d: ranks with the same shard of the model, for other microbatches */
+    int64_t expert;  /* e: of those with other data or positions, neighbours that divide each
+                      * layer's experts; a divisor of the experts and of d c, with replicas of
+                      * one's ranks. Rows go to their experts and back (mt_all_to_all); the rest
+                      * of the model is as without. ZeRO splits experts among d c/e. */
     /* How many of the t ranks share an expert; 0: t, as the rest of a layer. 1: an expert is whole,
      * and those that divide the experts are neighbours among all t d c ranks, each with its own
-     * piece of the sequence (Megatron-LM's expert tensor parallelism). Needs `sequence`. */
+     * shard of the sequence (Megatron-LM's expert tensor parallelism). Needs `sequence`. */
     int64_t expert_tensor;
     int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
-    /* With ZeRO 3's blocks. replicas: the ranks with the same share are so many groups, of which
-     * each has all shards, and which sum their sums (HSDP). reduce_inputs: so many blocks' inputs
-     * of sums are there at once (reduce_scatter_max_input_buffers). 0 of both: 1. */
+    /* With ZeRO 3's blocks. replicas: the ranks with the same shard of the model are so many
+     * groups, of which each has all shards, and which sum their sums (HSDP). reduce_inputs: so many
+     * blocks' inputs of sums are there at once (reduce_scatter_max_input_buffers). 0 of both: 1. */
     int64_t reshard, replicas, reduce_inputs;
     mt_reduce_time reduce;
     mt_buckets buckets;
@@ -117,12 +118,12 @@ typedef struct mt_parallel {
      * are. */
     int64_t reduce_bucket, sub_group;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
-    /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
-     * positions are others; ends_comm: the first and the last stage, which share a tied embedding;
-     * shard_comm, replica_comm: among replicas, to the other shards and to the same one;
-     * reshard_comm: to the neighbours of `reshard`; expert_comm, expert_data_comm: to those with
-     * the other experts, and to those with the same. NULL, the usual choice: a group of one, or any
-     * on a device without data, where no data has to move. */
+    /* To the ranks of each group, borrowed; data_comm: to all with the same shard of the model,
+     * whose data or positions are others; ends_comm: the first and the last stage, which share a
+     * tied embedding; shard_comm, replica_comm: among replicas, to the other shards and to the same
+     * one; reshard_comm: to the neighbours of `reshard`; expert_comm, expert_data_comm: to those
+     * with the other experts, and to those with the same. NULL, the usual choice: a group of one,
+     * or any on a device without data, where no data has to move. */
     mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm, *ends_comm;
     mt_comm *shard_comm, *replica_comm, *reshard_comm;
     mt_comm *expert_comm, *expert_data_comm;
@@ -142,11 +143,11 @@ MT_API void mt_parallel_close(mt_parallel *parallel);
  * bert and llama; a block is one layer without embedding and head. */
 MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config);
 
-/* Part `part` (0 .. interleave - 1) of this rank's share of the model: named, shaped and kept as in
- * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
+/* Part `part` (0 .. interleave - 1) of this rank's shard of the model: named, shaped and kept as in
+ * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its shard of the
  * vocabulary (which is padded to a multiple of t), and collectives where Megatron-LM has them.
  * Takes token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits
- * [b,s,v/t] if it is the last, else what mt_send gives. Here s is the length of this rank's piece,
+ * [b,s,v/t] if it is the last, else what mt_send gives. Here s is the length of this rank's shard,
  * a cth of the sequences: positions from context_rank times that on. (A block: [b,s,d], or
  * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data,
  * or parallel has comms. ZeRO 3's shards are made as shards: the whole of a parameter is there only
@@ -154,7 +155,7 @@ MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_c
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel, int64_t part);
 /* Stands for the output of the part before for sequences of `seq` tokens: [b,s,d], or [b,s/t,d]
- * with sequence parallelism, s being this rank's piece of seq; requires grad. */
+ * with sequence parallelism, s being this rank's shard of seq; requires grad. */
 MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
                                int64_t seq);
 
@@ -177,11 +178,11 @@ MT_API mt_stage *mt_stage_new_lora(mt_device *device, const mt_model_config *con
 MT_API void mt_stage_free(mt_stage *stage);
 /* Part i, for mt_model_checkpoint and the like; borrowed. NULL past the last. */
 MT_API mt_module *mt_stage_part(const mt_stage *stage, int64_t i);
-/* The parameters to make the optimizer of: the parts' or, with ZeRO, this rank's pieces, under the
+/* The parameters to make the optimizer of: the parts' or, with ZeRO, this rank's shards, under the
  * same names; borrowed. */
 MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
 /* Forward and backward of every microbatch, by the schedule 1F1B. tokens, targets: i64 [b,s] for
- * each of parallel's microbatches, s being this rank's piece of the sequences; the same for all
+ * each of parallel's microbatches, s being this rank's shard of the sequences; the same for all
  * ranks that share layers or are stages.
  * Gradients are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean
  * over all microbatches of all ranks; 0 without data. What dropout draws is a function of the
@@ -203,8 +204,8 @@ MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double 
  * no longer. */
 MT_API mt_status mt_stage_set_scaler(mt_stage *stage, mt_scaler *scaler);
 
-/* Forward alone of one batch of this data rank, of which it has its piece of the positions, without
- * a tape and without dropout: *loss is the piece's mean, on every stage; 0 without data. Every rank
+/* Forward alone of one batch of this data rank, of which it has its shard of the positions, without
+ * a tape and without dropout: *loss is the shard's mean, on every stage; 0 without data. Every rank
  * calls it, and those that share layers or are stages give the same batch. */
 MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor *targets,
                                    double *loss);
@@ -275,7 +276,7 @@ typedef struct mt_rank_report {
 } mt_rank_report;
 
 /* Runs two steps of the rank's 1F1B schedule, microbatches of `batch` sequences of `seq` tokens, of
- * which the rank has its piece, and AdamW with f32
+ * which the rank has its shard, and AdamW with f32
  * masters, on a device without data, and writes down what it keeps. Out of memory if the device's
  * capacity is less than that takes. checkpoint: none, full, selective or ops, as
  * mt_model_checkpoint's; NULL: none. Of many microbatches those are left out that would only repeat

@@ -88,7 +88,7 @@ static void zero_sends_what_its_stage_says(void **state)
     h.zero = 2;
     near(time_of(&w, h, 1, &pieces).data, 30); /* parameters; gradients are counted ops */
     h.zero = 3;
-    mti_fit_work counted = {.grad_bytes = 100, .sent = {.pieces = 900}};
+    mti_fit_work counted = {.grad_bytes = 100, .sent = {.shards = 900}};
     near(time_of(&w, h, 1, &counted).data, 90);
     counted.flops.forward = 30000; /* half a minute hides as much */
     near(time_of(&w, h, 1, &counted).data, 60);
@@ -99,10 +99,10 @@ static void zero_sends_what_its_stage_says(void **state)
     w.memory.f32_gradients = true, h.zero = 1; /* 100 elements: 400 and 200 bytes */
     near(time_of(&w, h, 1, &none).data, 45);
     h.zero = 2; /* what is sent often has all microbatches to hide behind, the rest the last one */
-    mti_fit_work both = {.grad_bytes = 100, .flops = {90000, 0, 0}, .sent = {.pieces = 800}};
+    mti_fit_work both = {.grad_bytes = 100, .flops = {90000, 0, 0}, .sent = {.shards = 800}};
     near(time_of(&w, h, 1, &both).data,
          5); /* 80 s and 3/4 x 200 bytes, 15 s: 95 s, 90 s computed */
-    both.sent.pieces = 0;
+    both.sent.shards = 0;
     near(time_of(&w, h, 1, &both).data, 0);
     both.flops.forward = 30000;
     near(time_of(&w, h, 1, &both).data, 5);

@@ -60,15 +60,15 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
     MT_AUTO mt_tensor *a = mt_full(device, MT_F32, MT_SHAPE(1, 7), (double)(group.rank + 1));
     MT_AUTO mt_tensor *b = mt_full(device, MT_F32, MT_SHAPE(3), (double)(group.rank + 11));
     MTT_NEED(a && b);
-    const mti_piece pieces[] = {{a, MT_BF16}, {b, MT_F32}};
+    const mti_shard shards[] = {{a, MT_BF16}, {b, MT_F32}};
     mt_tensor *flats[2];
     mt_mem_stats before, after;
     mt_mem_get_stats(device, &before);
     mt_sent counted = mt_sent_get(device);
     uint64_t sent = mt_comm_sent(comm);
-    mti_gathering *g = mti_pieces_begin(device, 2, pieces, &group, behind);
-    MTT_NEED(g && mti_pieces_end(g, flats, NULL));
-    MTT_NEED(mt_comm_sent(comm) - sent == mt_sent_get(device).pieces - counted.pieces);
+    mti_gathering *g = mti_shards_begin(device, 2, shards, &group, behind);
+    MTT_NEED(g && mti_shards_end(g, flats, NULL));
+    MTT_NEED(mt_comm_sent(comm) - sent == mt_sent_get(device).shards - counted.shards);
     MTT_NEED(mt_comm_sent(comm) - sent == (uint64_t)(group.ranks - 1) * (16 + 16));
     MTT_NEED(mt_dtype_of(flats[0]) == MT_BF16 && mt_numel(flats[0]) == 7 * group.ranks);
     for (int k = 0; k < 2; k++) {
@@ -80,8 +80,8 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
         mt_release(flats[k]);
     }
     /* begun for nothing */
-    MTT_NEED(g = mti_pieces_begin(device, 2, pieces, &group, behind));
-    mti_pieces_drop(g);
+    MTT_NEED(g = mti_shards_begin(device, 2, shards, &group, behind));
+    mti_shards_drop(g);
     mt_mem_get_stats(device, &after);
     MTT_NEED(after.allocated.current == before.allocated.current);
 }

@@ -87,7 +87,7 @@ static void check_gather_and_scatter(mt_comm *comm, mt_device *device, mt_dtype 
     MTT_NEED(mt_comm_sent(comm) - before == others * n_bytes(x));
     /* what the op counts, on devices without data too, is what was sent */
     mt_sent now = mt_sent_get(device);
-    MTT_NEED(now.layers - counted.layers + now.pieces - counted.pieces == others * n_bytes(x));
+    MTT_NEED(now.layers - counted.layers + now.shards - counted.shards == others * n_bytes(x));
     /* every rank has the same y, so the sum of all dy = y is ranks times x */
     MT_AUTO mt_tensor *dy = mt_detach(y);
     before = mt_comm_sent(comm);

@@ -53,7 +53,7 @@ static bool same_phases(const mti_phases *a, const mti_phases *b)
 
 static uint64_t sent(const mt_sent *t)
 {
-    return t->layers + t->pieces + t->context + t->stages + t->replicas;
+    return t->layers + t->shards + t->context + t->stages + t->replicas;
 }
 
 static void measure_one_rank(mt_comm *world, void *user)

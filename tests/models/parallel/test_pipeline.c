@@ -251,9 +251,10 @@ static void the_parts_of_a_model_draw_as_much_as_the_whole(void **state)
         mt_seed(meta, 1);
         mt_tensor *y = mtt_made(mt_model_forward_loss(whole, tokens, tokens));
         mt_rng_get(meta, &seed, &drawn);
-        mti_share share;
+        mti_model_shard shard;
         mti_part_draws draws = {0};
-        assert_true(mti_share_make(&share, &c, &h, 0) && mti_draws_find(&draws, &share, 3, 10));
+        assert_true(mti_model_shard_make(&shard, &c, &h, 0) &&
+                    mti_draws_find(&draws, &shard, 3, 10));
         assert_int_equal(mti_draws_before(&draws, 4), drawn);
         assert_true(drawn > 0);
         mti_free(draws.parts);
@@ -268,18 +269,18 @@ static void a_refused_request_while_draws_are_counted_is_reported(void **state)
     (void)state;
     const mt_model_config c = model(MTT_GPT, 0.2);
     const mt_parallel h = {.tensor = 2, .pipeline = 4};
-    mti_share share;
+    mti_model_shard shard;
     bool done = false;
-    assert_true(mti_share_make(&share, &c, &h, 0));
+    assert_true(mti_model_shard_make(&shard, &c, &h, 0));
     for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
         mti_part_draws draws = {0};
         mti_fail_nth_alloc(n);
-        bool ok = mti_draws_find(&draws, &share, 2, 16);
+        bool ok = mti_draws_find(&draws, &shard, 2, 16);
         done = ok && mti_alloc_count() < n;
         mti_fail_nth_alloc(0);
         assert_int_equal(mt_last_status(), ok ? MT_OK : MT_ERR_MEMORY);
         mt_clear_error();
-        assert_true(mti_draws_find(&draws, &share, 2, 16)); /* a failure leaves no wrong counts */
+        assert_true(mti_draws_find(&draws, &shard, 2, 16)); /* a failure leaves no wrong counts */
         assert_int_equal(draws.n, 4);
         mti_free(draws.parts);
     }

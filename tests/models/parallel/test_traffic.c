@@ -10,7 +10,7 @@ static mt_sent sent_since(const mt_device *device, mt_sent *before)
     const mt_sent now = mt_sent_get(device), was = *before;
     *before = now;
     return (mt_sent){.layers = now.layers - was.layers,
-                     .pieces = now.pieces - was.pieces,
+                     .shards = now.shards - was.shards,
                      .stages = now.stages - was.stages};
 }
 
@@ -35,10 +35,10 @@ static void a_ring_sends_all_but_its_own_part(void **state)
     assert_int_equal(sent_since(device, &at).layers, 2 * 3 * n_bytes / 4);
     mt_tensor *part = mt_reduce_scatter(x, 0, MT_RANKS(2)); /* of a parameter */
     mt_sent t = sent_since(device, &at);
-    assert_int_equal(t.pieces, n_bytes / 2);
+    assert_int_equal(t.shards, n_bytes / 2);
     assert_int_equal(t.layers, 0);
     traffic_backward(part);
-    assert_int_equal(sent_since(device, &at).pieces, n_bytes / 2);
+    assert_int_equal(sent_since(device, &at).shards, n_bytes / 2);
     mt_tensor *sent = mt_send(x, MT_RANKS(3)), *received = mt_recv(x, MT_RANKS(3));
     assert_int_equal(sent_since(device, &at).stages, n_bytes);
     traffic_backward(received);
@@ -82,7 +82,7 @@ static void tensor_parallel_layers_send_four_sums_each(void **state)
     (void)state;
     mt_sent t = of_a_rank((mt_parallel){.tensor = 4});
     assert_int_equal(t.layers, (4 * 3 + 2) * a_sum);
-    assert_int_equal(t.pieces + t.stages, 0);
+    assert_int_equal(t.shards + t.stages, 0);
     /* Korthikanti et al. 2022, 4.2.2: with sequence parallelism as much, but for what backward
      * gathers again because only pieces are kept: the inputs of two products a layer, and of the
      * head. */
@@ -105,8 +105,8 @@ static void zero_3_sends_parameters_twice_and_gradients_once(void **state)
     mt_device_release(device);
     mt_sent t = of_a_rank((mt_parallel){.data = 2, .zero = 3});
     const uint64_t least = E * (2 * n + (uint64_t)(matrices + head)) / 2, most = 3 * E * n / 2;
-    if (t.pieces < least || t.pieces > most + E * (uint64_t)head)
-        fail_msg("%llu bytes, need %llu to %llu", (unsigned long long)t.pieces,
+    if (t.shards < least || t.shards > most + E * (uint64_t)head)
+        fail_msg("%llu bytes, need %llu to %llu", (unsigned long long)t.shards,
                  (unsigned long long)least, (unsigned long long)most);
     assert_int_equal(t.layers + t.stages, 0);
 }

@@ -52,7 +52,7 @@ static void check_loss(mt_device *device, const mt_group *group, const mti_entro
     MT_AUTO mt_tensor *whole = mt_cross_entropy_with(all, target, MT_IGNORE, &of_whole);
     mt_sent before = mt_sent_get(device);
     uint64_t sent = mt_comm_sent(group->comm);
-    MT_AUTO mt_tensor *y = mti_cross_entropy_part(x, target, MT_IGNORE, CLASSES, group, options);
+    MT_AUTO mt_tensor *y = mti_cross_entropy_shard(x, target, MT_IGNORE, CLASSES, group, options);
     MTT_NEED(y && whole && fabs(mt_item(y) - mt_item(whole)) <= bound);
     uint64_t numbers = 2 * ROWS * (uint64_t)(group->ranks - 1);
     MTT_NEED(mt_comm_sent(group->comm) - sent == numbers * (dtype == MT_F64 ? 8 : 4));
@@ -102,15 +102,15 @@ static void check_refusals(mt_device *device, const mt_group *group)
     MT_AUTO mt_tensor *x = mt_zeros(device, MT_F32, MT_SHAPE(1, 7));
     MTT_NEED(!mti_embedding_part(ids, w, 7, CLASSES, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "index[0] is 13", "rows 0 to 12");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, group, NULL));
+    MTT_NEED(!mti_cross_entropy_shard(x, ids, MT_IGNORE, CLASSES, group, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "target[0] is 13", "0 to 12");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, 1000, group, NULL));
+    MTT_NEED(!mti_cross_entropy_shard(x, ids, MT_IGNORE, 1000, group, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "1000 classes");
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, NULL, NULL));
+    MTT_NEED(!mti_cross_entropy_shard(x, ids, MT_IGNORE, CLASSES, NULL, NULL));
     mtt_failed(MT_ERR_ARGUMENT, "the group is NULL");
     mt_group alone = *group;
     alone.comm = NULL;
-    MTT_NEED(!mti_cross_entropy_part(x, ids, MT_IGNORE, CLASSES, &alone, NULL));
+    MTT_NEED(!mti_cross_entropy_shard(x, ids, MT_IGNORE, CLASSES, &alone, NULL));
     mtt_failed(MT_ERR_UNSUPPORTED, "without a comm");
 }
 

@@ -1,9 +1,9 @@
-/* pieces.c: the pieces of several parameters, gathered as one, as PyTorch's fully_shard gathers
- * those of a block (foreach_all_gather): this rank's are cast and laid side by side in its row of a
- * buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. And their gradients
- * summed as one (foreach_reduce). Not recorded. Buffers come from PyTorch's streams: the one that
- * is copied in and the cast pieces before it from one, a sum from another; the rest from the
- * default one (_fsdp_param_group.py, FSDPCommContext). */
+/* shard_gather.c: the shards of several parameters, gathered as one, as PyTorch's fully_shard
+ * gathers those of a block (foreach_all_gather): this rank's are cast and laid side by side in its
+ * row of a buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. And their
+ * gradients summed as one (foreach_reduce). Not recorded. Buffers come from PyTorch's streams: the
+ * one that is copied in and the cast shards before it from one, a sum from another; the rest from
+ * the default one (_fsdp_param_group.py, FSDPCommContext). */
 #include "collectives/links.h"
 
 struct mti_gathering {
@@ -13,19 +13,19 @@ struct mti_gathering {
     mti_job *job;      /* NULL: it moves nothing, or has moved */
     size_t row;
     int n;
-    mti_piece pieces[]; /* the tensors borrowed */
+    mti_shard shards[]; /* the tensors borrowed */
 };
 
 /* Wide enough for an element of any dtype to begin at. */
 static size_t aligned(size_t n_bytes) { return (n_bytes + 7) / 8 * 8; }
 
-static size_t bytes_of(const mti_piece *p)
+static size_t bytes_of(const mti_shard *p)
 {
-    return (size_t)mt_numel(p->piece) * mt_dtype_size(p->dtype);
+    return (size_t)mt_numel(p->shard) * mt_dtype_size(p->dtype);
 }
 
-/* [rows, n] of a piece's dtype at `offset` of each row of the buffer, from row `first` on. */
-static mti_view in_buffer(const mti_gathering *g, const mti_piece *p, size_t offset, int64_t first,
+/* [rows, n] of a shard's dtype at `offset` of each row of the buffer, from row `first` on. */
+static mti_view in_buffer(const mti_gathering *g, const mti_shard *p, size_t offset, int64_t first,
                           int64_t rows)
 {
     int64_t stride = (int64_t)(g->row / mt_dtype_size(p->dtype));
@@ -33,7 +33,7 @@ static mti_view in_buffer(const mti_gathering *g, const mti_piece *p, size_t off
     return (mti_view){.data = data ? data + (size_t)first * g->row + offset : NULL,
                       .dtype = p->dtype,
                       .rank = 2,
-                      .shape = {rows, mt_numel(p->piece)},
+                      .shape = {rows, mt_numel(p->shard)},
                       .stride = {stride, 1}};
 }
 
@@ -71,8 +71,8 @@ static mt_tensor *on_stream(mt_device *d, const char *stream, mt_dtype dtype, in
 static bool casts(const mti_gathering *g)
 {
     int i = 0;
-    while (i < g->n && mt_dtype_of(g->pieces[i].piece) == g->pieces[i].dtype &&
-           !g->pieces[i].is_staged)
+    while (i < g->n && mt_dtype_of(g->shards[i].shard) == g->shards[i].dtype &&
+           !g->shards[i].is_staged)
         i++;
     return i < g->n;
 }
@@ -82,8 +82,8 @@ static bool copy_rows(const mti_gathering *g, mt_tensor *cast)
     size_t offset = 0;
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
-        const mti_piece *p = &g->pieces[i];
-        mti_view x = in_rows(p->piece, 1), y = in_buffer(g, p, offset, g->group.rank, 1), z = y;
+        const mti_shard *p = &g->shards[i];
+        mti_view x = in_rows(p->shard, 1), y = in_buffer(g, p, offset, g->group.rank, 1), z = y;
         if (cast) {
             z.data = cast->view.data ? (char *)cast->view.data + offset : NULL;
             ok = copy(g, &x, &z);
@@ -94,7 +94,7 @@ static bool copy_rows(const mti_gathering *g, mt_tensor *cast)
     return ok;
 }
 
-/* Makes the buffer, with this rank's row. Where pieces are cast, they are so in memory of their own
+/* Makes the buffer, with this rank's row. Where shards are cast, they are so in memory of their own
  * first, as in PyTorch. */
 static bool copy_in(mti_gathering *g)
 {
@@ -124,7 +124,7 @@ static bool exchange(mti_gathering *g, bool behind)
     mt_device *d = g->device;
     mt_comm *comm = mt_device_has_data(d) ? g->group.comm : NULL;
     mti_call c = {.device = d, .k = d->backend, .ctx = d->ctx};
-    mti_count_sent(&c, MTI_TO_PIECES, (uint64_t)g->row * (uint64_t)(g->group.ranks - 1));
+    mti_count_sent(&c, MTI_TO_SHARDS, (uint64_t)g->row * (uint64_t)(g->group.ranks - 1));
     if (!comm) return true;
     if (mti_has_links(&c)) return exchange_links(&c, g);
     char *data = g->buffer->view.data;
@@ -144,20 +144,20 @@ static bool check_reach(mt_device *device, const mt_group *group)
                          (long long)group->ranks);
 }
 
-mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
+mti_gathering *mti_shards_begin(mt_device *device, int n, const mti_shard *shards,
                                 const mt_group *group, bool behind)
 {
     if (!check_reach(device, group)) return NULL;
-    mti_gathering *g = mti_calloc(1, sizeof *g + (size_t)n * sizeof *g->pieces);
+    mti_gathering *g = mti_calloc(1, sizeof *g + (size_t)n * sizeof *g->shards);
     if (!g) return NULL;
     g->group = *group, g->device = device, g->n = n;
     for (int i = 0; i < n; i++) {
-        g->pieces[i] = pieces[i];
-        g->row += aligned(bytes_of(&pieces[i]));
+        g->shards[i] = shards[i];
+        g->row += aligned(bytes_of(&shards[i]));
     }
     if (group->ranks == 1) return g;
     if (copy_in(g) && exchange(g, behind)) return g;
-    mti_pieces_drop(g);
+    mti_shards_drop(g);
     return NULL;
 }
 
@@ -169,7 +169,7 @@ static bool settle(mti_gathering *g)
     return !job || mti_comm_finish(g->group.comm, job);
 }
 
-void mti_pieces_drop(mti_gathering *g)
+void mti_shards_drop(mti_gathering *g)
 {
     if (!g) return;
     settle(g);
@@ -179,38 +179,38 @@ void mti_pieces_drop(mti_gathering *g)
 
 /* What one rank, which has no buffer, casts, it casts before it copies, as in PyTorch; the one
  * before is there until then. False on failure. */
-static bool cast_alone(const mti_gathering *g, const mti_piece *p, mt_tensor **last)
+static bool cast_alone(const mti_gathering *g, const mti_shard *p, mt_tensor **last)
 {
-    if (g->buffer || mt_dtype_of(p->piece) == p->dtype) return true;
-    const int64_t n = mt_numel(p->piece);
+    if (g->buffer || mt_dtype_of(p->shard) == p->dtype) return true;
+    const int64_t n = mt_numel(p->shard);
     mt_tensor *y = on_stream(g->device, "default", p->dtype, 1, &n);
     mt_set(last, y);
     if (!y) return false;
-    mti_view from = in_rows(p->piece, 1), to = in_rows(y, 1);
+    mti_view from = in_rows(p->shard, 1), to = in_rows(y, 1);
     return copy(g, &from, &to);
 }
 
-static mt_tensor *copy_out(const mti_gathering *g, const mti_piece *p, size_t offset)
+static mt_tensor *copy_out(const mti_gathering *g, const mti_shard *p, size_t offset)
 {
     int64_t ranks = g->group.ranks;
-    mt_tensor *flat = mt_empty(g->device, p->dtype, MT_SHAPE(ranks * mt_numel(p->piece)));
+    mt_tensor *flat = mt_empty(g->device, p->dtype, MT_SHAPE(ranks * mt_numel(p->shard)));
     if (!flat) return NULL;
-    mti_view x = g->buffer ? in_buffer(g, p, offset, 0, ranks) : in_rows(p->piece, 1);
+    mti_view x = g->buffer ? in_buffer(g, p, offset, 0, ranks) : in_rows(p->shard, 1);
     mti_view y = in_rows(flat, ranks);
     if (mt_set_category(flat, MT_PARAMETER) != MT_OK || !copy(g, &x, &y)) mt_set(&flat, NULL);
     return flat;
 }
 
-bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
+bool mti_shards_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
 {
     size_t offset = 0;
     bool ok = settle(g);
     mt_tensor *cast = NULL;
     int made = 0;
     for (; ok && made < g->n; made++) {
-        ok = cast_alone(g, &g->pieces[made], &cast);
-        flats[made] = ok ? copy_out(g, &g->pieces[made], offset) : NULL;
-        offset += aligned(bytes_of(&g->pieces[made]));
+        ok = cast_alone(g, &g->shards[made], &cast);
+        flats[made] = ok ? copy_out(g, &g->shards[made], offset) : NULL;
+        offset += aligned(bytes_of(&g->shards[made]));
         if (!(ok = flats[made] != NULL)) break;
     }
     mt_release(cast);
@@ -219,7 +219,7 @@ bool mti_pieces_end(mti_gathering *g, mt_tensor **flats, mt_tensor **buffer)
         flats[i] = NULL;
     }
     if (buffer) *buffer = mt_retain(g->buffer);
-    mti_pieces_drop(g);
+    mti_shards_drop(g);
     return ok;
 }
 
@@ -255,11 +255,11 @@ static bool copy_gradients(mti_call *c, int n, mt_tensor **grads, const mt_tenso
 static bool sum_rows(mti_call *c, const mt_group *group, const mti_view *x, const mti_view *y)
 {
     const uint64_t ranks = (uint64_t)group->ranks;
-    mti_count_sent(c, MTI_TO_PIECES, mti_view_bytes(x) / ranks * (ranks - 1));
+    mti_count_sent(c, MTI_TO_SHARDS, mti_view_bytes(x) / ranks * (ranks - 1));
     return ranks > 1 ? mti_scatter_sum(c, group, 0, x, y) : c->k->copy(c->ctx, x, y);
 }
 
-/* The rank's pieces of the sum side by side, [1,row], as they are kept: of the stream that makes
+/* The rank's shards of the sum side by side, [1,row], as they are kept: of the stream that makes
  * them last. */
 static mt_tensor *make_sum(mti_summing *s, int64_t row)
 {
@@ -276,7 +276,7 @@ static mt_tensor *make_sum(mti_summing *s, int64_t row)
     return cast;
 }
 
-bool mti_pieces_sum(mti_summing *s, int n, mt_tensor **grads)
+bool mti_shards_sum(mti_summing *s, int n, mt_tensor **grads)
 {
     int64_t row = 0, *lengths = mti_malloc((size_t)n * sizeof *lengths);
     if (!lengths) return false;
