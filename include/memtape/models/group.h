@@ -36,8 +36,8 @@ MT_API mt_comm *mt_comm_split(mt_comm *comm, int64_t color, int64_t key);
 /* All ranks of comm. */
 MT_API mt_group mt_comm_group(mt_comm *comm);
 /* Waits until what mt_send, and the backward of mt_recv, sent through comm has arrived, and
- * releases it. Their calls wait for what they must, so this is for the end of a step. NULL: nothing to
- * do. */
+ * releases it. Their calls wait for what they must, so this is for the end of a step. NULL: nothing
+ * to do. */
 MT_API mt_status mt_comm_settle(mt_comm *comm);
 /* Bytes that this rank has sent to others through comm. */
 MT_API uint64_t mt_comm_sent(const mt_comm *comm);
