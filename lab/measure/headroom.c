@@ -88,6 +88,39 @@ bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsa
     return mti_check_fits(device, w->name, needed, advice);
 }
 
+/* *stats: what a run within so many bytes (0: as many as it takes) has had; *full: it had too few.
+ */
+static bool rehearse_within(const mti_workload *w, size_t capacity, mti_rehearsal_fn *run,
+                            void *user, mt_mem_stats *stats, bool *full)
+{
+    mt_device *meta = mt_device_open("meta");
+    bool ok = meta && mti_device_pretend(meta, &w->device);
+    if (ok) mt_mem_set_capacity(meta, capacity);
+    const bool ran = ok && run(user, meta);
+    *full = ok && !ran && capacity && mt_last_status() == MT_ERR_MEMORY;
+    if (ok) mt_mem_get_stats(meta, stats);
+    mt_device_release(meta);
+    return ran;
+}
+
+bool mti_check_capacity(const mti_workload *w, mti_rehearsal_fn *run, void *user,
+                        const char *advice)
+{
+    const size_t capacity = w->device.capacity;
+    mt_mem_stats stats;
+    bool full = false;
+    if (!capacity || rehearse_within(w, capacity, run, user, &stats, &full)) return true;
+    if (!full) return false;
+    mt_clear_error();
+    return rehearse_within(w, 0, run, user, &stats, &full) &&
+           mti_fail_bool(MT_ERR_MEMORY,
+                         "out of memory: %s takes %s bytes (%s) at its peak, %s in segments, of a "
+                         "capacity of %s; %s",
+                         w->name, MTI_THOUSANDS(stats.allocated.peak),
+                         MTI_BYTES(stats.allocated.peak), MTI_BYTES(stats.reserved.peak),
+                         MTI_BYTES(capacity), advice);
+}
+
 bool mti_run_two_steps(void *user, mt_device *meta)
 {
     mti_measurement m;

@@ -19,6 +19,10 @@ bool mti_run_two_steps(void *user, mt_device *meta);
  * small is not rehearsed; on meta there is always room. */
 bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsal_fn *run,
                     void *user, const char *advice);
+/* Whether run(user, meta) stays within the workload's capacity; false with an MT_ERR_MEMORY that
+ * says how much it takes and ends in `advice`. Without a capacity it is not run. */
+bool mti_check_capacity(const mti_workload *w, mti_rehearsal_fn *run, void *user,
+                        const char *advice);
 /* Whether `needed` bytes, the peak of `name`, are there; the same error. */
 bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice);
 /* Whether the ranks that share the memory of a machine find room for what each of them needs; the

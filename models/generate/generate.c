@@ -119,10 +119,14 @@ typedef struct run {
     mt_device *device;
     const mt_generate_options *options;
     int64_t batch, length, n, vocab;
-    mt_kv_cache *cache; /* NULL: none */
-    int64_t *text;      /* [b, length + n]; the first `done` of each row are known */
+    const int64_t *lengths; /* [b], of prompts of different lengths; NULL: all are `length` */
+    mt_kv_cache **caches;   /* one of all prompts, or one for each of such; NULL: none */
+    int64_t n_caches;
+    int64_t *text; /* [b, length + n]; the first `done` of each row are known */
     int64_t done;
+    int64_t cached; /* of these */
     int64_t *part;  /* input of a forward, [b, length + n] at most */
+    int64_t *given; /* [b]: of each of its rows, the tokens of its text */
     float *scores;  /* [b,v] */
     float *scratch; /* [v] */
     bool *seen;     /* [v] */
@@ -135,10 +139,12 @@ static bool allocate(run *r, const int64_t *prompt)
     r->text = mti_calloc(b * t, sizeof *r->text);
     r->part = mti_calloc(b * t, sizeof *r->part);
     r->chosen = mti_calloc(b, sizeof *r->chosen);
+    r->given = mti_calloc(b, sizeof *r->given);
     r->scores = mti_calloc(b * v, sizeof *r->scores);
     r->scratch = mti_calloc(v, sizeof *r->scratch);
     r->seen = mti_calloc(v, sizeof *r->seen);
-    if (!r->text || !r->part || !r->chosen || !r->scores || !r->scratch || !r->seen) return false;
+    if (!r->text || !r->part || !r->chosen || !r->given || !r->scores || !r->scratch || !r->seen)
+        return false;
     for (size_t i = 0; i < b; i++)
         memcpy(r->text + i * t, prompt + i * (size_t)r->length,
                (size_t)r->length * sizeof *r->text);
@@ -146,23 +152,49 @@ static bool allocate(run *r, const int64_t *prompt)
     return true;
 }
 
+/* A cache for all prompts, or, if their lengths differ, for each. */
+static bool make_caches(run *r)
+{
+    const mt_kv_form form = r->options->cache;
+    const int64_t n = r->lengths ? r->batch : 1;
+    r->caches = mti_calloc((size_t)n, sizeof(mt_kv_cache *));
+    for (bool ok = r->caches != NULL; ok && r->n_caches < n; r->n_caches += ok) {
+        const int64_t length = r->lengths ? r->lengths[r->n_caches] : r->length;
+        mt_kv_cache *cache =
+            mt_kv_cache_new(r->model, form, r->lengths ? 1 : r->batch, length + r->n);
+        ok = (r->caches[r->n_caches] = cache) != NULL;
+    }
+    return r->n_caches == n;
+}
+
 static void release(run *r)
 {
-    mt_kv_cache_free(r->cache);
+    for (int64_t i = 0; i < r->n_caches; i++) mt_kv_cache_free(r->caches[i]);
+    mti_free((void *)r->caches);
     mti_free(r->text);
     mti_free(r->part);
     mti_free(r->chosen);
+    mti_free(r->given);
     mti_free(r->scores);
     mti_free(r->scratch);
     mti_free(r->seen);
 }
 
-/* The tokens that are not in the cache. */
+/* Where text j begins in its row. */
+static int64_t begin_of(const run *r, int64_t j)
+{
+    return r->lengths ? r->length - r->lengths[j] : 0;
+}
+
+/* The tokens that are not in a cache. */
 static mt_tensor *new_tokens(run *r)
 {
-    int64_t from = mt_kv_cache_length(r->cache), t = r->done - from, row = r->length + r->n;
-    for (int64_t i = 0; i < r->batch; i++)
+    int64_t from = r->cached, t = r->done - from, row = r->length + r->n;
+    for (int64_t i = 0; i < r->batch; i++) {
+        const int64_t begin = begin_of(r, i);
         memcpy(r->part + i * t, r->text + i * row + from, (size_t)t * sizeof *r->part);
+        r->given[i] = r->done - (begin > from ? begin : from);
+    }
     return mt_from_data(r->device, MT_I64, MT_SHAPE(r->batch, t), r->part,
                         (size_t)(r->batch * t) * sizeof *r->part);
 }
@@ -170,10 +202,14 @@ static mt_tensor *new_tokens(run *r)
 static bool next_scores(run *r)
 {
     MT_AUTO mt_tensor *tokens = new_tokens(r);
-    MT_AUTO mt_tensor *y = tokens ? mt_next_logits(r->model, r->cache, tokens) : NULL;
+    MT_AUTO mt_tensor *y = !tokens ? NULL
+                           : r->lengths
+                               ? mt_next_logits_each(r->model, r->caches, r->given, tokens)
+                               : mt_next_logits(r->model, r->caches ? *r->caches : NULL, tokens);
     mt_set(&y, mt_cast(y, MT_F32));
     size_t n = (size_t)(r->batch * r->vocab);
     if (!y || mt_to_host(y, r->scores, n * sizeof *r->scores) != MT_OK) return false;
+    if (r->caches) r->cached = r->done;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(r->scores[i]))
             return mti_fail_bool(MT_ERR_STATE, "the model's scores are not finite numbers");
@@ -188,7 +224,8 @@ static bool step(run *r, int64_t i)
         int64_t *text = r->text + j * (r->length + r->n);
         float *scores = r->scores + j * r->vocab;
         if (penalty > 0 && penalty != 1)
-            discourage(scores, r->vocab, text, r->done, penalty, r->seen);
+            discourage(scores, r->vocab, text + begin_of(r, j), r->done - begin_of(r, j), penalty,
+                       r->seen);
         uint64_t draw = (uint64_t)j << 40 | (r->options->first_draw + (uint64_t)i);
         double unit = (double)mti_u32_to_unit(mti_philox(r->options->seed, draw).v[0]);
         r->chosen[j] = choose(scores, r->vocab, r->options, unit, r->scratch);
@@ -207,11 +244,26 @@ static bool steps(run *r, mt_tokens_fn *fn, void *user, mt_generate_stats *stats
         if (i == 0) first = mti_now();
         more = ok && (!fn || fn(user, r->chosen));
     }
-    *stats = (mt_generate_stats){.tokens = r->done - r->length,
-                                 .first_s = first - began,
-                                 .rest_s = mti_now() - first,
-                                 .cache_bytes = mt_kv_cache_bytes(r->cache, NULL)};
+    *stats = (mt_generate_stats){
+        .tokens = r->done - r->length, .first_s = first - began, .rest_s = mti_now() - first};
+    for (int64_t i = 0; i < r->n_caches; i++)
+        stats->cache_bytes += mt_kv_cache_bytes(r->caches[i], NULL);
     return ok;
+}
+
+/* *apart: whether prompts are of different lengths. */
+static bool check_lengths(int64_t batch, int64_t length, const int64_t *lengths, bool *apart)
+{
+    *apart = false;
+    for (int64_t i = 0; lengths && i < batch; i++) {
+        if (lengths[i] < 1 || lengths[i] > length)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "generate: prompt %lld has %lld tokens; need 1 to %lld, the "
+                                 "tokens of a row",
+                                 (long long)i, (long long)lengths[i], (long long)length);
+        *apart = *apart || lengths[i] < length;
+    }
+    return true;
 }
 
 static bool check(const mt_model_config *c, int64_t batch, int64_t length, const int64_t *prompt,
@@ -253,22 +305,24 @@ mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int
 {
     static const mt_generate_options plain = {0};
     mt_generate_stats ignored;
+    bool apart;
     if (!mti_given(model, "generate", "the model")) return mt_last_status();
     const mt_model_config *c = mt_model_config_of(model);
     if (!options) options = &plain;
-    if (!check(c, batch, length, prompt, n, options)) return mt_last_status();
+    if (!check(c, batch, length, prompt, n, options) ||
+        !check_lengths(batch, length, options->lengths, &apart))
+        return mt_last_status();
     run r = {.model = model,
              .device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight")),
              .options = options,
              .batch = batch,
              .length = length,
+             .lengths = apart ? options->lengths : NULL,
              .n = n,
              .vocab = c->vocab};
     bool training = mt_module_training(model);
     mt_module_set_training(model, false);
-    bool ok = allocate(&r, prompt);
-    if (ok && !options->no_cache)
-        ok = (r.cache = mt_kv_cache_new(model, options->cache, batch, length + n)) != NULL;
+    bool ok = allocate(&r, prompt) && (options->no_cache || make_caches(&r));
     ok = ok && steps(&r, fn, user, stats ? stats : &ignored);
     release(&r);
     mt_module_set_training(model, training);

@@ -291,18 +291,22 @@ bool mti_kv_cache_fill(mt_kv_cache *cache, int64_t length)
 
 /* ---- one forward ---- */
 
-/* Connects the model's attentions and positions with the cache; NULL: with none. */
-static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
+/* Connects the model's attentions and positions with the cache, or with texts and theirs; both
+ * NULL: with none. */
+static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache,
+                 const mti_texts *texts)
 {
     int64_t *start = mti_positions_start(mt_module_child(model, "wpe"));
     if (start) *start = cache ? cache->length : 0;
+    mti_positions_set_texts(mt_module_child(model, "wpe"), texts);
     for (int64_t i = 0; i < c->layers; i++) {
         mti_heads *heads = mti_heads_of(mt_module_find(mti_layer(model, i), "attn.heads"));
         if (heads) {
             heads->cached = cache ? &cache->length : NULL;
             heads->kv = cache ? &cache->layers[i] : NULL;
             heads->append = mti_kv_append;
-        } else if (cache)
+            heads->texts = texts, heads->layer = i;
+        } else if (cache || texts)
             return mti_fail_bool(MT_ERR_STATE,
                                  "kv_cache: h.%lld.attn.heads of the model was replaced",
                                  (long long)i);
@@ -321,9 +325,8 @@ static bool same_size(const mt_kv_cache *cache, const mt_model_config *c)
                          mt_model_kind_name(c->kind));
 }
 
-static bool has_room(const mt_kv_cache *cache, const mt_tensor *tokens)
+static bool has_room(const mt_kv_cache *cache, long long b, long long t)
 {
-    long long b = mt_shape(tokens)[0], t = mt_shape(tokens)[1];
     if (b != cache->batch)
         return mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld sequences; made for %lld", b,
                              (long long)cache->batch);
@@ -344,26 +347,109 @@ static void after_failure(mt_kv_cache *cache, int64_t t)
     trim(cache, cache->length);
 }
 
-mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
+/* NULL, and an error, if the model does not generate or these are no tokens. */
+static mti_model *check_inputs(const char *caller, mt_module *model, const mt_tensor *tokens)
 {
-    if (!mti_given(model, "next_logits", "the model") ||
-        !mti_given(tokens, "next_logits", "tokens"))
-        return NULL;
+    if (!mti_given(model, caller, "the model") || !mti_given(tokens, caller, "tokens")) return NULL;
     mti_model *m = mti_model_of(model);
     if (!m)
-        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: need a gpt or a llama made by memtape");
-    if (!has_cache(&m->config) || !mti_check_tokens("next_logits", tokens)) return NULL;
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: need a gpt or a llama made by memtape", caller);
+    if (!has_cache(&m->config) || !mti_check_tokens(caller, tokens)) return NULL;
     if (mt_numel(tokens) == 0)
-        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");
-    if (cache && (!same_size(cache, &m->config) || !has_room(cache, tokens))) return NULL;
-    bool grad = mt_set_grad_mode(false);
-    m->last = true;
-    mt_tensor *y = !cache || bind(model, &m->config, cache) ? mt_forward(model, tokens) : NULL;
-    if (cache) bind(model, &m->config, NULL);
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: no tokens; need at least one", caller);
+    return m;
+}
+
+/* The scores after all tokens, or, `last`, after the last of each row, with the cache or the texts
+ * that are given. */
+static mt_tensor *forward(mt_module *model, mti_model *m, mt_kv_cache *cache,
+                          const mti_texts *texts, mt_tensor *tokens, bool last)
+{
+    const bool grad = mt_set_grad_mode(false), binds = cache || texts;
+    m->last = last;
+    mt_tensor *y =
+        !binds || bind(model, &m->config, cache, texts) ? mt_forward(model, tokens) : NULL;
+    if (binds) bind(model, &m->config, NULL, NULL);
     m->last = false;
-    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(mt_shape(y)[0], mt_shape(y)[2])));
-    if (y && cache) cache->length += mt_shape(tokens)[1];
-    if (!y && cache) after_failure(cache, mt_shape(tokens)[1]);
+    if (y && last) mt_set(&y, mt_reshape(y, MT_SHAPE(mt_shape(y)[0], mt_shape(y)[2])));
     mt_set_grad_mode(grad);
     return y;
+}
+
+static void after(mt_kv_cache *cache, bool ok, int64_t t)
+{
+    if (ok)
+        cache->length += t;
+    else
+        after_failure(cache, t);
+}
+
+mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
+{
+    mti_model *m = check_inputs("next_logits", model, tokens);
+    if (!m || (cache && (!same_size(cache, &m->config) ||
+                         !has_room(cache, mt_shape(tokens)[0], mt_shape(tokens)[1]))))
+        return NULL;
+    mt_tensor *y = forward(model, m, cache, NULL, tokens, true);
+    if (cache) after(cache, y != NULL, mt_shape(tokens)[1]);
+    return y;
+}
+
+/* ---- texts of different lengths ---- */
+
+static void turn_to(const mti_texts *texts, int64_t i, mti_heads *heads)
+{
+    mt_kv_cache *cache = texts->caches[i];
+    heads->cached = &cache->length;
+    heads->kv = &cache->layers[heads->layer];
+}
+
+/* Whether text i has a length, and room in its own cache; *start: where it begins. */
+static bool check_text(const char *caller, const mt_model_config *c, const mti_texts *texts,
+                       int64_t i, int64_t t, int64_t *start)
+{
+    const int64_t n = texts->lengths[i];
+    if (n < 1 || n > t)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: text %lld has %lld tokens; need 1 to %lld, the tokens of a row",
+                             caller, (long long)i, (long long)n, (long long)t);
+    if (!texts->caches) return true;
+    mt_kv_cache *cache = texts->caches[i];
+    if (!mti_given(cache, caller, "a cache")) return false;
+    for (int64_t k = 0; k < i; k++)
+        if (texts->caches[k] == cache)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "%s: texts %lld and %lld have one cache; need one for each",
+                                 caller, (long long)k, (long long)i);
+    *start = cache->length;
+    return same_size(cache, c) && has_room(cache, 1, n);
+}
+
+static mt_tensor *forward_texts(const char *caller, mt_module *model, mt_kv_cache *const *caches,
+                                const int64_t *lengths, mt_tensor *tokens, bool last)
+{
+    mti_model *m = check_inputs(caller, model, tokens);
+    if (!m) return NULL;
+    if (!lengths) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the lengths are NULL", caller);
+    const int64_t b = mt_shape(tokens)[0], t = mt_shape(tokens)[1];
+    int64_t *starts = mti_calloc((size_t)b, sizeof *starts);
+    const mti_texts texts = {lengths, starts, caches, caches ? turn_to : NULL};
+    bool ok = starts != NULL;
+    for (int64_t i = 0; ok && i < b; i++)
+        ok = check_text(caller, &m->config, &texts, i, t, &starts[i]);
+    mt_tensor *y = ok ? forward(model, m, NULL, &texts, tokens, last) : NULL;
+    for (int64_t i = 0; ok && caches && i < b; i++) after(caches[i], y != NULL, lengths[i]);
+    mti_free(starts);
+    return y;
+}
+
+mt_tensor *mt_next_logits_each(mt_module *model, mt_kv_cache *const *caches, const int64_t *lengths,
+                               mt_tensor *tokens)
+{
+    return forward_texts("next_logits_each", model, caches, lengths, tokens, true);
+}
+
+mt_tensor *mt_logits_each(mt_module *model, const int64_t *lengths, mt_tensor *tokens)
+{
+    return forward_texts("logits_each", model, NULL, lengths, tokens, false);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "io/gguf.h"
 #include "io/safetensors.h"
+#include "memtape/ops.h"
 #include "nn/model.h"
 
 #define MAX_HALF 512 /* pairs of a head whose angles are in a file */
@@ -252,28 +253,61 @@ static void sort_rows(const float *from, float *to, int64_t rows, int64_t column
     }
 }
 
-static bool load(const mti_gguf *f, const mt_named_tensor *p, const mt_model_config *c, bool pairs)
+/* A matrix is read in pieces of rows, so that it is not there twice; anything else at once. */
+#define PIECE ((size_t)1 << 20)
+typedef struct pieces {
+    const mti_gguf *f;
+    const mti_gguf_tensor *t;
+    int64_t rows, most; /* of a piece: at most */
+    size_t n, bytes;    /* values of a row; their bytes in the file */
+    int64_t width;      /* of heads, whose rows are sorted; 0: they are not */
+    void *blocks;       /* a piece */
+    float *values, *sorted;
+} pieces;
+
+static bool load_piece(const pieces *p, mt_tensor *w, int64_t at)
+{
+    const int64_t left = p->rows - at, count = left < p->most ? left : p->most;
+    const size_t n = (size_t)count * p->n, bytes = n * sizeof(float);
+    MT_AUTO mt_tensor *part = count < p->rows ? mt_slice(w, 0, at, count) : mt_retain(w);
+    if (!part || !mti_read_at(p->f->fd, p->f->path, p->t->at + (uint64_t)at * p->bytes, p->blocks,
+                              (size_t)count * p->bytes))
+        return false;
+    mti_gguf_widen(p->t->type, p->blocks, n, p->values);
+    if (p->width) {
+        const int64_t sorted = mt_shape(part)[0];
+        sort_rows(p->values, p->sorted, sorted, (int64_t)n / sorted, p->width);
+    }
+    const float *values = p->width ? p->sorted : p->values;
+    if (mt_dtype_of(part) == MT_F32) return mt_copy_from_host(part, values, bytes) == MT_OK;
+    MT_AUTO mt_tensor *wide =
+        mt_from_data(mt_device_of(w), MT_F32, mt_rank(part), mt_shape(part), values, bytes);
+    return wide && mt_copy(part, wide) == MT_OK;
+}
+
+static bool load(const mti_gguf *f, const mt_named_tensor *param, const mt_model_config *c,
+                 bool pairs)
 {
     char name[128];
-    const mti_gguf_tensor *t = tensor_of(f, p->name, name);
-    const size_t n = (size_t)mt_numel(p->tensor);
+    const mti_gguf_tensor *t = tensor_of(f, param->name, name);
     const bool sorts = pairs && (strstr(name, ".attn_q.") || strstr(name, ".attn_k."));
-    void *blocks = mti_malloc((size_t)t->bytes);
-    float *values = mti_malloc(n * sizeof *values * (sorts ? 2 : 1)), *sorted = values;
-    bool ok = blocks && values && mti_read_at(f->fd, f->path, t->at, blocks, (size_t)t->bytes);
-    if (ok) mti_gguf_widen(t->type, blocks, n, values);
-    if (ok && sorts) {
-        const int64_t rows = t->shape[0];
-        sorted = values + n;
-        sort_rows(values, sorted, rows, (int64_t)n / rows, c->head_dim);
-    }
-    mt_tensor *wide = ok ? mt_from_data(mt_device_of(p->tensor), MT_F32, mt_rank(p->tensor),
-                                        mt_shape(p->tensor), sorted, n * sizeof *sorted)
-                         : NULL;
-    ok = wide && mt_copy(p->tensor, wide) == MT_OK;
-    mt_release(wide);
-    mti_free(values);
-    mti_free(blocks);
+    pieces p = {.f = f, .t = t, .rows = t->rank == 2 ? t->shape[0] : 1};
+    p.n = (size_t)(mt_numel(param->tensor) / p.rows), p.bytes = (size_t)t->bytes / (size_t)p.rows;
+    p.width = sorts ? c->head_dim : 0;
+    const int64_t unit = sorts ? c->head_dim : 1; /* whole heads */
+    p.most = (int64_t)(PIECE / sizeof(float) / p.n) / unit * unit;
+    if (p.most < unit) p.most = unit;
+    if (p.most > p.rows) p.most = p.rows;
+    const size_t n = (size_t)p.most * p.n;
+    p.blocks = mti_malloc((size_t)p.most * p.bytes);
+    p.values = mti_malloc(n * sizeof *p.values * (sorts ? 2 : 1));
+    p.sorted = p.values ? p.values + (sorts ? n : 0) : NULL;
+    const bool grad = mt_set_grad_mode(false);
+    bool ok = p.blocks && p.values;
+    for (int64_t at = 0; ok && at < p.rows; at += p.most) ok = load_piece(&p, param->tensor, at);
+    mt_set_grad_mode(grad);
+    mti_free(p.values);
+    mti_free(p.blocks);
     return ok;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "io/safetensors.h"
 #include "io/saved_run.h"
+#include "memtape/ops.h"
 
 static const mti_tensor_entry *find(const mt_safetensors *f, const char *name)
 {
@@ -26,9 +27,10 @@ bool mti_safetensors_read_part(const mt_safetensors *f, const char *name, uint64
     return mti_read_at(f->fd, f->path, f->data_at + e->begin + from, data, n_bytes);
 }
 
-static bool check_bools(const mt_safetensors *f, const mti_tensor_entry *e, const char *data)
+static bool check_bools(const mt_safetensors *f, const mti_tensor_entry *e, const char *data,
+                        size_t n)
 {
-    for (size_t i = 0; i < e->info.bytes; i++)
+    for (size_t i = 0; i < n; i++)
         if ((unsigned char)data[i] > 1) {
             char shown[MTI_SHOWN];
             return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": a BOOL that is %d", f->path,
@@ -58,23 +60,38 @@ static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const m
                          mti_shape_text(need, mt_rank(t), mt_shape(t)));
 }
 
-static bool read_into(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
+/* Data of the entry's dtype becomes t's; through a tensor of that dtype where t has another. */
+static bool take(const mti_tensor_entry *e, mt_tensor *t, const void *data, size_t n)
 {
-    char *data = mti_malloc(e->info.bytes); /* checked: no more than the file has */
-    bool ok = data && mti_read_at(f->fd, f->path, f->data_at + e->begin, data, e->info.bytes) &&
-              (e->info.dtype != MT_BOOL || check_bools(f, e, data)) &&
-              mt_copy_from_host(t, data, e->info.bytes) == MT_OK;
-    mti_free(data);
+    if (e->info.dtype == mt_dtype_of(t)) return mt_copy_from_host(t, data, n) == MT_OK;
+    mt_tensor *read =
+        mt_from_data(mt_device_of(t), e->info.dtype, mt_rank(t), mt_shape(t), data, n);
+    bool ok = read && mt_copy(t, read) == MT_OK;
+    mt_release(read);
     return ok;
 }
 
-/* Through a tensor of the file's dtype where t has another. */
+/* Rows of the first dimension at once: so many bytes, so that what is large is not there twice. */
+#define PIECE ((size_t)1 << 20)
+
 static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
 {
-    if (e->info.dtype == mt_dtype_of(t)) return read_into(f, e, t);
-    mt_tensor *read = mt_empty(mt_device_of(t), e->info.dtype, e->info.rank, e->info.shape);
-    bool ok = read && read_into(f, e, read) && mt_copy(t, read) == MT_OK;
-    mt_release(read);
+    const int64_t rows = e->info.rank && e->info.bytes ? e->info.shape[0] : 1;
+    const size_t row = e->info.bytes / (size_t)rows;
+    const int64_t most = row && row < PIECE ? (int64_t)(PIECE / row) : 1;
+    char *data = mti_malloc((size_t)(most < rows ? most : rows) * row + 1);
+    const bool grad = mt_set_grad_mode(false);
+    bool ok = data != NULL;
+    for (int64_t at = 0; ok && at < rows; at += most) {
+        const int64_t count = rows - at < most ? rows - at : most;
+        const size_t n = (size_t)count * row;
+        MT_AUTO mt_tensor *part = count < rows ? mt_slice(t, 0, at, count) : mt_retain(t);
+        ok = part &&
+             mti_read_at(f->fd, f->path, f->data_at + e->begin + (uint64_t)at * row, data, n) &&
+             (e->info.dtype != MT_BOOL || check_bools(f, e, data, n)) && take(e, part, data, n);
+    }
+    mt_set_grad_mode(grad);
+    mti_free(data);
     return ok;
 }
 

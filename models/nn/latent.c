@@ -194,17 +194,25 @@ static mt_tensor *attend_latents(mt_module *self, mt_tensor *x)
     return h;
 }
 
+static mt_tensor *attend_turned(mt_module *self, mt_tensor *const *x)
+{
+    mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
+    mti_rope_tables own = {0}, *shared = l->tables;
+    if (!shared) l->tables = &own;
+    mt_tensor *h = attend_latents(self, *x);
+    l->tables = shared;
+    mti_rope_tables_free(&own);
+    return h;
+}
+
 static mt_tensor *latent_forward(mt_module *self, mt_tensor *x)
 {
     if (mt_rank(x) != 3)
         return mti_fail_null(MT_ERR_ARGUMENT, "attention: x has %d dimensions; need [b,s,d]",
                              mt_rank(x));
     mti_heads *l = mt_module_user(mt_module_child(self, "heads"));
-    mti_rope_tables own = {0}, *shared = l->tables;
-    if (!shared) l->tables = &own;
-    mt_tensor *h = attend_latents(self, x);
-    l->tables = shared;
-    mti_rope_tables_free(&own);
+    mt_tensor *h =
+        l->texts ? mti_each_text(self, l, attend_turned, 1, &x) : attend_turned(self, &x);
     mt_set(&h, mt_forward_child(self, "proj", h));
     mt_set(&h, mt_forward_child(self, "drop", h));
     return h;

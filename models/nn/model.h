@@ -347,10 +347,28 @@ mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c);
 /* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias);
 
-/* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
+/* ---- texts.c: texts of different lengths ---- */
+
+struct mti_heads;
+struct mt_kv_cache;
+/* Row i of an input [b,s] ends with the lengths[i] tokens of text i, of which the first is at
+ * position starts[i]. What stands before them is padding, which nothing sees. */
+typedef struct mti_texts {
+    const int64_t *lengths, *starts;
+    struct mt_kv_cache *const *caches; /* of each; NULL: there are none */
+    /* Connects an attention with that of text i; NULL: there are none. */
+    void (*turn_to)(const struct mti_texts *texts, int64_t i, struct mti_heads *heads);
+} mti_texts;
+/* What text i, of n tokens, has of x [b,s,..]: a view [1,n,..]. */
+mt_tensor *mti_text_at(mt_tensor *x, int64_t i, int64_t n);
+
+/* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view; of texts
+ * of different lengths [b,s,d]. */
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
 /* The position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
+/* From now on the tokens are those of such texts; NULL: of texts of one length. */
+void mti_positions_set_texts(const mt_module *m, const mti_texts *texts);
 
 /* ---- attention with a KV cache ---- */
 
@@ -386,7 +404,13 @@ typedef struct mti_heads {
     const int64_t *cached;
     bool (*append)(struct mti_kv_layer *kv, mt_tensor **k, mt_tensor **v);
     struct mti_kv_layer *kv;
+    const mti_texts *texts; /* NULL: all are of one length */
+    int64_t layer;          /* in the caches of texts */
 } mti_heads;
+/* run() of each text of in[n_in], [b,s,..] each, by itself, as its cache and its positions have it;
+ * 0 where there is padding. Not recorded. */
+mt_tensor *mti_each_text(mt_module *self, mti_heads *heads, mti_run_fn *run, int n_in,
+                         mt_tensor *const *in);
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
 /* gpt_oss.c: math attention with its own logit for each head; part: q [b,a,s,h], k, v
  * [b,k,t,h]. And of h [n,2 f], gate and up by turns, what goes into the experts' last product. */

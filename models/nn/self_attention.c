@@ -133,6 +133,16 @@ static mt_tensor *attend_borrowed(mt_module *self, mt_tensor *const *in)
     return attend(self, (mt_tensor *[]){mt_retain(in[0]), mt_retain(in[1]), mt_retain(in[2])});
 }
 
+/* attend(), of each text by itself where they are of different lengths. */
+static mt_tensor *attend_texts(mt_module *self, mt_tensor *part[3])
+{
+    mti_heads *heads = mt_module_user(self);
+    if (!heads->texts) return attend(self, part);
+    mt_tensor *y = mti_each_text(self, heads, attend_borrowed, 3, part);
+    for (int i = 0; i < 3; i++) mt_release(part[i]);
+    return y;
+}
+
 /* [b,s,(a + 2 k) h] -> [b,s,a h] */
 static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
 {
@@ -147,7 +157,7 @@ static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
     }
     mt_tensor *part[3] = {NULL, NULL, NULL};
     if (mt_split(qkv, 2, 3, (const int64_t[]){q, kv, kv}, part) != MT_OK) return NULL;
-    return attend(self, part);
+    return attend_texts(self, part);
 }
 
 mti_heads *mti_heads_of(const mt_module *m)
@@ -262,12 +272,13 @@ static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
         return NULL;
     }
     mt_module *heads = mt_module_child(self, "heads");
+    const mti_heads *user = mt_module_user(heads);
     mt_tensor *h;
-    if (mti_module_checkpoint(heads, NULL)) {
+    if (mti_module_checkpoint(heads, NULL) && !user->texts) {
         h = mti_run_module(heads, attend_borrowed, 3, part);
         for (int i = 0; i < 3; i++) mt_release(part[i]);
     } else {
-        h = attend(heads, part); /* releases each part early */
+        h = attend_texts(heads, part); /* releases each part early */
     }
     mt_scope_pop();
     return project(self, h);

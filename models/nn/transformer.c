@@ -262,18 +262,42 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
 typedef struct positions {
     int64_t start;  /* of the first token */
     int64_t offset; /* the row of position 0 */
+    const mti_texts *texts;
 } positions;
 
-/* Only the length of the tokens counts. */
-static mt_tensor *positions_forward(mt_module *self, mt_tensor *tokens)
+static mt_tensor *rows_of(mt_module *self, int64_t start, int64_t s)
 {
     mt_tensor *table = mt_module_param(self, "weight");
     const positions *at = mt_module_user(self);
-    int64_t s = mt_shape(tokens)[mt_rank(tokens) - 1], start = at->start;
     int64_t context = mt_shape(table)[0] - at->offset;
     if (start + s <= context) return mt_slice(table, 0, at->offset + start, s);
     return mti_fail_null(MT_ERR_ARGUMENT, "positions: %lld tokens in a row; the context is %lld",
                          (long long)(start + s), (long long)context);
+}
+
+/* [b,s,d], 0 where there is padding */
+static mt_tensor *rows_of_texts(mt_module *self, const mti_texts *texts, const int64_t shape[2])
+{
+    const mt_tensor *table = mt_module_param(self, "weight");
+    const int64_t d = mt_shape(table)[1];
+    mt_tensor *y =
+        mt_zeros(mt_device_of(table), mt_dtype_of(table), MT_SHAPE(shape[0], shape[1], d));
+    for (int64_t i = 0; y && i < shape[0]; i++) {
+        const int64_t n = texts->lengths[i];
+        MT_AUTO mt_tensor *place = mti_text_at(y, i, n);
+        MT_AUTO mt_tensor *rows = place ? rows_of(self, texts->starts[i], n) : NULL;
+        mt_set(&rows, rows ? mt_reshape(rows, MT_SHAPE(1, n, d)) : NULL);
+        if (!rows || mt_copy(place, rows) != MT_OK) mt_set(&y, NULL);
+    }
+    return y;
+}
+
+/* Only the length of the tokens counts. */
+static mt_tensor *positions_forward(mt_module *self, mt_tensor *tokens)
+{
+    const positions *at = mt_module_user(self);
+    if (at->texts) return rows_of_texts(self, at->texts, mt_shape(tokens));
+    return rows_of(self, at->start, mt_shape(tokens)[mt_rank(tokens) - 1]);
 }
 
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c)
@@ -293,4 +317,10 @@ int64_t *mti_positions_start(const mt_module *m)
 {
     positions *user = mti_module_runs(m, positions_forward) ? mt_module_user(m) : NULL;
     return user ? &user->start : NULL;
+}
+
+void mti_positions_set_texts(const mt_module *m, const mti_texts *texts)
+{
+    positions *user = mti_module_runs(m, positions_forward) ? mt_module_user(m) : NULL;
+    if (user) user->texts = texts;
 }

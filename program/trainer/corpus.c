@@ -246,9 +246,12 @@ static bool encode_part(mti_part_text *part, const unsigned char *text, const mt
     const int64_t *ends = NULL;
     const size_t n_ends = mt_tokenizer_ends(t, &ends);
     bool ok = true;
-    for (size_t i = 0, from = 0; ok && i < part->ends.n; from = part->ends.at[i++])
-        ok = mti_encode(t, text + from, part->ends.at[i] - from, true, &part->ids) &&
+    for (size_t i = 0, from = 0, to; ok && i < part->ends.n; from = to, i++) {
+        to = part->ends.at[i];
+        ok = mti_encode(t, text + from, to - from, true, &part->ids) &&
              (!n_ends || MTI_PUSH(&part->ids, ends[0]));
+        part->ends.at[i] = part->ids.n;
+    }
     return ok;
 }
 
@@ -256,6 +259,20 @@ bool mti_corpus_encode(mti_corpus *c, const mt_tokenizer *t)
 {
     c->in_tokens = true;
     return encode_part(&c->learnt, c->train, t) && encode_part(&c->kept, c->held, t);
+}
+
+size_t mti_corpus_documents(const mti_corpus *c) { return c->learnt.ends.n; }
+
+void mti_corpus_document(const mti_corpus *c, size_t i, size_t *begin, size_t *end)
+{
+    const size_t n = c->learnt.ends.n, *ends = c->learnt.ends.at;
+    *begin = *end = 0;
+    for (size_t tried = 0; tried < n; tried++, i++) {
+        *begin = i % n ? ends[i % n - 1] : 0;
+        if (ends[i % n] - *begin < 2) continue;
+        *end = ends[i % n];
+        return;
+    }
 }
 
 size_t mti_corpus_length(const mti_corpus *c, bool held)

@@ -7,7 +7,7 @@
 
 /* One of the two parts. */
 typedef struct mti_part_text {
-    MTI_VEC(size_t) ends; /* of its documents, in bytes */
+    MTI_VEC(size_t) ends; /* of its documents, in bytes, or tokens */
     mt_token_list ids;    /* with a tokenizer */
 } mti_part_text;
 
@@ -37,6 +37,10 @@ bool mti_corpus_encode(mti_corpus *c, const mt_tokenizer *t);
 /* How many tokens a part has, and the i-th. */
 size_t mti_corpus_length(const mti_corpus *c, bool held);
 int64_t mti_corpus_token(const mti_corpus *c, bool held, size_t i);
+/* Document i of what is learnt from, of *n: its tokens, at least two, are those from *begin to
+ * *end. A shorter one is passed over for the next; *end 0: all are shorter. */
+void mti_corpus_document(const mti_corpus *c, size_t i, size_t *begin, size_t *end);
+size_t mti_corpus_documents(const mti_corpus *c);
 /* Whether the text came from that file. */
 bool mti_corpus_has(const mti_corpus *c, const char *path);
 

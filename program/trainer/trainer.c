@@ -71,7 +71,13 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                       const mti_train_settings *s, const mti_corpus *corpus)
 {
     *t = (mti_trainer){.workload = *w, .settings = *s, .corpus = corpus, .device = device};
-    if (mti_corpus_length(corpus, false) < (size_t)w->seq + 1)
+    size_t begin, end = 1;
+    if (s->by_document) mti_corpus_document(corpus, 0, &begin, &end);
+    if (!end)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "no document of the text has two tokens, of which the "
+                             "first predicts the second");
+    if (!s->by_document && mti_corpus_length(corpus, false) < (size_t)w->seq + 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "the text is too short: %zu %s to learn from, and a sequence takes "
                              "%lld",

@@ -20,6 +20,7 @@ typedef struct mti_weights_reader {
 typedef struct mti_train_settings {
     int64_t accumulate, steps, warmup;
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
+    bool by_document; /* a sequence is one document, cut or padded; padding is no target */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
     const mti_weights_reader *reader; /* that reads them */
     const char *folder; /* or GGUF file that the model came from, with its tokenizer; NULL: none */

@@ -1,4 +1,5 @@
-/* generate.c: `memtape generate`: continues prompts with a trained model, one after the other. */
+/* generate.c: `memtape generate`: continues prompts with a trained model, one after the other or
+ * side by side. */
 #include <string.h>
 #include "verbs/run_file.h"
 #include "verbs/verbs.h"
@@ -164,34 +165,139 @@ static bool continue_prompt(run *r, span prompt, const char *text)
     return ok;
 }
 
-static bool continue_ids(run *r)
+/* ---- prompts side by side: the first is written as its tokens come, the others after it ---- */
+
+typedef struct group {
+    run *r;
+    int64_t n, open; /* prompts; those that go on */
+    bool *ended;     /* [n] */
+    int64_t *made;   /* [tokens,n] */
+    int64_t steps;
+} group;
+
+static bool take_tokens(void *user, const int64_t *tokens)
 {
-    mti_prompts prompts;
-    bool ok = mti_prompts_read(&prompts, r->o->ids, mt_model_config_of(r->model)->vocab);
-    for (size_t i = 0, from = 0; ok && i < prompts.ends.n; from = prompts.ends.at[i++])
-        ok = continue_prompt(r, (span){prompts.ids.at + from, prompts.ends.at[i] - from}, NULL);
-    mti_prompts_free(&prompts);
+    group *g = user;
+    for (int64_t i = 0; i < g->n; i++) {
+        const bool first = i == 0, open = !g->ended[i];
+        g->made[g->steps * g->n + i] = tokens[i];
+        if (!open) continue;
+        g->ended[i] =
+            first ? !take_token(g->r, tokens[i]) : mti_ends_text(g->r->tokenizer, tokens[i]);
+        g->open -= g->ended[i];
+    }
+    g->steps++;
+    return g->open && g->r->ok;
+}
+
+/* Writes a prompt, if it is not the first, and what follows it. */
+static bool write_made(const group *g, int64_t i, span prompt, const char *text)
+{
+    run *r = g->r;
+    bool ok = true;
+    if (i) {
+        r->made = 0;
+        ok = write_prompt(r, prompt, text);
+        for (int64_t k = 0; ok && k < g->steps && take_token(r, g->made[k * g->n + i]);) k++;
+    }
+    ok = ok && end_text(r) && r->ok && fputc('\n', stdout) != EOF && fflush(stdout) == 0;
+    r->stats.tokens += r->made;
     return ok;
 }
 
-static bool continue_text(run *r, const char *text)
+/* The prompts in rows that end with them. */
+static bool generate_rows(group *g, const span *prompts, size_t width, const int64_t *lengths)
 {
-    mt_token_list ids = {0};
-    bool ok = mti_encode(r->tokenizer, text, strlen(text), true, &ids);
-    if (ok && !ids.n)
-        ok = mti_encode(r->tokenizer, "\n", 1, true, &ids); /* something comes first */
-    ok = ok && continue_prompt(r, (span){ids.at, ids.n}, text);
-    mt_token_list_free(&ids);
+    run *r = g->r;
+    const size_t n = (size_t)g->n;
+    mt_generate_stats stats;
+    mt_generate_options options = r->options;
+    int64_t *rows = mti_calloc(n * width, sizeof *rows);
+    for (size_t i = 0; rows && i < n; i++)
+        memcpy(rows + (i + 1) * width - prompts[i].n, prompts[i].at, prompts[i].n * sizeof *rows);
+    options.lengths = lengths;
+    bool ok = rows && mt_generate(r->model, g->n, (int64_t)width, rows, r->o->tokens, &options,
+                                  take_tokens, g, &stats) == MT_OK;
+    mti_free(rows);
+    if (!ok) return false;
+    stats.tokens = 0; /* those of each are counted as they are written */
+    add_stats(&r->stats, &stats);
+    return true;
+}
+
+static bool fit_context(const run *r, size_t longest)
+{
+    const int64_t context = mt_model_config_of(r->model)->context, n = r->o->tokens;
+    return (longest <= (size_t)context && n <= context - (int64_t)longest) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "--batch: %lld tokens after a prompt of %zu are more than the context, "
+                         "%lld; without --batch a text goes on from its last half",
+                         (long long)n, longest, (long long)context);
+}
+
+static bool continue_together(run *r, const span *prompts, const char *const *texts, size_t n)
+{
+    group g = {.r = r, .n = (int64_t)n, .open = (int64_t)n};
+    size_t width = 0;
+    for (size_t i = 0; i < n; i++)
+        if (prompts[i].n > width) width = prompts[i].n;
+    if (!fit_context(r, width)) return false;
+    int64_t *lengths = mti_calloc(n, sizeof *lengths);
+    g.ended = mti_calloc(n, sizeof *g.ended);
+    g.made = mti_calloc(n * (size_t)r->o->tokens + 1, sizeof *g.made);
+    bool ok = lengths && g.ended && g.made;
+    for (size_t i = 0; ok && i < n; i++) lengths[i] = (int64_t)prompts[i].n;
+    r->made = 0, r->ok = true;
+    ok = ok && write_prompt(r, prompts[0], texts ? texts[0] : NULL) &&
+         generate_rows(&g, prompts, width, lengths);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = write_made(&g, (int64_t)i, prompts[i], texts ? texts[i] : NULL);
+    mti_free(lengths), mti_free(g.ended), mti_free(g.made);
+    return ok;
+}
+
+/* ---- all prompts ---- */
+
+static bool encode(const run *r, const char *text, mti_prompts *prompts)
+{
+    const size_t before = prompts->ids.n;
+    bool ok = mti_encode(r->tokenizer, text, strlen(text), true, &prompts->ids);
+    if (ok && prompts->ids.n == before) /* something comes first */
+        ok = mti_encode(r->tokenizer, "\n", 1, true, &prompts->ids);
+    return ok && MTI_PUSH(&prompts->ends, prompts->ids.n);
+}
+
+static bool find_prompts(const run *r, const char *const *texts, size_t n, mti_prompts *prompts)
+{
+    if (r->o->ids) return mti_prompts_read(prompts, r->o->ids, mt_model_config_of(r->model)->vocab);
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++) ok = encode(r, texts[i], prompts);
     return ok;
 }
 
 static bool continue_all(run *r)
 {
+    static const char *const lines[] = {"\n"};
     const mti_options *o = r->o;
-    if (o->ids) return continue_ids(r);
-    for (size_t i = 0; i < o->prompts.n; i++)
-        if (!continue_text(r, o->prompts.at[i])) return false;
-    return o->prompts.n || continue_text(r, "\n");
+    const char *const *texts = o->ids         ? NULL
+                               : o->prompts.n ? (const char *const *)o->prompts.at
+                                              : lines;
+    const size_t side_by_side = o->given[MTI_O_BATCH] ? (size_t)o->workload.batch : 1;
+    mti_prompts prompts = {0};
+    bool ok = find_prompts(r, texts, o->prompts.n ? o->prompts.n : 1, &prompts);
+    const size_t n = prompts.ends.n;
+    span *at = ok ? mti_calloc(n, sizeof *at) : NULL;
+    for (size_t i = 0, from = 0; at && i < n; from = prompts.ends.at[i++])
+        at[i] = (span){prompts.ids.at + from, prompts.ends.at[i] - from};
+    ok = at != NULL;
+    for (size_t i = 0, some; ok && i < n; i += some) {
+        some = n - i < side_by_side ? n - i : side_by_side;
+        ok = some == 1 ? continue_prompt(r, at[i], texts ? texts[i] : NULL)
+                       : continue_together(r, at + i, texts ? texts + i : NULL, some);
+    }
+    mti_free(at);
+    mti_prompts_free(&prompts);
+    return ok;
 }
 
 int mti_generate(const mti_options *o)

@@ -15,6 +15,8 @@
 
 #define NAME       "memtape train"
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
+#define TAKES_LESS                                                                                 \
+    "--budget finds checkpoints that fit; a smaller --batch, or --lora-rank, takes less"
 
 static volatile sig_atomic_t interrupted;
 
@@ -135,7 +137,8 @@ static bool open_device(run *r)
     mti_workload w = r->o.workload;
     w.name = w.preset ? w.preset : "this model";
     return (r->device = mti_open_device(&w)) &&
-           mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
+           mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META) &&
+           (r->o.world || mti_check_capacity(&w, rehearse_run, r, TAKES_LESS));
 }
 
 /* Called under the device's lock in the midst of an op, whose error it must not replace. */

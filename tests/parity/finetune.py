@@ -80,7 +80,7 @@ def faults(run, folder):
 
     # learning: full, LoRA, QLoRA, accumulation, a budget; resumed with --resume alone, it is the same run
     for name, words in {"full": [], "lora": ["--lora-rank", 4], "qlora": ["--lora-rank", 4, "--qlora", "--accumulate", 2], "budget": ["--budget", "4MiB"],
-                        "bf16": ["--dtype", "bf16", "--lora-rank", 4]}.items():
+                        "bf16": ["--dtype", "bf16", "--lora-rank", 4], "apart": ["--no-packing"]}.items():
         bits = run.held_out(*lines, *words, "--steps", 12, "--eval-every", 6, "--save", f"{name}.safetensors")
         if not bits < ours - 0.05:
             yield f"{name}: {ours} bits before, {bits} after"
@@ -99,6 +99,30 @@ def faults(run, folder):
         written = run("generate", "--model", f"{name}.safetensors", "--prompt", "Document", "-n", 8, "-t", 1, "-q")
         if not written.strip():
             yield f"{name}: writes nothing"
+
+    # a sequence is a document: its loss is PyTorch's of that document, cut at 16 tokens or with nothing learnt from behind its end
+    for document in ("It fits.", DOCUMENTS[1]):
+        with open(os.path.join(folder, "same.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"text": document}) + "\n" for _ in range(40))
+        ids = torch.tensor([*t(document + "\n")["input_ids"], t.eos_token_id])[:17]
+        with torch.no_grad():
+            wanted = torch.nn.functional.cross_entropy(model(input_ids=ids[None, :-1]).logits[0], ids[1:]).item()
+        told = [re.search(r"step 1/1  loss (\S+)", run("train", "--from", base, "--data", "same.jsonl", *STEP, "--lr", "1e-30", "--steps", 1, *more))
+                for more in (["--no-packing"], [])]
+        losses = [float(found[1]) for found in told]
+        if len(ids) < 17 and document == DOCUMENTS[1] or len(ids) > 16 and document != DOCUMENTS[1]:
+            yield f"{document!r} has {len(ids)} tokens, which shows too little"
+        if abs(losses[0] - wanted) > 2e-4 or abs(losses[1] - wanted) < 1e-3:
+            yield f"{document!r}: loss {losses[0]} apart, {losses[1]} packed, PyTorch's {wanted}"
+    with open(os.path.join(folder, "bytes.txt"), "w", encoding="ascii") as f:
+        f.write("ab")
+    if "two tokens" not in run("train", "--data", "bytes.txt", "--no-packing", "--steps", 1, "--val-fraction", "0.5", status=1):
+        yield "documents of one byte are not refused"
+
+    # what does not fit is refused before anything is learnt
+    errors = run(*lines, "--steps", 12, "--lora-rank", 4, "--capacity", "1MiB", status=1)
+    if "out of memory" not in errors or "a capacity of 1 MiB" not in errors:
+        yield f"a capacity that is too small: {errors}"
 
     # a full run as Transformers opens it
     run(*lines, "--steps", 12, "--save", "whole.safetensors", "--save-hf", "whole", "-q")

@@ -64,6 +64,16 @@ MT_API mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length);
  * has room for, or than the model's context, is an error. */
 MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens);
 
+/* The same for texts of different lengths: row i of tokens [b,t] ends with the lengths[i] tokens of
+ * text i, 1 to t, which follow what caches[i], of one sequence, holds. What stands before them,
+ * tokens of the vocabulary, is padding, which no text sees: each has the positions, the windows and
+ * the cache that it would have alone. caches NULL: no caches. -> [b,v] */
+MT_API mt_tensor *mt_next_logits_each(mt_module *model, mt_kv_cache *const *caches,
+                                      const int64_t *lengths, mt_tensor *tokens);
+/* The scores after every token of such texts, without caches -> [b,t,v]; those of padding say
+ * nothing. Not recorded. */
+MT_API mt_tensor *mt_logits_each(mt_module *model, const int64_t *lengths, mt_tensor *tokens);
+
 /* ---- generating ---- */
 
 /* All zero: the likeliest token each time, with a cache. */
@@ -79,6 +89,9 @@ typedef struct mt_generate_options {
     uint64_t first_draw; /* number of the first token's draw, for a text made in parts */
     bool no_cache;       /* every token from the whole text so far */
     mt_kv_form cache;
+    /* [batch]: how many tokens each prompt has, with which its row ends (mt_next_logits_each);
+     * NULL: all have as many as a row. */
+    const int64_t *lengths;
 } mt_generate_options;
 
 /* What generating took. */
@@ -94,8 +107,9 @@ typedef bool mt_tokens_fn(void *user, const int64_t *tokens);
 
 /* n tokens after each of `batch` prompts of `length` tokens, prompt [b,length]. What token i of
  * sequence j is depends on the scores, seed, first_draw + i and j alone. The cache has room for
- * length + n positions; it ends with length + n - 1, as nothing follows the last token. Dropout is
- * off meanwhile. length + n may not exceed the model's context. stats may be NULL. */
+ * length + n positions, of prompts of different lengths each for its own length + n; it ends with
+ * one less, as nothing follows the last token. Dropout is off meanwhile. length + n may not exceed
+ * the model's context. stats may be NULL. */
 MT_API mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int64_t *prompt,
                              int64_t n, const mt_generate_options *options, mt_tokens_fn *fn,
                              void *user, mt_generate_stats *stats);

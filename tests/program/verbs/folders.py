@@ -110,6 +110,7 @@ def other_dtypes_are_cast():
 def choices_follow_the_options():
     at = folder({"model.safetensors": WHOLE})
     greedy = written(at, "-t", 0)
+    equal(written(at, "-t", 0, "--batch", 2), greedy, "side by side")
     equal(written(at, "--top-p", "1e-9"), greedy, "top-p so small that the likeliest alone is left")
     equal(written(at, "--top-k", 1), greedy, "top-k 1")
     drawn = written(at, "-t", 5, "--seed", 3)

@@ -28,7 +28,7 @@ VALUES = {
     "model": "other.safetensors", "prompt": "abc", "tokens": 7, "temperature": 2, "top-k": 2, "top-p": 0.3, "repetition-penalty": 9, "stop": "e", "ids": "ids.txt",
     "kv-cache": "none", "adapter": "adapter.safetensors", "merge": None, "data": "more.txt",
     "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
-    "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
+    "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "no-packing": None, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "save-best": "best.safetensors", "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "save-hf": "hf", "live": None, "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
@@ -133,6 +133,7 @@ def of(verb, model):
 LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            **{("generate", option): ["--model", "model.safetensors", "-n", 2000] for option in ("stop", "weights")}, ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
+           ("generate", "batch"): ["--model", "model.safetensors", "-n", 8, "--prompt", "a", "--prompt", "bc"],
            ("explain", "prompt"): [f"{FOLDER}/weights"], ("train", "save-hf"): [*TEXT, "--from", f"{FOLDER}/weights"],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},
            **{(verb, "out-act"): of(verb, MLP) for verb in LOOKING},

@@ -292,6 +292,15 @@ def a_capacity_bounds_training():
         equal(run("train", *small, *more, "--capacity", "1GiB").returncode, 0, f"within 1 GiB: {more}")
         p = refused(["out of memory", "a capacity of 1 MiB"], "train", *small, *more, "--capacity", "1MiB", status=1)
         equal(p.stdout, "", "nothing is learnt")
+    # what it says it takes in segments is enough, and what it says that its tensors take is not
+    for more in (["--from", base], ["--from", base, "--lora-rank", 2, "--qlora"]):
+        told = run("train", *small, *more, "--capacity", "1MiB").stderr
+        peak = re.search(r"takes ([\d,]+) bytes \([^)]*\) at its peak, (\S+) MiB in segments, of a capacity of 1 MiB; --budget", told)
+        check(peak, f"how much it takes: {told}")
+        if peak:
+            needed = float(peak[2]) * 2 ** 20
+            equal(run("train", *small, *more, "--capacity", f"{int(needed)}B").returncode, 0, f"{more}: {needed} bytes are enough")
+            refused(["out of memory"], "train", *small, *more, "--capacity", f"{int(peak[1].replace(',', '')) - 1}B", status=1)
 
 
 def interrupted_run_is_saved(number):
@@ -406,6 +415,15 @@ def generation_is_deterministic():
     equal(len(text("--prompt", "")), 61, "an empty prompt")
     for form in ["none", "preallocated", "growing", "paged"]:  # 60 bytes exceed the context of 16
         equal(text("--prompt", "ab", "--seed", "3", "--kv-cache", form), first, f"text with KV cache {form}")
+    prompts = [word for prompt in ("ab", "a cab dc", "x", "", "b") for word in ("--prompt", prompt)]
+    alone = text(*prompts, "-t", "0", "-n", "7")
+    for size in ("1", "2", "3", "5", "64"):  # of each group the longest and the tokens fit into the context of 16
+        equal(text(*prompts, "-t", "0", "-n", "7", "--batch", size), alone, f"{size} prompts side by side")
+        equal(text(*prompts, "-t", "0", "-n", "7", "--batch", size, "-q"), text(*prompts, "-t", "0", "-n", "7", "-q"), f"{size}, without the prompts")
+    stop = alone.split(b"\n")[1][8:10].decode("latin-1")
+    if stop.isascii() and stop.isprintable():
+        equal(text(*prompts, "-t", "0", "-n", "7", "--batch", "3", "--stop", stop), text(*prompts, "-t", "0", "-n", "7", "--stop", stop), f"up to {stop!r}")
+    refused(["context, 16"], "generate", "--model", model, "--prompt", "a" * 12, "--prompt", "b", "-n", 9, "--batch", 2, status=1)
 
 
 def generation_reports_speed_and_cache():
