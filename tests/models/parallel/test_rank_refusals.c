@@ -29,7 +29,7 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.data = 4, .zero = 3, .fsdp = MT_FSDP_REDUCE_LAST}, 0, {"fsdp is 128", "blocks"}},
         {{.data = 2, .zero = 3, .fsdp = MT_FSDP_TORCHTITAN_GROUPED & ~48u},
          0,
-         {"a gpt", "its own"}},
+         {"a gpt", "separate weight"}},
         {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2},
          0,
          {"reshard is 2", "pipeline 1"}},
