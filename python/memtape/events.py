@@ -448,11 +448,14 @@ def _grade(words: Sequence[str], task: Task, path: Optional[str]) -> int:
     """Prints a line for each file or folder; 0 if all are done, else 1."""
     rows = [("who", "result", "why"), *(_graded(word, task) for word in words)]
     n_done = sum(row[1] == "done" for row in rows)
+    shown = [tuple(printable(cell) for cell in row) for row in rows]
+    if path == "-":
+        csv.writer(sys.stdout, lineterminator="\n").writerows(shown)
+        return 0 if n_done == len(words) else 1
     if path:
         text = io.StringIO()
         csv.writer(text).writerows(rows)
         _write_whole(path, text.getvalue())
-    shown = [tuple(printable(cell) for cell in row) for row in rows]
     _show("\n".join([task.title, *columns(shown, ()), f"{n_done} of {len(words)} done"]), sys.stdout)
     return 0 if n_done == len(words) else 1
 
@@ -481,7 +484,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--task", help="a file that says what shall be kept; the exit status is 1 if it is not")
     parser.add_argument("--json", help="write the report as JSON (docs/profile-json.md)")
     parser.add_argument("--html", help="write the report as a page")
-    parser.add_argument("--csv", help="with --task: write who has done it as a table for spreadsheets")
+    parser.add_argument("--csv", help="with --task: write who has done it as a table for spreadsheets (-: print it)")
     o = parser.parse_args(words)
     class_of = len(o.events) > 1 or os.path.isdir(o.events[0]) or bool(o.csv)
     if class_of and not o.task:

@@ -150,6 +150,7 @@ def a_class_is_graded():
     check("7,680 too many" in rows[2][2] and '"id" is missing' in rows[3][2] and "No such file" in rows[4][2], f"why: {rows}")
     equal(ended(all_of[0], "--task", task)[0], 0, "status if all are done")
     equal(sorted(path.name for path in FOLDER.glob("grades*")), ["grades.csv"], "files")
+    equal(ended(*all_of, "--task", task, "--csv", "-")[:2], (1, table.read_text()), "the same table, printed")
     for words, message in ((all_of, "need --task"), ([FILE, "--csv", table], "need --task"), ([*all_of, "--task", task, "--html", "r.html"], "--html")):
         status, _, err = ended(*words)
         check(status == 2 and message in err, f"{words}: {status} {err}")

@@ -30,6 +30,7 @@ refuses '"x"' lint x
 refuses '"x"' format x
 refuses '"x"' clean x
 refuses '"x"' docs x
+refuses '"x"' wheel x
 refuses '"x"' experiments x
 refuses '"2 x y"' lesson 2 x y
 refuses '"soon"' fuzz soon
