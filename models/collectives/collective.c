@@ -58,7 +58,7 @@ static bool check(const mti_call *c)
 
 /* ---- what this rank sends ---- */
 
-/* Pieces of parameters lie along dimension 0, those of sequences along others. */
+/* Shards of parameters lie along dimension 0, those of sequences along others. */
 static mti_route route_of(const mti_call *c)
 {
     if (arguments_of(c).positions) return MTI_TO_CONTEXT;
