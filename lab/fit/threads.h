@@ -1,4 +1,4 @@
-/* threads.h: several measurements at a time, each on devices of its own. */
+/* threads.h: several measurements at a time, each on its own devices. */
 #ifndef MTI_FIT_THREADS_H
 #define MTI_FIT_THREADS_H
 
