@@ -240,7 +240,7 @@ bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t 
                                  "%s: the text of the error needs a MODEL that can run again; "
                                  "beside a report give the snapshot of that instant",
                                  paths[i]);
-    return mti_report_read(&c->profile.measured, &c->of_report, report) &&
+    return mti_report_read(&c->profile.measured, &c->of_report, report, 0) &&
            compare_all(c, gpu, NULL);
 }
 

@@ -8,6 +8,7 @@
 #include "files/json_text.h"
 
 #define LONGEST_REPORT ((size_t)2 << 30)
+#define LARGE_SEGMENT  ((size_t)20 << 20) /* of requests up to 10 MiB */
 #define SCHEMA         "memtape.profile/1"
 
 static json_t *read_json(const char *path)
@@ -50,7 +51,9 @@ typedef struct place {
 typedef struct replay {
     const char *path;
     mt_device *device;
-    mti_hashmap at; /* a storage's serial -> its tensor */
+    size_t capacity; /* of the device; 0: no limit */
+    bool ran_out;    /* a request was refused: what follows never was */
+    mti_hashmap at;  /* a storage's serial -> its tensor */
     MTI_VEC(mt_tensor *) tensors;
     MTI_VEC(place) places; /* one for each event of the timeline */
 } replay;
@@ -73,11 +76,38 @@ static bool take_place(replay *r, const json_t *event)
     return MTI_PUSH(&r->places, p);
 }
 
+/* On the stream that the event names. */
+static mt_tensor *requested(const replay *r, const json_t *event, int64_t n)
+{
+    const char *stream = json_string_value(json_object_get(event, "stream"));
+    if (!stream) return mt_empty(r->device, MT_U8, 1, &n);
+    mt_stream_scope scope;
+    if (mt_mem_stream_begin(&scope, r->device, stream) != MT_OK) return NULL;
+    mt_tensor *t = mt_empty(r->device, MT_U8, 1, &n);
+    mt_mem_stream_end(&scope);
+    return t;
+}
+
+/* Whether the device's capacity was in the way of n bytes, not the host's memory: the largest
+ * segment for a smaller request would not fit, either. */
+static bool is_full(const replay *r, int64_t n)
+{
+    mt_mem_stats now;
+    mt_mem_get_stats(r->device, &now);
+    return r->capacity && now.ooms &&
+           now.reserved.current + (size_t)n + LARGE_SEGMENT > r->capacity;
+}
+
 static bool ask(replay *r, const json_t *event, size_t i, uint64_t serial)
 {
     const int64_t n = json_integer_value(json_object_get(event, "bytes"));
     if (n < 1) return bad(r, i, "\"bytes\" is not a number above 0");
-    mt_tensor *t = mt_empty(r->device, MT_U8, 1, &n);
+    mt_tensor *t = requested(r, event, n);
+    if (!t && is_full(r, n)) {
+        mt_clear_error();
+        r->ran_out = true;
+        return take_place(r, event);
+    }
     if (t && MTI_PUSH(&r->tensors, t))
         return mti_hashmap_add(&r->at, serial, r->tensors.n - 1) && take_place(r, event);
     mt_release(t);
@@ -106,7 +136,7 @@ static bool follow(replay *r, const json_t *event, size_t i)
 static bool follow_all(replay *r, mti_timeline *t, const json_t *events, size_t steady)
 {
     bool ok = true;
-    for (size_t i = 0; ok && i < json_array_size(events); i++) {
+    for (size_t i = 0; ok && !r->ran_out && i < json_array_size(events); i++) {
         if (i == steady) mti_timeline_mark_steady(t);
         ok = follow(r, json_array_get(events, i), i);
     }
@@ -178,15 +208,16 @@ static bool replay_all(replay *r, mti_measurement *m, const json_t *root)
     const json_int_t begins = json_integer_value(json_object_get(steady, "event"));
     r->device = mt_device_open("meta");
     const bool expands = json_is_object(json_object_get(root, "expandable_segments"));
+    if (r->device) mt_mem_set_capacity(r->device, r->capacity);
     return r->device &&
            (!expands || mt_mem_set_expandable(r->device, &(mt_expandable){0}) == MT_OK) &&
            mti_timeline_begin(&m->timeline, r->device) &&
            follow_all(r, &m->timeline, events, begins > 0 ? (size_t)begins : 0);
 }
 
-bool mti_report_read(mti_measurement *m, char **kind, const char *path)
+bool mti_report_read(mti_measurement *m, char **kind, const char *path, size_t capacity)
 {
-    replay r = {.path = path};
+    replay r = {.path = path, .capacity = capacity};
     *m = (mti_measurement){0};
     *kind = NULL;
     json_t *root = read_json(path);

@@ -9,7 +9,8 @@
 bool mti_is_report(const char *path);
 /* Asks a meta device for all that the report's timeline lists. Sets the timeline of *m and, of each
  * step, the highest and last figures, as one phase; names *kind after the model, for the caller to
- * mti_free. Free *m in any case. */
-bool mti_report_read(mti_measurement *m, char **kind, const char *path);
+ * mti_free. Free *m in any case. A device of `capacity` bytes (0: no limit) may refuse a request,
+ * which then is the last event. */
+bool mti_report_read(mti_measurement *m, char **kind, const char *path, size_t capacity);
 
 #endif

@@ -19,9 +19,12 @@ _EXTENTS = ctypes.POINTER(ctypes.c_int64)
 SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "mt_last_error": (_TEXT,), "mt_clear_error": (None,),
     "mt_report_write_html": (_INT, _TEXT, _TEXT, _TEXT),
+    "mt_report_write_snapshot": (_INT, _TEXT, ctypes.c_size_t, _TEXT),
     "mt_device_open": (_POINTER, _TEXT), "mt_device_release": (None, _POINTER), "mt_release": (None, _POINTER),
     "mt_empty": (_POINTER, _POINTER, _INT, _INT, _EXTENTS), "mt_dtype_parse": (ctypes.c_bool, _TEXT, ctypes.POINTER(_INT)),
     "mt_category_name": (_TEXT, _INT), "mt_mem_get_stats": (None, _POINTER, _POINTER), "mt_mem_reset_peak": (None, _POINTER),
+    "mt_mem_stream_begin": (_INT, _POINTER, _POINTER, _TEXT), "mt_mem_stream_end": (None, _POINTER),
+    "mt_mem_get_streams": (_INT, _POINTER, _POINTER),
     "mt_rank": (_INT, _POINTER), "mt_shape": (_EXTENTS, _POINTER), "mt_strides": (_EXTENTS, _POINTER),
     "mt_dtype_of": (_INT, _POINTER), "mt_dtype_name": (_TEXT, _INT), "mt_dtype_size": (ctypes.c_size_t, _INT),
     "mt_to_dlpack": (_POINTER, _POINTER), "mt_from_dlpack": (_POINTER, _POINTER, _POINTER), "mt_dlpack_free": (None, _POINTER),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import pickle
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
@@ -104,6 +105,20 @@ class Report(Mapping[str, Any]):
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+    def write_snapshot(self, path: Union[str, os.PathLike[str]], capacity: Union[str, int, None] = None) -> bool:
+        """Writes the events of the report's step (profile(..., timeline=True)) as torch.cuda.memory._dump_snapshot writes a run's:
+        for pytorch.org/memory_viz and `memtape compare`. capacity: the snapshot is that of a GPU of so many bytes, which fails at the
+        first request that goes past it; a number, or a text such as "24GiB". Returns whether it failed."""
+        from memtape import _text
+
+        n_bytes = 0 if capacity is None else _text.parsed(capacity)
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            report.write_text(self.json(), encoding="utf-8")
+            check(library().mt_report_write_snapshot(os.fsencode(report), n_bytes, os.fsencode(path)))
+        with open(path, "rb") as f:
+            return any(event["action"] == "oom" for event in pickle.load(f)["device_traces"][0])
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page in a frame, which cannot reach the notebook."""

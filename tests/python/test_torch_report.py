@@ -116,6 +116,37 @@ def a_peak_may_have_a_bound():
     refused("no step", "not of a step", lambda: memtape.torch.assert_peak_below("1GiB", Tower(1), torch.randn(1, WIDTH)), TypeError)
 
 
+def most_of(snapshot):
+    """The most bytes that were allocated at once, by the events of a snapshot."""
+    now = most = 0
+    for event in snapshot["device_traces"][0]:
+        now += {"alloc": event["size"], "free_requested": -event["size"]}.get(event["action"], 0)
+        most = max(most, now)
+    return most
+
+
+def a_step_is_written_as_pytorch_s_snapshot():
+    report = memtape.torch.profile(*given(2), timeline=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.pickle"
+        equal(report.write_snapshot(path), False, "without a capacity memory does not run out")
+        whole = pickle.loads(path.read_bytes())
+        equal(most_of(whole), max(p["requested_peak"] for p in (*report["phases"], *report["steady"]["phases"])), "the peak, by its events")
+        reserved = report["steady"]["reserved"]
+        equal(sum(s["total_size"] for s in whole["segments"]), reserved, "segments")
+        equal(report.write_snapshot(path, capacity=reserved), False, "as much as it reserves")
+        equal(report.write_snapshot(path, capacity=reserved - 1), True, "a byte less")
+        failed = pickle.loads(path.read_bytes())
+        events = failed["device_traces"][0]
+        equal([e["action"] for e in events].index("oom"), len(events) - 1, "it ends with what was refused")
+        check(sum(s["total_size"] for s in failed["segments"]) < reserved, "and within the capacity")
+        frames = [frame["name"] for frame in events[-1]["frames"]]
+        check(frames and frames[0], f"which says who asked: {frames}")
+        refused("no events", "lists no events of a training step", lambda: memtape.torch.profile(*given(2)).write_snapshot(path))
+        refused("no size", "is not a size", lambda: report.write_snapshot(path, capacity="much"), ValueError)
+        refused("no such folder", "/no/such", lambda: report.write_snapshot("/no/such/folder/step.pickle"))
+
+
 def a_loop_is_watched():
     class Loop:
         def __init__(self, microbatches=1):
@@ -256,20 +287,6 @@ def a_data_parallel_model_has_its_buckets():
         dist.destroy_process_group()
 
 
-def sharded_parameters_are_refused():
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        from torch.distributed.fsdp import fully_shard
-        sharded = Tower(2)
-        mesh = dist.init_device_mesh("cpu", (2,))
-        fully_shard(sharded, mesh=mesh)
-        refused("FSDP2", "is a DTensor", lambda: memtape.torch.profile(sharded, torch.randn(4, WIDTH), torch.optim.AdamW(sharded.parameters())))
-    finally:
-        dist.destroy_process_group()
-
-
 TEST = """
 import torch
 from torch import nn
@@ -317,6 +334,6 @@ def a_baseline_is_a_regression_test():
 
 # The first one forks, which is for before PyTorch has threads.
 for test in [a_baseline_is_a_regression_test, a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted,
-             a_peak_may_have_a_bound, a_loop_is_watched, a_loop_that_runs_out_of_memory, a_data_parallel_model_has_its_buckets, sharded_parameters_are_refused]:
+             a_peak_may_have_a_bound, a_step_is_written_as_pytorch_s_snapshot, a_loop_is_watched, a_loop_that_runs_out_of_memory, a_data_parallel_model_has_its_buckets]:
     test()
 done()

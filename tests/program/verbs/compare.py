@@ -65,14 +65,15 @@ def own_snapshot_differs_in_nothing():
 
 def a_report_stands_for_the_model():
     """Its events, asked of the allocator again, are the run that it is of; what is none is refused."""
-    for args in [[*GPT, "--optimizer", "adamw"], [*GPT, "--optimizer", "adamw", "--expandable-segments"], [*MLP]]:
+    for args in [[*GPT, "--optimizer", "adamw"], [*GPT, "--optimizer", "adamw", "--expandable-segments"], [*MLP],
+                 ["llama", "-l", 2, "--recipe", "fsdp2", "--dp", 2]]:
         snapshot, report, log = FOLDER / "own.pickle", FOLDER / "own.json", FOLDER / "own.log"
         equal(run("profile", *args, "--device", "meta", "--snapshot", snapshot, "--timeline", "--json", report).returncode, 0, f"profile {args}")
         steady = json.loads(report.read_text())["steady"]
         log.write_text(f"max_memory_allocated: {steady['peak']}\nmax_memory_reserved: {steady['reserved']}\n")
         found = compare(snapshot, log, report)
         s, figures = found["files"][0]["snapshot"], found["files"][1]["figures"]
-        for key in ("peak", "end", "use", "events", "blocks"):
+        for key in ("peak", "end", "use", "streams", "events", "blocks"):
             equal(s["measured"][key], s["predicted"][key], f"{args}: {key}")
         equal((found["model"], s["rows"], s["matched"]["by_size"]), (None, [], 0), f"{args}: tensors that only one side has")
         equal([f["predicted"] for f in figures], [steady["peak"], steady["reserved"]], f"{args}: figures of a log")
