@@ -58,25 +58,32 @@ static void raise_to(size_t *most, size_t n)
     if (n > *most) *most = n;
 }
 
-/* Takes the figures of both steps of a run. Nothing waits for another stream, so what is active is
+/* Takes the figures of a run up to then. Nothing waits for another stream, so what is active is
  * allocated. */
-static void predict(mti_alternative *a, const char *what, const mti_measurement *m)
+static void predict(mti_alternative *a, const char *what, const mti_measurement *m, mti_until until)
 {
     mti_predicted *f = a->figures;
     *a = (mti_alternative){.what = what};
-    for (int i = 0; i < m->phases.n; i++) {
+    for (int i = 0; i < m->phases.n && (until != MTI_UNTIL_FORWARD || i < 2); i++) {
         const mti_phase *p = &m->phases.at[i];
         raise_to(&f[MTI_READ_PEAK_ALLOCATED].first, p->peak);
         raise_to(&f[MTI_READ_PEAK_REQUESTED].first, p->requested_peak);
         raise_to(&f[MTI_READ_PEAK_RESERVED].first, p->reserved_peak);
         f[MTI_READ_ALLOCATED].first = p->allocated, f[MTI_READ_RESERVED].first = p->reserved;
     }
+    if (m->phases.n) {
+        const mti_phase *init = &m->phases.at[0];
+        f[MTI_READ_WEIGHTS].first = init->by_category[MT_PARAMETER] + init->by_category[MT_CACHE];
+        f[MTI_READ_LOADED].first = init->reserved;
+    }
     for (int k = 0; k < MTI_READ_COUNT; k++) f[k].any = f[k].first;
     const mti_steady *s = &m->steady;
-    raise_to(&f[MTI_READ_PEAK_ALLOCATED].any, s->peak);
-    raise_to(&f[MTI_READ_PEAK_REQUESTED].any, s->requested);
-    raise_to(&f[MTI_READ_PEAK_RESERVED].any, s->reserved);
-    if (s->phases.n) {
+    if (until == MTI_UNTIL_END) {
+        raise_to(&f[MTI_READ_PEAK_ALLOCATED].any, s->peak);
+        raise_to(&f[MTI_READ_PEAK_REQUESTED].any, s->requested);
+        raise_to(&f[MTI_READ_PEAK_RESERVED].any, s->reserved);
+    }
+    if (until == MTI_UNTIL_END && s->phases.n) {
         f[MTI_READ_ALLOCATED].any = s->phases.at[s->phases.n - 1].allocated;
         f[MTI_READ_RESERVED].any = s->phases.at[s->phases.n - 1].reserved;
     }
@@ -91,7 +98,7 @@ static bool run_other(mti_compared *c, const char *what, const mti_workload *w)
     mti_requirement need;
     bool refused = false;
     bool ok = mti_measure_requirement(&need, &m, w, NULL, &refused);
-    if (ok) predict(&c->runs[c->n_runs++], what, &m);
+    if (ok) predict(&c->runs[c->n_runs++], what, &m, c->until);
     if (!ok && refused) mt_clear_error();
     mti_measurement_free(&m);
     return ok || refused;
@@ -204,11 +211,25 @@ static bool compare_snapshot(mti_compared_history *s, const mti_compared *c, con
     return ok;
 }
 
+/* The events of the prediction up to c->until. */
+static bool take_history(mti_compared *c)
+{
+    mti_timeline t = c->profile.measured.timeline;
+    size_t n = t.steady ? t.steady : t.events.n, segments = 0;
+    for (size_t i = 0; i < n && c->until == MTI_UNTIL_FORWARD; i++)
+        if (!strcmp(t.events.at[i].phase, "backward")) n = i;
+    if (c->until != MTI_UNTIL_END) {
+        while (segments < t.segments.n && t.segments.at[segments].before < n) segments++;
+        t.events.n = n, t.segments.n = segments;
+    }
+    return mti_history_of(&c->predicted, &t);
+}
+
 /* Whatever was read, beside c->profile. changes: to try; NULL: none can be run. */
 static bool compare_all(mti_compared *c, const mt_gpu *gpu, const mti_changes *changes)
 {
-    bool figures = false, ok = mti_history_of(&c->predicted, &c->profile.measured.timeline);
-    predict(&c->runs[c->n_runs++], "as asked for", &c->profile.measured);
+    bool figures = false, ok = take_history(c);
+    predict(&c->runs[c->n_runs++], "as asked for", &c->profile.measured, c->until);
     for (size_t i = 0; i < c->files.n; i++) figures = figures || c->files.at[i].figures.n;
     find_beyond(c, gpu);
     if (ok && figures && changes) ok = run_others(c, gpu);
@@ -224,9 +245,24 @@ static bool compare_all(mti_compared *c, const mt_gpu *gpu, const mti_changes *c
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
                        const mt_gpu *gpu, const mti_changes *changes, const char *advice)
 {
-    *c = (mti_compared){0};
+    *c = (mti_compared){.until = c->until};
     return read_files(c, paths, n) && mti_profile_make(&c->profile, w, advice, false) &&
            compare_all(c, gpu, changes);
+}
+
+/* A report tells the phases of a step, and not what was there before. */
+static void drop_loaded(mti_compared_file *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->figures.n; i++) {
+        const mti_reading *m = &f->figures.at[i].measured;
+        const bool loaded = m->kind == MTI_READ_WEIGHTS || m->kind == MTI_READ_LOADED;
+        if (loaded && !*f->unclear)
+            mti_format(f->unclear, sizeof f->unclear, "line %lld: %s needs a MODEL, not a report",
+                       (long long)m->line, m->name);
+        if (!loaded) f->figures.at[n++] = f->figures.at[i];
+    }
+    f->figures.n = n;
 }
 
 bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t n,
@@ -234,6 +270,7 @@ bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t 
 {
     *c = (mti_compared){0};
     if (!read_files(c, paths, n)) return false;
+    for (size_t i = 0; i < n; i++) drop_loaded(&c->files.at[i]);
     for (size_t i = 0; i < n; i++)
         if (c->files.at[i].oom)
             return mti_fail_bool(MT_ERR_UNSUPPORTED,

@@ -56,6 +56,7 @@ typedef struct mti_compared_file {
 } mti_compared_file;
 
 typedef struct mti_compared {
+    mti_until until;
     mti_profile_result profile; /* from a report: its timeline and phases */
     char *of_report;            /* whose; NULL: a workload that was profiled */
     mti_history predicted;
@@ -66,12 +67,13 @@ typedef struct mti_compared {
     MTI_VEC(mti_compared_file) files;
 } mti_compared;
 
-/* Reads the files, profiles the workload, and compares. The files come first: what cannot be read
- * is refused before anything runs. gpu: the card, for what the allocator does not show. changes: to
- * try where memory ran out; they outlive *c. Free in any case. */
+/* Reads the files, profiles the workload, and compares it up to c->until, which the caller sets.
+ * The files come first: what cannot be read is refused before anything runs. gpu: the card, for
+ * what the allocator does not show. changes: to try where memory ran out; they outlive *c. Free in
+ * any case. */
 bool mti_compared_make(mti_compared *c, const char *const *paths, size_t n, const mti_workload *w,
                        const mt_gpu *gpu, const mti_changes *changes, const char *advice);
-/* The same beside a report that was written before, of which no other choice can be run. */
+/* The same beside a report that was written before, of which no other choice can be run; whole. */
 bool mti_compared_with_report(mti_compared *c, const char *const *paths, size_t n,
                               const char *report, const mt_gpu *gpu);
 void mti_compared_free(mti_compared *c);

@@ -5,9 +5,10 @@
 #include <strings.h>
 #include "compare/readings.h"
 
-const mti_choice mti_reading_kinds = {
-    "figure", MTI_NAMES("peak allocated", "peak active", "peak requested", "peak reserved",
-                        "allocated", "reserved", "used of the device")};
+const mti_choice mti_reading_kinds = {"figure",
+                                      MTI_NAMES("peak allocated", "peak active", "peak requested",
+                                                "peak reserved", "allocated", "reserved", "weights",
+                                                "reserved after loading", "used of the device")};
 
 #define KIB 1024.0
 #define MIB (KIB * KIB)
@@ -20,7 +21,7 @@ typedef enum naming {
     WITH_SHARE,  /* and a share of the device behind it, as torchtitan's has: "42.08GiB(44.27%)" */
     OF_MEMORY,   /* the number has a unit, and the line speaks of memory */
     MEMORY_LINE, /* the line says "memory (MB)", as Megatron-LM's does: MB are MiB there; or it is
-                  * DeepSpeed's, whose GB are GiB */
+                  * DeepSpeed's or vLLM's, whose GB are GiB */
 } naming;
 
 /* In small letters; _ stands for any of "_- ./". unit: of a number without one. */
@@ -55,6 +56,10 @@ static const struct {
     {"max_ma", MTI_READ_PEAK_ALLOCATED, GIB, MEMORY_LINE},
     {"ca", MTI_READ_RESERVED, GIB, MEMORY_LINE},
     {"max_ca", MTI_READ_PEAK_RESERVED, GIB, MEMORY_LINE},
+    /* vLLM: "model weights take 14.99GiB; ...", "Loading model weights took 14.9888 GB" */
+    {"model_weights_take", MTI_READ_WEIGHTS, GIB, MEMORY_LINE},
+    {"model_weights_took", MTI_READ_WEIGHTS, GIB, MEMORY_LINE},
+    {"model_loading_took", MTI_READ_WEIGHTS, GIB, MEMORY_LINE},
     /* torchtitan: its line, and its metrics "memory/max_reserved(GiB)" */
     {"memory", MTI_READ_PEAK_RESERVED, 1, WITH_SHARE},
     {"max_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
@@ -71,7 +76,6 @@ static const struct {
     {"max_mem_active", MTI_READ_PEAK_ACTIVE, 1, WITH_UNIT},
     {"max_mem_reserved", MTI_READ_PEAK_RESERVED, 1, WITH_UNIT},
     {"memory_used", MTI_READ_PEAK_ALLOCATED, 1, WITH_UNIT},
-    {"memory_usage_while_training", MTI_READ_ALLOCATED, 1, WITH_UNIT},
     /* Composer's MemoryMonitor */
     {"peak_allocated_mem", MTI_READ_PEAK_ALLOCATED, 1e9, ALWAYS},
     {"peak_active_mem", MTI_READ_PEAK_ACTIVE, 1e9, ALWAYS},
@@ -221,11 +225,13 @@ static int64_t step_of(const char *line)
     return -1;
 }
 
-/* The unit of a line like Megatron-LM's, "memory (MB) | allocated: ...", or DeepSpeed's; 0: it is
- * none. */
+/* The unit of a line like Megatron-LM's, "memory (MB) | allocated: ...", DeepSpeed's or vLLM's; 0:
+ * it is none. */
 static double unit_of_line(const char *line)
 {
-    if (find(line, "max_ma ")) return GIB;
+    static const char *const of_gib[] = {"max_ma ", "model weights t", "model loading took "};
+    for (size_t i = 0; i < sizeof of_gib / sizeof *of_gib; i++)
+        if (find(line, of_gib[i])) return GIB;
     const char *at = find(line, "memory (");
     size_t length, unit = at ? find_unit(at, &length) : N_UNITS;
     if (unit == N_UNITS) return 0;
@@ -380,6 +386,86 @@ static bool read_summary(mti_readings *out, const char *path, const char *line, 
     return true;
 }
 
+/* "13.270GB (+56.066GB cache, ...": what is allocated, and with the cache reserved, of axolotl,
+ * whose GB are GiB. False if memory runs out; *found: it is such a line. */
+static bool read_usage(mti_readings *out, const char *path, const char *line, int64_t number,
+                       bool *found)
+{
+    static const struct {
+        const char *name;
+        mti_reading_kind kinds[2];
+    } instants[] = {{"memory usage while training: ", {MTI_READ_ALLOCATED, MTI_READ_RESERVED}},
+                    {"memory usage after model load: ", {MTI_READ_WEIGHTS, MTI_READ_LOADED}}};
+    *found = false;
+    for (size_t i = 0; i < sizeof instants / sizeof *instants; i++) {
+        mti_reading used = {.kind = instants[i].kinds[0], .line = number, .step = -1}, all = used;
+        const char *at = find(line, instants[i].name), *begin = at;
+        size_t length, more;
+        double value, cache;
+        int decimals;
+        if (!at || !take_number(at, &length, &value, &decimals)) continue;
+        if (!set_bytes(&used, value, decimals, GIB)) return true;
+        *found = true;
+        mti_format(used.name, sizeof used.name, "GPU %.*s", (int)strlen(instants[i].name) - 2,
+                   instants[i].name);
+        mti_format(used.text, sizeof used.text, "%.*sGB", (int)(length < 40 ? length : 40), begin);
+        if (!mti_reading_add(out, path, &used)) return false;
+        at = find(at, "(+");
+        if (!at || !take_number(at, &more, &cache, &decimals) || !find(at, "gb cache")) return true;
+        all.kind = instants[i].kinds[1];
+        if (!set_bytes(&all, cache, decimals, GIB)) return true;
+        all.low += used.low, all.high += used.high;
+        mti_format(all.name, sizeof all.name, "%s, with cache", used.name);
+        mti_format(all.text, sizeof all.text, "%s + %.*sGB", used.text,
+                   (int)(more < 20 ? more : 20), at);
+        return mti_reading_add(out, path, &all);
+    }
+    return true;
+}
+
+/* ---- differences ---- */
+
+/* What Trainer's memory tracker says: each is a difference to what was there before. */
+static const char *const deltas[MTI_DELTAS] = {
+    "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta"};
+
+/* Its log has whole MiB, rounded down, and calls them MB; its JSON has bytes. */
+static void read_deltas(mti_readings *out, const char *line, int64_t number)
+{
+    for (int i = 0; i < MTI_DELTAS; i++) {
+        const char *at = find(line, deltas[i]);
+        size_t length, unit_length;
+        double value;
+        int decimals;
+        if (!at) continue;
+        at += strspn(at, " \t\"'`:=");
+        if (!take_number(at, &length, &value, &decimals) || decimals || !(value < 0x1p40)) continue;
+        const bool in_mib = find_unit(at + length, &unit_length) < N_UNITS;
+        const uint64_t n = (uint64_t)value * (in_mib ? (uint64_t)MIB : 1);
+        out->deltas[i] = (mti_byte_range){n, n + (in_mib ? (uint64_t)MIB - 1 : 0)};
+        out->has_delta[i] = true;
+        out->delta_line = number;
+    }
+}
+
+bool mti_readings_add_deltas(mti_readings *out, const char *path)
+{
+    mti_reading f = {.kind = MTI_READ_PEAK_ALLOCATED, .line = out->delta_line, .step = -1};
+    if (!out->has_delta[1] || !out->has_delta[2]) return true;
+    if (!out->has_delta[0]) {
+        if (!*out->unclear)
+            mti_format(out->unclear, sizeof out->unclear,
+                       "line %lld: train_mem_gpu_* are beyond what was there before; with "
+                       "init_mem_gpu_alloc_delta they are a peak",
+                       (long long)out->delta_line);
+        return true;
+    }
+    for (int i = 0; i < MTI_DELTAS; i++) f.low += out->deltas[i].low, f.high += out->deltas[i].high;
+    snprintf(f.name, sizeof f.name, "init and train_mem_gpu_*_delta");
+    snprintf(f.text, sizeof f.text, "%s", MTI_THOUSANDS(f.low));
+    return mti_reading_add(out, path, &f);
+}
+
 /* "12345MiB / 81559MiB" of nvidia-smi's table, or "12345 MiB" alone of its --query-gpu. */
 static bool read_smi(mti_reading *f, const char *line)
 {
@@ -411,7 +497,15 @@ bool mti_readings_of_line(mti_readings *out, const char *path, const char *line,
     mti_reading f = {.line = number, .step = step_of(line)};
     bool summary;
     if (!read_summary(out, path, line, number, &summary)) return false;
+    if (!summary && !read_usage(out, path, line, number, &summary)) return false;
     if (summary) return true;
+    read_deltas(out, line, number);
+    if (find(line, "reserved for kv cache") && !*out->unclear)
+        mti_format(
+            out->unclear, sizeof out->unclear,
+            "line %lld: vLLM's activations and KV cache are of a server; `memtape serve` has "
+            "them",
+            (long long)number);
     if (read_smi(&f, line)) return mti_reading_add(out, path, &f);
     for (const char *at = line; *at;) {
         const bool begins = at == line || !is_word(at[-1]);

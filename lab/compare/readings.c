@@ -27,15 +27,17 @@ bool mti_readings_read(mti_readings *out, const char *path, char *text, size_t n
         char *rest = text, *line;
         for (int64_t i = 1; ok && (line = strsep(&rest, "\n")); i++)
             ok = mti_readings_of_line(out, path, line, i);
+        ok = ok && mti_readings_add_deltas(out, path);
     }
     if (!ok || out->n || maybe_none) return ok;
     if (*out->unclear) return mti_fail_bool(MT_ERR_FORMAT, "%s: %s", path, out->unclear);
-    return mti_fail_bool(MT_ERR_FORMAT,
-                         "%s: neither a memory snapshot of PyTorch nor its message that memory ran "
-                         "out, nor a text with a figure that is known, such as "
-                         "max_memory_allocated: N, torchtitan's memory: 42.08GiB, Megatron-LM's "
-                         "memory (MB) | allocated: N, DeepSpeed's Max_MA, "
-                         "torch.cuda.memory_summary(), PEFT's or Megatron-LM's JSON, or "
-                         "nvidia-smi's 12345MiB / 81559MiB",
-                         path);
+    return mti_fail_bool(
+        MT_ERR_FORMAT,
+        "%s: neither a memory snapshot of PyTorch nor its message that memory ran "
+        "out, nor a text with a figure that is known, such as "
+        "max_memory_allocated: N, torchtitan's memory: 42.08GiB, Megatron-LM's "
+        "memory (MB) | allocated: N, DeepSpeed's Max_MA, "
+        "torch.cuda.memory_summary(), Trainer's train_mem_gpu_*, PEFT's or Megatron-LM's JSON, or "
+        "nvidia-smi's 12345MiB / 81559MiB",
+        path);
 }

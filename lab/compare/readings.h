@@ -12,7 +12,9 @@ typedef enum mti_reading_kind {
     MTI_READ_PEAK_RESERVED,
     MTI_READ_ALLOCATED, /* at the end of a step */
     MTI_READ_RESERVED,
-    MTI_READ_DEVICE, /* all that is used of a device: with what no allocator has */
+    MTI_READ_WEIGHTS, /* before the first step: allocated ... */
+    MTI_READ_LOADED,  /* ... and reserved */
+    MTI_READ_DEVICE,  /* all that is used of a device: with what no allocator has */
     MTI_READ_COUNT
 } mti_reading_kind;
 extern const mti_choice mti_reading_kinds; /* "peak allocated", ... */
@@ -27,23 +29,27 @@ typedef struct mti_reading {
     uint64_t otherwise;      /* bytes, if its GB are powers of 1024; 0: it has none */
 } mti_reading;
 
+/* The bytes that a rounded number stands for. */
+typedef struct mti_byte_range {
+    uint64_t low, high;
+} mti_byte_range;
+
+#define MTI_DELTAS        3
 #define MTI_MOST_READINGS 256
 /* Where several figures have one name, the first is kept and the highest of the others: of a log of
  * many steps, the first step and the peak. */
 typedef struct mti_readings {
     mti_reading *at;
     size_t n, cap;
-    char unclear[160]; /* the first that is not understood, and why; "": none */
+    char unclear[160];                 /* the first that is not understood, and why; "": none */
+    mti_byte_range deltas[MTI_DELTAS]; /* that sum to a peak */
+    bool has_delta[MTI_DELTAS];
+    int64_t delta_line;
 } mti_readings;
 
 /* All figures in a plain text, which is changed on the way. False if there is none, unless there
  * may be, with an error that says what is read. */
 bool mti_readings_read(mti_readings *out, const char *path, char *text, size_t n, bool maybe_none);
-/* The bytes that a rounded number stands for. */
-typedef struct mti_byte_range {
-    uint64_t low, high;
-} mti_byte_range;
-
 /* ---- for what reads them ---- */
 
 /* Colours of a terminal, and zero bytes, are taken out of a text of n bytes; returns its length. */
@@ -51,6 +57,8 @@ size_t mti_make_plain(char *text, size_t n);
 /* A number and its unit at the beginning of the text, "896.00 MiB"; *length: of both. */
 bool mti_byte_range_read(const char *text, size_t *length, mti_byte_range *out);
 
+/* Adds the peak that the differences of a text sum to, once it is read. */
+bool mti_readings_add_deltas(mti_readings *out, const char *path);
 bool mti_reading_add(mti_readings *out, const char *path, const mti_reading *reading);
 /* The kind of a name whose figures are a number of bytes ("max_memory_allocated"). */
 bool mti_reading_find(const char *name, mti_reading_kind *kind);

@@ -41,11 +41,12 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
         h.bucket_bytes = h.buckets ? given->bucket_bytes : 0;
         h.reduce_bucket = zero ? given->reduce_bucket : 0;
         h.sub_group = zero ? given->sub_group : 0;
+        h.host_shards = zero == 3 && given->host_shards;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         bool factors = zero > 0 && mti_optimizer_takes_matrices(task->workload->optimizer);
         bool early = zero < 2 && h.data * h.context > 1 &&
                      mti_optimizer_row_of(task->workload->optimizer)->host; /* moved, not summed */
-        bool whole = zero < 3 && given->fsdp; /* there are no shards */
+        bool whole = zero < 3 && (given->fsdp || given->host_shards); /* there are no shards */
         bool history = zero == 3 && task->workload->config.ops.linear == MT_LINEAR_TE_DELAYED;
         if (codes || factors || early || whole || history ||
             (o->zero_stages && !(o->zero_stages >> zero & 1)))

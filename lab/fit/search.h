@@ -101,9 +101,9 @@ typedef struct mti_fit_work {
     mt_traffic traffic;
     mt_sent sent;
     uint64_t offloaded;
-    size_t grad_bytes, optimizer_bytes,
-        optimizer_host; /* as mti_measurement has them, and so ... */
-    int64_t layers;     /* ... are these */
+    size_t grad_bytes, optimizer_bytes, optimizer_host,
+        param_host; /* as mti_measurement has them, and so ... */
+    int64_t layers; /* ... are these */
 } mti_fit_work;
 
 typedef struct mti_fit_measured {

@@ -27,7 +27,8 @@ static mti_fit_work work_of(const mti_measurement *m)
                           .grad_bytes = m->grad_bytes,
                           .layers = m->layers,
                           .optimizer_bytes = m->optimizer_bytes,
-                          .optimizer_host = m->optimizer_host};
+                          .optimizer_host = m->optimizer_host,
+                          .param_host = m->param_host};
 }
 
 /* Whether the stage needs more than what s was seen to need until now. */
@@ -41,8 +42,8 @@ static void take(mt_fit_setup *stage, const mti_measurement *m)
 {
     stage->peak = m->steady.peak;
     stage->reserved = m->steady.reserved;
-    stage->states = (size_t)m->param_bytes + m->grad_bytes + m->optimizer_bytes;
-    stage->host = m->memory_stats.host_peak + m->optimizer_host;
+    stage->states = (size_t)m->param_bytes - m->param_host + m->grad_bytes + m->optimizer_bytes;
+    stage->host = m->memory_stats.host_peak + m->optimizer_host + m->param_host;
     memcpy(stage->by_category, m->steady.by_category, sizeof stage->by_category);
 }
 

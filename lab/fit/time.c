@@ -111,6 +111,7 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     t.data = most(0, most(once + often - computing, once - computing / micro));
     double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
     t.host = most(0, waiting - t.data); /* copies go on while it waits for other ranks */
+    t.host += 2 * micro * (double)work->param_host / g->host; /* shards, for each pass */
     bool measures = mti_optimizer_takes_matrices(task->workload->optimizer); /* before it steps */
     double grads = measures ? 3 : 1, params = measures ? 3 : 2;
     if (task->workload->optimizer != MTI_OPT_NONE)

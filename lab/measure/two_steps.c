@@ -243,7 +243,9 @@ static bool init_phase(run *r, mt_device *device)
     m->n_params = stage->n_params;
     m->in_flight = stage->schedule.ahead;
     m->layers = stage->layers;
-    return ok && name_parameters(r) && mt_module_size(stage->model, NULL, &m->param_bytes) == MT_OK;
+    ok = ok && name_parameters(r) && mt_module_size(stage->model, NULL, &m->param_bytes) == MT_OK;
+    if (ok && stage->shards->parallel.host_shards) m->param_host = (size_t)m->param_bytes;
+    return ok;
 }
 
 /* The first one's, whose backward is the first; NaN without data or without a loss. */
@@ -447,6 +449,8 @@ bool mti_measure_inference(mti_measurement *m, mt_device *device, const mti_work
                                         .lora_rank = w->memory.lora_rank,
                                         .lora_targets = w->memory.lora_targets,
                                         .qlora = w->memory.qlora,
+                                        .codes = w->memory.codes,
+                                        .codes_file = w->memory.codes_file,
                                         .qlora_double = w->memory.qlora_double};
     plain.budget = 0;
     *m = (mti_measurement){0};

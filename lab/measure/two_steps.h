@@ -85,7 +85,8 @@ typedef struct mti_measurement {
     uint64_t n_params, param_bytes; /* of a rank: before ZeRO cuts them; as it does */
     size_t grad_bytes;              /* of parameters, before they are dropped; requested */
     size_t optimizer_bytes;         /* state, after a step; requested */
-    size_t optimizer_host;          /* ... and beside that, in host memory */
+    size_t optimizer_host;          /* ... and beside that, in host memory ... */
+    size_t param_host;              /* ... where shards of parameters may be, too */
     int64_t layers, in_flight;      /* of a rank: layers; forwards before the first backward */
     uint64_t newest_before;         /* serial of the newest storage made before forward */
     mti_phases

@@ -2,6 +2,8 @@
 #include <string.h>
 #include "workload/workload.h"
 
+const mti_choice mti_untils = {"until", MTI_NAMES("end", "first-step", "forward")};
+
 static bool set_up(mt_device *device, const mti_device_options *o)
 {
     const mt_expandable expandable = {.granule = o->granule, .reclaim = o->reclaim};

@@ -25,6 +25,13 @@ mti_device_options mti_device_twin(const mti_device_options *options);
 /* Gives a meta device what the twin is given, except for the capacity. */
 bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
 
+/* What a stack holds and a measurement here does not. */
+typedef struct mti_left_out {
+    const char *what;
+    uint64_t bytes; /* about so many; 0: not known */
+} mti_left_out;
+#define MTI_MOST_LEFT_OUT 8
+
 /* Training steps of a model. Zero is a default for all but config, batch, seq and the device's
  * kind. */
 typedef struct mti_workload {
@@ -34,6 +41,8 @@ typedef struct mti_workload {
     char recipe[64];          /* "": none */
     char recipe_options[480]; /* what it set: "--loss f32 --recipe plain:rope=unfused" */
     mt_op_choices own_ops;    /* config.ops before the recipe */
+    mti_left_out left_out[MTI_MOST_LEFT_OUT];
+    int n_left_out;
     int64_t batch, seq;
     uint64_t seed;
     mti_optimizer_choice optimizer;
@@ -45,6 +54,10 @@ typedef struct mti_workload {
     size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
     mti_device_options device;
 } mti_workload;
+
+/* How much of a workload's two steps is compared with a measurement. */
+typedef enum mti_until { MTI_UNTIL_END, MTI_UNTIL_FIRST_STEP, MTI_UNTIL_FORWARD } mti_until;
+extern const mti_choice mti_untils; /* "end", "first-step", "forward" */
 
 /* A change to try, and the workload with it. Of one kind, one that fits is enough. */
 typedef struct mti_change {

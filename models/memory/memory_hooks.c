@@ -23,6 +23,15 @@ static bool is_default(const mti_memory_options *options)
 
 /* ---- adapters ---- */
 
+const mti_choice mti_codes_names = {"codes", MTI_NAMES("nf4", "int8")};
+
+static mt_lora_base base_of(const mti_memory_options *options)
+{
+    if (!options->qlora) return MT_LORA_KEEP;
+    if (options->codes == MTI_CODES_INT8) return MT_LORA_INT8;
+    return options->qlora_double ? MT_LORA_NF4_DOUBLE : MT_LORA_NF4;
+}
+
 mt_lora_options mti_adapters_of(const mti_memory_options *options)
 {
     return (mt_lora_options){.rank = options->lora_rank,
@@ -31,9 +40,8 @@ mt_lora_options mti_adapters_of(const mti_memory_options *options)
                              .dropout = options->lora_dropout,
                              .f32_adapters = options->f32_adapters,
                              .on_weights = options->lora_on_weights,
-                             .base = !options->qlora         ? MT_LORA_KEEP
-                                     : options->qlora_double ? MT_LORA_NF4_DOUBLE
-                                                             : MT_LORA_NF4};
+                             .base = base_of(options),
+                             .from_codes = options->codes_file};
 }
 
 bool mti_adapt(mt_module *model, const mti_memory_options *options)

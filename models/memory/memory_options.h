@@ -12,6 +12,9 @@ typedef enum mti_offload_choice {
     MTI_OFFLOAD_DISK
 } mti_offload_choice;
 
+typedef enum mti_codes { MTI_CODES_NF4, MTI_CODES_INT8 } mti_codes;
+extern const mti_choice mti_codes_names; /* "nf4", "int8" */
+
 typedef struct mti_memory_options {
     const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
     const mt_budget_plan *budget; /* instead of `checkpoint`; NULL: none */
@@ -30,8 +33,10 @@ typedef struct mti_memory_options {
     double lora_dropout;  /* of what adapters get */
     bool f32_adapters;    /* of a 16-bit model */
     bool lora_on_weights; /* adapters of experts, as mt_lora_options has them */
-    bool qlora;           /* the frozen weights that have adapters in NF4 */
-    bool qlora_double;    /* the scales of those in 8 bits */
+    bool qlora;           /* the frozen weights of linears, but the head's, in codes ... */
+    mti_codes codes;      /* ... of this form ... */
+    bool qlora_double;    /* ... of NF4 with scales in 8 bits ... */
+    bool codes_file;      /* ... which a file has: on meta, of a whole model */
 } mti_memory_options;
 
 #endif

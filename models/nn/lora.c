@@ -251,6 +251,8 @@ static bool check_options(const mt_lora_options *o)
 
 mt_quant mti_lora_format(const mt_lora_options *o)
 {
+    if (o->base == MT_LORA_INT8) /* with as few scales as a row for each, LLM.int8's, nearly has */
+        return (mt_quant){.format = MT_QUANT_INT8, .block = 256, .double_scales = true};
     return (mt_quant){.format = MT_QUANT_NF4, .double_scales = o->base == MT_LORA_NF4_DOUBLE};
 }
 
@@ -387,10 +389,40 @@ static bool finish(mt_module *m, const mt_lora_options *o)
     return ok;
 }
 
+/* Gives m's adapters, or all but them, their place on the device. */
+static bool place(mt_module *m, mt_device *device, bool adapters, bool within)
+{
+    const char *name = mt_module_name(m);
+    mt_module *child;
+    within = within || (name && !strncmp(name, "lora_", 5));
+    bool ok = within != adapters || mti_module_materialize_own(m, device);
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
+        ok = place(child, device, adapters, within);
+    return ok;
+}
+
+/* A model whose codes were made elsewhere. */
+static mt_module *from_codes(mt_device *device, const mt_model_config *config, mt_lora_options o)
+{
+    if (mt_device_has_data(device))
+        return mti_fail_null(
+            MT_ERR_UNSUPPORTED,
+            "lora_model_new: from_codes on %s: there are no codes to read; need meta",
+            mt_device_kind(device));
+    o.from_codes = false;
+    mt_device *elsewhere = mt_device_open("meta");
+    mt_module *m = elsewhere ? mt_lora_model_new(elsewhere, config, &o) : NULL;
+    m = mti_module_complete(m,
+                            m && place(m, device, false, false) && place(m, device, true, false));
+    mt_device_release(elsewhere);
+    return m;
+}
+
 mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
                              const mt_lora_options *o)
 {
     if (!mti_given(device, "lora_model_new", "the device") || !check_options(o)) return NULL;
+    if (o->from_codes) return from_codes(device, config, *o);
     const mti_each_layer each = {adapt_layer, (void *)o};
     mt_module *m = mti_model_make(device, config, &each);
     return mti_module_complete(m, m && adapt(m, "", o) && finish(m, o));

@@ -370,7 +370,7 @@ mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *othe
     return mti_module_lend_param(m, name, other);
 }
 
-bool mti_module_materialize(mt_module *m, mt_device *device)
+bool mti_module_materialize_own(mt_module *m, mt_device *device)
 {
     clear_flat(m);
     for (size_t i = 0; i < m->params.n; i++) {
@@ -390,9 +390,15 @@ bool mti_module_materialize(mt_module *m, mt_device *device)
         mt_tensor *real = mt_zeros(device, mt_dtype_of(*t), mt_rank(*t), mt_shape(*t));
         if (!real || mt_set(t, real) != MT_OK) return false;
     }
-    for (size_t i = 0; i < m->children.n; i++)
-        if (!mti_module_materialize(m->children.at[i].module, device)) return false;
     return true;
+}
+
+bool mti_module_materialize(mt_module *m, mt_device *device)
+{
+    bool ok = mti_module_materialize_own(m, device);
+    for (size_t i = 0; ok && i < m->children.n; i++)
+        ok = mti_module_materialize(m->children.at[i].module, device);
+    return ok;
 }
 
 /* ---- checkpoints ---- */

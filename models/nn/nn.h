@@ -43,6 +43,8 @@ mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *othe
 /* Gives m's tensors, which are on a device without data, memory on this one: parameters unfilled,
  * what modules keep from step to step zero, as it begins. After a failure m can only be freed. */
 bool mti_module_materialize(mt_module *m, mt_device *device);
+/* The same without its children's. */
+bool mti_module_materialize_own(mt_module *m, mt_device *device);
 
 /* Tells mt_module_size that m's tensors stand for so many values in fewer elements. */
 void mti_module_note_codes(mt_module *m, int64_t values, int64_t elements);

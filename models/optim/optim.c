@@ -45,21 +45,6 @@ static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mti_hashmap *embed
 
 /* ---- in host memory ---- */
 
-static void no_memory(void *owner) { (void)owner; }
-
-static mt_tensor *new_in_host(const mt_optimizer *o, mti_view *spec)
-{
-    static const char nothing; /* an address for a device without data */
-    bool data = !(o->device->backend->traits & MTI_NO_DATA);
-    size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
-    spec->data = data ? mti_malloc(n_bytes) : (void *)(uintptr_t)&nothing;
-    if (!spec->data) return NULL;
-    mt_tensor *t =
-        mti_tensor_adopt(o->device, spec, n_bytes, data ? mti_free : no_memory, spec->data);
-    if (!t && data) mti_free(spec->data);
-    return t;
-}
-
 /* Moves a gradient that is complete, as stage_1_and_2.py and stage3.py of DeepSpeed do with
  * offload_optimizer; a later backward adds to it where it lies. */
 static mt_status move_grad(void *slot, mt_tensor *leaf)
@@ -70,7 +55,7 @@ static mt_status move_grad(void *slot, mt_tensor *leaf)
     mti_view spec = grad->view;
     size_t n_bytes;
     mti_view_pack(&spec, &n_bytes);
-    MT_AUTO mt_tensor *there = new_in_host(s->owner, &spec);
+    MT_AUTO mt_tensor *there = mti_tensor_in_host(s->owner->device, &spec);
     return there && mti_copy_view(s->owner->device, &grad->view, &there->view)
                ? mt_set_grad(leaf, there)
                : mt_last_status();
@@ -311,7 +296,7 @@ static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     mti_view spec = mti_optimizer_spec(o, s, k);
-    if (mti_optimizer_pages(o, s, k)) return new_in_host(o, &spec);
+    if (mti_optimizer_pages(o, s, k)) return mti_tensor_in_host(o->device, &spec);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 

@@ -49,17 +49,27 @@ static void release_grads(mt_optimizer *o)
     }
 }
 
+/* What a root is like: the second moment; of factors the matrix that they stand for. */
+static mti_view root_spec(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    if (!o->rule->whole) return s->state[1]->view;
+    mti_view spec = s->param->view;
+    spec.dtype = mt_dtype_of(s->state[0]);
+    return spec;
+}
+
 /* Makes room for the roots of the second moments, as PyTorch 2.13's torch/optim/adam.py has them:
- * _multi_tensor_adam one of each parameter, at once; _single_tensor_adam one, and its quotient.
- * Our kernel needs none. */
+ * _multi_tensor_adam one of each parameter, at once; _single_tensor_adam one, and its quotient; and
+ * _adafactor.py's _single_tensor_adafactor one. Our kernel needs none. */
 static bool hold_roots(mt_optimizer *o)
 {
+    const int n = o->rule->whole && o->form ? 1 : (int)o->form;
     bool ok = true;
     for (size_t i = 0; ok && i < o->n_slots; i++) {
         mti_opt_slot *s = &o->slots[i];
-        const mt_tensor *v = s->state[1];
-        for (int k = 0; ok && s->grad && k < (int)o->form; k++) {
-            s->roots[k] = mti_tensor_new(o->device, &v->view, MT_TEMPORARY, false);
+        for (int k = 0; ok && s->grad && k < n; k++) {
+            const mti_view spec = root_spec(o, s);
+            s->roots[k] = mti_tensor_new(o->device, &spec, MT_TEMPORARY, false);
             ok = s->roots[k] != NULL;
         }
     }

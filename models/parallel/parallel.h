@@ -184,6 +184,7 @@ typedef struct mti_sharder {
     mt_group group, experts;    /* the latter of those that ranks divide */
     bool divided;               /* some do */
     bool f32;                   /* MT_FSDP_F32_SHARDS */
+    bool in_host;               /* host_shards */
     bool by_block;              /* a block is a unit, not each of its modules; divided experts are
                                  * units of their own */
     bool group_ends;            /* MT_FSDP_GROUP_ENDS */

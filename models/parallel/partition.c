@@ -52,6 +52,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
     h.zero = 0;
     h.buckets = MT_BUCKETS_NONE;
     h.reduce_bucket = h.sub_group = 0;
+    h.host_shards = false;
     h.fsdp = 0;
     h.replicas = h.reduce_inputs = 1;
     h.reshard = MT_RESHARD_DEFAULT;
@@ -276,6 +277,11 @@ static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
                              "parallel: fsdp is %u with ZeRO stage %d, which keeps whole "
                              "parameters; need stage 3",
                              h->fsdp, h->zero);
+    if (h->host_shards && h->zero != 3)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: host_shards with ZeRO stage %d, which has no shards of "
+                             "parameters; need stage 3",
+                             h->zero);
     if (!(h->fsdp & MT_FSDP_BLOCK) && (h->fsdp & (MT_FSDP_GROUP_ENDS | MT_FSDP_REDUCE_LAST) ||
                                        h->reshard || h->reduce_inputs > 1))
         return mti_fail_bool(MT_ERR_ARGUMENT,

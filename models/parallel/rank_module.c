@@ -431,6 +431,9 @@ static bool check_masks(const mt_device *device, const mti_model_shard *s)
 /* Files and first values are those of a model whose parameters have one type. */
 static bool check_shards(const mt_device *device, const mt_parallel *h)
 {
+    if (h->host_shards && mt_device_has_data(device))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank: shards in host memory on %s; need meta",
+                             mt_device_kind(device));
     return !(h->fsdp & MT_FSDP_F32_SHARDS) || !mt_device_has_data(device) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: f32 shards on %s: a rank's weights are drawn, saved and read in "
@@ -473,6 +476,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                            .experts = mti_expert_data_group(h),
                            .divided = h->expert > 1 || mti_folds_experts(h),
                            .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
+                           .in_host = h->host_shards,
                            .by_block = h->fsdp & MT_FSDP_BLOCK,
                            .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};
     uint64_t seed, offset;

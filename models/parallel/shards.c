@@ -54,14 +54,25 @@ static void sharded_free(void *user)
 
 int64_t mti_shard_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
 
+static mt_tensor *new_shard(const mti_sharder *sharder, mt_dtype dtype, int rank,
+                            const int64_t *shape)
+{
+    mti_view spec;
+    size_t n_bytes;
+    if (!sharder->in_host) return mt_zeros(sharder->device, dtype, rank, shape);
+    return mti_view_init(&spec, "shards", dtype, rank, shape, &n_bytes)
+               ? mti_tensor_in_host(sharder->device, &spec)
+               : NULL;
+}
+
 /* Zeros, until mti_rank_draw gives it values. */
 static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_group *group)
 {
     if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
     int64_t n = mti_shard_count(whole, group->ranks);
     mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
-    mt_tensor *shard = mt_zeros(sharder->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
-                                (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
+    mt_tensor *shard = new_shard(sharder, dtype, mt_rank(whole) > 1 ? 2 : 1,
+                                 (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
     mti_matrix matrix = mti_matrix_of(whole);
     matrix.shard = shard;
     if (shard && (mt_set_category(shard, MT_PARAMETER) != MT_OK ||

@@ -196,10 +196,11 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     if (meant && mt_model_preset(meant, base) == MT_OK) {
         if (strcmp(meant, name) != 0)
             mti_format(o->notes, sizeof o->notes, "%.80s is taken for this preset%s\n", name,
-                       in_fewer_bits ? ", with weights of the model's type: --lora-rank 16 --qlora "
-                                       "trains beside linears in 4 bits, `serve --weights int8` or "
-                                       "nf4 generates"
-                                     : "");
+                       in_fewer_bits
+                           ? ", with weights of the model's type: --lora-rank 16 --qlora "
+                             "trains beside linears in 4 bits (--recipe plain:codes-file as "
+                             "from such a file), `serve --weights int8` or nf4 generates"
+                           : "");
         if (o->workload.name) o->workload.name = meant;
         o->workload.preset = meant;
         return true;
@@ -245,5 +246,7 @@ bool mti_options_complete(mti_options *o)
     if ((mti_runs_on_meta(o->verb) && o->verb != MTI_COMPARE) ||
         (base.context && o->verb != MTI_TRAIN))
         default_as_trained(o, &base);
-    return (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
+    const bool ok = (!rules->complete || rules->complete(o, &base)) && mti_options_config(o, &base);
+    if (ok) mti_find_left_out(o);
+    return ok;
 }

@@ -43,6 +43,8 @@ static const struct {
     {"gradient-accumulation-steps", "accumulate", NULL},
     {"vram", "capacity", NULL},
     {"gpu-memory", "capacity", NULL},
+    {"first-step", "until", "first-step"},
+    {"forward", "until", "forward"},
     {"gpu-type", "gpu", NULL},
     {"num-gpus", "gpus", NULL},
     {"n-gpus", "gpus", NULL},
@@ -76,7 +78,12 @@ static const struct {
      "give --dtype bf16, or --amp bf16 with --dtype f32, which is what Trainer's bf16=True is"},
     {"fp32", "dtype", "give --dtype f32"},
     {"mixed-precision", "amp", "give --amp bf16 or --amp f16"},
-    {"load-in-8bit", "qlora", "weights in 8 bits are for serve; training has --qlora, 4 bits"},
+    {"offload-optimizer", "optimizer", "give --optimizer adamw-cpu"},
+    {"cpu-offload", "zero",
+     "of FSDP: give --recipe fsdp2:offload-param --optimizer adamw-cpu; of DeepSpeed: --recipe "
+     "zero2 or "
+     "zero3 --optimizer adamw-cpu"},
+    {"load-in-8bit", "qlora", "give --qlora --recipe plain:codes=int8"},
     {"lora-alpha", "lora-rank", "it changes no byte of memory; leave it out"},
     {"epochs", "steps", "give --steps; an epoch is the text's tokens / (--batch x --seq)"},
     {"num-train-epochs", "steps",
@@ -88,6 +95,39 @@ static const struct {
     {"gather", "fsdp", "give --recipe plain:fsdp=block or plain:fsdp=ahead"},
 };
 
+#define A_PAIR "a pair is two sequences: give --recipe trl with --batch twice as large"
+#define A_REFERENCE                                                                                \
+    "another copy of the weights is there, 4 bytes a parameter (2 with --dtype bf16), for "        \
+    "--keep-aside or less --capacity"
+#define ONE_ROW                                                                                    \
+    "give --recipe trl --loss fused, which holds no logits; the head is one row there, and here "  \
+    "v x h weights"
+
+/* What people ask for that is no recipe. */
+static const struct {
+    const char *word, *instead;
+} stacks[] = {
+    {"dpo",
+     A_PAIR ". With --lora-rank the model without adapters is the reference; else " A_REFERENCE},
+    {"kto", "give --recipe trl; without --lora-rank " A_REFERENCE},
+    {"orpo", A_PAIR "; it has no reference"},
+    {"grpo",
+     "what learns is --recipe trl with --batch completions of --seq tokens, prompts included; "
+     "`memtape serve` has what writes them. With beta above 0, and no --lora-rank, " A_REFERENCE},
+    {"ppo", "measure its models one by one: policy and value as --recipe trl; of reference and "
+            "reward " A_REFERENCE},
+    {"reward", A_PAIR "; " ONE_ROW},
+    {"classification", ONE_ROW},
+    {"axolotl", "it trains with Transformers' Trainer: give trl, peft or llamafactory"},
+    {"unsloth", "give hf with --checkpoint full and --loss fused: its kernels hold no logits"},
+    {"accelerate",
+     "it runs another stack: give zero1, zero2 or zero3 for DeepSpeed, fsdp2, or ddp"},
+    {"deepspeed", "give its stage: zero1, zero2 or zero3"},
+    {"fsdp", "give fsdp2; litgpt has FSDP1"},
+    {"trainer", "give hf, or a program on it: trl, peft or llamafactory"},
+    {"transformers", "give hf"},
+};
+
 const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value)
 {
     *value = NULL;
@@ -95,6 +135,17 @@ const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const 
         if (strcmp(word, meanings[i].word) != 0) continue;
         *value = meanings[i].value;
         return mti_option_find(verb, meanings[i].option);
+    }
+    return NULL;
+}
+
+const char *mti_foreign_recipe(const char *names, char word[24])
+{
+    for (size_t n; *names; names += n + (names[n] == '+')) {
+        n = strcspn(names, "+");
+        snprintf(word, 24, "%.*s", (int)n, names);
+        for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
+            if (mti_same_word(word, stacks[i].word)) return stacks[i].instead;
     }
     return NULL;
 }

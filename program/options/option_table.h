@@ -86,6 +86,8 @@ bool mti_takes(mti_verb verb, const mti_option_row *r);
 const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value);
 /* What to type in its place, where that is not plain; NULL: nothing is known. */
 const char *mti_foreign_advice(mti_verb verb, const char *word);
+/* The same of a program or a way to train that is no recipe, among n characters of names. */
+const char *mti_foreign_recipe(const char *names, char word[24]);
 
 /* Whether the option's value is a file or a folder. */
 bool mti_takes_file(const mti_option_row *r);
@@ -171,5 +173,7 @@ bool mti_is_model_path(const char *name);
 /* Sets those of the recipe's options that were not given, in *o and its config, and lists them in
  * the workload. */
 bool mti_recipe_apply(mti_options *o);
+/* Sets what the workload's answer does not count. */
+void mti_find_left_out(mti_options *o);
 
 #endif

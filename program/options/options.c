@@ -22,8 +22,9 @@ static bool refuse_name(mti_options *o, const char *name)
     const char *near = mti_nearest(names, n, name);
     if (advice) return mti_options_refuse(o, "--%s: %s", name, advice);
     if (!strcmp(name, "device"))
-        return mti_options_refuse(o, "--device: unrecognized option: %s runs on meta anyway",
-                                  mti_verb_get(o->verb)->name);
+        return mti_options_refuse(
+            o, "--device: unrecognized option: %s runs on meta, whatever the machine has",
+            mti_verb_get(o->verb)->name);
     if (*begun)
         return mti_options_refuse(o, "--%s: unrecognized option; in full it may be %s", name,
                                   begun);
@@ -33,6 +34,12 @@ static bool refuse_name(mti_options *o, const char *name)
     return mti_options_refuse(o, "--%.60s: unrecognized option; %s%s%s", name,
                               near ? "did you mean --" : "--help all lists those that there are",
                               near ? near : "", near ? "?" : "");
+}
+
+/* Whether it is --device meta of a verb that runs on nothing else. */
+static bool is_meta(const mti_options *o, const char *name, const char *value)
+{
+    return !strcmp(name, "device") && mti_runs_on_meta(o->verb) && value && !strcmp(value, "meta");
 }
 
 /* "name" or "name=value", whose value may be the next word. */
@@ -46,6 +53,7 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     const char *meant = NULL;
     const mti_option_row *r = n < sizeof name ? mti_option_find(o->verb, name) : NULL;
     if (!r) r = mti_foreign_option(o->verb, name, &meant);
+    if (!r && is_meta(o, name, value ? value : argv[*i + 1])) return *i += !value, true;
     if (!r) return refuse_name(o, name);
     if (meant && !value) return mti_option_read(o, r, meant);
     if (!r->arg && value) return mti_options_refuse(o, "--%s: this option takes no value", name);

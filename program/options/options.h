@@ -133,7 +133,8 @@ typedef struct mti_options {
         size_t keep_aside, host_memory;
         bool max_seq, max_batch;
     } fit;
-    mti_words measured;         /* compare: its files ... */
+    mti_until until;            /* compare: how much of the prediction */
+    mti_words measured;         /* its files ... */
     const char *predicted;      /* ... and in a model's place, a report; else NULL */
     mti_weights_choice weights; /* serve, generate */
     int64_t at_once, users;

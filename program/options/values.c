@@ -223,6 +223,9 @@ static bool read_key(mti_options *o, const char *text, size_t n)
             names[n_names++] = mti_option_rows[id].name;
     const mti_option_row *r = mti_option_find(o->verb, name);
     const char *near = r ? NULL : mti_nearest(names, n_names, name);
+    char word[24];
+    const char *instead = r ? NULL : mti_foreign_recipe(name, word);
+    if (instead) return mti_options_refuse(o, "--recipe: %s is no key; %s", word, instead);
     if (r && !r->key)
         return mti_options_refuse(o, "--recipe: \"%.40s\" is no key of it but an option: --%s",
                                   name, r->name);
@@ -247,6 +250,9 @@ static bool read_recipe(mti_options *o, const mti_option_row *r, const char *arg
         return mti_options_refuse(o, "--recipe: \"%.40s...\" is longer than all names are", arg);
     snprintf(names, sizeof names, "%.*s", none ? 5 : (int)n, none ? "plain" : arg);
     const bool adds = arg[n] && !strcmp(names, "plain");
+    char word[24];
+    const char *instead = mti_foreign_recipe(names, word);
+    if (instead) return mti_options_refuse(o, "--recipe: %s is none; %s", word, instead);
     if (!adds && !read_some(o, r, names)) return false;
     for (const char *at = arg + n; *at; at += n) {
         at++;

@@ -200,6 +200,7 @@ static const char *place_of(char buf[64], const mti_reading *m)
 static const char *when(const mti_compared_reading *f)
 {
     const mti_reading_kind kind = f->measured.kind;
+    if (kind == MTI_READ_WEIGHTS || kind == MTI_READ_LOADED) return "before the first step";
     if (kind == MTI_READ_ALLOCATED || kind == MTI_READ_RESERVED || kind == MTI_READ_DEVICE)
         return f->first ? "at the end of the first step" : "at the end of the second step";
     return f->first ? "in the first step" : "the highest of both steps";

@@ -168,6 +168,7 @@ typedef struct mti_sweep_object {
 mti_describe mti_describe_profile, mti_describe_refused, mti_describe_plan, mti_describe_sweep,
     mti_describe_fit, mti_describe_serve, mti_describe_training, mti_describe_compared;
 mti_describe mti_describe_model, mti_describe_place; /* of a workload */
+mti_describe mti_describe_left_out;                  /* of an mti_left_out */
 mti_describe mti_describe_steady, mti_describe_keeper, mti_describe_event, mti_describe_peak,
     mti_describe_refusal, mti_describe_needed, mti_describe_flops;
 void mti_describe_division(mti_fields *f, const mt_parallel *division);

@@ -10,6 +10,9 @@
 
 /* "block  b=2 sequences of s=4096 tokens, ...", the choices of ops, the device. */
 void mti_print_model(const mti_workload *w, const mt_device *device, const mti_sheet *to);
+/* What its answer does not count. */
+void mti_print_left_out(const mti_workload *w, const mti_sheet *to);
+uint64_t mti_left_out_bytes(const mti_workload *w); /* as far as they are known */
 /* Which rank it is; what stays from step to step. Nothing if there is one rank. */
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, const mti_sheet *to);
 bool mti_print_states(const mti_workload *w, const mti_measurement *m, const mti_sheet *to);
@@ -27,7 +30,7 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], const mti_sheet
 
 /* ---- the answer: the peak, what it is made of, whether it fits ---- */
 
-#define MTI_MAX_BESIDE 4
+#define MTI_MAX_BESIDE 5
 
 typedef struct mti_answer {
     const char *where; /* the peak is reached: "reached in backward: ..."; may be "" */
@@ -41,6 +44,7 @@ typedef struct mti_answer {
         size_t bytes;
     } beside[MTI_MAX_BESIDE]; /* other figures, such as what is saved for backward */
     size_t capacity;          /* 0: not asked */
+    size_t left_out;          /* that is not counted */
     bool fits;                /* as was run within it */
 } mti_answer;
 

@@ -44,6 +44,7 @@ static bool compare(mti_compared *c, const mti_options *o, mti_option_changes *c
     if (!mti_find_gpu(o, &gpu)) return false;
     if (o->predicted)
         return mti_compared_with_report(c, o->measured.at, o->measured.n, o->predicted, &gpu);
+    c->until = o->until;
     return mti_option_changes_make(changes, o, false) &&
            mti_compared_make(c, o->measured.at, o->measured.n, &o->workload, &gpu,
                              &changes->changes, MTI_ON_META);

@@ -396,8 +396,8 @@ bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 /* The options of the adapters in the file, by its settings; .lora_rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory)
 {
-    static const mti_option ids[] = {MTI_O_LORA_RANK, MTI_O_LORA_TARGETS, MTI_O_QLORA,
-                                     MTI_O_QLORA_DOUBLE, MTI_O_LORA_ON_WEIGHTS};
+    static const mti_option ids[] = {MTI_O_LORA_RANK,    MTI_O_LORA_TARGETS, MTI_O_QLORA,
+                                     MTI_O_QLORA_DOUBLE, MTI_O_CODES,        MTI_O_LORA_ON_WEIGHTS};
     mti_options o;
     json_t *run;
     mti_option_defaults(&o, &mti_train_rules);

@@ -307,7 +307,9 @@ static void introduce(const run *r)
                   (long long)memory->lora_rank,
                   memory->lora_targets.text ? memory->lora_targets.text : "every linear",
                   MTI_THOUSANDS(frozen_bytes),
-                  memory->qlora ? ", those of adapted linears in NF4" : "");
+                  !memory->qlora                    ? ""
+                  : memory->codes == MTI_CODES_INT8 ? ", those of linears in 8 bits"
+                                                    : ", those of linears in NF4");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
         mti_print(stdout,

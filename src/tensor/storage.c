@@ -156,6 +156,21 @@ mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_by
     return t;
 }
 
+static void no_memory(void *owner) { (void)owner; }
+
+mt_tensor *mti_tensor_in_host(mt_device *device, const mti_view *spec)
+{
+    static const char nothing; /* an address for a device without data */
+    const bool data = !(device->backend->traits & MTI_NO_DATA);
+    const size_t n_bytes = (size_t)mti_view_count(spec) * mti_dtype_size(spec->dtype);
+    mti_view view = *spec;
+    view.data = data ? mti_malloc(n_bytes) : (void *)(uintptr_t)&nothing;
+    if (!view.data) return NULL;
+    mt_tensor *t = mti_tensor_adopt(device, &view, n_bytes, data ? mti_free : no_memory, view.data);
+    if (!t && data) mti_free(view.data);
+    return t;
+}
+
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
 {
     mt_tensor *v = handle_new(t->storage, view);

@@ -155,6 +155,9 @@ mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category c
  * its last view is released, not if the result is NULL. The pool gives it a serial and no bytes. */
 mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_bytes,
                             void (*let_go)(void *owner), void *owner);
+/* A tensor of the device whose bytes are in host memory, unfilled, and in none of the device's
+ * books. */
+mt_tensor *mti_tensor_in_host(mt_device *device, const mti_view *spec);
 /* Another view of t's storage: `view` with its data pointer set. Not recorded. */
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
 mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */

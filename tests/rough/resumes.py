@@ -43,6 +43,7 @@ RUNS = {
     "adapters": (ADAPTED, ALL),
     "adapters on 4 bits": ([*ADAPTED, "--qlora"], ALL),
     "some adapters on 4 bits": ([*ADAPTED, "--lora-targets", "qkv,mlp.proj", "--qlora", "--recipe", "plain:qlora-double"], ALL),
+    "adapters on 8 bits": ([*ADAPTED, "--qlora", "--recipe", "plain:codes=int8"], ALL),
     "8 bits": ([*MODEL, "--compress", "8bit"], LOSSY),
 }
 

@@ -27,6 +27,7 @@ typedef enum mt_lora_base {
     MT_LORA_KEEP,       /* in the model's dtype */
     MT_LORA_NF4,        /* 4 bits and an f32 scale per 64 values: 0.5625 byte each (QLoRA) */
     MT_LORA_NF4_DOUBLE, /* the scales in 8 bits, too: about 0.516 byte each */
+    MT_LORA_INT8,       /* 8 bits, and a scale in 8 bits per 256 values: about 1.004 bytes each */
     MT_LORA_BASE_COUNT
 } mt_lora_base;
 
@@ -47,6 +48,9 @@ typedef struct mt_lora_options {
      * made whole, and kept for backward beside W. Without dropout, and W stays in the model's dtype
      * whatever base is. */
     bool on_weights;
+    /* On a device without data mt_lora_model_new makes m as if a file had the codes. No weight that
+     * is kept in codes is there in the model's dtype, and adapters are made last. */
+    bool from_codes;
 } mt_lora_options;
 
 /* Linears of a mixture of experts are, too, the experts' two products, "experts_gate_up" and
@@ -59,8 +63,9 @@ typedef struct mt_lora_options {
  * get no adapters. A pattern that fits nothing is an error. *n_added (may be NULL) counts them. On
  * failure m is as before.
  *
- * NF4: the weight becomes u8 [bytes] (mt_quantize), which is dequantised into the linear's dtype
- * for each use, in forward and again in backward, and let go. m needs no bytes for what was there.
+ * NF4, int8: the weight becomes u8 [bytes] (mt_quantize), which is dequantised into the linear's
+ * dtype for each use, in forward and again in backward, and let go. m needs no bytes for what was
+ * there.
  */
 MT_API mt_status mt_lora_add(mt_module *m, const mt_lora_options *options, size_t *n_added);
 

@@ -117,6 +117,9 @@ typedef struct mt_parallel {
      * dropped; in stage 3 they stay from step to step, as zeros. 0: all, with gradients as they
      * are. */
     int64_t reduce_bucket, sub_group;
+    /* With ZeRO 3, on a device without data: shards of parameters are in host memory, as
+     * DeepSpeed's offload_param and PyTorch's CPUOffloadPolicy have them. */
+    bool host_shards;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same shard of the model,
      * whose data or positions are others; ends_comm: the first and the last stage, which share a

@@ -213,8 +213,9 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
     mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
     mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
-    KEYS(f, mti_memory_options, o, KEY(f32_adapters), KEY(lora_on_weights), KEY(qlora),
-         KEY(qlora_double));
+    KEYS(f, mti_memory_options, o, KEY(f32_adapters), KEY(lora_on_weights), KEY(qlora));
+    mti_field_name(mti_null_unless(f, o->qlora), "codes", &mti_codes_names, (int)o->codes);
+    KEYS(f, mti_memory_options, o, KEY(qlora_double), KEY(codes_file));
 }
 
 /* ---- the whole ---- */
@@ -239,7 +240,7 @@ static void describe_parallel(mti_fields *f, const void *profile)
     mti_field_name(f, "buckets", &mti_bucket_forms, (int)h->buckets);
     mti_field_size(mti_null_unless(f, h->buckets), "bucket_bytes",
                    h->bucket_bytes ? h->bucket_bytes : MTI_BUCKET_BYTES);
-    KEYS(f, mt_parallel, h, KEY_OR_NULL(reduce_bucket), KEY_OR_NULL(sub_group));
+    KEYS(f, mt_parallel, h, KEY_OR_NULL(reduce_bucket), KEY_OR_NULL(sub_group), KEY(host_shards));
     KEYS(f, mti_measurement, m, KEY(layers), KEY(in_flight), KEY_AS("gradients", grad_bytes),
          KEY_AS("optimizer", optimizer_bytes));
 }
@@ -289,6 +290,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     describe_head(f, o);
     mti_field_object(f, "params", describe_params, m);
     mti_field_size(f, "optimizer_host", m->optimizer_host);
+    mti_field_size(f, "parameters_host", m->param_host);
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
     const bool routed = p->workload.config.experts && !mt_device_has_data(p->device);

@@ -56,6 +56,13 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
          KEY_IF_SET(rope_dim), KEY_IF_SET(value_dim));
 }
 
+void mti_describe_left_out(mti_fields *f, const void *left_out)
+{
+    const mti_left_out *l = left_out;
+    KEYS(f, mti_left_out, l, KEY(what));
+    mti_field_size(mti_null_unless(f, l->bytes), "bytes", l->bytes);
+}
+
 /* The model's dimensions; null for those that its kind does not have. */
 void mti_describe_model(mti_fields *f, const void *workload)
 {
@@ -91,6 +98,8 @@ void mti_describe_model(mti_fields *f, const void *workload)
     mti_field_object(f, "ops", describe_ops, &c);
     mti_field_text(mti_null_unless(f, *w->recipe), "recipe", w->recipe);
     mti_field_text(mti_null_unless(f, *w->recipe), "recipe_options", w->recipe_options);
+    mti_field_list(f, "left_out", mti_describe_left_out, w->left_out, (size_t)w->n_left_out,
+                   sizeof *w->left_out);
     mti_field_name(f, "optimizer", &mti_optimizers, (int)w->optimizer);
     mti_field_size(f, "seed", w->seed);
 }

@@ -35,7 +35,10 @@ static void describe_memory(const mti_memory_options *m, part parts[N_PARTS])
     if (m->offload == MTI_OFFLOAD_DISK) snprintf(parts[OFFLOAD].text, size, "offload disk");
     if (m->amp) snprintf(parts[AMP].text, size, "amp %s", mt_dtype_name(m->amp_dtype));
     if (m->lora_rank)
-        snprintf(parts[ADAPTERS].text, size, "%sLoRA rank %lld%s%.24s", m->qlora ? "Q" : "",
+        snprintf(parts[ADAPTERS].text, size, "%sLoRA rank %lld%s%.24s",
+                 !m->qlora                    ? ""
+                 : m->codes == MTI_CODES_INT8 ? "8-bit "
+                                              : "Q",
                  (long long)m->lora_rank, m->lora_targets.text ? " of " : "",
                  m->lora_targets.text ? m->lora_targets.text : "");
 }

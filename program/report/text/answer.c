@@ -44,8 +44,9 @@ static void print_fit(const mti_answer *a, const mti_sheet *to)
         fputs(", if unused segments are given back\n", to->out);
     } else if (a->fits && a->reserved < a->capacity) {
         mti_inked(to, MTI_GOOD, "Fits in %s", given);
-        mti_print(to->out, ": %s are left beside what is reserved\n",
-                  MTI_BYTES(a->capacity - a->reserved));
+        mti_print(to->out, ": %s are left beside what is reserved%s\n",
+                  MTI_BYTES(a->capacity - a->reserved),
+                  a->left_out > a->capacity - a->reserved ? ", less than what is not counted" : "");
     } else if (a->fits) {
         mti_inked(to, MTI_GOOD, "Fits in %s", given);
         mti_print(to->out, ": all of it is reserved, %s are free at the peak\n",

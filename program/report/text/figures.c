@@ -170,6 +170,24 @@ void mti_print_model(const mti_workload *w, const mt_device *device, const mti_s
     mti_print_line(to, "%s", recipe.text);
 }
 
+uint64_t mti_left_out_bytes(const mti_workload *w)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < w->n_left_out; i++) n += w->left_out[i].bytes;
+    return n;
+}
+
+void mti_print_left_out(const mti_workload *w, const mti_sheet *to)
+{
+    for (int i = 0; i < w->n_left_out; i++) {
+        const mti_left_out *l = &w->left_out[i];
+        char text[200];
+        mti_format(text, sizeof text, "Not counted: %s%s%s.", l->what, l->bytes ? ", about " : "",
+                   l->bytes ? MTI_BYTES(l->bytes) : "");
+        mti_print_wrapped(to, 0, text);
+    }
+}
+
 /* ---- which rank, and what stays with it ---- */
 
 void mti_print_place(const mti_workload *w, const mti_sheet *to)
@@ -211,7 +229,7 @@ bool mti_print_states(const mti_workload *w, const mti_measurement *m, const mti
     const struct {
         size_t bytes;
         const char *what;
-    } rows[] = {{m->param_bytes, "parameters"},
+    } rows[] = {{m->param_bytes - m->param_host, "parameters"},
                 {m->grad_bytes, "gradients"},
                 {m->optimizer_bytes, "state of the optimizer"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -1,6 +1,7 @@
 /* fit_text.c: what fits, in ten lines of 80 columns, and the command that shows the first in full.
  */
 #include <string.h>
+#include "report/sections.h"
 #include "report/results.h"
 
 #define GIB 1073741824.0
@@ -46,6 +47,8 @@ static const char *verdict_of(const mti_fit_report *f)
     const mt_fit_setup *first = &f->result->setups[0];
     if (!first->fits) return "does not fit";
     if (stack_decides(f)) return "fits with fused kernels";
+    if (mti_left_out_bytes(f->workload) > f->result->capacity - first->reserved)
+        return "fits without what is not counted";
     return gib(f->result->capacity) - gib(first->reserved) < 0.05 ? "fits barely" : "fits";
 }
 
@@ -95,9 +98,9 @@ static void print_task(const mti_fit_report *f, const mti_sheet *to)
                              : " for CUDA",
                mti_bytes_text(aside, sizeof aside, r->gpu.memory - r->capacity));
     mti_print_wrapped(to, 0, text);
-    if (!*w->recipe) return;
     snprintf(text, sizeof text, "recipe %s: %s", w->recipe, w->recipe_options);
-    mti_print_wrapped(to, 0, text);
+    if (*w->recipe) mti_print_wrapped(to, 0, text);
+    mti_print_left_out(w, to);
 }
 
 static void print_most(const mti_fit_most *m, FILE *out)

@@ -300,16 +300,20 @@ static bool print_answer(const mti_profile_result *p, const mti_sheet *to)
                     .gradients = p->workload.memory.step_in_backward ? 0 : m->grad_bytes,
                     .steps = p->workload.optimizer != MTI_OPT_NONE,
                     .capacity = p->workload.device.capacity,
+                    .left_out = mti_left_out_bytes(&p->workload),
                     .fits = true}; /* or the steps would have been refused */
     mti_answer_add(&a, "saved for backward", mt_ledger_bytes(m->ledger));
     if (m->optimizer_host) mti_answer_add(&a, "optimizer, in host memory", m->optimizer_host);
+    if (m->param_host) mti_answer_add(&a, "parameters, in host memory", m->param_host);
     if (p->infers) {
         mti_answer_add(&a, "inference: allocated",
                        most_of(&p->inference.phases, offsetof(mti_phase, peak)));
         mti_answer_add(&a, "inference: reserved",
                        most_of(&p->inference.phases, offsetof(mti_phase, reserved_peak)));
     }
-    return mti_print_answer(&a, to) && print_routed(p, to->out) &&
+    if (!mti_print_answer(&a, to)) return false;
+    mti_print_left_out(&p->workload, to);
+    return print_routed(p, to->out) &&
            (!p->budget.plan || mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, to));
 }
 

@@ -120,6 +120,7 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
                         mti_lora_targets_parse(&w.memory.lora_targets, c ? "mlp.*" : "attn.*"));
                 w.memory.qlora = rank && c == 2 && splits[k].tensor < 2 && splits[k].zero < 3;
                 w.memory.qlora_double = w.memory.qlora && k % 2;
+                w.memory.codes = k % 3 == 2 ? MTI_CODES_INT8 : MTI_CODES_NF4;
                 mtt_as_ranks(mtt_count_ranks(&splits[k]), measure_one_rank, &w);
                 ranks += mtt_count_ranks(&splits[k]);
             }

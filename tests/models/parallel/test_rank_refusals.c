@@ -30,6 +30,7 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.data = 2, .zero = 3, .fsdp = MT_FSDP_TORCHTITAN_GROUPED & ~48u},
          0,
          {"a gpt", "separate weight"}},
+        {{.data = 2, .zero = 2, .host_shards = true}, 0, {"host_shards", "need stage 3"}},
         {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2},
          0,
          {"reshard is 2", "pipeline 1"}},

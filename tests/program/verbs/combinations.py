@@ -51,6 +51,7 @@ CHOICES = """--tp 2
 --lora-rank 3 --lora-dropout 0.5
 --lora-rank 3 --qlora
 --lora-rank 3 --qlora --recipe plain:qlora-double
+--lora-rank 3 --qlora --recipe plain:codes=int8
 --offload cpu
 --offload disk
 --offload cpu --recipe plain:offload-modules=core_attn

@@ -402,11 +402,60 @@ def reports_are_understood():
             equal((m["fits"], m["refusal"]["requested"]), (False, 896 * MIB), f"{source}: refused at the same size")
 
 
+def the_beginning_of_a_prediction_stands_for_a_shorter_run():
+    """--first-step and --forward: the events until then, and the figures of those phases."""
+    args = [*GPT, "--optimizer", "adamw"]
+    path, steady = FOLDER / "whole.pickle", run("profile", *args, "--device", "meta", "--snapshot", FOLDER / "whole.pickle", "--json", "-")
+    phases = {f["name"]: f for f in json.loads(steady.stdout)["phases"]}
+    whole = compare(path, *args)["files"][0]["snapshot"]["predicted"]
+    for word, last in ("--first-step", "step"), ("--forward", "forward"):
+        s = compare(path, *args, word)["files"][0]["snapshot"]["predicted"]
+        check(s["events"] < whole["events"], f"{word}: {s['events']} of {whole['events']} events")
+        equal((s["end"]["requested"], s["end"]["reserved"]), (phases[last]["requested"], phases[last]["reserved"]), f"{word}: at the end")
+        names = list(phases)[:list(phases).index(last) + 1]
+        equal(s["peak"]["requested"], max(phases[n]["requested_peak"] for n in names), f"{word}: peak")
+        f, = figures_of(f"max_memory_allocated: {max(phases[n]['peak'] for n in names)}", *args, word)
+        equal(f["difference"], 0, f"{word}: a figure")
+        equal(compare(path, *args, "--recipe", f"plain:until={word[2:]}")["files"][0]["snapshot"]["predicted"], s, f"{word} as a key")
+    refused("forward", "compare", path, *args, "--recipe", "plain:until=backward")
+
+
+def differences_of_trainer_sum_to_a_peak():
+    """init and train_mem_gpu_*, in bytes as JSON has them or in whole MiB, rounded down, as the log has them."""
+    n = 7_000_000, 500_000, 90_000_000
+    names = "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta"
+    for text, low, high in ((json.dumps(dict(zip(names, n)), indent=1), sum(n), sum(n)), (str(dict(zip(names, n))), sum(n), sum(n)),
+                            ("\n".join(f"  {k:27}= {v >> 20:6}MB" for k, v in zip(names, n)), sum(v >> 20 << 20 for v in n), sum((v >> 20 << 20) + MIB - 1 for v in n))):
+        f, = figures_of(text)
+        equal((f["kind"], f["low"], f["high"]), ("peak allocated", low, high), text)
+        check(f["low"] <= sum(n) <= f["high"], f"{text}: it stands for {sum(n)}")
+    refused(["init_mem_gpu_alloc_delta", "line 2"], "compare", written("x.log", "\ntrain_mem_gpu_alloc_delta: 5, train_mem_gpu_peaked_delta: 7"), *GPT, status=1)
+
+
+def what_is_there_before_the_first_step_is_compared():
+    p = json.loads(run("profile", *GPT, "--device", "meta", "--json", "-").stdout)
+    init = p["phases"][0]
+    weights, loaded = (init["by_category"]["parameter"] / GIB, init["reserved"] / GIB)
+    vllm = "model weights take {:.6f}GiB; non_torch_memory takes 0.09GiB; PyTorch activation peak memory takes 1.26GiB; the rest of the memory reserved for KV Cache is 53.29GiB."
+    for line in (f"Loading model weights took {weights:.6f} GB", f"Model loading took {weights:.6f} GiB and 3.2 seconds", vllm.format(weights)):
+        f, = figures_of(line)
+        equal((f["kind"], f["difference"]), ("weights", 0), line)
+    found = compare(written("x.log", vllm.format(weights)), *GPT)["files"][0]
+    check("`memtape serve` has them" in found["unclear"], f"what is a server's: {found['unclear']}")
+    a, b = figures_of(f"GPU memory usage after model load: {weights:.6f}GB (+{loaded - weights:.6f}GB cache, +1.374GB misc)")
+    equal((a["kind"], a["difference"], b["kind"]), ("weights", 0, "reserved after loading"), "axolotl's, after loading")
+    check(abs(b["difference"]) < 2048, f"what is reserved: {b}")
+    a, b = figures_of("[2023-11-02] GPU memory usage while training: 13.270GB (+56.066GB cache, +1.374GB misc)")
+    for f, kind, gib in (a, "allocated", 13.27), (b, "reserved", 69.336):
+        equal(f["kind"], kind, "axolotl's, while training")
+        near(f, gib * GIB, f"{kind}, whose GB are GiB")
+
+
 def figures_as_people_print_them():
     lines = {"Peak GPU memory allocated: 3.00 GiB": ("peak allocated", 3 * GIB), "Maximum memory allocated: 4521.3 (MB)": ("peak allocated", 4521.3e6),
              "peak memory allocated: 33277 MiB": ("peak allocated", 33277 * MIB), "peak memory reserved: 45000 MiB": ("peak reserved", 45000 * MIB),
              "Peak reserved memory = 7.535 GB.": ("peak reserved", 7.535e9), "Peak memory usage: 75422.02MiB": ("peak allocated", 75422.02 * MIB),
-             "GPU memory usage while training: 13.270GB (+56.066GB cache)": ("allocated", 13.27e9), "GPU memory allocated: 3 GiB": ("allocated", 3 * GIB),
+             "GPU memory allocated: 3 GiB": ("allocated", 3 * GIB),
              "peak memory: 5.2 / 23.6 GiB": ("peak allocated", 5.2 * GIB), "memory/peak_reserved_mem: 33.2": ("peak reserved", 33.2e9),
              "max_memory_allocated (MiB): 33277.5": ("peak allocated", 33277.5 * MIB)}
     for line, (kind, value) in lines.items():
@@ -459,7 +508,8 @@ def page_shows_what_is_printed():
 
 
 for test in [own_snapshot_differs_in_nothing, a_report_stands_for_the_model, workspace_is_known, torch_snapshot_has_the_sums_of_its_viewer, layouts_of_other_versions_are_read, bad_files_are_refused,
-             logs_are_read_as_written, differences_are_explained, oom_messages_of_every_form_are_read, oom_is_where_the_prediction_fails, reports_are_understood, figures_as_people_print_them,
+             logs_are_read_as_written, differences_are_explained, oom_messages_of_every_form_are_read, oom_is_where_the_prediction_fails, reports_are_understood, the_beginning_of_a_prediction_stands_for_a_shorter_run,
+             differences_of_trainer_sum_to_a_peak, what_is_there_before_the_first_step_is_compared, figures_as_people_print_them,
              page_lists_the_keys, page_shows_what_is_printed]:
     test()
 done()

@@ -21,7 +21,7 @@ def words_of_other_programs_mean_ours():
     check(len(rows) > 50, f"rows: {rows}")
     for word, option, value in rows:
         if option not in SMALL:
-            check(option in ("lr", "steps", "accumulate", "gpu", "gpus"), f"{word}: {option} is tried below")
+            check(option in ("lr", "steps", "accumulate", "gpu", "gpus", "until"), f"{word}: {option} is tried below")  # until: compare.py
             continue
         model = ["moe-tiny", "-s", 8] if option == "ep" else ["llama", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta"] if option in ("kv-heads", "lora-rank") else \
             ["gpt", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta", "--dtype", "bf16", "--optimizer", "adamw"]

@@ -73,8 +73,8 @@ def as_typed(options):
 
 
 def without_name(p):
-    """A profile without the recipe that its options came from."""
-    return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}
+    """A profile without the recipe that its options came from, and what that leaves out."""
+    return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options", "left_out")}}
 
 
 def check(ok, text):

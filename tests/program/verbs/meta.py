@@ -80,7 +80,7 @@ def draw_memory_options(draw, kind):
     if dtype == "f32" and draw.random() < 0.3:
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
-        args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--recipe", "plain:qlora-double"]])
+        args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--recipe", "plain:qlora-double"], ["--qlora", "--recipe", "plain:codes=int8"]])
         args += ["--lora-dropout", 0.5] * (draw.random() < 0.5)
         args += ["--recipe", "plain:f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
@@ -413,7 +413,7 @@ def gpt3_on_a_laptop():
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 150)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
-                 "--compress", "--amp", "--lora-rank", "--qlora", "plain:qlora-double", "--master-weights", "--f32-gradients",
+                 "--compress", "--amp", "--lora-rank", "--qlora", "plain:qlora-double", "plain:codes=int8", "--master-weights", "--f32-gradients",
                  "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"no compared configuration has {word}")
 else:

@@ -35,10 +35,10 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
     "offload": "cpu", "offload-modules": "core_attn", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
-    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "sub-group": "2k", "device": "meta", "capacity": "1MB",
+    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "lora-dropout": 0.5, "f32-adapters": None, "lora-on-weights": None, "qlora": None, "qlora-double": None, "codes": "int8", "codes-file": None, "tp": 4, "sp": None,
+    "pp": 4, "interleave": 2, "pp-first": 2, "pp-last": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "ep": 2, "etp": 1, "zero": 3, "fsdp": "ahead", "reshard": "never", "replicas": 2, "rs-buffers": 3, "offload-param": None, "reduce": "after", "buckets": "copied", "bucket-bytes": "2KiB", "reduce-bucket": "2k", "sub-group": "2k", "device": "meta", "capacity": "1MB",
     "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3,
-    "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3,
+    "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "kv": 3, "until": "forward",
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "show": "peak", "help": None, "recipe": "hf", "swiglu": "unfused",
@@ -59,12 +59,14 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "f32-gradients": ["--dtype", "bf16"], "offload-modules": ["--offload", "cpu"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
            "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 3, "--optimizer", "adamw"],
+           "offload-param": [*ON_META, "--dp", 4, "--zero", 3],
            **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
            "ep": [*ON_META, "--dp", 4], "etp": [*ON_META, "--tp", 2, "--sp"], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
            "f32-adapters": ["--lora-rank", 3, "--dtype", "bf16"],
            "lora-on-weights": ["--lora-rank", 3],
-           "qlora": ["--lora-rank", 3], "qlora-double": ["--lora-rank", 3, "--qlora"],
+           "qlora": ["--lora-rank", 3], **dict.fromkeys(("qlora-double", "codes"), ["--lora-rank", 3, "--qlora"]),
+           "codes-file": [*ON_META, "--lora-rank", 3, "--qlora"],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--kv-heads", 2],
@@ -73,13 +75,13 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "save-best": ["--eval-every", 1], "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
-             ("fit", "fsdp"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
+             ("fit", "fsdp"): ["--zero", 3], ("fit", "offload-param"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
               ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
               # blocks of memory hide what smaller weights save
-              ("sweep", "qlora-double"): ["--lora-rank", 3, "--qlora", "-d", 128],
+              **{("sweep", option): ["--lora-rank", 3, "--qlora", "-d", 128] for option in ("qlora-double", "codes")},
               ("plan", "gpus"): NEEDED["utilisation"], ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): ["--optimizer", "adamw"],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               # what is reserved shows where it takes more than one segment, and of a training run in its snapshot
@@ -97,7 +99,7 @@ NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fi
               ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED, ("train", "lora-dropout"): ADAPTED,
               ("train", "f32-adapters"): ["--from", "narrow.safetensors", "--lora-rank", 3],
               ("train", "lora-on-weights"): ["--from", "mixture.safetensors", "--lora-rank", 3],
-              ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
+              **{("train", option): [*ADAPTED, "--qlora"] for option in ("qlora-double", "codes")}, ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # Of several ranks that mpirun starts: train_ranks.py.
 AMONG_RANKS = {("train", option) for option in ("tp", "sp", "pp", "interleave", "pp-first", "pp-last", "microbatches", "cp", "dp", "ep", "etp", "zero", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "sub-group", "json")}
@@ -410,6 +412,8 @@ def main():
         if option in options[verb]:
             return look_at(verb, mode, base, option, "json" in options[verb] and verb not in ("train", "explain"), seen)
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
+        if option == "device" and p.returncode == 0:
+            return "unknown"  # --device meta, of a verb that runs on nothing else
         return "unknown" if p.returncode == 2 and (f"--{option}" in p.stderr or option in keys() and "--recipe: " in p.stderr) and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
 

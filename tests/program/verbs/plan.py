@@ -303,7 +303,7 @@ def refusals():
         check(p.returncode == 2 and option[0] in p.stderr, f"plan refuses {option}")
     equal(run("plan", "gpt2", "--recompute").stdout, run("plan", "gpt2", "--checkpoint", "full").stdout, "a former name")
     refused(["--gpus needs --tokens"], "plan", "gpt2", "--devices", 2)
-    refused(["--device", "runs on meta anyway"], "plan", "gpt2", "--device", "meta")
+    refused(["--device", "plan runs on meta"], "plan", "gpt2", "--device", "cuda")
 
 
 activations()

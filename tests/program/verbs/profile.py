@@ -407,7 +407,7 @@ def keys_are_those_documented():
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
                  ["moe-tiny", "--balance-loss", 0.1, "--recipe", "plain:balance-by-layer", "--mtp-layers", 1, "--device", "meta"],
                  ["moe-tiny", "--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=1.5", "--recipe", "plain:expert-padding", "--device", "meta"],
-                 ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"],
+                 ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"], ["llama", "--recipe", "zero3", "--dp", 2, "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
                    for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base", "all-minilm-l6-v2", "deepseek-v3", "gpt-oss-20b")),
                  [windows.name, "-s", 32, "--device", "meta"],

@@ -269,6 +269,39 @@ def a_step_of_deepspeed_is_its_arithmetic():
     refused(["--sub-group needs --zero 1, 2 or 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:sub-group=1k")
 
 
+def adafactor_of_pytorch_holds_one_estimate():
+    """torch.optim.Adafactor steps one parameter after another, and has what its factors stand for: the largest parameter's elements."""
+    args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8]
+    for dtype in "f32", "bf16":
+        step = {form: profile(*args, "--dtype", dtype, "--optimizer", form)["steady"]["phases"][-1] for form in ("adafactor", "adafactor-loop")}
+        equal(step["adafactor-loop"]["by_category"], step["adafactor"]["by_category"], f"{dtype}: what stays")
+        equal(step["adafactor-loop"]["at_peak"]["temporary"], int(dtype[-2:]) // 8 * 512 * 64, f"{dtype}: the embedding's estimate")
+
+
+def what_an_answer_leaves_out_stands_beside_it():
+    """A row for each reason, with its bytes where they are known; none where nothing is left out."""
+    def left_out(*args):
+        p = profile(*args)
+        text = " ".join(run("profile", *args).stdout.split())
+        for row in p["model"]["left_out"]:
+            check(f"Not counted: {row['what']}" in text, f"{args}: the text has {row}: {text}")
+        return {row["what"].split()[0]: row["bytes"] for row in p["model"]["left_out"]}
+    llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
+    equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
+    equal(left_out("gpt", *META, "-l", 3, "--context", 128, "-s", 8, "--attention", "math", "--recipe", "hf"), {"a": 3 * 128 * 128}, "a mask's bytes in each layer")
+    equal(left_out(*llama, "--recipe", "zero3", "--dp", 4), {"parameters": 2 * 50_000_000, "small": 2 * 7 * 64}, "of stage 3")
+    equal(left_out(*llama, "--recipe", "zero3+llamafactory", "--dp", 4)["parameters"], 2 * (64 * 64 * 9 // 10), "of stage 3 as Transformers sets it")
+    equal(left_out(*llama, "--recipe", "zero2", "--dp", 4, "--optimizer", "adamw-cpu"), {"a": 2 * 512 * 64}, "offload's buffer")
+    eight = [*llama, "--lora-rank", 2, "--qlora", "--recipe", "plain:codes=int8"]
+    equal(left_out(*eight, "--checkpoint", "full"), {"a": 2 * 8 * 5 * 256}, "codes of 8 bits")
+    equal(set(left_out(*eight)), {"a", "each"}, "and without checkpoints")
+    mixture = ["moe-tiny", *META, "-b", 2, "-s", 16, "--dp", 2, "--ep", 2, "--recipe", "torchtitan"]
+    equal(set(left_out(*mixture)), {"what", "outputs"}, "experts among ranks")
+    equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and pieces of sequences")
+    fitted = json.loads(run("fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--recipe", "zero3", "-s", 64, "--json", "-").stdout)
+    equal([row["bytes"] for row in fitted["left_out"]][:1], [10**8], "a fit")
+
+
 def an_optimizer_on_the_cpu_leaves_parameters_alone():
     """DeepSpeed's offload_optimizer: state and complete gradients are in host memory, 16 bytes a parameter, and the step takes nothing."""
     args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dtype", "bf16", "--master-weights",
@@ -318,6 +351,23 @@ def gradients_wait_for_the_last_microbatch():
         more = 2 * block if wide == 4 else 2 * d * f
         equal(most_gradients(last), whole + more, f"added up whole: {form}")
         check(most_gradients(each) < whole, f"not added up: {form}")
+
+
+def shards_in_host_memory_leave_what_is_gathered():
+    """offload_param and CPUOffloadPolicy: a rank has no parameters between steps, and in the step what it gathers."""
+    args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dp", 4, "--optimizer", "adamw-cpu", "--checkpoint", "full"]
+    for recipe, width in ("zero3", 2), ("fsdp2", 4):
+        on, off = (profile(*args, "--recipe", f"{recipe}{key}") for key in ("", ":offload-param"))
+        shards, kept = off["params"]["bytes"], [p["steady"]["phases"][-1]["by_category"]["parameter"] for p in (on, off)]
+        check(0 <= shards - width * on["params"]["count"] / 4 < 4 * 100, f"{recipe}: {shards} bytes of shards")
+        equal((off["parameters_host"], on["parameters_host"], off["params"]["bytes"], kept[1]), (shards, 0, on["params"]["bytes"], 0), f"{recipe}: where they are")
+        check(0 <= kept[0] - shards < 512 * 100, f"{recipe}: without it they are here: {kept}")
+        for a, b in zip(on["steady"]["phases"], off["steady"]["phases"]):
+            equal(b["peak"], a["peak"] - kept[0], f"{recipe}: {a['name']}: all else is as it was")
+    p = json.loads(run("fit", "llama-2-7b", "--gpus", 4, "--gpu", "rtx3090", "-s", 512, "--recipe", "zero3+hf:offload-param", "--optimizer", "adamw-cpu",
+                       "--checkpoint", "full", "--offload", "none", "--host-memory", "512GiB", "--json", "-").stdout)
+    check(p["setups"] and p["setups"][0]["fits"], f"a fit: {p['setups'][:1]}")
+    refused(["--offload-param", "needs --zero 3"], "profile", *GPT, "--dp", 2, "--zero", 2, "--recipe", "plain:offload-param")
 
 
 def blocks_are_gathered_ahead():
@@ -504,7 +554,10 @@ a_stage_keeps_its_blocks_for_a_step()
 buckets_are_those_of_ddp()
 zero2_has_the_buffer_of_deepspeed()
 a_step_of_deepspeed_is_its_arithmetic()
+adafactor_of_pytorch_holds_one_estimate()
+what_an_answer_leaves_out_stands_beside_it()
 an_optimizer_on_the_cpu_leaves_parameters_alone()
+shards_in_host_memory_leave_what_is_gathered()
 blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()

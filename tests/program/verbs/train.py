@@ -109,6 +109,7 @@ def exact_memory_options_change_no_loss():
         equal(losses(first.stdout), losses(again.stdout),
               f"losses with {inexact} from the file and given again")
         equal(losses(first.stdout), losses(other.stdout), f"losses with {inexact} and --checkpoint given later")
+    equal(*(losses(run("train", *SMALL, "--optimizer", f"adafactor{form}").stdout) for form in ("", "-loop")), "Adafactor's forms differ in memory alone")
 
 
 def mixtures_train_with_every_option():

@@ -94,6 +94,15 @@ for words, verb, others in ((["--lora-rank", 4], "plan", "profile"), (["--qlora"
 refused(["--gpus", "--gpus-file"], "serve", "gpt2", "--gpus", "h100")
 refused(["--offl", "--offload"], "profile", "gpt", "--offl=3")
 refused(["--gather", "give --recipe plain:fsdp=block"], "profile", "gpt", "--gather", "block")
+for name, words in {"dpo": "batch twice as large", "grpo": "completions", "reward": "--loss fused", "accelerate": "zero1, zero2 or zero3", "unsloth": "give hf"}.items():
+    refused([f"--recipe: {name} is none", words], "fit", "gpt", "--recipe", name)
+    refused([f"--recipe: {name} is no key", words], "profile", "gpt", "--recipe", f"trl:{name}")
+refused(["--recipe: DPO is none"], "profile", "gpt", "--recipe", "zero2+DPO")
+refused(["--cpu-offload", "--recipe fsdp2:offload-param --optimizer adamw-cpu"], "fit", "gpt", "--cpu-offload")
+for verb, more in ("plan", []), ("fit", ["--gpu", "t4"]), ("serve", ["--gpu", "t4"]):
+    for words in ["--device", "meta"], ["--device=meta"]:
+        check(run(verb, "gpt", *more, *words).returncode < 2, f"{verb} {words}: it runs on meta anyway")
+    refused(["--device", f"{verb} runs on meta"], verb, "gpt", *more, "--device", "cpu")
 refused(["--keep-root", "give --recipe plain:fsdp=keep-root"], "profile", "gpt", "--keep-root")
 refused(["--check", "--checkpoint"], "profile", "gpt", "--check", "full")
 refused(["--act", "needs a value", "NAME"], "profile", "mlp", "--act")
