@@ -1,9 +1,9 @@
-/* context_parallel.c: attention of a rank that has a piece of every sequence. Its queries are
+/* context_parallel.c: attention of a rank that has a shard of every sequence. Its queries are
  * local; keys and values of all ranks are gathered, used, and let go (Llama 3, 3.3.2). The tape
- * keeps the local pieces, and backward gathers them again, as PyTorch's context parallelism does.
+ * keeps the local shards, and backward gathers them again, as PyTorch's context parallelism does.
  * The gradients of keys and values are scattered over the ranks as sums: all_gather's backward.
  *
- * With a causal mask a rank sees the positions up to the end of its piece: it uses the first of the
+ * With a causal mask a rank sees the positions up to the end of its shard: it uses the first of the
  * gathered rows, so the masks of attention's ops, whose last query sees all keys, are right. */
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
@@ -13,20 +13,20 @@
 struct mti_gathered {
     mt_group group;
     uint64_t whole[2];   /* serials of the gathered keys' and values' storages */
-    mt_tensor *piece[2]; /* NULL once it has ended */
+    mt_tensor *shard[2]; /* NULL once it has ended */
     mt_dtype dtype;
 };
 
 /* [b,k,s/c,h] -> [b,k,s,h], laid out as [b,s,k,h]: so the values of a product are no copy. */
-static mt_tensor *gather(mt_tensor *piece, const mt_group *group)
+static mt_tensor *gather(mt_tensor *shard, const mt_group *group)
 {
-    mt_tensor *y = mt_transpose(piece, 1, 2);
+    mt_tensor *y = mt_transpose(shard, 1, 2);
     mt_set(&y, y ? mti_gather_positions(y, 1, group) : NULL);
     mt_set(&y, y ? mt_transpose(y, 1, 2) : NULL);
     return y;
 }
 
-/* ---- hooks: keep a piece, gather the whole again ---- */
+/* ---- hooks: keep a shard, gather the whole again ---- */
 
 static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *tensor,
                             mt_tensor **kept, void **state)
@@ -38,7 +38,7 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
         mt_layout *view = mti_malloc(sizeof *view); /* of the gathered storage */
         if (!view) return mt_last_status();
         *view = mt_layout_of(tensor);
-        *kept = mt_retain(g->piece[i]);
+        *kept = mt_retain(g->shard[i]);
         *state = view;
         return MT_OK;
     }
@@ -51,8 +51,8 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     const mt_layout *view = state;
     (void)info;
     if (!view) return MT_OK;
-    MT_AUTO mt_tensor *piece = mt_cast(*tensor, g->dtype);
-    MT_AUTO mt_tensor *whole = piece ? gather(piece, &g->group) : NULL;
+    MT_AUTO mt_tensor *shard = mt_cast(*tensor, g->dtype);
+    MT_AUTO mt_tensor *whole = shard ? gather(shard, &g->group) : NULL;
     mt_tensor *again = whole ? mt_view_as(whole, view) : NULL;
     if (again) *tensor = again;
     return again ? MT_OK : mt_last_status();
@@ -67,8 +67,8 @@ static void drop_view(void *user, const mt_save_info *info, void *state)
 static void let_pieces_go(mti_gathered *g)
 {
     for (int i = 0; i < 2; i++) {
-        mt_release(g->piece[i]);
-        g->piece[i] = NULL;
+        mt_release(g->shard[i]);
+        g->shard[i] = NULL;
     }
 }
 
@@ -87,8 +87,8 @@ static bool gather_part(mti_gathered *g, int i, mt_tensor **part)
     if (dtype == MT_F32) mt_autocast_active(&dtype);
     if (mt_set(part, mt_cast(*part, dtype)) != MT_OK) return false;
     g->dtype = dtype;
-    g->piece[i] = mt_detach(*part);
-    mt_set(part, g->piece[i] ? gather(*part, &g->group) : NULL);
+    g->shard[i] = mt_detach(*part);
+    mt_set(part, g->shard[i] ? gather(*part, &g->group) : NULL);
     if (*part) g->whole[i] = mt_storage_of(*part).serial;
     return *part != NULL;
 }

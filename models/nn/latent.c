@@ -12,7 +12,7 @@
  *
  * Of ranks that share the layer each has some heads: some rows of q or q_b and of kv_b, and these
  * columns of proj. Latents and the key part are the same on all of them; or, where they split the
- * sequence, each makes those of its piece, and they are gathered, as Megatron-Core does. */
+ * sequence, each makes those of its shard, and they are gathered, as Megatron-Core does. */
 #include "nn/model.h"
 #include "memtape/models/collectives.h"
 #include "memtape/ops.h"

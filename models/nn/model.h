@@ -314,7 +314,7 @@ typedef struct mti_ahead {
     mt_tensor *tokens, *target; /* [b,s], borrowed */
     mt_tensor *(*embed)(mt_module *m, mt_tensor *tokens, int64_t ahead);
     mt_tensor *(*loss)(mt_module *m, mt_tensor *h, mt_tensor *target); /* both are borrowed */
-    mt_group pieces; /* ranks that have a piece of each sequence; ranks 0: one has all */
+    mt_group shards; /* ranks that have a shard of each sequence; ranks 0: one has all */
 } mti_ahead;
 /* The loss of h, which the last norm made, taken over, and of the predictions further ahead. */
 mt_tensor *mti_loss_ahead(mt_module *m, const mt_model_config *c, mt_tensor *h, const mti_ahead *a);
@@ -374,7 +374,7 @@ void mti_positions_set_texts(const mt_module *m, const mti_texts *texts);
 
 struct mti_kv_layer;
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
-/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the pieces that
+/* What run(m, x) makes of x, which is replicated or, with `sequence`, gathered from the shards that
  * ranks have of it. */
 typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group *ranks,
                                 bool sequence, mt_tensor *x);
@@ -393,12 +393,12 @@ typedef struct mti_heads {
     bool sinks;                           /* its child "sinks" has them */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
-    /* latent.c: ranks that have some heads each, and whether each makes latents of a piece of the
+    /* latent.c: ranks that have some heads each, and whether each makes latents of a shard of the
      * sequence. enter NULL: one has all. */
     mti_enter_fn *enter;
     mt_group ranks;
     bool sequence;
-    mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
+    mt_group context; /* ranks that have a shard of every sequence each; ranks 0: one has all */
     /* Set while a cached forward runs: how many positions a layer's cache holds; appends k and v
      * [b,k,t,h] to them and puts all of them in their place. NULL: no cache. */
     const int64_t *cached;

@@ -7,7 +7,7 @@
  * such token: theirs is 0, and their target ignored. loss = the model's + mtp_loss times the mean
  * of the modules'. Only training runs them.
  *
- * Ranks with a piece of every sequence each gather tokens and targets, for those of the next piece;
+ * Ranks with a shard of every sequence each gather tokens and targets, for those of the next shard;
  * the loss of each counts as much as it has targets. */
 #include <stdio.h>
 #include "nn/model.h"
@@ -70,20 +70,20 @@ mt_tensor *mti_shift(mt_tensor *x, int dim, int64_t n, double fill)
 static mt_tensor *places_ahead(const mti_ahead *a, mt_tensor *x, int64_t k, double fill)
 {
     const int64_t s = mt_shape(x)[1];
-    if (a->pieces.ranks < 2) return mti_shift(x, 1, k, fill);
-    mt_tensor *y = mti_gather_positions(x, 1, &a->pieces);
+    if (a->shards.ranks < 2) return mti_shift(x, 1, k, fill);
+    mt_tensor *y = mti_gather_positions(x, 1, &a->shards);
     mt_set(&y, y ? mti_shift(y, 1, k, fill) : NULL);
-    mt_set(&y, y ? mt_slice(y, 1, a->pieces.rank * s, s) : NULL);
+    mt_set(&y, y ? mt_slice(y, 1, a->shards.rank * s, s) : NULL);
     mt_set(&y, y ? mt_clone(y) : NULL); /* the whole is let go */
     return y;
 }
 
-/* The mean over a rank's targets, taken over, as its part of the ranks' mean: the last piece has k
+/* The mean over a rank's targets, taken over, as its part of the ranks' mean: the last shard has k
  * targets fewer than the others. */
 static mt_tensor *weigh(const mti_ahead *a, mt_tensor *loss, int64_t k)
 {
-    const int64_t c = a->pieces.ranks, s = mt_shape(a->tokens)[1];
-    const int64_t own = a->pieces.rank == c - 1 ? s - k : s;
+    const int64_t c = a->shards.ranks, s = mt_shape(a->tokens)[1];
+    const int64_t own = a->shards.rank == c - 1 ? s - k : s;
     if (c > 1 && loss) mt_set(&loss, mt_mul_scalar(loss, (double)(c * own) / (double)(c * s - k)));
     return loss;
 }

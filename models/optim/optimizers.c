@@ -144,7 +144,7 @@ static bool has_whole_matrices(const mti_opt_rule *rule, const mt_module *m)
     bool needs = rule->whole || rule->others;
     return !needs || !m || !mti_module_in_shards(m) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: ZeRO leaves a rank flat pieces of its matrices, which have no "
+                         "%s: ZeRO leaves a rank flat shards of its matrices, which have no "
                          "rows and columns to %s; need zero 0, or another optimizer",
                          rule->name, rule->whole ? "factor" : "step by");
 }

@@ -199,7 +199,8 @@ bool mti_shard_params(mt_module *m, mti_sharder *sharder);
 
 /* ---- ZeRO 3: what is gathered together (units.c, unit_gather.c, unit_grads.c) ---- */
 
-/* The units of one part; parallel says how. Counted references. */
+/* The units of one part; parallel says how. A unit, in FSDP's word, is the parameters that are
+ * gathered together: a rank has a shard of each. Counted references. */
 mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel);
 void mti_units_release(mti_units *units);
 /* Before the backwards of a step: nothing is left of another's gradients. */

@@ -139,7 +139,7 @@ typedef struct mt_muon_options {
  * the paper's. */
 MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
 MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
-/* These refuse what ZeRO has cut into pieces: those have no rows and columns. */
+/* These refuse what ZeRO has cut into shards: those have no rows and columns. */
 MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
 MT_API mt_optimizer *mt_muon_new(mt_module *m, const mt_muon_options *options);
 MT_API mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options);

@@ -1,5 +1,5 @@
 /* A rank with a piece of every sequence keeps what one process would keep of so short ones, sees
- * the keys of all pieces, or of those up to its own, and sends just its keys and values. */
+ * the keys of all shards, or of those up to its own, and sends just its keys and values. */
 #include "base/base.h"
 #include "measure/two_steps.h"
 #include "memtape/ops.h"

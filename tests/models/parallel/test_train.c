@@ -426,7 +426,7 @@ static void adafactor_refuses_pieces_of_matrices(void **state)
             mt_optimizer *o = mt_adafactor_new(mt_stage_stepped(stage), &options);
             if (zero) {
                 assert_null(o);
-                mtt_failed(MT_ERR_UNSUPPORTED, "adafactor", "flat pieces", "need zero 0");
+                mtt_failed(MT_ERR_UNSUPPORTED, "adafactor", "flat shards", "need zero 0");
             } else {
                 assert_non_null(o);
             }
