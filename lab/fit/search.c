@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "fit/search.h"
-#include "fit/threads.h"
+#include "fit/at_once.h"
 
 typedef struct search {
     const mti_fit_task *task;

@@ -1,7 +1,7 @@
 /* serve_many.c: the most sequences for several lengths and forms, several at a time. */
 #include <pthread.h>
 #include "fit/serve.h"
-#include "fit/threads.h"
+#include "fit/at_once.h"
 
 typedef struct many {
     const mt_serve_options *options;

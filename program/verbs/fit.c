@@ -5,7 +5,7 @@
 #include "options/option_table.h"
 #include "verbs/verbs.h"
 #include "fit/search.h"
-#include "fit/threads.h"
+#include "fit/at_once.h"
 #include "nn/model.h"
 #include "report/results.h"
 

@@ -1,6 +1,6 @@
-/* threads.h: several measurements at a time, each on its own devices. */
-#ifndef MTI_FIT_THREADS_H
-#define MTI_FIT_THREADS_H
+/* at_once.h: several measurements at a time, each on its own devices. */
+#ifndef MTI_FIT_AT_ONCE_H
+#define MTI_FIT_AT_ONCE_H
 
 #include "base/base.h"
 

@@ -1,7 +1,7 @@
-/* threads.c: threads that take tasks until none is left. */
+/* at_once.c: threads that take tasks until none is left. */
 #include <pthread.h>
 #include <unistd.h>
-#include "fit/threads.h"
+#include "fit/at_once.h"
 
 #define STACK ((size_t)4 << 20) /* whatever the limit on the main stack is */
 
