@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "tests" / folder) for folder in ("models/tokens", "program/verbs")]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("models/tokens", "program/verbs")]
 import tokenizers  # noqa: E402
 from against import Ours  # noqa: E402
 from families import ALL  # noqa: E402
