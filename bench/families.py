@@ -1,7 +1,8 @@
 """families.py LIBMEMTAPE_CASES MEMTAPE [KIND...]: folders of real size that Transformers writes, one of each family, opened and run. Beside
 Transformers: the largest difference of logits (of hidden states, where there is no head), and of gradients as a share of each parameter's
 largest, and how many of 64 tokens are the same. Of the process that wrote these: the bytes that it read, and its largest resident memory,
-beside the bytes of the weights. It fails if a token is another. docs/results/families.txt is what it printed."""
+beside the bytes of the weights and what `memtape profile --inference` predicts of a forward of as many tokens. It fails if a token is another. docs/results/families.txt is what it printed."""
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,8 @@ BERT = SIZES | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 HEADS = {"head_dim": 64}
 FAMILIES = {"gpt2": GPT2, "llama": GROUPED, "mistral": GROUPED | {"sliding_window": 24}, "qwen2": GROUPED, "qwen3": GROUPED | HEADS,
             "olmo2": GROUPED, "phi3": GROUPED, "gemma": GROUPED | HEADS, "gemma2": GROUPED | HEADS | {"sliding_window": 24},
+            "mixtral": GROUPED | dict(num_hidden_layers=4, num_local_experts=8, num_experts_per_tok=2),
+            "qwen3_moe": GROUPED | HEADS | dict(num_experts=16, num_experts_per_tok=4, moe_intermediate_size=352),
             "bert": BERT}
 
 
@@ -74,6 +77,13 @@ def ran(words):
     return p.stdout, read, resident
 
 
+def predicted(program, folder):
+    """The peak of a forward pass, parameters included."""
+    words = [program, "profile", folder, "-b", 1, "-s", LENGTH, "--dtype", "f32", "--optimizer", "none", "--inference", "--device", "meta", "--json", "-"]
+    told = json.loads(subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True).stdout)
+    return told["inference"]["phases"][-1]["peak"]
+
+
 def row(library, program, kind, folder):
     model = make(kind, FAMILIES[kind], torch.float32, transformers.AutoModel if kind == "bert" else None).eval()
     if kind.startswith("gemma"):  # whose large embedding, the head's, too, would write what it reads
@@ -97,7 +107,8 @@ def row(library, program, kind, folder):
         if got != wanted or len(set(got)) < NEW // 8:
             sys.exit(f"{kind}: {got}, Transformers {wanted}")
     value, largest, gradient = compared(library, kind, model, folder, x)
-    print(f"{kind:8}{value:11.1e} of {largest:<6.3g}{gradient:11.1e}  {same:>9}{weights:14,}{read:14,}{resident:14,}{resident / weights:6.2f}", flush=True)
+    print(f"{kind:10}{value:11.1e} of {largest:<6.3g}{gradient:11.1e}  {same:>9}{weights:14,}{read:14,}{predicted(program, folder):14,}{resident:14,}"
+          f"{resident / weights:6.2f}", flush=True)
 
 
 def main():
@@ -105,8 +116,8 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(f"Transformers {transformers.__version__}, PyTorch {torch.__version__}; f32, {LENGTH} tokens read\n\n"
-          f"{'':8}{'largest difference of':^32}{'tokens':>10}{'bytes of':>14}{'bytes':>14}{'resident':>14}\n"
-          f"{'':8}{'logits':>14}{'gradients':>18}{'the same':>11}{'weights':>13}{'read':>14}{'at most':>14}{'times':>6}")
+          f"{'':10}{'largest difference of':^32}{'tokens':>10}{'bytes of':>14}{'bytes':>14}{'a forward':>14}{'resident':>14}\n"
+          f"{'':10}{'logits':>14}{'gradients':>18}{'the same':>11}{'weights':>13}{'read':>14}{'predicted':>14}{'at most':>14}{'times':>6}")
     for kind in sys.argv[3:] or FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
             row(library, sys.argv[2], kind, folder)
