@@ -283,7 +283,7 @@ def trainers(rows, result):
 def modules(rows, result):
     """Of each figure that differs, whose: below the table."""
     about = next((r["about"] for r in rows if "about" in r), {})
-    rows, out, why = [r for r in rows if "about" not in r], [], []
+    rows, out, why = [r for r in rows if "about" not in r], [], [f"  cuDNN's reserve: {text}" for text in about.get("reserves", [])]
     for r in rows:
         if "watch" in r:
             why += [f"  watch, step {i + 1}: {measured:,} measured, {mine:,} predicted: {mine - measured:+,}; before: {r['before']:,}"

@@ -164,6 +164,34 @@ def workspace_of_products(device):
     return torch.cuda.memory_allocated() - before
 
 
+RECURRENCES = [("LSTM", {}), ("GRU", {}), ("LSTM", {"layers": 3}), ("GRU", {"layers": 3}), ("LSTM", {"rows": 50}), ("LSTM", {"batch": 16}),
+               ("LSTM", {"width": 256}), ("LSTM", {"directions": 2}), ("GRU", {"directions": 2}), ("LSTM", {"layers": 2, "dropout": 0.5}),
+               ("LSTM", {"dtype": torch.bfloat16}), ("GRU", {"dtype": torch.bfloat16}), ("LSTM", {"width": 320, "layers": 4})]
+
+
+def reserve_of(device, kind, rows=25, batch=8, width=128, layers=1, directions=1, dropout=0.0, dtype=torch.float32):
+    """Bytes that cuDNN keeps of a recurrence, its rule being unpublished, and how many numbers that is for each unit, row and direction."""
+    model = getattr(torch.nn, kind)(width, width, layers, dropout=dropout, bidirectional=directions > 1).to(device, dtype)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = model(torch.randn(rows, batch, width, device=device, dtype=dtype))
+    n = sum(t.numel() for t in kept if t.dtype == torch.uint8)
+    del out
+    shape = f"rows={rows} batch={batch} width={width} layers={layers} directions={directions} dropout={dropout} {dtype}"
+    return f"{kind} {shape}: {n:,} bytes, {n / (rows * batch * width * directions * dtype.itemsize):.4g} a unit"
+
+
+def reserves(device):
+    """Of several shapes; a failure is a row of it."""
+    found = []
+    for kind, shape in RECURRENCES:
+        try:
+            found.append(reserve_of(device, kind, **shape))
+        except RuntimeError as failure:
+            found.append(f"{kind} {shape}: {failure}")
+    return found
+
+
 def clean(is_gpu):
     gc.collect()
     if is_gpu:
@@ -280,7 +308,8 @@ def main():
         torch.backends.cuda.matmul.allow_tf32 = False
         properties = torch.cuda.get_device_properties(0)
         say(about={"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
-                   "capability": f"{properties.major}.{properties.minor}", "workspace": workspace_of_products(device)})
+                   "capability": f"{properties.major}.{properties.minor}", "workspace": workspace_of_products(device),
+                   "reserves": reserves(device)})
     each(names, float(until), lambda name: watched(device, toy) if name == "watch" else measured(SET_UPS[name], device, toy))
 
 

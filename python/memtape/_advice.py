@@ -13,7 +13,7 @@ import torch
 import torch.utils.checkpoint
 
 from memtape import _step, _text
-from memtape._in_place import tensors_in
+from memtape._in_place import replaced, tensors_in
 from memtape._library import MemtapeError
 from memtape.report import Report
 
@@ -47,33 +47,6 @@ class Advices(List[Advice]):
 
 # ---- the changes, each for the time of a `with` ----
 
-@contextlib.contextmanager
-def _set(places: Sequence[Tuple[Any, str, Any]]) -> Iterator[None]:
-    """Attributes, or items of dictionaries, with other values."""
-    before = []
-    try:
-        for owner, name, value in places:
-            items = owner if isinstance(owner, dict) else vars(owner)
-            before.append((owner, name, name in items, items.get(name)))
-            _assign(owner, name, value)
-        yield
-    finally:
-        for owner, name, there, value in reversed(before):
-            if there:
-                _assign(owner, name, value)
-            elif isinstance(owner, dict):
-                owner.pop(name, None)
-            else:
-                vars(owner).pop(name, None)
-
-
-def _assign(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)
-
-
 def _alike(model: torch.nn.Module) -> Tuple[str, List[torch.nn.Module]]:
     """(path, layers) of the list of layers of one class that has the most parameters."""
     best: Tuple[int, str, List[torch.nn.Module]] = (0, "", [])
@@ -99,18 +72,18 @@ Change = Tuple[str, ContextManager[None], Dict[str, Any]]  # what it says, what 
 def _changes(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer], how: _step.How) -> Iterator[Change]:
     config = getattr(model, "config", None)
     if getattr(config, "use_cache", False):
-        yield "use_cache=False: training keeps keys and values twice otherwise", _set([(config, "use_cache", False)]), {}
+        yield "use_cache=False: training keeps keys and values twice otherwise", replaced([(config, "use_cache", False)]), {}
     path, layers = _alike(model)
     if layers:
         first, last = (".".join(filter(None, [path, str(i)])) for i in (0, len(layers) - 1))
         yield (f"checkpoint {first} to {last} (torch.utils.checkpoint, use_reentrant=False): their forward runs twice",
-               _set([(layer, "forward", _checkpointed(layer)) for layer in layers]), {})
+               replaced([(layer, "forward", _checkpointed(layer)) for layer in layers]), {})
     groups = [group for o in optimizers if isinstance(o, _FUSED) for group in o.param_groups if not group.get("fused")]
     if groups:
         yield (f"{type(optimizers[0]).__name__}(fused=True)",
-               _set([(group, name, value) for group in groups for name, value in (("fused", True), ("foreach", False))]), {})
+               replaced([(group, name, value) for group in groups for name, value in (("fused", True), ("foreach", False))]), {})
     if any(group.get("foreach", False) is not False for group in groups):
-        yield f"{type(optimizers[0]).__name__}(foreach=False): slower", _set([(group, "foreach", False) for group in groups]), {}
+        yield f"{type(optimizers[0]).__name__}(foreach=False): slower", replaced([(group, "foreach", False) for group in groups]), {}
     if how.autocast is None and any(p.dtype == torch.float32 for p in model.parameters()):
         yield "torch.autocast in bf16 around forward and loss", contextlib.nullcontext(), {"autocast": torch.bfloat16}
     halves = _half(batch)

@@ -8,9 +8,9 @@ import ctypes
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Hashable, List, Optional, Tuple, Type
+from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple, Type
 
-from memtape._library import failure, library
+from memtape._library import check, failure, library
 
 BLOCK = 512  # bytes; of the blocks in which PyTorch's allocator for CUDA counts
 # Keys of docs/profile-json.md that have no meaning for a model of someone else's, or were not measured.
@@ -72,6 +72,21 @@ def _u8() -> int:
     return dtype
 
 
+MAX_STREAMS = 16  # MT_MAX_STREAMS
+
+
+class _Scope(ctypes.Structure):
+    """mt_stream_scope"""
+
+    _fields_ = [("pool", ctypes.c_void_p), ("stream", ctypes.c_int), ("outer", ctypes.c_void_p)]
+
+
+class _Stream(ctypes.Structure):
+    """mt_stream_stats"""
+
+    _fields_ = [("name", ctypes.c_char_p), ("reserved", ctypes.c_size_t), ("allocated", ctypes.c_size_t)]
+
+
 class Pool:
     """The allocator of one meta device."""
 
@@ -81,10 +96,14 @@ class Pool:
             raise failure()
         self._stats = _stats_type()()
 
-    def alloc(self, n_bytes: int) -> Tuple[int, int]:
+    def alloc(self, n_bytes: int, stream: Optional[str] = None) -> Tuple[int, int]:
         """(what to free, bytes of the block)"""
-        before = self.stats().allocated.current
+        before, scope = self.stats().allocated.current, _Scope()
+        if stream is not None:
+            check(library().mt_mem_stream_begin(ctypes.byref(scope), self._device, stream.encode()))
         block = library().mt_empty(self._device, _u8(), 1, (ctypes.c_int64 * 1)(n_bytes))
+        if stream is not None:
+            library().mt_mem_stream_end(ctypes.byref(scope))
         if not block:
             raise failure()
         return block, self.stats().allocated.current - before
@@ -96,6 +115,13 @@ class Pool:
         """Valid until the next call."""
         library().mt_mem_get_stats(self._device, ctypes.byref(self._stats))
         return self._stats
+
+    def streams(self) -> List[Dict[str, Any]]:
+        """What each stream has now, as a report has it."""
+        found = (_Stream * MAX_STREAMS)()
+        n = library().mt_mem_get_streams(self._device, found)
+        return [{"name": s.name.decode(), "reserved": s.reserved, "allocated": s.allocated, "free": s.reserved - s.allocated}
+                for s in found[:n]]
 
     def reset_peak(self) -> None:
         library().mt_mem_reset_peak(self._device)
@@ -117,6 +143,7 @@ class Held:
     phase: str
     module: str
     op: str
+    stream: Optional[str] = None  # that its block belongs to; None: the default one
     seen: Any = None  # the weak reference that tells when it goes
     kept: Optional[Dict[str, Any]] = None  # by whom for backward
 
@@ -147,17 +174,33 @@ class Books:
         self.at_begin: List[Held] = []
         self.timeline: Optional[List[Dict[str, Any]]] = None  # of all phases, as a report has it, if it is wanted
         self._serials: Dict[Held, int] = {}  # of those that are alive
+        self.stream: Optional[str] = None  # on which memory is requested; None: PyTorch's default one
+        self.streams: List[Dict[str, Any]] = []  # of the step, when most was reserved; none if there is the default one alone
+        self._most_reserved = (0, 0)  # (bytes reserved, bytes allocated)
 
     def add(self, identity: Hashable, n_bytes: int, category: str, module: str, op: str) -> Held:
-        block, allocated = self.pool.alloc(n_bytes)
-        held = Held(n_bytes, block, allocated, category, self.phase, module, op)
+        block, allocated = self.pool.alloc(n_bytes, self.stream)
+        held = Held(n_bytes, block, allocated, category, self.phase, module, op, self.stream)
         self.live[identity] = held
         self.by_category[category] += allocated
         self._event(held, True)
         total = self.pool.stats().allocated.current
         if total > self.peak.allocated:
             self.peak = Peak(total, self.n_events - 1, self.phase, module, op, dict(self.by_category))
+        if self.stream is not None or self.streams:
+            self._look_at_streams()
         return held
+
+    def begin_step(self) -> None:
+        self._most_reserved = (0, 0)
+        if self.streams:
+            self._look_at_streams()
+
+    def _look_at_streams(self) -> None:
+        """Keeps what they have where most is reserved and, of that, most is in use."""
+        s = self.pool.stats()
+        if (s.reserved.current, s.allocated.current) > self._most_reserved:
+            self._most_reserved, self.streams = (s.reserved.current, s.allocated.current), self.pool.streams()
 
     def remove(self, identity: Hashable) -> None:
         held = self.live.pop(identity)
@@ -175,10 +218,11 @@ class Books:
         assert self.timeline is not None
         stats, came = self.pool.stats(), kind == "alloc"
         storage = self._serials.pop(held) if kind == "free" else self._serials.setdefault(held, len(self.timeline) + 1)
+        stream = {"stream": held.stream} if held.stream is not None else {}
         self.timeline.append({
             "kind": kind, "storage": storage, "bytes": held.n_bytes, "allocated": held.allocated, "category": held.category, "was": was,
             "phase": self.phase, "module": held.module if came else "", "op": held.op if came else "",
-            "current": stats.allocated.current - (0 if kind != "free" else held.allocated), "reserved": stats.reserved.current})
+            "current": stats.allocated.current - (0 if kind != "free" else held.allocated), "reserved": stats.reserved.current, **stream})
 
     def recategorise(self, held: Held, category: str, module: str) -> None:
         if held.category != category:
@@ -236,12 +280,12 @@ def grouped(alive: List[Held]) -> List[Dict[str, Any]]:
 
 
 def steps_section(phases: List[Dict[str, Any]], steady: List[Dict[str, Any]], begins: int, at: Peak,
-                  largest: List[Dict[str, Any]], step: int = 2) -> Dict[str, Any]:
+                  largest: List[Dict[str, Any]], step: int = 2, streams: Sequence[Dict[str, Any]] = ()) -> Dict[str, Any]:
     """The keys phases, steady and peak of a report. begins: the event at which the steady step does."""
     return {"phases": phases,
             "steady": {"requested": max(p["requested_peak"] for p in steady), "peak": max(p["peak"] for p in steady),
                        "active": max(p["active_peak"] for p in steady),
                        "reserved": max(p["reserved_peak"] for p in steady),
-                       "by_category": at.by_category, "event": begins, "phases": steady},
+                       "by_category": at.by_category, "event": begins, "phases": steady, **({"streams": list(streams)} if streams else {})},
             "peak": {"event": at.event, "step": step, "phase": at.phase, "module": at.module, "op": at.op,
                      "allocated": at.allocated, "by_category": at.by_category, "largest": largest}}

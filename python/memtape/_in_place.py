@@ -6,16 +6,17 @@ the model, a hook, an optimizer, a teacher, meets the twin. At the end the conte
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import sys
 import types
 from collections.abc import Mapping
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 import torch
 from torch.utils import _pytree
 
-from memtape._ledger import _storage
+from memtape._ledger import _storage, plain
 from memtape._values import Values, twin
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "threading", "logging", "queue", "concurrent", "multiprocessing", "io")
@@ -69,11 +70,17 @@ class OnMeta:
         """Exchanges t's contents; on_host: for a copy that stays where it is."""
         if id(t) in self._lent:
             return
+        local = plain(t)
+        if local is not t:
+            self.lend(local, on_host)
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
-            made = t.detach().clone() if on_host else self._twin(t)
+            if local is not t:
+                made = type(t)(local, t._spec, requires_grad=t.requires_grad)  # type: ignore[call-arg, attr-defined, unused-ignore]
+            else:
+                made = t.detach().clone() if on_host else self._twin(t)
         torch._C._swap_tensor_impl(t, made)
         self._lent[id(t)] = (t, made)
-        if not on_host and made.device.type != "meta" and not isinstance(t, torch.nn.Parameter):
+        if local is t and not on_host and made.device.type != "meta" and not isinstance(t, torch.nn.Parameter):
             self._values.know(t, made)
         for name in _HOOKS:
             hooks = getattr(t, name, None)
@@ -91,6 +98,13 @@ class OnMeta:
         """Keeps a copy of a container's contents."""
         if id(container) not in self._contents:
             self._contents[id(container)] = (container, dict(container) if isinstance(container, dict) else list(container))
+
+    def remember_object(self, value: Any) -> None:
+        """Keeps a copy of an object's attributes, and of what those that are containers contain."""
+        self.remember(vars(value))
+        for inner in vars(value).values():
+            if isinstance(inner, (dict, list, set)):
+                self.remember(inner)
 
     # ---- the objects ----
 
@@ -181,6 +195,33 @@ class OnMeta:
     def _mark(self, value: Any) -> None:
         self._seen.add(id(value))
         self._alive.append(value)
+
+
+@contextlib.contextmanager
+def replaced(places: Sequence[Tuple[Any, str, Any]]) -> Iterator[None]:
+    """Attributes, or items of dictionaries, with other values for the time of a `with`."""
+    before = []
+    try:
+        for owner, name, value in places:
+            items = owner if isinstance(owner, dict) else vars(owner)
+            before.append((owner, name, name in items, items.get(name)))
+            _assign(owner, name, value)
+        yield
+    finally:
+        for owner, name, there, value in reversed(before):
+            if there:
+                _assign(owner, name, value)
+            elif isinstance(owner, dict):
+                owner.pop(name, None)
+            else:
+                delattr(owner, name)
+
+
+def _assign(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
 
 
 def _is_of_the_user(value: Any) -> bool:

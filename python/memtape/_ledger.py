@@ -136,10 +136,15 @@ def _tensors(value: Any) -> List[torch.Tensor]:
 
 # ---- storages ----
 
+def plain(t: torch.Tensor) -> torch.Tensor:
+    """t; of a DTensor this rank's own part."""
+    return t if type(t) in (torch.Tensor, torch.nn.Parameter) else getattr(t, "_local_tensor", t)
+
+
 def _storage(t: torch.Tensor) -> Tuple[int, int]:
     """(identity, bytes) of t's storage. An identity is that of one storage as long as it is alive."""
     try:
-        storage = t.untyped_storage()
+        storage = plain(t).untyped_storage()
     except (NotImplementedError, RuntimeError) as error:
         raise MemtapeError(f"memtape.torch: a saved tensor of layout {t.layout} has no storage to count: {error}") \
             from error

@@ -12,23 +12,26 @@ import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
+from torch._guards import active_fake_mode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils.weak import WeakIdKeyDictionary
 import torch.utils._foreach_utils
 
-from memtape import _attention, _autocast, _ddp, _kernels
+from memtape import _attention, _autocast, _ddp, _fsdp, _kernels
 from memtape._books import Books, Held, Peak, grouped, steps_section
-from memtape._in_place import OnMeta, tensors_in
-from memtape._ledger import Ledger, _storage, _tensors
+from memtape._in_place import OnMeta, replaced, tensors_in
+from memtape._ledger import Ledger, _storage, _tensors, plain
 from memtape._library import MemtapeError
 from memtape._values import Values
 from memtape.report import Report
 
 _INDEX_PUT = torch.ops.aten.index_put.default
 _FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+_WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
@@ -57,8 +60,15 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
         self.category = "input"
         self.after: Callable[[], None] = lambda: None
         self.waiting: Dict[int, Tuple[str, torch.Tensor]] = {}  # by storages: entered when the step uses them
+        self._emptied: Any = WeakIdKeyDictionary()  # (category, module, op) of storages that have been given no bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor calls the operation on its own part
+        if active_fake_mode() is not None:  # by which a DTensor learns a shape
+            return func(*args, **(kwargs or {}))
+        if func is _WAIT:
+            return args[0]  # itself, but on meta
         if self.waiting:
             self._admit(args)
         self.op = func.__name__.split(".")[0].strip("_")
@@ -94,9 +104,11 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
 
     def enter(self, t: torch.Tensor, category: str, module: str) -> None:
         """t's storage, unless it is known or not on the device."""
-        if t.device.type != "meta":
-            return
-        identity, n_bytes = _storage(t)
+        if t.device.type == "meta":
+            self._enter(plain(t).untyped_storage(), category, module, self.op)
+
+    def _enter(self, storage: torch.UntypedStorage, category: str, module: str, op: str) -> None:
+        identity, n_bytes = storage._cdata, storage.nbytes()
         held = self.live.get(identity)
         if held is not None and held.n_bytes == n_bytes:
             return
@@ -104,13 +116,36 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
             self.remove(identity)
         if not n_bytes:
             return
-        held = self.add(identity, n_bytes, category, module, self.op)
+        held = self.add(identity, n_bytes, category, module, op)
         gone = functools.partial(self._leave, identity, held)
-        held.seen = weakref.ref(t.untyped_storage(), lambda _: gone())
+        held.seen = weakref.ref(storage, lambda _: gone())
 
     def _leave(self, identity: int, held: Held) -> None:
         if self.live.get(identity) is held:
             self.remove(identity)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Called once a storage has another size. What was empty is again what it was."""
+        if storage.device.type != "meta":
+            return
+        held = self.live.get(storage._cdata)
+        was = (held.category, held.module, held.op) if held is not None else \
+            self._emptied.pop(storage, (self.category, self.where(), "resize"))
+        if held is not None and not storage.nbytes():
+            self._emptied[storage] = was
+            self.remove(storage._cdata)
+        else:
+            self._enter(storage, *was)
+
+    @contextlib.contextmanager
+    def counting_as(self, category: str, module: Optional[str] = None) -> Iterator[None]:
+        """What is made meanwhile is of this category, and of the module if one is named."""
+        before = self.category, self.where
+        self.category, self.where = category, before[1] if module is None else functools.partial(str, module)
+        try:
+            yield
+        finally:
+            self.category, self.where = before
 
     def put(self, t: torch.Tensor, category: str, module: str = "") -> None:
         """What the storage is for, from now on."""
@@ -138,6 +173,18 @@ def _with_cuda_s_kernels() -> Iterator[None]:
     finally:
         for module, name, check in asked:
             setattr(module, name, check)
+
+
+def _resizing(books: _Books) -> ContextManager[None]:
+    """A storage's own resize_ passes by what modes see."""
+    original = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, n_bytes: int) -> Any:
+        out = original(storage, n_bytes)
+        books.resized(storage)
+        return out
+
+    return replaced([(torch.UntypedStorage, "resize_", resize)])
 
 
 @contextlib.contextmanager
@@ -248,6 +295,9 @@ class _Steps:
         self.n_states = [0] * len(lent.optimizers)
         self.optimizers: List[torch.optim.Optimizer] = []  # that the user steps
         self.buckets = _ddp.of_model(model)
+        self.rows: Dict[torch.nn.Module, int] = {}  # of recurrences: steps of all sequences
+        self.params = {"count": sum(p.numel() for p in model.parameters()),
+                       "bytes": sum(dict(map(_storage, model.parameters())).values())}
 
     def _kept(self) -> Iterator[Tuple[str, torch.Tensor]]:
         """(path, tensor) of what is on the device between steps, but for states: of the model, and of what it is used with."""
@@ -330,7 +380,7 @@ class _Steps:
         ledger.others, ledger.other_tensors = self.lent.modules, [t for _, t in (*self._kept(), *self.lent.loose)]
         self.books.where = self.books.values.where = lambda: ledger._path[-1] if ledger._path else ""
         dtype = self.how.autocast
-        with ledger, torch.autocast("cuda", dtype) if dtype else contextlib.nullcontext():
+        with ledger, self._counting_rows(), torch.autocast("cuda", dtype) if dtype else contextlib.nullcontext():
             loss = self.loss(self.model, self.batch)
             if self.how.accumulate > 1:
                 loss = loss / self.how.accumulate
@@ -342,6 +392,19 @@ class _Steps:
             raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
         self._loss_tensor = loss
         return self._end()
+
+    @contextlib.contextmanager
+    def _counting_rows(self) -> Iterator[None]:
+        def count(module: Any, given: Any) -> None:
+            if given:
+                self.rows[module] = given[0].data.numel() // module.input_size
+
+        handles = [m.register_forward_pre_hook(count) for m in self.model.modules() if isinstance(m, torch.nn.RNNBase)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _backward(self) -> Dict[str, Any]:
         self.books.begin_phase("backward", "temporary")
@@ -406,15 +469,18 @@ def _shown(value: Any) -> str:
 
 
 def _check_parameters(model: torch.nn.Module) -> None:
-    """Refuses in words parameters that are not plain tensors."""
+    """Refuses in words parameters that are neither plain tensors nor FSDP2's shards of such."""
+    in_shards = {id(p.sharded_param) for p in _fsdp.parameters(model)}
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise MemtapeError("memtape.torch: FullyShardedDataParallel (FSDP1) is not counted; shard the model with "
+                           "torch.distributed.fsdp.fully_shard")
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
         if torch.nn.parameter.is_lazy(p):
             raise MemtapeError(f"memtape.torch: {name} has no shape yet; run the model once on such a batch, as PyTorch asks of lazy "
                                "modules")
-        if is_traceable_wrapper_subclass(p):
-            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: sharded and quantised parameters are not counted; "
-                               "profile the module as it is before fully_shard or quantize_, and see memtape plan --recipe fsdp2 --dp N "
-                               "for its shards")
+        if is_traceable_wrapper_subclass(p) and id(p) not in in_shards:
+            raise MemtapeError(f"memtape.torch: {name} is a {type(p).__name__}: quantised parameters, and those of tensor parallelism, are not "
+                               "counted; profile the module as it is before quantize_ or parallelize_module")
 
 
 def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], lent: OnMeta, how: How) -> None:
@@ -442,6 +508,8 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
     try:
         with OnMeta(books.values) as lent:
             lent.model(model)
+            device = _fsdp.Device(books)
+            _fsdp.lend(lent, model, device)
             for optimizer in optimizers:
                 lent.optimizer(optimizer)
             lent.batch(batch)
@@ -449,7 +517,8 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
                 lent.visit(loss, "")
             lent.visit_hooks()
             _check(model, optimizers, lent, how)
-            return _two_steps(lent, books, model, batch, optimizers, loss, how)
+            with _fsdp.as_on_cuda(model, books, device):
+                return _two_steps(lent, books, model, batch, optimizers, loss, how)
     finally:
         books.close()
 
@@ -459,27 +528,41 @@ def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, 
     steps = _Steps(lent, books, model, batch, loss or _loss, how)
     steps.optimizers = list(optimizers)
     books.timeline = [] if how.timeline else None
-    with _as_eager(), _autocast.as_on_cuda(), _answering(books.values), _with_cuda_s_kernels(), _attention.flex_on_meta(), books:
+    with _as_eager(), _autocast.as_on_cuda(), _answering(books.values), _with_cuda_s_kernels(), _attention.flex_on_meta(), _resizing(books), books:
         phases = [steps.init(), *steps.step()]
         steps.peak, begins = Peak(), books.n_events
-        steady = steps.step()
+        books.begin_step()
+        steady, streams = steps.step(), books.streams
         timeline, books.timeline = books.timeline, None
         growth = steps.growth(phases[-1], steady[-1])
     assert steps.saved is not None
     values = steps.saved.to_dict()
     values["model"]["optimizer"] = ", ".join(dict.fromkeys(type(o).__name__ for o in lent.optimizers)) or None
-    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest), timeline=timeline)
+    values["params"] = steps.params
+    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest, streams=streams), timeline=timeline)
     eager = compiled_parts([model, loss])
     notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
     return Report(values, steps.saved.title + (", as eager" if eager else ""), note=steps.saved._note,
-                  notes=[*notes, *_unknown(model), *growth])
+                  notes=[*_fsdp.notes(model), *notes, *_unknown(model, steps), *growth])
 
 
-def _unknown(model: torch.nn.Module) -> List[str]:
+def _recurrence(model: torch.nn.Module, name: str, module: torch.nn.RNNBase, steps: _Steps) -> str:
+    """What is known of one that cuDNN runs on CUDA."""
+    assert steps.saved is not None
+    path, kind = ".".join(filter(None, [type(model).__name__, name])), type(module).__name__
+    cells = sum(t["bytes"] for t in steps.saved["saved"]["tensors"] if t["module"] == path)
+    text = (f"{path} ({kind}) counts as its cells, which keep {cells:,} bytes. On CUDA cuDNN runs it as one operation, which keeps its "
+            "input, its output and a reserve, whose size is cuDNN's own and unknown without a GPU.")
+    numbers, rows = _kernels.reserve_numbers(kind, module.num_layers), steps.rows.get(module)
+    if numbers is None or rows is None:
+        return text
+    n = numbers * rows * module.hidden_size * (1 + module.bidirectional) * next(module.parameters()).itemsize
+    return f"{text} A guess: {n:,} bytes, from the ratio of two sizes that cuDNN once gave (docs/python.md)."
+
+
+def _unknown(model: torch.nn.Module, steps: _Steps) -> List[str]:
     """What CUDA runs and nobody publishes the size of."""
-    kinds = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.RNNBase)})
-    notes = [f"{', '.join(kinds)} counts as its cells, one operation after the other. On CUDA cuDNN runs it as one, which keeps its input, "
-            "its output and a reserve; the reserve's size is cuDNN's own and unknown here."] if kinds else []
+    notes = [_recurrence(model, name, m, steps) for name, m in model.named_modules() if isinstance(m, torch.nn.RNNBase)]
     if any(isinstance(m, torch.nn.TransformerEncoderLayer) and not m.training for m in model.modules()):
         notes.append("nn.TransformerEncoderLayer in evaluation counts as its parts; without gradients CUDA runs it as one operation, which "
                      "takes less within.")

@@ -58,6 +58,8 @@ def peak(values: Mapping[str, Any]) -> List[str]:
         lines += ["", "What holds it", *ruled(columns([["bytes", "share", "category", "module", "op"], *rows], (0, 1)))]
     categories = ", ".join(f"{name} {scaled(n)}" for name, n in sorted(steady["by_category"].items(), key=lambda item: -item[1]) if n)
     phases = ", ".join(f"{p['name']} {scaled(p['peak'])}" for p in steady["phases"])
+    streams = ", ".join(f"{s['name']} {scaled(s['reserved'])}" for s in steady.get("streams") or [])
+    lines += [f"  reserved by stream: {streams}"] if streams else []
     return [*lines, f"  of it: {categories}", f"  most in each phase: {phases}", ""]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memtape import _step, _text
+from memtape import _fsdp, _step, _text
 from memtape._books import Books
 from memtape._in_place import tensors_in
 from memtape._ledger import _storage
@@ -153,7 +153,10 @@ class Watch:
     def __enter__(self) -> Watch:
         if self._device is not None:
             raise MemtapeError("memtape.torch: a watch is entered once; make a new one")
-        self._device = _Device(_device_of(self._model))
+        device = _device_of(self._model)
+        if device.type != "cuda" and _fsdp.states(self._model):
+            raise MemtapeError("memtape.torch: watch measures modules with FSDP2 on CUDA alone; memtape.torch.profile takes them anywhere")
+        self._device = _Device(device)
         self._device.enter_all([*self._model.parameters(), *self._model.buffers(), *(p.grad for p in self._model.parameters()),
                                 *self._optimizer.state.values()])
         self._handles = [self._model.register_forward_pre_hook(self._called, prepend=True, with_kwargs=True),

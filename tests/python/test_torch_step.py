@@ -379,7 +379,14 @@ def cudnn_s_reserve_is_named_as_unknown():
             return self.lstm(x)[0].sum()
     model = Recurrent()
     report = memtape.torch.profile(model, torch.randn(5, 2, 8), SGD(model.parameters(), lr=0.1))
-    check("LSTM counts as its cells" in str(report) and "reserve" in str(report), "an LSTM")
+    kept = sum(t["bytes"] for t in report.tensors() if t["module"] == "Recurrent.lstm")
+    said = f"Recurrent.lstm (LSTM) counts as its cells, which keep {kept:,} bytes"
+    check(said in str(report) and kept > 0 and "unknown without a GPU. A guess: 1,600 bytes" in str(report), f"an LSTM: {report.notes}")
+    plain = nn.RNN(8, 8)
+    report = memtape.torch.profile(plain, torch.randn(5, 2, 8), SGD(plain.parameters(), lr=0.1), loss=lambda model, x: model(x)[0].sum())
+    check("RNN (RNN) counts as its cells" in str(report) and "guess" not in str(report), "no size of an RNN is known")
+    lstm, gru = (memtape._step._kernels.reserve_numbers(kind, 4) for kind in ("LSTM", "GRU"))
+    equal(lstm * 864_000_000, gru * 736_000_000, "two sizes that cuDNN asked for, of four layers: their ratio")
 
 
 def an_rms_norm_is_cuda_s():

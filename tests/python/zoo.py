@@ -2,8 +2,10 @@
 and the end of forward, backward and optimizer. Where the CPU runs other operations than CUDA, attention runs as its parts on both, and
 what still differs has a named reason. Prints a table. Exit status 77 without PyTorch or Transformers.
 
-    python3 tests/python/zoo.py [name ...]"""
+    python3 tests/python/zoo.py [name ...]
+    python3 tests/python/zoo.py --write      writes docs/modules.md, which a run of all compares with what it finds"""
 import functools
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -18,6 +20,7 @@ except ImportError as error:
     sys.exit(77)
 import memtape.torch  # noqa: E402
 from counting import of_report, step_by_hand  # noqa: E402
+from shards import ADAMW, SETUPS, by_pytorch, ids, of_ranks, sharded  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
@@ -236,8 +239,6 @@ ZOO = {
     "embedding bag": with_loss(lambda: nn.EmbeddingBag(V, 32), lambda m, ids: m(ids).square().mean(), IDS),
     "1,502 modules": with_loss(lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(500)), nn.Linear(8, 8)), mean, torch.randn(2, 8)),
 }
-ADAMW = functools.partial(torch.optim.AdamW, foreach=True)
-
 # Where a count differs, why.
 REASONS = {
     "LSTM": "it counts as cells; the CPU runs oneDNN's as one, CUDA cuDNN's, whose reserve is not published",
@@ -260,23 +261,197 @@ def both(make):
     return found
 
 
+FIGURES = ("saved", "forward peak", "forward end", "backward peak", "backward end", "step peak", "step end")
+
+
+def flat(saved, phases):
+    return [saved, *(n for phase in phases for n in phase)]
+
+
+def verdict(name, ours, hand):
+    """("equal" or what differs and why, whether that is all right)"""
+    differ = ", ".join(f"{figure} {a - b:+,}" for figure, a, b in zip(FIGURES, ours, hand) if a != b)
+    return f"{differ}: {REASONS.get(name, 'no reason is known')}" if differ else "equal", not differ or name in REASONS
+
+
+def row_of(name):
+    """The figures by hand, and the verdict."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours, hand = (flat(*found) for found in both(ZOO[name]))
+    said, good = verdict(name, ours, hand)
+    check(good, f"{name}: {said}")
+    return hand, said
+
+
+# ---- FSDP2, beside PyTorch's own tracker ----
+
+def llama():
+    torch.manual_seed(0)
+    return LLAMA()[0]
+
+
+def loss_of(model, batch):
+    return memtape.torch._step._of_output(model(input_ids=batch, labels=batch))
+
+
+def sharded_rows():
+    """(name, [six figures by FSDPMemTracker], verdict): GPT and Llama on 2 and 8 ranks."""
+    of_llama = {"make": llama, "layers": lambda model: model.model.layers}
+    for what, options in SETUPS.items():
+        for ranks in (2, 8):
+            for name, more, loss in (("GPT", {}, None), ("Llama", of_llama, loss_of)):
+                with of_ranks(ranks) as mesh, sdpa_kernel(SDPBackend.MATH):
+                    model = sharded(mesh, **{**options, **more})
+                    report = memtape.torch.profile(model, ids(), ADAMW(model.parameters()), loss=loss, attention="math")
+                    hand = by_pytorch(model, ids(), ADAMW(model.parameters()), loss=loss)
+                counts = 4 * len(list(model.parameters()))
+                ours, hand = flat(0, of_report(report)[1])[1:], flat(0, hand)[1:]
+                ok = [a + counts for a in ours] == hand
+                title = f"{name}, {what}, {ranks} ranks"
+                check(ok, f"{title}: {ours}, FSDPMemTracker says {hand}")
+                yield title, hand, f"equal, less {counts} bytes of step counters" if ok else "no reason is known"
+
+
+# ---- what is refused ----
+
+class Asking(nn.Module):
+    def __init__(self, ask):
+        super().__init__()
+        self.fc, self.ask = nn.Linear(32, 32), ask
+
+    def forward(self, x):
+        return self.ask(self.fc(x))
+
+
+def asked(ask, make=torch.optim.SGD, **options):
+    model = Asking(ask)
+    return lambda: memtape.torch.profile(model, torch.randn(16, 32), make(model.parameters()), **options)
+
+
+def of_strangers():
+    model = nn.Linear(32, 32)
+    memtape.torch.profile(model, torch.randn(16, 32), torch.optim.SGD(nn.Linear(4, 4).parameters()), loss=mean)
+
+
+def of_shards(make):
+    def call():
+        with of_ranks(2) as mesh:
+            model = make(mesh)
+            memtape.torch.profile(model, ids(), torch.optim.SGD(model.parameters()))
+    return call
+
+
+def in_host_memory(mesh):
+    from torch.distributed.fsdp import CPUOffloadPolicy
+    return sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def flat_parameters(mesh):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    return FullyShardedDataParallel(nn.Linear(32, 32), device_id=torch.device("cpu"))
+
+
+def of_tensor_parallelism(mesh):
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    return parallelize_module(nn.Sequential(nn.Linear(32, 32)), mesh, {"0": ColwiseParallel()})
+
+
+REFUSED = {
+    "a branch by a result": asked(lambda y: y.sum() if y.sum() > 0 else y.mean()),
+    "a decision by a logged loss": asked(lambda y: y.sum() if y.mean().item() < 1 else y.mean()),
+    "a shape that values decide": asked(lambda y: y[y.nonzero()[:, 0]].sum()),
+    "values for NumPy": asked(lambda y: y.sum() * float(y.detach().numpy().mean())),
+    "a copy in host memory": asked(lambda y: y.sum() * y.detach().cpu().sum()),
+    "a tensor made on another device": asked(lambda y: (y * torch.ones(32)).sum()),
+    "no loss": asked(lambda y: y),
+    "no backward": asked(lambda y: y.detach().sum()),
+    "LBFGS": asked(lambda y: y.sum(), torch.optim.LBFGS),
+    "an optimizer of another model": of_strangers,
+    "a lazy module": lambda: memtape.torch.profile(nn.LazyLinear(2), torch.randn(2, 2), torch.optim.SGD([torch.zeros(1)])),
+    "attention as on the device": asked(lambda y: y.sum(), attention="device"),
+    "FSDP2 with CPUOffloadPolicy": of_shards(in_host_memory), "FSDP1": of_shards(flat_parameters),
+    "tensor parallelism": of_shards(of_tensor_parallelism),
+}
+
+
+def refusal(call):
+    """The message, with the place in this file as a user would have his own."""
+    try:
+        call()
+    except (memtape.MemtapeError, ValueError) as error:
+        return re.sub(r"/\S+/zoo\.py:\d+", "zoo.py:LINE", str(error))
+    check(False, f"{call} is not refused")
+    return ""
+
+
+# ---- the page ----
+
+PAGE = Path(__file__).parents[2] / "docs" / "modules.md"
+HEAD = """# Modules of PyTorch beside other counts
+
+`memtape.torch.profile` counts each model here, and so does a count that knows nothing of it (`tests/python/counting.py`). Hooks see what
+autograd saves, by storages. A mode sees each storage come and go in a real step on the CPU. Figures are bytes of the second of two
+steps, as counted by hand. "equal" means that memtape has all seven. Attention runs as its parts in both, because the CPU has other
+kernels than CUDA. `tests/python/zoo.py --write` writes this page. The long tests compare it with what they find.
+
+"""
+SHARDS = """
+## FSDP2 beside PyTorch's FSDPMemTracker
+
+`fully_shard` has made these modules layer by layer, on a process group that sends nothing. The six figures of the second step are those
+of PyTorch's own tracker, `torch.distributed._tools.fsdp2_mem_tracker`. It counts a real step on the CPU. It counts AdamW's step
+counters, too, which lie in host memory where parameters are on CUDA. `tests/python/test_torch_fsdp.py` has one rank and two replicas
+of four shards besides.
+
+"""
+REFUSALS = """
+## What is refused
+
+A step on meta computes only values that follow from the batch's whole numbers. What asks for others is refused. The message names the
+module, the line and what to do. What is not counted yet is refused, too. These are the messages, with `zoo.py:LINE` for a line of yours:
+
+"""
+
+
+def page(rows, of_shards_, refusals):
+    lines = [HEAD + f"With PyTorch {torch.__version__.partition('+')[0]} and Transformers {transformers.__version__}.\n",
+             f"| model | {' | '.join(FIGURES)} | memtape |", "|---|" + "---:|" * 7 + "---|"]
+    lines += [f"| {name} | {' | '.join(f'{n:,}' for n in hand)} | {said} |" for name, (hand, said) in rows.items()]
+    lines += [SHARDS + f"| set-up | {' | '.join(FIGURES[1:])} | memtape |", "|---|" + "---:|" * 6 + "---|"]
+    lines += [f"| {name} | {' | '.join(f'{n:,}' for n in hand)} | {said} |" for name, hand, said in of_shards_]
+    lines += [REFUSALS + "| | |", "|---|---|"]
+    lines += [f"| {what} | {said} |" for what, said in refusals]
+    return "\n".join(lines) + "\n"
+
+
 def main(names):
     print(f"PyTorch {torch.__version__}, Transformers {transformers.__version__}")
-    names_of = ("saved", "forward peak", "forward end", "backward peak", "backward end", "step peak", "step end")
-    for name in names or ZOO:
+    writes = names == ["--write"]
+    rows, lacking = {}, []
+    for name in ZOO if writes else names or ZOO:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ours, hand = both(ZOO[name])
-        except Exception as error:  # a row of the table, too
-            print(f"{name:30} {type(error).__name__}: {str(error).splitlines()[0][:300]}")
-            check(name in REASONS, f"{name}: {error}")
+            hand, said = rows[name] = row_of(name)
+        except ImportError as error:
+            print(f"skipped: {name}: {error}")
+            lacking.append(f"| {name} |")
             continue
-        flat = [(ours[0], hand[0]), *((a, b) for p, q in zip(ours[1], hand[1]) for a, b in zip(p, q))]
-        differ = {figure: a - b for figure, (a, b) in zip(names_of, flat) if a != b}
-        print(f"{name:30} {hand[0]:>9,} saved  {max(p for p, _ in hand[1]):>9,} peak  "
-              + (f"differs: {differ}; {REASONS.get(name, 'no reason is known')}" if differ else "equal"))
-        check(not differ or name in REASONS, f"{name}: {differ}")
+        except Exception as error:  # a row of the table, too
+            rows[name] = [0] * 7, f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
+            check(False, f"{name}: {rows[name][1]}")
+            continue
+        print(f"{name:30} {hand[0]:>9,} saved  {max(hand[1:]):>9,} peak  {said}")
+    if names and not writes:
+        done()
+    text = page(rows, list(sharded_rows()), [(what, refusal(call)) for what, call in REFUSED.items()])
+    if writes:
+        PAGE.write_text(text)
+    elif f"PyTorch {torch.__version__.partition('+')[0]} and Transformers {transformers.__version__}." in PAGE.read_text():
+        theirs = [line for line in PAGE.read_text().splitlines() if not line.startswith(tuple(lacking or ["|||"]))]
+        check(text.splitlines() == theirs, f"{PAGE.name} is not what zoo.py --write writes: "
+              f"{[pair for pair in zip(theirs, text.splitlines()) if pair[0] != pair[1]][:3]}")
+    else:
+        print(f"skipped: {PAGE.name} is of other versions")
     done()
 
 
