@@ -2,6 +2,7 @@
 docs/parity.md and docs/parity-transformers.md name. Exit status 77 if PyTorch or Transformers is not installed."""
 import os
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -201,8 +202,38 @@ def a_block_differs_as_parity_says():
                   f"a block, {name}, {short}")
 
 
+def of_streams(report):
+    """What the steady step requests on each stream but the default one, in order."""
+    found = {}
+    for event in report["timeline"][report["steady"]["event"]:]:
+        if event["kind"] == "alloc" and event.get("stream"):
+            found.setdefault(event["stream"], []).append(event["bytes"])
+    return found
+
+
+def shards_are_gathered_and_summed_as_a_rank_of_ours_does():
+    """LLaMA under fully_shard with a MixedPrecisionPolicy beside --recipe fsdp2: each buffer of each stream, in order."""
+    from shards import ADAMW, ids, of_ranks, sharded
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+    config = transformers.LlamaConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=64,
+                                      num_key_value_heads=2, max_position_embeddings=64, use_cache=False)
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        for ranks in (2, 8):
+            with of_ranks(ranks) as mesh:
+                model = sharded(mesh, lambda: transformers.LlamaForCausalLM(config), lambda model: model.model.layers,
+                                mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+                report = memtape.torch.profile(model, ids(), ADAMW(model.parameters()), timeline=True,
+                                               loss=lambda model, ids: model(input_ids=ids, labels=ids).loss)
+            ours = profile(Path(folder) / "config.json", "-b", 2, "-s", 16, "--recipe", "hf+fsdp2", "--dp", ranks, "--device", "meta", "--timeline")
+            equal(of_streams(report), of_streams(ours), f"{ranks} ranks")
+            equal(sorted(of_streams(report)), ["all_gather_copy_in", "reduce_scatter"], "both streams")
+            equal([(s["name"], s["reserved"]) for s in report["steady"]["streams"]], [(s["name"], s["reserved"]) for s in ours["steady"]["streams"]],
+                  f"reserved by stream, {ranks} ranks")
+
+
 for test in [transformers_models_keep_the_same_storages, steps_take_what_the_program_says,
              a_large_vocabulary_has_its_peak_at_the_loss, an_mlp_of_the_readme_keeps_what_the_program_says,
-             a_block_differs_as_parity_says]:
+             a_block_differs_as_parity_says, shards_are_gathered_and_summed_as_a_rank_of_ours_does]:
     test()
 done()
