@@ -362,7 +362,7 @@ class Ledger:
             "device": self._device(),
             "params": {"count": sum(p.numel() for p in parameters),
                        "bytes": sum(dict(map(_storage, parameters)).values())},
-            "optimizer_host": 0,
+            "optimizer_host": 0, "parameters_host": 0,
             "saved": {"bytes": sum(e["bytes"] for e in entries), "rounded": sum(e["rounded"] for e in entries),
                       "allocated": None, "storages": len(entries), "tensors": entries},
             **dict.fromkeys(OTHER_KEYS)}

@@ -284,7 +284,7 @@ class Run:
         values: Dict[str, Any] = {
             "schema": "memtape.profile/1",
             "model": {"kind": "events", "preset": self.name, "dtype": None, **dict.fromkeys(MODEL_KEYS)},
-            "device": "events", "params": {"count": self.n_params, "bytes": self.param_bytes}, "optimizer_host": 0,
+            "device": "events", "params": {"count": self.n_params, "bytes": self.param_bytes}, "optimizer_host": 0, "parameters_host": 0,
             "saved": {"bytes": sum(e["bytes"] for e in entries), "rounded": sum(e["rounded"] for e in entries),
                       "allocated": sum(e["allocated"] for e in entries), "storages": len(entries), "tensors": entries},
             **dict.fromkeys(OTHER_KEYS)}
