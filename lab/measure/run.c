@@ -86,7 +86,7 @@ static bool make_model(mti_subject *s, bool target)
     return mti_stage_make_plain(&s->stage, s->device, &w->config, model, 1) && ok;
 }
 
-/* Experts without data have the rows that --routing says. */
+/* Experts without data have the rows that the workload's routing says. */
 static bool route(mti_subject *s)
 {
     const mti_workload *w = s->workload;

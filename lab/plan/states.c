@@ -12,7 +12,7 @@ static const mt_plan_regime regimes[] = {
     {"16 bits, AdamW, f32 master weights", "--dtype bf16 --optimizer adamw --master-weights", 2, 2,
      12, "Rajbhandari et al. 2020 (ZeRO), 3.1: 2 + 2 + K = 12"},
     {"the same, gradients in f32",
-     "--dtype bf16 --optimizer adamw --master-weights --f32-gradients", 2, 4, 12,
+     "--dtype bf16 --optimizer adamw --master-weights --recipe plain:f32-gradients", 2, 4, 12,
      "sums of many microbatches, as Megatron-LM takes them"},
     {"the same, gradients in both", NULL, 2, 6, 12,
      "Smith et al. 2022 (Megatron-Turing NLG): 20 bytes"},

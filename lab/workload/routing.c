@@ -1,4 +1,4 @@
-/* routing.c: the value of --routing, and the file that --record-routing writes. */
+/* routing.c: the value of `routing`, and the file that --record-routing writes. */
 #include <string.h>
 #include "files/files.h"
 #include "files/json_text.h"

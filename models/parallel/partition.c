@@ -137,9 +137,9 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
     const int64_t attention = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
     const char *need = NULL;
     if (h->sequence && mti_linear_keeps_codes(c->ops.linear))
-        need = "a form that keeps no codes where ranks split the sequence";
+        need = "torchao-float8 or torchao-mxfp8 where ranks split the sequence (sp)";
     else if (h->zero >= 3 && h->data * h->context > 1 && c->ops.linear == MT_LINEAR_TE_DELAYED)
-        need = "te-current where parameters are shards";
+        need = "te-current where parameters are shards (zero 3)";
     else if (c->heads * c->value_dim % (t * block) || attention % (t * block) ||
              narrow % (t * block) || c->ffn % (t * block))
         need = "a form whose blocks cover the ranks' parts";

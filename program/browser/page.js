@@ -12,6 +12,7 @@ function optionsOf(help) {
   for (const line of help.split("\n")) {
     const heading = /^ (\S.*):$/.exec(line), row = /^ {2}(?:-\w, | {4})--([\w-]+)(?:=(\w+))?(?: +(\S.*))?$/.exec(line);
     if (heading) group = heading[1];
+    else if (group.startsWith("Details of ")) continue; // keys: they are typed after a value
     else if (row) rows.push({group, name: row[1], argument: row[2], text: row[3] || ""});
     else if (/^ {20}/.test(line) && rows.length) rows.at(-1).text += " " + line.trim();
   }

@@ -101,10 +101,10 @@ static bool pass_context(mti_options *o)
     mt_model_config *c = &o->workload.config;
     const long long seq = o->workload.seq, context = c->context;
     if (c->kind != MT_MODEL_LLAMA || o->verb == MTI_SERVE)
-        return mti_options_refuse(
-            o,
-            "--seq %lld is longer than the model's context, %lld; --context %lld makes it longer",
-            seq, context, seq);
+        return mti_options_refuse(o,
+                                  "--seq %lld is longer than the model's context, %lld; "
+                                  "MODEL:context=%lld makes it longer",
+                                  seq, context, seq);
     mti_append(o->notes, sizeof o->notes,
                "--seq %lld is longer than the context that the model was made for, %lld\n", seq,
                context);

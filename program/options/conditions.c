@@ -9,7 +9,7 @@
 
 bool mti_is_rank(const mti_options *o)
 {
-    if (o->verb == MTI_FIT) return false; /* it has many */
+    if (o->verb == MTI_FIT || o->verb == MTI_SERVE) return false; /* they have many */
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         if (mti_option_rows[id].of_ranks && o->given[id]) return true;
     return false;
@@ -189,11 +189,11 @@ static bool is_met(const mti_options *o, unsigned when)
     return when & MTI_EXCLUDES ? !o->given[other->id] : mti_option_is_set(o, other);
 }
 
-/* A key that needs an option may lie idle in some rows of a sweep. */
+/* A key of a recipe that needs an option may lie idle in some rows of a sweep. */
 static unsigned scope_of(const mti_option_row *r, unsigned when)
 {
     if (!other_of(when)) return conditions[plain(when)].scope;
-    return when & MTI_EXCLUDES ? OF_COMMAND : r->key ? IN_A_ROW | IN_A_RANK : 0;
+    return when & MTI_EXCLUDES ? OF_COMMAND : r->key == MTI_KEY_RECIPE ? IN_A_ROW | IN_A_RANK : 0;
 }
 
 /* The first of the row's list that does not hold, among those of a scope if `only`, else of the
@@ -219,18 +219,17 @@ static const char *value_of(const mti_options *o, const char *name, char buf[WOR
     return mti_option_text(o, mti_option_find(o->verb, name), buf);
 }
 
-/* "sgd, sgd-momentum or adamw", what the option may be but none; else "N". */
+/* "sgd, sgd-momentum or adamw", what the option may be but the first; else "N". */
 static void add_values(char *text, size_t n, const mti_option_row *r)
 {
     const int some = r->form == MTI_CHOICE ? r->choice->n : 0;
     if (!some && r->arg) mti_append(text, n, "%s", r->arg);
-    for (int i = 0, shown = 0; i < some; i++)
-        if (strcmp(r->choice->names[i], "none") != 0)
-            mti_append(text, n, "%s%s",
-                       !shown++       ? ""
-                       : i + 1 < some ? ", "
-                                      : " or ",
-                       r->choice->names[i]);
+    for (int i = 1; i < some; i++)
+        mti_append(text, n, "%s%s",
+                   i == 1         ? ""
+                   : i + 1 < some ? ", "
+                                  : " or ",
+                   r->choice->names[i]);
 }
 
 static bool refuse_beside(mti_options *o, const mti_option_row *r, unsigned when)

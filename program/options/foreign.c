@@ -98,7 +98,7 @@ static const struct {
 #define A_PAIR "a pair is two sequences: give --recipe trl with --batch twice as large"
 #define A_REFERENCE                                                                                \
     "another copy of the weights is there, 4 bytes a parameter (2 with --dtype bf16), for "        \
-    "--keep-aside or less --capacity"
+    "--gpu NAME:keep-aside=BYTES or less --capacity"
 #define ONE_ROW                                                                                    \
     "give --recipe trl --loss fused, which holds no logits; the head is one row there, and here "  \
     "v x h weights"

@@ -63,6 +63,21 @@ static void put_options(FILE *out, const mti_options *o, bool all)
     }
 }
 
+/* Those that the verb takes, if there are some. */
+static void put_keys_of(FILE *out, const mti_options *o, mti_key_of owner)
+{
+    bool any = false;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        const mti_option_row *r = &mti_option_rows[id];
+        if (r->key != owner || !mti_takes(o->verb, r)) continue;
+        if (!any)
+            mti_print(out, "\n Details of %s, after a colon, as in %s:\n", mti_key_owner(o, owner),
+                      mti_key_example(owner));
+        any = true;
+        put_option(out, o, r, false);
+    }
+}
+
 void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, FILE *out)
 {
     const mti_verb_info *info = mti_verb_get(rules->verb);
@@ -78,6 +93,8 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
     mti_print(out, "\nFor example: %s\n", info->example);
     if (!all) fputs("\nThe options that matter most:\n\n", out);
     put_options(out, &defaults, all);
+    for (int owner = MTI_KEY_MODEL; all && owner < MTI_KEY_OWNERS; owner++)
+        if (owner != MTI_KEY_RECIPE) put_keys_of(out, &defaults, (mti_key_of)owner);
     if (!all) mti_print(out, "\n%s --help all: all %d options, in groups\n", name, n);
 }
 
@@ -122,7 +139,8 @@ static void put_keys(FILE *out)
         0, 0);
     fputc('\n', out);
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_option_rows[id].key) put_option(out, &defaults, &mti_option_rows[id], false);
+        if (mti_option_rows[id].key == MTI_KEY_RECIPE)
+            put_option(out, &defaults, &mti_option_rows[id], false);
 }
 
 bool mti_recipes_help(FILE *out, const char *name)
@@ -176,11 +194,11 @@ static json_t *option_json(const mti_option_row *r)
     json_t *choices = r->choice ? json_array() : json_null();
     for (int i = 0; r->choice && i < r->choice->n; i++)
         json_array_append_new(choices, json_string(r->choice->names[i]));
-    return json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:o, s:o, s:o, s:s}", "name", r->name, "letter",
-                     *letter ? letter : NULL, "argument", r->arg, "key", r->key, "several",
-                     r->form == MTI_LIST, "verbs", names_json(r->verbs, MTI_VERB_COUNT, verb_name),
-                     "models", names_json(r->models, MT_MODEL_KIND_COUNT, model_name), "choices",
-                     choices, "text", r->doc);
+    return json_pack(
+        "{s:s, s:s?, s:s?, s:s?, s:b, s:o, s:o, s:o, s:s}", "name", r->name, "letter",
+        *letter ? letter : NULL, "argument", r->arg, "key", mti_key_name(r->key), "several",
+        r->form == MTI_LIST, "verbs", names_json(r->verbs, MTI_VERB_COUNT, verb_name), "models",
+        names_json(r->models, MT_MODEL_KIND_COUNT, model_name), "choices", choices, "text", r->doc);
 }
 
 static json_t *recipes_json(void)

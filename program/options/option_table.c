@@ -91,6 +91,7 @@ static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 #define EXTENT           RANGE(1, MTI_MAX_EXTENT) /* of a model; products are checked separately */
 #define AMOUNT           RANGE(1, 1e12)           /* of the batch */
 #define IF(condition)    MTI_IF_##condition
+#define KEY_OF(owner)    .key = MTI_KEY_##owner
 #define NEEDS(option)    (MTI_NEEDS | MTI_O_##option)
 #define NOT_WITH(option) (MTI_EXCLUDES | MTI_O_##option)
 #define IN(verb, what)   ((MTI_##verb + 1) << MTI_OF_VERB | (what))

@@ -17,6 +17,8 @@ typedef enum mti_form {
     MTI_SOME,   /* unsigned: flags; some of `choice`, joined by + */
     MTI_LIST,   /* mti_words; may be given several times */
     /* forms of one option */
+    MTI_PRESET,
+    MTI_GPU,
     MTI_DTYPE,
     MTI_OUT_ACT,
     MTI_DEVICE,
@@ -50,7 +52,7 @@ typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in
 typedef struct mti_option_row {
     mti_option id;
     const char *name, *arg; /* arg NULL: a flag */
-    bool key;               /* of --recipe; not listed among the options */
+    mti_key_of key;         /* whose detail it is; NONE: listed among the options */
     mti_form form;
     size_t at;       /* offset of the field in mti_options */
     unsigned verbs;  /* that take it */
@@ -105,6 +107,28 @@ bool mti_runs_on_meta(mti_verb verb);
  * "meta-llama/Llama-3.1-8B-Instruct"; NULL: none is known. *in_fewer_bits: whether the name says
  * that its files keep weights so ("-AWQ", "-bnb-4bit"). */
 const char *mti_preset_meant(const char *name, bool *in_fewer_bits);
+
+/* ---- details.c: details of a value, which follow it after a colon ---- */
+
+/* "model", as an owner's keys are called; what one types before them, "--recipe" or MODEL; and a
+ * value with some of them. */
+const char *mti_key_name(mti_key_of owner);
+const char *mti_key_owner(const mti_options *o, mti_key_of owner);
+const char *mti_key_example(mti_key_of owner);
+/* Reads ":untied,norm-kind=rmsnorm", or nothing. */
+bool mti_keys_read(mti_options *o, mti_key_of owner, const char *text);
+/* The same of a word's end from its colon on; NULL: it has none. *name: what stands before. */
+bool mti_keys_split(mti_options *o, mti_key_of owner, const char *word, const char *colon,
+                    const char **name);
+/* The same of a MODEL, whose name or path may have colons. */
+bool mti_model_read(mti_options *o, const char *word, const char **name);
+/* Makes "--swiglu fast: ..." of a key "--recipe plain:swiglu=fast: ...", as it is typed. */
+void mti_key_in_words(const mti_options *o, char *text, size_t size);
+/* Notes a key that was given as the option that it was. */
+void mti_keys_note(mti_options *o, const mti_option_row *r, const char *value);
+/* Writes `before` and those given, ":swiglu=unfused"; false: there are none. */
+bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
+                    const char *before);
 
 /* ---- values.c: parsing values ---- */
 

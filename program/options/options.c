@@ -60,9 +60,7 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     if (r->arg && !value) value = argv[++*i];
     if (r->arg && !value)
         return mti_options_refuse(o, "--%s: this option needs a value, %s", name, r->arg);
-    if (r->key)
-        mti_append(o->former, sizeof o->former, "%s%s%s%s", *o->former ? "," : "", r->name,
-                   value ? "=" : "", value ? value : "");
+    if (r->key) mti_keys_note(o, r, value);
     return mti_option_read(o, r, value);
 }
 
@@ -98,6 +96,7 @@ static bool read_operand(mti_options *o, const char *word)
         return mti_options_refuse(o, "\"%.80s\": unexpected; give --data %.80s", word, word);
     if (!model)
         return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
+    if (mti_verb_builds(o->verb)) return mti_model_read(o, word, &o->workload.name);
     o->workload.name = word;
     return true;
 }
@@ -167,15 +166,9 @@ static void print_recipe(FILE *out, const mti_options *o, mti_verb verb)
 {
     char value[MTI_VALUE_TEXT];
     const mti_option_row *recipe = &mti_option_rows[MTI_O_RECIPE];
-    bool begun = o->given[MTI_O_RECIPE] && o->recipe && mti_takes(verb, recipe), keys = false;
-    if (begun) mti_print(out, " --recipe %s", mti_option_text(o, recipe, value));
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        if (!r->key || !o->given[id] || !mti_takes(verb, r)) continue;
-        mti_print(out, "%s%s%s%s%s", begun ? "" : " --recipe plain", keys ? "," : ":", r->name,
-                  r->arg ? "=" : "", r->arg ? mti_option_text(o, r, value) : "");
-        begun = keys = true;
-    }
+    const bool given = o->given[MTI_O_RECIPE] && o->recipe && mti_takes(verb, recipe);
+    if (given) mti_print(out, " --recipe %s", mti_option_text(o, recipe, value));
+    mti_keys_print(out, o, verb, MTI_KEY_RECIPE, given ? "" : " --recipe plain");
 }
 
 bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t n)
@@ -185,6 +178,7 @@ bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t 
     if (!out) return mti_fail_bool(MT_ERR_MEMORY, "host memory: none left to write a command");
     mti_print(out, "memtape %s ", mti_verb_get(verb)->name);
     print_word(out, o->workload.name);
+    mti_keys_print(out, o, verb, MTI_KEY_MODEL, "");
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
         if (!o->given[id] || !mti_takes(verb, r) || r->key || id == MTI_O_RECIPE) continue;

@@ -70,6 +70,16 @@ typedef enum mti_option {
     MTI_OPTION_COUNT
 } mti_option;
 
+/* What has keys: options that are details of it (details.c). */
+typedef enum mti_key_of {
+    MTI_KEY_NONE,
+    MTI_KEY_MODEL,
+    MTI_KEY_RECIPE,
+    MTI_KEY_OPTIMIZER,
+    MTI_KEY_GPU,
+    MTI_KEY_OWNERS
+} mti_key_of;
+
 /* The values of an option that may be given several times. */
 typedef MTI_VEC(const char *) mti_words;
 
@@ -150,8 +160,8 @@ typedef struct mti_options {
     double temperature;
     mti_kv_choice kv_cache;
 
-    char former[200]; /* options given that are keys of a recipe now, as they are typed now */
-    char error[1024]; /* why the parse failed */
+    char former[MTI_KEY_OWNERS][200]; /* keys given as the options that they were */
+    char error[1024];                 /* why the parse failed */
 } mti_options;
 
 typedef struct mti_verb_info {
@@ -196,6 +206,8 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
 /* The recipes, with what each sets and the source of it, and the keys that there are; or the recipe
  * of that name alone, with what its options mean. False if there is none of the name. */
 bool mti_recipes_help(FILE *out, const char *name);
+/* Tells of options that were given as they were typed until this release. */
+void mti_keys_tell(const mti_options *o, FILE *out);
 /* Verbs, options and recipes as one JSON object, of which tools make lists. False: no memory. */
 bool mti_help_json(FILE *out);
 

@@ -34,7 +34,7 @@ static void put_option(const mti_option_row *r)
     char verbs[MTI_VERBS_TEXT];
     fputs(".TP\n", stdout);
     if (r->letter) mti_print(stdout, "\\fB\\-%c\\fR, ", r->letter);
-    put_roff("\\fB\\-\\-", r->name, "\\fR");
+    put_roff(r->key ? "\\fB" : "\\fB\\-\\-", r->name, "\\fR");
     if (r->arg) put_roff("=\\fI", r->arg, "\\fR");
     put_roff("\n", r->doc, "");
     for (int i = 0; r->choice && i < r->choice->n; i++)
@@ -50,6 +50,16 @@ static void put_options(void)
         if (r->key) continue;
         if (r->heading) put_roff(".SS \"", r->heading, "\"\n");
         put_option(r);
+    }
+}
+
+static void put_keys(void)
+{
+    fputs(".SH DETAILS\nThey follow a value after a colon, joined by commas.\n", stdout);
+    for (int owner = MTI_KEY_MODEL; owner < MTI_KEY_OWNERS; owner++) {
+        put_roff(".SS \"As in ", mti_key_example((mti_key_of)owner), "\"\n");
+        for (int id = 0; id < MTI_OPTION_COUNT; id++)
+            if (mti_option_rows[id].key == (mti_key_of)owner) put_option(&mti_option_rows[id]);
     }
 }
 
@@ -87,6 +97,7 @@ static void put_man_page(void)
               MTI_VERSION);
     put_verbs();
     put_options();
+    put_keys();
     put_examples();
     printf(".SH EXIT STATUS\n"
            ".TP\n%d\nSuccess.\n"

@@ -9,29 +9,13 @@
 #include "options/option_table.h"
 #include "nn/model.h"
 
-/* Makes "--swiglu fast: ..." of a key "--recipe plain:swiglu=fast: ...", as it is typed. */
-static void name_key(char *text, size_t size)
-{
-    const size_t n = strspn(text, "-abcdefghijklmnopqrstuvwxyz0123456789");
-    char rest[1024];
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        if (!r->key || strlen(r->name) + 2 != n || strncmp(text + 2, r->name, n - 2) != 0) continue;
-        const size_t word = text[n] == ' ' ? strcspn(text + n + 1, " ") : 0;
-        const bool value = word && text[n + word] == ':';
-        snprintf(rest, sizeof rest, "%s", text + n + value);
-        mti_format(text, size, "--recipe plain:%s%s%s", r->name, value ? "=" : "", rest);
-        return;
-    }
-}
-
 bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     mti_vformat(o->error, sizeof o->error, fmt, args);
     va_end(args);
-    if (!strncmp(o->error, "--", 2)) name_key(o->error, sizeof o->error);
+    if (!strncmp(o->error, "--", 2)) mti_key_in_words(o, o->error, sizeof o->error);
     mti_make_printable(o->error);
     return false;
 }
@@ -159,6 +143,8 @@ static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, 
 
 static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg)
 {
+    const char *keys = r->id == MTI_O_OPTIMIZER ? strchr(arg, ':') : NULL;
+    if (!mti_keys_split(o, MTI_KEY_OPTIMIZER, arg, keys, &arg)) return false;
     int i = choose(o, r, r->choice, arg);
     if (i >= 0) memcpy(field_of(o, r), &i, sizeof i);
     return i >= 0;
@@ -206,40 +192,6 @@ static const char *some_text(const mti_option_row *r, unsigned value, char buf[M
     return buf;
 }
 
-/* "swiglu=unfused", or a flag's name, of n characters. */
-static bool read_key(mti_options *o, const char *text, size_t n)
-{
-    char name[240];
-    const char *names[MTI_OPTION_COUNT];
-    size_t n_names = 0;
-    if (n >= sizeof name)
-        return mti_options_refuse(
-            o, "--recipe: \"%.40s...\" is longer than a key and its value are", text);
-    snprintf(name, sizeof name, "%.*s", (int)n, text);
-    char *value = strchr(name, '=');
-    if (value) *value++ = 0;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_option_rows[id].key && mti_takes(o->verb, &mti_option_rows[id]))
-            names[n_names++] = mti_option_rows[id].name;
-    const mti_option_row *r = mti_option_find(o->verb, name);
-    const char *near = r ? NULL : mti_nearest(names, n_names, name);
-    char word[24];
-    const char *instead = r ? NULL : mti_foreign_recipe(name, word);
-    if (instead) return mti_options_refuse(o, "--recipe: %s is no key; %s", word, instead);
-    if (r && !r->key)
-        return mti_options_refuse(o, "--recipe: \"%.40s\" is no key of it but an option: --%s",
-                                  name, r->name);
-    if (!r)
-        return mti_options_refuse(o, "--recipe: \"%.40s\" is not a key; %s%s%s", name,
-                                  near ? "did you mean " : "`memtape help recipes` lists the keys",
-                                  near ? near : "", near ? "?" : "");
-    if (!r->arg != !value && !(value && (!strcmp(value, "yes") || !strcmp(value, "no"))))
-        return mti_options_refuse(o, "--recipe: the key %s takes %s%s%s", name,
-                                  r->arg ? "a value, " : "no value", r->arg ? name : "",
-                                  r->arg ? "=..." : "");
-    return mti_option_read(o, r, value);
-}
-
 /* "trl+fsdp2:reshard=never,rs-buffers=2"; "plain:..." adds keys to what was given before. */
 static bool read_recipe(mti_options *o, const mti_option_row *r, const char *arg)
 {
@@ -254,12 +206,7 @@ static bool read_recipe(mti_options *o, const mti_option_row *r, const char *arg
     const char *instead = mti_foreign_recipe(names, word);
     if (instead) return mti_options_refuse(o, "--recipe: %s is none; %s", word, instead);
     if (!adds && !read_some(o, r, names)) return false;
-    for (const char *at = arg + n; *at; at += n) {
-        at++;
-        n = strcspn(at, ",");
-        if (!read_key(o, at, n)) return false;
-    }
-    return true;
+    return mti_keys_read(o, MTI_KEY_RECIPE, arg + n);
 }
 
 static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
@@ -368,6 +315,19 @@ static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
     return true;
 }
 
+/* "small:untied" */
+static bool read_preset(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    return is_there(o, r, arg) && mti_model_read(o, arg, field_of(o, r));
+}
+
+/* "h100:price=2.5" */
+static bool read_gpu(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    return is_there(o, r, arg) &&
+           mti_keys_split(o, MTI_KEY_GPU, arg, strchr(arg, ':'), field_of(o, r));
+}
+
 static bool read_routing(mti_options *o, const mti_option_row *r, const char *arg)
 {
     mti_routing_kind kind;
@@ -410,6 +370,8 @@ static const struct {
     [MTI_CHOICE] = {read_choice, sizeof(int)},
     [MTI_SOME] = {read_some, sizeof(unsigned)},
     [MTI_LIST] = {add_to_list, sizeof(mti_words)},
+    [MTI_PRESET] = {read_preset, sizeof(char *)},
+    [MTI_GPU] = {read_gpu, sizeof(char *)},
     [MTI_DTYPE] = {read_dtype, sizeof(mt_dtype)},
     [MTI_OUT_ACT] = {read_out_act, sizeof(mt_act)},
     [MTI_DEVICE] = {read_device, sizeof(char *)},
@@ -432,10 +394,7 @@ bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
 bool mti_options_set(mti_options *o, const char *name, const char *value)
 {
     const mti_option_row *r = mti_option_find(o->verb, name);
-    if (!strcmp(name, "model") && value) {
-        o->workload.name = value;
-        return true;
-    }
+    if (!strcmp(name, "model") && value) return mti_model_read(o, value, &o->workload.name);
     if (!r || r->of_all_rows)
         return mti_options_refuse(o, "--%.40s: is not an option that rows may differ in", name);
     if (!value && r->arg) return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);
@@ -525,6 +484,8 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_RESHARD: return mti_reshard_text(*(const int64_t *)field, buf, MTI_VALUE_TEXT);
     case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
     case MTI_CHECKPOINT: text = "none"; /* fallthrough */
+    case MTI_PRESET:
+    case MTI_GPU:
     case MTI_ROUTING_TEXT:
     case MTI_TEXT:
     case MTI_DEVICE: return *(const char *const *)field ? *(const char *const *)field : text;

@@ -142,7 +142,7 @@ static bool take_loss(mti_trainer *t, double loss, int64_t step)
 {
     if (!isfinite(loss))
         return mti_fail_bool(MT_ERR_STATE,
-                             "the loss became %g at step %lld; a lower --lr or a longer --warmup "
+                             "the loss became %g at step %lld; a lower --lr or a longer warmup "
                              "may help",
                              loss, (long long)step);
     t->loss = mt_device_has_data(t->device) ? loss : NAN;

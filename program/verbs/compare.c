@@ -12,7 +12,7 @@ static bool check_report(mti_options *o)
 {
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         if (o->given[id] && id != MTI_O_JSON && id != MTI_O_VERBOSE && id != MTI_O_QUIET &&
-            id != MTI_O_OUTSIDE_GPU)
+            id != MTI_O_GPU)
             return mti_options_refuse(o, "--%s: does not apply beside a report, %s",
                                       mti_option_rows[id].name, o->predicted);
     return true;

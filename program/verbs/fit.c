@@ -68,7 +68,8 @@ static mti_options profiled(const mti_options *o, const mt_fit_result *r, const 
     p.given[MTI_O_EP] = h->expert > 1;
     p.given[MTI_O_ZERO] = h->data * h->context > 1;
     p.given[MTI_O_CAPACITY] = s->fits;
-    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = false;
+    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = p.given[MTI_O_GPU] =
+        false;
     return p;
 }
 

@@ -125,9 +125,7 @@ static void report_write_errors(void)
 static void print_notes(const mti_options *o)
 {
     const mti_sheet sheet = mti_sheet_of(stderr);
-    if (*o->former && !o->quiet)
-        mti_print(stderr, "memtape: options that are keys of --recipe now: --recipe plain:%s\n",
-                  o->former);
+    if (!o->quiet) mti_keys_tell(o, stderr);
     if (!*o->notes || o->quiet) return;
     mti_print(stderr, "%s:\n", o->workload.name);
     mti_print_lines(&sheet, MTI_PLAIN, o->notes);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import os
@@ -162,16 +163,28 @@ def figures(report: Mapping[str, Any]) -> Dict[str, int]:
     return {**found, "saved": report["saved"]["bytes"]} if report.get("saved") else found
 
 
-def words(options: Mapping[str, Option]) -> List[str]:
-    """kv_heads=2 is "--kv-heads 2", causal=True is "--causal"; None and False are left out."""
+@functools.cache
+def _owners() -> Dict[str, str]:
+    """Of what each detail is a key: {"causal": "model", "swiglu": "recipe", ...}."""
+    return {row["name"]: row["key"] for row in json.loads(_program.call(["help", "--json"]))["options"] if row["key"]}
+
+
+def words(model: str, options: Mapping[str, Option]) -> List[str]:
+    """kv_heads=2 is "--kv-heads 2", causal=True a key, "attention:causal"; None and False are left out."""
     given: List[str] = []
+    keys: Dict[str, List[str]] = {"model": [], "recipe": []}
     for name, value in options.items():
+        option = name.replace("_", "-")
         if value is None or value is False:
             continue
-        given.append("--" + name.replace("_", "-"))
-        if value is not True:
-            given.append(os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value))
-    return given
+        text = [] if value is True else [os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)]
+        owner = _owners().get(option)
+        if owner in keys:
+            keys[owner].append("=".join([option, *text]))
+        else:
+            given += ["--" + option, *text]
+    recipe = ["--recipe", "plain:" + ",".join(keys["recipe"])] if keys["recipe"] else []
+    return [":".join([model, *filter(None, [",".join(keys["model"])])]), *given, *recipe]
 
 
 def profile(model: Union[str, os.PathLike[str]], *, device: str = "meta", **options: Option) -> Report:
@@ -186,8 +199,8 @@ def profile(model: Union[str, os.PathLike[str]], *, device: str = "meta", **opti
         page, values = Path(folder) / "report.html", Path(folder) / "report.json"
         name = os.fsdecode(model)
         # A name that begins with "-" is a path; the program would take it for an option.
-        text = _program.call(["profile", os.path.join(".", name) if name.startswith("-") else name, "--device", device,
-                              *words(options), "--html", str(page), "--json", str(values)])
+        text = _program.call(["profile", *words(os.path.join(".", name) if name.startswith("-") else name, options),
+                              "--device", device, "--html", str(page), "--json", str(values)])
         if not page.exists():
             raise MemtapeError(f"profile {name!r} with {options!r} made no report: memtape printed {text[:80]!r}")
         shown = os.fsencode(name).decode("utf-8", "replace")

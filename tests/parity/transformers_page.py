@@ -26,7 +26,7 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
     ("`--recipe plain:expert-form=loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
      "L n (h e - 8)"),
-    ("`--balance-loss`, of the config.json", "experts, with `output_router_logits`", "`load_balancing_loss_func` of all layers' logits", "`models/qwen3_moe/"
+    ("`MODEL:balance-loss`, of the config.json", "experts, with `output_router_logits`", "`load_balancing_loss_func` of all layers' logits", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`", "a softmax of each router's logits, and the tokens' shares: L b s E e + 4 E of E experts"),
 ]
 

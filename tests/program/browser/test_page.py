@@ -26,13 +26,13 @@ LONG = os.environ.get("MTT_LONG") == "1"
 SETUPS = 200 if LONG else 8
 MODELS = ["gpt2", "gpt3-175b", "llama-3.1-8b", "mixtral-8x7b", "bert-base", "gemma-3-1b", "qwen3-0.6b", "gpt2-medium", "llama-tiny"]
 CHOICES = {
-    "batch": [1, 2, 3, 8], "seq": [128, 512, 1000, "2k"], "recipe": ["hf", "torchtune", "fsdp2:reshard=never", "megatron", "plain:rope=unfused", "hf:swiglu=fused"],
+    "batch": [1, 2, 3, 8], "seq": [128, 512, 1000, "2k"], "recipe": ["hf", "torchtune", "fsdp2:reshard=never", "megatron", "plain:rope=unfused", "plain:f32-gradients", "hf:swiglu=fused,step-in-backward"],
     "optimizer": ["none", "sgd", "adamw-8bit", "lion", "adafactor"], "checkpoint": ["none", "full", "selective", "sqrt"],
     "offload": ["cpu"], "dtype": ["f32", "bf16", "f16"], "amp": ["bf16", "f16"], "lora-rank": [4, 16], "tp": [2], "dp": [2, 8],
     "zero": [1, 2, 3, 9], "pp": [2], "loss": ["fused", "chunked"], "attention": ["math", "flash"], "capacity": ["24GB", "80GiB"],
 }
 GROUPS = {"Model (a preset brings its own)", "Choice of ops", "Memory", "One rank of several", "Device"}
-FLAGS = ["master-weights", "qlora", "f32-gradients", "step-in-backward"]
+FLAGS = ["master-weights", "qlora"]
 ENDED = ("const p = document.getElementById('page'); return p.dataset.answer === arguments[0] && "
          "(p.dataset.words === arguments[0] || !!document.querySelector('[aria-invalid]'))")
 

@@ -118,7 +118,8 @@ static void words_name_values_that_there_are(void **state)
     int n = 0;
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         for (size_t i = 0; i < sizeof mti_option_rows[id].when / sizeof(uint16_t); i++) {
-            const unsigned when = mti_option_rows[id].when[i] & ((1u << MTI_OF_VERB) - 1);
+            const unsigned all = mti_option_rows[id].when[i], of = all >> MTI_OF_VERB;
+            const unsigned when = all & ((1u << MTI_OF_VERB) - 1);
             const char *at = when < MTI_NEEDS ? words_of[when] : "";
             while ((at = strchr(at, '{'))) {
                 char name[40];
@@ -127,7 +128,8 @@ static void words_name_values_that_there_are(void **state)
                 bool known = false;
                 for (int k = 0; k < 3; k++) known = known || !strcmp(name, others[k]);
                 for (int v = 0; v < MTI_VERB_COUNT && !known; v++)
-                    if (mti_takes((mti_verb)v, &mti_option_rows[id]))
+                    if (mti_takes((mti_verb)v, &mti_option_rows[id]) &&
+                        (!of || of == (unsigned)v + 1))
                         assert_non_null(mti_option_find((mti_verb)v, name));
                 n++;
             }

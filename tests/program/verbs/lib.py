@@ -51,10 +51,14 @@ def help_json():
     return json.loads(run("help", "--json").stdout)
 
 
+# What one types before a key.
+BEFORE_KEYS = {"model": "MODEL:", "recipe": "--recipe plain:", "optimizer": "--optimizer NAME:", "gpu": "--gpu NAME:"}
+
+
 @functools.cache
-def keys():
-    """The keys of --recipe, by name: whether each takes a value."""
-    return {row["name"]: bool(row["argument"]) for row in help_json()["options"] if row["key"]}
+def keys(owner="recipe"):
+    """The keys of --recipe, or of another owner, by name: whether each takes a value."""
+    return {row["name"]: bool(row["argument"]) for row in help_json()["options"] if row["key"] == owner}
 
 
 def as_typed(options):
@@ -121,8 +125,11 @@ def refused(wanted_words, *args, status=2, **more):
     equal(p.stdout, "", f"standard output of: {line}")
     for word in wanted_words:
         name, _, value = word[2:].partition(" ")
-        if word.startswith("--") and name in keys():  # a key of --recipe is told as it is typed there
-            word = f"--recipe plain:{name}" + ("" if not value else f"={value}" if " " not in value else f" {value}")
+        for owner, before in BEFORE_KEYS.items():  # a key is told as it is typed
+            if word.startswith("--") and name in keys(owner):
+                before = "--preset NAME:" if (owner, args[0]) == ("model", "train") else before
+                word = before + name + ("" if not value else f"={value}" if " " not in value else f" {value}")
+                break
         check(word in p.stderr, f"{line}: no {word!r} in {p.stderr!r}")
     return p
 

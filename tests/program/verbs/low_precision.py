@@ -73,8 +73,8 @@ for form, zero in (("te-mxfp8", 3), ("te-delayed", 2)):  # a search leaves out w
 refused(["te-mxfp8", "blocks cover the ranks' parts"], "profile", *bf16, "--linear", "te-mxfp8", "--tp", 4, "--ffn", 64)
 
 for words, args in ((["--checkpoint ops", "full"], ["--checkpoint", "ops"]), (["--budget"], ["--budget", "1GiB"]),
-                    (["--qlora"], ["--qlora", "--lora-rank", 2]), (["--sp", "torchao-float8"], ["--tp", 2, "--sp"]),
-                    (["--zero 3", "te-current"], ["--dp", 2, "--zero", 3])):
+                    (["--qlora"], ["--qlora", "--lora-rank", 2]), (["(sp)", "torchao-float8"], ["--tp", 2, "--sp"]),
+                    (["(zero 3)", "te-current"], ["--dp", 2, "--zero", 3])):
     refused(words, "profile", *bf16, "--linear", "te-delayed", *args)
 refused(["f64"], "profile", "mlp", "--dtype", "f64", "--linear", "te-current")
 refused(["te-blockwise"], "profile", "mlp", "--linear", "fp8")

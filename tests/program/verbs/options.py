@@ -270,8 +270,9 @@ def everything(verb, args, has_json):
              if path.is_file() and not path.is_symlink()}
     j = without_times(json.loads(report.read_text())) if report.exists() else None
     shutil.rmtree(folder)
-    text = "" if verb == "sweep" and j else TIMES.sub("", p.stdout + p.stderr)
-    return p.returncode, p.stderr, (p.returncode, text, j, files)
+    errors = re.sub(r"(?m)^memtape: options that are keys of .*\n", "", p.stderr)  # recipe.py looks at that
+    text = "" if verb == "sweep" and j else TIMES.sub("", p.stdout + errors)
+    return p.returncode, errors, (p.returncode, text, j, files)
 
 
 def progress(verb, args):
@@ -375,7 +376,7 @@ def look_at(verb, mode, base, option, has_json, seen):
     if status == 2:
         given = {str(word) for word in base + words if str(word).startswith("--")}
         of_ranks = "show one rank of several" in errors  # which names options of ranks, not each key
-        return "refused" if of_ranks or any(name in errors for name in given) else f"status 2: {errors}"
+        return "refused" if of_ranks or any(name in errors or ":" + name[2:] in errors for name in given) else f"status 2: {errors}"
     if status not in (0, 1):
         return f"status {status}: {errors}"
     without = [*base, *(in_a_row(needed, []) if rows else needed)]
@@ -414,7 +415,7 @@ def main():
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
         if option == "device" and p.returncode == 0:
             return "unknown"  # --device meta, of a verb that runs on nothing else
-        return "unknown" if p.returncode == 2 and (f"--{option}" in p.stderr or option in keys() and "--recipe: " in p.stderr) and not p.stdout else \
+        return "unknown" if p.returncode == 2 and (f"--{option}" in p.stderr or f":{option}" in p.stderr or "--recipe: " in p.stderr) and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
 
     listing = {option: [verb for verb in VERBS if option in options[verb]] for option in every}

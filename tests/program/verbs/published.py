@@ -42,7 +42,7 @@ def number(text):
 def measured(command):
     words = shlex.split(command)
     check(words[0] == "memtape" and words[1] in ("profile", "explain"), f"begin of: {command}")
-    paths = [str(ROOT / word) if word.endswith(".json") else word for word in words[2:]]
+    paths = [str(ROOT / word) if ".json" in word else word for word in words[2:]]
     if words[1] == "profile":
         return profile(*paths)
     p = run("explain", *paths)

@@ -17,7 +17,7 @@ TEXT = os.path.join(folder.name, "text.txt")
 with open(TEXT, "w") as out:
     out.write(" ".join(hashlib.sha256(str(i * i % 40).encode()).hexdigest()[: 2 + i % 5] for i in range(2000)))
 WORDS = ["train", "--data", TEXT, "--steps", 4, "--warmup", 1, "-b", 8, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--lr", 0.003,
-         "--clip", 0.5, "--accumulate", 4, "--val-fraction", 0]
+         "--optimizer", "adamw:clip=0.5", "--accumulate", 4, "--val-fraction", 0]
 SPENT = [[], ["--checkpoint", "full"], ["--checkpoint", "selective"], ["--offload", "cpu"], ["--checkpoint", "every=3"]]
 
 

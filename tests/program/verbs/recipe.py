@@ -1,7 +1,9 @@
 """--recipe: a bundle of plain options, printed as such; and the recipes by the names people know."""
 import json
 import re
-from lib import as_typed, check, done, equal, help_json, names_of, profile, refused, run, without_name
+import tempfile
+from pathlib import Path
+from lib import as_typed, check, done, equal, help_json, keys, names_of, profile, refused, run, without_name
 
 META = ["--device", "meta"]
 GPT = ["gpt", *META]
@@ -105,9 +107,71 @@ def keys_are_details():
     refused(["--recipe hf", "serve does not", "plain:"], "serve", "llama", "--gpu", "h100", "--recipe", "hf")
     equal(run("serve", "llama", "--gpu", "h100", "--recipe", "plain:rope=unfused", "-s", 64).returncode, 0, "serve takes keys")
     listed = help_json()
-    equal([row["name"] for row in listed["options"] if row["key"] and not row["name"] in run("help", "recipes", "plain").stdout], [], "keys in help")
+    equal([row["name"] for row in listed["options"] if row["key"] == "recipe" and not row["name"] in run("help", "recipes", "plain").stdout], [], "keys in help")
     equal([r["name"] for r in listed["recipes"]], names_of("--recipe")[1:], "recipes in JSON")
     refused(['no recipe "hff"'], "help", "recipes", "hff")
+
+
+# A value of each key of a model, unlike what the model has without it.
+OF_MODELS = {"gpt": ["untied", "no-bias", "norm-kind=rmsnorm", "context=64", "head-dim=24"], "mlp": ["out-act=sigmoid"],
+             "attention": ["causal"], "deepseek-tiny": ["kv-rank=8", "q-rank=12", "rope-dim=4", "value-dim=12"],
+             "moe-tiny": ["experts-per-token=1", "balance-loss=0.5", "mtp-layers=1", "routing=worst"]}
+
+
+def spelt_as_options(keys):
+    return [word for key in keys for word in ("--" + key).split("=")]
+
+
+def what_was_computed(p):
+    return p["model"], p["params"], what_was_kept(p), p["phases"]
+
+
+def details_of_a_model_follow_its_name():
+    for model, details in OF_MODELS.items():
+        plain = what_was_computed(profile(model, "-s", 16, "--recipe", "plain:expert-form=loop" if model == "moe-tiny" else "none", *META))
+        for given in ([key] for key in details):
+            args = ["-s", 16, *(["--recipe", "plain:expert-form=loop"] if model == "moe-tiny" else []), *META]
+            new = profile(f"{model}:{','.join(given)}", *args)
+            equal(profile(model, *args, *spelt_as_options(given)), new, f"{model} {given}: as it was typed")
+            check(what_was_computed(new) != plain, f"{model} {given} changes nothing")
+    equal(sorted(key.split("=")[0] for details in OF_MODELS.values() for key in details), sorted(keys("model")), "all keys of models")
+    both = profile("gpt:untied,norm-kind=rmsnorm", *META)
+    equal(profile(*GPT, "--untied", "--norm-kind", "rmsnorm"), both, "two keys")
+    equal((both["model"]["kind"], both["model"]["norm_kind"]), ("gpt", "rmsnorm"), "the model")
+    told = run("profile", *GPT, "--untied", "--norm-kind", "rmsnorm").stderr
+    equal(told, "memtape: options that are keys of MODEL now: gpt:untied,norm-kind=rmsnorm\n", "former options are told")
+    rows = json.loads(run("sweep", *GPT, "--over", "model=gpt,gpt:untied", "--json", "-").stdout)["rows"]
+    equal([(r["row"], r["steady"]["peak"]) for r in rows], [(f"model={model}", profile(model, *META)["steady"]["peak"])
+                                                            for model in ("gpt", "gpt:untied")], "rows of a sweep")
+    refused(['unknown "qwen2.5:7b"', "did you mean qwen2.5-7b"], "profile", "qwen2.5:7b")
+    for words, model in ((['MODEL: "untid" is not a key', "did you mean untied"], "gpt:untid=1"), (["MODEL:norm-kind: unknown"], "gpt:norm-kind=fast"),
+                         (["an option: --layers"], "gpt:layers=3"), (["a key of --recipe"], "llama:swiglu=unfused"),
+                         (["untied takes no value"], "gpt:untied=3"), (["context takes a value"], "gpt:context")):
+        refused(words, "profile", model, *META)
+    check(" Details of MODEL, after a colon, as in gpt:untied" in run("profile", "--help", "all").stdout, "help lists them")
+
+
+def details_of_optimizers_and_gpus_follow_their_names():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "text").write_text(Path(__file__).read_text()[:4000])
+        train = ["train", "--data", "text", "--steps", 3, "-b", 2, "-s", 16, "-d", 16, "-l", 1, "-q", "--save"]
+        for i, details in enumerate((["clip=0.01"], ["warmup=2"], ["weight-decay=9"], ["min-lr=0.3"])):
+            saved = []
+            for words in (["--optimizer", "adamw:" + ",".join(details)], spelt_as_options(details), []):
+                p = run(*train, f"{i}.safetensors", *words, cwd=folder)
+                equal(p.returncode, 0, f"{words}: {p.stderr}")
+                saved.append(Path(folder, f"{i}.safetensors").read_bytes()[-512:])  # weights and state
+            check(saved[0] == saved[1] != saved[2], f"{details}: as it was typed, and not without it")
+        refused(['--optimizer: "clap" is not a key', "did you mean clip"], "train", "--data", "text", "--optimizer", "adamw:clap=1", cwd=folder)
+        refused(["--optimizer: unknown", "adamw"], "train", "--data", "text", "--optimizer", "adamv:clip=1", cwd=folder)
+    fit = ["fit", "gpt2", "-s", 64, "--json", "-", "--gpus", 2]
+    for key in ("keep-aside=5GiB", "price=2", "host-memory=1GiB"):
+        new, old = (json.loads(run(*fit, *words).stdout) for words in (["--gpu", f"h100:{key}"], ["--gpu", "h100", *spelt_as_options([key])]))
+        for found in (new, old):
+            found.pop("search_seconds")
+        equal(new, old, f"fit, {key}")
+    equal(sorted(keys("optimizer")), ["clip", "min-lr", "warmup", "weight-decay"], "keys of optimizers")
+    equal(sorted(keys("gpu")), ["host-memory", "keep-aside", "price"], "keys of GPUs")
 
 
 def what_has_no_effect_is_refused():
@@ -244,6 +308,8 @@ every_row_holds_somewhere()
 torchtitan_is_twelve_options()
 recipes_combine()
 keys_are_details()
+details_of_a_model_follow_its_name()
+details_of_optimizers_and_gpus_follow_their_names()
 what_has_no_effect_is_refused()
 any_number_of_gpus()
 done()

@@ -115,7 +115,7 @@ def exact_memory_options_change_no_loss():
 def mixtures_train_with_every_option():
     """A mixture of experts: exact options change no loss, runs resume bit for bit whatever is spent less on."""
     mixture = ["--data", TEXT, "--preset", "moe-tiny", "--steps", 20, "-b", 4, "-s", 16, "-d", 32, "-a", 2, "--ffn", 16,
-               "--seed", 7, "--accumulate", 2, "--clip", 0.5, "--lr", 0.01, "--min-lr", 0.01, "--warmup", 1]
+               "--seed", 7, "--accumulate", 2, "--optimizer", "adamw:clip=0.5,min-lr=0.01,warmup=1", "--lr", 0.01]
     plain, name = losses(run("train", *mixture).stdout), path("mixture.safetensors")
     equal(len(plain), 20, "a line for each step")
     check(float(plain["20"]) < float(plain["1"]) - 0.5, f"it learns: {plain}")

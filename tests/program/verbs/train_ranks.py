@@ -23,7 +23,7 @@ with open(TEXT, "w") as out:
 
 STEPS = 50 if LONG else 24
 SINGLE = ["train", "--data", TEXT, "--steps", STEPS, "-b", 4, "-s", 32, "-d", 32, "-a", 4, "-l", 2,
-          "--dropout", 0.1, "--lr", 0.003, "--clip", 0.5, "--eval-every", STEPS // 2]
+          "--dropout", 0.1, "--lr", 0.003, "--optimizer", "adamw:clip=0.5", "--eval-every", STEPS // 2]
 SMALL = [*SINGLE, "--accumulate", 2]
 # The last of four printed decimals. The largest difference of the last losses that was seen was 2e-6.
 ROUNDING = 1.01e-4
@@ -93,8 +93,8 @@ def curves():
                          (4, "--dp", 4, "--zero", 2), (4, "--dp", 4, "--zero", 3), (4, "--tp", 2, "--dp", 2),
                          (4, "--tp", 2, "--dp", 2, "--zero", 2), (4, "--tp", 2, "--sp", "--dp", 2, "--zero", 3),
                          (2, "--dp", 2, "--checkpoint", "selective"), (2, "--tp", 2, "--offload", "cpu"),
-                         (2, "--dp", 2, "--checkpoint", "full", "--zero", 3), (2, "--dp", 2, "--clip", 0)):
-        other = one if "--clip" not in division else alone("--clip", 0)
+                         (2, "--dp", 2, "--checkpoint", "full", "--zero", 3), (2, "--dp", 2, "--optimizer", "adamw:clip=0")):
+        other = alone("--optimizer", "adamw:clip=0") if "adamw:clip=0" in division else one
         close(trained(n, *SMALL, *division)[0], other, " ".join(map(str, division)))
     llama = ["--preset", "llama-tiny", "-d", 32, "-a", 4, "-l", 2, "--ffn", 48, "--kv-heads", 2]
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
