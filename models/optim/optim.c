@@ -76,6 +76,7 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
                         .paged = like->paged,
                         .host = like->host,
                         .form = like->form,
+                        .by_rule = like->by_rule,
                         .params = like->params,
                         .master = like->master,
                         .weight_decay = like->weight_decay,

@@ -1,5 +1,5 @@
-/* optim.h: what the files of optimizers share: optimizers.c has the rules, optim.c parameters and
- * state, optim_step.c the step. */
+/* optim.h: what the files of optimizers share: rules.c has the rules, optimizers.c what is made of
+ * them, optim.c parameters and state, optim_step.c the step. */
 #ifndef MTI_OPTIM_OPTIM_H
 #define MTI_OPTIM_OPTIM_H
 
@@ -7,17 +7,33 @@
 #include "optim/optimizers.h"
 #include "tensor/tensor.h"
 
+/* A step of one parameter x by its gradient g, both f32 or f64, without recording: replaces x and
+ * its state tensors, all in that type, by new ones. p->step is 1 at the first; state is 0 then. */
+typedef bool mti_opt_tensors(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x,
+                             mt_tensor **state);
+
 typedef struct mti_opt_rule {
     const char *name;
     const char *state[MTI_MAX_STATE]; /* names of the state tensors; NULL: no more */
     const char *whole; /* of a matrix the state is its rows' and its columns', and of a vector this;
                           NULL: all state has the parameter's shape */
+    mti_opt_tensors *tensors; /* NULL: there is only the kernel ... */
     bool (*step)(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
+    /* ... which steps all parameters at once; NULL: there is none */
     const struct mti_opt_rule *others; /* has the state of what is no hidden matrix; NULL: this has
                                           that of all */
     int n_state;                       /* of each that this is `others` for */
 } mti_opt_rule;
 bool mti_muon_step(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
+
+/* ---- rules.c ---- */
+#define RULE(id, ...) extern const mti_opt_rule mti_rule_##id;
+#define OPTIMIZER(...)
+#include "optim/optimizers.def"
+#undef OPTIMIZER
+#undef RULE
+/* Steps the parameters whose next step is `step` by the rule. */
+bool mti_optimizer_step_by_rule(const mt_optimizer *o, int64_t step);
 
 typedef struct mti_opt_slot {
     char *path;
@@ -42,6 +58,7 @@ struct mt_optimizer {
     mt_moments moments;
     bool paged, host;
     mt_adamw_form form;
+    bool by_rule;      /* in tensors, though there is a kernel */
     int64_t sub_group; /* as mti_optimizer_set_sub_group ... */
     bool drops;        /* ... says */
     mti_opt_params params;

@@ -165,7 +165,9 @@ static bool run(mt_optimizer *o)
     for (int64_t step = 0; (step = next_step(o, step)) > 0;) {
         int n = gather(o, step);
         o->params.step = step;
-        if (!o->rule->step(o->device, &o->params, n, o->items)) return false;
+        if (o->by_rule || !o->rule->step ? !mti_optimizer_step_by_rule(o, step)
+                                         : !o->rule->step(o->device, &o->params, n, o->items))
+            return false;
     }
     for (size_t i = 0; i < o->n_slots; i++) {
         mti_opt_slot *s = &o->slots[i];

@@ -1,52 +1,14 @@
-/* optimizers.c: the rules by which optimizers step, and the optimizers made of them. */
+/* optimizers.c: the rows of optimizers, and the optimizers made of them. */
 #include <math.h>
 #include <stdio.h>
 #include "backends/moments.h"
 #include "optim/optim.h"
-#include "stacks/optimizer_steps.h"
-
-/* ---- rules ---- */
-
-static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    return d->backend->sgd(d->ctx, p, n, items);
-}
-
-static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    return d->backend->adamw(d->ctx, p, n, items);
-}
-
-static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    size_t n_bytes = d->backend->adafactor_scratch(d->ctx, n, items);
-    mti_block *scratch = n_bytes ? mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE) : NULL;
-    if (n_bytes && !scratch) return false;
-    if (scratch) scratch->owner = NULL;
-    bool ok = d->backend->adafactor(d->ctx, p, n, items, scratch ? scratch->ptr : NULL);
-    mti_pool_free(d->pool, scratch, n_bytes);
-    return ok;
-}
-
-static bool lion_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
-{
-    return d->backend->lion(d->ctx, p, n, items);
-}
-
-static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, .step = sgd_step};
-static const mti_opt_rule adamw_rule = {
-    "adamw", {"m", "v", "m_scales", "v_scales"}, .step = adamw_step, .n_state = 2};
-static const mti_opt_rule torchao_rule = {"adamw", {"m", "v"}, .step = mti_torchao_step};
-static const mti_opt_rule adafactor_rule = {
-    "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
-static const mti_opt_rule lion_rule = {"lion", {"m"}, .step = lion_step};
-static const mti_opt_rule muon_rule = {
-    "muon", {"momentum"}, .step = mti_muon_step, .others = &adamw_rule};
 
 /* ---- rows ---- */
 
 static const char *const names[] = {
     "none",
+#define RULE(...)
 #define OPTIMIZER(id, name, ...) name,
 #include "optim/optimizers.def"
 #undef OPTIMIZER
@@ -58,6 +20,7 @@ static const mti_optimizer_row rows[] = {
 #define OPTIMIZER(id, name, ...) {__VA_ARGS__},
 #include "optim/optimizers.def"
 #undef OPTIMIZER
+#undef RULE
 };
 
 const char *mti_optimizer_name(mti_optimizer_choice choice)
@@ -185,6 +148,16 @@ mt_optimizer *mti_optimizer_make(mti_optimizer_choice choice, mt_module *m, doub
     return make(&as, m);
 }
 
+mt_optimizer *mt_optimizer_new(const char *name, mt_module *m, double lr, double weight_decay,
+                               bool master)
+{
+    /* The first name is "none". */
+    const int choice = 1 + mti_choose("optimizer_new", names + 1, MTI_OPTIMIZERS - 1, name);
+    if (!choice) return NULL;
+    return mti_optimizer_make((mti_optimizer_choice)choice, m,
+                              lr != 0 ? lr : rows[choice].params.lr, weight_decay, master);
+}
+
 static double or_else(double given, double usual) { return given != 0 ? given : usual; }
 
 mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
@@ -204,7 +177,7 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
                              (int)options->moments);
     mt_optimizer as = described(MTI_OPT_ADAMW, options->master);
-    if (mti_moments_torchao(options->moments)) as.rule = &torchao_rule;
+    if (mti_moments_torchao(options->moments)) as.rule = &mti_rule_torchao;
     if (options->paged && mti_moments_torchao(options->moments))
         return mti_fail_null(MT_ERR_ARGUMENT, "adamw: paged goes with no moments of torchao's");
     as.moments = options->moments;

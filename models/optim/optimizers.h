@@ -9,9 +9,11 @@
 
 typedef enum mti_optimizer_choice {
     MTI_OPT_NONE,
+#define RULE(...)
 #define OPTIMIZER(id, ...) MTI_OPT_##id,
 #include "optim/optimizers.def"
 #undef OPTIMIZER
+#undef RULE
     MTI_OPTIMIZERS
 } mti_optimizer_choice;
 #define MTI_OPT_DEFAULT MTI_OPT_ADAMW

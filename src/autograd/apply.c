@@ -46,18 +46,25 @@ static void drop_record_without_floats(mti_call *c)
     c->want = c->keep = 0;
 }
 
+/* What an op's outputs are. */
+static mt_category category_of_outputs(void)
+{
+    return mti_making_now()->in_step ? MT_TEMPORARY : MT_ACTIVATION;
+}
+
 static bool make_outputs(mti_call *c)
 {
+    const mt_category category = category_of_outputs();
     if (c->op->flags & MTI_VIEW) return true;
     for (int i = 0; i < c->n_out; i++) {
         c->out[i] = c->op->flags & MTI_INPLACE
                         ? mti_tensor_alias(c->in[0])
-                        : mti_tensor_new(c->device, &c->out_spec[i], MT_ACTIVATION, true);
+                        : mti_tensor_new(c->device, &c->out_spec[i], category, true);
         if (!c->out[i]) return false;
     }
     for (int i = 0; i < c->op->n_aux; i++) {
         if (!(c->keep & MTI_AUX0 << i) && !c->aux_always[i]) continue;
-        c->aux[i] = mti_tensor_new(c->device, &c->aux_spec[i], MT_ACTIVATION, true);
+        c->aux[i] = mti_tensor_new(c->device, &c->aux_spec[i], category, true);
         if (!c->aux[i]) return false;
     }
     return true;
@@ -105,7 +112,7 @@ static void settle(mti_call *c)
     if (mti_making_now()->in_op) return; /* in a hook: its caller does this */
     for (int i = 0; i < c->n_out; i++)
         if (c->out[i]->storage->unclassified_in)
-            mti_storage_settle(c->out[i]->storage, MT_ACTIVATION);
+            mti_storage_settle(c->out[i]->storage, category_of_outputs());
     for (int i = 0; i < c->op->n_aux; i++)
         if (c->aux[i] && (c->keep & MTI_AUX0 << i)) c->aux[i]->storage->unclassified_in = NULL;
 }

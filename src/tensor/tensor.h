@@ -128,6 +128,7 @@ struct mt_tensor {
 typedef struct mti_making {
     mt_category category;
     bool in_op;
+    bool in_step; /* of an optimizer: outputs of ops are temporaries, too, not activations */
 } mti_making;
 mti_making *mti_making_now(void);
 

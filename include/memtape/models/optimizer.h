@@ -143,6 +143,10 @@ MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
 MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
 MT_API mt_optimizer *mt_muon_new(mt_module *m, const mt_muon_options *options);
 MT_API mt_optimizer *mt_lion_new(mt_module *m, const mt_lion_options *options);
+/* One by the name that `memtape train --optimizer` takes, "lion" or "adamw-8bit", with that row's
+ * figures (models/optim/optimizers.def); lr 0: the row's. */
+MT_API mt_optimizer *mt_optimizer_new(const char *name, mt_module *m, double lr,
+                                      double weight_decay, bool master);
 MT_API void mt_optimizer_free(mt_optimizer *optimizer);
 /* "sgd", "adamw", "adafactor", "muon", "lion" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "optim/optim.h"
 #include "two_params.h"
 
 static void adamw_follows_the_reference(void **state)
@@ -338,6 +339,113 @@ static void sgd_follows_the_reference(void **state)
     }
 }
 
+/* ---- rules in tensors ---- */
+
+/* Numbers of few bits: with figures of few bits no product or sum of theirs is rounded in f64. */
+static void draw_short(uint64_t seed, double g[N])
+{
+    for (int i = 0; i < N; i++) g[i] = floor(mtt_draw(&seed, -8, 8)) / 4;
+}
+
+static mt_optimizer *with_short_figures(mti_optimizer_choice choice, mt_module *m, bool by_rule)
+{
+    mt_optimizer *o = mti_optimizer_make(choice, m, 0.25, 0.5, true);
+    assert_non_null(o);
+    o->params.beta1 = 0.5, o->params.beta2 = 0.75, o->params.momentum = 0.5, o->params.eps = 0.125;
+    o->by_rule = by_rule;
+    for (int j = 0; j < 2; j++) {
+        mt_tensor *p = mt_module_param(m, j ? "vector" : "matrix");
+        double x[N];
+        draw_short((uint64_t)j + 50, x);
+        MT_AUTO mt_tensor *at =
+            mtt_from_doubles(device, mt_dtype_of(p), mt_rank(p), mt_shape(p), x);
+        mtt_ok(mt_copy(p, at));
+    }
+    return o;
+}
+
+static void assert_same(mt_tensor *got, mt_tensor *want, double tolerance)
+{
+    double *at = mtt_doubles(want);
+    assert_int_equal(mt_dtype_of(got), mt_dtype_of(want));
+    assert_near(got, at, tolerance);
+    free(at);
+}
+
+/* By the kernel and by the rule: == in f64 where nothing is rounded, which is so without roots. */
+static void compare_steps(mti_optimizer_choice choice, mt_dtype dtype, double tolerance)
+{
+    mt_module *m[2];
+    mt_optimizer *o[2];
+    for (int k = 0; k < 2; k++) {
+        m[k] = two_params(dtype, 1);
+        o[k] = with_short_figures(choice, m[k], k);
+    }
+    for (int t = 0; t < 4; t++)
+        for (int k = 0; k < 2; k++) {
+            for (int j = 0; j < 2; j++) {
+                double g[N];
+                draw_short((uint64_t)(10 * t + j), g);
+                set_grad(mt_module_param(m[k], j ? "vector" : "matrix"), g);
+            }
+            mt_mem_reset_peak(device);
+            mtt_ok(mti_optimizer_step_scaled(o[k], 0.5) ? MT_OK : mt_last_status());
+            mt_mem_stats stats;
+            mt_mem_get_stats(device, &stats);
+            assert_int_equal(stats.at_peak[MT_ACTIVATION], 0);
+            assert_true(!k || stats.at_peak[MT_TEMPORARY] > 0);
+        }
+    assert_int_equal(mt_optimizer_state_count(o[0]), mt_optimizer_state_count(o[1]));
+    for (size_t i = 0; i < mt_optimizer_state_count(o[0]); i++) {
+        mt_optimizer_entry kernel, rule;
+        mtt_ok(mt_optimizer_state(o[0], i, &kernel));
+        mtt_ok(mt_optimizer_state(o[1], i, &rule));
+        assert_same(rule.tensor, kernel.tensor,
+                    mt_dtype_size(mt_dtype_of(rule.tensor)) == 2 ? 0x1p-6 : tolerance);
+    }
+    for (int j = 0; j < 2; j++)
+        assert_same(mt_module_param(m[1], j ? "vector" : "matrix"),
+                    mt_module_param(m[0], j ? "vector" : "matrix"),
+                    mt_dtype_size(dtype) == 2 ? 0x1p-6 : tolerance);
+    for (int k = 0; k < 2; k++) mt_optimizer_free(o[k]), mt_module_free(m[k]);
+}
+
+static void kernels_take_the_steps_of_their_rules(void **state)
+{
+    (void)state;
+    int compared = 0;
+    for (mti_optimizer_choice c = MTI_OPT_NONE + 1; c < MTI_OPTIMIZERS; c++) {
+        const mti_optimizer_row *row = mti_optimizer_row_of(c);
+        if (!row->rule->tensors || !row->rule->step) continue;
+        compare_steps(c, MT_F64, row->n_state < 2 ? 0 : 1e-14);
+        compare_steps(c, MT_F32, 4e-6);
+        compare_steps(c, MT_BF16, 4e-6);
+        compared++;
+    }
+    assert_true(compared >= 3);
+}
+
+/* What an optimizer is made of by name is its row. */
+static void optimizers_have_names(void **state)
+{
+    (void)state;
+    mt_module *m = two_params(MT_F32, 1);
+    for (mti_optimizer_choice c = MTI_OPT_NONE + 1; c < MTI_OPTIMIZERS; c++) {
+        mt_optimizer *o = mt_optimizer_new(mti_optimizer_name(c), m, 0, 0, false);
+        assert_non_null(o);
+        assert_string_equal(mt_optimizer_kind(o), mti_optimizer_row_of(c)->rule->name);
+        assert_true(mt_optimizer_lr(o) == mti_optimizer_row_of(c)->params.lr);
+        mt_optimizer_free(o);
+    }
+    assert_null(mt_optimizer_new("none", m, 0, 0, false));
+    mtt_failed(MT_ERR_ARGUMENT, "optimizer_new", "none", "sgd");
+    assert_null(mt_optimizer_new("adamv", m, 0, 0, false));
+    mtt_failed(MT_ERR_ARGUMENT, "adamv", "adamw");
+    assert_null(mt_optimizer_new(NULL, m, 0, 0, false));
+    mtt_failed(MT_ERR_ARGUMENT, "optimizer_new: the name is NULL");
+    mt_module_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +456,8 @@ int main(void)
         mtt_test(adafactor_refuses_what_it_cannot_do),
         mtt_test(sgd_follows_the_reference),
         mtt_test(muon_leaves_to_adamw_what_is_no_hidden_matrix),
+        mtt_test(kernels_take_the_steps_of_their_rules),
+        mtt_test(optimizers_have_names),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
