@@ -134,16 +134,16 @@ DEEP, DRY = ["-l", 4], ["--dropout", 0]
 
 def staged():
     """Pipelines, and pieces of sequences: --microbatches is one process's --accumulate."""
-    cases = [(4, DEEP, SHORT, "--pp", 2, "--interleave", 2, "--dp", 2, "--zero", 1, "--checkpoint", "full"),
+    cases = [(4, DEEP, SHORT, "--pp", 2, "--recipe", "plain:interleave=2", "--dp", 2, "--zero", 1, "--checkpoint", "full"),
              (2, DRY, SHORT, "--cp", 2), (4, DRY, SHORT, "--cp", 2, "--pp", 2, "--offload", "cpu")]
     if LONG:
         cases += [(n, more, [], *division) for n, more, *division in (
-            (2, ["--mtp-layers", 2], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--interleave", 2),
+            (2, ["--preset", "tiny:mtp-layers=2"], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--recipe", "plain:interleave=2"),
             (4, [], "--pp", 2, "--dp", 2, "--zero", 2), (4, [], "--pp", 2, "--dp", 2, "--zero", 3), (2, [], "--pp", 2, "--compress", "seed"),
             (4, [], "--pp", 2, "--tp", 2, "--sp"), (2, DRY, "--cp", 2, "--checkpoint", "full"),
             (4, DRY, "--cp", 4, "--zero", 3), (4, DRY, "--cp", 2, "--dp", 2, "--zero", 1), (4, DRY, "--cp", 2, "--tp", 2, "--sp"),
             (8, [], "--pp", 2, "--tp", 2, "--sp", "--dp", 2, "--zero", 2),
-            (8, [*DEEP, *DRY], "--pp", 2, "--interleave", 2, "--cp", 2, "--dp", 2, "--zero", 1),
+            (8, [*DEEP, *DRY], "--pp", 2, "--recipe", "plain:interleave=2", "--cp", 2, "--dp", 2, "--zero", 1),
             (8, [*DEEP, *DRY], "--pp", 4, "--cp", 2, "--zero", 3))]
     alones = {}
     for n, more, length, *division in cases:
@@ -157,7 +157,7 @@ def staged():
 def sixteen_bits():
     # Each thread of a 16-bit product has scratch memory of its own.
     trained(2, *SINGLE, "--amp", "bf16", "-b", 8, "-s", 128, "-d", 64, "--steps", 4, "--dp", 2, "--threads", 4, what="threads that are given")
-    for more in (["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--f32-gradients"],
+    for more in (["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--recipe", "plain:f32-gradients"],
                  ["--amp", "f16", "--loss-scale", "dynamic"])[0 if LONG else 2 :]:
         got = trained(2, *SMALL, "--steps", 10, "--dp", 2, "--zero", 2, *more)[0][0]
         other = alone("--steps", 10, *more)[0]
@@ -285,11 +285,11 @@ def refusals():
     refused_alone(["mpirun -n 12 memtape train --pp 2 --cp 2 --dp 3"], *SMALL, "--cp", 2, "--dp", 3, "--pp", 2)
     refused_alone(["and ask for 1", "--accumulate"], *SINGLE, "--microbatches", 1, "--tp", 1)
     refused_alone(["--microbatches 3 and --accumulate 2", "the same number"], *SMALL, "--microbatches", 3, "--pp", 2)
-    refused_alone(["--interleave", "--pp of 2"], *SMALL, "--interleave", 2)
+    refused_alone(["--interleave", "--pp of 2"], *SMALL, "--recipe", "plain:interleave=2")
     refused_alone(["--json", "--tp, --pp, --cp or --dp"], *SMALL, "--json", "-")
     for words, *own in ((["--batch 4", "--dp 3"], "--dp", 3), (["tensor is 3", "heads"], "--tp", 3, "-b", 3)):
         refused(words, together(3, *SMALL, *own), 2, own)
-    for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
+    for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--recipe", "plain:interleave=2", "-l", 4, "--accumulate", 3),
                         (["pipeline times interleave is 2", "layers, 1"], "--pp", 2, "-l", 1),
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
                         (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2),
