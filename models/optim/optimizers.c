@@ -151,6 +151,7 @@ mt_optimizer *mti_optimizer_make(mti_optimizer_choice choice, mt_module *m, doub
 mt_optimizer *mt_optimizer_new(const char *name, mt_module *m, double lr, double weight_decay,
                                bool master)
 {
+    if (!mti_given(m, "optimizer_new", "the module")) return NULL;
     /* The first name is "none". */
     const int choice = 1 + mti_choose("optimizer_new", names + 1, MTI_OPTIMIZERS - 1, name);
     if (!choice) return NULL;

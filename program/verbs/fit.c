@@ -37,9 +37,12 @@ static bool check(mti_options *o)
                                   "llama, a preset or a path to a config.json",
                                   mt_model_kind_name(w->config.kind));
     const char *about = o->given[MTI_O_GPU] ? NULL : needs_a_kind(o);
-    if (about)
-        return mti_options_refuse(o, "--gpu is missing; --%s is about one kind, such as h100",
-                                  about);
+    if (about) {
+        char typed[64];
+        snprintf(typed, sizeof typed, "--%s", about);
+        mti_key_in_words(o, typed, sizeof typed);
+        return mti_options_refuse(o, "--gpu is missing; %s is about one kind, such as h100", typed);
+    }
     if (!o->given[MTI_O_BATCH]) w->batch = 0;
     return true;
 }

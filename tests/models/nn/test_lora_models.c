@@ -145,7 +145,7 @@ static void a_model_from_codes_takes_nothing_but_itself(void **state)
             mt_device_release(device);
             device = cpu;
             assert_null(mt_lora_model_new(device, &models[i], &o));
-            mtt_failed(MT_ERR_UNSUPPORTED, "from_codes on cpu");
+            mtt_failed(MT_ERR_UNSUPPORTED, "from_codes on", mt_device_kind(device));
         }
 }
 
