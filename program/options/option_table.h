@@ -108,29 +108,19 @@ bool mti_runs_on_meta(mti_verb verb);
  * that its files keep weights so ("-AWQ", "-bnb-4bit"). */
 const char *mti_preset_meant(const char *name, bool *in_fewer_bits);
 
-/* ---- details.c: details of a value, which follow it after a colon ---- */
+/* ---- details.c: keys, the details that follow a value after a colon, and their owners ---- */
 
 /* "model", as an owner's keys are called; what one types before them, "--recipe" or MODEL; and a
  * value with some of them. */
 const char *mti_key_name(mti_key_of owner);
 const char *mti_key_owner(const mti_options *o, mti_key_of owner);
 const char *mti_key_example(mti_key_of owner);
-/* Reads ":untied,norm-kind=rmsnorm", or nothing. */
-bool mti_keys_read(mti_options *o, mti_key_of owner, const char *text);
-/* The same of a word's end from its colon on; NULL: it has none. *name: what stands before. */
-bool mti_keys_split(mti_options *o, mti_key_of owner, const char *word, const char *colon,
-                    const char **name);
-/* The same of a MODEL, whose name or path may have colons. */
-bool mti_model_read(mti_options *o, const char *word, const char **name);
 /* Makes "--swiglu fast: ..." of a key "--recipe plain:swiglu=fast: ...", as it is typed. */
 void mti_key_in_words(const mti_options *o, char *text, size_t size);
 /* Notes a key that was given as the option that it was. */
 void mti_keys_note(mti_options *o, const mti_option_row *r, const char *value);
-/* Writes `before` and those given, ":swiglu=unfused"; false: there are none. */
-bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
-                    const char *before);
 
-/* ---- values.c: parsing values ---- */
+/* ---- values.c: parsing values, their keys among them ---- */
 
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
@@ -142,6 +132,16 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r,
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
 /* Copies the options of the model that were given to *c. */
 void mti_options_override(mt_model_config *c, const mti_options *o);
+/* Reads an owner's keys, ":untied,norm-kind=rmsnorm", or nothing. */
+bool mti_keys_read(mti_options *o, mti_key_of owner, const char *text);
+/* The same of a word's end from its colon on; NULL: it has none. *name: what stands before. */
+bool mti_keys_split(mti_options *o, mti_key_of owner, const char *word, const char *colon,
+                    const char **name);
+/* The same of a MODEL, whose name or path may have colons. */
+bool mti_model_read(mti_options *o, const char *word, const char **name);
+/* Writes `before` and an owner's keys that were given, ":swiglu=unfused"; false: there are none. */
+bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
+                    const char *before);
 
 /* ---- sweep_rows.c: the combinations of a sweep, named rows times the lists of --over ---- */
 
