@@ -340,6 +340,13 @@ async function copy() {
 
 /* ---- does it fit? ---- */
 
+/* The recipe with so many parts a stage, which are a key of it. */
+function withInterleave(recipe, n) {
+  const [names, ...keys] = recipe.split(/[:,]/), kept = keys.filter(key => !key.startsWith("interleave="));
+  if (n > 1) kept.push("interleave=" + n);
+  return kept.length ? (names || "plain") + ":" + kept.join(",") : names;
+}
+
 /* A row of the search becomes the set-up: each key that is an option, unless its value changes nothing. */
 function choose(setup) {
   const idle = {stage: 0, zero: 0, microbatches: setup.pp > 1 ? 0 : 1};
@@ -347,6 +354,7 @@ function choose(setup) {
     const same = typeof value === "number" && name !== "batch" && value === (name in idle ? idle[name] : 1);
     if (name in tool.argument) state.values[name] = value === true ? "on" : value === false || same ? "" : String(value);
   }
+  state.values.recipe = withInterleave(state.values.recipe || "", setup.interleave);
   fillForm();
   change();
   element("answer").scrollIntoView();
