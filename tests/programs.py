@@ -2,7 +2,7 @@
 
   programs.py FOLDER NAME...             of these tests
   programs.py FOLDER --suite SUITE       of those of a suite
-  programs.py FOLDER --without SUITE     of all but those of a suite, and of the suite long; without what lies in the suite's folder
+  programs.py FOLDER --without SUITE...  of all but those of these suites; without what lies in the first one's folder
   programs.py FOLDER --in PLACE [--no-suite SUITE]
                                          of tests that are not long and whose program or script lies in PLACE, such as tests/src
   programs.py FOLDER --names PLACE [--no-suite SUITE]
@@ -37,7 +37,7 @@ def is_meant(test):
     if words[0] == "--suite":
         return words[1] in suites
     if words[0] == "--without":
-        return not suites & {words[1], "long"}
+        return not suites & {*words[1:]}
     return test["name"] in words
 
 
