@@ -4,9 +4,19 @@
 
 #include "base/base.h"
 
-/* Calls work(user) in this thread and in others, and waits for them: in `most` at once, 0 for one
- * a processor, but in no more than there are tasks. Threads that could not be started are not
- * needed, so `work` must take tasks until none is left. False if memory is refused. */
-bool mti_work_at_once(int64_t tasks, int64_t most, void *(*work)(void *user), void *user);
+/* n tasks, in as many threads as there are processors or, if `most` is not 0, in no more. */
+typedef struct mti_tasks {
+    size_t n;
+    int64_t most;
+    bool (*work)(void *user, size_t i); /* does task i; false, with an error, if it fails */
+    /* Called after each that succeeds, by one thread at a time; n_done have ended. False: no more
+     * are begun. May be NULL. */
+    bool (*done)(void *user, size_t n_done, size_t i);
+    void *user;
+} mti_tasks;
+
+/* Begins the tasks in their order, the calling thread among those that work, and waits for all.
+ * After a failure no more are begun; the first one's error is the caller's. */
+bool mti_work_at_once(const mti_tasks *tasks);
 
 #endif

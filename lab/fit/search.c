@@ -1,5 +1,4 @@
 /* search.c: layouts shared among threads, each measuring on its own devices. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "fit/search.h"
@@ -9,24 +8,11 @@ typedef struct search {
     const mti_fit_task *task;
     mti_layouts layouts;  /* the fastest first; with `any` and for the nearest: the smallest */
     mti_fit_found *found; /* [layouts.n]: the order does not depend on the threads */
-    pthread_mutex_t lock; /* of all below, and of the listener */
-    size_t next, end, done;
+    size_t begin;         /* of those that are being explored */
     int64_t measured;
-    bool stop;
-    mti_error error; /* the first failure, if `failed` */
-    bool failed;
 } search;
 
 /* ---- threads ---- */
-
-static bool take_next(search *s, size_t *which)
-{
-    pthread_mutex_lock(&s->lock);
-    bool any = !s->stop && s->next < s->end;
-    if (any) *which = s->next++;
-    pthread_mutex_unlock(&s->lock);
-    return any;
-}
 
 static bool any_fits(const mti_fit_found *found)
 {
@@ -35,52 +21,46 @@ static bool any_fits(const mti_fit_found *found)
     return false;
 }
 
-static void end_layout(search *s, const mti_fit_found *found, bool ok)
-{
-    const mt_fit_options *o = s->task->options;
-    pthread_mutex_lock(&s->lock);
-    if (!ok && !s->failed) {
-        s->failed = true;
-        mti_error_get(&s->error);
-    }
-    if (!ok || (s->task->any && any_fits(found))) s->stop = true;
-    s->done++;
-    s->measured += (int64_t)found->setups.n;
-    if (ok && o->progress)
-        o->progress(o->user, (int64_t)s->done, (int64_t)s->layouts.n, s->measured);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void *work(void *user)
+static bool explore_one(void *user, size_t i)
 {
     search *s = user;
-    size_t i;
-    while (take_next(s, &i)) {
-        bool ok = mti_fit_explore(s->task, &s->layouts.at[i], &s->found[i]);
-        end_layout(s, &s->found[i], ok);
-    }
-    return NULL;
+    i += s->begin;
+    return mti_fit_explore(s->task, &s->layouts.at[i], &s->found[i]);
 }
 
-/* Explores the layouts before `end`. */
-static bool run(search *s)
+/* Whether to go on. */
+static bool note_one(void *user, size_t n_done, size_t i)
 {
-    const int64_t layouts = (int64_t)(s->end - s->next);
-    if (!mti_work_at_once(layouts, s->task->options->threads, work, s)) return false;
-    if (s->failed) mti_error_set(&s->error);
-    return !s->failed;
+    search *s = user;
+    const mt_fit_options *o = s->task->options;
+    const mti_fit_found *found = &s->found[s->begin + i];
+    s->measured += (int64_t)found->setups.n;
+    if (o->progress)
+        o->progress(o->user, (int64_t)(s->begin + n_done), (int64_t)s->layouts.n, s->measured);
+    return !s->task->any || !any_fits(found);
+}
+
+/* Explores those from `begin` up to `end`. */
+static bool explore(search *s, size_t begin, size_t end)
+{
+    s->begin = begin;
+    return mti_work_at_once(&(mti_tasks){.n = end - begin,
+                                         .most = s->task->options->threads,
+                                         .work = explore_one,
+                                         .done = note_one,
+                                         .user = s});
 }
 
 #define WAVE 16 /* layouts; the bound is that of earlier waves, however many threads there are */
 
-static bool run_in_waves(search *s, mti_fit_task *task)
+static bool explore_in_waves(search *s, mti_fit_task *task, size_t begin)
 {
     mti_fit_fastest best = {0};
     const bool at_once = task->any || task->nearest;
-    for (size_t i = s->next; i < s->layouts.n && !s->stop;) {
-        s->end = at_once || s->layouts.n - i < WAVE ? s->layouts.n : i + WAVE;
-        if (!run(s)) return false;
-        for (; i < s->end; i++)
+    for (size_t end; begin < s->layouts.n; begin = end) {
+        end = at_once || s->layouts.n - begin < WAVE ? s->layouts.n : begin + WAVE;
+        if (!explore(s, begin, end)) return false;
+        for (size_t i = begin; i < end; i++)
             for (size_t k = 0; k < s->found[i].setups.n; k++)
                 mti_fit_note(&best, &s->found[i].setups.at[k]);
         if (best.n == MTI_FIT_FASTEST) task->bound = best.at[0].time.total;
@@ -141,7 +121,6 @@ static void search_free(search *s)
     for (size_t i = 0; s->found && i < s->layouts.n; i++) mti_free(s->found[i].setups.at);
     mti_free(s->found);
     mti_free(s->layouts.at);
-    pthread_mutex_destroy(&s->lock);
 }
 
 typedef struct ordered {
@@ -183,16 +162,12 @@ static bool order_layouts(search *s)
  * the nearest. */
 static bool explore_first(search *s, mti_fit_task *task)
 {
-    mti_fit_found *found = &s->found[0];
-    bool ok = mti_fit_explore(task, &s->layouts.at[0], found);
-    s->next = 1;
-    end_layout(s, found, ok);
-    for (size_t i = 0; ok && i < found->setups.n; i++) {
-        size_t reserved = found->setups.at[i].reserved;
+    if (!explore(s, 0, 1)) return false;
+    for (size_t i = 0; i < s->found[0].setups.n; i++) {
+        size_t reserved = s->found[0].setups.at[i].reserved;
         if (!task->least || reserved < task->least) task->least = reserved;
     }
-    if (s->failed) mti_error_set(&s->error);
-    return ok;
+    return true;
 }
 
 /* Another thread may have found what fits in a later layout. */
@@ -207,7 +182,7 @@ static void keep_first_that_fits(search *s)
 
 static bool search_once(mti_fit_task *task, mt_fit_result *out)
 {
-    search s = {.task = task, .lock = PTHREAD_MUTEX_INITIALIZER};
+    search s = {.task = task};
     bool ok = mti_layouts_make(&s.layouts, task);
     if (ok && !s.layouts.n)
         ok = mti_fail_bool(MT_ERR_ARGUMENT,
@@ -216,7 +191,8 @@ static bool search_once(mti_fit_task *task, mt_fit_result *out)
                            (long long)task->batch, (long long)task->gpus);
     ok = ok && order_layouts(&s);
     s.found = ok ? mti_calloc(s.layouts.n, sizeof *s.found) : NULL;
-    ok = s.found && (!task->nearest || explore_first(&s, task)) && run_in_waves(&s, task);
+    ok = s.found && (!task->nearest || explore_first(&s, task)) &&
+         explore_in_waves(&s, task, task->nearest ? 1 : 0);
     if (ok && task->any) keep_first_that_fits(&s);
     ok = ok && collect(&s, out);
     search_free(&s);

@@ -9,6 +9,7 @@
  *                found by halving ranges, and no number above fits.
  *   the guess    the same forwards within the capacity, from the ceiling down. It is where whole
  *                runs begin; they alone decide. */
+#include "fit/at_once.h"
 #include "fit/serve.h"
 
 #define FORWARDS 600 /* all numbers up to the ceiling are tried if that takes no more of them */
@@ -177,4 +178,44 @@ mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_ser
     *out = b.need;
     out->none_above = b.ceiling;
     return MT_OK;
+}
+
+/* ---- for several lengths and forms ---- */
+
+typedef struct many {
+    const mt_serve_options *options;
+    size_t capacity;
+    mt_serve_need *most;
+    void (*done)(void *user, size_t n_done, size_t i);
+    void *user;
+} many;
+
+static bool find_one(void *user, size_t i)
+{
+    const many *m = user;
+    return mt_serve_most(&m->options[i], m->capacity, &m->most[i]) == MT_OK;
+}
+
+static bool tell(void *user, size_t n_done, size_t i)
+{
+    const many *m = user;
+    if (m->done) m->done(m->user, n_done, i);
+    return true;
+}
+
+/* Each of them may take gigabytes of host memory for the blocks of a paged cache. */
+static int64_t most_threads(const mt_serve_options *options, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (options[i].cache == MT_KV_PAGED) return 1;
+    return 0;
+}
+
+bool mti_serve_most_of_many(const mt_serve_options *options, size_t n, size_t capacity,
+                            mt_serve_need *most, void (*done)(void *user, size_t n_done, size_t i),
+                            void *user)
+{
+    many m = {.options = options, .capacity = capacity, .most = most, .done = done, .user = user};
+    return mti_work_at_once(&(mti_tasks){
+        .n = n, .most = most_threads(options, n), .work = find_one, .done = tell, .user = &m});
 }

@@ -1,5 +1,4 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
-#include <pthread.h>
 #include <string.h>
 #include "options/changes.h"
 #include "options/option_table.h"
@@ -203,49 +202,29 @@ typedef struct kinds_search {
     const mti_options *o;
     const mti_changes *changes;
     mti_fit_kinds *all;
-    pthread_mutex_t lock; /* of all below */
-    size_t next;
-    int64_t n_done;
     mti_progress progress;
-    bool failed;
-    mti_error error; /* the first failure, if `failed` */
 } kinds_search;
 
-static mti_fit_kind *take_kind(kinds_search *s)
+static bool fit_ith_kind(void *user, size_t i)
 {
-    pthread_mutex_lock(&s->lock);
-    mti_fit_kind *kind = !s->failed && s->next < s->all->n ? &s->all->at[s->next++] : NULL;
-    pthread_mutex_unlock(&s->lock);
-    return kind;
+    const kinds_search *s = user;
+    const mti_options *o = s->o;
+    mti_fit_kind *kind = &s->all->at[i];
+    mti_progress none = {0};
+    mt_fit_options options = options_of(o, kind->gpu, &none);
+    options.threads = 1;
+    kind->capacity = kind->gpu->memory - options.kept_aside;
+    kind->no_bf16 = kind->gpu->f16_only && mti_multiplies_bf16(&o->workload);
+    return kind->no_bf16 || (fit_kind(&o->workload, &options, &kind->setup) &&
+                             (o->fit.gpus > 1 || fit_adapters(s->changes, &options, kind)));
 }
 
-static void end_kind(kinds_search *s, bool ok)
-{
-    pthread_mutex_lock(&s->lock);
-    if (!ok && !s->failed) {
-        s->failed = true;
-        mti_error_get(&s->error);
-    }
-    s->n_done++;
-    if (s->progress.sheet.live) mti_progress_step(&s->progress, s->n_done, "kinds of GPU");
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void *fit_some_kinds(void *user)
+static bool show_kind(void *user, size_t n_done, size_t i)
 {
     kinds_search *s = user;
-    const mti_options *o = s->o;
-    mti_progress none = {0};
-    for (mti_fit_kind *kind; (kind = take_kind(s)) != NULL;) {
-        mt_fit_options options = options_of(o, kind->gpu, &none);
-        options.threads = 1;
-        kind->capacity = kind->gpu->memory - options.kept_aside;
-        kind->no_bf16 = kind->gpu->f16_only && mti_multiplies_bf16(&o->workload);
-        end_kind(s,
-                 kind->no_bf16 || (fit_kind(&o->workload, &options, &kind->setup) &&
-                                   (o->fit.gpus > 1 || fit_adapters(s->changes, &options, kind))));
-    }
-    return NULL;
+    (void)i;
+    if (s->progress.sheet.live) mti_progress_step(&s->progress, (int64_t)n_done, "kinds of GPU");
+    return true;
 }
 
 /* Whether the model trains on so many GPUs of each kind. */
@@ -254,13 +233,12 @@ static bool fit_kinds(const mti_options *o, const mti_changes *changes, mti_fit_
     const mt_gpu *gpu;
     for (size_t i = 0; (gpu = mt_gpu_at(i)) != NULL; i++)
         if (!MTI_PUSH(all, ((mti_fit_kind){.gpu = gpu}))) return false;
-    kinds_search s = {.o = o, .changes = changes, .all = all, .lock = PTHREAD_MUTEX_INITIALIZER};
+    kinds_search s = {.o = o, .changes = changes, .all = all};
     mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, o->quiet);
-    bool ok = mti_work_at_once((int64_t)all->n, 0, fit_some_kinds, &s);
+    bool ok = mti_work_at_once(
+        &(mti_tasks){.n = all->n, .work = fit_ith_kind, .done = show_kind, .user = &s});
     mti_progress_end(&s.progress);
-    pthread_mutex_destroy(&s.lock);
-    if (s.failed) mti_error_set(&s.error);
-    return ok && !s.failed;
+    return ok;
 }
 
 static int fit_all_kinds(const mti_options *o)
