@@ -95,17 +95,6 @@ bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
 
 /* ---- setup.c: one set-up, measured ---- */
 
-/* What one rank does in a step, counted. */
-typedef struct mti_fit_work {
-    mt_flops flops;
-    mt_traffic traffic;
-    mt_sent sent;
-    uint64_t offloaded;
-    size_t grad_bytes, optimizer_bytes, optimizer_host,
-        param_host; /* as mti_measurement has them, and so ... */
-    int64_t layers; /* ... are these */
-} mti_fit_work;
-
 typedef struct mti_fit_measured {
     size_t requested; /* the most, of both steps */
     int profiles;
@@ -132,8 +121,9 @@ double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel,
 double mti_fit_experts_of_layer(const mt_model_config *c, const mt_parallel *parallel);
 /* How many layers have experts. */
 double mti_fit_expert_layers(const mt_model_config *c);
+/* m: of a rank of the set-up. */
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
-                            const mti_fit_work *work);
+                            const mti_measurement *m);
 
 /* ---- fastest.c: what is told apart in the answer ---- */
 

@@ -18,19 +18,6 @@ mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s)
     return w;
 }
 
-static mti_fit_work work_of(const mti_measurement *m)
-{
-    return (mti_fit_work){.flops = m->steady.flops,
-                          .traffic = m->steady.traffic,
-                          .sent = m->steady.sent,
-                          .offloaded = m->steady.offloaded,
-                          .grad_bytes = m->grad_bytes,
-                          .layers = m->layers,
-                          .optimizer_bytes = m->optimizer_bytes,
-                          .optimizer_host = m->optimizer_host,
-                          .param_host = m->param_host};
-}
-
 /* Whether the stage needs more than what s was seen to need until now. */
 static bool needs_more(const mt_fit_setup *s, const mt_fit_setup *stage)
 {
@@ -82,9 +69,8 @@ static bool measure_stage(const mti_fit_task *task, mt_fit_setup *stage, mti_fit
     bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
     seen->profiles++;
     if (ok) {
-        const mti_fit_work work = work_of(&m);
         take(stage, &m);
-        stage->time = mti_fit_time_of(task, stage, &work);
+        stage->time = mti_fit_time_of(task, stage, &m);
         stage->fits = need.reserved <= task->capacity;
         if (need.requested > seen->requested) seen->requested = need.requested;
     }

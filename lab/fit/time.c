@@ -44,15 +44,15 @@ typedef struct elements {
     double experts, others, stepped, size, grad_size;
 } elements;
 
-static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_fit_work *work)
+static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_measurement *m)
 {
     double dp = (double)(h->data * h->context), copies = dp / (double)h->expert;
     double size =
         h->fsdp & MT_FSDP_F32_SHARDS ? sizeof(float) : (double)mt_dtype_size(w->config.dtype);
     double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
-    double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's shards */
+    double n = (double)m->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's shards */
     double experts =
-        w->memory.lora_rank ? 0 : (double)work->layers * mti_fit_experts_of_layer(&w->config, h);
+        w->memory.lora_rank ? 0 : (double)m->layers * mti_fit_experts_of_layer(&w->config, h);
     double others =
         h->zero >= 2 ? most(0, n * dp - experts * (double)h->expert) : most(0, n - experts);
     return (elements){.experts = experts,
@@ -86,42 +86,43 @@ static double forward_share(const mt_flops *f)
 }
 
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
-                            const mti_fit_work *work)
+                            const mti_measurement *m)
 {
     const mt_parallel filled = mti_filled_in(&s->parallel), *h = &filled;
     const int64_t same = h->data * h->context; /* ranks with the same parameters */
     const mt_gpu *g = &task->gpu;
-    const mt_flops *f = &work->flops;
-    const elements e = elements_of(task->workload, h, work);
+    const mti_steady *step = &m->steady;
+    const mt_flops *f = &step->flops;
+    const elements e = elements_of(task->workload, h, m);
     double micro = (double)h->microbatches, parts = (double)h->interleave;
     double to_data = rate_of(g, same, h->tensor);
     mt_fit_time t = {.products = (double)(f->forward + f->backward + f->recompute) /
                                  (g->flops * task->utilisation),
-                     .memory = (double)work->traffic.others / g->bandwidth,
-                     .layers = (double)work->sent.layers / rate_of(g, h->tensor, 1),
-                     .context = (double)work->sent.context / rate_of(g, h->context, h->tensor),
-                     .experts = (double)work->sent.experts / rate_to_all(g, h->expert, h->tensor),
+                     .memory = (double)step->traffic.others / g->bandwidth,
+                     .layers = (double)step->sent.layers / rate_of(g, h->tensor, 1),
+                     .context = (double)step->sent.context / rate_of(g, h->context, h->tensor),
+                     .experts = (double)step->sent.experts / rate_to_all(g, h->expert, h->tensor),
                      .stages =
-                         (double)work->sent.stages / rate_of(g, h->pipeline, h->tensor * same)};
-    double computing = t.products + t.memory, away = (double)work->offloaded / g->host;
+                         (double)step->sent.stages / rate_of(g, h->pipeline, h->tensor * same)};
+    double computing = t.products + t.memory, away = (double)step->offloaded / g->host;
     double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
     double sending = t.layers + t.context + t.experts + t.stages;
     t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + sending);
-    double once = sent_once(&e, h) / to_data, often = (double)work->sent.shards / to_data;
+    double once = sent_once(&e, h) / to_data, often = (double)step->sent.shards / to_data;
     t.data = most(0, most(once + often - computing, once - computing / micro));
     double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
     t.host = most(0, waiting - t.data); /* copies go on while it waits for other ranks */
-    t.host += 2 * micro * (double)work->param_host / g->host; /* shards, for each pass */
+    t.host += 2 * micro * (double)m->param_host / g->host; /* shards, for each pass */
     bool measures = mti_optimizer_takes_matrices(task->workload->optimizer); /* before it steps */
     double grads = measures ? 3 : 1, params = measures ? 3 : 2;
     if (task->workload->optimizer != MTI_OPT_NONE)
-        t.step = (e.stepped * (grads * e.grad_size + params * e.size) +
-                  2 * (double)work->optimizer_bytes) /
-                 g->bandwidth;
+        t.step =
+            (e.stepped * (grads * e.grad_size + params * e.size) + 2 * (double)m->optimizer_bytes) /
+            g->bandwidth;
     /* what DeepSpeed's 16 bytes there for each parameter stand for goes there and back in 16 bits
      */
     if (mti_optimizer_row_of(task->workload->optimizer)->host)
-        t.step += 2 * (double)e.size * (double)work->optimizer_host / 16 / g->host;
+        t.step += 2 * (double)e.size * (double)m->optimizer_host / 16 / g->host;
     t.total = computing + sending + t.bubble + t.data + t.host + t.step;
     return t;
 }

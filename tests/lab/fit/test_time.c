@@ -20,7 +20,7 @@ static mti_workload workload(mt_dtype dtype)
 }
 
 static mt_fit_time time_of(const mti_workload *w, mt_parallel h, double utilisation,
-                           const mti_fit_work *work)
+                           const mti_measurement *work)
 {
     const mti_fit_task task = {.workload = w, .gpu = gpu, .utilisation = utilisation};
     const mt_fit_setup s = {.parallel = h};
@@ -39,10 +39,10 @@ static void products_memory_and_the_optimizer_add_up(void **state)
 {
     (void)state;
     const mti_workload w = workload(MT_F32);
-    const mti_fit_work work = {.flops = {1000, 2000, 500},
-                               .traffic = {.products = 1 << 20, .others = 250},
-                               .grad_bytes = 40,       /* 10 elements */
-                               .optimizer_bytes = 80}; /* two moments */
+    const mti_measurement work = {.steady.flops = {1000, 2000, 500},
+                                  .steady.traffic = {.products = 1 << 20, .others = 250},
+                                  .grad_bytes = 40,       /* 10 elements */
+                                  .optimizer_bytes = 80}; /* two moments */
     mt_fit_time t = time_of(&w, alone, 0.5, &work);
     near(t.products, 7); /* 3500 FLOP at 500 a second */
     near(t.memory, 2.5); /* the bytes of products are not the memory's */
@@ -58,7 +58,8 @@ static void layers_are_in_a_node_and_stages_may_not_be(void **state)
 {
     (void)state;
     const mti_workload w = workload(MT_F32);
-    const mti_fit_work work = {.flops = {1000, 2000, 0}, .sent = {.layers = 50, .stages = 20}};
+    const mti_measurement work = {.steady.flops = {1000, 2000, 0},
+                                  .steady.sent = {.layers = 50, .stages = 20}};
     mt_parallel h = {.tensor = 2, .pipeline = 2, .interleave = 1, .data = 1, .microbatches = 4};
     mt_fit_time t = time_of(&w, h, 1, &work);
     near(t.layers, 5);
@@ -78,33 +79,34 @@ static void zero_sends_what_its_stage_says(void **state)
     mti_workload w = workload(MT_F32);
     mt_parallel h = alone;
     h.data = 4;
-    const mti_fit_work none = {.grad_bytes = 400};   /* 100 elements; nothing is computed */
-    const mti_fit_work pieces = {.grad_bytes = 100}; /* of the same */
-    near(time_of(&w, h, 1, &none).data, 60);         /* 2 x 3/4 x 400 bytes at 10 a second */
-    near(time_of(&w, h, 1, &none).step, 12);         /* all 100 elements: 12 bytes each */
+    const mti_measurement none = {.grad_bytes = 400};   /* 100 elements; nothing is computed */
+    const mti_measurement pieces = {.grad_bytes = 100}; /* of the same */
+    near(time_of(&w, h, 1, &none).data, 60);            /* 2 x 3/4 x 400 bytes at 10 a second */
+    near(time_of(&w, h, 1, &none).step, 12);            /* all 100 elements: 12 bytes each */
     h.zero = 1;
     near(time_of(&w, h, 1, &none).data, 60); /* 3/4 of gradients, and of parameters */
     near(time_of(&w, h, 1, &none).step, 3);
     h.zero = 2;
     near(time_of(&w, h, 1, &pieces).data, 30); /* parameters; gradients are counted ops */
     h.zero = 3;
-    mti_fit_work counted = {.grad_bytes = 100, .sent = {.shards = 900}};
+    mti_measurement counted = {.grad_bytes = 100, .steady.sent = {.shards = 900}};
     near(time_of(&w, h, 1, &counted).data, 90);
-    counted.flops.forward = 30000; /* half a minute hides as much */
+    counted.steady.flops.forward = 30000; /* half a minute hides as much */
     near(time_of(&w, h, 1, &counted).data, 60);
     h.microbatches = 3, h.zero = 0;
-    const mti_fit_work working = {.grad_bytes = 400, .flops = {30000, 0, 0}};
+    const mti_measurement working = {.grad_bytes = 400, .steady.flops = {30000, 0, 0}};
     near(time_of(&w, h, 1, &working).data, 50); /* the last microbatch hides 10 s of 60 */
     w = workload(MT_BF16);
     w.memory.f32_gradients = true, h.zero = 1; /* 100 elements: 400 and 200 bytes */
     near(time_of(&w, h, 1, &none).data, 45);
     h.zero = 2; /* what is sent often has all microbatches to hide behind, the rest the last one */
-    mti_fit_work both = {.grad_bytes = 100, .flops = {90000, 0, 0}, .sent = {.shards = 800}};
+    mti_measurement both = {
+        .grad_bytes = 100, .steady.flops = {90000, 0, 0}, .steady.sent = {.shards = 800}};
     near(time_of(&w, h, 1, &both).data,
          5); /* 80 s and 3/4 x 200 bytes, 15 s: 95 s, 90 s computed */
-    both.sent.shards = 0;
+    both.steady.sent.shards = 0;
     near(time_of(&w, h, 1, &both).data, 0);
-    both.flops.forward = 30000;
+    both.steady.flops.forward = 30000;
     near(time_of(&w, h, 1, &both).data, 5);
 }
 
@@ -112,7 +114,7 @@ static void a_group_that_spans_nodes_uses_the_cards_of_all_its_ranks_there(void 
 {
     (void)state;
     const mti_workload w = workload(MT_F32);
-    const mti_fit_work work = {.grad_bytes = 400};
+    const mti_measurement work = {.grad_bytes = 400};
     mt_parallel h = alone;
     h.data = 8;
     near(time_of(&w, h, 1, &work).data, 700 / 8.0); /* four cards of 2 bytes */
@@ -126,7 +128,7 @@ static void the_host_takes_while_forward_runs_and_gives_while_backward_runs(void
 {
     (void)state;
     const mti_workload w = workload(MT_F32);
-    const mti_fit_work work = {.flops = {4000, 8000, 0}, .offloaded = 30};
+    const mti_measurement work = {.steady.flops = {4000, 8000, 0}, .steady.offloaded = 30};
     mt_fit_time t = time_of(&w, alone, 1, &work); /* 6 s there, 6 s back; 4 and 8 s computed */
     near(t.host, 2);
     near(t.total, 14);
