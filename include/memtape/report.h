@@ -8,9 +8,9 @@
 MT_C_BEGIN
 
 /* Writes the page of --html to `path`, whole or not at all. `report` is JSON text as the program's
- * --json writes it (docs/profile-json.md), of schema memtape.profile/1, memtape.sweep/1,
- * memtape.ranks/1 or memtape.plan/1, or as memtape.torch does (docs/python.md); a schema's other
- * keys are not checked. The page shows what the JSON has: without its `timeline` no curve.
+ * --json writes it (docs/profile-json.md), of schema memtape.profile/1, memtape.sweep/1 or
+ * memtape.plan/1, or as memtape.torch does (docs/python.md); a schema's other keys are not checked.
+ * The page shows what the JSON has: without its `timeline` no curve.
  * MT_ERR_FORMAT if it is no such report, MT_ERR_IO if the file cannot be written. */
 MT_API mt_status mt_report_write_html(const char *title, const char *report, const char *path);
 

@@ -55,8 +55,7 @@ bool mti_write_object(mti_describe *describe, const void *object, const char *js
 /* Whether page/main.js has a page for it. */
 static bool has_page(const char *schema)
 {
-    static const char *const schemas[] = {"memtape.profile/1", "memtape.sweep/1", "memtape.ranks/1",
-                                          "memtape.plan/1"};
+    static const char *const schemas[] = {"memtape.profile/1", "memtape.sweep/1", "memtape.plan/1"};
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
         if (!strcmp(schema, schemas[i])) return true;
     return false;
@@ -81,7 +80,7 @@ static json_t *read_report(const char *text)
     if (schema && has_page(schema)) return report;
     mti_fail(MT_ERR_FORMAT,
              "report_write_html: schema %s; accepted: memtape.profile/1, memtape.sweep/1, "
-             "memtape.ranks/1, memtape.plan/1",
+             "memtape.plan/1",
              schema ? schema : "is missing");
     json_decref(report);
     return NULL;

@@ -43,6 +43,7 @@ static void what_is_no_report_is_refused_and_leaves_no_file(void **state)
         {"[]", "schema is missing"},
         {"{\"schema\": 1}", "schema is missing"},
         {"{\"schema\": \"memtape.fit/1\"}", "schema memtape.fit/1; accepted: memtape.profile/1"},
+        {"{\"schema\": \"memtape.ranks/1\"}", "schema memtape.ranks/1"},
         {"{\"schema\": \"memtape.plan/1\", \"schema\": \"memtape.plan/1\"}", "duplicate"}};
     char path[MTT_PATH];
     mtt_temporary_file(path);
