@@ -32,34 +32,20 @@ static void describe_component(mti_fields *f, const void *component)
     mti_field_int(f, "flops", c->times * c->each);
 }
 
-/* What the tokens take, by the formula and as measured. */
-typedef struct tokens {
-    const mti_plan_options *options;
+/* What the tokens take, by the formula and as measured: FLOPs, or seconds. */
+typedef struct spent {
+    mti_plan_options on;
     double formula, measured;
-} tokens;
-
-static void describe_training(mti_fields *f, const void *object)
-{
-    const tokens *t = object;
-    mti_field_real(f, "tokens", t->options->tokens);
-    mti_field_real(f, "formula_flops", t->formula);
-    mti_field_real(f, "measured_flops", t->measured);
-}
-
-static void describe_time(mti_fields *f, const void *object)
-{
-    const tokens *t = object;
-    mti_field_real(f, "tokens", t->options->tokens);
-    mti_field_int(f, "devices", t->options->devices);
-    mti_field_real(f, "flops_rate", t->options->flops_rate);
-    mti_field_real(f, "utilisation", t->options->utilisation);
-    mti_field_real(f, "formula_s", t->formula);
-    mti_field_real(f, "measured_s", t->measured);
-}
+} spent;
+DESCRIBE(describe_training, spent, KEY_AS("tokens", on.tokens), KEY_AS("formula_flops", formula),
+         KEY_AS("measured_flops", measured));
+DESCRIBE(describe_time, spent, KEY_AS("tokens", on.tokens), KEY_AS("devices", on.devices),
+         KEY_AS("flops_rate", on.flops_rate), KEY_AS("utilisation", on.utilisation),
+         KEY_AS("formula_s", formula), KEY_AS("measured_s", measured));
 
 static void describe_tokens(mti_fields *f, const mti_plan_result *p)
 {
-    tokens flops = {.options = p->options}, seconds = flops;
+    spent flops = {.on = *p->options}, seconds = flops;
     bool given = mti_plan_training(p, &flops.formula, &flops.measured);
     bool timed = mti_plan_time(p, &seconds.formula, &seconds.measured);
     mti_field_object(mti_null_unless(f, given), "training", describe_training, &flops);
