@@ -63,6 +63,7 @@ bool mti_copies_heads(int64_t b, int64_t k, int64_t n);
 /* ---- the cross-entropy ---- */
 
 typedef struct mti_loss_row {
+    const char *words; /* as reports have it */
     bool wide;         /* of logits in f32 */
     bool keeps_logits; /* not log-probabilities */
     bool apart;        /* log_softmax and the mean of its values are ops of their own */

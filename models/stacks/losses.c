@@ -6,15 +6,20 @@
 const mti_loss_row *mti_loss_row_of(mt_loss_form form)
 {
     static const mti_loss_row rows[MT_LOSS_FORM_COUNT] = {
-        [MT_LOSS_F32] = {.wide = true},
-        [MT_LOSS_FUSED] = {.fused = true, .takes_head = true},
-        [MT_LOSS_LSE] = {.keeps_logits = true},
-        [MT_LOSS_CHUNKED] = {.keeps_logits = true, .chunked = true, .takes_head = true},
-        [MT_LOSS_UNFUSED] = {.wide = true, .apart = true},
-        [MT_LOSS_TORCH] = {.fused = true, .early = true, .wide = true, .takes_head = true},
-        [MT_LOSS_LIGER] = {.fused = true, .early = true, .takes_head = true},
-        [MT_LOSS_SHIFTED] = {.wide = true, .apart = true, .shifted = true, .takes_head = true},
-        [MT_LOSS_HELD] = {.wide = true, .apart = true, .held = true},
+        [MT_LOSS_NATIVE] = {"loss on whole logits"},
+        [MT_LOSS_F32] = {"loss in f32", .wide = true},
+        [MT_LOSS_FUSED] = {"fused loss", .fused = true, .takes_head = true},
+        [MT_LOSS_LSE] = {"loss that keeps logits", .keeps_logits = true},
+        [MT_LOSS_CHUNKED] = {"chunked loss", .keeps_logits = true, .chunked = true,
+                             .takes_head = true},
+        [MT_LOSS_UNFUSED] = {"unfused loss", .wide = true, .apart = true},
+        [MT_LOSS_TORCH] = {"PyTorch's linear cross-entropy", .fused = true, .early = true,
+                           .wide = true, .takes_head = true},
+        [MT_LOSS_LIGER] = {"Liger's linear cross-entropy", .fused = true, .early = true,
+                           .takes_head = true},
+        [MT_LOSS_SHIFTED] = {"unfused loss of a shifted copy", .wide = true, .apart = true,
+                             .shifted = true, .takes_head = true},
+        [MT_LOSS_HELD] = {"unfused loss, logits held", .wide = true, .apart = true, .held = true},
     };
     return &rows[(unsigned)form < MT_LOSS_FORM_COUNT ? form : MT_LOSS_NATIVE];
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "nn/model.h"
 #include "parallel/parallel.h"
+#include "stacks/forms.h"
 #include "report/sections.h"
 #include "report/results.h"
 
@@ -23,18 +24,6 @@ static MT_PRINTF(2, 3) void add(line *l, const char *fmt, ...)
     assert(l->n < sizeof l->text); /* names and numbers: of limited length */
 }
 
-/* The index is mt_loss_form's. */
-static const char *const losses[] = {"",
-                                     ", loss in f32",
-                                     ", fused loss",
-                                     ", loss that keeps logits",
-                                     ", chunked loss",
-                                     ", unfused loss",
-                                     ", PyTorch's linear cross-entropy",
-                                     ", Liger's linear cross-entropy",
-                                     ", unfused loss of a shifted copy",
-                                     ", unfused loss, logits held"};
-
 /* Adds the choices of ops that differ from the defaults. */
 static void add_choices(line *l, const mt_op_choices *ops)
 {
@@ -45,7 +34,7 @@ static void add_choices(line *l, const mt_op_choices *ops)
     if (ops->softmax) add(l, ", softmax in f32");
     if (ops->kv_groups) add(l, ", keys and values repeated");
     if (ops->window_mask) add(l, ", masks of windows kept");
-    add(l, "%s", losses[ops->loss]);
+    if (ops->loss) add(l, ", %s", mti_loss_row_of(ops->loss)->words);
     if (ops->expert_form)
         add(l, ", experts as %s", mti_choice_name(&mti_expert_forms, (int)ops->expert_form));
     if (ops->linear) add(l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)ops->linear));
@@ -67,7 +56,7 @@ void mti_stack_text(char *buf, size_t n, const mti_workload *w)
     add(&l, "%s attention", mt_attention_form_name(c.attention));
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (ops[i].there) add(&l, ", %sfused %s", ops[i].form ? "un" : "", ops[i].name);
-    add(&l, "%s", c.ops.loss ? losses[c.ops.loss] : ", loss on whole logits");
+    add(&l, ", %s", mti_loss_row_of(c.ops.loss)->words);
     if (c.ops.linear)
         add(&l, ", linears %s", mti_choice_name(&mti_linear_forms, (int)c.ops.linear));
     snprintf(buf, n, "%s", l.text);
