@@ -115,8 +115,9 @@ void mti_subject_free(mti_subject *s)
     *s = (mti_subject){0};
 }
 
-bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f)
+bool mti_subject_take(void *subject, mti_turn turn, mti_in_flight *f)
 {
+    const mti_subject *s = subject;
     bool target = s->has_loss && f->last, tokens = false;
     if (s->stage.is_plain) {
         f->input = mt_retain(s->input);

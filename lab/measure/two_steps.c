@@ -121,12 +121,6 @@ typedef struct run {
     bool inference; /* no target, and so no loss */
 } run;
 
-static bool take(void *user, mti_turn turn, mti_in_flight *f)
-{
-    const run *r = user;
-    return mti_subject_take(&r->subject, turn, f);
-}
-
 /* Every forward draws the same random numbers. */
 static bool before_forward(void *user, bool first)
 {
@@ -180,7 +174,7 @@ static bool forward_phase(run *r, mti_step *step, mti_phases *phases, mt_ledger 
     mti_repeat_begin(&r->repeat, device, stage->schedule.ahead,
                      mti_schedule_period(&stage->schedule));
     bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
-    ok = ok && mti_step_begin(step, stage, &(mti_batches){.take = take, .user = r}) &&
+    ok = ok && mti_step_begin(step, stage, &(mti_batches){mti_subject_take, NULL, &r->subject}) &&
          (r->inference ? mti_step_infer : mti_step_ahead)(step);
     if (collects) ok = mt_ledger_end(ledger) == MT_OK && ok;
     ok = ok && mt_device_sync(device) == MT_OK;
@@ -256,18 +250,6 @@ static double loss_of(const run *r, const mti_step *step)
     return known ? mt_item(step->in_flight[first].output) / mti_stage_loss_scale(step->stage) : NAN;
 }
 
-static bool make_first_step(run *r, mti_step *step)
-{
-    mti_measurement *m = r->m;
-    if (!forward_phase(r, step, &m->phases, m->ledger) || !account_for_growth(m, step))
-        return false;
-    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
-    double loss = loss_of(r, step);
-    return backward_phase(r, step, &m->phases) &&
-           (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
-           step_phase(r, &m->phases);
-}
-
 /* Only so many microbatches ran. */
 static uint64_t of_all(const run *r, uint64_t counted)
 {
@@ -285,11 +267,18 @@ static bool first_step(run *r)
 {
     mti_measurement *m = r->m;
     mt_device *device = r->subject.device;
+    const mt_scaler *scaler = r->memory_hooks.scaler;
+    const double scale = scaler ? mt_scaler_get(scaler).scale : 1;
+    double loss = NAN;
     mti_step step = {0};
     m->ledger = mt_ledger_new(device);
     if (!m->ledger) return false;
     mt_flops_reset(device);
-    bool ok = make_first_step(r, &step);
+    bool ok = forward_phase(r, &step, &m->phases, m->ledger) && account_for_growth(m, &step);
+    if (ok) loss = loss_of(r, &step);
+    ok = ok && backward_phase(r, &step, &m->phases) &&
+         (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
+         step_phase(r, &m->phases);
     m->flops = flops_of_all(r, mt_flops_get(device));
     mti_step_end(&step);
     return ok;

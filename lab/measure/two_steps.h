@@ -29,8 +29,8 @@ typedef struct mti_subject {
  * model gets one. Free in any case. */
 bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target);
 void mti_subject_free(mti_subject *s);
-/* The input, and the target if there is one, of a part's forward; as mti_batches. */
-bool mti_subject_take(const mti_subject *s, mti_turn turn, mti_in_flight *f);
+/* Gives a part's forward its input, and the target if there is one: `take` of mti_batches. */
+bool mti_subject_take(void *subject, mti_turn turn, mti_in_flight *f);
 
 /* A part of a step. */
 typedef struct mti_phase {
