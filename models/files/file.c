@@ -307,6 +307,22 @@ bool mti_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+int mti_file_open(const char *path, uint64_t *n_bytes)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        io_error(path, "open");
+    else if (!S_ISREG(st.st_mode))
+        mti_fail(MT_ERR_IO, "%s: is not a regular file", path);
+    else {
+        *n_bytes = (uint64_t)st.st_size;
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

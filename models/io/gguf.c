@@ -1,12 +1,9 @@
 /* gguf.c: opening a GGUF file, by the format's own description. */
 #include "io/gguf.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "files/files.h"
 #include "io/safetensors.h"
@@ -321,21 +318,12 @@ static mti_gguf *read_head(int fd, const char *path, uint64_t file_bytes)
 
 mti_gguf *mti_gguf_open(const char *path)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        mti_fail(MT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return NULL;
-    }
-    mti_gguf *f = NULL;
-    if (!S_ISREG(st.st_mode))
-        mti_fail(MT_ERR_IO, "%s: is not a regular file", path);
-    else
-        f = read_head(fd, path, (uint64_t)st.st_size);
+    uint64_t n_bytes;
+    const int fd = mti_file_open(path, &n_bytes);
+    mti_gguf *f = fd < 0 ? NULL : read_head(fd, path, n_bytes);
     if (f)
         f->fd = fd;
-    else
+    else if (fd >= 0)
         close(fd);
     return f;
 }

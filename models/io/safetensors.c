@@ -1,11 +1,9 @@
 /* safetensors.c: opening a file. It is not trusted: every size is checked against the file's length
  * before it is used, and tensors must cover the data exactly, without holes. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "files/files.h"
 #include "files/json_text.h"
@@ -267,21 +265,12 @@ static mt_safetensors *read_header(int fd, const char *path, uint64_t file_bytes
 mt_safetensors *mt_safetensors_open(const char *path)
 {
     if (!path) return mti_fail_null(MT_ERR_ARGUMENT, "safetensors_open: the path is NULL");
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe's writer */
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        mti_fail(MT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return NULL;
-    }
-    mt_safetensors *f = NULL;
-    if (!S_ISREG(st.st_mode))
-        mti_fail(MT_ERR_IO, "%s: is not a regular file", path);
-    else
-        f = read_header(fd, path, (uint64_t)st.st_size);
+    uint64_t n_bytes;
+    const int fd = mti_file_open(path, &n_bytes);
+    mt_safetensors *f = fd < 0 ? NULL : read_header(fd, path, n_bytes);
     if (f)
         f->fd = fd;
-    else
+    else if (fd >= 0)
         close(fd);
     return f;
 }

@@ -39,13 +39,6 @@ int64_t mti_blocks8_bytes(const mti_blocks8 *b, int64_t n)
     return head(b) + scale_bytes(b) * (n / block_size(b)) + code_bytes(b, n);
 }
 
-bool mti_blocks8_fit(const mti_blocks8 *b, int64_t m, int64_t n)
-{
-    int64_t rows = b->across ? n : m, columns = b->across ? m : n;
-    bool pairs = b->values != MTI_VALUES_E2M1 || columns % 2 == 0;
-    return whole(b) ? pairs : rows % b->rows == 0 && columns % b->columns == 0;
-}
-
 /* ---- views ---- */
 
 /* x [m,n] as [a,b,c,d]. */

@@ -25,8 +25,6 @@ typedef struct mti_blocks8 {
 
 /* Bytes of a matrix of n elements that mti_blocks8_encode makes: the scales, then the codes. */
 int64_t mti_blocks8_bytes(const mti_blocks8 *b, int64_t n);
-/* Whether the blocks cover [m,n]. */
-bool mti_blocks8_fit(const mti_blocks8 *b, int64_t m, int64_t n);
 /* Encodes x [m,n] into `out`, u8, from byte `at` on. times: f32 [1], what the values are multiplied
  * by, of MTI_SCALE_TENSOR; NULL: as the largest needs. */
 bool mti_blocks8_encode(const mti_blocks8 *b, mt_tensor *x, const mt_tensor *times, mt_tensor *out,

@@ -18,7 +18,7 @@ static bool take(void *user, const int64_t *token)
     return !s->stopped;
 }
 
-static void add(mt_generate_stats *sum, const mt_generate_stats *part)
+void mti_generated_add(mt_generate_stats *sum, const mt_generate_stats *part)
 {
     sum->tokens += part->tokens;
     sum->first_s += part->first_s;
@@ -43,7 +43,7 @@ static bool run(sample *s, mt_module *model, int64_t context, int64_t n,
         if (mt_generate(model, 1, s->n, s->window, remaining < room ? remaining : room,
                         &part_options, take, s, &part) != MT_OK)
             return false;
-        add(stats, &part);
+        mti_generated_add(stats, &part);
     }
     return true;
 }

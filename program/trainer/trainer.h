@@ -83,5 +83,7 @@ typedef bool mti_token_fn(void *user, int64_t token);
 bool mti_sample(mt_module *model, const int64_t *prompt, size_t n_prompt, int64_t n,
                 const mt_generate_options *options, mti_token_fn *fn, void *user,
                 mt_generate_stats *stats);
+/* Adds the figures of what came after. */
+void mti_generated_add(mt_generate_stats *sum, const mt_generate_stats *part);
 
 #endif

@@ -144,14 +144,6 @@ static bool write_prompt(run *r, span prompt, const char *text)
     return ok;
 }
 
-static void add_stats(mt_generate_stats *sum, const mt_generate_stats *part)
-{
-    sum->tokens += part->tokens;
-    sum->first_s += part->first_s;
-    sum->rest_s += part->rest_s;
-    if (part->cache_bytes > sum->cache_bytes) sum->cache_bytes = part->cache_bytes;
-}
-
 /* text NULL: the prompt came as tokens, and so does what follows it. */
 static bool continue_prompt(run *r, span prompt, const char *text)
 {
@@ -161,7 +153,7 @@ static bool continue_prompt(run *r, span prompt, const char *text)
               mti_sample(r->model, prompt.at, prompt.n, r->o->tokens, &r->options, take_token, r,
                          &stats) &&
               end_text(r) && r->ok;
-    if (ok) add_stats(&r->stats, &stats), fputc('\n', stdout), fflush(stdout);
+    if (ok) mti_generated_add(&r->stats, &stats), fputc('\n', stdout), fflush(stdout);
     return ok;
 }
 
@@ -221,7 +213,7 @@ static bool generate_rows(group *g, const span *prompts, size_t width, const int
     mti_free(rows);
     if (!ok) return false;
     stats.tokens = 0; /* those of each are counted as they are written */
-    add_stats(&r->stats, &stats);
+    mti_generated_add(&r->stats, &stats);
     return true;
 }
 
