@@ -9,7 +9,7 @@
 
 /* Allocated bytes once everything that the steps made is freed. */
 typedef struct mti_left {
-    size_t freed;      /* left then: the workspaces of matrix products (--gemm-workspace) */
+    size_t freed;      /* left then: the workspaces of matrix products (gemm-workspace) */
     size_t given_back; /* left once these are given back, too: 0 */
 } mti_left;
 

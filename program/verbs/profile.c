@@ -104,7 +104,7 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
 
 /* ---- --outside ---- */
 
-/* cuBLAS's workspaces are measured as --gemm-workspace where that may be. */
+/* cuBLAS's workspaces are measured as gemm-workspace where that may be. */
 static void count_workspaces(mti_workload *w, const mt_gpu *gpu)
 {
     if (!strcmp(w->device.kind, "meta") && !w->device.gemm_workspace)

@@ -1,5 +1,5 @@
 """What torch.compile keeps of a LLaMA layer: as much as the fused ops here with keys and values copied for each head
-(--kv-groups repeated). The layer is written as torchtune and torchtitan write theirs: keys and values expanded before
+(kv-groups=repeated). The layer is written as torchtune and torchtitan write theirs: keys and values expanded before
 the fused attention (of one head of keys that would be a view, not a copy), RMS norm in f32, silu(gate) up. Compiled by
 AOTAutograd with the partitioner and the decompositions that inductor takes; code for the kernels is not made, as it
 does not change what is kept."""

@@ -22,7 +22,7 @@ except ImportError as error:
 from folders import SMALL, made, tokenizer
 
 DOCUMENTS = [f"Document {i}: " + "the quick brown fox jumps over the lazy dog. " * (1 + i % 3) for i in range(60)]
-STEP = ["-b", "2", "-s", "16", "--lr", "0.01", "--warmup", "0"]
+STEP = ["-b", "2", "-s", "16", "--lr", "0.01", "--optimizer", "adamw:warmup=0"]
 
 
 class Run:

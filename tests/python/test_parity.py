@@ -195,7 +195,7 @@ def a_block_differs_as_parity_says():
         for short, dtype in hf.DTYPES.items():
             x = torch.randn(b, s, d, dtype=dtype, requires_grad=True)
             report = memtape.torch.profile(Block(d, a, act).to(dtype), x, attention="device")
-            program = profile("block", "--act", name, "-b", b, "-s", s, "-d", d, "-a", a, "--causal", "--dtype", short,
+            program = profile("block:causal", "--act", name, "-b", b, "-s", s, "-d", d, "-a", a, "--dtype", short,
                               "--attention", "flash", "--device", "meta")
             # The generator's state, and of 2-byte floats mean and rstd of two norms in f32 (docs/parity.md).
             equal(program["saved"]["bytes"] - report["saved"]["bytes"], 16 + 2 * 2 * b * s * (4 - dtype.itemsize),

@@ -18,7 +18,7 @@ STEPS = 6
 TEXT = make_text()
 BASE = path("base.safetensors")
 # Every step updates the loss scale and the schedule, so a run that is resumed wrongly ends with other bits.
-COMMON = ["--data", TEXT, "--steps", STEPS, "--lr", 0.0123, "--warmup", 2, "--accumulate", 2,
+COMMON = ["--data", TEXT, "--steps", STEPS, "--lr", 0.0123, "--optimizer", "adamw:warmup=2", "--accumulate", 2,
           "--dropout", 0.1]
 BATCH = ["-b", 4, "-s", 16, "--seed", 7, "-q"]
 WIDTHS = ["-d", 24, "-a", 3, "-l", 2]

@@ -30,12 +30,12 @@ LOG.write_text("step: 1 memory: 42.08GiB(44.27%)\nmax_memory_allocated: 3 GB\n")
 # Commands with their exit status.
 RUNS = {
     "profile": [
-        (["linear"], 0), (["mlp", "--act", "relu", "--out-act", "sigmoid"], 0), (["attention"], 0), (["block", "--norm", "post"], 0),
+        (["linear"], 0), (["mlp:out-act=sigmoid", "--act", "relu"], 0), (["attention"], 0), (["block", "--norm", "post"], 0),
         ([*GPT, "--timeline", "--optimizer", "adamw"], 0), ([*GPT, *META, "--budget", "1MB"], 0),
         ([*GPT, "--offload", "cpu", "--inference"], 0), ([*GPT, *META, "--compress", "bits", "--inference"], 0),
         ([*GPT, "--amp", "f16", "--optimizer", "adamw", "--loss-scale", "dynamic"], 0),
         ([*GPT, *META, "--lora-rank", 3, "--qlora", "--checkpoint", "ops"], 0),
-        ([*GPT, *META, "--tp", 2, "--sp", "--pp", 2, "--interleave", 1, "--dp", 3, "--zero", 2], 0),
+        ([*GPT, *META, "--tp", 2, "--sp", "--pp", 2, "--recipe", "plain:interleave=1", "--dp", 3, "--zero", 2], 0),
         (["gpt", "-l", 2, *META, "--outside"], 0), ([*GPT, *META, "--recipe", "plain:gemm-workspace=1MiB", "--recipe", "plain:scratch=cpu"], 0), ([*GPT, *META, "--recipe", "fsdp2", "--dp", 2, "--timeline"], 0),
         (["llama", "-l", 2, "-a", 4, "--kv-heads", 2, "--attention", "math", "--dtype", "bf16", "--recipe", "hf", *META], 0),
         (["llama", "-l", 2, "--loss", "fused", "--checkpoint", "sqrt", *META], 0), (["bert", "-l", 2, *META], 0),
@@ -50,8 +50,8 @@ RUNS = {
         (["gpt", "-l", 4, *META, "--capacity", "2MB", "--over", "batch=1,8"], 0),
         (["block", "--steps", 1, "--dropout", 0.1, "--over", "compress=8bit,bits"], 0)],
     "fit": [
-        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--price", 2, "--tokens", "1B"], 0),
-        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0, "--keep-aside", 0], 1)],
+        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100:price=2", "--tokens", "1B"], 0),
+        (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100:keep-aside=0", "--gpus-file", SMALL, "--zero", 0], 1)],
     "serve": [(["gpt", "-l", 2, "--gpu", "h100", "--capacity", "30MiB"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
     "explain": [(["--expr", "h = x@w; checkpoint(relu(h))*h", "--shapes", "x=4x5,w=5x4"], 0), (["--expr", "x*x", "--shapes", "x=3", "--no-grad", "x"], 0)],

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
-from lib import check, done, equal, run
+from lib import check, done, equal, placed, run
 
 SIZES = ["-b", "2", "-s", "16", "-d", "32", "-a", "4"]
 MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4", "--kv-heads", "2"],
@@ -20,7 +20,7 @@ MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4
 CHOICES = """--tp 2
 --tp 2 --sp
 --pp 2
---pp 2 --interleave 2
+--pp 2 --recipe plain:interleave=2
 --pp 2 --rank 1
 --microbatches 3
 --cp 4
@@ -41,14 +41,14 @@ CHOICES = """--tp 2
 --dtype bf16 --optimizer adamw --master-weights
 --optimizer adamw-8bit
 --optimizer adafactor
---dtype bf16 --f32-gradients
---optimizer adamw --step-in-backward
+--dtype bf16 --recipe plain:f32-gradients
+--optimizer adamw --recipe plain:step-in-backward
 --amp bf16
 --optimizer adamw --loss-scale dynamic
 --lora-rank 3
 --lora-rank 3 --lora-targets attn.*
 --dtype bf16 --lora-rank 3 --recipe plain:f32-adapters
---lora-rank 3 --lora-dropout 0.5
+--lora-rank 3 --recipe plain:lora-dropout=0.5
 --lora-rank 3 --qlora
 --lora-rank 3 --qlora --recipe plain:qlora-double
 --lora-rank 3 --qlora --recipe plain:codes=int8
@@ -72,8 +72,8 @@ CHOICES = """--tp 2
 --recipe plain:scratch=cpu
 --dropout 0.1
 --attention math
---untied
---mtp-layers 2
+MODEL:untied
+MODEL:mtp-layers=2
 --loss fused
 --loss lse
 --loss chunked
@@ -91,15 +91,15 @@ COUNTS = {1: (2176, 91), 8: (333, 12)}
 
 
 def options(choice):
-    """{"--tp": "2", "--sp": None}; of a key of --recipe {"plain:fsdp": "ahead"}"""
+    """{"--tp": "2", "--sp": None}; of a key {"plain:fsdp": "ahead"}"""
     found, words = {}, choice.split()
     for word in words:
         if word.startswith("--"):
             name = word
             found[name] = None
-        elif word.startswith("plain:"):
-            del found["--recipe"]
-            found |= {"plain:" + key.partition("=")[0]: key.partition("=")[2] or None for key in word[len("plain:"):].split(",")}
+        elif word.startswith(("plain:", "MODEL:")):
+            found.pop("--recipe", None)
+            found |= {word[:6] + key.partition("=")[0]: key.partition("=")[2] or None for key in word[6:].split(",")}
         else:
             found[name] = word
     return found
@@ -112,7 +112,8 @@ def joined(a, b):
         if both.get(name, value) != value:
             return None
         both[name] = value
-    keys = [["--recipe", name + (f"={value}" if value else "")] for name, value in both.items() if name.startswith("plain:")]
+    keys = [["--recipe"] * name.startswith("plain:") + [name + (f"={value}" if value else "")]
+            for name, value in both.items() if not name.startswith("--")]
     return [word for pair in [*(pair for pair in both.items() if pair[0].startswith("--")), *keys] for word in pair if word is not None]
 
 
@@ -135,7 +136,7 @@ def look(model, words, folder):
         if word == "FILE":
             files[words[i - 1]] = str(Path(folder, f"{len(os.listdir(folder))}-{id(words)}{words[i - 1]}"))
     given = [files.get(words[i - 1], word) if word == "FILE" else word for i, word in enumerate(words)]
-    p = run("profile", *MODELS[model], *given, "--device", "meta", "--json", "-")
+    p = run("profile", *placed(*MODELS[model], *given), "--device", "meta", "--json", "-")
     if p.returncode == 2:
         reason = p.stderr.strip().removeprefix("memtape profile: ").splitlines()[0]
         named = any(word.lstrip("-") in reason for word in words)
@@ -220,7 +221,7 @@ def in_sweeps(found):
     pairs = [(words, result) for words, result in pairs if not refused_on_meta & set(words)]
     for at in range(0, len(pairs), 200):
         some = pairs[at:at + 200]
-        rows = [word for i, (words, _) in enumerate(some) for word in ("--row", f"{i}: " + " ".join(words))]
+        rows = [word for i, (words, _) in enumerate(some) for word in ("--row", f"{i}: --model " + " ".join(placed("gpt", *words)))]
         p = run("sweep", *MODELS["gpt"], "--device", "meta", *rows, "--json", "-")
         if not equal(p.returncode, 0, f"a sweep over pairs: {p.stderr}"):
             continue
@@ -239,7 +240,7 @@ def in_plans():
         words = joined(a, b)
         if words is None:
             continue
-        p = run("plan", *MODELS["gpt"], *words, "--json", "-")
+        p = run("plan", *placed(*MODELS["gpt"], *words), "--json", "-")
         name = "plan " + " ".join(words)
         check(p.returncode == 0 or (p.returncode == 2 and any(w in p.stderr for w in words)),
               f"status of {name}: {p.returncode}: {p.stderr}")

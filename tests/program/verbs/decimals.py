@@ -80,7 +80,7 @@ SAME = [
     "plan gpt2", "plan gpt2 -b 8 --html out.html --json -",
     "plan gpt2 --tokens 1.5e9 --flops-rate 312.5T --utilisation 0.45",
     "fit config.json --gpus 2 --gpu h100 --gpus-file gpus.json",
-    "fit config.json --gpus 1 --gpu h100 --price 2.5 --json -",
+    "fit config.json --gpus 1 --gpu h100:price=2.5 --json -",
     "serve config.json --gpu h100 -s 64", "serve config.json --gpu h100 -s 64 --json -", "compare run.log config.json -b 2 -s 64",
     "compare run.log run.json config.json -b 2 -s 64 --json -",
     # Refusals, which quote numbers.

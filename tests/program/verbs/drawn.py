@@ -3,35 +3,35 @@ refused with status 2. A pair of options has its own test (combinations.py); the
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from lib import check, done, run
+from lib import check, done, placed, run
 
 DRAWS = 600 if os.environ.get("MTT_LONG") == "1" else 100
 MODELS = ("tiny", "bert-tiny", "llama-tiny", "moe-tiny", "moe-tiny", "deepseek-tiny", "gpt", "llama", "block")
 PUBLISHED = ("gpt2", "gemma-3-1b", "gpt-oss-20b", "olmo-3-7b", "phi-4", "glm-4.5", "deepseek-v3", "mixtral-8x7b", "qwen3-30b-a3b")
-SHAPE = (("--kv-heads", 2), ("--rope-dim", 4), ("--experts", 4), ("--experts", 8), ("--experts-per-token", 3), ("--act", "relu"),
-         ("--act", "gelu_tanh"), ("--norm", "after"), ("--norm-kind", "rmsnorm"), ("--recipe", "plain:joint-products",), ("--untied",),
-         ("--no-bias",), ("--mtp-layers", 1), ("--dropout", 0.1), ("--attention", "math"), ("--inplace",),
-         ("--kv-rank", 8, "--rope-dim", 4, "--head-dim", 12, "--value-dim", 8))
+SHAPE = (("--kv-heads", 2), ("MODEL:rope-dim=4",), ("--experts", 4), ("--experts", 8), ("MODEL:experts-per-token=3",), ("--act", "relu"),
+         ("--act", "gelu_tanh"), ("--norm", "after"), ("MODEL:norm-kind=rmsnorm",), ("--recipe", "plain:joint-products",), ("MODEL:untied",),
+         ("MODEL:no-bias",), ("MODEL:mtp-layers=1",), ("--dropout", 0.1), ("--attention", "math"), ("--inplace",),
+         ("MODEL:kv-rank=8", "MODEL:rope-dim=4", "MODEL:head-dim=12", "MODEL:value-dim=8"))
 NUMBERS = tuple(("--dtype", name) for name in ("f32", "bf16", "f16")) + (
-    ("--amp", "bf16"), ("--amp", "f16"), ("--master-weights",), ("--f32-gradients",), ("--linear", "torchao-float8"))
+    ("--amp", "bf16"), ("--amp", "f16"), ("--master-weights",), ("--recipe", "plain:f32-gradients"), ("--linear", "torchao-float8"))
 KEPT = tuple(("--recipe", f"plain:expert-form={name}") for name in ("loop", "torchtitan", "torchtitan-before", "megatron")) + tuple(
     ("--loss", name) for name in ("f32", "lse", "chunked", "fused", "torch", "liger", "shifted", "held")) + tuple(
     ("--recipe", f"plain:recompute-modules={name}") for name in ("moe_act", "layernorm", "mlp", "core_attn", "moe", "mla_up_proj", "shared_experts")) + tuple(
     ("--recipe", name) for name in ("hf", "megatron", "torchtitan", "peft", "zero3", "fsdp2", "ddp", "trl")) + (
-    ("--router", "sigmoid"), ("--router", "chosen"), ("--recipe", "plain:swiglu=unfused"), ("--recipe", "plain:rope=unfused"), ("--recipe", "plain:rms-norm=unfused"),
-    ("--recipe", "plain:kv-groups=repeated"), ("--recipe", "plain:window-mask=kept"), ("--recipe", "plain:softmax=f32"), ("--balance-loss", 0.01),
-    ("--recipe", "plain:expert-capacity=1"), ("--routing", "worst"), ("--routing", "random"))
+    ("--recipe", "plain:router=sigmoid"), ("--recipe", "plain:router=chosen"), ("--recipe", "plain:swiglu=unfused"), ("--recipe", "plain:rope=unfused"), ("--recipe", "plain:rms-norm=unfused"),
+    ("--recipe", "plain:kv-groups=repeated"), ("--recipe", "plain:window-mask=kept"), ("--recipe", "plain:softmax=f32"), ("MODEL:balance-loss=0.01",),
+    ("--recipe", "plain:expert-capacity=1"), ("MODEL:routing=worst",), ("MODEL:routing=random",))
 SAVED = tuple(("--checkpoint", name) for name in ("full", "selective", "ops", "every=2", "sqrt")) + (
     ("--offload", "cpu"), ("--offload", "disk"), ("--offload", "cpu", "--recipe", "plain:offload-modules=core_attn"), ("--compress", "exact"), ("--compress", "8bit"), ("--compress", "bf16"),
-    ("--lora-rank", 4), ("--qlora",), ("--step-in-backward",), ("--expandable-segments",))
+    ("--lora-rank", 4), ("--qlora",), ("--recipe", "plain:step-in-backward"), ("--expandable-segments",))
 STEP = tuple(("--optimizer", name) for name in ("adamw", "sgd", "adafactor", "muon", "adamw-8bit", "adamw-16bit"))
 RANKS = (("--dp", 2), ("--dp", 4), ("--tp", 2), ("--tp", 2, "--sp"), ("--pp", 2), ("--cp", 2), ("--ep", 2), ("--recipe", "plain:etp=1"),
          ("--microbatches", 2), ("--accumulate", 2)) + tuple(("--zero", n) for n in range(4))
 
 
 def name_of(option):
-    """"--act", or of a key of --recipe "plain:rope"."""
-    return option[1].partition("=")[0] if option[0] == "--recipe" and ":" in option[1] else option[0]
+    """"--act", or of a key of --recipe "plain:rope", of the model's "MODEL:untied"."""
+    return option[option[0] == "--recipe" and ":" in option[1]].partition("=")[0]
 
 
 def draw(rng):
@@ -53,7 +53,7 @@ def profile(draw):
     """The profile's end, without the options that it refuses by name, one after the other."""
     words, drawn = draw
     while True:
-        given = [*words, *(word for option in drawn for word in option)]
+        given = placed(*words, *(word for option in drawn for word in option))
         end = run("profile", *given)
         named = [option for option in drawn if name_of(option) in end.stderr]
         if end.returncode != 2 or not named:

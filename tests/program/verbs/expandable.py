@@ -16,7 +16,7 @@ LONG = os.environ.get("MTT_LONG") == "1"
 # What users combine it with.
 OTHERS = [[], ["--checkpoint", "full"], ["--offload", "cpu"], ["--offload", "disk"], ["--compress", "8bit"],
           ["--dropout", 0.1], ["--lora-rank", 4], ["--dtype", "bf16"], ["--amp", "bf16"], ["--budget", "6MB"],
-          ["--dtype", "bf16", "--master-weights", "--step-in-backward"], ["--act", "relu", "--inplace"],
+          ["--dtype", "bf16", "--master-weights", "--recipe", "plain:step-in-backward"], ["--act", "relu", "--inplace"],
           ["--dtype", "bf16", "--attention", "math", "--loss", "fused"]]
 
 

@@ -9,7 +9,7 @@ def number(row):
 
 for args in [["gpt", "-l", 5], ["llama", "-l", 3, "--attention", "math", "--dtype", "bf16"], ["bert", "-l", 4],
              ["gpt", "-l", 3, "--act", "leaky_relu", "--inplace"], ["llama", "--recipe", "hf", "--kv-heads", 2], ["mlp"], ["mlp", "--act", "relu"], ["mlp", "--act", "leaky_relu", "--inplace"],
-             ["attention", "--causal"], ["block", "--attention", "math", "--dropout", "0.1"],
+             ["attention:causal"], ["block", "--attention", "math", "--dropout", "0.1"],
              ["block", "--norm", "post"], ["gpt"], ["gpt", "--dropout", "0.1", "--dtype", "bf16"],
              ["tiny"]]:
     p = run("explain", *args, "-v")

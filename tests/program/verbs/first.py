@@ -117,7 +117,8 @@ def a_model_alone_is_fitted_on_every_kind():
         check(max(map(len, p.stdout.splitlines())) <= 80, p.stdout)
     # Of two layers: to search those of gpt3-175b takes half a minute.
     equal(run("fit", "gpt", "-d", 131072, "-l", 2, "-a", 64, "-s", 64).returncode, 1, "nothing fits")
-    for option in (["--json", "-"], ["--price", 3], ["--max-seq"], ["--capacity", "9GiB"]):
+    refused(["--gpu is missing", "--gpu NAME:price", "h100"], "fit", "gpt2", "--price", 3)
+    for option in (["--json", "-"], ["--max-seq"], ["--capacity", "9GiB"]):
         refused(["--gpu is missing", option[0], "h100"], "fit", "gpt2", *option)
     alone, said = (re.sub(r"tried in \S+ s", "", run("fit", "gpt2", "--gpu", "h100", *more).stdout) for more in ([], ["--gpus", 1]))
     equal(alone, said, "one GPU unless told otherwise")

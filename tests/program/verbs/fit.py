@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, placed, refused, run
 
 ANSWER = 14  # lines before the command
 GPT = ["gpt", "-d", 64, "-l", 4, "-a", 4, "-s", 64, "--vocab", 256]
@@ -62,10 +62,10 @@ known = documented_keys("fit.md")
 for key in set(paths(j)) - known:
     check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]", "published.")), f"fit.md: no {key}")
 for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatron"]), (4, ["--recipe", "hf"]),
-                   (4, ["--amp", "bf16"]), (4, ["--mtp-layers", 1]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
+                   (4, ["--amp", "bf16"]), (4, ["MODEL:mtp-layers=1"]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--recipe", "plain:interleave=2"]),
                    (4, ["--optimizer", "adamw-8bit"]), (4, ["--tp", 2, "--zero", 2, "--checkpoint", "full"]),
                    (8, ["--dtype", "f32", "--dropout", 0.1, "--act", "relu", "--inplace"]), (1, [])):
-    found = reproduced(*GPT, "--gpus", gpus, "--gpu", "a100-80", "-b", 8, *more)
+    found = reproduced(*placed(*GPT, *more), "--gpus", gpus, "--gpu", "a100-80", "-b", 8)
     for s in found["setups"]:
         equal(s["tp"] * s["pp"] * s["cp"] * s["dp"], gpus, f"ranks of {more}")
         equal(s["dp"] * s["microbatch"] * s["microbatches"], 8, f"sequences of {more}")
@@ -168,7 +168,7 @@ equal((less["fitting"], less["capacity"], less["kept_aside"]), (0, least // 2, l
       "half of it")
 
 # ---- prices, tokens, GPUs of a file ----
-j = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--price", 3, "--tokens", "1B")
+j = fit(*GPT, "--gpus", 2, "--gpu", "h100:price=3", "--tokens", "1B")
 s = j["setups"][0]
 check(abs(s["dollars"] - 2 * 3 / 3600 * 1e9 / s["tokens_per_second"]) < 1e-9 * s["dollars"], "dollars")
 check(abs(s["days"] - 1e9 / s["tokens_per_second"] / 86400) < 1e-9 * s["days"], "days")
@@ -212,8 +212,8 @@ for gpus, aside in ((1, 1024 + 300), (2, 1024 + 300 + 544), (4, 1024 + 300 + 688
     equal((sum(row["bytes"] for row in j["outside"]["rows"]), j["outside"]["total"]), (aside * MIB, aside * MIB), f"rows on {gpus}")
     equal((j["kept_aside"], j["capacity"]), (aside * MIB, j["gpu"]["memory"] - aside * MIB), f"kept aside on {gpus}")
 for aside in ("0", "5GiB"):
-    j = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--keep-aside", aside)
-    equal(j["gpu"]["memory"] - j["capacity"], 5 << 30 if aside != "0" else 0, f"--keep-aside {aside}")
+    j = fit(*GPT, "--gpus", 2, "--gpu", f"h100:keep-aside={aside}")
+    equal(j["gpu"]["memory"] - j["capacity"], 5 << 30 if aside != "0" else 0, f"keep-aside={aside}")
     equal(j["outside"], None, f"no rows make {aside}")
 text = run_once(*GPT, "--gpus", 1, "--gpu", "l40s", "--outside").stdout
 check(re.search(r"CUDA context +426 MiB +published +outside +unslothai/unsloth-zoo pull 1053", text), text)
@@ -275,8 +275,8 @@ first = j["setups"][0]
 equal((first["offload"], j["host_memory"]), ("cpu", 512 * 10**9 // 8), "an offload, and one GPU's share of a node's memory")
 p = profile_of(j["command"])
 equal(first["host"], p["memory_options"]["offload"]["host_peak"], "the copies that are kept there")
-less = fit(*LORA, "--host-memory", f"{first['host'] - 1}B")
-enough = fit(*LORA, "--host-memory", f"{first['host']}B")
+less = fit(*LORA, "--gpu", f"rtx4090:host-memory={first['host'] - 1}B")
+enough = fit(*LORA, "--gpu", f"rtx4090:host-memory={first['host']}B")
 equal(enough["setups"][0]["host"], first["host"], "just enough")
 check(all(s["host"] <= first["host"] - 1 for s in less["setups"] if s["fits"]), "a row that needs more is not chosen")
 equal([s["fits_host"] for s in less["setups"]], sorted((s["fits_host"] for s in less["setups"]), reverse=True),
@@ -288,7 +288,7 @@ equal(pair["host_memory"], 2 * one["host_memory"], "and have twice the share")
 check(" GiB to CPU memory (a node has " in run_once(*LORA).stdout, "what the first keeps there is said")
 
 # ---- rates as a range, or with products at a share ----
-args = (*GPT, "--gpus", 2, "--gpu", "h100", "--price", 3, "--tokens", "15T")
+args = (*GPT, "--gpus", 2, "--gpu", "h100:price=3", "--tokens", "15T")
 j, text = fit(*args), " ".join(run_once(*args).stdout.split())
 s = j["setups"][0]
 equal(j["reached"], {"least": 0.5, "most": 0.6}, "shares that published runs reached")
@@ -334,8 +334,8 @@ for gpu in ("v100", "t4"):
     refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, status=1)
     refused([gpu, "bf16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "f32", "--amp", "bf16", status=1)
     equal(fit("gpt2", "--gpus", 1, "--gpu", gpu, "--dtype", "f32", "--amp", "f16")["gpu"]["name"], gpu, "f16 beside f32")
-refused(["--keep-aside", "--capacity"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--keep-aside", "1GiB", "--capacity", "9GiB")
-refused(["kept aside"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--keep-aside", "90GiB", status=1)
+refused(["--gpu NAME:keep-aside", "--capacity"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100:keep-aside=1GiB", "--capacity", "9GiB")
+refused(["kept aside"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100:keep-aside=90GiB", status=1)
 refused(["--max-seq", "--seq"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-seq", "-s", 64)
 refused(["--max-batch", "--batch"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-batch", "-b", 4)
 refused(["--max-seq", "--max-batch"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--max-seq", "--max-batch")

@@ -51,10 +51,6 @@ def help_json():
     return json.loads(run("help", "--json").stdout)
 
 
-# What one types before a key.
-BEFORE_KEYS = {"model": "MODEL:", "recipe": "--recipe plain:", "optimizer": "--optimizer NAME:", "gpu": "--gpu NAME:"}
-
-
 @functools.cache
 def keys(owner="recipe"):
     """The keys of --recipe, or of another owner, by name: whether each takes a value."""
@@ -62,18 +58,22 @@ def keys(owner="recipe"):
 
 
 def as_typed(options):
-    """"--loss f32 --swiglu unfused" with the keys among them in --recipe: "--loss f32 --recipe plain:swiglu=unfused"."""
+    """"--recipe plain:rope=unfused --loss f32" with the keys last, and together: "--loss f32 --recipe plain:rope=unfused"."""
     words, others, found = options.split(), [], []
     while words:
         word = words.pop(0)
-        name = word[2:] if word.startswith("--") else None
         if word == "--recipe" and words[0].startswith("plain:"):
             found += words.pop(0)[len("plain:"):].split(",")
-        elif name in keys():
-            found.append(name + (f"={words.pop(0)}" if keys()[name] else ""))
         else:
             others.append(word)
     return " ".join(others + (["--recipe plain:" + ",".join(found)] if found else []))
+
+
+def placed(*words):
+    """The words, the first of them a model, with each "MODEL:untied" among them where it is typed: "gpt:untied"."""
+    keys = [word[len("MODEL:"):] for word in map(str, words) if word.startswith("MODEL:")]
+    model, *rest = (word for word in words if not str(word).startswith("MODEL:"))
+    return [f"{model}:{','.join(keys)}" if keys else model, *rest]
 
 
 def without_name(p):
@@ -124,12 +124,6 @@ def refused(wanted_words, *args, status=2, **more):
     equal(p.returncode, status, f"status of: {line}")
     equal(p.stdout, "", f"standard output of: {line}")
     for word in wanted_words:
-        name, _, value = word[2:].partition(" ")
-        for owner, before in BEFORE_KEYS.items():  # a key is told as it is typed
-            if word.startswith("--") and name in keys(owner):
-                before = "--preset NAME:" if (owner, args[0]) == ("model", "train") else before
-                word = before + name + ("" if not value else f"={value}" if " " not in value else f" {value}")
-                break
         check(word in p.stderr, f"{line}: no {word!r} in {p.stderr!r}")
     return p
 

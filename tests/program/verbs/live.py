@@ -131,7 +131,7 @@ def ends_of_all_kinds_leave_the_terminal():
     equal(t.process.wait(60), 128 + signal.SIGHUP, "status after the terminal has closed")
     check(os.path.exists("closed"), "the run is saved")
 
-    t = live("--steps", 10**6, "--lr", 1000, "--warmup", 0, "--min-lr", 1000, "--clip", 0, "--dtype", "f16")
+    t = live("--steps", 10**6, "--lr", 1000, "--optimizer", "adamw:warmup=0,min-lr=1000,clip=0", "--dtype", "f16")
     equal(t.wait(), 1, "status of a loss that is no number")
     check(re.search(r"^memtape train: the loss became", t.screen.text(), re.M), f"the error:\n{t.screen.text()}")
     check(t.unchanged() and not t.screen.ink and not t.screen.faults, f"after an error: {t.screen.faults}")

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from lib import MEMTAPE, check, done, equal, names_of, profile, refused, run
+from lib import MEMTAPE, check, done, equal, names_of, placed, profile, refused, run
 
 OPTIMIZERS = names_of("--optimizer")
 ACTS = names_of("--act")
@@ -44,12 +44,12 @@ def draw_model(draw):
         return args + ["--ffn", draw.randint(1, 90)]
     args += ["--dropout", draw.choice([0, 0, 0.1])]
     if kind == "mlp":
-        args += draw.choice([[], ["--out-act", draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]])
+        args += draw.choice([[], ["MODEL:out-act=" + draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]])
     else:
         args += ["-a", heads, "--attention", draw.choice(["flash", "math"]),
                  "--kv-heads", draw.choice([k for k in (1, 2, 4) if heads % k == 0])]
     if kind in ("attention", "block"):
-        args += draw.choice([[], ["--causal"]])
+        args += draw.choice([[], ["MODEL:causal"]])
     if kind not in ("attention", "llama"):
         act = draw.choice(ACTS)
         args += ["--act", act] + ["--inplace"] * (act.endswith("relu") and draw.random() < 0.5)
@@ -57,11 +57,11 @@ def draw_model(draw):
         args += draw.choice([[], ["--ffn", draw.randint(1, 90)]])
     if kind in ("block", "gpt"):
         args += ["--norm", draw.choice(["pre", "post"]),
-                 "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+                 "MODEL:norm-kind=" + draw.choice(["layernorm", "rmsnorm"])]
     if kind in WHOLE:
         args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256]),
-                 "--recipe", draw.choice(["none", "hf"])] + ["--untied"] * (kind == "gpt" and draw.random() < 0.5)
-        args += draw.choice([[], ["--context", 70]])
+                 "--recipe", draw.choice(["none", "hf"])] + ["MODEL:untied"] * (kind == "gpt" and draw.random() < 0.5)
+        args += draw.choice([[], ["MODEL:context=70"]])
     return args
 
 
@@ -81,15 +81,15 @@ def draw_memory_options(draw, kind):
         args += ["--amp", draw.choice(["bf16", "f16"])]
     if kind != "linear" and draw.random() < 0.25:
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"], ["--qlora", "--recipe", "plain:qlora-double"], ["--qlora", "--recipe", "plain:codes=int8"]])
-        args += ["--lora-dropout", 0.5] * (draw.random() < 0.5)
+        args += ["--recipe", "plain:lora-dropout=0.5"] * (draw.random() < 0.5)
         args += ["--recipe", "plain:f32-adapters"] * (dtype in ("bf16", "f16") and draw.random() < 0.5)
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
     if dtype in ("bf16", "f16") and draw.random() < 0.4:
-        args += ["--f32-gradients"]
+        args += ["--recipe", "plain:f32-gradients"]
     if optimizer != "none" and draw.random() < 0.2:
-        args += ["--step-in-backward"]
-    if kind in WHOLE and optimizer != "none" and "--step-in-backward" not in args and draw.random() < 0.25:
+        args += ["--recipe", "plain:step-in-backward"]
+    if kind in WHOLE and optimizer != "none" and "plain:step-in-backward" not in args and draw.random() < 0.25:
         args += ["--loss-scale", draw.choice(["8", "dynamic"])]
     return args
 
@@ -101,7 +101,7 @@ def same_books(seed, n):
     for _ in range(n):
         args = draw_model(draw)
         args += draw_memory_options(draw, args[0]) + ["--timeline"]
-        outcome = [run("profile", *args, "--json", "-", *on) for on in
+        outcome = [run("profile", *placed(*args), "--json", "-", *on) for on in
                    (["--device", "cpu", "--threads", 2, "--seed", draw.randint(0, 99)],
                     ["--device", "meta", "--threads", 2, "--recipe", "plain:scratch=cpu"])]
         equal(outcome[1].returncode, outcome[0].returncode, f"status of {args}")
@@ -116,7 +116,7 @@ def same_books(seed, n):
             for report in (cpu, meta):
                 del report["phases"][3:], report["timeline"], report["memory_options"]
                 del report["peak"]["event"], report["steady"]["event"]
-        met |= {a for a in args if isinstance(a, str)}
+        met |= {part for a in args if isinstance(a, str) for part in (a, a.partition("=")[0])}
         for key in cpu:
             if not equal(meta[key] == cpu[key], True, f"{key} on meta as on cpu: {args}"):
                 print_difference(cpu[key], meta[key])
@@ -131,11 +131,11 @@ def experts_have_the_same_books():
     for args in ([], ["--recipe", "hf", "--dtype", "f32"], ["--checkpoint", "full", "-b", 3], ["--amp", "bf16", "--dtype", "f32"],
                  ["--offload", "cpu", "-b", 2], ["--compress", "8bit+bits", "--dropout", 0.1], ["--lora-rank", 2], ["--recipe", "plain:expert-form=torchtitan"],
                  ["--recipe", "plain:expert-form=megatron", "--amp", "bf16", "--dtype", "f32"],
-                 ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=0.7", "--recipe", "plain:expert-padding", "--recompute-modules", "moe_act+layernorm"],
-                 ["--mtp-layers", 2, "--checkpoint", "full", "--recipe", "hf", "--dtype", "f32"]):
+                 ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=0.7", "--recipe", "plain:expert-padding", "--recipe", "plain:recompute-modules=moe_act+layernorm"],
+                 ["MODEL:mtp-layers=2", "--checkpoint", "full", "--recipe", "hf", "--dtype", "f32"]):
         seen = []
         for on in (["--device", "cpu", "--seed", 1], ["--device", "cpu", "--seed", 2], ["--device", "meta"]):
-            p = profile("moe-tiny", *args, *on)
+            p = profile(*placed("moe-tiny", *args, *on))
             phases = [phase["by_category"] | {"workspace": 0} for phase in p["phases"] + p["steady"]["phases"]]
             for tensor in p["saved"]["tensors"]:
                 del tensor["storage"]  # scratch takes numbers, too
@@ -161,9 +161,9 @@ def print_difference(cpu, meta, path=""):
 
 
 def options():
-    refused(["--scratch", "meta"], "profile", "mlp", "--recipe", "plain:scratch=cpu")
-    refused(["--gemm-workspace", "meta"], "profile", "mlp", "--recipe", "plain:gemm-workspace=1MiB")
-    refused(["--scratch", "none, cpu"], "profile", "mlp", "--device", "meta", "--scratch", "cuda")
+    refused(["plain:scratch", "meta"], "profile", "mlp", "--recipe", "plain:scratch=cpu")
+    refused(["plain:gemm-workspace", "meta"], "profile", "mlp", "--recipe", "plain:gemm-workspace=1MiB")
+    refused(["plain:scratch", "none, cpu"], "profile", "mlp", "--device", "meta", "--recipe", "plain:scratch=cuda")
     for bad in ["0", "-1", "1.5", "40Gb", "GiB", "1e9", "9e9GB", "99999999999GB", ""]:
         refused(["--capacity", "40GiB"], "profile", "mlp", "--capacity", bad)
     for text, n in [("3000000", 3000000), ("40GiB", 40 << 30), ("1.5GB", 1500000000), ("40G", 40 << 30),
@@ -412,9 +412,9 @@ def gpt3_on_a_laptop():
 
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 150)))
-    for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
-                 "--compress", "--amp", "--lora-rank", "--qlora", "plain:qlora-double", "plain:codes=int8", "--master-weights", "--f32-gradients",
-                 "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:
+    for word in ["linear", "mlp", "MODEL:out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
+                 "--compress", "--amp", "--lora-rank", "--qlora", "plain:qlora-double", "plain:codes=int8", "--master-weights", "plain:f32-gradients",
+                 "plain:step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "MODEL:norm-kind=rmsnorm", "post"]:
         check(word in met, f"no compared configuration has {word}")
 else:
     options()

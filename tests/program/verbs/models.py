@@ -182,17 +182,17 @@ def changed(node, path, value):
 # ---- contexts and heads that are not the preset's ----
 META = ["--device", "meta"]
 gpt2 = profile("gpt2", "-s", 64, *META)["params"]["count"]
-equal(profile("gpt2", "-s", 2048, "--context", 4096, *META)["params"]["count"], gpt2 + (4096 - 1024) * 768, "learned positions")
-equal(profile("gpt2", "-s", 64, "--untied", *META)["params"]["count"], gpt2 + 50257 * 768, "a head of its own")
+equal(profile("gpt2:context=4096", "-s", 2048, *META)["params"]["count"], gpt2 + (4096 - 1024) * 768, "learned positions")
+equal(profile("gpt2:untied", "-s", 64, *META)["params"]["count"], gpt2 + 50257 * 768, "a head of its own")
 for split in (["--tp", 2], ["--pp", 2, "--stage", 1], ["--dp", 2, "--zero", 3]):
-    p = profile("gpt", "-l", 4, "--untied", "--context", 99, *split, *META)
+    p = profile("gpt:untied,context=99", "-l", 4, *split, *META)
     equal((p["formula"]["unexplained"], p["growth"]["residual"]), (0, 0), f"books of an untied gpt, {split}")
 for model, least in (("gpt2", 1024), ("bert-large", 512)):
-    refused([f"--seq {2 * least}", f"context, {least}", f"--context {2 * least}"], "profile", model, "-s", 2 * least)
+    refused([f"--seq {2 * least}", f"context, {least}", f"MODEL:context={2 * least}"], "profile", model, "-s", 2 * least)
 p = run("profile", "llama-7b", "-l", 2, "-s", 4096, "--json", "-")
 equal(p.returncode, 0, p.stderr)
 check("--seq 4096" in p.stderr and "made for, 2048" in p.stderr, f"a note: {p.stderr}")
-equal(json.loads(p.stdout), profile("llama-7b", "-l", 2, "-s", 4096, "--context", 4096), "rotary positions go on")
+equal(json.loads(p.stdout), profile("llama-7b:context=4096", "-l", 2, "-s", 4096), "rotary positions go on")
 
 
 def little_memory():

@@ -58,9 +58,9 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "offload-modules": ["--offload", "cpu"], "step-in-backward": ["--optimizer", "adamw"],
            "fsdp": [*ON_META, "--dp", 4, "--zero", 3], "replicas": [*ON_META, "--dp", 4, "--zero", 3],
-           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--buckets", "views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 3, "--optimizer", "adamw"],
+           "buckets": [*ON_META, "--dp", 4], "mtp-loss": ["--mtp-layers", 1], "balance-by-layer": ["--balance-loss", 0.5], "bucket-bytes": [*ON_META, "--dp", 4, "--recipe", "plain:buckets=views"], "reduce-bucket": [*ON_META, "--dp", 4, "--zero", 2], "sub-group": [*ON_META, "--dp", 4, "--zero", 3, "--optimizer", "adamw"],
            "offload-param": [*ON_META, "--dp", 4, "--zero", 3],
-           **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--fsdp", "ahead"]),
+           **dict.fromkeys(("reshard", "rs-buffers"), [*ON_META, "--dp", 4, "--zero", 3, "--recipe", "plain:fsdp=ahead"]),
            "ep": [*ON_META, "--dp", 4], "etp": [*ON_META, "--tp", 2, "--sp"], "lora-targets": ["--lora-rank", 3],
            "lora-dropout": ["--lora-rank", 3],
            "f32-adapters": ["--lora-rank", 3, "--dtype", "bf16"],
@@ -70,13 +70,13 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--kv-heads", 2],
-           "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
-           "routing": [*ON_META, "--expert-form", "loop"], "expert-capacity": ["--expert-form", "megatron"],
-           "expert-padding": ["--expert-form", "megatron", "--expert-capacity", 2], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
+           "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--recipe", "plain:granule=4KiB"],
+           "routing": [*ON_META, "--recipe", "plain:expert-form=loop"], "expert-capacity": ["--recipe", "plain:expert-form=megatron"],
+           "expert-padding": ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=2"], "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "save-best": ["--eval-every", 1], "utilisation": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--buckets", "copied"],
+NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fit", "ep"): [], ("fit", "buckets"): [], ("fit", "bucket-bytes"): ["--recipe", "plain:buckets=copied"],
              ("fit", "fsdp"): ["--zero", 3], ("fit", "offload-param"): ["--zero", 3], ("fit", "reduce-bucket"): ["--zero", 2], ("fit", "sub-group"): ["--zero", 2], ("compare", "expandable-segments"): WIDE,
-              ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--fsdp", "ahead"],
+              ("compare", "rs-buffers"): ["-d", 384, "--dp", 4, "--zero", 3, "--recipe", "plain:fsdp=ahead"],
               ("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
@@ -86,12 +86,12 @@ NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fi
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               # what is reserved shows where it takes more than one segment, and of a training run in its snapshot
               ("sweep", "expandable-segments"): WIDE, ("sweep", "granule"): [*WIDE, "--expandable-segments"],
-              ("sweep", "reclaim"): [*WIDE, "--expandable-segments", "--granule", "4KiB"],
+              ("sweep", "reclaim"): [*WIDE, "--expandable-segments", "--recipe", "plain:granule=4KiB"],
               ("plan", "expandable-segments"): [*WIDE[:2], "--capacity", "100MB"],
               ("plan", "granule"): [*WIDE[:2], "--capacity", "100MB", "--expandable-segments"],
-              ("plan", "reclaim"): [*WIDE[:2], "--capacity", "100MB", "--expandable-segments", "--granule", "4KiB"],
+              ("plan", "reclaim"): [*WIDE[:2], "--capacity", "100MB", "--expandable-segments", "--recipe", "plain:granule=4KiB"],
               ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
-              ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
+              ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--recipe", "plain:granule=4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
               **{("train", option): [] for option in ("ep", "etp", "fsdp", "reshard", "replicas", "rs-buffers", "reduce", "buckets", "bucket-bytes", "reduce-bucket", "sub-group")},
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
@@ -224,8 +224,8 @@ def prepare():
     make("narrow.safetensors", "--dtype", "bf16")
     make("mixture.safetensors", "--preset", "moe-tiny")
     make("other.safetensors", "--seed", 5)
-    make("half.safetensors", "--steps", 2, "--warmup", 1)
-    make("half2.safetensors", "--steps", 2, "--warmup", 1, "--seed", 5)
+    make("half.safetensors", "--steps", 2, "--optimizer", "adamw:warmup=1")
+    make("half2.safetensors", "--steps", 2, "--optimizer", "adamw:warmup=1", "--seed", 5)
     p = run("train", "--data", "more.txt", "--from", "model.safetensors", "--lora-rank", 2, "--steps", 20,
             "--lr", 0.1, "-b", 2, "--save-adapter", "adapter.safetensors", cwd=FOLDER)
     equal(p.returncode, 0, f"making adapters: {p.stderr}")

@@ -6,7 +6,7 @@ import random
 import re
 import subprocess
 import tempfile
-from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, refused, run, worth
+from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, placed, refused, run, worth
 
 OPTIMIZERS = names_of("--optimizer")
 
@@ -167,7 +167,7 @@ def textbooks():
     later = "gradient 0 B 0 0.0 % (none yet; 237.35 MiB when backward ends)"
     for text in (brief, run("profile", "gpt2").stdout):
         check(later in re.sub(" +", " ", text), f"{later!r} in {text}")
-    text = run("profile", "gpt2", "--optimizer", "sgd", "--step-in-backward").stdout
+    text = run("profile", "gpt2", "--optimizer", "sgd", "--recipe", "plain:step-in-backward").stdout
     check("none yet" not in text, f"gradients that are never there at once: {text}")
 
 
@@ -190,15 +190,15 @@ def any_model(seed, n):
         if kind == "linear":
             args += draw.choice([[], ["--ffn", draw.randint(1, 99)]])
         if kind == "mlp":
-            args += draw.choice([[], ["--out-act", draw.choice(["relu", "gelu", "sigmoid"])]])
+            args += draw.choice([[], ["MODEL:out-act=" + draw.choice(["relu", "gelu", "sigmoid"])]])
         if kind not in ("linear", "attention", "llama"):
             args += ["--act", draw.choice(["relu", "gelu", "silu", "tanh"])]
         if kind in ("gpt", "block"):
             args += ["--norm", draw.choice(["pre", "post"]),
-                     "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+                     "MODEL:norm-kind=" + draw.choice(["layernorm", "rmsnorm"])]
         if whole:
             args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 300])]
-        plan(*args)
+        plan(*placed(*args))
 
 
 def published_models():

@@ -323,7 +323,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["demo", *text, "--save", "text"],
         ["train", *text, "--preset", "moe-tiny", "--record-routing", "text"],
         ["train", *text, "--preset", "moe-tiny", "--save", "new", "--record-routing", "link-to-new"],
-        ["profile", "moe-tiny", "--device", "meta", "--routing", "recorded=text", "--json", "link-to-text"],
+        ["profile", "moe-tiny:routing=recorded=text", "--device", "meta", "--json", "link-to-text"],
         ["sweep", "moe-tiny", "--device", "meta", "--over", "routing=worst,recorded=text", "--html", "text"],
         ["audit", "relu", "--json", "out", ">out"],
         ["compare", "text", "gpt", "--json", "link-to-text"], ["compare", "base", "text", "gpt", "--json", "text"],

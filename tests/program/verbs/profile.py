@@ -12,14 +12,14 @@ import sys
 import tempfile
 import termios
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, profile, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, names_of, paths, placed, profile, refused, run
 
 OPTIMIZERS = names_of("--optimizer")
 ACTS = names_of("--act")
 CONFIGS = Path(__file__).parents[2] / "models" / "nn" / "configs"
 
 MLP = ["mlp", "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16"]
-BLOCK = ["block", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--causal", "--attention", "flash",
+BLOCK = ["block:causal", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--attention", "flash",
          "--dtype", "bf16"]
 
 
@@ -72,7 +72,7 @@ def sizes_of_a_paper():
         for b, s, a, h in [(1, 1, 1, 1), (2, 3, 1, 5), (3, 7, 3, 9), (1, 17, 4, 20), (2, 32, 4, 64)]:
             args = ["block", "-b", b, "-s", s, "-a", a, "-d", h, "--attention", "math",
                     "--dropout", 0.1, "--dtype", dtype, "--norm", norm]
-            p = profile(*args)
+            p = profile(*placed(*args))
             if not p:
                 continue
             equal(p["formula"]["text"], "34bsh + 5abs^2", f"formula of {args}")
@@ -102,7 +102,7 @@ def any_choice(seed, n):
             args += draw.choice([[], ["--ffn", draw.randint(1, 70)]])
         elif kind != "mlp":
             args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
-            args += draw.choice([[], ["--causal"]]) if kind != "gpt" else []
+            args += draw.choice([[], ["MODEL:causal"]]) if kind != "gpt" else []
         if kind not in ("linear", "attention"):
             act = draw.choice(ACTS)
             args += ["--act", act] + draw.choice([[], ["--ffn", draw.randint(1, 70)]])
@@ -112,7 +112,7 @@ def any_choice(seed, n):
             args += ["--norm", draw.choice(["pre", "post"])]
         if kind == "gpt":
             args += ["-l", draw.randint(1, 3), "--vocab", draw.choice([1, 7, 256])]
-        p = profile(*args)
+        p = profile(*placed(*args))
         if p:
             balanced(p, args)
 
@@ -129,14 +129,14 @@ def any_memory_options(seed, n):
         if kind != "llama" and kind != "attention":
             args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "tanh"])]
             if args[-1] == "gelu_tanh":
-                args += ["--gelu-tanh", draw.choice(["fused", "unfused"])]
+                args += ["--recipe", "plain:gelu-tanh=" + draw.choice(["fused", "unfused"])]
         if kind in ("gpt", "bert", "llama"):
             args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 256]),
                      "--recipe", draw.choice(["none", "hf"])]
         if kind in ("block", "gpt"):
-            args += ["--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+            args += ["MODEL:norm-kind=" + draw.choice(["layernorm", "rmsnorm"])]
         if kind == "mlp":
-            args += ["--out-act", draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]
+            args += ["MODEL:out-act=" + draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]
         else:
             args += ["-a", 4, "--attention", draw.choice(["flash", "math"])]
             args += draw.choice([[], [], ["--kv-heads", 2], ["--kv-heads", 1]])
@@ -145,7 +145,7 @@ def any_memory_options(seed, n):
                              ["--compress", "bits+8bit"], ["--amp", "bf16"], ["--lora-rank", 2]])
         if "--amp" in args:
             args[args.index("--dtype") + 1] = "f32"
-        p = profile(*args)
+        p = profile(*placed(*args))
         if p and p["formula"]:
             balanced(p, args)
         elif p:
@@ -157,7 +157,7 @@ def logits_in_chunks():
     """Offload and compression take each chunk's logits by its own size; the first chunks may be longer."""
     for length, how in itertools.product((1, 4, 13, 16), (["--offload", "cpu"], ["--compress", "8bit"])):
         args = ["llama", "-b", 3, "-s", length, "-d", 32, "-a", 4, "-l", 1, "--loss", "chunked", "--device", "meta", *how]
-        p = profile(*args)
+        p = profile(*placed(*args))
         if p:
             balanced(p, args)
 
@@ -216,7 +216,7 @@ def small_networks():
     equal(p["left"], {"freed": 17039360, "given_back": 0}, "what is left")
     equal((p["params"], p["model"]["seq"], p["formula"]["text"]), ({"count": 64250, "bytes": 257000}, 1, "4bsh"),
           "a linear layer of 256 x 250, and its biases")
-    p = profile("mlp", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", "--out-act", "sigmoid", *CUBLAS)
+    p = profile("mlp:out-act=sigmoid", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", *CUBLAS)
     equal([phase["allocated"] for phase in p["phases"]], [166400, 8692224, 17372160], "a network of two layers")
     equal([(t["op"], t["name"], t["bytes"]) for t in p["saved"]["tensors"]],
           [("linear", "x", 4000), ("relu", "y", 2000), ("sigmoid", "y", 4000)], "what it keeps")
@@ -224,14 +224,14 @@ def small_networks():
     text = run("profile", "linear", *CUBLAS, "-v").stdout
     check("17,039,360 bytes stay" in text and "given back, 0." in text, "the text says what is left")
     for act, kept in [("relu", "output"), ("tanh", "output"), ("gelu", "input"), ("leaky_relu", "input")]:
-        p = profile("mlp", "--out-act", act, "--device", "meta")
+        p = profile(f"mlp:out-act={act}", "--device", "meta")
         equal(p["formula"]["terms"][-1]["what"], f"{kept} of the last activation", f"{act} at the end")
         balanced(p, act)
 
 
 def inference():
     """--inference: a forward without a tape, compared with training's forward, for every MODEL."""
-    p = profile("mlp", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", "--out-act", "sigmoid",
+    p = profile("mlp:out-act=sigmoid", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu",
                 "--inference", *CUBLAS)
     of = p["inference"]
     equal([phase["allocated"] for phase in of["phases"]], [166400, 8690176], "a network of two layers")
@@ -244,7 +244,7 @@ def inference():
         dropout = [] if model == "linear" else ["--dropout", 0.1]
         for device in ["cpu", "meta"]:
             args = [model, *dropout, "--inference", "--device", device]
-            p = profile(*args)
+            p = profile(*placed(*args))
             alone = profile(*args[:-3], "--device", device)
             of = p.pop("inference")
             equal(alone.pop("inference"), None, f"null without --inference: {args}")
@@ -403,9 +403,9 @@ def keys_are_those_documented():
     json.dump(json.loads((CONFIGS / "qwen2-0.5b.json").read_text()) | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 12}, windows)
     windows.flush()
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
-                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference", "--untied"],
+                 ["block", "--attention", "math"], ["gpt:untied", "--lora-rank", 2, "--inference"],
                  ["gpt", "--budget", "1GB", "--expandable-segments"], ["gpt", "--tp", 2, "--device", "meta", "--outside"],
-                 ["moe-tiny", "--balance-loss", 0.1, "--recipe", "plain:balance-by-layer", "--mtp-layers", 1, "--device", "meta"],
+                 ["moe-tiny:balance-loss=0.1,mtp-layers=1", "--recipe", "plain:balance-by-layer", "--device", "meta"],
                  ["moe-tiny", "--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=1.5", "--recipe", "plain:expert-padding", "--device", "meta"],
                  ["llama", "--recipe", "fsdp2", "--dp", 2, "--timeline", "--device", "meta"], ["llama", "--recipe", "zero3", "--dp", 2, "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
@@ -413,7 +413,7 @@ def keys_are_those_documented():
                  [windows.name, "-s", 32, "--device", "meta"],
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
-        p = profile(*args)
+        p = profile(*placed(*args))
         equal(list(p or {})[:1], ["schema"], "the first key")
         equal(p and p["schema"], "memtape.profile/1", "the schema")
         seen |= set(paths(p)) if p else set()

@@ -16,8 +16,8 @@ folder = tempfile.TemporaryDirectory()
 TEXT = os.path.join(folder.name, "text.txt")
 with open(TEXT, "w") as out:
     out.write(" ".join(hashlib.sha256(str(i * i % 40).encode()).hexdigest()[: 2 + i % 5] for i in range(2000)))
-WORDS = ["train", "--data", TEXT, "--steps", 4, "--warmup", 1, "-b", 8, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--lr", 0.003,
-         "--optimizer", "adamw:clip=0.5", "--accumulate", 4, "--val-fraction", 0]
+WORDS = ["train", "--data", TEXT, "--steps", 4, "-b", 8, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--lr", 0.003,
+         "--optimizer", "adamw:clip=0.5,warmup=1", "--accumulate", 4, "--val-fraction", 0]
 SPENT = [[], ["--checkpoint", "full"], ["--checkpoint", "selective"], ["--offload", "cpu"], ["--checkpoint", "every=3"]]
 
 
@@ -64,7 +64,7 @@ for n in SIZES:
                     for word in (option, value)]
         division += ["--zero", zero] if cp * dp > 1 else []
         division += ["--sp"] if tp > 1 and nth % 2 else []
-        division += ["--interleave", 2] if pp in (2, 4) and nth % 3 else []
+        division += ["--recipe", "plain:interleave=2"] if pp in (2, 4) and nth % 3 else []
         division += SPENT[nth % 5]
         nth += 1
         if not turn(nth):

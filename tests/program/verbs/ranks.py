@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, placed, profile, refused, run
 
 CONFIGS = Path(__file__).parents[2] / "models" / "nn" / "configs"
 PAPER = ["-b", 1, "-s", 2048, "--dropout", 0.1, "--attention", "math", "--dtype", "bf16",
@@ -23,7 +23,7 @@ for (tp, sp, checkpoint), n in published.items():
 
 # ---- twice as many microbatches as stages fill a pipeline: no more is in flight with the paper's ----
 for model, pipeline, interleave, microbatches in (("megatron-175b", 8, 3, 64), ("megatron-530b", 35, 3, 280), ("megatron-1t", 64, 1, 512)):
-    stage = [model, *PAPER, "--tp", 8, "--sp", "--checkpoint", "selective", "--pp", pipeline, "--interleave", interleave, "--microbatches"]
+    stage = [model, *PAPER, "--tp", 8, "--sp", "--checkpoint", "selective", "--pp", pipeline, "--recipe", f"plain:interleave={interleave}", "--microbatches"]
     r, few = profile(*stage, microbatches), profile(*stage, 2 * pipeline)
     equal((few["saved"]["bytes"], few["parallel"]["in_flight"]), (r["saved"]["bytes"], r["parallel"]["in_flight"]), f"a stage of {model}")
 
@@ -116,7 +116,7 @@ equal(whole["saved"]["bytes"] - pieces["saved"]["bytes"], 2 * weights, "cast wei
 # ---- a plan of a rank: its share of the parameters and of what is kept, and what fits ----
 for model in (["gpt"], ["gpt", "--norm", "post"], ["llama", "--kv-heads", 2], ["bert"], ["block"]):
     for split in (["--tp", 2], ["--tp", 2, "--sp", "--checkpoint", "full"], ["--pp", 2], ["--pp", 2, "--stage", 1],
-                  ["--pp", 2, "--interleave", 2], ["--tp", 4, "--vocab", 250], ["--dp", 3, "--zero", 3]):
+                  ["--pp", 2, "--recipe", "plain:interleave=2"], ["--tp", 4, "--vocab", 250], ["--dp", 3, "--zero", 3]):
         if model == ["block"] and {"--pp", "--vocab"} & set(map(str, split)):
             continue
         if model == ["llama", "--kv-heads", 2] and 4 in split:
@@ -156,13 +156,13 @@ for _ in range(240 if os.environ.get("MTT_LONG") == "1" else 36):
     words = [model, "-b", draws.choice([1, 2, 4]), "-s", draws.choice([1, 2, 3, 4, 6, 8, 16])]
     if model in ("gpt", "llama"):
         words += ["-d", draws.choice([16, 24, 32]), "-a", draws.choice([1, 2, 4]), "-l", draws.choice([1, 2, 3, 5]), "--vocab", draws.choice([8, 30, 64])]
-    words += ["--mtp-layers", draws.choice([1, 2, 3])] if draws.random() < 0.5 else []
-    for option in (["--untied"], ["--dropout", 0.1], ["--checkpoint", "full"], ["--lora-rank", 2], ["--kv-heads", 1],
-                   ["--microbatches", draws.choice([1, 2, 3, 4])], ["--zero", draws.choice([1, 2, 3])], ["--sp"], ["--interleave", 2],
-                   ["--step-in-backward"], ["--first-layers", 1], ["--last-layers", 1]):
+    words += [f"MODEL:mtp-layers={draws.choice([1, 2, 3])}"] if draws.random() < 0.5 else []
+    for option in (["MODEL:untied"], ["--dropout", 0.1], ["--checkpoint", "full"], ["--lora-rank", 2], ["--kv-heads", 1],
+                   ["--microbatches", draws.choice([1, 2, 3, 4])], ["--zero", draws.choice([1, 2, 3])], ["--sp"], ["--recipe", "plain:interleave=2"],
+                   ["--recipe", "plain:step-in-backward"], ["--first-layers", 1], ["--last-layers", 1]):
         words += option if draws.random() < 0.12 else []
     n, division = draws.choice([(2, ["--pp", 2]), (3, ["--pp", 3]), (4, ["--pp", 2, "--tp", 2]), (2, ["--cp", 2]), (4, ["--pp", 2, "--dp", 2])])
-    ends = [run("profile", *words, *division, "--device", "meta", "--rank", rank) for rank in range(n)]
+    ends = [run("profile", *placed(*words), *division, "--device", "meta", "--rank", rank) for rank in range(n)]
     alike = {(end.returncode, re.sub(r"rank \d+ of", "rank of", end.stderr)) for end in ends}
     equal(len(alike), 1, f"answers of the ranks of profile {words + division}: {alike}")
     answers[ends[0].returncode] = answers.get(ends[0].returncode, 0) + 1
@@ -214,7 +214,7 @@ for parts, lengths in ((1, (4, 4, 3)), (2, (4, 4, 3))):
     count = 0
     for stage in range(3):
         for checkpoint in ("none", "full", "every=2", "sqrt", "ops"):
-            r = profile("llama", "-l", 11, "--pp", 3, "--interleave", parts, "--microbatches", 6, "--stage", stage,
+            r = profile("llama", "-l", 11, "--pp", 3, "--recipe", f"plain:interleave={parts}", "--microbatches", 6, "--stage", stage,
                         "--checkpoint", checkpoint, "--device", "meta")
             equal((r["parallel"]["layers"], r["formula"]["unexplained"], r["growth"]["residual"]), (lengths[stage], 0, 0),
                   f"stage {stage} of 3 with {parts} parts of 11 layers, {checkpoint}")

@@ -56,7 +56,7 @@ def liger_fuses():
           "bytes less than hf")
     logits = profile(*llama, "--loss", "native")["saved"]["bytes"] - p["saved"]["bytes"]
     equal(logits, tokens * v * 2 - tokens * 4, "bytes less than with the logits")
-    for args in (llama, [*llama, "--checkpoint", "ops"], [*llama, "--optimizer", "adamw", "--step-in-backward"]):
+    for args in (llama, [*llama, "--checkpoint", "ops"], [*llama, "--optimizer", "adamw", "--recipe", "plain:step-in-backward"]):
         p = profile(*args, "--recipe", "liger")
         equal((p["formula"]["unexplained"], p["growth"]["residual"]), (0, 0), f"books of {args}")
     math = profile(*llama, "--attention", "math", "--recipe", "liger")["model"]["recipe_options"]
@@ -177,12 +177,12 @@ def details_of_optimizers_and_gpus_follow_their_names():
 def what_has_no_effect_is_refused():
     refused(["--recipe", "does not apply to mlp"], "profile", "mlp", "--recipe", "hf")
     refused(["--recipe", "did you mean hf"], "profile", "gpt", "--recipe", "hff")
-    refused(["--swiglu", "does not apply to gpt"], "profile", "gpt", "--recipe", "plain:swiglu=unfused")
-    refused(["--rms-norm", "--norm-kind rmsnorm"], "profile", "gpt", "--recipe", "plain:rms-norm=unfused")
-    refused(["--gelu-tanh", "--act gelu_tanh"], "profile", "gpt", "--recipe", "plain:gelu-tanh=unfused")
-    refused(["--softmax", "--attention math"], "profile", "llama", "--recipe", "plain:softmax=f32", "--dtype", "bf16")
-    refused(["--softmax", "--dtype bf16"], "profile", "llama", "--recipe", "plain:softmax=f32", "--attention", "math")
-    refused(["--kv-groups", "--kv-heads"], "profile", "llama", "--recipe", "plain:kv-groups=repeated", "--attention", "math")
+    refused(["plain:swiglu", "does not apply to gpt"], "profile", "gpt", "--recipe", "plain:swiglu=unfused")
+    refused(["plain:rms-norm", "MODEL:norm-kind=rmsnorm"], "profile", "gpt", "--recipe", "plain:rms-norm=unfused")
+    refused(["plain:gelu-tanh", "--act gelu_tanh"], "profile", "gpt", "--recipe", "plain:gelu-tanh=unfused")
+    refused(["plain:softmax", "--attention math"], "profile", "llama", "--recipe", "plain:softmax=f32", "--dtype", "bf16")
+    refused(["plain:softmax", "--dtype bf16"], "profile", "llama", "--recipe", "plain:softmax=f32", "--attention", "math")
+    refused(["plain:kv-groups", "--kv-heads"], "profile", "llama", "--recipe", "plain:kv-groups=repeated", "--attention", "math")
     refused(["--loss", "--dtype bf16"], "profile", "llama", "--loss", "f32")
 
 
@@ -198,7 +198,7 @@ def what_callers_of_the_loss_hold_is_counted():
     equal([p["growth"]["residual"] for p in (plain, shifted, held)], [0, 0, 0], "the books balance")
     refused(["--loss shifted", "--tp"], "profile", *args, "--dtype", "bf16", "--loss", "shifted", "--tp", 2)
     refused(["loss", "bert"], "profile", "bert", "--loss", "shifted")
-    refused(["loss", "balance"], "profile", "moe-tiny", *META, "--balance-loss", 0.1, "--loss", "held")
+    refused(["loss", "balance"], "profile", "moe-tiny:balance-loss=0.1", *META, "--loss", "held")
 
 
 # ---- recipes by the names people know ----
@@ -229,7 +229,7 @@ def every_row_holds_somewhere():
                  ["gpt", "--act", "gelu_tanh", "--dtype", "bf16", *META], ["gemma-3-1b", "-b", 1, "-s", 600, "-l", 6, "--vocab", 99, *META], [*llama, "--dp", 4], [*llama, "--dp", 4, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2], [*llama, "--dp", 2, *adapters], [*llama, "--dp", 2, *adapters, "--dtype", "f32"],
                  [*llama, "--dp", 2, "--pp", 2, "--zero", 3], [*llama, "--dp", 2, "--pp", 2, "--zero", 3, "--dtype", "f32"], [*llama, "--dp", 2, "--tp", 2], ["moe-tiny", "--dp", 2, *META], ["gpt", "--experts", 4, "--dp", 2, *META],
-                 ["moe-tiny", *META, "--balance-loss", 0.1], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
+                 ["moe-tiny:balance-loss=0.1", *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META], ["gpt-oss-20b", "-b", 1, "-s", 16, "-l", 2, *META, *adapters, "--lora-targets", "proj"]):
         for name in of:
             p = run("profile", *args, "--recipe", name, "--json", "-")
             if p.returncode:

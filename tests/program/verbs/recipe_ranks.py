@@ -76,7 +76,7 @@ def the_root_stays_gathered():
         ends = [phases_of(x)["backward"]["by_category"]["parameter"] for x in (p, kept)]
         equal(ends[0], ends[1], f"{form} with adapters: it goes by the end of backward")
     refused(["--recipe plain:fsdp=keep-root", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-root", "--pp", 2)
-    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=keep-root")
+    refused(["plain:fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=keep-root")
     refused(["--recipe plain:fsdp=keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-root")
     refused(["--recipe plain:fsdp=keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--recipe", "plain:fsdp=keep-root")
 
@@ -154,13 +154,13 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
             stays = [ph for ph in p["steady"]["phases"] if ph["name"] == "forward"][0]["by_category"]["parameter"]
             kept = {"always": 0, "never": sum(forward), "2": sum(forward) // 2}.get(more.split("=")[-1], head) if "reshard" in more else head
             check(0 <= stays - p["params"]["bytes"] - 2 * kept < 512 * 3 * 30, f"kept gathered: {form} {more}: {stays}, {p['params']['bytes']}, {kept}")
-    refused(["--reshard", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:reshard=never")
-    refused(["--reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead", "--reshard", "often")
+    refused(["plain:reshard", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:reshard=never")
+    refused(["plain:reshard", "often", "default, always, never or a number"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead", "--recipe", "plain:reshard=often")
     refused(["--recipe plain:reshard=2", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--recipe", "plain:fsdp=ahead", "--recipe", "plain:reshard=2")
     refused(["reshard is 3", "divisor of the ranks with other shards, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--recipe", "plain:fsdp=ahead", "--recipe", "plain:reshard=3")
     refused(["replicas is 3", "divisor of data times context, 4"], "profile", *GPT, "--dp", 4, "--zero", 3, "--recipe", "plain:replicas=3")
-    refused(["--replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--recipe", "plain:replicas=2")
-    refused(["--rs-buffers", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:rs-buffers=2")
+    refused(["plain:replicas", "--zero 3"], "profile", *GPT, "--dp", 4, "--zero", 2, "--recipe", "plain:replicas=2")
+    refused(["plain:rs-buffers", "needs fsdp=block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:rs-buffers=2")
     refused(["group-ends", "its own weight"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends")
     refused(["group-ends", "keep-root"], "profile", "llama", *META, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+group-ends+keep-root")
     refused(["reduce-last", "--microbatches"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+reduce-last")
@@ -217,9 +217,9 @@ def buckets_are_those_of_ddp():
             held = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}["backward"]
             both = whole * (2 if form == "copied" else 1)
             check(0 <= held["gradient"] + held["communication"] - both < 512 * 100, f"{form} {limit}: {held}, {both}")
-    refused(["--buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--recipe", "plain:buckets=copied")
-    refused(["--buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--recipe", "plain:buckets=copied")
-    refused(["--bucket-bytes", "buckets=copied"], "profile", "llama", *META, "--dp", 2, "--recipe", "plain:bucket-bytes=1MiB")
+    refused(["plain:buckets", "--dp or --cp"], "profile", "llama", *META, "--tp", 2, "--recipe", "plain:buckets=copied")
+    refused(["plain:buckets", "with --zero"], "profile", "llama", *META, "--dp", 2, "--zero", 1, "--recipe", "plain:buckets=copied")
+    refused(["plain:bucket-bytes", "buckets=copied"], "profile", "llama", *META, "--dp", 2, "--recipe", "plain:bucket-bytes=1MiB")
 
 
 def zero2_has_the_buffer_of_deepspeed():
@@ -247,7 +247,7 @@ def zero2_has_the_buffer_of_deepspeed():
         equal(p["parallel"]["reduce_bucket"], room, f"{room}: said")
         held = {ph["name"]: ph["by_category"]["communication"] for ph in p["steady"]["phases"]}
         equal(held["backward"], 0, f"{room}: it goes with the backward")
-    refused(["--reduce-bucket needs --zero STAGE"], "profile", *GPT, "--dp", 2, "--recipe", "plain:reduce-bucket=1k")
+    refused(["plain:reduce-bucket needs --zero STAGE"], "profile", *GPT, "--dp", 2, "--recipe", "plain:reduce-bucket=1k")
 
 
 def a_step_of_deepspeed_is_its_arithmetic():
@@ -266,7 +266,7 @@ def a_step_of_deepspeed_is_its_arithmetic():
             check(forward == 0 if zero < 3 else n / 2 <= forward < n / 2 + 512 * 100, f"zero {zero}: gradients in forward: {forward}")
     small, all_ = (profile(*args, "--zero", 3, "--optimizer", "adamw-loop", "--recipe", f"plain:sub-group={g}")["steady"]["phases"][-1]["peak"] for g in ("1k", "1M"))
     check(small < all_, f"sub-groups step after each other: {small}, {all_}")
-    refused(["--sub-group needs --zero STAGE"], "profile", *GPT, "--dp", 2, "--recipe", "plain:sub-group=1k")
+    refused(["plain:sub-group needs --zero STAGE"], "profile", *GPT, "--dp", 2, "--recipe", "plain:sub-group=1k")
 
 
 def adafactor_of_pytorch_holds_one_estimate():
@@ -288,7 +288,7 @@ def what_an_answer_leaves_out_stands_beside_it():
         return {row["what"].split()[0]: row["bytes"] for row in p["model"]["left_out"]}
     llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
     equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
-    equal(left_out("gpt", *META, "-l", 3, "--context", 128, "-s", 8, "--attention", "math", "--recipe", "hf"), {"a": 3 * 128 * 128}, "a mask's bytes in each layer")
+    equal(left_out("gpt:context=128", *META, "-l", 3, "-s", 8, "--attention", "math", "--recipe", "hf"), {"a": 3 * 128 * 128}, "a mask's bytes in each layer")
     equal(left_out(*llama, "--recipe", "zero3", "--dp", 4), {"parameters": 2 * 50_000_000, "small": 2 * 7 * 64}, "of stage 3")
     equal(left_out(*llama, "--recipe", "zero3+llamafactory", "--dp", 4)["parameters"], 2 * (64 * 64 * 9 // 10), "of stage 3 as Transformers sets it")
     equal(left_out(*llama, "--recipe", "zero2", "--dp", 4, "--optimizer", "adamw-cpu"), {"a": 2 * 512 * 64}, "offload's buffer")
@@ -306,8 +306,8 @@ def an_optimizer_on_the_cpu_leaves_parameters_alone():
     """DeepSpeed's offload_optimizer: state and complete gradients are in host memory, 16 bytes a parameter, and the step takes nothing."""
     args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dtype", "bf16", "--master-weights",
             "--optimizer", "adamw-cpu", "--checkpoint", "full"]
-    for more, d in (([], 1), (["--dp", 4, "--zero", 2], 4), (["--dp", 4, "--zero", 2, "--reduce-bucket", "1M", "--sub-group", "1M"], 4),
-                    (["--dp", 4, "--zero", 3, "--sub-group", "1M"], 4), (["--dp", 4, "--zero", 3, "--fsdp", "block", "--microbatches", 2], 4)):
+    for more, d in (([], 1), (["--dp", 4, "--zero", 2], 4), (["--dp", 4, "--zero", 2, "--recipe", "plain:reduce-bucket=1M", "--recipe", "plain:sub-group=1M"], 4),
+                    (["--dp", 4, "--zero", 3, "--recipe", "plain:sub-group=1M"], 4), (["--dp", 4, "--zero", 3, "--recipe", "plain:fsdp=block", "--microbatches", 2], 4)):
         p = profile(*args, *more)
         equal(p["optimizer_host"] * d, 16 * p["params"]["count"], f"{more}: bytes in host memory")
         ends = {ph["name"]: ph["by_category"] for ph in p["steady"]["phases"]}
@@ -318,7 +318,7 @@ def an_optimizer_on_the_cpu_leaves_parameters_alone():
     refused(["--optimizer adamw-cpu", "--zero 2 or 3"], "profile", *args, "--dp", 4, "--zero", 1)
     found = json.loads(run("fit", "gpt", "-b", 2, "--gpus", 2, "--gpu", "h100", "--optimizer", "adamw-cpu", "--json", "-").stdout)
     check({s["zero"] for s in found["setups"] if s["dp"] > 1} <= {2, 3}, f"fit sums before gradients go: {found['setups']}")
-    p = run("fit", "llama-2-7b", "--gpu", "rtx4090", "-s", 16, "--recipe", "zero2", "--optimizer", "adamw-cpu", "--checkpoint", "full", "--host-memory", "64GB")
+    p = run("fit", "llama-2-7b", "--gpu", "rtx4090:host-memory=64GB", "-s", 16, "--recipe", "zero2", "--optimizer", "adamw-cpu", "--checkpoint", "full")
     check("GiB, but 100.4 of 59.6 in host memory" in " ".join(p.stdout.split()), f"what is too large is said: {p.stdout}")
     equal(p.returncode, 1, f"16 bytes of 6.7 billion parameters are not in 64 GB: {p.stdout}")
 
@@ -364,10 +364,10 @@ def shards_in_host_memory_leave_what_is_gathered():
         check(0 <= kept[0] - shards < 512 * 100, f"{recipe}: without it they are here: {kept}")
         for a, b in zip(on["steady"]["phases"], off["steady"]["phases"]):
             equal(b["peak"], a["peak"] - kept[0], f"{recipe}: {a['name']}: all else is as it was")
-    p = json.loads(run("fit", "llama-2-7b", "--gpus", 4, "--gpu", "rtx3090", "-s", 512, "--recipe", "zero3+hf:offload-param", "--optimizer", "adamw-cpu",
-                       "--checkpoint", "full", "--offload", "none", "--host-memory", "512GiB", "--json", "-").stdout)
+    p = json.loads(run("fit", "llama-2-7b", "--gpus", 4, "--gpu", "rtx3090:host-memory=512GiB", "-s", 512, "--recipe", "zero3+hf:offload-param", "--optimizer", "adamw-cpu",
+                       "--checkpoint", "full", "--offload", "none", "--json", "-").stdout)
     check(p["setups"] and p["setups"][0]["fits"], f"a fit: {p['setups'][:1]}")
-    refused(["--offload-param", "needs --zero 3"], "profile", *GPT, "--dp", 2, "--zero", 2, "--recipe", "plain:offload-param")
+    refused(["plain:offload-param", "needs --zero 3"], "profile", *GPT, "--dp", 2, "--zero", 2, "--recipe", "plain:offload-param")
 
 
 def blocks_are_gathered_ahead():
@@ -399,11 +399,11 @@ def blocks_are_gathered_ahead():
     more = profile(*args_of, "-l", 8, "--recipe", "plain:fsdp=ahead")["steady"]["phases"]
     pieces = [ph["by_category"]["parameter"] for ph in (few[0], more[0])]
     equal(*(x[1]["at_peak"]["parameter"] - own for x, own in zip((few, more), pieces)), "as many blocks in a deeper model")
-    refused(["--fsdp", "--zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=ahead")
+    refused(["plain:fsdp", "--zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "plain:fsdp=ahead")
     refused(["--recipe plain:fsdp=keep-last", "needs block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-last")
     refused(["keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--recipe", "plain:fsdp=ahead+keep-last")
     refused(["keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--recipe", "plain:fsdp=ahead+keep-last")
-    refused(["--fsdp", "tensor", "module, ahead, block", "joined by +"], "profile", *GPT, "--dp", 2, "--zero", 3, "--fsdp", "ahead+tensor")
+    refused(["plain:fsdp", "tensor", "module, ahead, block", "joined by +"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=ahead+tensor")
 
 
 def phases_of(p):
@@ -420,7 +420,7 @@ def f32_shards_are_the_only_ones():
               (4 * count / data, 4 * count / data, 8 * count / data), "4 bytes each, and two moments")
         rounded = p["steady"]["by_category"]["parameter"] - p["params"]["bytes"]
         check(0 <= rounded < 512 * 21, f"no 16-bit shard beside the 21: {rounded}")
-        narrow = profile(*args, "--master-weights", "--f32-gradients")
+        narrow = profile(*args, "--master-weights", "--recipe", "plain:f32-gradients")
         equal((narrow["saved"]["bytes"], narrow["params"]["bytes"]), (p["saved"]["bytes"], p["params"]["bytes"] / 2),
               "the same forward")
     small, large = (profile(*args, "--recipe", f"plain:fsdp={form}")["steady"]["phases"][1]["at_peak"]["temporary"]
@@ -430,15 +430,15 @@ def f32_shards_are_the_only_ones():
     room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--recipe", f"plain:fsdp={unit}", "--device", "meta")["steady"]["phases"][1]
             ["at_peak"]["communication"] for unit in ("module", "block", "ahead")}
     equal((room["module"], room["ahead"]), (0, -(-4 * (12 * 64**2 + 13 * 64) // 512) * 512), f"room for a block: {room}")
-    refused(["--fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--recipe", "plain:fsdp=f32-shards")
+    refused(["plain:fsdp needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--recipe", "plain:fsdp=f32-shards")
     refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=f32-shards")
     refused(["f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=f32-reduce")
-    for option in (["--master-weights"], ["--f32-gradients"]):
-        refused([option[0], "with fsdp=f32-shards"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
+    for option in (["--master-weights"], ["--recipe", "plain:f32-gradients"]):
+        refused([option[-1], "with fsdp=f32-shards"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
 
 
 def each_form_has_an_effect():
-    """Each word of --fsdp changes what profile, sweep and fit find, and two words have the effects of both."""
+    """Each word of fsdp changes what profile, sweep and fit find, and two words have the effects of both."""
     args = ["-b", 4, "-s", 16, "-d", 64, "-a", 4, "-l", 4, "--zero", 3, "--dtype", "bf16"]
     of_verb = {"profile": [*args, "--dp", 4, "--device", "meta"], "sweep": [*args, "--dp", 4, "--device", "meta"],
                "fit": [*args, "--pp", 1, "--gpus", 4, "--gpu", "h100"]}
@@ -448,14 +448,14 @@ def each_form_has_an_effect():
         of_peaks = [] if verb == "sweep" else ["ahead+keep-last", "torchtitan"]
         for form in ("module", "block", "ahead", "keep-root", "f32-shards", "f32-reduce", "block+keep-last", "ahead+keep-root",
                      "pytorch", *of_peaks):
-            more = ["--row", f"a: --fsdp {form}"] if verb == "sweep" else ["--recipe", f"plain:fsdp={form}"]
+            more = ["--row", f"a: --recipe plain:fsdp={form}"] if verb == "sweep" else ["--recipe", f"plain:fsdp={form}"]
             p = run(verb, "gpt", *base, *more, "--json", "-")
             equal(p.returncode, 0, f"{verb} {form}: {p.stderr}")
             found = json.loads(p.stdout)
             found.pop("parallel", None)
-            seen[form] = re.sub(r"--fsdp[= ][a-z0-9+-]+", "", json.dumps(found))
+            seen[form] = re.sub(r"fsdp=[a-z0-9+-]+", "", json.dumps(found))
         same = [(a, b) for a in seen for b in seen if a < b and seen[a] == seen[b]]
-        equal(same, [], f"{verb}: forms of --fsdp without a difference")
+        equal(same, [], f"{verb}: forms of fsdp without a difference")
     for unit, root, f32 in itertools.product(("module", "block", "ahead", "block+keep-last", "ahead+keep-last"), (False, True),
                                              (None, "f32-shards", "f32-reduce")):
         form = "+".join(word for word in (unit, root and "keep-root", f32) if word)
@@ -520,7 +520,7 @@ def a_rank_needs_others():
         refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
     refused(["--amp", "--dtype f32"], "profile", *GPT, "--dp", 2, "--recipe", "zero1", "--amp", "bf16")
     refused(["--qlora", "--zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "zero3", "--lora-rank", 2, "--qlora")
-    refused(["--step-in-backward", "--zero"], "profile", *GPT, "--dp", 2, "--recipe", "zero2", "--step-in-backward")
+    refused(["plain:step-in-backward", "--zero"], "profile", *GPT, "--dp", 2, "--recipe", "zero2", "--recipe", "plain:step-in-backward")
     refused(["--recipe", "did you mean zero3"], "profile", *GPT, "--dp", 2, "--recipe", "zero33")
 
 
@@ -531,9 +531,9 @@ def one_gpu_shards_nothing():
                           "zero3": "--dtype bf16 --optimizer adamw --master-weights",
                           "fsdp2": "--dtype f32 --amp bf16 --optimizer adamw",
                           "torchtitan": "--dtype f32 --amp bf16 --optimizer adamw --checkpoint ops --loss unfused",
-                          "megatron": "--dtype bf16 --f32-gradients --optimizer adamw --master-weights --router chosen"}.items():
+                          "megatron": "--dtype bf16 --optimizer adamw --master-weights --recipe plain:f32-gradients,router=chosen"}.items():
         p = profile(*GPT, "--recipe", name)
-        options = options.replace(" --router chosen", "")
+        options = options.replace(",router=chosen", "")
         equal(p["model"]["recipe_options"], as_typed(options), f"{name} on one GPU")
         equal(without_name(p), without_name(profile(*GPT, *options.split())), f"{name} on one GPU is its options")
         for verb, more in {"sweep": ["--over", f"recipe=none,{name}"], "plan": ["--recipe", name],

@@ -1,12 +1,12 @@
-"""--recompute-modules: drawn models keep what the formula says, FLOPs are those of the plan, and no bit of a gradient
-changes; what a model lacks is refused by name. --offload-modules: what leaves is what these modules alone keep."""
+"""Recompute-modules: drawn models keep what the formula says, FLOPs are those of the plan, and no bit of a gradient
+changes; what a model lacks is refused by name. Offload-modules: what leaves is what these modules alone keep."""
 import json
 import os
 import random
 import re
 import tempfile
 from collections import Counter
-from lib import check, done, equal, run
+from lib import check, done, equal, placed, run
 
 FOLDER = tempfile.mkdtemp()
 LATENT = {"model_type": "deepseek_v3", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 48,
@@ -14,7 +14,7 @@ LATENT = {"model_type": "deepseek_v3", "hidden_size": 32, "num_attention_heads":
           "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 16,
           "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000, "routed_scaling_factor": 1.5, "norm_topk_prob": True}
 
-# A module of --offload-modules, in its order, and the paths of what it keeps.
+# A module of offload-modules, in its order, and the paths of what it keeps.
 PLACES = {"core_attn": r"(attn|attention)\.heads", "moe_act": r"mlp\.experts_act", "attn_norm": r"\.ln_1$", "mlp_norm": r"\.ln_2$",
           "qkv_linear": r"(attn|attention)(\.(?!heads|proj|drop).*)?$", "attn_proj": r"(attn|attention)\.proj",
           "expert_fc1": r"mlp\.experts_(gate_up|fc)"}
@@ -36,7 +36,7 @@ def draw_model(draw):
                 ["core_attn", "layernorm", "mla_up_proj", "moe_act", "moe", "shared_experts"] + ["mlp"] * dense)
     args = [draw.choice(["llama", "gpt"]) if kind == "mixture" else kind, "-d", 32, "-a", 4]
     args += ["-l", 2, "--vocab", 64] if kind != "block" else []
-    args += ["--experts", 4, *draw.choice([[], ["--mtp-layers", 2]])] if kind == "mixture" else []
+    args += ["--experts", 4, *draw.choice([[], ["MODEL:mtp-layers=2"]])] if kind == "mixture" else []
     args += ["--norm", draw.choice(["pre", "around"])] if kind in ("gpt", "block") else []
     return args, ["core_attn", "layernorm"] + (["moe_act", "moe"] if kind == "mixture" else ["mlp"])
 
@@ -58,19 +58,19 @@ def any_modules(seed, n):
         modules = draw.sample(modules, draw.randint(1, len(modules)))
         if "moe" in modules:
             modules = [m for m in modules if m not in ("moe_act", "shared_experts")]
-        again = ["--recompute-modules", "+".join(modules)]
+        again = ["--recipe", "plain:recompute-modules=" + "+".join(modules)]
         beside = draw.choice([[], [], ["--offload", "cpu"], ["--compress", "8bit"], ["--pp", 2], ["--cp", 2], ["--dp", 2, "--zero", 3],
                               ["--tp", 2], ["--tp", 2, "--sp"],
                               ["--tp", 2, "--sp", "--recipe", "plain:etp=1"] if experts else []])
-        if beside[:1] == ["--pp"] and "block" in args or "--mtp-layers" in args and (4 in args[args.index("-s"):] or "gpt" in args) and {"--cp", "--sp"} & set(beside) or \
+        if beside[:1] == ["--pp"] and "block" in args or "MODEL:mtp-layers=2" in args and (4 in args[args.index("-s"):] or "gpt" in args) and {"--cp", "--sp"} & set(beside) or \
                 "plain:expert-form=loop" in args and "--zero" in beside:
             beside = []
-        p = json.loads(run("profile", *args, *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")
+        p = json.loads(run("profile", *placed(*args), *again, *beside, "--device", "meta", "--json", "-").stdout or "{}")
         equal(p and p["formula"]["unexplained"], 0, f"unexplained of {args} {again} {beside}")
-        plan = json.loads(run("plan", *args, *again, "--json", "-").stdout or "{}")
+        plan = json.loads(run("plan", *placed(*args), *again, "--json", "-").stdout or "{}")
         equal({f["name"]: f["unexplained"] for f in plan.get("formulas", []) if f["unexplained"]}, {}, f"plan of {args} {again}")
         check(plan, f"a plan of {args} {again}")
-        swept = json.loads(run("sweep", *args, "--device", "cpu", "--steps", 1, "--row", "a:", "--row", "b: " + " ".join(again),
+        swept = json.loads(run("sweep", *placed(*args), "--device", "cpu", "--steps", 1, "--row", "a:", "--row", "b: " + " ".join(again),
                                "--json", "-").stdout or "{}")
         if check(swept, f"a sweep of {args} {again}"):
             equal(swept["rows"][1]["gradients"]["same_bits"], True, f"gradients of {args} {again}")
@@ -87,7 +87,7 @@ def bad_input():
     for module, model in (("moe_act", "llama"), ("mla_up_proj", "gpt"), ("layernorm", "mlp"), ("layernorm", "bert"), ("core_attn", "mlp"),
                           ("shared_experts", "qwen3-30b-a3b"), ("mlp", "qwen3-30b-a3b")):
         refused(["--recipe", f"plain:recompute-modules={module}", "has not all of these"], model, "--recipe", f"plain:recompute-modules={module}")
-    refused(["recompute-modules", "core_attn, moe_act", "joined by +"], "gpt", "--recompute-modules", "attention")
+    refused(["recompute-modules", "core_attn, moe_act", "joined by +"], "gpt", "--recipe", "plain:recompute-modules=attention")
     refused(["recompute-modules", "--checkpoint"], "gpt", "--recipe", "plain:recompute-modules=mlp", "--checkpoint", "full")
     refused(["moe makes"], "qwen3-30b-a3b", "--recipe", "plain:recompute-modules=moe+moe_act")
     for module, model in (("moe_act", "llama"), ("attn_norm", "bert"), ("qkv_linear", "mlp"), ("mlp_norm", "mlp"), ("expert_fc1", "gpt")):
@@ -132,12 +132,12 @@ def offloaded_modules(seed, n):
         beside = draw.choice([[], ["--checkpoint", "selective"], ["--checkpoint", "ops"], ["--compress", "8bit"], ["--dp", 2, "--zero", 3],
                               ["--recipe", "plain:recompute-modules=" + "+".join(again)], ["--tp", 2, "--sp"], ["--pp", 2] if not block else [],
                               ["--dp", 2, "--ep", 2] if experts else []])
-        if "plain:expert-form=loop" in args and {"--zero", "--sp", "--ep"} & set(beside) or "--mtp-layers" in args:
+        if "plain:expert-form=loop" in args and {"--zero", "--sp", "--ep"} & set(beside) or "MODEL:mtp-layers=2" in args:
             beside = []
         some = ["--offload", "cpu", "--recipe", "plain:offload-modules=" + "+".join(names)]
         kept = {}
         for how in ([], ["--offload", "cpu"], some):
-            end = run("profile", *args, *beside, *how, "--device", "meta", "--json", "-")
+            end = run("profile", *placed(*args), *beside, *how, "--device", "meta", "--json", "-")
             p = json.loads(end.stdout or "{}")
             if not check(p, f"a profile of {args} {beside} {how}: {end.stderr}"):
                 return
@@ -150,7 +150,7 @@ def offloaded_modules(seed, n):
         sent += len(leaves)
         sizes = [sorted(row[0] for row in rows.elements()) for rows in (kept[4], kept[0] - leaves)]
         equal(*sizes, f"sizes of what is kept by {args} {beside} {some}")
-        swept = json.loads(run("sweep", *args, "--device", "cpu", "--steps", 1, "--row", "a:", "--row", "b: " + " ".join(some),
+        swept = json.loads(run("sweep", *placed(*args), "--device", "cpu", "--steps", 1, "--row", "a:", "--row", "b: " + " ".join(some),
                                "--json", "-").stdout or "{}")
         if check(swept, f"a sweep of {args} {some}"):
             equal(swept["rows"][1]["gradients"]["same_bits"], True, f"gradients of {args} {some}")

@@ -118,9 +118,9 @@ for model, n in ((["llama", "-d", 64, "-l", 2, "-a", 8, "--kv-heads", 4, "-s", 3
     equal(j["rows"][0]["weight_bytes"], rank["params"]["bytes"], f"weights of one of {n}: {model}")
     equal((j["gpus"], j["kept_aside"]), (n, ASIDE + (688 if n > 2 else 544) * MIB), f"{n} GPUs")
     check(f" on {n} x h100\n" in run("serve", *model, "--gpu", "h100", "--tp", n, "--weights", "plain", "--kv-cache", "8bit").stdout, "the GPUs")
-equal(serve(*GPT, "--gpu", "h100", "--keep-aside", "0", "--weights", "plain", "--users", 1)["kept_aside"], 0, "nothing kept aside")
+equal(serve(*GPT, "--gpu", "h100:keep-aside=0", "--weights", "plain", "--users", 1)["kept_aside"], 0, "nothing kept aside")
 refused(["tensor is 3", "heads"], "serve", "llama-3.1-8b", "--gpu", "h100", "--tp", 3, "-s", 64, status=1)
-refused(["--keep-aside needs --gpu"], "serve", "gpt", "--capacity", "1GB", "--keep-aside", "1MB")
+refused(["--gpu NAME:keep-aside needs --gpu"], "serve", "gpt", "--capacity", "1GB", "--keep-aside", "1MB")
 refused(["--users"], "serve", "gpt", "--gpu", "h100", "--users", 0)
 
 # ---- a file of GPUs ----

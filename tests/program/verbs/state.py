@@ -31,7 +31,7 @@ def choices(option, usual):
 
 
 # Blocks of 128 values cover these widths.
-BASE = ["--data", TEXT, "-b", 4, "-s", 32, "-d", 128, "-a", 2, "-l", 1, "--lr", 0.01, "--min-lr", 0.01, "--warmup", 1,
+BASE = ["--data", TEXT, "-b", 4, "-s", 32, "-d", 128, "-a", 2, "-l", 1, "--lr", 0.01, "--optimizer", "adamw:min-lr=0.01,warmup=1",
         "--seed", 7, "-q"]
 MIXTURE = ["--preset", "moe-tiny", "-d", 64, "-a", 2, "--ffn", 32, "-l", 2]
 
@@ -51,22 +51,22 @@ def try_options(*options):
     check(content("evaluated") == content("whole"), f"{options}: --eval-every changes what is saved")
 
 
-try_options("--dropout", 0.2, "--accumulate", 2, "--clip", 0.5)
+try_options("--dropout", 0.2, "--accumulate", 2, "--optimizer", "adamw:clip=0.5")
 for form in choices("linear", "native"):
     try_options("--linear", form)
 try_options("--linear", "te-delayed", "--amp", "bf16", "--accumulate", 2, "--dropout", 0.1, "--checkpoint", "full")
-try_options("--linear", "te-delayed", *MIXTURE, "--router", "sigmoid", "--mtp-layers", 1)
+try_options("--linear", "te-delayed", *MIXTURE, "--recipe", "plain:router=sigmoid", "--preset", "moe-tiny:mtp-layers=1")
 for name in choices("optimizer", "adamw"):
     try_options("--optimizer", name)
-    try_options("--optimizer", name, "--dtype", "bf16", "--master-weights", "--f32-gradients", "--linear", "te-delayed")
+    try_options("--optimizer", name, "--dtype", "bf16", "--master-weights", "--recipe", "plain:f32-gradients", "--linear", "te-delayed")
 for scale in ("dynamic", 1024):  # the first steps overflow: what is skipped counts
     try_options("--dtype", "f16", "--loss-scale", scale)
 try_options("--amp", "f16", "--loss-scale", "dynamic", "--linear", "te-delayed", "--optimizer", "sgd-momentum")
 for scores in choices("router", "softmax"):
-    try_options("--experts", 4, "--ffn", 32, "--router", scores)
+    try_options("--experts", 4, "--ffn", 32, "--recipe", f"plain:router={scores}")
 try_options(*MIXTURE)
 for form in choices("expert-form", "grouped"):
-    try_options(*MIXTURE, "--recipe", f"plain:expert-form={form}", "--balance-loss", 0.01)
+    try_options(*MIXTURE, "--recipe", f"plain:expert-form={form}", "--preset", "moe-tiny:balance-loss=0.01")
 for loss in choices("loss", "native"):
     try_options("--loss", loss, "--dtype", "bf16")
 for how in choices("compress", "none"):
@@ -75,10 +75,10 @@ for how in choices("compress", "none"):
 trained("base", 2)
 trained("base-delayed", 2, "--linear", "te-delayed")
 for name in ("base", "base-delayed"):
-    for options in ([], ["--lora-dropout", 0.1], ["--qlora"]):
+    for options in ([], ["--recipe", "plain:lora-dropout=0.1"], ["--qlora"]):
         if name == "base-delayed" and options == ["--qlora"]:
             continue
-        words = ["--data", TEXT, "--from", path(name), "--lora-rank", 2, "-b", 4, "-s", 32, "--warmup", 1, *options, "-q"]
+        words = ["--data", TEXT, "--from", path(name), "--lora-rank", 2, "-b", 4, "-s", 32, "--optimizer", "adamw:warmup=1", *options, "-q"]
         for file, more in (("whole", [4]), ("half", [2]), ("evaluated", [4, "--eval-every", 1])):
             p = run("train", *words, "--steps", *more, "--save", path(file))
             equal(p.returncode, 0, f"status of {options}: {p.stderr}")

@@ -217,7 +217,8 @@ static void modules_made_again_report_every_refusal(void **state)
     (void)state;
     refuse_each(MTI_PROFILE, mti_profile,
                 WORDS("moe-tiny", "-b", "1", "-s", "4", "-d", "8", "-a", "2", "-l", "1", "--ffn",
-                      "8", "--vocab", "9", "--recompute-modules", "moe_act+layernorm+core_attn"),
+                      "8", "--vocab", "9", "--recipe",
+                      "plain:recompute-modules=moe_act+layernorm+core_attn"),
                 NULL);
 }
 

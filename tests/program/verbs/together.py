@@ -38,7 +38,7 @@ for division in (["--tp", 2, "--dp", 2, "--zero", 1], ["--pp", 2, "--dp", 2, "--
 DIVISIONS = [(3, "--dp", 3, "--zero", 2), (4, "--tp", 2, "--dp", 2),
              (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
              (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16"),
-             (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
+             (2, "-l", 4, "--pp", 2, "--recipe", "plain:interleave=2", "--checkpoint", "full"),
              (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--recipe", "plain:granule=64KiB", "--recipe", "plain:reclaim"),
              (2, "--tp", 2, "--dropout", 0.1, "--attention", "math", "--compress", "seed+bits"),
              (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)]

@@ -45,7 +45,7 @@ def contents(name):
 
 
 SMALL = ["--data", TEXT, "--steps", 20, "-b", 4, "-s", 16, "-d", 16, "-a", 2, "-l", 2,
-         "--dropout", 0.1, "--lr", 0.0123456789, "--accumulate", 2, "--seed", 7]
+         "--dropout", 0.1, "--lr", 0.0123456789, "--optimizer", "adamw:warmup=1", "--accumulate", 2, "--seed", 7]
 
 
 def losses(output):
@@ -93,7 +93,7 @@ def exact_memory_options_change_no_loss():
         p = run("train", *SMALL, *exact)
         equal(losses(p.stdout), plain, f"losses with {exact}: {p.stderr}")
     masters = ["--dtype", "bf16", "--master-weights"]
-    inexact = [["--compress", "8bit"], ["--amp", "bf16"], masters, ["--dtype", "bf16", "--f32-gradients", "--accumulate", "2"],
+    inexact = [["--compress", "8bit"], ["--amp", "bf16"], masters, ["--dtype", "bf16", "--recipe", "plain:f32-gradients", "--accumulate", "2"],
                ["--optimizer", "adamw-8bit-paged", "-d", 192],  # so wide that moments are in host memory
                *(["--optimizer", name, *masters] for name in ("adafactor", "lion", "muon")),
                *(["--optimizer", name] for name in names_of("--optimizer") if name not in ("none", "adamw"))]
@@ -101,7 +101,7 @@ def exact_memory_options_change_no_loss():
         name = path("inexact.safetensors")
         whole = losses(run("train", *SMALL, *inexact).stdout)
         equal((len(whole), whole == plain), (20, inexact[1] in ALIKE), f"steps with {inexact}, and whether losses are the same")
-        half = run("train", *SMALL, *inexact, "--steps", 10, "--warmup", 1, "--save", name)
+        half = run("train", *SMALL, *inexact, "--steps", 10, "--save", name)
         equal(half.returncode, 0, f"status: {half.stderr}")
         first = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
         again = run("train", "--data", TEXT, "--resume", name, "--steps", 20, *inexact)
@@ -127,7 +127,7 @@ def mixtures_train_with_every_option():
                ["--dtype", "bf16", "--optimizer", "adafactor"], ["--optimizer", "adamw-8bit", "-d", 64, "--ffn", 64],
                ["--dtype", "f16", "--loss-scale", "dynamic"], ["--recipe", "hf", "--dtype", "bf16"],
                ["--recipe", "plain:expert-form=megatron", "--recipe", "plain:expert-capacity=1", "--recipe", "plain:expert-padding"],
-               ["--mtp-layers", 2, "--checkpoint", "full", "--dropout", 0.1]]
+               ["--preset", "moe-tiny:mtp-layers=2", "--checkpoint", "full", "--dropout", 0.1]]
     for options in [*exact, *inexact]:
         whole = run("train", *mixture, *options)
         equal(losses(whole.stdout) == plain, options in exact, f"losses with {options}: {whole.stderr}")
@@ -136,7 +136,7 @@ def mixtures_train_with_every_option():
         equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
               f"losses with {options} after resuming: {second.stderr}")
     run("train", *mixture, "--save", name)
-    adapted = ["--data", TEXT, "--from", name, "--lora-rank", 2, "--lr", 0.05, "--min-lr", 0.05, "--warmup", 1, "-b", 4]
+    adapted = ["--data", TEXT, "--from", name, "--lora-rank", 2, "--lr", 0.05, "--optimizer", "adamw:min-lr=0.05,warmup=1", "-b", 4]
     experts = ["--lora-targets", "experts_gate_up+experts_down"]
     tuned, half, adapter = path("tuned.safetensors"), path("tuned-half.safetensors"), path("adapter.safetensors")
     for options in ([], experts, [*experts, "--recipe", "plain:lora-on-weights"], ["--qlora"], [*experts, "--recipe", "plain:lora-on-weights", "--qlora"]):
@@ -171,8 +171,8 @@ def loss_scale_is_resumed():
     equal((float(state["scale"]), state["skipped"], state["steps"] + state["skipped"]),
           (float(summary[1]), int(summary[2]), 20), "the scaler's state in the file")
     half = path("scaled-half.safetensors")
-    run("train", *scaled, "dynamic", "--steps", 10, "--warmup", 1, "--min-lr", 0.0123456789, "--save", half)
-    whole = run("train", *scaled, "dynamic", "--warmup", 1, "--min-lr", 0.0123456789)
+    run("train", *scaled, "dynamic", "--steps", 10, "--optimizer", "adamw:warmup=1,min-lr=0.0123456789", "--save", half)
+    whole = run("train", *scaled, "dynamic", "--optimizer", "adamw:warmup=1,min-lr=0.0123456789")
     second = run("train", "--data", TEXT, "--resume", half, "--steps", 20)
     equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
           "losses after resuming")
@@ -201,7 +201,7 @@ def adapters_are_trained_saved_resumed_and_used():
     other = write("other.txt", b"the quick brown fox jumps over the lazy dog\n" * 200)
     for more in [[], ["--lora-targets", "qkv,mlp.proj"], ["--qlora"]]:
         common = ["--data", other, "--from", base, "--lora-rank", 3, *more, "--lr", "5e-2",
-                  "--min-lr", "5e-2", "--warmup", 1, "-b", 4, "-s", 16]
+                  "--optimizer", "adamw:min-lr=5e-2,warmup=1", "-b", 4, "-s", 16]
         adapter = path("adapter.safetensors")
         p = run("train", *common, "--steps", 20, "--save", path("tuned.safetensors"),
                 "--save-adapter", adapter)
@@ -267,7 +267,7 @@ def learns_something():
 def the_best_evaluation_is_kept():
     """--save-best has the weights of the lowest evaluation, also of the runs before; a worse one leaves it."""
     best, last = path("best.safetensors"), path("last.safetensors")
-    p = run("train", "--data", TEXT, "--steps", 8, "-d", 16, "-l", 1, "--lr", 0.01, "--min-lr", 0.01, "--eval-every", 2, "--save-best", best, "--save", last)
+    p = run("train", "--data", TEXT, "--steps", 8, "-d", 16, "-l", 1, "--lr", 0.01, "--optimizer", "adamw:min-lr=0.01", "--eval-every", 2, "--save-best", best, "--save", last)
     bits = {int(step): float(x) for step, x in re.findall(r"step (\d+)  held-out bits per byte ([\d.]+)", p.stdout)}
     equal(sorted(bits), [2, 4, 6, 8], f"evaluations: {p.stdout}{p.stderr}")
     step = int(contents("best.safetensors")[1]["memtape.step"])
@@ -275,7 +275,7 @@ def the_best_evaluation_is_kept():
     with open(best, "rb") as f:
         before = f.read()
     more = ["train", "--data", TEXT, "--resume", last, "--eval-every", 1]
-    p = run(*more, "--steps", 9, "--lr", 50, "--min-lr", 50, "--warmup", 0, "--save-best", best)
+    p = run(*more, "--steps", 9, "--lr", 50, "--optimizer", "adamw:min-lr=50,warmup=0", "--save-best", best)
     check(p.returncode == 0 and "best so far" not in p.stdout, f"a worse one is not: {p.stdout}{p.stderr}")
     with open(best, "rb") as f:
         check(f.read() == before, "and the file stays")

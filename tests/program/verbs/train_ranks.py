@@ -121,11 +121,11 @@ def ahead():
             first = first or found
             equal(found, first, f"{what}: losses and weights")
     refused(["--recipe plain:fsdp=keep-last", "block or ahead"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--recipe", "plain:fsdp=keep-last"), 2, "keep-last alone")
-    refused(["plain:reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:reduce=after"), 2, "--reduce with pieces")
-    refused(["plain:reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--recipe", "plain:reduce=after"), 2, "--reduce of one rank")
-    refused(["plain:fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:fsdp=ahead"), 2, "--fsdp of what is whole")
+    refused(["plain:reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:reduce=after"), 2, "reduce with pieces")
+    refused(["plain:reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--recipe", "plain:reduce=after"), 2, "reduce of one rank")
+    refused(["plain:fsdp", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--recipe", "plain:fsdp=ahead"), 2, "fsdp of what is whole")
     refused(["--recipe plain:fsdp=pytorch", "f32-shards"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--recipe", "plain:fsdp=pytorch"), 2,
-            "--fsdp with f32 shards")
+            "fsdp with f32 shards")
 
 
 # Interleaved stages need as many layers as they have parts, and pieces of sequences draw no masks.
@@ -285,7 +285,7 @@ def refusals():
     refused_alone(["mpirun -n 12 memtape train --pp 2 --cp 2 --dp 3"], *SMALL, "--cp", 2, "--dp", 3, "--pp", 2)
     refused_alone(["and ask for 1", "--accumulate"], *SINGLE, "--microbatches", 1, "--tp", 1)
     refused_alone(["--microbatches 3 and --accumulate 2", "the same number"], *SMALL, "--microbatches", 3, "--pp", 2)
-    refused_alone(["--interleave", "--pp of 2"], *SMALL, "--recipe", "plain:interleave=2")
+    refused_alone(["plain:interleave", "--pp of 2"], *SMALL, "--recipe", "plain:interleave=2")
     refused_alone(["--json", "--tp, --pp, --cp or --dp"], *SMALL, "--json", "-")
     for words, *own in ((["--batch 4", "--dp 3"], "--dp", 3), (["tensor is 3", "heads"], "--tp", 3, "-b", 3)):
         refused(words, together(3, *SMALL, *own), 2, own)
@@ -424,7 +424,7 @@ def other_files():
     parts = []
     for i in range(2):
         os.makedirs(inside(str(i)), exist_ok=True)
-        p = run(*SMALL, "--steps", 3 + i, "--warmup", 1, "--eval-every", 0, "-q", "--save", inside(str(i), "run.safetensors"))
+        p = run(*SMALL, "--steps", 3 + i, "--optimizer", "adamw:warmup=1", "--eval-every", 0, "-q", "--save", inside(str(i), "run.safetensors"))
         equal(p.returncode, 0, f"a file to resume: {p.stderr}")
         own = ["train", "--data", TEXT, "--resume", "run.safetensors", "--steps", 9, "--dp", 2]
         parts.append((1, ["sh", "-c", f'cd {folder.name}/{i} && exec "$0" "$@"'], own))

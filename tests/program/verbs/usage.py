@@ -35,24 +35,26 @@ refused(["--threads"], "profile", "mlp", "--threads", "0")
 refused(["--temperature"], "generate", "--model", "x", "--temperature", "-1")
 
 # ---- bytes: a number without a unit is refused where it can only be a mistake ----
-for option, args in {"--capacity": ["profile", "mlp"], "--budget": ["plan", "gpt"],
-                     "--gemm-workspace": ["sweep", "mlp", "--device", "meta"]}.items():
+for option, *args in (("--capacity=", "profile", "mlp"), ("--budget=", "plan", "gpt"),
+                      ("--recipe=plain:gemm-workspace=", "sweep", "mlp", "--device", "meta")):
+    said = option.replace("--recipe=", "--recipe ").rstrip("=")
     for small in ["80", "1", "1048575"]:
-        refused([option, f'"{small}" alone is {small} bytes', f"{small}GiB", f"{small}B"], *args, option, small)
-    refused([option, "40GiB (or 40G)"], *args, option, "80Gb")
+        refused([said, f'"{small}" alone is {small} bytes', f"{small}GiB", f"{small}B"], *args, option + small)
+    refused([said, "40GiB (or 40G)"], *args, option + "80Gb")
 equal(run("profile", "mlp", "--capacity", "4194304", "-q").returncode, 0, "4 MiB as a number")
 refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", "-q", status=1)
 
 # ---- names: a refusal lists the accepted ones ----
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
-                      "--out-act": ["none", "relu", "sigmoid"], "--norm": ["pre", "post"], "--attention": ["flash", "math"],
+                      "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"], "--device": ["cpu", "meta"],
-                      "--norm-kind": ["layernorm", "rmsnorm"],
                       "--checkpoint": ["none", "full", "selective", "ops", "every=K", "sqrt"],
                       "--offload": ["none", "cpu", "disk"],
                       "--compress": ["none", "bf16", "8bit", "bits", "seed", "signs"],
                       "--amp": ["none", "bf16", "f16"]}.items():
     refused([option, "nonsense", *names], "profile", "block", option, "nonsense")
+for key, names in {"out-act": ["none", "relu", "sigmoid"], "norm-kind": ["layernorm", "rmsnorm"]}.items():
+    refused([f"MODEL:{key}", "nonsense", *names], "profile", f"block:{key}=nonsense")
 check({"none", "sgd", "adamw"} < set(names_of("--optimizer")), "optimizers")
 for name in names_of("--optimizer"):
     equal(run("profile", "mlp", "--optimizer", name, "--device", "meta", "-q").returncode, 0, f"--optimizer {name}")
@@ -139,7 +141,7 @@ refused(["--dropout", "linear", "mlp"], "profile", "linear", "--dropout", "0.1")
 refused(["--act", "linear", "mlp"], "profile", "linear", "--act", "relu")
 refused(["--lora-rank", "linear", "mlp"], "profile", "linear", "--lora-rank", "2")
 refused(["--checkpoint selective", "linear"], "profile", "linear", "--checkpoint", "selective")
-refused(["--out-act", "block", "mlp"], "profile", "block", "--out-act", "sigmoid")
+refused(["MODEL:out-act", "block", "mlp"], "profile", "block:out-act=sigmoid")
 refused(["--layers", "block", "gpt"], "profile", "block", "--layers", "2")
 refused(["--ffn", "attention"], "explain", "attention", "--ffn", "7")
 refused(["--hidden 10", "--heads 3"], "profile", "block", "-d", "10", "-a", "3")
@@ -153,7 +155,7 @@ refused(["--lora-targets", "q,v,mlp.fc"], "profile", "gpt", "--lora-rank", 3, "-
 refused(["--lora-targets", "1 to 16"], "profile", "gpt", "--lora-rank", 3, "--lora-targets", "+".join(["qkv"] * 17))
 refused(["--amp", "f32"], "profile", "gpt", "--amp", "bf16", "--dtype", "bf16")
 refused(["--master-weights", "--optimizer", "sgd-momentum"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
-refused(["--f32-gradients", "f32", "needs --dtype bf16"], "profile", "gpt", "--f32-gradients")
+refused(["plain:f32-gradients", "f32", "needs --dtype bf16"], "profile", "gpt", "--recipe", "plain:f32-gradients")
 refused(["--master-weights", "f32"], "profile", "gpt", "--master-weights", "--optimizer", "sgd")
 refused(["--loss-scale", "block", "gpt"], "profile", "block", "--loss-scale", "8")
 refused(["--checkpoint selective", "mlp"], "profile", "mlp", "--checkpoint", "selective")

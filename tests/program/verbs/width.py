@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
     on_a_screen(SCREEN + 4, peak, "plan", "gpt3-175b", "-b", 64, "--tokens", "300B", "--gpus", 1024, "--flops-rate", "312T")
     on_a_screen(SCREEN + 4, peak, "profile", "gpt", "-l", 8, "-b", 8, "--budget", "8MiB")
     on_a_screen(SCREEN, "Kept for backward", "explain", "llama-3.1-8b", "-s", 131072, "--recipe", "hf", *meta)
-    shown = on_a_screen(SCREEN, "fits: ", "fit", long, "--gpus", 8, "--gpu", "h100", "-s", 512, "--price", 2.5, "--tokens",
+    shown = on_a_screen(SCREEN, "fits: ", "fit", long, "--gpus", 8, "--gpu", "h100:price=2.5", "-s", 512, "--tokens",
                         "15T", "--tp", 1, "--pp", 1)
     check(long in shown, f"fit: no {long} in\n{shown}")
     shown = on_a_screen(SCREEN, "fits: ", "serve", long, "--gpu", "rtx4090", "-s", 2048, "--weights", "plain", "--kv-cache",

@@ -75,7 +75,7 @@ def holders(p):
 RUNS = [["gpt2", "-b", 4, "-s", 1024, "--optimizer", "adafactor"], ["gpt2-xl", "-b", 4, "-s", 1024, "--optimizer", "adafactor"],
         ["gpt2-medium", "--optimizer", "adamw", "--checkpoint", "full"],
         ["gpt2", "-b", 8, "-s", 512, "--optimizer", "adamw", "--amp", "bf16", "--dropout", 0.1, "--attention", "math"],
-        ["llama-7b", "-b", 1, "-s", 777, "--dtype", "bf16", "--optimizer", "adafactor", "--step-in-backward"],
+        ["llama-7b", "-b", 1, "-s", 777, "--dtype", "bf16", "--optimizer", "adafactor", "--recipe", "plain:step-in-backward"],
         ["llama-7b", "-b", 2, "-s", 500, "--dtype", "bf16", "--lora-rank", 8, "--qlora", "--optimizer", "adamw"],
         ["gpt2-large", "--tp", 2, "--pp", 2, "--microbatches", 4, "--dp", 2, "--zero", 2, "--optimizer", "adamw"],
         ["mlp", "-b", 3, "-s", 1000, "-d", 1000, "--act", "relu", "--optimizer", "sgd-momentum"]]
