@@ -311,6 +311,13 @@ void mti_module_set_around(mt_module *m, mti_around around)
     m->around = around;
 }
 
+mti_around mti_module_take_around(mt_module *m)
+{
+    const mti_around around = m->around;
+    m->around = (mti_around){0};
+    return around;
+}
+
 mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 {
     if (!mti_given(m, "forward", "the module") || !mti_given(x, "forward", "x")) return NULL;

@@ -29,6 +29,8 @@ typedef struct mti_around {
     void (*destroy)(void *user); /* when the module is freed; may be NULL */
 } mti_around;
 void mti_module_set_around(mt_module *m, mti_around around); /* replaces an earlier one */
+/* What is around m, which is the caller's now; none is left. */
+mti_around mti_module_take_around(mt_module *m);
 mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x);
 /* mt_forward_child, around's function included, with `run` and `user` in place of the child's own
  * forward and user. */

@@ -181,16 +181,17 @@ int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
  * is a matrix of one row. */
 typedef struct mti_sharder {
     mt_device *device;
-    mt_group group, experts;    /* the latter of those that ranks divide */
-    bool divided;               /* some do */
-    bool f32;                   /* MT_FSDP_F32_SHARDS */
-    bool in_host;               /* host_shards */
-    bool by_block;              /* a block is a unit, not each of its modules; divided experts are
-                                 * units of their own */
-    bool group_ends;            /* MT_FSDP_GROUP_ENDS */
+    mt_group group, experts; /* the latter of those that ranks divide */
+    bool divided;            /* some do */
+    bool f32;                /* MT_FSDP_F32_SHARDS */
+    bool in_host;            /* host_shards */
+    bool by_block;           /* a block is a unit, not each of its modules; its divided experts are
+                              * one of their own */
+    bool group_ends;         /* MT_FSDP_GROUP_ENDS */
     MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
     mti_units *units;
-    mti_unit *unit;    /* around m; NULL: each module is its own, or in `end` */
+    mti_unit *unit;         /* around m; NULL: each module is its own, or in `end` */
+    mti_unit *divided_unit; /* of the divided experts around m; NULL: each module is its own */
     mti_unit *end;     /* of modules before the blocks, or after them; NULL: there is none yet */
     mt_tensor *shared; /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *shard;  /* ... and its shard; NULL at first */
@@ -209,10 +210,11 @@ void mti_units_start_backward(mti_units *units);
 void mti_units_set_last(mti_units *units, bool is_last);
 
 typedef enum mti_unit_kind {
-    MTI_UNIT_MODULE, /* each parameter is gathered by itself, whenever it is read */
-    MTI_UNIT_BLOCK,  /* all together, before the forward and the backward; m NULL: of several
-                      * modules, of which the first begins its forward and the last ends it */
-    MTI_UNIT_ROOT    /* each before the forward; they stay until backward has their gradients */
+    MTI_UNIT_MODULE,  /* each parameter is gathered by itself, whenever it is read */
+    MTI_UNIT_BLOCK,   /* all together, before the forward and the backward; m NULL: of several
+                       * modules, of which the first begins its forward and the last ends it */
+    MTI_UNIT_EXPERTS, /* as a block, in the last one that was added: another group has the shards */
+    MTI_UNIT_ROOT     /* each before the forward; they stay until backward has their gradients */
 } mti_unit_kind;
 /* Gives a module's unit other ranks than the units'. */
 void mti_unit_set_group(mti_unit *unit, const mt_group *group);

@@ -121,7 +121,7 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
 /* The parameters of m itself. */
 static bool shard_module(mt_module *m, mti_sharder *sharder)
 {
-    mti_unit *unit = is_divided(m, sharder) ? NULL : sharder->unit;
+    mti_unit *unit = is_divided(m, sharder) ? sharder->divided_unit : sharder->unit;
     if (!mt_module_param(m, "weight")) return true;
     const bool at_end = !sharder->unit && sharder->group_ends, opens = at_end && !sharder->end;
     if (opens) sharder->end = mti_units_add(sharder->units, MTI_UNIT_BLOCK, NULL);
@@ -146,8 +146,13 @@ bool mti_shard_params(mt_module *m, mti_sharder *sharder)
         sharder->unit = sharder->by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
         ok = ok && (sharder->unit || !sharder->by_block);
     }
+    if (ok && sharder->divided && sharder->by_block && sharder->unit && mti_experts_of(m)) {
+        sharder->divided_unit = mti_units_add(sharder->units, MTI_UNIT_EXPERTS, m);
+        ok = sharder->divided_unit != NULL;
+    }
     for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
         ok = mti_shard_params(child, sharder);
     sharder->unit = outer;
+    if (mti_experts_of(m)) sharder->divided_unit = NULL;
     return ok;
 }

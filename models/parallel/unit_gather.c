@@ -5,6 +5,8 @@
  * its backward, after which they are let go; if wanted, those of the next block in forward, of the
  * one before it in backward, while this block computes (torch/distributed/fsdp/_fully_shard/
  * _fsdp_param_group.py, unshard, wait_for_unshard and _backward_prefetch).
+ * Experts that ranks divide: the same, with their block, from those of the block's ranks that have
+ * the same ones (torchtitan/models/llama4/infra/parallelize.py, apply_fsdp).
  * The root, what is in no block: before its forward, and they are let go once backward has the
  * gradient of each (_fsdp_state.py, _lazy_init and _root_post_backward_final_callback). */
 #include <string.h>
@@ -61,7 +63,12 @@ static mt_tensor *gather_alone(const mti_unit_param *p, const mti_unit *u, mt_dt
     return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, u, NULL);
 }
 
-/* ---- a block's ---- */
+/* ---- a block's, or its experts' ---- */
+
+static bool gathers_as_one(const mti_unit *u)
+{
+    return u->kind == MTI_UNIT_BLOCK || u->kind == MTI_UNIT_EXPERTS;
+}
 
 /* products: as the unit's were gathered when it was resharded, if it was. */
 static bool is_resharded(const mti_unit *u, mt_dtype products)
@@ -113,7 +120,7 @@ static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
     if (g && u->products != products) mti_units_drop_coming(u->all);
     if (!u->coming) return begin(u, products, false);
     u->coming = NULL;
-    u->all->coming = NULL;
+    if (u->all->coming == u) u->all->coming = NULL;
     return g;
 }
 
@@ -124,31 +131,36 @@ static uint64_t versions_of(const mti_unit *u)
     return sum;
 }
 
-/* Only one block's parameters are there at a time, except for those that stay. */
+/* Only one block's parameters are there at a time, and its experts', except those that stay. */
 static bool gather(mti_unit *u, mt_dtype products, bool forward)
 {
     mti_units *all = u->all;
     const uint64_t versions = versions_of(u);
+    const bool is_block = u->kind == MTI_UNIT_BLOCK;
     if (u->is_gathered && u->products == products && u->versions == versions) return true;
     if (u->is_gathered) mti_unit_let_go(u);
-    if (all->last_gathered) mti_unit_let_go(all->last_gathered);
+    if (is_block && all->last_gathered) mti_unit_let_go(all->last_gathered);
     if (!finish(u, take_coming(u, products), forward)) return false;
     u->is_gathered = true;
     u->versions = versions;
-    all->last_gathered = u;
+    if (is_block) all->last_gathered = u;
     return true;
 }
 
 /* For a backward that needs no parameter, as PyTorch does. */
 static bool gather_again(mti_unit *u) { return gather(u, u->products, false); }
 
-/* Begins to gather the block that comes next, in forward or in backward. */
+/* Begins to gather the block that comes next, in forward or in backward, and its experts. */
 static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
 {
     if (!all->ahead || all->coming || !next || next->is_gathered) return true;
+    mti_unit *experts = next->experts;
     next->coming = begin(next, products, true);
-    if (next->coming) all->coming = next;
-    return next->coming != NULL;
+    if (!next->coming) return false;
+    all->coming = next;
+    if (!experts || experts->is_gathered || experts->coming) return true;
+    experts->coming = begin(experts, products, true);
+    return experts->coming != NULL;
 }
 
 /* Each rank keeps of what is gathered what it is among the few (to_sharded_post_forward). */
@@ -224,7 +236,7 @@ mt_tensor *mti_pass_backward(mti_pass *p, int i)
     mti_unit *u = p->unit;
     const mti_unit_param *q = &u->params.at[i];
     mti_units_await_end(u->all);
-    if (u->kind == MTI_UNIT_BLOCK) {
+    if (gathers_as_one(u)) {
         if (!gather(u, p->products, false) || !go_ahead(u->all, u->before, p->products))
             return NULL;
         u->holder = p;
@@ -265,7 +277,7 @@ static void start_over(mti_units *all)
         mti_unit *u = all->list.at[i];
         u->is_awaited = false;
         mti_unit_drop_resharded(u);
-        if (u->kind == MTI_UNIT_BLOCK) mti_unit_let_go(u);
+        if (gathers_as_one(u)) mti_unit_let_go(u);
     }
 }
 
@@ -273,8 +285,8 @@ static void start_over(mti_units *all)
 static bool enter_block(mti_unit *u, const mti_pass *p)
 {
     mti_units *all = u->all;
-    const bool again = mt_recomputing();
-    if (!u->before && !again && !(all->of_stage && all->stay)) start_over(all);
+    const bool again = mt_recomputing(), is_block = u->kind == MTI_UNIT_BLOCK;
+    if (is_block && !u->before && !again && !(all->of_stage && all->stay)) start_over(all);
     return mti_unit_set_collector(u, p->products) && gather(u, p->products, !again) &&
            go_ahead(all, again ? u->before : u->after, p->products);
 }
@@ -290,14 +302,15 @@ static bool trains(const mti_unit *u)
 static bool leave_block(mti_unit *u, const mti_pass *p, const mt_tensor *y)
 {
     mti_units *all = u->all;
+    const bool is_block = u->kind == MTI_UNIT_BLOCK, is_end = is_block && !u->after;
     bool ok = true;
-    if (!u->after && !all->root) mti_drop_tensor(&all->gathered);
+    if (is_end && !all->root) mti_drop_tensor(&all->gathered);
     if (mt_recomputing()) return true;
     const bool follows = y && mt_requires_grad(y) && mt_grad_mode();
     u->is_awaited = follows && u->closing && !p->n_kept && trains(u);
-    u->stays = follows && (all->stay || (all->last_stays && !u->after && p->n_kept));
+    u->stays = follows && (all->stay || (all->last_stays && is_end && p->n_kept));
     if (!u->stays) {
-        ok = !follows || cut(u);
+        ok = !follows || !is_block || cut(u);
         mti_unit_let_go(u);
         return ok;
     }
@@ -324,9 +337,14 @@ bool mti_unit_enter(mti_unit *u)
     return false;
 }
 
+static mt_tensor *run_inner(const mti_unit *u, mt_module *m, mt_tensor *x)
+{
+    return u->within.fn ? u->within.fn(m, u->within.user, x) : mti_module_run_inner(m, x);
+}
+
 static mt_tensor *run_block(mti_unit *u, mti_pass *p, mt_module *m, mt_tensor *x)
 {
-    mt_tensor *y = enter_block(u, p) ? mti_module_run_inner(m, x) : NULL;
+    mt_tensor *y = enter_block(u, p) ? run_inner(u, m, x) : NULL;
     if (!leave_block(u, p, y)) mt_set(&y, NULL);
     return y;
 }
@@ -338,10 +356,10 @@ static mt_tensor *run_unit(mt_module *m, void *user, mt_tensor *x)
     mt_tensor *y = NULL;
     if (!p) return NULL;
     u->running = p;
-    if (u->kind == MTI_UNIT_BLOCK)
+    if (gathers_as_one(u))
         y = run_block(u, p, m, x);
     else if (mti_unit_set_collector(u, p->products) && gather_root(u, p->products))
-        y = mti_module_run_inner(m, x);
+        y = run_inner(u, m, x);
     if (u->kind == MTI_UNIT_ROOT) mti_drop_tensor(&u->all->gathered);
     u->running = outer;
     mti_pass_release(p);
@@ -367,9 +385,11 @@ mti_unit *mti_units_add(mti_units *all, mti_unit_kind kind, mt_module *m)
         return NULL;
     }
     if (kind == MTI_UNIT_BLOCK) append_block(u);
+    if (kind == MTI_UNIT_EXPERTS) all->last->experts = u;
     if (kind == MTI_UNIT_ROOT) all->root = u;
     all->gather_again = gather_again;
-    if (m && kind != MTI_UNIT_MODULE)
-        mti_module_set_around(m, (mti_around){run_unit, mti_unit_retain(u), release});
+    if (!m || kind == MTI_UNIT_MODULE) return u;
+    u->within = mti_module_take_around(m);
+    mti_module_set_around(m, (mti_around){run_unit, mti_unit_retain(u), release});
     return u;
 }

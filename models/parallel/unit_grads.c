@@ -172,12 +172,12 @@ void mti_units_await_end(mti_units *all)
     mti_await_end(&all->ending);
 }
 
-/* Another block's gradients come once backward has left this one. */
+/* Another block's gradients come once backward has left this one; its experts' do before. */
 static bool leave_others(mti_unit *u, mti_call *c)
 {
     mti_units *all = u->all;
     mti_unit *left = all->summing;
-    if (u->kind == MTI_UNIT_ROOT || left == u) return true;
+    if (u->kind != MTI_UNIT_BLOCK || left == u) return true;
     all->summing = u;
     return !left || leave(left, c);
 }

@@ -37,9 +37,10 @@ void mti_unit_let_go(mti_unit *u)
 
 void mti_units_drop_coming(mti_units *all)
 {
-    if (!all->coming) return;
-    mti_shards_drop(all->coming->coming);
-    all->coming->coming = NULL;
+    for (size_t i = 0; i < all->list.n; i++) {
+        mti_shards_drop(all->list.at[i]->coming);
+        all->list.at[i]->coming = NULL;
+    }
     all->coming = NULL;
 }
 
@@ -100,6 +101,7 @@ void mti_units_release(mti_units *all)
             if (shard->leaf) ((mti_leaf *)shard->leaf)->guest = NULL;
             mt_release(shard);
         }
+        if (u->within.destroy) u->within.destroy(u->within.user);
         mti_free(u->params.at);
         mti_free(u);
     }

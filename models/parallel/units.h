@@ -22,12 +22,14 @@ struct mti_unit {
     mti_unit_kind kind;
     mt_group group;           /* that has the shards */
     mti_unit *before, *after; /* blocks in the model's order; NULL: none */
+    mti_unit *experts;        /* in the block; NULL: they are among its parameters */
     MTI_VEC(mti_unit_param) params;
     mti_gathering *coming; /* NULL: not on its way */
     bool is_gathered;
     bool stays;             /* from forward to backward */
     bool is_awaited;        /* backward will come to it, though the tape keeps no parameter */
-    const void *closing;    /* the last of several modules; NULL: the unit has one */
+    const void *closing;    /* the last of several modules; NULL: the unit has one, ... */
+    mti_around within;      /* ... within which this runs; its fn NULL: nothing */
     size_t n_kept;          /* saved parameters, of all forwards */
     size_t n_grads;         /* that have come in this backward */
     mt_dtype sum_type;      /* in which they are summed as one, and ... */
@@ -51,7 +53,7 @@ struct mti_units {
     bool of_stage;                       /* of a pipeline: several forwards are in flight */
     MTI_VEC(mti_unit *) list;
     mti_unit *last, *root;            /* block; NULL: none */
-    mti_unit *last_gathered, *coming; /* NULL: none */
+    mti_unit *last_gathered, *coming; /* blocks; NULL: none */
     mti_unit *summing;                /* block of which some gradients have come; NULL: none */
     mt_tensor *gathered;              /* what the last one was copied from; NULL in backward */
     MTI_VEC(mt_tensor *) summed;      /* what the last gradients were summed from, ... */

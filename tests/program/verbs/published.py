@@ -167,7 +167,7 @@ def check_page(page, write):
     if write:
         text = [line if each.startswith("**") and "measurements:" in each else each for each in text]
         PAGE.write_text("\n".join(text) + "\n")
-        README.write_text(re.sub(r"^Of \d+ peaks .*$", short(offs, len(impossible)), README.read_text(), flags=re.M))
+        README.write_text(re.sub(r"^Of \d+ peaks .* within 5 %\.", short(offs, len(impossible)), README.read_text(), flags=re.M))
     else:
         check(line in text, f"{PAGE.name} does not say: {line}")
         check(short(offs, len(impossible)) in README.read_text(), f"README does not say: {short(offs, len(impossible))}")

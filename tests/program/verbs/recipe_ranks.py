@@ -167,6 +167,27 @@ def each_unit_is_gathered_and_summed_as_fully_shard_does():
     refused(["--dp 1 with --zero 3"], "profile", *GPT, "--dp", 1, "--zero", 2)
 
 
+def divided_experts_are_a_unit_of_their_own():
+    """By formula: a block's experts come with it, from those ranks that have the same ones, and their gradients are summed before its others."""
+    d, f, v, experts, layers = 64, 128, 512, 4, 3
+    ends, block = [v * d, v * d + d], 4 * d * d + 2 * d + experts * d
+    for dp, ep in ((4, 2), (8, 2), (4, 4)):
+        ranks, own = dp // ep, 3 * d * f * experts // ep
+        for more in ([], ["--checkpoint", "full"]):
+            p = profile("moe-tiny", *META, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", "-l", layers, "-d", d, "-a", 4, "--kv-heads", 4, "--ffn", f,
+                        "--vocab", v, "--experts", experts, "-b", 1, "-s", 16, "--dp", dp, "--ep", ep, "--timeline", "--recipe", "plain:fsdp=torchtitan-grouped", *more)
+            buffers, most = buffers_of(p)
+            name = f"dp {dp}, ep {ep}, {more}"
+            a_block = [(block, dp), (own, ranks)]
+            forward, back = [(ends[0], dp), *a_block * layers, (ends[1], dp)], [*a_block * layers, (ends[0], dp)]
+            gathered = [b for u, n in forward + back if n > 1 for b in (2 * u // n, 2 * u)]
+            equal(buffers["all_gather_copy_in"], gathered, f"gathered: {name}")
+            summed = [(ends[1], dp), *[(own, ranks), (block, dp)] * layers, (ends[0], dp)]
+            equal(buffers["reduce_scatter"], [4 * u // n for u, n in summed], f"sums: {name}")
+            equal(p["parallel"]["gradients"], sum(4 * u // n for u, n in summed), f"shards' gradients: {name}")
+            equal(most["reduce_scatter"], p["parallel"]["gradients"], f"they are there at once: {name}")
+
+
 def a_stage_keeps_its_blocks_for_a_step():
     """As in PyTorch's pipelines: each block is gathered once, gradients are added up whole, and summed when the last backward ends."""
     d, f = 64, 256
@@ -296,7 +317,7 @@ def what_an_answer_leaves_out_stands_beside_it():
     equal(left_out(*eight, "--checkpoint", "full"), {"a": 2 * 8 * 5 * 256}, "codes of 8 bits")
     equal(set(left_out(*eight)), {"a", "each"}, "and without checkpoints")
     mixture = ["moe-tiny", *META, "-b", 2, "-s", 16, "--dp", 2, "--ep", 2, "--recipe", "torchtitan"]
-    equal(set(left_out(*mixture)), {"what", "outputs"}, "experts among ranks")
+    equal(set(left_out(*mixture)), {"outputs"}, "experts among ranks")
     equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and pieces of sequences")
     fitted = json.loads(run("fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--recipe", "zero3", "-s", 64, "--json", "-").stdout)
     equal([row["bytes"] for row in fitted["left_out"]][:1], [10**8], "a fit")
@@ -549,6 +570,7 @@ each_form_has_an_effect()
 the_root_stays_gathered()
 streams_have_what_pytorch_has_there()
 each_unit_is_gathered_and_summed_as_fully_shard_does()
+divided_experts_are_a_unit_of_their_own()
 gradients_wait_for_the_last_microbatch()
 a_stage_keeps_its_blocks_for_a_step()
 buckets_are_those_of_ddp()
