@@ -11,19 +11,6 @@
 #define LARGE_SEGMENT  ((size_t)20 << 20) /* of requests up to 10 MiB */
 #define SCHEMA         "memtape.profile/1"
 
-static json_t *read_json(const char *path)
-{
-    size_t n;
-    json_error_t error;
-    char *text = mti_file_read(path, LONGEST_REPORT, &n);
-    const uint64_t failures = mti_failures();
-    json_t *root = text ? mti_json_read(text, n, &error) : NULL;
-    if (text && !root)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
-    mti_free(text);
-    return root;
-}
-
 static bool is_profile(const json_t *root)
 {
     const char *schema = json_string_value(json_object_get(root, "schema"));
@@ -34,7 +21,7 @@ bool mti_is_report(const char *path)
 {
     const size_t n = strlen(path);
     if (n < 5 || strcmp(path + n - 5, ".json") != 0) return false;
-    json_t *root = read_json(path);
+    json_t *root = mti_json_file(path, LONGEST_REPORT);
     const bool is = is_profile(root);
     json_decref(root);
     mt_clear_error();
@@ -220,7 +207,7 @@ bool mti_report_read(mti_measurement *m, char **kind, const char *path, size_t c
     replay r = {.path = path, .capacity = capacity};
     *m = (mti_measurement){0};
     *kind = NULL;
-    json_t *root = read_json(path);
+    json_t *root = mti_json_file(path, LONGEST_REPORT);
     bool ok = root && replay_all(&r, m, root) && (*kind = kind_of(root));
     if (ok) take_figures(m, root);
     mti_timeline_end(&m->timeline);

@@ -239,23 +239,13 @@ static bool read_gpu(const char *path, const char *name, json_t *fields, mt_gpu 
 
 mt_status mt_gpu_find_in(const char *path, const char *name, mt_gpu *out)
 {
-    json_error_t error;
-    size_t n;
     if (!path || !name || !out)
         return mti_fail(MT_ERR_ARGUMENT, "gpu_find_in: the %s is NULL",
                         !path  ? "path"
                         : name ? "result"
                                : "name");
-    char *text = mti_file_read(path, MOST_BYTES, &n);
-    if (!text) return mt_last_status();
-    uint64_t failures = mti_failures();
-    json_t *root = mti_json_read(text, n, &error);
-    mti_free(text);
-    mti_make_printable(error.text);
+    json_t *root = mti_json_file(path, MOST_BYTES);
     bool ok = root != NULL;
-    if (!ok)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %d: not JSON: %s", path, error.line,
-                        error.text);
     if (ok && !json_is_object(root))
         ok = mti_fail_bool(MT_ERR_FORMAT, "%s: not an object of GPUs by name", path);
     json_t *fields = ok ? json_object_get(root, name) : NULL;

@@ -338,6 +338,19 @@ void *mti_file_read(const char *path, size_t limit, size_t *n_bytes)
     return data;
 }
 
+bool mti_read_at(int fd, const char *path, uint64_t offset, void *data, size_t n)
+{
+    for (char *p = data; n;) {
+        ssize_t got = pread(fd, p, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return io_error(path, "read");
+        if (got == 0)
+            return mti_fail_bool(MT_ERR_IO, "%s: was shortened after it was opened", path);
+        p += got, offset += (uint64_t)got, n -= (size_t)got;
+    }
+    return true;
+}
+
 const char *mti_stand_in(const void *bytes, size_t n)
 {
     static const char pointer[] = "version https://git-lfs";

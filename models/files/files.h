@@ -36,6 +36,8 @@ bool mti_is_folder(const char *path); /* links followed */
 /* Opens a file to read parts of it, and sets *n_bytes. Anything but a regular file is refused; a
  * pipe's writer is not waited for. -1 on failure. */
 int mti_file_open(const char *path, uint64_t *n_bytes);
+/* Reads n bytes of the open file; path is for messages. */
+bool mti_read_at(int fd, const char *path, uint64_t offset, void *data, size_t n);
 /* Reads a whole file; sets *n_bytes. The caller mti_frees it. Refuses more than limit bytes.
  * A zero byte, not counted, follows the last. */
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);

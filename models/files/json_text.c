@@ -3,6 +3,7 @@
 #include "files/json_text.h"
 #include <stdlib.h>
 #include <string.h>
+#include "files/files.h"
 
 static _Thread_local bool reading;
 
@@ -35,6 +36,32 @@ json_t *mti_json_read(const char *text, size_t n, json_error_t *error)
 json_t *mti_json_read_reals(const char *text, size_t n, json_error_t *error)
 {
     return read(text, n, JSON_DECODE_INT_AS_REAL, error);
+}
+
+json_t *mti_json_named(const char *name, const char *text, size_t n)
+{
+    json_error_t error;
+    const uint64_t failures = mti_failures();
+    json_t *root = mti_json_read(text, n, &error);
+    if (root) return root;
+    const char *other = mti_stand_in(text, n);
+    if (other) {
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: is %s", name, other);
+        return NULL;
+    }
+    mti_make_printable(error.text); /* it quotes the text */
+    mti_fail_around(failures, MT_ERR_FORMAT, "%s: not JSON: line %d, column %d: %s", name,
+                    error.line, error.column, error.text);
+    return NULL;
+}
+
+json_t *mti_json_file(const char *path, size_t limit)
+{
+    size_t n;
+    char *text = mti_file_read(path, limit, &n);
+    json_t *root = text ? mti_json_named(path, text, n) : NULL;
+    mti_free(text);
+    return root;
 }
 
 static size_t dump(const json_t *root, char *buf, size_t n, size_t flags)

@@ -17,6 +17,11 @@ json_t *mti_json_read(const char *text, size_t n, json_error_t *error);
 /* The same with whole numbers as reals: they may be of any size. */
 json_t *mti_json_read_reals(const char *text, size_t n, json_error_t *error);
 
+/* The JSON of a text; of a file of at most `limit` bytes. NULL and an error that begins with the
+ * name or the path, and says what stands in the file's place if that can be told. */
+json_t *mti_json_named(const char *name, const char *text, size_t n);
+json_t *mti_json_file(const char *path, size_t limit);
+
 /* To be freed with mti_free; NULL and MT_ERR_MEMORY if memory ran out. flags are jansson's. */
 char *mti_json_text(const json_t *root, size_t flags);
 

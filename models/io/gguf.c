@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "files/files.h"
-#include "io/safetensors.h"
 
 #define LARGEST_HEAD ((uint64_t)1 << 30)
 #define FIRST_HEAD   ((uint64_t)1 << 20)
@@ -83,12 +82,15 @@ static bool read_value(cursor *c, mti_gguf *f)
                       (c->cut || MTI_PUSH(&f->values, v)));
 }
 
+bool mti_gguf_is(mti_gguf_text text, const char *word)
+{
+    return text.n == strlen(word) && !memcmp(text.at, word, text.n);
+}
+
 const mti_gguf_value *mti_gguf_find(const mti_gguf *f, const char *key)
 {
-    const size_t n = strlen(key);
     for (size_t i = 0; i < f->values.n; i++)
-        if (f->values.at[i].key.n == n && !memcmp(f->values.at[i].key.at, key, n))
-            return &f->values.at[i];
+        if (mti_gguf_is(f->values.at[i].key, key)) return &f->values.at[i];
     return NULL;
 }
 
@@ -149,12 +151,18 @@ size_t mti_gguf_block(mti_gguf_type type, size_t *bytes)
     return 0;
 }
 
+const char *mti_gguf_shown(char buf[MTI_SHOWN], mti_gguf_text text)
+{
+    mti_format(buf, MTI_SHOWN, "%.*s", text.n < 80 ? (int)text.n : 80, text.at);
+    mti_make_printable(buf);
+    return buf;
+}
+
 static bool bad_name(const cursor *c, const char *what, mti_gguf_text name, const char *fault)
 {
     char shown[MTI_SHOWN];
-    mti_format(shown, sizeof shown, "%.*s", name.n < 80 ? (int)name.n : 80, name.at);
-    mti_make_printable(shown);
-    return mti_fail_bool(MT_ERR_FORMAT, "%s: %s \"%s\": %s", c->path, what, shown, fault);
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: %s \"%s\": %s", c->path, what,
+                         mti_gguf_shown(shown, name), fault);
 }
 
 static bool bad_tensor(const cursor *c, const mti_gguf_tensor *t, const char *fault)
@@ -192,10 +200,8 @@ static bool read_tensor(cursor *c, mti_gguf *f)
 
 const mti_gguf_tensor *mti_gguf_tensor_of(const mti_gguf *f, const char *name)
 {
-    const size_t n = strlen(name);
     for (size_t i = 0; i < f->tensors.n; i++)
-        if (f->tensors.at[i].name.n == n && !memcmp(f->tensors.at[i].name.at, name, n))
-            return &f->tensors.at[i];
+        if (mti_gguf_is(f->tensors.at[i].name, name)) return &f->tensors.at[i];
     return NULL;
 }
 
@@ -320,10 +326,11 @@ mti_gguf *mti_gguf_open(const char *path)
 {
     uint64_t n_bytes;
     const int fd = mti_file_open(path, &n_bytes);
-    mti_gguf *f = fd < 0 ? NULL : read_head(fd, path, n_bytes);
+    if (fd < 0) return NULL;
+    mti_gguf *f = read_head(fd, path, n_bytes);
     if (f)
         f->fd = fd;
-    else if (fd >= 0)
+    else
         close(fd);
     return f;
 }

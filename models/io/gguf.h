@@ -7,6 +7,7 @@
 #define MTI_GGUF_H
 
 #include "base/base.h"
+#include "io/safetensors.h"
 #include "memtape/models/model.h"
 #include "tokens/token_arrays.h"
 
@@ -58,6 +59,9 @@ void mti_gguf_free(mti_gguf *f);
 mti_gguf *mti_gguf_parse(const char *path, const void *head, size_t n_head, uint64_t file_bytes,
                          bool *cut);
 
+bool mti_gguf_is(mti_gguf_text text, const char *word);
+/* The text made printable, as mti_shown does. */
+const char *mti_gguf_shown(char buf[MTI_SHOWN], mti_gguf_text text);
 /* NULL: there is none. */
 const mti_gguf_value *mti_gguf_find(const mti_gguf *f, const char *key);
 const mti_gguf_tensor *mti_gguf_tensor_of(const mti_gguf *f, const char *name);

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "files/files.h"
 #include "io/gguf.h"
-#include "io/safetensors.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
@@ -113,9 +113,8 @@ static bool read_scaling(reader *r, mt_model_config *c)
     const mti_gguf_value *v = of_arch(r, "rope.scaling.type");
     mti_gguf_text type = {"none", 4};
     if (v && v->n == 1) mti_gguf_texts(v, &type);
-    const bool linear = type.n == 6 && !memcmp(type.at, "linear", 6);
-    const bool yarn = type.n == 4 && !memcmp(type.at, "yarn", 4);
-    if (!linear && !yarn && (type.n != 4 || memcmp(type.at, "none", 4) != 0))
+    const bool linear = mti_gguf_is(type, "linear"), yarn = mti_gguf_is(type, "yarn");
+    if (!linear && !yarn && !mti_gguf_is(type, "none"))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "%s: has a %s.rope.scaling.type that is not none, linear or yarn",
                              r->f->path, r->arch);
@@ -234,10 +233,8 @@ static bool check(const mti_gguf *f, const mt_named_tensor *list, size_t n)
     while (wanted && at < f->tensors.n && wanted[at]) at++;
     const bool ok = wanted && at == f->tensors.n;
     if (wanted && !ok) {
-        const mti_gguf_text *left = &f->tensors.at[at].name;
-        mti_format(name, sizeof name, "%.*s", left->n < 100 ? (int)left->n : 100, left->at);
-        mti_make_printable(name);
-        mti_fail(MT_ERR_ARGUMENT, "%s: does not fit the model; superfluous \"%s\"", f->path, name);
+        mti_fail(MT_ERR_ARGUMENT, "%s: does not fit the model; superfluous \"%s\"", f->path,
+                 mti_gguf_shown(name, f->tensors.at[at].name));
     }
     mti_free(wanted);
     return ok;
@@ -319,7 +316,7 @@ static mt_module *model_of(const mti_gguf *f, mt_device *device, const mt_model_
     mti_gguf_text arch = {"", 0};
     if (mt_model_config_resolve(config, &c) != MT_OK) return NULL;
     mti_gguf_texts(mti_gguf_find(f, "general.architecture"), &arch);
-    const bool pairs = arch.n == 5 && !memcmp(arch.at, "llama", 5);
+    const bool pairs = mti_gguf_is(arch, "llama");
     const bool has_data = mt_device_has_data(device);
     mt_device *meta = has_data ? mt_device_open("meta") : NULL;
     mt_module *m = meta || !has_data ? mt_model_new(has_data ? meta : device, &c) : NULL;

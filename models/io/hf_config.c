@@ -585,14 +585,8 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                         !json  ? "text"
                         : !out ? "result"
                                : "buffer for notes");
-    json_error_t error;
-    uint64_t failures = mti_failures(); /* the parser may run out of memory */
-    json_t *root = mti_json_read(json, strlen(json), &error);
-    const char *other = root ? NULL : mti_stand_in(json, strlen(json));
-    if (other) return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "is %s", other);
-    if (!root)
-        return mti_fail_around(failures, MT_ERR_FORMAT, MTI_ANY_FILE "line %d, column %d: %s",
-                               error.line, error.column, error.text);
+    json_t *root = mti_json_named("config.json", json, strlen(json));
+    if (!root) return mt_last_status();
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);
     return status;

@@ -56,21 +56,11 @@ static bool add_part(mti_hf_files *files, const char *folder, const char *index,
 
 static bool add_indexed(mti_hf_files *files, const char *folder, const char *index)
 {
-    size_t n;
-    json_error_t error;
-    char *text = mti_file_read(index, LARGEST_INDEX, &n);
-    if (!text) return false;
-    const uint64_t failures = mti_failures();
-    json_t *root = mti_json_read(text, n, &error), *map = json_object_get(root, "weight_map");
-    const char *other = mti_stand_in(text, n), *tensor;
-    bool ok = json_is_object(map) && !mti_failed_since(failures);
-    if (!ok && other) mti_fail_around(failures, MT_ERR_FORMAT, "%s: is %s", index, other);
-    if (!ok && root)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: has no object \"weight_map\"", index);
-    if (!ok && !root)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %d, column %d: %s", index, error.line,
-                        error.column, error.text);
-    json_t *part;
+    const char *tensor;
+    json_t *root = mti_json_file(index, LARGEST_INDEX);
+    json_t *map = json_object_get(root, "weight_map"), *part;
+    bool ok = json_is_object(map);
+    if (root && !ok) mti_fail(MT_ERR_FORMAT, "%s: has no object \"weight_map\"", index);
     if (ok) json_object_foreach(map, tensor, part)
         {
             ok = add_part(files, folder, index, tensor, json_string_value(part));
@@ -78,7 +68,6 @@ static bool add_indexed(mti_hf_files *files, const char *folder, const char *ind
         }
     if (ok && !files->n) ok = mti_fail_bool(MT_ERR_FORMAT, "%s: names no files", index);
     json_decref(root);
-    mti_free(text);
     return ok;
 }
 

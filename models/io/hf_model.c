@@ -79,19 +79,16 @@ static bool copy_others(const char *folder, const char *like)
 /* The config.json of `like`, with the dtype of m. */
 static json_t *config_of(const char *like, mt_dtype dtype)
 {
-    size_t n;
-    json_error_t error;
-    char *path = mti_config_path(like), *text = path ? mti_file_read(path, LARGEST_FILE, &n) : NULL;
+    char *path = mti_config_path(like);
     const uint64_t failures = mti_failures();
-    json_t *root = text ? mti_json_read(text, n, &error) : NULL;
+    json_t *root = path ? mti_json_file(path, LARGEST_FILE) : NULL;
     const char *name = dtype == MT_BF16  ? "bfloat16"
                        : dtype == MT_F16 ? "float16"
                        : dtype == MT_F64 ? "float64"
                                          : "float32";
     bool ok = json_is_object(root) && json_object_set_new(root, "dtype", json_string(name)) == 0;
     json_object_del(root, "torch_dtype");
-    if (text && !ok) mti_fail_around(failures, MT_ERR_FORMAT, "%s: is not a JSON object", path);
-    mti_free(text);
+    if (root && !ok) mti_fail_around(failures, MT_ERR_FORMAT, "%s: is not a JSON object", path);
     mti_free(path);
     if (ok) return root;
     json_decref(root);

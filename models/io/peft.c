@@ -194,20 +194,9 @@ static bool read_config(const char *path, const json_t *root, mti_lora_described
 
 static bool read_config_file(const char *path, mti_lora_described *d)
 {
-    size_t n;
-    json_error_t error;
-    char *text = mti_file_read(path, LARGEST_CONFIG, &n);
-    if (!text) return false;
-    const uint64_t failures = mti_failures();
-    json_t *root = mti_json_read(text, n, &error);
-    const char *other = root ? NULL : mti_stand_in(text, n);
-    bool ok = root && read_config(path, root, d);
-    if (other) mti_fail_around(failures, MT_ERR_FORMAT, "%s: is %s", path, other);
-    if (!root && !other)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %d, column %d: %s", path, error.line,
-                        error.column, error.text);
+    json_t *root = mti_json_file(path, LARGEST_CONFIG);
+    const bool ok = root && read_config(path, root, d);
     json_decref(root);
-    mti_free(text);
     return ok;
 }
 

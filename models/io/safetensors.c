@@ -1,6 +1,5 @@
 /* safetensors.c: opening a file. It is not trusted: every size is checked against the file's length
  * before it is used, and tensors must cover the data exactly, without holes. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,19 +233,6 @@ mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t
 
 /* ---- opening ---- */
 
-bool mti_read_at(int fd, const char *path, uint64_t offset, void *data, size_t n)
-{
-    for (char *p = data; n;) {
-        ssize_t got = pread(fd, p, n, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
-        if (got == 0)
-            return mti_fail_bool(MT_ERR_IO, "%s: was shortened after it was opened", path);
-        p += got, offset += (uint64_t)got, n -= (size_t)got;
-    }
-    return true;
-}
-
 static mt_safetensors *read_header(int fd, const char *path, uint64_t file_bytes)
 {
     unsigned char first[8];
@@ -267,10 +253,11 @@ mt_safetensors *mt_safetensors_open(const char *path)
     if (!path) return mti_fail_null(MT_ERR_ARGUMENT, "safetensors_open: the path is NULL");
     uint64_t n_bytes;
     const int fd = mti_file_open(path, &n_bytes);
-    mt_safetensors *f = fd < 0 ? NULL : read_header(fd, path, n_bytes);
+    if (fd < 0) return NULL;
+    mt_safetensors *f = read_header(fd, path, n_bytes);
     if (f)
         f->fd = fd;
-    else if (fd >= 0)
+    else
         close(fd);
     return f;
 }

@@ -34,8 +34,6 @@ mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t
 char *mti_safetensors_head(const char *path, size_t n, const mt_named_tensor *list,
                            size_t n_metadata, const mt_key_value *metadata, size_t *n_bytes,
                            uint64_t *begins);
-/* Reads n bytes of the open file; path is for messages. */
-bool mti_read_at(int fd, const char *path, uint64_t offset, void *data, size_t n);
 /* Reads a part of a tensor's bytes; it must have that many. */
 bool mti_safetensors_read_part(const mt_safetensors *f, const char *name, uint64_t from, void *data,
                                size_t n_bytes);

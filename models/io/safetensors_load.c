@@ -1,6 +1,7 @@
 /* safetensors_load.c: loading data from an open file into tensors and modules. */
 #include <stdio.h>
 #include <string.h>
+#include "files/files.h"
 #include "io/safetensors.h"
 #include "io/saved_run.h"
 #include "memtape/ops.h"

@@ -50,14 +50,6 @@ static int byte_of(const char *text, size_t n)
     return high && low ? (int)((high - digits) % 16 * 16 + (low - digits) % 16) : -1;
 }
 
-static bool is_valid(const char *text, size_t n)
-{
-    const unsigned char *s = (const unsigned char *)text, *end = s + n;
-    for (size_t length; s < end; s += length)
-        if (mti_next_char(s, end, &length) == UINT32_MAX) return false;
-    return true;
-}
-
 /* Ends a run of bytes that began at *begin: where they are not UTF-8, each is U+FFFD. whole: false:
  * they stay, since more may follow. */
 static bool end_run(texts *out, size_t *begin, bool whole)
@@ -65,7 +57,7 @@ static bool end_run(texts *out, size_t *begin, bool whole)
     const size_t from = *begin, n = out->all.n - from;
     *begin = SIZE_MAX;
     if (from == SIZE_MAX) return true;
-    if (!whole || is_valid(out->all.at + from, n)) return end_text(out);
+    if (!whole || mti_text_is_valid(out->all.at + from, n)) return end_text(out);
     out->all.n = from;
     for (size_t i = 0; i < n; i++)
         if (!mti_text_char(&out->all, 0xFFFD) || !end_text(out)) return false;

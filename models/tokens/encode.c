@@ -121,13 +121,6 @@ static bool normalized(encoding *e, piece p)
     return ok;
 }
 
-static bool push_all(const mt_token_list *from, mt_token_list *ids)
-{
-    for (size_t i = 0; i < from->n; i++)
-        if (!MTI_PUSH(ids, from->at[i])) return false;
-    return true;
-}
-
 static bool encode(const mt_tokenizer *t, const char *text, size_t n, bool with_special,
                    mt_token_list *ids)
 {
@@ -135,8 +128,9 @@ static bool encode(const mt_tokenizer *t, const char *text, size_t n, bool with_
     encoding e = {.t = t, .ids = ids};
     bool ok = mti_matcher_open(&e.matcher) && (e.bpe = mti_bpe_new()) &&
               (e.texts = mti_calloc(n_steps + 1, sizeof *e.texts)) &&
-              (!with_special || push_all(&t->before, ids)) &&
-              cut(&e, true, (piece){text, n, true}) && (!with_special || push_all(&t->after, ids));
+              (!with_special || mti_tokens_add(ids, &t->before)) &&
+              cut(&e, true, (piece){text, n, true}) &&
+              (!with_special || mti_tokens_add(ids, &t->after));
     for (size_t i = 0; e.texts && i < n_steps; i++) mt_text_free(&e.texts[i]);
     mti_free(e.texts);
     mti_bpe_free(e.bpe);

@@ -80,20 +80,13 @@ static bool add_scored(mt_tokenizer *t, const mti_token_arrays *a)
 
 /* ---- tokens ---- */
 
-static bool is_valid(const mti_token_text *text)
-{
-    const unsigned char *s = (const unsigned char *)text->at, *end = s + text->n;
-    for (size_t length; s < end; s += length)
-        if (mti_next_char(s, end, &length) == UINT32_MAX) return false;
-    return true;
-}
-
 static bool add_token(mt_tokenizer *t, const mti_token_arrays *a, size_t i)
 {
     const mti_token_text *text = &a->texts[i];
     const int32_t type = a->types ? a->types[i] : MTI_TOKEN_NORMAL;
     const bool added = type == MTI_TOKEN_CONTROL || type == MTI_TOKEN_USER;
-    if (!is_valid(text)) return mti_fail_bool(MT_ERR_FORMAT, "token %zu is not UTF-8", i);
+    if (!mti_text_is_valid(text->at, text->n))
+        return mti_fail_bool(MT_ERR_FORMAT, "token %zu is not UTF-8", i);
     if (a->scores && text->n > PIECE_BYTES)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "token %zu has %zu bytes; at most %d are read", i,
                              text->n, PIECE_BYTES);

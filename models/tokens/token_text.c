@@ -1,4 +1,4 @@
-/* token_text.c: UTF-8 in growing texts. */
+/* token_text.c: UTF-8 in growing texts, and growing lists of tokens. */
 #include "tokens/tokenizer.h"
 
 bool mti_text_add(mt_text *text, const char *bytes, size_t n)
@@ -29,6 +29,13 @@ bool mti_text_char(mt_text *text, uint32_t c)
     return mti_text_add(text, u, n);
 }
 
+bool mti_tokens_add(mt_token_list *list, const mt_token_list *more)
+{
+    for (size_t i = 0; i < more->n; i++)
+        if (!MTI_PUSH(list, more->at[i])) return false;
+    return true;
+}
+
 uint32_t mti_char(const char *text, size_t n, size_t *at)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -37,6 +44,14 @@ uint32_t mti_char(const char *text, size_t n, size_t *at)
     uint32_t c = mti_next_char(s + *at, s + n, &length);
     *at += length;
     return c;
+}
+
+bool mti_text_is_valid(const char *text, size_t n)
+{
+    const unsigned char *s = (const unsigned char *)text, *end = s + n;
+    for (size_t length; s < end; s += length)
+        if (mti_next_char(s, end, &length) == UINT32_MAX) return false;
+    return true;
 }
 
 /* How many bytes at s begin a character and lack its end: of E2 82 both. At least 1. */

@@ -9,15 +9,6 @@
 
 /* ---- files ---- */
 
-/* FOLDER/NAME, to be freed. */
-static char *path_in(const char *folder, const char *name)
-{
-    const size_t n = strlen(folder) + strlen(name) + 2;
-    char *path = mti_malloc(n);
-    if (path) snprintf(path, n, "%s/%s", folder, name);
-    return path;
-}
-
 void mti_tokenizer_blame(const char *path)
 {
     mti_error e;
@@ -29,12 +20,8 @@ static mt_tokenizer *open_file(const char *path)
 {
     size_t n;
     char *text = mti_file_read(path, MAX_FILE, &n);
-    if (!text) return NULL;
-    const char *stand_in = mti_stand_in(text, n);
-    mt_tokenizer *t = stand_in ? mti_fail_null(MT_ERR_FORMAT, "this is %s", stand_in)
-                               : mti_tokenizer_parse(text, n);
+    mt_tokenizer *t = text ? mti_tokenizer_parse(path, text, n) : NULL;
     mti_free(text);
-    if (!t) mti_tokenizer_blame(path);
     return t;
 }
 
@@ -43,12 +30,13 @@ static mt_tokenizer *open_file(const char *path)
 /* The JSON object of a file of the folder, NULL if it is not there; false if it cannot be read. */
 static bool read_json(const char *folder, const char *name, json_t **root)
 {
-    char *path = path_in(folder, name), *text = NULL;
+    char path[MTI_PATH], *text = NULL;
     size_t n;
     json_error_t error;
     const uint64_t failures = mti_failures();
     *root = NULL;
-    bool ok = path && (access(path, F_OK) != 0 || (text = mti_file_read(path, MAX_FILE, &n)));
+    bool ok = mti_path_in(path, folder, name) &&
+              (access(path, F_OK) != 0 || (text = mti_file_read(path, MAX_FILE, &n)));
     if (text) *root = mti_json_read(text, n, &error);
     if (text && !*root) { /* "model_max_length" may be 1e30 written out */
         mt_clear_error();
@@ -60,7 +48,7 @@ static bool read_json(const char *folder, const char *name, json_t **root)
         json_decref(*root);
         *root = NULL;
     }
-    mti_free(text), mti_free(path);
+    mti_free(text);
     return ok;
 }
 
@@ -109,9 +97,10 @@ static bool add_config(mt_tokenizer *t, const json_t *config)
 static bool read_folder(mt_tokenizer *t, const char *folder)
 {
     json_t *generation = NULL, *config = NULL, *own = NULL;
-    char *path = path_in(folder, "chat_template.jinja");
+    char path[MTI_PATH];
     size_t n;
-    bool ok = path && read_json(folder, "generation_config.json", &generation) &&
+    bool ok = mti_path_in(path, folder, "chat_template.jinja") &&
+              read_json(folder, "generation_config.json", &generation) &&
               read_json(folder, "config.json", &config) &&
               read_json(folder, "tokenizer_config.json", &own);
     const json_t *ids = json_object_get(generation, "eos_token_id");
@@ -122,24 +111,23 @@ static bool read_folder(mt_tokenizer *t, const char *folder)
         ok = (t->chat_template = mti_file_read(path, MAX_FILE, &n)) != NULL;
     }
     json_decref(generation), json_decref(config), json_decref(own);
-    mti_free(path);
     return ok;
 }
 
 static mt_tokenizer *open_folder(const char *folder)
 {
-    char *path = path_in(folder, "tokenizer.json"), *other = path_in(folder, "tokenizer.model");
-    mt_tokenizer *t = NULL;
-    if (path && other && access(path, F_OK) != 0)
-        mti_fail(MT_ERR_IO, "%s: there is no tokenizer.json in this folder%s", folder,
-                 access(other, F_OK) == 0
-                     ? ", and tokenizer.model is not read here; "
-                       "AutoTokenizer.from_pretrained(...).save_pretrained(...) "
-                       "of Transformers writes tokenizer.json"
-                     : "");
-    else if (path && other)
-        t = open_file(path);
-    mti_free(path), mti_free(other);
+    char path[MTI_PATH], other[MTI_PATH];
+    if (!mti_path_in(path, folder, "tokenizer.json") ||
+        !mti_path_in(other, folder, "tokenizer.model"))
+        return NULL;
+    if (access(path, F_OK) != 0)
+        return mti_fail_null(MT_ERR_IO, "%s: there is no tokenizer.json in this folder%s", folder,
+                             access(other, F_OK) == 0
+                                 ? ", and tokenizer.model is not read here; "
+                                   "AutoTokenizer.from_pretrained(...).save_pretrained(...) "
+                                   "of Transformers writes tokenizer.json"
+                                 : "");
+    mt_tokenizer *t = open_file(path);
     if (!t || read_folder(t, folder)) return t;
     mt_tokenizer_free(t);
     return NULL;

@@ -20,6 +20,9 @@ uint32_t mti_char(const char *text, size_t n, size_t *at);
  * partial: a last character that lacks bytes is left out; what was read is returned in *n_read. */
 bool mti_text_repaired(mt_text *text, const char *bytes, size_t n, bool partial, size_t *n_read);
 
+bool mti_text_is_valid(const char *text, size_t n); /* whether it is UTF-8 */
+bool mti_tokens_add(mt_token_list *list, const mt_token_list *more);
+
 /* ---- characters ---- */
 
 typedef bool mti_char_fn(uint32_t c);
@@ -211,8 +214,8 @@ int mti_model_merge(mt_tokenizer *t, const char *left, size_t n, const char *rig
 /* Adds a step without a pattern; content may be "". At most MTI_STEPS. NULL: it failed. */
 enum { MTI_STEPS = 64 };
 mti_text_step *mti_step_new(mti_steps *steps, mti_step_kind kind, int which, const char *content);
-/* A tokenizer.json, a text of n bytes; NULL and an error that does not name the file. */
-mt_tokenizer *mti_tokenizer_parse(const char *text, size_t n);
+/* A tokenizer.json, a text of n bytes; name: of the file, for messages. */
+mt_tokenizer *mti_tokenizer_parse(const char *name, const char *text, size_t n);
 /* Puts the file's name before what the reader of its text has said. */
 void mti_tokenizer_blame(const char *path);
 

@@ -54,13 +54,6 @@ static bool read_pair(mt_tokenizer *t, const json_t *o, mt_token_list *before, m
            add_around(t, after, json_array_get(mti_key_get(o, "sep"), 1));
 }
 
-static bool join(mt_token_list *list, const mt_token_list *more)
-{
-    for (size_t i = 0; i < more->n; i++)
-        if (!MTI_PUSH(list, more->at[i])) return false;
-    return true;
-}
-
 static bool read_processor(mt_tokenizer *t, const json_t *o)
 {
     if (!o || json_is_null(o)) return true;
@@ -82,7 +75,7 @@ static bool read_processor(mt_tokenizer *t, const json_t *o)
         ok = read_pair(t, o, &before, &after);
     else
         return mti_key_unknown("post_processor", type);
-    ok = ok && join(&before, &t->before) && join(&t->after, &after);
+    ok = ok && mti_tokens_add(&before, &t->before) && mti_tokens_add(&t->after, &after);
     if (ok) {
         const mt_token_list old = t->before;
         t->before = before, before = old;
@@ -244,20 +237,14 @@ static bool read_file(mt_tokenizer *t, const json_t *root)
            read_all_added(t, added) && read_processor(t, json_object_get(root, "post_processor"));
 }
 
-mt_tokenizer *mti_tokenizer_parse(const char *text, size_t n)
+mt_tokenizer *mti_tokenizer_parse(const char *name, const char *text, size_t n)
 {
-    json_error_t error;
-    const uint64_t failures = mti_failures();
-    json_t *root = mti_json_read(text, n, &error);
-    if (!root) {
-        mti_fail_around(failures, MT_ERR_FORMAT, "line %d, column %d: %s", error.line, error.column,
-                        error.text);
-        return NULL;
-    }
-    mt_tokenizer *t = mti_calloc(1, sizeof *t);
+    json_t *root = mti_json_named(name, text, n);
+    mt_tokenizer *t = root ? mti_calloc(1, sizeof *t) : NULL;
     if (t && !read_file(t, root)) {
         mt_tokenizer_free(t);
         t = NULL;
+        mti_tokenizer_blame(name);
     }
     json_decref(root);
     return t;

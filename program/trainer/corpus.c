@@ -157,14 +157,6 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static char *joined(const char *folder, const char *name)
-{
-    size_t n = strlen(folder) + strlen(name) + 2;
-    char *path = mti_malloc(n);
-    if (path) snprintf(path, n, "%s/%s", folder, name);
-    return path;
-}
-
 /* The sorted paths of a folder's entries. */
 static bool list_folder(const char *folder, names *list)
 {
@@ -173,8 +165,9 @@ static bool list_folder(const char *folder, names *list)
     bool ok = true;
     for (struct dirent *d; ok && (d = readdir(dir));) {
         if (*d->d_name == '.' || !strncmp(d->d_name, "build", 5)) continue;
-        char *path = joined(folder, d->d_name);
-        ok = path && MTI_PUSH(list, path);
+        char whole[MTI_PATH], *path = NULL;
+        ok = mti_path_in(whole, folder, d->d_name) && (path = mti_strdup(whole)) &&
+             MTI_PUSH(list, path);
         if (!ok) mti_free(path);
     }
     closedir(dir);

@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     if (!copy) return 0;
     memcpy(copy, end ? end + 1 : file, n_text);
     mt_clear_error();
-    mt_tokenizer *t = n && *file == '{' ? mti_tokenizer_parse(file, n) : from_lines(file, n);
+    mt_tokenizer *t = n && *file == '{' ? mti_tokenizer_parse("f", file, n) : from_lines(file, n);
     if (t)
         check(t, copy, n_text);
     else if (mt_last_status() == MT_OK || !*mt_last_error())

@@ -117,7 +117,7 @@ static mt_tokenizer *changed(const char *text, const char *path, const char *val
         json_object_del(at, key);
     char *json = mti_json_text(root, 0);
     json_decref(values), json_decref(root);
-    mt_tokenizer *t = mti_tokenizer_parse(json, strlen(json));
+    mt_tokenizer *t = mti_tokenizer_parse("made", json, strlen(json));
     mti_free(json);
     return t;
 }
@@ -390,13 +390,13 @@ static void a_text_that_is_no_json_is_refused(void **state)
     const size_t n = 10 << 20;
     char *deep = malloc(n);
     memset(deep, '[', n);
-    assert_null(mti_tokenizer_parse(deep, n));
-    mtt_failed(MT_ERR_FORMAT, "line 1");
+    assert_null(mti_tokenizer_parse("deep", deep, n));
+    mtt_failed(MT_ERR_FORMAT, "deep: not JSON: line 1");
     free(deep);
     static const char *const texts[] = {"", "{", "[1]", "{\"model\":{\"vocab\":{\"\xFF\":0}}}",
                                         "{\"model\":\"\\u0000\"}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        assert_null(mti_tokenizer_parse(texts[i], strlen(texts[i])));
+        assert_null(mti_tokenizer_parse("text", texts[i], strlen(texts[i])));
         mtt_failed(MT_ERR_FORMAT, i == 2 ? "an object" : "line 1");
     }
 }
@@ -516,7 +516,7 @@ static void a_folder_says_what_ends_a_text_and_has_a_template(void **state)
     mtt_failed(MT_ERR_FORMAT, "generation_config.json");
     write_file(folder, "tokenizer.json", "version https://git-lfs.github.com/spec/v1");
     assert_null(mt_tokenizer_open(folder));
-    mtt_failed(MT_ERR_FORMAT, "tokenizer.json: this is a Git LFS pointer");
+    mtt_failed(MT_ERR_FORMAT, "tokenizer.json: is a Git LFS pointer");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);
@@ -623,7 +623,7 @@ static mt_status whole_life(const char *text)
 {
     mt_token_list ids = {0};
     mt_text out = {0};
-    mt_tokenizer *t = mti_tokenizer_parse(text, strlen(text));
+    mt_tokenizer *t = mti_tokenizer_parse("text", text, strlen(text));
     mt_token_stream *s = t ? mt_token_stream_new(t, true) : NULL;
     static const char words_of[] = "Unable low \xC3\xA9\xFF<s> lower \xE2\x82\xAC ab";
     mt_status status =
