@@ -18,7 +18,7 @@ const EXAMPLES = [
  * step, and all is over. */
 function momentsOf(report) {
   const t = follow(eventsOfJson(report.timeline), {}), first = t.events.findIndex(e => e.at.phase);
-  const moments = [{phase: "", text: "Before the first op: only the inputs", events: first < 0 ? t.events.length : first}];
+  const moments = [{phase: "", text: "Before the first op: only the inputs and weights", events: first < 0 ? t.events.length : first}];
   moments.push(...report.steps, {phase: "", text: "The step is over", events: t.events.length});
   let on = 0, off = report.ops.length + 1;
   return {t, moments: moments.map((moment, i) => {

@@ -216,15 +216,17 @@ function showVerdict(text, brief) {
   replace(element("now"), brief);
 }
 
-/* Each card has what `fit` takes for its capacity. */
+/* Each card has what `fit` takes for its capacity; some multiply no bf16. */
 function showCards(report) {
-  const needed = report.steady.reserved, has = card => card.capacity >= needed;
+  const needed = report.steady.reserved, bf16 = [report.model.dtype, report.memory_options.amp].includes("bf16");
+  const runs = card => !(bf16 && card.f16Only), fits = card => runs(card) && card.capacity >= needed;
   const mine = tool.cards.find(card => card.name === state.values.gpu) || tool.cards[0];
-  showVerdict(["On one GPU a training step reserves ", h("strong", null, rounded(needed)),
-    `: ${has(mine) ? "fits" : "too much for"} ${mine.name}, which has `, rounded(mine.capacity)],
-  `${scaled(needed)}: ${has(mine) ? "fits" : "not on"} ${mine.name}`);
+  showVerdict(["On one GPU a training step reserves ", h("strong", null, rounded(needed)), runs(mine)
+    ? [`: ${fits(mine) ? "fits" : "too much for"} ${mine.name}, which has `, rounded(mine.capacity)]
+    : `: ${mine.name} multiplies no bf16; try --dtype f16`],
+  `${scaled(needed)}: ${fits(mine) ? "fits" : "not on"} ${mine.name}`);
   replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards", tabindex: 0}, tool.cards.map(card =>
-    h("li", {class: has(card) ? "yes" : "no"}, h("b", null, card.name), has(card) ? " fits" : " too small",
+    h("li", {class: fits(card) ? "yes" : "no"}, h("b", null, card.name), fits(card) ? " fits" : runs(card) ? " too small" : " no bf16",
       h("small", null, "has ", rounded(card.capacity))))));
 }
 
@@ -392,7 +394,8 @@ async function search() {
 
 async function cardOf(name) {
   const {out} = await tool.behind.run(["fit", "tiny", "--gpus", "1", "--gpu", name, "--dtype", "f16", "--json", "-"]);
-  return {name, capacity: JSON.parse(out).capacity};
+  const {capacity, gpu} = JSON.parse(out);
+  return {name, capacity, f16Only: gpu.f16_only};
 }
 
 async function lookAtCards() {

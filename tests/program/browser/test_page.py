@@ -113,6 +113,20 @@ def search_is_that_of_fit(browser):
         equal(browser.js(VALUES, "#verdict data")[0], setups[i]["reserved"], f"row {i} of fit, as a profile")
 
 
+def cards_are_those_of_fit(browser):
+    """Which multiply no bf16, at a set-up in it and at one in f16."""
+    table = run("fit", "gpt2", "--seq", "64").stdout
+    no_bf16 = re.findall(r"^  (\S+) +[\d.]+  no bf16", table, re.M)
+    check(no_bf16, f"kinds without bf16: {table}")
+    shown = "return [...document.querySelectorAll('.cards li')].filter(e => e.textContent.includes('no bf16')).map(e => e.querySelector('b').textContent)"
+    for dtype, names, verdict in (("bf16", no_bf16, "multiplies no bf16"), ("f16", [], "fits " + no_bf16[0])):
+        browser.js("location.hash = arguments[0]", urlencode({"model": "gpt2", "dtype": dtype, "gpu": no_bf16[0]}))
+        what = f"profile gpt2 --dtype {dtype} --device meta"
+        wait(browser, ENDED, what, what)
+        equal(browser.js(shown), names, f"{what}: cards that multiply no bf16")
+        check(verdict in browser.js("return document.getElementById('verdict').textContent"), f"{what}: {verdict}")
+
+
 def refusal_stands_at_its_field(browser):
     browser.js("location.hash = 'model=gpt2&zero=9'")
     wait(browser, "return document.getElementById('bad-zero').textContent === arguments[0]",
@@ -134,6 +148,16 @@ def every_option_has_a_field(browser):
     equal(sorted(names), sorted({*names}), "fields, each once")
     equal(shown - {*names, "device", "seed", "threads", "scratch"}, set(), "options without a field")
     equal([name for name, text in fields if len(text) < 15 or "mpirun" in text], [], "fields without a text of their own")
+
+
+def class_finds_its_options(browser):
+    """Where docs/class.md sends students for the task's options."""
+    place = re.search(r"stand under \*(\w+)\*, the\s+third below them, under \*(More: [\w ]+)\*", (ROOT / "docs" / "class.md").read_text())
+    check(place is not None, "docs/class.md says where the options stand")
+    above = "return document.getElementById('in-' + arguments[0]).closest('details').querySelector('summary').textContent"
+    for name, summary in zip(("optimizer", "checkpoint", "attention"), (place[1], place[1], place[2])):
+        shown = browser.js(above, name)
+        check(shown.startswith(summary), f"--{name} stands under {shown}, and the class says {summary}")
 
 
 def link_that_is_damaged(browser):
@@ -283,6 +307,8 @@ def main():
             same_bytes(browser, words, " ".join(words))
         for seed in range(SETUPS):
             set_up_shows_the_programs_figures(browser, drawn(seed), seed % 4 == 0)
+        cards_are_those_of_fit(browser)
+        class_finds_its_options(browser)
         refusal_stands_at_its_field(browser)
         every_option_has_a_field(browser)
         link_that_is_damaged(browser)
