@@ -169,6 +169,7 @@ def link_that_is_damaged(browser):
     browser.js("document.querySelector('.skip').click()")
     equal(browser.js("return [document.activeElement.id, new URLSearchParams(location.hash.slice(1)).get('model')]"), ["verdict", "tiny"], "the skip link")
     browser.js("location.hash = 'model=tiny&gpus=many'")
+    wait(browser, "return document.getElementById('in-gpus').value === 'many'", None, "the link's number of GPUs") # the page is told later
     browser.js("document.getElementById('fit-button').click()")
     wait(browser, "return document.getElementById('bad-gpus').textContent.includes('\"many\" is not')", None, "a refusal of fit at its field")
 
