@@ -199,7 +199,8 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
                        in_fewer_bits
                            ? ", with weights of the model's type: --lora-rank 16 --qlora "
                              "trains beside linears in 4 bits (--recipe plain:codes-file as "
-                             "from such a file), `serve --weights int8` or nf4 generates"
+                             "from such a file), `serve --weights int8` or, of 4 bits, nf4-double "
+                             "generates"
                            : "");
         if (o->workload.name) o->workload.name = meant;
         o->workload.preset = meant;

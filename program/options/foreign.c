@@ -124,6 +124,7 @@ static const struct {
      "it runs another stack: give zero1, zero2 or zero3 for DeepSpeed, fsdp2, or ddp"},
     {"deepspeed", "give its stage: zero1, zero2 or zero3"},
     {"fsdp", "give fsdp2; litgpt has FSDP1"},
+    {"dp", "give dataparallel; ddp, where torchrun starts the script"},
     {"trainer", "give hf, or a program on it: trl, peft or llamafactory"},
     {"transformers", "give hf"},
 };

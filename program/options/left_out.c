@@ -26,6 +26,20 @@ static int64_t small_parameters(const mt_model_config *c)
     return c->layers * (8 * c->hidden + c->ffn + 2 * c->hidden) + 2 * c->hidden;
 }
 
+/* Bytes of all GPUs' outputs, which torch.nn.DataParallel lays side by side on the first. */
+static int64_t gathered(const mti_options *o, const mt_model_config *c)
+{
+    const mti_workload *w = &o->workload;
+    const mti_memory_options *m = &w->memory;
+    const mti_loss_row *loss = mti_loss_row_of(c->ops.loss);
+    const int64_t batch = w->batch * (o->verb == MTI_FIT ? 1 : w->parallel.data),
+                  logits = loss->fused || loss->chunked ? 0 : c->vocab,
+                  cached = m->checkpoint && !checkpoints(m, "none")
+                               ? 0
+                               : 2 * c->layers * c->kv_heads * c->head_dim;
+    return (int64_t)mt_dtype_size(c->dtype) * batch * w->seq * (logits + cached);
+}
+
 /* Elements that are in no linear of a block. */
 static int64_t other_parameters(const mt_model_config *c)
 {

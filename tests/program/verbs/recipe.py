@@ -240,12 +240,12 @@ def every_row_holds_somewhere():
             options = p["model"]["recipe_options"]
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options, {args}: {options}")
             used |= {(name, option) for option in rows_of(options)}
-    for name in ("zero1", "zero2", "zero3"):  # beside what a Trainer gives to DeepSpeed, and where a fit would divide more than data
+    for name, stage in (("zero1", 1), ("zero2", 2), ("zero3", 3), ("dataparallel", 0)):  # beside what a Trainer gives, and where a fit would divide more than data
         joined = profile(*llama, "--dp", 4, "--recipe", f"{name}+llamafactory")["model"]["recipe_options"]
         found = json.loads(run("fit", "gpt", "-b", 2, "--gpus", 2, "--gpu", "h100", "--recipe", name, "--json", "-").stdout)
         set_ = rows_of(joined) | rows_of(found["recipe_options"])
         used |= {(name, option) for option in set_.intersection(listed()[name])}
-        equal({(s["tp"], s["cp"], s["pp"], s["zero"]) for s in found["setups"]}, {(1, 1, 1, int(name[-1]))}, f"a fit with {name} divides data alone")
+        equal({(s["tp"], s["cp"], s["pp"], s["zero"]) for s in found["setups"]}, {(1, 1, 1, stage)}, f"a fit with {name} divides data alone")
     equal(sorted({(name, option) for name, rows in listed().items() for option in rows} - used), [], "rows that hold nowhere")
     equal(sorted(used - {(name, option) for name, rows in listed().items() for option in rows}), [], "rows that help does not list")
 

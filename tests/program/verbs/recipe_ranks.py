@@ -310,8 +310,12 @@ def what_an_answer_leaves_out_stands_beside_it():
     llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
     equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
     equal(left_out("gpt:context=128", *META, "-l", 3, "-s", 8, "--attention", "math", "--recipe", "hf"), {"a": 3 * 128 * 128}, "a mask's bytes in each layer")
+    equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4), {"what": 4 * 4 * 2 * 8 * (512 + 2 * 3 * 64)}, "logits, keys and values of four GPUs")
+    equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4, "--checkpoint", "full"), {"what": 4 * 4 * 2 * 8 * 512}, "logits alone")
+    equal(left_out(*llama, "--recipe", "dataparallel"), {}, "of one GPU none")
     equal(left_out(*llama, "--recipe", "zero3", "--dp", 4), {"parameters": 2 * 50_000_000, "small": 2 * 7 * 64}, "of stage 3")
     equal(left_out(*llama, "--recipe", "zero3+llamafactory", "--dp", 4)["parameters"], 2 * (64 * 64 * 9 // 10), "of stage 3 as Transformers sets it")
+    equal(left_out(*llama, "--recipe", "zero2+llamafactory", "--dp", 4), {"a": 2 * 500_000_000}, "a second bucket")
     equal(left_out(*llama, "--recipe", "zero2", "--dp", 4, "--optimizer", "adamw-cpu"), {"a": 2 * 512 * 64}, "offload's buffer")
     eight = [*llama, "--lora-rank", 2, "--qlora", "--recipe", "plain:codes=int8"]
     equal(left_out(*eight, "--checkpoint", "full"), {"a": 2 * 8 * 5 * 256}, "codes of 8 bits")
