@@ -74,6 +74,9 @@ static void print_answer(const mti_fit_report *f, const mti_sheet *to)
                    r->gpus > 1 ? "each needs %.1f GiB and has %.1f"
                                : "needs %.1f GiB, the card has %.1f",
                    needed, room);
+    if (fits && first->parallel.pipeline == 1 && first->parallel.microbatches > 1)
+        mti_append(figures, sizeof figures, "; in microbatches of %lld",
+                   (long long)first->microbatch);
     if (besides) mti_append(figures, sizeof figures, "; %s", besides);
     int n = mti_print(to->out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus,
                       r->gpu.name);

@@ -366,4 +366,9 @@ with tempfile.TemporaryDirectory() as folder:
 os.close(terminal)
 p = run("fit", *GPT, "--gpus", 2, "--gpu", "h100")
 equal((p.returncode, p.stderr), (0, ""), "no bar where there is no terminal")
+# A batch that does not go through at once is said to be cut.
+for batch, microbatches, said in ((8, 4, "; in microbatches of 2"), (1, 1, " free ")):
+    args = [*GPT, "-b", batch, "--gpus", 1, "--gpu", "h100", "--capacity", "7MiB", "--checkpoint", "none", "--offload", "none", "--dtype", "f32", "--optimizer", "sgd"]
+    head = " ".join(run("fit", *args).stdout.split("tokens a step")[0].split())
+    equal((fit(*args)["setups"][0]["microbatches"], "microbatches" in head, said in head), (microbatches, microbatches > 1, True), f"{batch} sequences: {head}")
 done()
