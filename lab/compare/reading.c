@@ -258,7 +258,9 @@ static size_t unit_behind(const char **at)
     }
     const bool open = *text == '(';
     const size_t unit = find_unit(text + open, &length);
-    if (unit < N_UNITS) *at = text + open + length;
+    if (unit == N_UNITS) return unit;
+    *at = text + open + length;
+    *at += open && **at == ')';
     return unit;
 }
 

@@ -461,6 +461,8 @@ def figures_as_people_print_them():
     for line, (kind, value) in lines.items():
         f, = figures_of(line)
         check(f["kind"] == kind and f["low"] <= value <= f["high"], f"{line}: {f}")
+    shown = run("compare", written("x.log", "Maximum memory allocated: 4521.3 (MB)"), *GPT).stdout
+    check("memory allocated 4521.3 MB " in shown, f"a unit in brackets, as it is shown: {shown}")
     speed = "MA 14.96 GB         Max_MA 28.1 GB         CA 29.03 GB         Max_CA 29 GB"
     equal([(f["kind"], f["low"] <= v * GIB <= f["high"]) for f, v in zip(figures_of(speed), (14.96, 28.1, 29.03, 29), strict=True)],
           [(k, True) for k in ("allocated", "peak allocated", "reserved", "peak reserved")], "DeepSpeed's")
