@@ -6,16 +6,12 @@
 
 #define ASKERS_TO_SHOW 6
 
-/* "20.52 GiB", of what is known to some digits alone. */
-static const char *about(char buf[MTI_NUMBER], const mti_byte_range *s)
-{
-    return mti_bytes_text(buf, MTI_NUMBER, s->low + (s->high - s->low) / 2);
-}
-#define ABOUT(span) about((char[MTI_NUMBER]){0}, span)
-
 /* ---- text ---- */
 
+/* Of what is known to some digits alone. */
 static uint64_t middle(const mti_byte_range *s) { return s->low + (s->high - s->low) / 2; }
+/* "20.52 GiB" */
+#define ABOUT(span) MTI_BYTES(middle(span))
 
 static void print_range(mti_table *t, const char *what, const mti_byte_range *s)
 {
