@@ -208,10 +208,10 @@ void mti_describe_oom(mti_fields *f, const void *compared)
     describe_known(f, "unallocated", &m->unallocated);
     describe_known(f, "free", &m->free);
     describe_known(f, "total", &m->total);
-    mti_field_text(mti_null_unless(f, *c->product), "product", c->product);
+    KEYS(f, mti_compared_oom, c, KEY_OR_NULL(product));
     mti_field_list(f, "askers", describe_asker, c->askers.at, c->askers.n, sizeof *c->askers.at);
     mti_field_size(mti_null_unless(f, c->found), "nearest", c->nearest);
-    mti_field_size(mti_null_unless(f, c->capacity), "capacity", c->capacity);
+    KEYS(f, mti_compared_oom, c, KEY_OR_NULL(capacity));
     mti_field_bool(mti_null_unless(f, c->capacity), "fits", !c->refused);
     mti_field_object(mti_null_unless(f, c->refused), "refusal", describe_refusal, c);
     mti_field_list(f, "changes", describe_tried, c->tried.at, c->tried.n, sizeof *c->tried.at);

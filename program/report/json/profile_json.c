@@ -209,9 +209,8 @@ static void describe_memory(mti_fields *f, const void *profile)
     mti_field_object(f, "casts", describe_casts, s);
     mti_field_object(mti_null_unless(f, o->loss_scale != 0), "loss_scale", describe_scaler, p);
     KEYS(f, mti_memory_options, o, KEY_AS("master_weights", master), KEY(f32_gradients),
-         KEY(step_in_backward));
-    mti_field_int(mti_null_unless(f, o->lora_rank), "lora_rank", o->lora_rank);
-    mti_field_text(mti_null_unless(f, o->lora_targets.text), "lora_targets", o->lora_targets.text);
+         KEY(step_in_backward), KEY_OR_NULL(lora_rank),
+         KEY_OR_NULL_AS("lora_targets", lora_targets.text));
     mti_field_real(mti_null_unless(f, o->lora_rank), "lora_dropout", o->lora_dropout);
     KEYS(f, mti_memory_options, o, KEY(f32_adapters), KEY(lora_on_weights), KEY(qlora));
     mti_field_name(mti_null_unless(f, o->qlora), "codes", &mti_codes_names, (int)o->codes);
@@ -262,11 +261,10 @@ static void describe_head(mti_fields *f, const mti_profile_object *o)
     mti_field_schema(f, "memtape.profile/1");
     mti_field_object(f, "model", mti_describe_model, &p->workload);
     mti_field_text(f, "device", p->device ? mt_device_kind(p->device) : NULL);
-    mti_field_size(mti_null_unless(f, d->capacity), "capacity", d->capacity);
+    KEYS(f, mti_device_options, d, KEY_OR_NULL(capacity));
     mti_field_object(mti_null_unless(f, d->expandable), "expandable_segments", describe_granules,
                      d);
-    mti_field_size(f, "gemm_workspace", d->gemm_workspace);
-    mti_field_text(mti_null_unless(f, d->scratch_of), "scratch", d->scratch_of);
+    KEYS(f, mti_device_options, d, KEY(gemm_workspace), KEY_OR_NULL_AS("scratch", scratch_of));
     mti_field_object(mti_null_unless(f, p->workload.ranked), "parallel", describe_parallel, p);
     mti_field_list(mti_null_unless(f, o->whole), "timeline", mti_describe_event, t->events.at,
                    t->events.n, sizeof *t->events.at);
@@ -289,8 +287,7 @@ void mti_describe_profile(mti_fields *f, const void *at)
     const mti_measurement *m = &p->measured;
     describe_head(f, o);
     mti_field_object(f, "params", describe_params, m);
-    mti_field_size(f, "optimizer_host", m->optimizer_host);
-    mti_field_size(f, "parameters_host", m->param_host);
+    KEYS(f, mti_measurement, m, KEY(optimizer_host), KEY_AS("parameters_host", param_host));
     mti_field_object(f, "saved", describe_saved, m->ledger);
     mti_field_object(f, "growth", describe_growth, &m->growth);
     const bool routed = p->workload.config.experts && !mt_device_has_data(p->device);

@@ -58,9 +58,7 @@ static void describe_rare(mti_fields *f, const mt_model_config *c)
 
 void mti_describe_left_out(mti_fields *f, const void *left_out)
 {
-    const mti_left_out *l = left_out;
-    KEYS(f, mti_left_out, l, KEY(what));
-    mti_field_size(mti_null_unless(f, l->bytes), "bytes", l->bytes);
+    KEYS(f, mti_left_out, left_out, KEY(what), KEY_OR_NULL(bytes));
 }
 
 /* The model's dimensions; null for those that its kind does not have. */
@@ -73,9 +71,7 @@ void mti_describe_model(mti_fields *f, const void *workload)
     bool own = c.mlp == MT_MLP_SWIGLU || c.mlp == MT_MLP_CLAMPED, acts = feeds && !own,
          norms = whole || c.kind == MT_MODEL_BLOCK;
     mti_field_name(f, "kind", &mti_model_kinds, (int)c.kind);
-    mti_field_text(mti_null_unless(f, w->preset), "preset", w->preset);
-    mti_field_int(f, "batch", w->batch);
-    mti_field_int(f, "seq", w->seq);
+    KEYS(f, mti_workload, w, KEY_OR_NULL(preset), KEY(batch), KEY(seq));
     mti_field_int(f, "hidden", c.hidden);
     mti_field_int(mti_null_unless(f, attends), "heads", c.heads);
     mti_field_int(mti_null_unless(f, attends), "kv_heads", c.kv_heads);
