@@ -3,6 +3,7 @@
 #include <string.h>
 #include "verbs/explain.h"
 #include "memtape/models/collectives.h"
+#include "report/keys.h"
 
 static const char *const phases[] = {"forward", "recompute", "backward"};
 
@@ -13,9 +14,7 @@ static void describe_leaf(mti_fields *f, const void *at)
     mti_field_text(f, "name", leaf->name);
     mti_field_shape(f, "shape", leaf->rank, leaf->shape);
     mti_field_size(f, "storage", walk->storages[f->i]);
-    mti_field_bool(f, "weight", leaf->weight);
-    mti_field_bool(f, "indices", leaf->indices);
-    mti_field_bool(f, "gradient", leaf->wants);
+    KEYS(f, mti_named_leaf, leaf, KEY(weight), KEY(indices), KEY_AS("gradient", wants));
 }
 
 static void describe_save(mti_fields *f, const void *at)
@@ -25,9 +24,7 @@ static void describe_save(mti_fields *f, const void *at)
     mti_field_name(f, "role", &mti_save_roles, (int)s->info.role);
     mti_field_shape(f, "shape", s->rank, s->shape);
     mti_field_text(f, "dtype", mt_dtype_name(s->dtype));
-    mti_field_size(f, "storage", s->storage);
-    mti_field_size(f, "bytes", s->bytes);
-    mti_field_bool(f, "parameter", s->parameter);
+    KEYS(f, mti_tape_save, s, KEY(storage), KEY(bytes), KEY(parameter));
     mti_field_bool(f, "pays", !s->parameter && s->payer == s);
 }
 
@@ -48,10 +45,8 @@ static void describe_op(mti_fields *f, const void *at)
     size_t from = 0, n = 0;
     while (from < t->saves.n && t->saves.at[from].info.node < node->sequence) from++;
     while (from + n < t->saves.n && t->saves.at[from + n].info.node == node->sequence) n++;
-    mti_field_text(f, "op", node->op);
-    mti_field_text(f, "text", node->module);
-    mti_field_text(f, "formula", row.formula);
-    mti_field_text(f, "why", row.why);
+    KEYS(f, mt_node_info, node, KEY(op), KEY_AS("text", module));
+    KEYS(f, mt_op_info, &row, KEY(formula), KEY(why));
     mti_field_list(f, "keeps", describe_save, n ? &t->saves.at[from] : NULL, n,
                    sizeof *t->saves.at);
 }
@@ -80,8 +75,7 @@ static void describe_gradient(mti_fields *f, const void *at)
 {
     const mti_expression_gradient *g = at;
     describe_text(f, "of", g->of, g->length);
-    mti_field_size(f, "storage", g->storage);
-    mti_field_size(f, "events", g->n_events);
+    KEYS(f, mti_expression_gradient, g, KEY(storage), KEY_AS("events", n_events));
 }
 
 void mti_describe_explained(mti_fields *f, const void *at)
