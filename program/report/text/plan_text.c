@@ -204,10 +204,11 @@ static bool print_formulas(const mti_plan_result *p, const mti_sheet *to)
                         MTI_THOUSANDS(c->measured));
     }
     if (!mti_table_finish(t, to)) return false;
-    if (!mti_plan_find(p, "activations"))
-        mti_print_line(
-            to,
-            "Of activations under --amp there is no formula: memtape profile lists what is kept.");
+    mti_print_line(to, mti_plan_find(p, "activations")
+                           ? "saved: what is kept after forward; the peak above has whole blocks, "
+                             "those alive then"
+                           : "Of activations under --amp there is no formula: memtape profile "
+                             "lists what is kept.");
     if (given > 0) mti_print(to->out, "  N = %s parameters, as given\n", MTI_SCALED(given));
     print_letters(p, to);
     return true;

@@ -163,6 +163,8 @@ def textbooks():
     check("Rajbhandari" not in brief and "Rajbhandari" in whole, "sources of formulas")
     for line in ("parameters, N L(12h^2 + 13h) + vh 124 M 124,439,808", "states (2 + 2 + 12) N 1.99 G 2,012,448,256", "6Nbs"):
         check(line in re.sub(" +", " ", brief), f"{line!r} in {brief}")
+    for text in (brief, whole):
+        check("saved: what is kept after forward" in text, f"why the two sums of activations differ: {text}")
     # The peak of GPT-2 is where backward begins.
     later = "gradient 0 B 0 0.0 % (none yet; 237.35 MiB when backward ends)"
     for text in (brief, run("profile", "gpt2").stdout):
@@ -266,7 +268,7 @@ def autocast():
         args = ["gpt2", "--dtype", "f32", "--amp", "bf16", *ranks]
         p = run("plan", *args, "-v")
         equal((p.returncode, p.stderr), (0, ""), f"plan {args}")
-        check("Of activations under --amp there is no formula" in p.stdout, f"the text says so: {p.stdout}")
+        check("Of activations under --amp there is no formula" in p.stdout and "saved: " not in p.stdout, f"the text says so: {p.stdout}")
         names = [f["name"] for f in json.loads(run("plan", *args, "--json", "-").stdout)["formulas"]]
         check("activations" not in names and "parameters" in names, f"formulas of {args}: {names}")
 
