@@ -8,7 +8,7 @@
 
 /* ---- text ---- */
 
-/* Of what is known to some digits alone. */
+/* Returns the middle of what is known to some digits. */
 static uint64_t middle(const mti_byte_range *s) { return s->low + (s->high - s->low) / 2; }
 /* "20.52 GiB" */
 #define ABOUT(span) MTI_BYTES(middle(span))
