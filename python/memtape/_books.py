@@ -94,22 +94,26 @@ class Pool:
         self._device = library().mt_device_open(b"meta")
         if not self._device:
             raise failure()
-        self._stats = _stats_type()()
+        self._stats, self._shape, self._u8 = _stats_type()(), (ctypes.c_int64 * 1)(), _u8()
+        self.allocated = 0  # in blocks, now
 
     def alloc(self, n_bytes: int, stream: Optional[str] = None) -> Tuple[int, int]:
         """(what to free, bytes of the block)"""
-        before, scope = self.stats().allocated.current, _Scope()
+        scope = _Scope()
         if stream is not None:
             check(library().mt_mem_stream_begin(ctypes.byref(scope), self._device, stream.encode()))
-        block = library().mt_empty(self._device, _u8(), 1, (ctypes.c_int64 * 1)(n_bytes))
+        self._shape[0] = n_bytes
+        block = library().mt_empty(self._device, self._u8, 1, self._shape)
         if stream is not None:
             library().mt_mem_stream_end(ctypes.byref(scope))
         if not block:
             raise failure()
-        return block, self.stats().allocated.current - before
+        before, self.allocated = self.allocated, self.stats().allocated.current
+        return block, self.allocated - before
 
-    def free(self, block: int) -> None:
+    def free(self, block: int, allocated: int) -> None:
         library().mt_release(block)
+        self.allocated -= allocated
 
     def stats(self) -> Any:
         """Valid until the next call."""
@@ -184,7 +188,7 @@ class Books:
         self.live[identity] = held
         self.by_category[category] += allocated
         self._event(held, True)
-        total = self.pool.stats().allocated.current
+        total = self.pool.allocated
         if total > self.peak.allocated:
             self.peak = Peak(total, self.n_events - 1, self.phase, module, op, dict(self.by_category))
         if self.stream is not None or self.streams:
@@ -206,7 +210,7 @@ class Books:
         held = self.live.pop(identity)
         self.by_category[held.category] -= held.allocated
         self._event(held, False)
-        self.pool.free(held.block)
+        self.pool.free(held.block, held.allocated)
 
     def _event(self, held: Held, came: bool) -> None:
         self.history.append((self.n_events, held, came))
@@ -237,8 +241,7 @@ class Books:
     def begin(self, phase: str) -> None:
         self.phase, self.history = phase, []
         self.pool.reset_peak()
-        allocated = self.pool.stats().allocated.current
-        self.peak = Peak(allocated, self.n_events, phase, by_category=dict(self.by_category))
+        self.peak = Peak(self.pool.allocated, self.n_events, phase, by_category=dict(self.by_category))
         self.at_begin = list(self.live.values())
 
     def end(self) -> Dict[str, Any]:

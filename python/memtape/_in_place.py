@@ -137,6 +137,9 @@ class OnMeta:
                 self.optimizer(one)
             return
         self.optimizers.append(optimizer)
+        for name, hooks in vars(optimizer).items():
+            if name.endswith("_hooks"):
+                self.visit(hooks, name)
         for container in (vars(optimizer), optimizer.param_groups, optimizer.state, *optimizer.param_groups, *optimizer.state.values()):
             if isinstance(container, (dict, list)):
                 self.remember(container)

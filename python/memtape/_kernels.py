@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 
+from memtape._ledger import PLAIN
+
 Make = Callable[[Sequence[int], torch.dtype], torch.Tensor]
 _aten = torch.ops.aten
 _NONE = 0  # of reductions
@@ -120,6 +122,10 @@ def _ctc_backward(make: Make, grad: torch.Tensor, log_probs: torch.Tensor, targe
     return made
 
 
+def _fake_quantize(make: Make, x: torch.Tensor, *_: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+    return make(x.shape, x.dtype), make(x.shape, torch.bool)
+
+
 def _layer_norm(make: Make, x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
     """cuda/layer_norm_kernel.cu: dense, however the input lies."""
     rows = [*x.shape[:x.dim() - len(shape)], *[1] * len(shape)]
@@ -153,6 +159,29 @@ def _grouped_mm(make: Make, a: torch.Tensor, b: torch.Tensor, offs: Optional[tor
     return make((*shape[:-1], -(-shape[-1] // unit) * unit), dtype)[..., :shape[-1]]
 
 
+# ---- what PyTorch runs Python code for on meta, which takes a hundred times as long as the dispatch ----
+
+_LIKE_THE_FIRST = {getattr(getattr(_aten, name.partition(".")[0]), name.partition(".")[2] or "default") for name in
+                   """relu gelu silu sigmoid tanh threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward add.Tensor
+                   sub.Tensor mul.Tensor div.Tensor""".split()}
+
+
+def quickly(func: Any, args: Sequence[Any]) -> Optional[torch.Tensor]:
+    """What func makes on meta of contiguous tensors of one floating dtype, and of one shape unless they are matrices that are multiplied.
+    None where anything is otherwise."""
+    if func is not _aten.addmm.default and func not in _LIKE_THE_FIRST:
+        return None
+    first, *others = tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if not (first.is_meta and first.is_floating_point()) or any(t.dtype != first.dtype or type(t) not in PLAIN for t in tensors):
+        return None
+    if func is _aten.addmm.default:
+        a, b = others
+        fits = a.shape[1] == b.shape[0] and first.dim() == 1
+        return torch.empty((a.shape[0], b.shape[1]), dtype=first.dtype, device="meta") if fits else None
+    same = all(t.shape == first.shape and t.is_contiguous() for t in tensors)
+    return torch.empty(first.shape, dtype=first.dtype, device="meta") if same else None
+
+
 _NUMBERS = {"LSTM": 5, "GRU": 6}  # gates and cell; what a GRU's are is not published
 
 
@@ -163,6 +192,8 @@ def reserve_numbers(kind: str, layers: int) -> Optional[int]:
     return layers * _NUMBERS[kind] + layers - 1 if kind in _NUMBERS else None
 
 
+# Lengths in tensors are lists on CUDA, which PyTorch makes of them before.
+OF_LISTS = {_aten._ctc_loss.Tensor: _aten._ctc_loss.default, _aten._ctc_loss_backward.Tensor: _aten._ctc_loss_backward.default}
 AS_ON_CUDA: Dict[Any, Callable[..., Any]] = {
     _aten.mse_loss.default: _structured, _aten.smooth_l1_loss.default: _structured, _aten.huber_loss.default: _huber,
     _aten.binary_cross_entropy.default: _bce, _aten.soft_margin_loss.default: _soft_margin,
@@ -171,6 +202,8 @@ AS_ON_CUDA: Dict[Any, Callable[..., Any]] = {
     _aten.multilabel_margin_loss_forward.default: _multilabel, _aten.multilabel_margin_loss_backward.default: _like,
     _aten.native_layer_norm.default: _layer_norm, _aten.native_layer_norm_backward.default: _layer_norm_backward,
     _aten._embedding_bag.default: _embedding_bag, _aten._embedding_bag_forward_only.default: _embedding_bag,
+    _aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize,
     _aten._ctc_loss.default: _ctc, _aten._ctc_loss_backward.default: _ctc_backward}
 if hasattr(_aten, "_grouped_mm"):
     AS_ON_CUDA[_aten._grouped_mm.default] = _grouped_mm

@@ -8,11 +8,12 @@ import sys
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Type
 
 try:
     import torch
     import torch.utils.checkpoint
+    from torch.utils import _pytree
 except ImportError as error:
     raise ImportError("memtape.torch needs PyTorch: pip install torch") from error
 if not hasattr(torch._C._autograd.SavedTensor, "data"):
@@ -26,6 +27,7 @@ from memtape.report import Report
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16",
           torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool", torch.int8: "i8",
           torch.int16: "i16", torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2"}
+_LEAVES = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)  # in which there are no tensors
 UNKNOWN = "unknown"  # op and name of what a graph keeps that the given outputs do not come from
 
 
@@ -68,6 +70,7 @@ def _operations() -> Dict[str, Tuple[str, Set[str]]]:
     return found
 
 
+@functools.cache
 def _operation(node: str) -> Tuple[str, Set[str]]:
     """("native_layer_norm", names of its arguments) of NativeLayerNormBackward0. The name is aten's, but for "_" at its
     ends; of a Function of the user's its own, without arguments."""
@@ -85,11 +88,14 @@ def _role(arguments: Set[str], name: str) -> str:
     return "output" if name in ("result", "result0", "output", "out") else "aux"
 
 
+@functools.lru_cache(maxsize=1024)
+def _raw_attributes(kind: type) -> List[str]:
+    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
 def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
     """(name, torch's SavedTensor) of all that a node keeps. Nothing is unpacked: that could run a checkpoint."""
-    for attribute in dir(node):
-        if not attribute.startswith("_raw_saved_"):
-            continue
+    for attribute in _raw_attributes(type(node)):
         try:
             value = getattr(node, attribute)
         except RuntimeError:  # freed by a backward
@@ -127,8 +133,12 @@ def _savers(outputs: Any) -> Iterator[Tuple[_Packed, str, str, str]]:
 
 def _tensors(value: Any) -> List[torch.Tensor]:
     """The tensors in nested tuples, lists, dictionaries and the results of Transformers' models."""
-    from torch.utils import _pytree
-
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if type(value) in (tuple, list):  # at once, as operations give and take them
+        return [t for inner in value for t in _tensors(inner)]
+    if value is None or isinstance(value, _LEAVES):
+        return []
     if isinstance(value, dict):
         value = dict(value)
     return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
@@ -136,9 +146,12 @@ def _tensors(value: Any) -> List[torch.Tensor]:
 
 # ---- storages ----
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # what is not a subclass with a mind of its own
+
+
 def plain(t: torch.Tensor) -> torch.Tensor:
     """t; of a DTensor this rank's own part."""
-    return t if type(t) in (torch.Tensor, torch.nn.Parameter) else getattr(t, "_local_tensor", t)
+    return t if type(t) in PLAIN else getattr(t, "_local_tensor", t)
 
 
 def _storage(t: torch.Tensor) -> Tuple[int, int]:
@@ -177,6 +190,7 @@ class Ledger:
         self._model, self._attention = model, attention
         self.others: List[Tuple[str, torch.nn.Module]] = []  # (name, module) outside of it that a loss uses
         self.other_tensors: List[torch.Tensor] = []  # that are not counted, either
+        self.detached: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
         self._kernels: Set[str] = set()
         self._in_host_memory: List[torch.Tensor] = []
         self._replaced: Optional[List[_Packed]] = None  # within an attention that another one stands for
@@ -228,7 +242,7 @@ class Ledger:
 
     def _pack(self, t: torch.Tensor) -> _Packed:
         # Not t itself: a Function's own output would keep its node, and that the output, for ever.
-        packed = _Packed(t.detach())
+        packed = _Packed(self.detached(t))
         if self._replaced is not None:
             self._replaced.append(packed)
             return packed

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
-from torch._guards import active_fake_mode
-from torch.utils import _pytree
+from torch.utils._mode_utils import no_dispatch
+from torch.utils.flop_counter import flop_registry
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 import torch.utils._foreach_utils
@@ -24,13 +24,14 @@ import torch.utils._foreach_utils
 from memtape import _attention, _autocast, _ddp, _fsdp, _kernels
 from memtape._books import Books, Held, Peak, grouped, steps_section
 from memtape._in_place import OnMeta, replaced, tensors_in
-from memtape._ledger import Ledger, _storage, _tensors, plain
+from memtape._ledger import PLAIN, Ledger, _storage, _tensors, plain
 from memtape._library import MemtapeError
 from memtape._values import Values
 from memtape.report import Report
 
 _INDEX_PUT = torch.ops.aten.index_put.default
-_FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+_FUSED = ("fused_adam", "fused_adamw", "fused_sgd", "fused_adagrad")
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
@@ -48,6 +49,12 @@ class How:
 
 # ---- the books ----
 
+@functools.cache
+def _name(func: Any) -> str:
+    """Of an operation, as a report has it."""
+    return str(func.__name__).split(".")[0].strip("_")
+
+
 class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
     """Within `with`, operations on meta tensors enter it."""
 
@@ -60,42 +67,73 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
         self.category = "input"
         self.after: Callable[[], None] = lambda: None
         self.waiting: Dict[int, Tuple[str, torch.Tensor]] = {}  # by storages: entered when the step uses them
+        self.flops: Dict[str, int] = {}  # of a step, by the keys of a report's `flops`; empty: they are not counted
         self._emptied: Any = WeakIdKeyDictionary()  # (category, module, op) of storages that have been given no bytes
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in a step: see `_as_eager`."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor calls the operation on its own part
-        if active_fake_mode() is not None:  # by which a DTensor learns a shape
+        if torch._C._get_dispatch_mode(_FAKE) is not None:  # by which a DTensor learns a shape
             return func(*args, **(kwargs or {}))
         if func is _WAIT:
             return args[0]  # itself, but on meta
         if self.waiting:
             self._admit(args)
-        self.op = func.__name__.split(".")[0].strip("_")
+        self.op = _name(func)
         self.after()
         # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
         if func is _INDEX_PUT and self.phase == "backward" and len(args) > 3 and args[3]:
             func = torch.ops.aten.index_put_.default
-        if func.__name__.split(".")[0] in _FUSED:
+        if self.op in _FUSED:
             return None  # a kernel that writes in place, and has none on meta
+        if func in _kernels.OF_LISTS:
+            func = _kernels.OF_LISTS[func]
+            args = [self.values.all_of(a).tolist() if isinstance(a, torch.Tensor) and argument.name.endswith("_lengths") else a
+                    for a, argument in zip(args, func._schema.arguments)]
         as_on_cuda = _kernels.AS_ON_CUDA.get(func)
         if as_on_cuda and args[0].device.type == "meta":
             return as_on_cuda(self._make, *args, **(kwargs or {}))
         out = self.values.run(func, args, kwargs or {})
+        if self.flops and func._overloadpacket in flop_registry:
+            self._count(flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out))
         # With dropout the generator's state of efficient attention is in host memory.
         of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out
-        for t in _pytree.tree_leaves(of_device):
-            if isinstance(t, torch.Tensor):
-                self.enter(t, self.category, self.where())
+        for t in _tensors(of_device):
+            self.enter(t, self.category, self.where())
         self.op = ""
         return out
 
     def _admit(self, args: Any) -> None:
         self.op = ""
-        for t in _pytree.tree_leaves(args):
-            found = self.waiting.pop(_storage(t)[0], None) if isinstance(t, torch.Tensor) and t.device.type == "meta" else None
+        for t in _tensors(args):
+            found = self.waiting.pop(_storage(t)[0], None) if t.is_meta else None
             if found is not None:
                 self.enter(found[1], "parameter", found[0])
+
+    def detached(self, t: torch.Tensor) -> torch.Tensor:
+        """t.detach(), without the way through the dispatcher."""
+        if type(t) not in PLAIN:
+            return t.detach()
+        with no_dispatch():
+            alias = t.detach()
+        self.values.pass_on(t, alias)
+        if self.waiting:
+            self._admit([t])
+        self.op = "detach"
+        self.enter(alias, self.category, self.where())  # a Python number that an operation has made a tensor of
+        self.op = ""
+        return alias
+
+    def _count(self, flops: int) -> None:
+        """In backward gradients are wanted only of what runs again."""
+        phase = "recompute" if self.phase == "backward" and torch.is_grad_enabled() else self.phase
+        if phase in self.flops:
+            self.flops[phase] += int(flops)
 
     def _make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         made = torch.empty(tuple(shape), dtype=dtype, device="meta")
@@ -104,7 +142,10 @@ class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
 
     def enter(self, t: torch.Tensor, category: str, module: str) -> None:
         """t's storage, unless it is known or not on the device."""
-        if t.device.type == "meta":
+        if t.is_meta and t.layout is not torch.strided:
+            raise MemtapeError(f"memtape.torch: {module or 'the loss'}: {self.op} makes a tensor of layout {t.layout}, which has no storage to "
+                               "count; gradients of nn.Embedding and nn.EmbeddingBag are plain with sparse=False")
+        if t.is_meta:
             self._enter(plain(t).untyped_storage(), category, module, self.op)
 
     def _enter(self, storage: torch.UntypedStorage, category: str, module: str, op: str) -> None:
@@ -197,7 +238,10 @@ def _answering(values: Values) -> Iterator[None]:
 
     def answer(name: str, original: Any) -> Any:
         def asked(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return answers[name](t) if t.device.type == "meta" else original(t, *args, **kwargs)
+            if t.device.type == "meta":
+                return answers[name](t)
+            with no_dispatch() if type(t) in PLAIN else contextlib.nullcontext():
+                return original(t, *args, **kwargs)
         return asked
 
     def from_data(original: Any) -> Any:
@@ -377,11 +421,12 @@ class _Steps:
     def _forward(self) -> Dict[str, Any]:
         self.books.begin_phase("forward", "activation")
         ledger = Ledger(self.model, self.how.attention)
+        ledger.detached = self.books.detached
         ledger.others, ledger.other_tensors = self.lent.modules, [t for _, t in (*self._kept(), *self.lent.loose)]
         self.books.where = self.books.values.where = lambda: ledger._path[-1] if ledger._path else ""
         dtype = self.how.autocast
         with ledger, self._counting_rows(), torch.autocast("cuda", dtype) if dtype else contextlib.nullcontext():
-            loss = self.loss(self.model, self.batch)
+            loss = self._loss_of_batch()
             if self.how.accumulate > 1:
                 loss = loss / self.how.accumulate
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -392,6 +437,15 @@ class _Steps:
             raise MemtapeError(f"memtape.torch: there is no backward: {ledger._why_nothing(loss)}")
         self._loss_tensor = loss
         return self._end()
+
+    def _loss_of_batch(self) -> torch.Tensor:
+        try:
+            return self.loss(self.model, self.batch)
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error):
+                raise MemtapeError("memtape.torch: a gradient by torch.func (grad, vjp, jacrev, hessian) allows no hooks on what is saved, by which "
+                                   "it is counted; take it by torch.autograd.grad(..., create_graph=True)") from error
+            raise
 
     @contextlib.contextmanager
     def _counting_rows(self) -> Iterator[None]:
@@ -417,7 +471,7 @@ class _Steps:
     def _closure(self) -> torch.Tensor:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss = self.loss(self.model, self.batch)
+        loss = self._loss_of_batch()
         loss.backward()
         return loss.detach()
 
@@ -430,10 +484,9 @@ class _Steps:
     def _look_at_states(self) -> None:
         """Finds the tensors that optimizers have made since, those of the parameter at which each is now among them."""
         for i, optimizer in enumerate(self.lent.optimizers):
-            states = list(optimizer.state.values())
-            if len(states) != self.n_states[i]:
-                self._put(states[max(self.n_states[i] - 1, 0):])
-                self.n_states[i] = len(states)
+            if len(optimizer.state) != self.n_states[i]:
+                self._put(list(optimizer.state.values())[max(self.n_states[i] - 1, 0):])
+                self.n_states[i] = len(optimizer.state)
 
     def _put_all(self) -> None:
         for optimizer in self.lent.optimizers:
@@ -532,14 +585,16 @@ def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, 
         phases = [steps.init(), *steps.step()]
         steps.peak, begins = Peak(), books.n_events
         books.begin_step()
+        books.flops = dict.fromkeys(("forward", "backward", "recompute"), 0)
         steady, streams = steps.step(), books.streams
         timeline, books.timeline = books.timeline, None
+        flops, books.flops = books.flops, {}
         growth = steps.growth(phases[-1], steady[-1])
     assert steps.saved is not None
     values = steps.saved.to_dict()
     values["model"]["optimizer"] = ", ".join(dict.fromkeys(type(o).__name__ for o in lent.optimizers)) or None
     values["params"] = steps.params
-    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest, streams=streams), timeline=timeline)
+    values.update(steps_section(phases, steady, begins, steps.peak, steps.largest, streams=streams), timeline=timeline, flops=flops)
     eager = compiled_parts([model, loss])
     notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
     return Report(values, steps.saved.title + (", as eager" if eager else ""), note=steps.saved._note,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, List, NoReturn, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 import torch
 from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from memtape._kernels import quickly
+from memtape._ledger import _tensors
 from memtape._library import MemtapeError
 
 MOST_VALUES = 1 << 20  # elements of a tensor of whole numbers whose values are computed
@@ -50,11 +53,11 @@ def _checked() -> Optional[bool]:
     return None
 
 
-def refuse(module: str, what: str, instead: str) -> NoReturn:
+def refuse(module: str, what: str, instead: str, error: Optional[Exception] = None) -> NoReturn:
     place, line = _place()
     shown = f" ({line})" if line else ""
     raise MemtapeError(f"memtape.torch: {module or 'the loss'} asks for {what} at {place}{shown}. A step is run on meta, which computes "
-                       f"only what follows from the batch's whole numbers and small constants; {instead}")
+                       f"only what follows from the batch's whole numbers and small constants; {instead}") from error
 
 
 class Unknown(float):
@@ -87,19 +90,52 @@ class Unknown(float):
 
 # ---- values ----
 
+class _Operation(NamedTuple):
+    """What PyTorch says of an operation."""
+
+    decides: bool  # whether values may decide the shape of what it returns
+    draws: bool  # random numbers
+    written: Tuple[Tuple[int, str], ...]  # (place, name) of the arguments that it writes
+    each: bool  # whether it takes a list, and does the same with each of it
+    in_place: bool  # whether its first argument is written element by element, and nothing else is made
+
+
+@functools.cache
+def _operation(func: Any) -> _Operation:
+    written = ((i, argument.name) for i, argument in enumerate(func._schema.arguments) if argument.is_write)
+    name = func._schema.name.partition("::")[2]
+    each = name.startswith("_foreach_") and name not in ("_foreach_norm", "_foreach_max")
+    in_place = name.endswith("_") and (each or torch.Tag.pointwise in func.tags)
+    decides, draws = (tag in func.tags for tag in (torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded))
+    return _Operation(decides, draws, tuple(written), each, in_place)
+
+
+def _of_optimizer(func: Any, args: Any, kwargs: Any) -> Any:
+    """func of an optimizer's step on meta, where in place nothing is made, and of a list an equal one. For all else it is called;
+    PyTorch has Python code for many of these on meta, which would take most of the time."""
+    operation, first = _operation(func), args[0] if args else None
+    of_meta = first.is_meta if isinstance(first, torch.Tensor) else isinstance(first, list) and first and first[0].is_meta
+    if of_meta and operation.in_place:
+        return None if operation.each else first
+    others = [other for other in args[1:] if isinstance(other, list) and other and isinstance(other[0], torch.Tensor)]
+    if of_meta and operation.each and all(t.is_floating_point() for t in first) and \
+            all(t.dtype == o.dtype and t.shape == o.shape for other in others for t, o in zip(first, other)):
+        return [torch.empty_like(t) for t in first]
+    return func(*args, **kwargs)
+
+
 def _depends_on_values(func: Any, args: Any) -> bool:
     """Whether what func returns has a shape that its arguments' values decide: of an index, only where a mask is in it."""
-    if torch.Tag.dynamic_output_shape not in func.tags:
-        return False
-    return bool(func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1]))
+    return _operation(func).decides and (func is not _INDEX or any(i is not None and i.dtype in _MASKS for i in args[1]))
 
 
 def _is_small(t: torch.Tensor) -> bool:
-    return bool(t.numel() <= (MOST_FLOATS if t.is_floating_point() or t.is_complex() else MOST_VALUES))
+    n = t.numel()
+    return bool(n <= MOST_FLOATS or n <= MOST_VALUES and not t.is_floating_point() and not t.is_complex())
 
 
 def _is_meta(t: Any) -> bool:
-    return isinstance(t, torch.Tensor) and t.device.type == "meta"
+    return isinstance(t, torch.Tensor) and bool(t.is_meta)
 
 
 def twin(t: torch.Tensor) -> torch.Tensor:
@@ -113,8 +149,8 @@ class Values:
     positions, which meta tensors cannot answer."""
 
     def __init__(self) -> None:
-        self._known: Any = WeakIdKeyDictionary()
-        self._storages: Set[int] = set()  # of those, and of some that are gone
+        self._found: Any = WeakIdKeyDictionary()  # (value, storage, writes to it so far), by tensors
+        self._writes: Dict[int, int] = {}  # whose values were not known, by storages that had known ones
         self.where: Callable[[], str] = lambda: ""
         self.decides = True  # whether an optimizer's own numbers may decide; see `scalar`
 
@@ -123,37 +159,48 @@ class Values:
             self._put(t, value.detach().cpu().clone())
 
     def _put(self, t: torch.Tensor, value: torch.Tensor) -> None:
-        self._known[t] = value
-        self._storages.add(t.untyped_storage()._cdata)
+        storage = t.untyped_storage()._cdata
+        self._found[t] = value, storage, self._writes.setdefault(storage, 0)
+
+    def _known(self, t: torch.Tensor) -> Optional[torch.Tensor]:
+        value, storage, writes = self._found.get(t, (None, 0, 0))
+        return value if self._writes.get(storage) == writes else None
+
+    def pass_on(self, t: torch.Tensor, alias: torch.Tensor) -> None:
+        """What is known of t is known of an alias."""
+        found = self._found.get(t)
+        if found is not None:
+            self._found[alias] = found
 
     def of_call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What func returns on the values of its arguments; None if one is not known, or if it draws random numbers."""
-        tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if _is_meta(t)]
-        if torch.Tag.nondeterministic_seeded in func.tags or not all(t in self._known for t in tensors):
+        if _operation(func).draws or any(t.is_meta and self._known(t) is None for t in _tensors([*args, *kwargs.values()])):
             return None
-        args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known.get(t, t), (args, kwargs))
+        args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known(t) if t.is_meta else t, (args, kwargs))
         return func(*args, **(kwargs if kwargs.get("device") is None else {**kwargs, "device": "cpu"}))
 
     def without_masks(self, args: Any) -> Any:
         """The arguments of an index with the places that its masks choose, whose values stay unknown; None: a mask is not known."""
         indices: List[Optional[torch.Tensor]] = []
         for i in args[1]:
-            mask = i is not None and i.dtype in _MASKS
-            if mask and i not in self._known:
+            if i is None or i.dtype not in _MASKS:
+                indices.append(i)
+                continue
+            mask = self._known(i)
+            if mask is None:
                 return None
-            indices += [torch.empty(len(places), dtype=torch.long, device="meta")
-                        for places in self._known[i].nonzero(as_tuple=True)] if mask else [i]
+            indices += [torch.empty(len(places), dtype=torch.long, device="meta") for places in mask.nonzero(as_tuple=True)]
         return (args[0], indices, *args[2:])
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func on meta, with the values of what it returns where they are known."""
-        if func is _INDEX and args[0] not in self._known:
+        if func is _INDEX and self._known(args[0]) is None:
             args = self.without_masks(args) or args
         if func is _ITEM:
             return self._scalar(func, args)
         if func is _LEFT_ALIGNED:  # whether TransformerEncoder may leave its layers for a fast path
             return False
-        if func in _NEVER and args[0] not in self._known:
+        if func in _NEVER and self._known(args[0]) is None:
             return self._never(func, args)
         if func is _TO_COPY and kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu" and _is_meta(args[0]):
             return self._to_host(func, args, kwargs)
@@ -165,11 +212,18 @@ class Values:
             out = _pytree.tree_map_only(torch.Tensor, twin, values)
         else:
             try:
-                out = func(*args, **kwargs)
+                out = quickly(func, args)
+                if out is None:
+                    out = func(*args, **kwargs) if self.decides else _of_optimizer(func, args, kwargs)
+            except NotImplementedError as error:
+                if "Meta" in str(error):
+                    refuse(self.where(), f"{func.__name__}, for which this PyTorch has no code on meta,", "leave it out of the profiled step, or "
+                           "give the operation such code with torch.library.register_fake", error)
+                raise
             except RuntimeError as error:
                 self.mixed(func, (args, kwargs), error)
                 raise
-            made = _pytree.tree_leaves(out)
+            made = out if isinstance(out, (tuple, list)) else (out,)
             if not all(_is_meta(t) and _is_small(t) for t in made):
                 self._forget(func, args, kwargs)
                 return out
@@ -177,22 +231,18 @@ class Values:
         if values is None:
             self._forget(func, args, kwargs)
         else:
-            for t, value in zip(_pytree.tree_leaves(out), _pytree.tree_leaves(values)):
+            for t, value in zip(_tensors(out), _tensors(values)):
                 if _is_small(value):
                     self._put(t, value)  # itself: views of it share its storage
         return out
 
     def _forget(self, func: Any, args: Any, kwargs: Any) -> None:
         """What func has written over is not known any more, nor is what shares its storage."""
-        given = {**dict(zip((argument.name for argument in func._schema.arguments), args)), **kwargs}
-        for argument in func._schema.arguments:
-            if argument.is_write:
-                for t in _pytree.tree_leaves(given.get(argument.name)):
-                    storage = t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None
-                    if storage in self._storages:
-                        self._storages.discard(storage)
-                        for known in [k for k in self._known if k.untyped_storage()._cdata == storage]:
-                            del self._known[known]
+        for i, name in _operation(func).written:
+            for t in _tensors(args[i] if i < len(args) else kwargs.get(name)):
+                storage = t.untyped_storage()._cdata
+                if storage in self._writes:
+                    self._writes[storage] += 1
 
     def _scalar(self, func: Any, args: Any) -> Any:
         value = self.of_call(func, args, {})
@@ -222,22 +272,23 @@ class Values:
 
     def item(self, t: torch.Tensor) -> Any:
         """t.item(): its value if it is known; else, of floating point, one that may be logged."""
-        if t in self._known:
-            return self._known[t].item()
+        value = self._known(t)
+        if value is not None:
+            return value.item()
         if t.is_floating_point() and t.numel() == 1 and self.decides:
             return Unknown(self.where())
         return self._scalar(_ITEM, (t,))
 
     def all_of(self, t: torch.Tensor) -> torch.Tensor:
         """The values, for t.numpy() and t.tolist()."""
-        if t not in self._known:
+        value = self._known(t)
+        if value is None:
             refuse(self.where(), "values for Python or NumPy", "leave it out of the profiled step, or give what it needs in the batch")
-        value: torch.Tensor = self._known[t]
         return value
 
     def mixed(self, func: Any, args: Any, error: Exception) -> None:
         """Refuses in words where PyTorch has met tensors of two devices."""
-        host = [t for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.device.type != "meta" and t.dim()]
+        host = [t for t in _tensors(args) if not t.is_meta and t.dim()]
         if host and any(said in str(error) for said in ("expected device meta", "same device")):
             place, line = _place()
             met = f"a {host[0].device.type} tensor of shape {list(host[0].shape)}"

@@ -178,6 +178,37 @@ def constants_count_as_parameters():
     check("Positions.table" not in [t["module"] for t in report.tensors()] and model.table.device.type == "cpu", "they are back")
 
 
+def what_pytorch_cannot_do_on_meta_is_refused():
+    def gradients(y):
+        return torch.func.grad(lambda x: x.square().sum())(y).mean()
+    refused("torch.func", "take it by torch.autograd.grad", lambda: profiled(gradients, X))
+    words = nn.Embedding(8, 4, sparse=True)
+    refused("sparse gradients", "layout torch.sparse_coo, which has no storage to count; gradients of nn.Embedding", lambda: memtape.torch.profile(
+        words, torch.arange(8), torch.optim.SparseAdam(words.parameters()), loss=lambda model, i: model(i).sum()))
+    library = torch.library.Library("memtape_test", "FRAGMENT")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: 2 * x, "CPU")
+    refused("an operation of one's own", "asks for doubled.default, for which this PyTorch has no code on meta, at " + __file__,
+            lambda: profiled(lambda y: y.sum() + torch.ops.memtape_test.doubled(y.detach()).sum(), X))
+
+
+def lengths_in_tensors_are_lists():
+    """As CUDA's ctc_loss makes them."""
+    x, targets, lengths = torch.randn(24, 32), torch.randint(1, 32, (2, 3)), torch.tensor([12, 10])
+
+    def loss_of(y, targets, lengths, of_targets):
+        return F.ctc_loss(F.log_softmax(y.view(12, 2, 32), 2), targets, lengths, of_targets)
+    in_lists = profiled(lambda y, t, *_: loss_of(y, t, (12, 10), (3, 2)), x, targets, lengths, torch.tensor([3, 2]))
+    in_tensors = profiled(loss_of, x, targets, lengths, torch.tensor([3, 2]))
+    equal(*([peak for peak, _ in of_report(report)[1]] for report in (in_tensors, in_lists)), "the peaks of forward, backward and step")
+    refused("lengths that are not known", "values for Python", lambda: profiled(
+        lambda y, t, n, m: loss_of(y, t, n, y[0, :2].long()), x, targets, lengths, torch.tensor([3, 2])))
+
+
+def weights_are_quantised_in_training():
+    as_by_hand("fake_quantize", lambda y: torch.fake_quantize_per_tensor_affine(y, 0.1, 0, -128, 127).square().mean(), X)
+
+
 def a_mapping_is_passed_by_keywords():
     model = Asking(lambda y: y.exp())
     equal(memtape.torch.profile(model, {"x": X}).tensors(), memtape.torch.profile(model, X).tensors(), "without an optimizer, too")
@@ -185,6 +216,7 @@ def a_mapping_is_passed_by_keywords():
 
 for test in [a_logged_number_is_nan, what_follows_from_the_batch_is_answered, optimizers_are_counted_as_they_run,
              saved_on_the_host_takes_nothing, flex_attention_is_its_kernel, evaluation_s_fast_path_is_named,
-             constants_count_as_parameters, a_mapping_is_passed_by_keywords]:
+             constants_count_as_parameters, what_pytorch_cannot_do_on_meta_is_refused, lengths_in_tensors_are_lists,
+             weights_are_quantised_in_training, a_mapping_is_passed_by_keywords]:
     test()
 done()

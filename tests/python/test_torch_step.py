@@ -295,6 +295,18 @@ def a_teacher_and_a_criterion_are_parameters():
     equal((teacher.weight.device.type, criterion.weight.device.type, labels.device.type), ("cpu",) * 3, "they are back")
 
 
+def an_average_after_the_step_is_counted():
+    """A hook of the optimizer, as one keeps an average of weights."""
+    model, x = nn.Linear(32, 32), torch.randn(4, 32)
+    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    plain, hooked = (SGD(model.parameters(), lr=0.1) for _ in range(2))
+    hooked.register_step_post_hook(lambda *_: averaged.update_parameters(model))
+    reports = [memtape.torch.profile(model, x, o, loss=lambda model, x: model(x).sum()) for o in (plain, hooked)]
+    before, after = (report["phases"][0]["by_category"]["parameter"] for report in reports)
+    equal(after - before, before + 512, "the average's weights, and how many it is of")
+    equal((int(averaged.n_averaged), averaged.module.weight.device.type), (0, "cpu"), "the user's own is as it was")
+
+
 def what_a_loss_could_use_but_does_not_is_not_counted():
     model, x, dataset = mlp(), torch.randn(16, 32), [torch.randn(1000, 32) for _ in range(3)]
 
@@ -434,6 +446,6 @@ def microbatches_and_clipping_are_counted():
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
              weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
-             what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
+             an_average_after_the_step_is_counted, what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
     test()
 done()
