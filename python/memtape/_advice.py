@@ -11,6 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 import torch.utils.checkpoint
+from torch.nn import functional as F
 
 from memtape import _step, _text
 from memtape._in_place import replaced, tensors_in
@@ -19,14 +20,19 @@ from memtape.report import Report
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
+CHUNKS = 8  # of a loss
+_TIME = "  * arithmetic, not measured: how many more multiply-adds forward and backward have in products, convolutions and attention"
+
 
 @dataclass(frozen=True)
 class Advice:
-    """A change, and the report of the step with it. less: bytes by which the peak falls; below 0 where it rises."""
+    """A change, and the report of the step with it. less: bytes by which the peak falls; below 0 where it rises. more: the share by
+    which the multiply-adds of forward and backward grow, 0.33 for a third; None if there are none."""
 
     text: str
     less: int
     report: Report
+    more: Optional[float] = None
 
 
 class Advices(List[Advice]):
@@ -39,10 +45,10 @@ class Advices(List[Advice]):
     def __str__(self) -> str:
         peak = self.before["steady"]["peak"]
         rows = [[f"-{_text.scaled(one.less)}" if one.less > 0 else f"+{_text.scaled(-one.less)}" if one.less else "0 B",
-                 f"{-100 * one.less / peak:+.1f} %", one.text] for one in self]
-        lines = [f"{self.before.title}: {_text.scaled(peak)} at the peak; each of these was run:",
-                 *(_text.columns(rows, (0, 1)) if rows else ["  nothing that applies"])]
-        return "\n".join([*lines, *(f"  not run: {text}" for text in self.refused)])
+                 f"{-100 * one.less / peak:+.1f} %", "-" if one.more is None else f"{100 * one.more:+.1f} %", one.text] for one in self]
+        lines = [f"{self.before.title}: {_text.scaled(peak)} at the peak; each of these was run on meta:",
+                 *(_text.columns([["bytes", "", "time*", ""], *rows], (0, 1, 2)) if rows else ["  nothing that applies"])]
+        return "\n".join([*lines, *([_TIME] if rows else []), *(f"  not run: {text}" for text in self.refused)])
 
 
 # ---- the changes, each for the time of a `with` ----
@@ -66,6 +72,19 @@ def _checkpointed(layer: torch.nn.Module) -> Callable[..., Any]:
     return functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
 
 
+def _in_chunks(head: torch.nn.Linear) -> Callable[..., torch.Tensor]:
+    """Transformers' loss of a causal model whose head returns what it is given: logits of a part are made, used and let go at a time."""
+    def of_part(hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(hidden, head.weight, head.bias).float(), labels, reduction="sum")
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        labels = F.pad(labels, (0, 1), value=-100)[..., 1:].flatten()
+        parts = [torch.utils.checkpoint.checkpoint(of_part, *part, use_reentrant=False)
+                 for part in zip(logits.flatten(0, -2).chunk(CHUNKS), labels.chunk(CHUNKS))]
+        return torch.stack(parts).sum() / (labels != -100).sum()
+    return loss
+
+
 Change = Tuple[str, ContextManager[None], Dict[str, Any]]  # what it says, what is set, other arguments of the step
 
 
@@ -76,8 +95,13 @@ def _changes(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.opti
     path, layers = _alike(model)
     if layers:
         first, last = (".".join(filter(None, [path, str(i)])) for i in (0, len(layers) - 1))
-        yield (f"checkpoint {first} to {last} (torch.utils.checkpoint, use_reentrant=False): their forward runs twice",
+        yield (f"checkpoint {first} to {last} (torch.utils.checkpoint, use_reentrant=False): their forward runs again",
                replaced([(layer, "forward", _checkpointed(layer)) for layer in layers]), {})
+    head = getattr(model, "lm_head", None)
+    capped = any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
+    if isinstance(head, torch.nn.Linear) and getattr(model, "loss_type", "") in ("ForCausalLM", None) and not capped:
+        yield (f"head and loss in {CHUNKS} chunks of tokens, each a checkpoint: the logits of one at a time",
+               replaced([(head, "forward", lambda hidden: hidden), (model, "_loss_function", _in_chunks(head))]), {})
     groups = [group for o in optimizers if isinstance(o, _FUSED) for group in o.param_groups if not group.get("fused")]
     if groups:
         yield (f"{type(optimizers[0]).__name__}(fused=True)",
@@ -106,15 +130,17 @@ def advise(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.
            loss: Optional[Callable[[Any, Any], torch.Tensor]], how: _step.How) -> Advices:
     before = _step.profile(model, batch, optimizers, loss, how)
     found, refused = [], []
-    for text, setting, more in _changes(model, batch, optimizers, how):
-        given = more.pop("batch", batch)
-        accumulate = how.accumulate * more.pop("accumulate", 1)
-        changed = _step.How(how.attention, accumulate, how.clip, more.pop("autocast", how.autocast))
+    work = sum(before["flops"].values())
+    for text, setting, others in _changes(model, batch, optimizers, how):
+        given = others.pop("batch", batch)
+        accumulate = how.accumulate * others.pop("accumulate", 1)
+        changed = _step.How(how.attention, accumulate, how.clip, others.pop("autocast", how.autocast))
         try:
             with setting:
                 report = _step.profile(model, given, optimizers, loss, changed)
         except (MemtapeError, RuntimeError, TypeError, ValueError) as error:
             refused.append(f"{text}: {str(error).splitlines()[0]}")
             continue
-        found.append(Advice(text, before["steady"]["peak"] - report["steady"]["peak"], report))
+        more = (sum(report["flops"].values()) - work) / work if work else None
+        found.append(Advice(text, before["steady"]["peak"] - report["steady"]["peak"], report, more))
     return Advices(before, found, refused)

@@ -38,7 +38,9 @@ def ruled(lines: List[str]) -> List[str]:
     return [*lines[:-1], "  " + "─" * (max(map(len, lines)) - 2), lines[-1]]
 
 
-MOST_ROWS = 8  # of a table; the rest is summed up in one more
+LINES = 20  # of what print shows
+LEAST_ROWS = 3  # of a table, however many lines there are above it
+MOST_NOTES = 2  # of which print shows each
 
 
 def folded(module: str) -> str:
@@ -46,25 +48,26 @@ def folded(module: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module)
 
 
-def peak(values: Mapping[str, Any]) -> List[str]:
-    """What holds the peak, alike layers together, largest first; then the categories; then where each phase had its own."""
+def peak(values: Mapping[str, Any], n_lines: Optional[int] = None) -> List[str]:
+    """Where the peak is, and what holds it: categories, then alike layers together, largest first. In so many lines."""
     steady, at = values["steady"], values.get("peak") or {}
     total = steady["peak"]
     where = ", in ".join(filter(None, [at.get("phase"), at.get("module")])) + (f" ({at['op']})" if at.get("op") else "")
-    lines = [f"The peak of a training step: {scaled(total)} allocated ({total:,} bytes), {scaled(steady['reserved'])} reserved"]
-    lines += [f"  reached in {where}"] if where else []
-    rows = _holders(at.get("largest") or [], total)
-    if rows:
-        lines += ["", "What holds it", *ruled(columns([["bytes", "share", "category", "module", "op"], *rows], (0, 1)))]
-    categories = ", ".join(f"{name} {scaled(n)}" for name, n in sorted(steady["by_category"].items(), key=lambda item: -item[1]) if n)
     phases = ", ".join(f"{p['name']} {scaled(p['peak'])}" for p in steady["phases"])
     streams = ", ".join(f"{s['name']} {scaled(s['reserved'])}" for s in steady.get("streams") or [])
-    lines += [f"  reserved by stream: {streams}"] if streams else []
-    return [*lines, f"  of it: {categories}", f"  most in each phase: {phases}", ""]
+    categories = ", ".join(f"{name} {scaled(n)}" for name, n in sorted(steady["by_category"].items(), key=lambda item: -item[1]) if n)
+    lines = [f"The peak of a training step: {scaled(total)} allocated ({total:,} bytes), {scaled(steady['reserved'])} reserved",
+             f"  {f'reached in {where}; ' if where else ''}most in each phase: {phases}",
+             *([f"  reserved by stream: {streams}"] if streams else []), "", f"What holds it: {categories}"]
+    largest = at.get("largest") or []
+    if not largest:
+        return lines
+    n_rows = None if n_lines is None else n_lines - len(lines) - 3  # without the head, the rule and all else
+    return [*lines, *ruled(columns([["bytes", "share", "category", "module", "op"], *_holders(largest, total, n_rows)], (0, 1)))]
 
 
-def _holders(largest: Sequence[Mapping[str, Any]], total: int) -> List[List[str]]:
-    """Rows of those who hold memory at the peak: weights by module alone."""
+def _holders(largest: Sequence[Mapping[str, Any]], total: int, n_rows: Optional[int]) -> List[List[str]]:
+    """So many rows, or all, of those who hold memory at the peak: weights by module alone."""
     groups: Dict[Tuple[str, ...], List[int]] = {}
     for row in largest:
         kept = f", kept by {row['kept']['op']}" if row.get("kept") and row["kept"]["op"] not in (row["op"], "unknown") else ""
@@ -76,36 +79,43 @@ def _holders(largest: Sequence[Mapping[str, Any]], total: int) -> List[List[str]
         n = groups.setdefault(key, [0, 0])
         n[0] += row["allocated"]
         n[1] += row["storages"]
-    order = sorted(groups.items(), key=lambda item: -item[1][0])
+    order = sorted(groups.items(), key=lambda item: -item[1][0])[:None if n_rows is None else max(n_rows, LEAST_ROWS)]
     rows = [[scaled(n), f"{100 * n / total:.1f} %", category, module or "-", f"{op} ({count} storages)".strip() if count > 1 else op]
-            for (category, module, op), (n, count) in order[:MOST_ROWS]]
-    rest = total - sum(n for _, (n, _) in order[:MOST_ROWS])
+            for (category, module, op), (n, count) in order]
+    rest = total - sum(n for _, (n, _) in order)
     return [*rows, [scaled(rest), f"{100 * rest / total:.1f} %", "all else", "", ""]]
 
 
-def saved(values: Mapping[str, Any]) -> List[str]:
+def saved(values: Mapping[str, Any], n_lines: Optional[int] = None) -> List[str]:
+    """What is kept for backward, one row each; where that takes more than so many lines (LINES), alike layers together."""
     total, tensors = values["saved"]["bytes"], values["saved"]["tensors"]
     outside = "-" if values["model"]["kind"] == "events" else "loss"
-    head = f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})"
     n_storages = str(values["saved"]["storages"])
-    if len(tensors) > 2 * MOST_ROWS:
-        most = MOST_ROWS // 2 if values.get("steady") else MOST_ROWS
-        return [f"{head}, alike layers together", *ruled(columns(_folded_rows(tensors, total, outside, n_storages, most), (4, 5, 6)))]
+    n_rows = max((n_lines or LINES) - 4, LEAST_ROWS)  # without two heads, the rule and the sum
+    if len(tensors) > n_rows:
+        rows = _folded_rows(tensors, total, outside, n_storages, n_rows if n_lines else len(tensors))
+        return [f"{_saved_head(values)}, alike layers together", *ruled(columns(rows, (4, 5, 6)))]
     rows = [["module", "op", "keeps", "its", "shape", "dtype", "bytes", "share"]]
     for t in tensors:
         rows.append([t["module"] or outside, t["op"], t["name"], t["role"], f"[{','.join(map(str, t['shape']))}]", t["dtype"],
                      f"{t['bytes']:,}", f"{100 * t['bytes'] / total:.1f} %"])
     rows.append(["all, each once", "", "", "", "", n_storages, f"{total:,}", "100 %"])
-    return [head, *ruled(columns(rows, (6, 7)))]
+    return [_saved_head(values), *ruled(columns(rows, (6, 7)))]
 
 
-def _folded_rows(tensors: Sequence[Mapping[str, Any]], total: int, outside: str, n_storages: str, most: int) -> List[List[str]]:
+def _saved_head(values: Mapping[str, Any]) -> str:
+    total = values["saved"]["bytes"]
+    return f"Saved for backward, right after forward: {total:,} bytes ({scaled(total)})"
+
+
+def _folded_rows(tensors: Sequence[Mapping[str, Any]], total: int, outside: str, n_storages: str, n_rows: int) -> List[List[str]]:
     groups: Dict[Tuple[str, ...], List[int]] = {}
     for t in tensors:
         n = groups.setdefault((folded(t["module"]) or outside, t["op"], t["name"], f"[{','.join(map(str, t['shape']))}]"), [0, 0])
         n[0] += t["bytes"]
         n[1] += 1
     order = sorted(groups.items(), key=lambda item: -item[1][0])
+    most = n_rows if len(order) <= n_rows else n_rows - 1
     rows = [["module", "op", "keeps", "shape", "times", "bytes", "share"]]
     rows += [[*key, str(count), f"{n:,}", f"{100 * n / total:.1f} %"] for key, (n, count) in order[:most]]
     rest = order[most:]
@@ -125,19 +135,36 @@ def difference(rows: Sequence[Tuple[str, int, int]]) -> str:
     return "\n".join(columns(cells, (1, 2, 3)))
 
 
-def table(values: Dict[str, Any], title: str, note: Optional[str], notes: Sequence[str] = ()) -> str:
+def _head(values: Mapping[str, Any], title: str, notes: Sequence[str], most_notes: Optional[int] = None) -> List[str]:
     lines = [title]
     if values.get("params"):
         lines.append(f"{values['params']['count']:,} parameters in {values['params']['bytes']:,} bytes")
     model = values.get("model") or {}
     if model.get("kind") == "torch" and model.get("attention"):
         lines.append(f"scaled_dot_product_attention counts as {model['attention']}, by PyTorch's rules for CUDA")
-    lines += [f"Note: {text}" for text in notes]
-    lines.append("")
+    n = len(notes) if most_notes is None or len(notes) <= most_notes else most_notes - 1
+    lines += [f"Note: {text}" for text in notes[:n]]
+    return [*lines, *([f"{len(notes) - n} more notes: report.notes"] if n < len(notes) else []), ""]
+
+
+def short(values: Mapping[str, Any], title: str, note: Optional[str], notes: Sequence[str] = ()) -> str:
+    """A report in LINES lines: of a step what holds its peak, of a forward what is kept for backward."""
+    lines = _head(values, title, notes, MOST_NOTES)
+    kept = values.get("saved")
     if values.get("steady"):
-        lines += peak(values)
-    if values.get("saved") and values["saved"]["storages"]:
-        lines += saved(values)
-    elif values.get("saved"):
-        lines.append(note or "Nothing is kept for backward.")
+        of_saved = _saved_head(values) + f" in {kept['storages']} storages" if kept and kept["storages"] else note
+        end = ["", *([of_saved] if of_saved else []), "All of it: print(report.details())"]
+        lines += [*peak(values, LINES - len(lines) - len(end)), *end]
+    elif kept:
+        lines += saved(values, LINES - len(lines)) if kept["storages"] else [note or "Nothing is kept for backward."]
+    return "\n".join(lines)
+
+
+def details(values: Mapping[str, Any], title: str, note: Optional[str], notes: Sequence[str] = ()) -> str:
+    """All of it, in as many lines as that takes."""
+    lines, kept = _head(values, title, notes), values.get("saved")
+    if values.get("steady"):
+        lines += [*peak(values), *([""] if kept else [])]
+    if kept:
+        lines += saved(values) if kept["storages"] else [note or "Nothing is kept for backward."]
     return "\n".join(lines)

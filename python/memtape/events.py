@@ -506,7 +506,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
         return 2
     faults = task.faults(report, probes) if task else []
     if not task:
-        _show("\n".join([str(report).rstrip("\n"), *_of_gradients(probes)]), sys.stdout)
+        _show("\n".join([report.details().rstrip("\n"), *_of_gradients(probes)]), sys.stdout)
     elif not faults:
         _show(f"done: {task.title}", sys.stdout)
     else:

@@ -9,9 +9,9 @@ import os
 import pickle
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from memtape import _program
+from memtape import _program, _text
 from memtape._library import MemtapeError, check, library, printable
 
 if TYPE_CHECKING:
@@ -44,12 +44,16 @@ class Report(Mapping[str, Any]):
         return printable(f"<memtape report: {self.title}>")
 
     def __str__(self) -> str:
-        """What print shows: the program's own text of its reports, else a table of the same columns."""
-        if not self._text:
-            from memtape import _text
+        """What print shows: the program's own text of its reports, else at most 20 lines. Of a training step these say what holds the
+        peak, of a forward what is kept for backward, with alike layers together."""
+        return self._shown(_text.short)
 
-            self._text = printable(_text.table(self._values, self.title, self._note, self.notes))
-        return self._text
+    def details(self) -> str:
+        """The same at length: all that holds the peak, and all that is kept for backward."""
+        return self._shown(_text.details)
+
+    def _shown(self, table: Callable[..., str]) -> str:
+        return self._text or printable(table(self._values, self.title, self._note, self.notes))
 
     def __sub__(self, before: Report) -> Difference:
         """after - before: what a change of the model or the step has added, in bytes."""
@@ -111,8 +115,6 @@ class Report(Mapping[str, Any]):
         """Writes the events of the report's step (profile(..., timeline=True)) as torch.cuda.memory._dump_snapshot writes a run's:
         for pytorch.org/memory_viz and `memtape compare`. capacity: the snapshot is that of a GPU of so many bytes, which fails at the
         first request that goes past it; a number, or a text such as "24GiB". Returns whether it failed."""
-        from memtape import _text
-
         n_bytes = 0 if capacity is None else _text.parsed(capacity)
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
@@ -148,8 +150,6 @@ class Difference(Mapping[str, int]):
         return len(self._values)
 
     def __str__(self) -> str:
-        from memtape import _text
-
         return printable(f"{self.after.title} - {self.before.title}\n" + _text.difference(self._rows))
 
 

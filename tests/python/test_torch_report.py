@@ -51,14 +51,32 @@ def given(layers=12, rows=512, make=torch.optim.AdamW):
 def a_print_is_short_and_says_what_holds_the_peak():
     report = memtape.torch.profile(*given())
     lines = str(report).splitlines()
-    check(len(lines) <= 30, f"{len(lines)} lines")
-    text = "\n".join(lines)
-    for said in (f"({report['steady']['peak']:,} bytes)", "What holds it", "Tower.layers.*.act", "(12 storages)", "all else", "alike layers together"):
+    text, details = "\n".join(lines), report.details()
+    equal(len(lines), 20, "lines")
+    for said in (f"({report['steady']['peak']:,} bytes)", "What holds it", "Tower.layers.*.act", "(12 storages)", "all else", "print(report.details())"):
         check(said in text, f"{said!r} in {text}")
     check(text.index("What holds it") < text.index("Saved for backward"), "the peak first")
     check("layers.3" not in text.replace("reached in", ""), "alike layers are folded")
-    short = str(memtape.torch.profile(*given(1)))
+    check(lines[-2] == f"{details[details.index('Saved for'):].splitlines()[0].partition(', alike')[0]} in {report['saved']['storages']} storages",
+          f"what is saved, in a line: {lines[-2]}")
+    check(lines[:7] == details.splitlines()[:7] and len(details.splitlines()) > 20 and "alike layers together" in details, f"more: {details}")
+    short = memtape.torch.profile(*given(1)).details()
     check("Tower.layers.0.act" in short, "a single layer is shown by its name in what is saved")
+
+
+def no_print_is_longer():
+    """Whatever else there is to say above the tables."""
+    report = memtape.torch.profile(*given(), timeline=True)
+    values, notes = report.to_dict(), [f"what one must know, {i}" for i in range(5)]
+    values["model"]["attention"] = "flash"
+    values["steady"]["streams"] = [{"name": "default", "reserved": 1 << 20}]
+    crowded = memtape.Report(values, report.title, notes=notes)
+    equal(len(str(crowded).splitlines()), 20, f"{crowded}")
+    check("4 more notes" in str(crowded) and all(note in crowded.details() for note in notes), "the notes")
+    forward = memtape.torch.profile(Tower(9), torch.randn(4, WIDTH))
+    for shown, notes in ((forward, []), (memtape.Report(forward.to_dict(), forward.title, notes=notes), notes)):
+        check(len(str(shown).splitlines()) <= 20 and "all, each once" in str(shown), f"a forward: {shown}")
+    check("Tower.layers.3.act" in str(memtape.torch.profile(Tower(4), torch.randn(4, WIDTH))), "what fits is not folded")
 
 
 def advice_is_measured():
@@ -84,10 +102,46 @@ def advice_is_measured():
     equal(by_text["checkpoint"].report["steady"]["peak"], report["steady"]["peak"], "checkpoints, as one writes them")
     fused = memtape.torch.profile(model, x, torch.optim.AdamW(model.parameters(), fused=True))
     equal(by_text["AdamW(fused=True)"].report["steady"]["peak"], fused["steady"]["peak"], "a fused optimizer")
+    product = 2 * 512 * WIDTH * 4 * WIDTH  # each layer's two; backward has two of each, less the gradient of the batch
+    equal(advices.before["flops"], {"forward": 24 * product, "backward": 47 * product, "recompute": 0}, "multiply-adds")
+    # A checkpoint stops once it has what backward asks for: it leaves the last product out.
+    equal(by_text["checkpoint"].report["flops"], {"forward": 24 * product, "backward": 47 * product, "recompute": 12 * product}, "of checkpoints")
+    equal((by_text["checkpoint"].more, by_text["AdamW(fused=True)"].more, by_text["two"].more), (12 / 71, 0, 0), "shares of them")
+    check("+16.9 %  checkpoint" in text and "arithmetic, not measured" in text, f"said so: {text}")
     check(all(map(torch.equal, before, model.parameters())) and all("forward" not in vars(layer) for layer in model.layers), "nothing is changed")
     equal([(g["fused"], g["foreach"]) for g in optimizer.param_groups], [(None, None)], "nor is the optimizer")
     odd = memtape.torch.advise(model, torch.randn(3, WIDTH), optimizer, autocast=torch.bfloat16)
     check("microbatches" not in str(odd) and "torch.autocast" not in str(odd), "what does not apply is not said")
+
+
+def a_loss_in_chunks_is_advised():
+    """Where Transformers makes the logits; beside the same written out."""
+    try:
+        import transformers
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return
+    config = transformers.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=4096,
+                                      max_position_embeddings=64, use_cache=False, attn_implementation="eager")
+    model, ids = transformers.LlamaForCausalLM(config), torch.randint(4096, (2, 32))
+    optimizer = torch.optim.AdamW(model.parameters())
+    advices = memtape.torch.advise(model, {"input_ids": ids, "labels": ids}, optimizer)
+    found = [one for one in advices if "head and loss in 8 chunks" in one.text]
+    equal(len(found), 1, f"{advices}")
+
+    def by_hand(model, batch):
+        hidden = model.model(input_ids=batch["input_ids"], use_cache=False).last_hidden_state.flatten(0, 1)
+        labels = nn.functional.pad(batch["labels"], (0, 1), value=-100)[..., 1:].flatten()
+
+        def part(h, y):
+            return nn.functional.cross_entropy(model.lm_head(h).float(), y, reduction="sum")
+        parts = [torch.utils.checkpoint.checkpoint(part, h, y, use_reentrant=False) for h, y in zip(hidden.chunk(8), labels.chunk(8))]
+        return torch.stack(parts).sum() / (labels != -100).sum()
+    report = memtape.torch.profile(model, {"input_ids": ids, "labels": ids}, optimizer, loss=by_hand)
+    equal(found[0].report["steady"]["peak"], report["steady"]["peak"], "the peak")
+    head = 2 * 64 * 32 * 4096
+    equal((found[0].less > 3 * 4 * 64 * 4096 // 4, found[0].report["flops"]["recompute"]), (True, head), "what it saves, and the head once more")
+    check("forward" not in vars(model.lm_head) and "_loss_function" not in vars(model), "nothing is changed")
 
 
 def reports_are_subtracted():
@@ -333,7 +387,7 @@ def a_baseline_is_a_regression_test():
 
 
 # The first one forks, which is for before PyTorch has threads.
-for test in [a_baseline_is_a_regression_test, a_print_is_short_and_says_what_holds_the_peak, advice_is_measured, reports_are_subtracted,
+for test in [a_baseline_is_a_regression_test, a_print_is_short_and_says_what_holds_the_peak, no_print_is_longer, advice_is_measured, a_loss_in_chunks_is_advised, reports_are_subtracted,
              a_peak_may_have_a_bound, a_step_is_written_as_pytorch_s_snapshot, a_loop_is_watched, a_loop_that_runs_out_of_memory, a_data_parallel_model_has_its_buckets]:
     test()
 done()
