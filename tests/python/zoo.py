@@ -20,6 +20,7 @@ except ImportError as error:
     sys.exit(77)
 import memtape.torch  # noqa: E402
 from counting import of_report, step_by_hand  # noqa: E402
+from practice import PRACTICE  # noqa: E402
 from shards import ADAMW, SETUPS, by_pytorch, ids, of_ranks, sharded  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -237,11 +238,19 @@ ZOO = {
     "a Function of one's own": with_loss(lambda: nn.Linear(32, 32), lambda m, x: Doubling.apply(m(x)).mean(), torch.randn(8, 32)),
     "tied and frozen": with_loss(Tied, lambda m, ids: F.cross_entropy(m(ids).flatten(0, 1), ids.flatten()), IDS),
     "embedding bag": with_loss(lambda: nn.EmbeddingBag(V, 32), lambda m, ids: m(ids).square().mean(), IDS),
+    **PRACTICE,
+    "Wav2Vec2, CTC": theirs("Wav2Vec2ForCTC", {"input_values": torch.randn(2, 400), "labels": torch.randint(1, 10, (2, 4))}, hidden_size=32,
+                            num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=12, conv_dim=(8, 8), conv_stride=(5, 2),
+                            conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+                            hidden_dropout=0.0, attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0,
+                            apply_spec_augment=False, final_dropout=0.0, pad_token_id=0),
     "1,502 modules": with_loss(lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(500)), nn.Linear(8, 8)), mean, torch.randn(2, 8)),
 }
 # Where a count differs, why.
 REASONS = {
     "LSTM": "it counts as cells; the CPU runs oneDNN's as one, CUDA cuDNN's, whose reserve is not published",
+    "GRU, packed": "it counts as cells; the CPU runs oneDNN's as one, CUDA cuDNN's, whose reserve is not published",
+    "Wav2Vec2, CTC": "CUDA's ctc_loss takes lengths and places of targets within, which the CPU has in host memory",
     "embedding bag": "the CPU's has one bag number more and a row number for each bag",
     "DeepSeek-V3": "a mode that watches, as the count by hand does, makes index's backward add into a copy",
 }
@@ -334,6 +343,11 @@ def of_strangers():
     memtape.torch.profile(model, torch.randn(16, 32), torch.optim.SGD(nn.Linear(4, 4).parameters()), loss=mean)
 
 
+def of_sparse():
+    words = nn.Embedding(8, 4, sparse=True)
+    memtape.torch.profile(words, torch.arange(8), torch.optim.SparseAdam(words.parameters()), loss=lambda model, i: model(i).sum())
+
+
 def of_shards(make):
     def call():
         with of_ranks(2) as mesh:
@@ -368,6 +382,8 @@ REFUSED = {
     "no backward": asked(lambda y: y.detach().sum()),
     "LBFGS": asked(lambda y: y.sum(), torch.optim.LBFGS),
     "an optimizer of another model": of_strangers,
+    "a gradient by torch.func": asked(lambda y: torch.func.grad(lambda x: x.square().sum())(y).mean()),
+    "sparse gradients": of_sparse,
     "a lazy module": lambda: memtape.torch.profile(nn.LazyLinear(2), torch.randn(2, 2), torch.optim.SGD([torch.zeros(1)])),
     "attention as on the device": asked(lambda y: y.sum(), attention="device"),
     "FSDP2 with CPUOffloadPolicy": of_shards(in_host_memory), "FSDP1": of_shards(flat_parameters),
