@@ -204,11 +204,10 @@ static bool print_formulas(const mti_plan_result *p, const mti_sheet *to)
                         MTI_THOUSANDS(c->measured));
     }
     if (!mti_table_finish(t, to)) return false;
-    mti_print_line(to, mti_plan_find(p, "activations")
-                           ? "saved: what is kept after forward; the peak above has whole blocks, "
-                             "those alive then"
-                           : "Of activations under --amp there is no formula: memtape profile "
-                             "lists what is kept.");
+    if (!mti_plan_find(p, "activations"))
+        mti_print_line(
+            to,
+            "Of activations under --amp there is no formula: memtape profile lists what is kept.");
     if (given > 0) mti_print(to->out, "  N = %s parameters, as given\n", MTI_SCALED(given));
     print_letters(p, to);
     return true;
@@ -253,6 +252,18 @@ static bool print_item(const mti_plan_result *p, const mti_comparison *c, const 
     return strcmp(name, "states") != 0 || print_regimes(p, to);
 }
 
+/* Says what else there is, in one line; and why the two sums of activations differ. */
+static void print_rest(const mti_plan_result *p, const mti_sheet *to)
+{
+    if (p->budget.plan || !mti_plan_find(p, "activations"))
+        mti_inked(to, MTI_DIM, "-v adds where the formulas come from, and what they leave out%s\n",
+                  p->budget.plan ? "; other budgets" : "");
+    else
+        mti_inked(
+            to, MTI_DIM,
+            "saved: after forward, not at the peak; -v adds the formulas' sources and limits\n");
+}
+
 bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
 {
     const mti_sheet sheet = mti_sheet_of(out);
@@ -265,9 +276,6 @@ bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
     if (verbose) print_fits(p, &sheet);
     if (p->budget.plan && !mti_print_budget(&p->budget, 0, &sheet)) return false;
     if (p->budget.plan && verbose && !mti_print_budget_front(&p->budget, &sheet)) return false;
-    if (!verbose)
-        mti_inked(&sheet, MTI_DIM,
-                  "-v adds where the formulas come from, and what they leave out%s\n",
-                  p->budget.plan ? "; other budgets" : "");
+    if (!verbose) print_rest(p, &sheet);
     return true;
 }
