@@ -73,13 +73,13 @@ def suites(tree):
 def first_failure(tree, names):
     """The name of a test that fails; None if all pass. Only what they need is built."""
     needed = call(tree, sys.executable, "tests/programs.py", "build", *names).stdout.split()
-    built = call(tree, "ninja", "-C", "build", "-j1", *needed)
+    built = call(tree, "ninja", "-C", "build", *needed)
     if built.returncode:
         return "the compiler: " + next((line for line in built.stdout.splitlines() if "error:" in line), built.stdout[-200:])
     log = tree / "build/meson-logs/testlog.json"
     log.unlink(missing_ok=True)
     # Time limits are for mutants that hang, not for a busy machine.
-    call(tree, "meson", "test", "-C", "build", "--no-rebuild", "--num-processes", "1", "--maxfail", "1", "--timeout-multiplier", "5", *names)
+    call(tree, "meson", "test", "-C", "build", "--no-rebuild", "--maxfail", "1", "--timeout-multiplier", "5", *names)
     results = [json.loads(line) for line in log.read_text().splitlines()]
     return next((f"{r['name'].rpartition(' / ')[2]} ({r['result']})" for r in results if r["result"] not in ("OK", "SKIP", "EXPECTEDFAIL", "INTERRUPT")), None)
 
@@ -116,7 +116,10 @@ def groups_of(path, tree, tests):
     return [group for group in groups if group]
 
 
-def main(folder, n=60, seed=0):
+def main(folder="-", n=60, seed=0):
+    if folder.startswith("-"):
+        print(__doc__)
+        return 2
     tree = prepare(Path(folder).resolve())
     tests = list(suites(tree))
     assert len(tests) > 100, f"only {len(tests)} tests"
