@@ -64,7 +64,7 @@ bool mti_live_due(const mti_live *l, int64_t step);
 /* A frame: `text`, the bytes of each category over the step's events, and what made the peak. */
 mt_status mti_live_draw(mti_live *l, const mti_timeline *t, const char *text);
 /* Takes the frame off the screen, so that a line can be printed in its place; or lets it stand, and
- * what is printed next comes below. Both do nothing where there is none. */
+ * what is printed next comes below, in a line and an ink of its own. Both do nothing where there is none. */
 void mti_live_clear(mti_live *l);
 void mti_live_end(mti_live *l);
 

@@ -2,7 +2,7 @@
  *
  * A frame is written at once and leaves the cursor below it. Nothing of the terminal is changed
  * that would have to be put back: no cursor is hidden, no other screen shown, and colours end with
- * their line. So a run may end in any way at any time. */
+ * their line, or with the run where Ctrl-C cut the line. So a run may end in any way at any time. */
 #include <stdlib.h>
 #include <string.h>
 #include "report/pictures.h"
@@ -219,11 +219,18 @@ static void put_frame(frame *f, const char *text)
     put_categories(f);
 }
 
+/* At Ctrl-C the terminal drops what it has not shown yet: a colour's end may be among it. */
+static void end_ink(const mti_live *l, FILE *out)
+{
+    if (l->sheet.colour) fputs("\x1b[0m", out);
+}
+
 /* Moves to the first line of the last frame. After the terminal's size has changed it is not known
  * where that is. */
 static void go_back(const mti_live *l, const mti_sheet *now, FILE *out)
 {
     if (!l->drawn_rows || !l->sheet.live) return;
+    end_ink(l, out);
     if (now->width != l->sheet.width || now->height != l->sheet.height)
         fputs("\x1b[H\x1b[J", out);
     else
@@ -265,4 +272,11 @@ void mti_live_clear(mti_live *l)
     l->drawn = 0;
 }
 
-void mti_live_end(mti_live *l) { l->drawn_rows = 0; }
+void mti_live_end(mti_live *l)
+{
+    if (l->drawn_rows && l->sheet.live) {
+        end_ink(l, l->sheet.out);
+        fputs("\r\x1b[K", l->sheet.out); /* over the ^C that the terminal echoes */
+    }
+    l->drawn_rows = 0;
+}

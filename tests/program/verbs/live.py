@@ -124,6 +124,15 @@ def ends_of_all_kinds_leave_the_terminal():
           f"the message has its own line:\n{text}")
     check(t.unchanged() and not t.screen.ink and not t.screen.faults, f"after Ctrl-C: {t.screen.faults}")
 
+    for read in range(300, 6000, 700):
+        t = live("--steps", 10**6, "--save", "stopped")
+        check(t.until("the peak:"), "a first frame")
+        t.read(1, most=read)  # of a frame that the Ctrl-C cuts
+        t.type("\x03")
+        equal(t.wait(), 130, "status after Ctrl-C within a frame")
+        check(re.search(r"^saved stopped at step \d+\n", t.screen.text(), re.M), f"its own line:\n{t.screen.text()}")
+        check(not t.screen.ink and not t.screen.faults, f"after Ctrl-C within a frame, {read}: {t.screen.faults}")
+
     t = live("--steps", 10**6, "--save", "closed")
     check(t.until("the peak:"), "a first frame")
     os.close(t.slave)

@@ -1,5 +1,6 @@
 """A program in a terminal of its own: what is on its screen, by the few sequences that memtape uses. Any other one is a
 fault."""
+import codecs
 import fcntl
 import os
 import re
@@ -12,7 +13,7 @@ import time
 # Colours; up N lines; clear to the end of the line, of the screen; to the first cell.
 KNOWN = re.compile(r"\x1b\[([\d;]*)([mAKJH])")
 # At Ctrl-C the kernel drops what the terminal has not read yet, within a sequence too, and echoes ^C.
-CUT = re.compile(r"\x1b(\[[\d;]*)?(?=\^C)")
+CUT = re.compile(r"(\x1b(\[[\d;]*)?)?\^C")
 
 
 class Screen:
@@ -72,7 +73,8 @@ class Screen:
                 at = known.end()
                 continue
             cut = CUT.match(text, at)
-            if cut:
+            if cut:  # in any column: what the line lost is not known
+                self.lines[self.row] += "^C"
                 at = cut.end()
                 continue
             letter = text[at]
@@ -98,7 +100,8 @@ class Terminal:
         self.size(columns, rows)
         self.before = termios.tcgetattr(self.slave)
         self.screen = Screen(columns, rows, whole)
-        self.raw = b""
+        self.begun = ""
+        self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
         self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave,
                                         env={**env, "TERM": "xterm-256color", **environment}, start_new_session=True,
@@ -112,20 +115,14 @@ class Terminal:
         self.size(columns, rows)
         self.screen.resize(columns, rows)
 
-    def read(self, seconds):
-        """Takes in what comes within that time, and returns it."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
-            self.raw += os.read(self.master, 65536)
-        whole = len(self.raw)
-        while whole and self.raw[whole - 1] >= 0x80 and not decodes(self.raw[:whole]):
-            whole -= 1
-        text = self.raw[:whole].decode()
-        begun = re.search(r"\x1b(\[[\d;]*)?$", text)
-        if begun:
-            whole -= len(begun[0])
-            text = text[:begun.start()]
-        self.raw = self.raw[whole:]
+    def read(self, seconds, most=1 << 30):
+        """Takes in what comes within that time, at most so many bytes, and returns it."""
+        raw, end = b"", time.monotonic() + seconds
+        while len(raw) < most and (left := end - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
+            raw += os.read(self.master, min(65536, most - len(raw)))
+        text = self.begun + self.decode(raw)
+        end = re.search(r"(\x1b(\[[\d;]*)?)?\^?\Z", text).start()
+        text, self.begun = text[:end], text[end:]
         self.screen.feed(text)
         return text
 
@@ -157,11 +154,3 @@ class Terminal:
     def hang_up(self):
         """Closes it."""
         os.close(self.master)
-
-
-def decodes(data):
-    try:
-        data.decode()
-        return True
-    except UnicodeDecodeError:
-        return False
