@@ -63,9 +63,10 @@ void mti_live_begin(mti_live *l, FILE *out, int64_t total, int64_t every);
 bool mti_live_due(const mti_live *l, int64_t step);
 /* A frame: `text`, the bytes of each category over the step's events, and what made the peak. */
 mt_status mti_live_draw(mti_live *l, const mti_timeline *t, const char *text);
-/* Takes the frame off the screen, so that a line can be printed in its place; or lets it stand, and
- * what is printed next comes below, in a line and an ink of its own. Both do nothing where there is none. */
+/* Takes the frame off the screen, so that a line can be printed in its place. Does nothing where
+ * there is none, as the next. */
 void mti_live_clear(mti_live *l);
+/* Leaves the frame: what is printed next begins a line below, in no colour. */
 void mti_live_end(mti_live *l);
 
 /* ---- bars ---- */

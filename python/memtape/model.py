@@ -34,7 +34,9 @@ class _Options(ctypes.Structure):
 def _functions() -> ctypes.CDLL:
     dll = library()
     for name, (result, *arguments) in {
-        "mt_model_open": (_P, _P, _TEXT, _P, _TEXT, _SIZE), "mt_module_free": (None, _P), "mt_forward": (_P, _P, _P),
+        "mt_model_open": (_P, _P, _TEXT, _P, _TEXT, _SIZE), "mt_module_free": (None, _P), "mt_module_kind": (_TEXT, _P),
+        "mt_module_size": (_I, _P, ctypes.POINTER(_U64), ctypes.POINTER(_U64)),
+        "mt_forward": (_P, _P, _P),
         "mt_bert_hidden": (_P, _P, _P), "mt_logits_each": (_P, _P, ctypes.POINTER(_I64), _P),
         "mt_model_forward_loss": (_P, _P, _P, _P), "mt_item": (ctypes.c_double, _P), "mt_module_set_training": (None, _P, ctypes.c_bool),
         "mt_from_data": (_P, _P, _I, _I, ctypes.POINTER(_I64), _P, _SIZE), "mt_slice": (_P, _P, _I, _I64, _I64),
@@ -113,6 +115,12 @@ class Model:
         pointer, self._pointer = getattr(self, "_pointer", 0), 0
         if pointer:
             self._free(pointer)
+
+    def __repr__(self) -> str:
+        kind: bytes = _functions().mt_module_kind(self._pointer)
+        n, n_bytes = _U64(), _U64()
+        check(_functions().mt_module_size(self._pointer, ctypes.byref(n), ctypes.byref(n_bytes)))
+        return f"memtape.Model({kind.decode()}, {n.value:,} parameters, {n_bytes.value:,} bytes)"
 
     def _run(self, forward: Callable[..., int], *tensors: Tensor) -> Tensor:
         """Without a tape."""

@@ -27,6 +27,8 @@ IDS = [[5, 9, 98, 7, 3], [1, 2, 3, 4, 5]]
 with tempfile.TemporaryDirectory() as folder:
     theirs.save_pretrained(folder)
     ours = memtape.load(folder)
+n = sum(p.numel() for p in theirs.parameters())
+equal(repr(ours), f"memtape.Model(llama, {n:,} parameters, {4 * n:,} bytes)", "what a model is shown as")
 x = torch.tensor(IDS)
 with torch.no_grad():
     logits, loss = theirs(input_ids=x).logits, theirs(input_ids=x, labels=x).loss.item()

@@ -2,7 +2,8 @@
  *
  * A frame is written at once and leaves the cursor below it. Nothing of the terminal is changed
  * that would have to be put back: no cursor is hidden, no other screen shown, and colours end with
- * their line, or with the run where Ctrl-C cut the line. So a run may end in any way at any time. */
+ * their line, or with the run where Ctrl-C cut the line. So a run may end in any way at any time.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include "report/pictures.h"

