@@ -1,39 +1,30 @@
 """Two training steps of a PyTorch model on meta, in the books of memtape's caching allocator.
 
-A dispatch mode sees each storage that PyTorch's operations make, and a weak reference sees it go. Both are passed on to a
-meta device of libmemtape, whose allocator has the rules of PyTorch's for CUDA (include/memtape/memory.h)."""
+The mode of _mode.py sees what operations make and let go, and passes both on to a meta device of libmemtape, whose allocator has the
+rules of PyTorch's for CUDA (include/memtape/memory.h)."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import sys
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils.flop_counter import flop_registry
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 import torch.utils._foreach_utils
 
 from memtape import _attention, _autocast, _ddp, _fsdp, _kernels
-from memtape._books import Books, Held, Peak, grouped, steps_section
+from memtape._books import Peak, grouped, steps_section
 from memtape._in_place import OnMeta, replaced, tensors_in
-from memtape._ledger import PLAIN, Ledger, _storage, _tensors, plain
+from memtape._ledger import PLAIN, Ledger, _storage, _tensors
 from memtape._library import MemtapeError
+from memtape._mode import Mode
 from memtape._values import Values
 from memtape.report import Report
-
-_INDEX_PUT = torch.ops.aten.index_put.default
-_FUSED = ("fused_adam", "fused_adamw", "fused_sgd", "fused_adagrad")
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
-_WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
-_EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
 @dataclass(frozen=True)
@@ -45,158 +36,6 @@ class How:
     clip: Optional[float] = None  # the norm to which gradients are clipped
     autocast: Optional[torch.dtype] = None
     timeline: bool = False  # whether the report lists every event
-
-
-# ---- the books ----
-
-@functools.cache
-def _name(func: Any) -> str:
-    """Of an operation, as a report has it."""
-    return str(func.__name__).split(".")[0].strip("_")
-
-
-class _Books(Books, TorchDispatchMode):  # type: ignore[misc]
-    """Within `with`, operations on meta tensors enter it."""
-
-    def __init__(self) -> None:
-        Books.__init__(self)
-        TorchDispatchMode.__init__(self)
-        self.values = Values()
-        self.op = ""
-        self.where: Callable[[], str] = lambda: ""
-        self.category = "input"
-        self.after: Callable[[], None] = lambda: None
-        self.waiting: Dict[int, Tuple[str, torch.Tensor]] = {}  # by storages: entered when the step uses them
-        self.flops: Dict[str, int] = {}  # of a step, by the keys of a report's `flops`; empty: they are not counted
-        self._emptied: Any = WeakIdKeyDictionary()  # (category, module, op) of storages that have been given no bytes
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in a step: see `_as_eager`."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a DTensor calls the operation on its own part
-        if torch._C._get_dispatch_mode(_FAKE) is not None:  # by which a DTensor learns a shape
-            return func(*args, **(kwargs or {}))
-        if func is _WAIT:
-            return args[0]  # itself, but on meta
-        if self.waiting:
-            self._admit(args)
-        self.op = _name(func)
-        self.after()
-        # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
-        if func is _INDEX_PUT and self.phase == "backward" and len(args) > 3 and args[3]:
-            func = torch.ops.aten.index_put_.default
-        if self.op in _FUSED:
-            return None  # a kernel that writes in place, and has none on meta
-        if func in _kernels.OF_LISTS:
-            func = _kernels.OF_LISTS[func]
-            args = [self.values.all_of(a).tolist() if isinstance(a, torch.Tensor) and argument.name.endswith("_lengths") else a
-                    for a, argument in zip(args, func._schema.arguments)]
-        as_on_cuda = _kernels.AS_ON_CUDA.get(func)
-        if as_on_cuda and args[0].device.type == "meta":
-            return as_on_cuda(self._make, *args, **(kwargs or {}))
-        out = self.values.run(func, args, kwargs or {})
-        if self.flops and func._overloadpacket in flop_registry:
-            self._count(flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out))
-        # With dropout the generator's state of efficient attention is in host memory.
-        of_device = out[:2] if func is _EFFICIENT and len(args) > 5 and args[5] else out
-        for t in _tensors(of_device):
-            self.enter(t, self.category, self.where())
-        self.op = ""
-        return out
-
-    def _admit(self, args: Any) -> None:
-        self.op = ""
-        for t in _tensors(args):
-            found = self.waiting.pop(_storage(t)[0], None) if t.is_meta else None
-            if found is not None:
-                self.enter(found[1], "parameter", found[0])
-
-    def detached(self, t: torch.Tensor) -> torch.Tensor:
-        """t.detach(), without the way through the dispatcher."""
-        if type(t) not in PLAIN:
-            return t.detach()
-        with no_dispatch():
-            alias = t.detach()
-        self.values.pass_on(t, alias)
-        if self.waiting:
-            self._admit([t])
-        self.op = "detach"
-        self.enter(alias, self.category, self.where())  # a Python number that an operation has made a tensor of
-        self.op = ""
-        return alias
-
-    def _count(self, flops: int) -> None:
-        """In backward gradients are wanted only of what runs again."""
-        phase = "recompute" if self.phase == "backward" and torch.is_grad_enabled() else self.phase
-        if phase in self.flops:
-            self.flops[phase] += int(flops)
-
-    def _make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        made = torch.empty(tuple(shape), dtype=dtype, device="meta")
-        self.enter(made, self.category, self.where())
-        return made
-
-    def enter(self, t: torch.Tensor, category: str, module: str) -> None:
-        """t's storage, unless it is known or not on the device."""
-        if t.is_meta and t.layout is not torch.strided:
-            raise MemtapeError(f"memtape.torch: {module or 'the loss'}: {self.op} makes a tensor of layout {t.layout}, which has no storage to "
-                               "count; gradients of nn.Embedding and nn.EmbeddingBag are plain with sparse=False")
-        if t.is_meta:
-            self._enter(plain(t).untyped_storage(), category, module, self.op)
-
-    def _enter(self, storage: torch.UntypedStorage, category: str, module: str, op: str) -> None:
-        identity, n_bytes = storage._cdata, storage.nbytes()
-        held = self.live.get(identity)
-        if held is not None and held.n_bytes == n_bytes:
-            return
-        if held is not None:  # resized
-            self.remove(identity)
-        if not n_bytes:
-            return
-        held = self.add(identity, n_bytes, category, module, op)
-        gone = functools.partial(self._leave, identity, held)
-        held.seen = weakref.ref(storage, lambda _: gone())
-
-    def _leave(self, identity: int, held: Held) -> None:
-        if self.live.get(identity) is held:
-            self.remove(identity)
-
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Called once a storage has another size. What was empty is again what it was."""
-        if storage.device.type != "meta":
-            return
-        held = self.live.get(storage._cdata)
-        was = (held.category, held.module, held.op) if held is not None else \
-            self._emptied.pop(storage, (self.category, self.where(), "resize"))
-        if held is not None and not storage.nbytes():
-            self._emptied[storage] = was
-            self.remove(storage._cdata)
-        else:
-            self._enter(storage, *was)
-
-    @contextlib.contextmanager
-    def counting_as(self, category: str, module: Optional[str] = None) -> Iterator[None]:
-        """What is made meanwhile is of this category, and of the module if one is named."""
-        before = self.category, self.where
-        self.category, self.where = category, before[1] if module is None else functools.partial(str, module)
-        try:
-            yield
-        finally:
-            self.category, self.where = before
-
-    def put(self, t: torch.Tensor, category: str, module: str = "") -> None:
-        """What the storage is for, from now on."""
-        held = self.live.get(_storage(t)[0]) if t.device.type == "meta" else None
-        if held is not None:
-            self.recategorise(held, category, module)
-
-    def begin_phase(self, phase: str, category: str) -> None:
-        self.category = category
-        self.begin(phase)
 
 
 # ---- on meta ----
@@ -216,7 +55,7 @@ def _with_cuda_s_kernels() -> Iterator[None]:
             setattr(module, name, check)
 
 
-def _resizing(books: _Books) -> ContextManager[None]:
+def _resizing(books: Mode) -> ContextManager[None]:
     """A storage's own resize_ passes by what modes see."""
     original = torch.UntypedStorage.resize_
 
@@ -331,7 +170,7 @@ def _paths(model: torch.nn.Module) -> Dict[int, str]:
 class _Steps:
     """Two training steps: the first makes the optimizer's state, and all later ones take what the second does."""
 
-    def __init__(self, lent: OnMeta, books: _Books, model: Any, batch: Any, loss: Callable[[Any, Any], torch.Tensor],
+    def __init__(self, lent: OnMeta, books: Mode, model: Any, batch: Any, loss: Callable[[Any, Any], torch.Tensor],
                  how: How) -> None:
         self.lent, self.books, self.model, self.batch, self.loss, self.how = lent, books, model, batch, loss, how
         self.peak, self.largest = Peak(), []  # type: Tuple[Peak, List[Dict[str, Any]]]
@@ -557,7 +396,7 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
     if not torch.is_grad_enabled():
         raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
     _check_parameters(model)
-    books = _Books()
+    books = Mode()
     try:
         with OnMeta(books.values) as lent:
             lent.model(model)
@@ -576,7 +415,7 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
         books.close()
 
 
-def _two_steps(lent: OnMeta, books: _Books, model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer],
+def _two_steps(lent: OnMeta, books: Mode, model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer],
                loss: Optional[Callable[[Any, Any], torch.Tensor]], how: How) -> Report:
     steps = _Steps(lent, books, model, batch, loss or _loss, how)
     steps.optimizers = list(optimizers)
