@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dis
 import functools
 import sys
 import types
@@ -247,8 +248,8 @@ def _restore(container: Any, copy: Any) -> None:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Of what a function's code, and that of those within it, may look up in the module."""
-    yield from code.co_names
+    """Of what a function's code, and that of those within it, looks up in the module; an attribute's name is none of these."""
+    yield from (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)

@@ -78,13 +78,15 @@ class Live(TorchDispatchMode):
 
 
 def step_by_hand(model, batch, optimizer, loss, steps=2):
-    """(saved bytes, [(peak, end) of forward, backward and step]) of the last of some steps, on the tensors' own device."""
+    """(saved bytes, [(peak, end) of forward, backward and step]) of the last of some steps, on the tensors' own device. A loss that is
+    a module has weights, too."""
     tensors = [t for t in _pytree.tree_leaves(batch) if isinstance(t, torch.Tensor)]
-    live = Live(*model.parameters(), *model.buffers(), *tensors)
+    kept = [t for module in (model, loss) if isinstance(module, torch.nn.Module) for t in (*module.parameters(), *module.buffers())]
+    live = Live(*kept, *tensors)
     for _ in range(steps):
         figures = []
         live.begin()
-        with live, Saved(*model.parameters(), *model.buffers()) as saved:
+        with live, Saved(*kept) as saved:
             out = loss(model, batch)
         figures.append((live.peak, live.now))
         live.begin()

@@ -194,6 +194,63 @@ class MaskedAutoencoder(nn.Module):
         return ((self.out(h) - x).square().mean(2) * hidden).sum() / hidden.sum()
 
 
+class Autoencoder(nn.Module):
+    """Variational: draws what it decodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.middle, self.spread = nn.Linear(64, 32), nn.Linear(32, 8), nn.Linear(32, 8)
+        self.out = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64))
+
+    def forward(self, x):
+        h = self.enter(x).relu()
+        middle, spread = self.middle(h), self.spread(h)
+        drawn = middle + torch.randn_like(middle) * (0.5 * spread).exp()
+        return F.mse_loss(self.out(drawn), x) - 0.5 * (1 + spread - middle.square() - spread.exp()).mean()
+
+
+class Quantised(nn.Module):
+    """An autoencoder by way of the nearest word of a codebook, whose gradient passes it by."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.words, self.out = nn.Linear(64, 8), nn.Embedding(16, 8), nn.Linear(8, 64)
+
+    def forward(self, x):
+        z = self.enter(x)
+        nearest = self.words(torch.cdist(z, self.words.weight).argmin(1))
+        loss = F.mse_loss(nearest, z.detach()) + 0.25 * F.mse_loss(z, nearest.detach())
+        return F.mse_loss(self.out(z + (nearest - z).detach()), x) + loss
+
+
+class Distilled(nn.Module):
+    """A loss with a teacher in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16)).requires_grad_(False)
+
+    def forward(self, model, x):
+        with torch.no_grad():
+            taught = F.softmax(self.teacher(x) / 2, -1)
+        return 4 * F.kl_div(F.log_softmax(model(x) / 2, -1), taught, reduction="batchmean")
+
+
+class Rare(nn.Module):
+    """Layers and a loss that few models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(4, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Mish(), nn.AdaptiveMaxPool1d(5),
+                                    nn.ConvTranspose1d(4, 4, 4), nn.PReLU(4), nn.Upsample(scale_factor=2, mode="linear"), nn.CELU(), nn.LPPool1d(2, 2))
+        self.pair = nn.Bilinear(8, 8, 6)
+
+    def forward(self, x, labels):
+        h = F.local_response_norm(self.layers(x), 2)
+        first, second = h.mean(1), F.gumbel_softmax(h.amax(1))
+        return F.multi_margin_loss(self.pair(first, second), labels)
+
+
 PRACTICE = {
     "diffusion's UNet": lambda: (Diffusion(), (torch.randn(2, 3, 16, 16), torch.tensor([3, 70]), torch.randn(2, 5, 12)), None),
     "sentence embeddings": sentences, "decoder": decoder,
@@ -204,4 +261,8 @@ PRACTICE = {
     "a step in the loss": lambda: (two_layers(nn.Tanh()), torch.randn(8, 32), after_a_step),
     "spectral norm": lambda: (spectral(), torch.randn(2, 3, 8, 8), mean),
     "masked autoencoder": lambda: (MaskedAutoencoder(), torch.randn(2, 16, 12), None),
+    "variational autoencoder": lambda: (Autoencoder(), torch.randn(16, 64), None),
+    "vector quantisation": lambda: (Quantised(), torch.randn(16, 64), None),
+    "a teacher in the loss": lambda: (nn.Linear(32, 16), torch.randn(16, 32), Distilled()),
+    "rare layers": lambda: (Rare(), (torch.randn(4, 4, 12), torch.tensor([0, 5, 2, 3])), None),
 }

@@ -185,6 +185,16 @@ def a_loss_that_closes_over_the_model_runs_the_same():
         equal([f["peak"] for f in taken["steady"]["phases"]], [f["peak"] for f in given["steady"]["phases"]], "and over the batch")
 
 
+mT = nn.Linear(32, 32)  # with which y.mT has nothing to do
+
+
+def an_attribute_is_not_a_global_of_its_name():
+    model, x = mlp(), torch.randn(16, 32)
+    transposed, plain = (memtape.torch.profile(model, x, SGD(model.parameters(), lr=0.1), loss=loss)
+                         for loss in (lambda model, x: model(x).mT.sum(), lambda model, x: model(x).transpose(0, 1).sum()))
+    equal(of_report(transposed), of_report(plain), "a step whose loss says .mT")
+
+
 class Note:
     __slots__ = ("said",)
 
@@ -444,7 +454,8 @@ def microbatches_and_clipping_are_counted():
 
 
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
-             weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same, everything_is_as_it_was,
+             weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same,
+             an_attribute_is_not_a_global_of_its_name, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
              an_average_after_the_step_is_counted, what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
     test()

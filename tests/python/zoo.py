@@ -252,6 +252,8 @@ REASONS = {
     "GRU, packed": "it counts as cells; the CPU runs oneDNN's as one, CUDA cuDNN's, whose reserve is not published",
     "Wav2Vec2, CTC": "CUDA's ctc_loss takes lengths and places of targets within, which the CPU has in host memory",
     "embedding bag": "the CPU's has one bag number more and a row number for each bag",
+    "variational autoencoder": "mse_loss makes its elements within, which a mode does not see; the allocator's record does",
+    "vector quantisation": "mse_loss makes its elements within, which a mode does not see; the allocator's record does",
     "DeepSeek-V3": "a mode that watches, as the count by hand does, makes index's backward add into a copy",
 }
 
