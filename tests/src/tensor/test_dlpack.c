@@ -149,6 +149,27 @@ static void what_memtape_cannot_hold_is_refused_and_stays_the_callers(void **sta
     mt_release(there);
 }
 
+/* DLPack's codes: 0 int, 1 unsigned, 2 float, 4 bfloat, 6 bool. */
+static void every_dtype_has_the_code_and_bits_of_dlpack(void **state)
+{
+    (void)state;
+    static const int rows[][3] = {
+        {MT_I8, 0, 8},   {MT_I16, 0, 16}, {MT_I32, 0, 32}, {MT_I64, 0, 64},  {MT_U8, 1, 8},
+        {MT_F16, 2, 16}, {MT_F32, 2, 32}, {MT_F64, 2, 64}, {MT_BF16, 4, 16}, {MT_BOOL, 6, 8}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mt_tensor *x = mtt_made(mt_zeros(device, (mt_dtype)rows[i][0], MT_SHAPE(2)));
+        managed *m = (managed *)mt_to_dlpack(x);
+        assert_non_null(m);
+        assert_int_equal(m->code, rows[i][1]);
+        assert_int_equal(m->bits, rows[i][2]);
+        assert_int_equal(m->lanes, 1);
+        mt_tensor *again = mtt_made(mt_from_dlpack(device, (mt_dlpack *)m));
+        assert_int_equal(mt_dtype_of(again), rows[i][0]);
+        mt_release(again);
+        mt_release(x);
+    }
+}
+
 static void each_allocation_may_fail(void **state)
 {
     (void)state;
@@ -178,6 +199,7 @@ int main(void)
         mtt_test(taken_memory_is_let_go_with_its_last_view),
         mtt_test(the_tape_keeps_taken_memory_and_counts_all_of_it),
         mtt_test(what_memtape_cannot_hold_is_refused_and_stays_the_callers),
+        mtt_test(every_dtype_has_the_code_and_bits_of_dlpack),
         mtt_test(each_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
