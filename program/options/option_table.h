@@ -65,7 +65,7 @@ typedef struct mti_option_row {
     double min, max;     /* inclusive */
     const mti_choice *choice;
     const unsigned *bits; /* of MTI_SOME: what each sets; NULL: none, then a flag each */
-    uint16_t when[10];    /* all must hold for it to have an effect: mti_conditions and options */
+    uint16_t when[10];    /* all must hold for it to have an effect: mti_condition and options */
     bool of_ranks;        /* asks for one rank of several */
     bool of_all_rows;     /* rows of a sweep cannot differ in it */
     bool of_expressions;  /* explain takes it with --expr, too */
@@ -124,21 +124,24 @@ void mti_keys_note(mti_options *o, const mti_option_row *r, const char *value);
 
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
-/* The value as one would type it, in buf or elsewhere; "" for a list. */
-#define MTI_VALUE_TEXT 64
-const char *mti_option_text(const mti_options *o, const mti_option_row *r,
-                            char buf[MTI_VALUE_TEXT]);
+/* The row's field; of one of the model's, that of the model as it is, whatever was given. */
+const void *mti_option_field(const mti_options *o, const mti_option_row *r);
+/* The bits of the i-th of several names. */
+unsigned mti_option_bits(const mti_option_row *r, int i);
 /* Whether the value is other than zero, none, no or the first choice. */
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r);
 /* Copies the options of the model that were given to *c. */
 void mti_options_override(mt_model_config *c, const mti_options *o);
-/* Reads an owner's keys, ":untied,norm-kind=rmsnorm", or nothing. */
-bool mti_keys_read(mti_options *o, mti_key_of owner, const char *text);
-/* The same of a word's end from its colon on; NULL: it has none. *name: what stands before. */
-bool mti_keys_split(mti_options *o, mti_key_of owner, const char *word, const char *colon,
-                    const char **name);
-/* The same of a MODEL, whose name or path may have colons. */
+/* Reads a MODEL, whose name or path may have colons, and the keys behind it; *name: without them.
+ */
 bool mti_model_read(mti_options *o, const char *word, const char **name);
+
+/* ---- value_text.c: values as one would type them ---- */
+
+/* The value, in buf or elsewhere; "" for a list. */
+#define MTI_VALUE_TEXT 64
+const char *mti_option_text(const mti_options *o, const mti_option_row *r,
+                            char buf[MTI_VALUE_TEXT]);
 /* Writes `before` and an owner's keys that were given, ":swiglu=unfused"; false: there are none. */
 bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
                     const char *before);

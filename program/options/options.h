@@ -113,7 +113,7 @@ typedef struct mti_options {
      * checked after a successful parse of a verb that builds a model. */
     mti_workload workload;
     mt_model_config given_config; /* a field counts only if its option was given */
-    unsigned recipe;              /* mti_recipes */
+    unsigned recipe;              /* mti_recipe */
     char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
     int64_t zero;                 /* workload.parallel.zero, once it is checked */
     int64_t rank;                 /* which of them; it sets workload.parallel.stage */

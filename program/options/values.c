@@ -1,4 +1,6 @@
-/* values.c: parsing the values of options, and their way into a configuration. */
+/* values.c: parsing the values of options, their keys among them, and their way into a
+ * configuration.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -108,6 +110,93 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
     return true;
 }
 
+/* ---- details after a colon ---- */
+
+static bool refuse_key(mti_options *o, mti_key_of owner, const char *name)
+{
+    const char *names[MTI_OPTION_COUNT], *of = mti_key_owner(o, owner);
+    const mti_option_row *r = mti_option_find(o->verb, name);
+    size_t n = 0;
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_option_rows[id].key == owner && mti_takes(o->verb, &mti_option_rows[id]))
+            names[n++] = mti_option_rows[id].name;
+    const char *near = mti_nearest(names, n, name);
+    char word[24];
+    const char *instead = r || owner != MTI_KEY_RECIPE ? NULL : mti_foreign_recipe(name, word);
+    if (instead) return mti_options_refuse(o, "--recipe: %s is no key; %s", word, instead);
+    if (r && r->key)
+        return mti_options_refuse(o, "%s: \"%.40s\" is a key of %s", of, name,
+                                  mti_key_owner(o, r->key));
+    if (r)
+        return mti_options_refuse(o, "%s: \"%.40s\" is no key of it but an option: --%s", of, name,
+                                  r->name);
+    return mti_options_refuse(o, "%s: \"%.40s\" is not a key; %s%s%s", of, name,
+                              near                      ? "did you mean "
+                              : owner == MTI_KEY_RECIPE ? "`memtape help recipes` lists the keys"
+                                                        : "--help all lists the keys",
+                              near ? near : "", near ? "?" : "");
+}
+
+/* "swiglu=unfused", or a flag's name, of n characters. */
+static bool read_key(mti_options *o, mti_key_of owner, const char *text, size_t n)
+{
+    char name[240];
+    const char *of = mti_key_owner(o, owner);
+    if (n >= sizeof name)
+        return mti_options_refuse(o, "%s: \"%.40s...\" is longer than a key and its value are", of,
+                                  text);
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    char *value = strchr(name, '=');
+    if (value) *value++ = 0;
+    const mti_option_row *r = mti_option_find(o->verb, name);
+    if (!r || r->key != owner) return refuse_key(o, owner, name);
+    if (!r->arg != !value && !(value && (!strcmp(value, "yes") || !strcmp(value, "no"))))
+        return mti_options_refuse(o, "%s: the key %s takes %s%s%s", of, name,
+                                  r->arg ? "a value, " : "no value", r->arg ? name : "",
+                                  r->arg ? "=..." : "");
+    const char *kept = value ? mti_intern(value) : NULL; /* texts are borrowed */
+    return (!value || kept || mti_options_refuse_as(o, of)) && mti_option_read(o, r, kept);
+}
+
+/* Reads an owner's keys, ":untied,norm-kind=rmsnorm", or nothing. */
+static bool read_keys(mti_options *o, mti_key_of owner, const char *text)
+{
+    for (size_t n = 0; *text; text += n) {
+        text++;
+        n = strcspn(text, ",");
+        if (!read_key(o, owner, text, n)) return false;
+    }
+    return true;
+}
+
+/* The same of a word's end from its colon on; NULL: it has none. *name: what stands before. */
+static bool split_keys(mti_options *o, mti_key_of owner, const char *word, const char *colon,
+                       const char **name)
+{
+    char before[1024];
+    *name = word;
+    if (!colon) return true;
+    if ((size_t)(colon - word) >= sizeof before)
+        return mti_options_refuse(o, "%s: \"%.40s...\" is longer than any name",
+                                  mti_key_owner(o, owner), word);
+    snprintf(before, sizeof before, "%.*s", (int)(colon - word), word);
+    *name = mti_intern(before);
+    return (*name || mti_options_refuse_as(o, mti_key_owner(o, owner))) &&
+           read_keys(o, owner, colon);
+}
+
+bool mti_model_read(mti_options *o, const char *word, const char **name)
+{
+    const char *colon = access(word, F_OK) ? strchr(word, ':') : NULL;
+    char key[64];
+    if (colon) { /* that of "qwen2.5:7b" begins no keys */
+        const size_t n = strcspn(colon + 1, "=,");
+        snprintf(key, sizeof key, "%.*s", (int)n, colon + 1);
+        if (colon[1 + n] != '=' && !mti_option_find(o->verb, key)) colon = NULL;
+    }
+    return split_keys(o, MTI_KEY_MODEL, word, colon, name);
+}
+
 /* ---- names ---- */
 
 /* The name we use for a common synonym: "f16" for "fp16". */
@@ -145,7 +234,7 @@ static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, 
 static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg)
 {
     const char *keys = r->id == MTI_O_OPTIMIZER ? strchr(arg, ':') : NULL;
-    if (!mti_keys_split(o, MTI_KEY_OPTIMIZER, arg, keys, &arg)) return false;
+    if (!split_keys(o, MTI_KEY_OPTIMIZER, arg, keys, &arg)) return false;
     int i = choose(o, r, r->choice, arg);
     if (i >= 0) memcpy(field_of(o, r), &i, sizeof i);
     return i >= 0;
@@ -153,7 +242,7 @@ static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg
 
 /* ---- some of several names ---- */
 
-static unsigned bits_of(const mti_option_row *r, int i)
+unsigned mti_option_bits(const mti_option_row *r, int i)
 {
     return r->bits ? r->bits[i] : i ? 1u << (i - 1) : 0;
 }
@@ -172,25 +261,10 @@ static bool read_some(mti_options *o, const mti_option_row *r, const char *arg)
             mti_append(o->error, sizeof o->error, "; several are joined by +");
             return false;
         }
-        *field |= bits_of(r, i);
+        *field |= mti_option_bits(r, i);
         at = at[n] ? at + n + 1 : NULL;
     }
     return true;
-}
-
-static const char *some_text(const mti_option_row *r, unsigned value, char buf[MTI_VALUE_TEXT])
-{
-    unsigned left = value;
-    for (int i = 0; i < r->choice->n; i++)
-        if (bits_of(r, i) == value) return r->choice->names[i];
-    *buf = 0;
-    for (int i = 1; i < r->choice->n; i++) {
-        const unsigned bits = bits_of(r, i);
-        if ((value & bits) != bits || !(left & bits)) continue;
-        mti_append(buf, MTI_VALUE_TEXT, "%s%s", *buf ? "+" : "", r->choice->names[i]);
-        left &= ~bits;
-    }
-    return buf;
 }
 
 /* "trl+fsdp2:reshard=never,rs-buffers=2"; "plain:..." adds keys to what was given before. */
@@ -207,7 +281,7 @@ static bool read_recipe(mti_options *o, const mti_option_row *r, const char *arg
     const char *instead = mti_foreign_recipe(names, word);
     if (instead) return mti_options_refuse(o, "--recipe: %s is none; %s", word, instead);
     if (!adds && !read_some(o, r, names)) return false;
-    return mti_keys_read(o, MTI_KEY_RECIPE, arg + n);
+    return read_keys(o, MTI_KEY_RECIPE, arg + n);
 }
 
 static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
@@ -325,8 +399,7 @@ static bool read_preset(mti_options *o, const mti_option_row *r, const char *arg
 /* "h100:price=2.5" */
 static bool read_gpu(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    return is_there(o, r, arg) &&
-           mti_keys_split(o, MTI_KEY_GPU, arg, strchr(arg, ':'), field_of(o, r));
+    return is_there(o, r, arg) && split_keys(o, MTI_KEY_GPU, arg, strchr(arg, ':'), field_of(o, r));
 }
 
 static bool read_routing(mti_options *o, const mti_option_row *r, const char *arg)
@@ -353,91 +426,6 @@ static bool read_flag(mti_options *o, const mti_option_row *r, const char *arg)
     o->given[r->id] = *(bool *)field_of(o, r) = yes;
     o->declined[r->id] = !yes;
     return true;
-}
-
-/* ---- details after a colon ---- */
-
-static bool refuse_key(mti_options *o, mti_key_of owner, const char *name)
-{
-    const char *names[MTI_OPTION_COUNT], *of = mti_key_owner(o, owner);
-    const mti_option_row *r = mti_option_find(o->verb, name);
-    size_t n = 0;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_option_rows[id].key == owner && mti_takes(o->verb, &mti_option_rows[id]))
-            names[n++] = mti_option_rows[id].name;
-    const char *near = mti_nearest(names, n, name);
-    char word[24];
-    const char *instead = r || owner != MTI_KEY_RECIPE ? NULL : mti_foreign_recipe(name, word);
-    if (instead) return mti_options_refuse(o, "--recipe: %s is no key; %s", word, instead);
-    if (r && r->key)
-        return mti_options_refuse(o, "%s: \"%.40s\" is a key of %s", of, name,
-                                  mti_key_owner(o, r->key));
-    if (r)
-        return mti_options_refuse(o, "%s: \"%.40s\" is no key of it but an option: --%s", of, name,
-                                  r->name);
-    return mti_options_refuse(o, "%s: \"%.40s\" is not a key; %s%s%s", of, name,
-                              near                      ? "did you mean "
-                              : owner == MTI_KEY_RECIPE ? "`memtape help recipes` lists the keys"
-                                                        : "--help all lists the keys",
-                              near ? near : "", near ? "?" : "");
-}
-
-/* "swiglu=unfused", or a flag's name, of n characters. */
-static bool read_key(mti_options *o, mti_key_of owner, const char *text, size_t n)
-{
-    char name[240];
-    const char *of = mti_key_owner(o, owner);
-    if (n >= sizeof name)
-        return mti_options_refuse(o, "%s: \"%.40s...\" is longer than a key and its value are", of,
-                                  text);
-    snprintf(name, sizeof name, "%.*s", (int)n, text);
-    char *value = strchr(name, '=');
-    if (value) *value++ = 0;
-    const mti_option_row *r = mti_option_find(o->verb, name);
-    if (!r || r->key != owner) return refuse_key(o, owner, name);
-    if (!r->arg != !value && !(value && (!strcmp(value, "yes") || !strcmp(value, "no"))))
-        return mti_options_refuse(o, "%s: the key %s takes %s%s%s", of, name,
-                                  r->arg ? "a value, " : "no value", r->arg ? name : "",
-                                  r->arg ? "=..." : "");
-    const char *kept = value ? mti_intern(value) : NULL; /* texts are borrowed */
-    return (!value || kept || mti_options_refuse_as(o, of)) && mti_option_read(o, r, kept);
-}
-
-bool mti_keys_read(mti_options *o, mti_key_of owner, const char *text)
-{
-    for (size_t n = 0; *text; text += n) {
-        text++;
-        n = strcspn(text, ",");
-        if (!read_key(o, owner, text, n)) return false;
-    }
-    return true;
-}
-
-bool mti_keys_split(mti_options *o, mti_key_of owner, const char *word, const char *colon,
-                    const char **name)
-{
-    char before[1024];
-    *name = word;
-    if (!colon) return true;
-    if ((size_t)(colon - word) >= sizeof before)
-        return mti_options_refuse(o, "%s: \"%.40s...\" is longer than any name",
-                                  mti_key_owner(o, owner), word);
-    snprintf(before, sizeof before, "%.*s", (int)(colon - word), word);
-    *name = mti_intern(before);
-    return (*name || mti_options_refuse_as(o, mti_key_owner(o, owner))) &&
-           mti_keys_read(o, owner, colon);
-}
-
-bool mti_model_read(mti_options *o, const char *word, const char **name)
-{
-    const char *colon = access(word, F_OK) ? strchr(word, ':') : NULL;
-    char key[64];
-    if (colon) { /* that of "qwen2.5:7b" begins no keys */
-        const size_t n = strcspn(colon + 1, "=,");
-        snprintf(key, sizeof key, "%.*s", (int)n, colon + 1);
-        if (colon[1 + n] != '=' && !mti_option_find(o->verb, key)) colon = NULL;
-    }
-    return mti_keys_split(o, MTI_KEY_MODEL, word, colon, name);
 }
 
 /* ---- any option ---- */
@@ -494,8 +482,7 @@ static bool of_model(const mti_option_row *r)
     return r->at >= begin && r->at < begin + sizeof(mt_model_config);
 }
 
-/* The model's as it is, whatever was given. */
-static const void *effective(const mti_options *o, const mti_option_row *r)
+const void *mti_option_field(const mti_options *o, const mti_option_row *r)
 {
     const size_t moved =
         of_model(r) ? offsetof(mti_options, workload.config) - offsetof(mti_options, given_config)
@@ -505,7 +492,7 @@ static const void *effective(const mti_options *o, const mti_option_row *r)
 
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r)
 {
-    const char *field = effective(o, r);
+    const char *field = mti_option_field(o, r);
     for (size_t i = 0; i < forms[r->form].size; i++)
         if (field[i]) return true;
     return false;
@@ -520,78 +507,4 @@ void mti_options_override(mt_model_config *c, const mti_options *o)
         memcpy((char *)c + (r->at - offsetof(mti_options, given_config)), (const char *)o + r->at,
                forms[r->form].size);
     }
-}
-
-/* ---- values as text ---- */
-
-/* A number that parses to the same bits. */
-static const char *real_text(double value, char buf[MTI_VALUE_TEXT])
-{
-    mti_format(buf, MTI_VALUE_TEXT, "%g", value);
-    if (mti_strtod(buf, NULL) != value) mti_format(buf, MTI_VALUE_TEXT, "%.17g", value);
-    return buf;
-}
-
-static const char *bytes_text(size_t value, char buf[MTI_VALUE_TEXT])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t unit = 0;
-    for (; value && value % 1024 == 0 && unit < 4; unit++) value /= 1024;
-    snprintf(buf, MTI_VALUE_TEXT, "%zu%s", value, units[unit]);
-    return buf;
-}
-
-const char *mti_option_text(const mti_options *o, const mti_option_row *r, char buf[MTI_VALUE_TEXT])
-{
-    const void *field = effective(o, r);
-    const mti_memory_options *m = &o->workload.memory;
-    const char *text = "";
-    switch (r->form) {
-    case MTI_FLAG: return *(const bool *)field ? "yes" : "no";
-    case MTI_INT:
-    case MTI_EXTENT:
-        snprintf(buf, MTI_VALUE_TEXT, "%lld", (long long)*(const int64_t *)field);
-        return buf;
-    case MTI_BYTES: return bytes_text(*(const size_t *)field, buf);
-    case MTI_REAL:
-    case MTI_SCALED: return real_text(*(const double *)field, buf);
-    case MTI_CHOICE: return mti_choice_name(r->choice, *(const int *)field);
-    case MTI_RECIPE:
-    case MTI_SOME: return some_text(r, *(const unsigned *)field, buf);
-    case MTI_DTYPE: return mt_dtype_name(*(const mt_dtype *)field);
-    case MTI_OUT_ACT:
-        return o->workload.config.has_out_act ? mt_act_name(*(const mt_act *)field) : "none";
-    case MTI_SCRATCH: return r->choice->names[*(const bool *)field];
-    case MTI_AMP: return m->amp ? mt_dtype_name(m->amp_dtype) : "none";
-    case MTI_LOSS_SCALE:
-        return m->loss_scale < 0   ? "dynamic"
-               : m->loss_scale > 0 ? real_text(m->loss_scale, buf)
-                                   : "none";
-    case MTI_RESHARD: return mti_reshard_text(*(const int64_t *)field, buf, MTI_VALUE_TEXT);
-    case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
-    case MTI_CHECKPOINT: text = "none"; /* fallthrough */
-    case MTI_PRESET:
-    case MTI_GPU:
-    case MTI_ROUTING_TEXT:
-    case MTI_TEXT:
-    case MTI_DEVICE: return *(const char *const *)field ? *(const char *const *)field : text;
-    case MTI_LIST:
-    case MTI_FORM_COUNT:
-    default: return text;
-    }
-}
-
-bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
-                    const char *before)
-{
-    char value[MTI_VALUE_TEXT];
-    bool any = false;
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        const mti_option_row *r = &mti_option_rows[id];
-        if (r->key != owner || !o->given[id] || !mti_takes(verb, r)) continue;
-        mti_print(out, "%s%s%s%s%s", any ? "" : before, any ? "," : ":", r->name, r->arg ? "=" : "",
-                  r->arg ? mti_option_text(o, r, value) : "");
-        any = true;
-    }
-    return any;
 }
