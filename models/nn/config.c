@@ -30,8 +30,8 @@ const mti_choice mti_expert_forms = {
     "expert_form", MTI_NAMES("grouped", "loop", "torchtitan", "torchtitan-before", "megatron")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated", "clamped")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
-const mti_choice mti_rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
-const mti_choice mti_yarn_ramps = {"yarn_ramp", MTI_NAMES("pairs", "turns", "flat")};
+static const mti_choice rope_orders = {"rope_order", MTI_NAMES("halves", "pairs", "complex")};
+static const mti_choice yarn_ramps = {"yarn_ramp", MTI_NAMES("pairs", "turns", "flat")};
 const mti_choice mti_routers = {"router", MTI_NAMES("softmax", "sigmoid", "chosen")};
 
 #define NAMED(type, name_of, choice)                                                               \

@@ -11,7 +11,7 @@
 #include "nn/model.h"
 #include "memtape/ops.h"
 
-void mti_router_logits_free(mti_router_logits *l)
+static void free_logits(mti_router_logits *l)
 {
     for (size_t i = 0; i < l->n; i++) mt_release(l->at[i]);
     mti_free(l->at);
@@ -91,6 +91,6 @@ mt_tensor *mti_add_balance(const mt_model_config *c, mt_tensor *y, mti_router_lo
     mt_set(&y, mt_add(y, balance));
     if (named) mt_scope_pop();
     mt_release(balance);
-    mti_router_logits_free(logits);
+    free_logits(logits);
     return y;
 }

@@ -21,8 +21,7 @@
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
 extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms,
-    mti_linear_forms, mti_rope_orders, mti_routers, mti_yarn_ramps, mti_window_masks,
-    mti_expert_forms;
+    mti_linear_forms, mti_routers, mti_window_masks, mti_expert_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -220,7 +219,6 @@ bool mti_balance_experts(mt_module *m, mti_sum_loads_fn *sum, const void *user);
 typedef MTI_VEC(mt_tensor *) mti_router_logits;
 /* All routers in m collect from now on; NULL: none does. */
 void mti_share_router_logits(mt_module *m, mti_router_logits *logits);
-void mti_router_logits_free(mti_router_logits *l);
 /* Ranks with other tokens, n of them: `sum` adds up their counts; and those that have the same:
  * share() makes of the loss a sum over them. */
 typedef struct mti_balance_ranks {

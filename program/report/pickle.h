@@ -19,7 +19,6 @@ void mti_pickle_begin(mti_pickle *p, mti_file *file);
 void mti_pickle_end(mti_pickle *p);
 void mti_pickle_free(mti_pickle *p); /* in any case */
 
-void mti_pickle_int(mti_pickle *p, int64_t value);
 void mti_pickle_real(mti_pickle *p, double value);
 void mti_pickle_bool(mti_pickle *p, bool value);
 void mti_pickle_text(mti_pickle *p, const char *utf8);

@@ -21,7 +21,8 @@ static double from_bf16(uint16_t h)
     return (double)value;
 }
 
-void mti_decode_item(mt_dtype dtype, const void *bytes, mti_number *out)
+/* Reads the element that has these bytes. */
+static void decode(mt_dtype dtype, const void *bytes, mti_number *out)
 {
     union {
         double f64;
@@ -61,7 +62,7 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out)
     /* On meta the address is NULL, and the download fails with an error. */
     const void *address = first ? first + (size_t)offset * size : NULL;
     if (!d->backend->download(d->ctx, &bytes, address, size)) return false;
-    mti_decode_item(t->view.dtype, &bytes, out);
+    decode(t->view.dtype, &bytes, out);
     return true;
 }
 

@@ -195,8 +195,6 @@ typedef union mti_number {
     int64_t whole; /* the others; bool: 0 or 1 */
 } mti_number;
 bool mti_read_item(const mt_tensor *t, int64_t offset, mti_number *out);
-/* The element that has these bytes. */
-void mti_decode_item(mt_dtype dtype, const void *bytes, mti_number *out);
 
 /* Not recorded; dtypes may differ. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);

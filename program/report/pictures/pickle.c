@@ -29,7 +29,7 @@ void mti_pickle_free(mti_pickle *p) { mti_name_index_free(&p->keys); }
 
 /* ---- values ---- */
 
-void mti_pickle_int(mti_pickle *p, int64_t value)
+static void put_int(mti_pickle *p, int64_t value)
 {
     if (value >= 0 && value <= UINT8_MAX)
         put_number(p, 'K', (uint64_t)value, 1);
@@ -69,8 +69,8 @@ void mti_pickle_text(mti_pickle *p, const char *utf8)
 
 void mti_pickle_pair(mti_pickle *p, int64_t a, int64_t b)
 {
-    mti_pickle_int(p, a);
-    mti_pickle_int(p, b);
+    put_int(p, a);
+    put_int(p, b);
     put(p, "\x86", 1);
 }
 
@@ -110,5 +110,5 @@ void mti_pickle_key(mti_pickle *p, const char *utf8)
 void mti_pickle_key_int(mti_pickle *p, const char *utf8, int64_t value)
 {
     mti_pickle_key(p, utf8);
-    mti_pickle_int(p, value);
+    put_int(p, value);
 }
