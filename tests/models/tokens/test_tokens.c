@@ -10,41 +10,7 @@
 #include "files/json_text.h"
 #include "mtt.h"
 #include "mtt_fixture.h"
-#include "tokens/token_arrays.h"
-#include "tokens/tokenizer.h"
-
-/* ---- helpers ---- */
-
-/* The ids of a text, as "1 2 3". */
-static const char *ids_of(const mt_tokenizer *t, const char *text, size_t n, bool special)
-{
-    static char out[4096];
-    mt_token_list ids = {0};
-    size_t at = 0;
-    mtt_ok(mt_tokenizer_encode(t, text, n, special, &ids));
-    out[0] = 0;
-    for (size_t i = 0; i < ids.n && at < sizeof out - 32; i++)
-        at += (size_t)sprintf(out + at, i ? " %lld" : "%lld", (long long)ids.at[i]);
-    mt_token_list_free(&ids);
-    return out;
-}
-
-#define is_encoded(t, text, wanted)                                                                \
-    assert_string_equal(ids_of(t, text, sizeof(text) - 1, false), wanted)
-
-static const char *text_of(const mt_tokenizer *t, size_t n, const int64_t *ids, bool skip)
-{
-    static char out[4096];
-    mt_text text = {0};
-    mtt_ok(mt_tokenizer_decode(t, ids, n, skip, &text));
-    assert_true(text.n < sizeof out);
-    memcpy(out, text.at, text.n + 1);
-    mt_text_free(&text);
-    return out;
-}
-
-#define LIST(...)                                                                                  \
-    sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]) { __VA_ARGS__ }
+#include "encoded.h"
 
 /* ---- files ---- */
 
@@ -524,98 +490,6 @@ static void a_folder_says_what_ends_a_text_and_has_a_template(void **state)
     rmdir(folder);
 }
 
-/* ---- arrays ---- */
-
-#define TEXT(s)                                                                                    \
-    {                                                                                              \
-        s, sizeof(s) - 1                                                                           \
-    }
-
-static void arrays_make_what_a_file_makes(void **state)
-{
-    (void)state;
-    static const mti_token_text texts[] = {TEXT("l"),           TEXT("o"),  TEXT("w"),
-                                           TEXT("\xC4\xA0"),    TEXT("lo"), TEXT("low"),
-                                           TEXT("\xC4\xA0low"), TEXT("<s>")};
-    static const mti_token_text merges[] = {TEXT("l o"), TEXT("lo w"), TEXT("\xC4\xA0 low")};
-    static const int32_t types[] = {1, 1, 1, 1, 1, 1, 1, MTI_TOKEN_CONTROL};
-    mti_token_arrays a = {.path = "x.gguf",
-                          .model = "gpt2",
-                          .pre = "gpt-2",
-                          .n = 8,
-                          .texts = texts,
-                          .types = types,
-                          .n_merges = 3,
-                          .merges = merges,
-                          .bos = 7,
-                          .eos = 7,
-                          .eot = -1,
-                          .unknown = -1,
-                          .add_bos = true,
-                          .chat_template = "{{ x }}"};
-    mt_tokenizer *t = mti_tokenizer_from_arrays(&a);
-    assert_non_null(t);
-    is_encoded(t, "low low<s>", "5 6 7");
-    assert_string_equal(ids_of(t, "low", 3, true), "7 5");
-    assert_string_equal(text_of(t, LIST(7, 5, 6), true), "low low");
-    assert_string_equal(mt_tokenizer_chat_template(t), "{{ x }}");
-    assert_int_equal(mt_tokenizer_ends(t, NULL), 1);
-    mt_tokenizer_free(t);
-    a.pre = "strange";
-    assert_null(mti_tokenizer_from_arrays(&a));
-    mtt_failed(MT_ERR_UNSUPPORTED, "x.gguf", "\"strange\"");
-    a.model = "t5";
-    assert_null(mti_tokenizer_from_arrays(&a));
-    mtt_failed(MT_ERR_UNSUPPORTED, "\"t5\"");
-    a.model = "gpt2", a.pre = "smollm", a.bos = 8;
-    assert_null(mti_tokenizer_from_arrays(&a));
-    mtt_failed(MT_ERR_FORMAT, "token 8");
-}
-
-static void scores_rank_every_way_to_divide_a_token(void **state)
-{
-    (void)state;
-    static const mti_token_text texts[] = {TEXT("<unk>"),
-                                           TEXT("<s>"),
-                                           TEXT("<0xE2>"),
-                                           TEXT("<0x82>"),
-                                           TEXT("<0xAC>"),
-                                           TEXT("a"),
-                                           TEXT("b"),
-                                           TEXT("\xE2\x96\x81"),
-                                           TEXT("ab"),
-                                           TEXT("\xE2\x96\x81"
-                                                "a"),
-                                           TEXT("ba"),
-                                           TEXT("aba")};
-    static const int32_t types[] = {2, 3, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1};
-    float scores[] = {0, 0, 0, 0, 0, -9, -9, -9, -1, -2, -1, -3};
-    mti_token_arrays a = {.path = "x.gguf",
-                          .model = "llama",
-                          .n = 12,
-                          .texts = texts,
-                          .types = types,
-                          .scores = scores,
-                          .bos = 1,
-                          .eos = -1,
-                          .eot = -1,
-                          .add_bos = true,
-                          .add_space_prefix = true};
-    mt_tokenizer *t = mti_tokenizer_from_arrays(&a);
-    assert_non_null(t);
-    is_encoded(t, "aba", "7 11"); /* "ab" and "ba" have one score: the left one, and then "aba" */
-    is_encoded(t, "a ba", "9 7 10");
-    is_encoded(t, "b\xE2\x82\xACx", "7 6 2 3 4 0");
-    assert_string_equal(text_of(t, LIST(1, 7, 11, 2, 3, 4), true), "aba\xE2\x82\xAC");
-    mt_tokenizer_free(t);
-    scores[5] = strtof("nan", NULL);
-    assert_null(mti_tokenizer_from_arrays(&a));
-    mtt_failed(MT_ERR_FORMAT, "the score of token 5");
-    a.scores = NULL;
-    assert_null(mti_tokenizer_from_arrays(&a));
-    mtt_failed(MT_ERR_FORMAT, "scores is missing");
-}
-
 /* ---- refused memory ---- */
 
 /* Opens a file, divides a text and joins it again, as a whole and as a stream. */
@@ -684,8 +558,6 @@ int main(void)
         mtt_test(blanks_of_a_pattern_are_unicodes),
         mtt_test(a_pattern_that_backtracks_without_end_is_an_error),
         mtt_test(a_folder_says_what_ends_a_text_and_has_a_template),
-        mtt_test(arrays_make_what_a_file_makes),
-        mtt_test(scores_rank_every_way_to_divide_a_token),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests_name("tokens", tests, set_up, mtt_close_device);
