@@ -53,12 +53,17 @@ def held_out_loss(model, t, documents, length=16):
 
 def faults(run, folder):
     t, model = tokenizer(), made("llama", SMALL | {"vocab_size": 640, "tie_word_embeddings": True})
-    with torch.no_grad():
-        for p in model.parameters():
-            p.div_(4 if p.ndim > 1 else 1)
-    base = os.path.join(folder, "base")
-    model.save_pretrained(base)
-    t.save_pretrained(base)
+
+    def scaled(by, name):
+        """The folder in which it saves the model, its matrices multiplied by a power of two."""
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(by if p.ndim > 1 else 1)
+        for part in (model, t):
+            part.save_pretrained(os.path.join(folder, name))
+        return os.path.join(folder, name)
+
+    base = scaled(1 / 4, "base")
     with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
         for i, text in enumerate(DOCUMENTS):
             f.write(json.dumps({"prompt": text[:9], "completion": text[9:]} if i % 2 else {"text": text, "more": i}) + "\n" + "\n" * (i % 5 == 0))
@@ -102,12 +107,7 @@ def faults(run, folder):
 
     # a sequence is a document: its loss is PyTorch's of that document, cut at 16 tokens or with nothing learnt from behind its end;
     # with scores so far apart that packed the loss is another
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(16 if p.ndim > 1 else 1)
-    sharp = os.path.join(folder, "sharp")
-    model.save_pretrained(sharp)
-    t.save_pretrained(sharp)
+    sharp = scaled(16, "sharp")
     for document in ("It fits.", DOCUMENTS[1]):
         with open(os.path.join(folder, "same.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps({"text": document}) + "\n" for _ in range(40))
