@@ -47,6 +47,7 @@ typedef struct mti_workload {
     uint64_t seed;
     mti_optimizer_choice optimizer;
     mti_memory_options memory;
+    bool usual_rank;     /* its lora_rank is the default of --qlora */
     const char *routing; /* of experts, on a device without data: see routing.h; NULL: balanced */
     bool ranked;         /* one rank of several: */
     mt_parallel parallel;

@@ -122,7 +122,7 @@ static bool add_halves(mti_option_changes *out, const mti_options *o, int kind, 
     return ok;
 }
 
-#define RANK "--lora-rank 16"
+#define RANK "--lora-rank " MTI_USUAL_RANK
 
 /* The adapters of a change: on queries and values, as PEFT has them, unless a recipe says
  * otherwise; "" if there are some. */

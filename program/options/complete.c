@@ -197,7 +197,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
         if (strcmp(meant, name) != 0)
             mti_format(o->notes, sizeof o->notes, "%.80s is taken for this preset%s\n", name,
                        in_fewer_bits
-                           ? ", with weights of the model's type: --lora-rank 16 --qlora "
+                           ? ", with weights of the model's type: --qlora "
                              "trains beside linears in 4 bits (--recipe plain:codes-file as "
                              "from such a file), `serve --weights int8` or, of 4 bits, nf4-double "
                              "generates"
@@ -225,6 +225,18 @@ static bool takes_no_model(const mti_options *o)
     return o->expression.text || o->resume || o->train.from || o->predicted;
 }
 
+/* Gives --qlora the usual rank where none is given; a row of a sweep may have left it out again. */
+static bool default_rank(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    if (!o->given[MTI_O_LORA_RANK] && w->usual_rank) w->memory.lora_rank = 0;
+    w->usual_rank = w->memory.qlora && !w->memory.lora_rank;
+    if (!w->usual_rank) return true;
+    const bool ok = mti_option_read(o, &mti_option_rows[MTI_O_LORA_RANK], MTI_USUAL_RANK);
+    o->given[MTI_O_LORA_RANK] = false;
+    return ok;
+}
+
 bool mti_options_complete(mti_options *o)
 {
     const mti_verb_rules *rules = o->rules;
@@ -237,7 +249,7 @@ bool mti_options_complete(mti_options *o)
             "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
             "path to a config.json or its folder%s",
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
-    if (!mti_rank_defaults(o)) return false;
+    if (!default_rank(o) || !mti_rank_defaults(o)) return false;
     if (takes_no_model(o)) return mti_check_used_so_far(o);
     if (!builds) return mti_check_used(o);
     if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */

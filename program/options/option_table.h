@@ -185,6 +185,9 @@ bool mti_check_rank(mti_options *o);
 
 /* ---- complete.c and recipes.c ---- */
 
+/* The --lora-rank of --qlora alone, and of changes that add adapters. */
+#define MTI_USUAL_RANK "16"
+
 /* Recipes of one group set the same options. RANKS are of ranks that share a batch. */
 typedef enum mti_recipe_group {
     MTI_RECIPES_OPS,

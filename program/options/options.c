@@ -59,7 +59,8 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     if (!r->arg && value) return mti_options_refuse(o, "--%s: this option takes no value", name);
     if (r->arg && !value) value = argv[++*i];
     if (r->arg && !value)
-        return mti_options_refuse(o, "--%s: this option needs a value, %s", name, r->arg);
+        return mti_options_refuse(o, "--%s: this option needs a value, %s%s%s", name, r->arg,
+                                  r->example ? ", for example " : "", r->example ? r->example : "");
     if (r->key) mti_keys_note(o, r, value);
     return mti_option_read(o, r, value);
 }

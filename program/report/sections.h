@@ -10,6 +10,8 @@
 
 /* "block  b=2 sequences of s=4096 tokens, ...", the choices of ops, the device. */
 void mti_print_model(const mti_workload *w, const mt_device *device, const mti_sheet *to);
+/* "adapters of rank 16, ...", where nobody gave it; else nothing. */
+void mti_print_usual_rank(const mti_workload *w, const mti_sheet *to);
 /* What its answer does not count. */
 void mti_print_left_out(const mti_workload *w, const mti_sheet *to);
 uint64_t mti_left_out_bytes(const mti_workload *w); /* as far as they are known */

@@ -95,6 +95,7 @@ void mti_describe_fit(mti_fields *f, const void *report)
     mti_field_text(mti_null_unless(f, *p->workload->recipe), "recipe", p->workload->recipe);
     mti_field_text(mti_null_unless(f, *p->workload->recipe), "recipe_options",
                    p->workload->recipe_options);
+    KEYS(f, mti_memory_options, &p->workload->memory, KEY_OR_NULL(lora_rank));
     mti_field_list(f, "left_out", mti_describe_left_out, p->workload->left_out,
                    (size_t)p->workload->n_left_out, sizeof *p->workload->left_out);
     mti_field_object(mti_null_unless(f, p->other && p->other->recipe), "other_stack",

@@ -152,11 +152,20 @@ void mti_print_model(const mti_workload *w, const mt_device *device, const mti_s
         add(&l, w->memory.master ? ", %s and f32 masters" : ", optimizer %s",
             mti_optimizer_name(w->optimizer));
     mti_print_line(to, "%s", l.text);
-    if (!*w->recipe) return;
-    line recipe = {.n = 0};
-    add(&recipe, "recipe %s: %s", w->recipe,
-        *w->recipe_options ? w->recipe_options : "no option differs");
-    mti_print_line(to, "%s", recipe.text);
+    if (*w->recipe) {
+        line recipe = {.n = 0};
+        add(&recipe, "recipe %s: %s", w->recipe,
+            *w->recipe_options ? w->recipe_options : "no option differs");
+        mti_print_line(to, "%s", recipe.text);
+    }
+    mti_print_usual_rank(w, to);
+}
+
+void mti_print_usual_rank(const mti_workload *w, const mti_sheet *to)
+{
+    if (w->usual_rank)
+        mti_print_line(to, "adapters of rank %lld, the default of --qlora",
+                       (long long)w->memory.lora_rank);
 }
 
 uint64_t mti_left_out_bytes(const mti_workload *w)

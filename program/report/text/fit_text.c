@@ -103,6 +103,7 @@ static void print_task(const mti_fit_report *f, const mti_sheet *to)
     mti_print_wrapped(to, 0, text);
     snprintf(text, sizeof text, "recipe %s: %s", w->recipe, w->recipe_options);
     if (*w->recipe) mti_print_wrapped(to, 0, text);
+    mti_print_usual_rank(w, to);
     mti_print_left_out(w, to);
 }
 

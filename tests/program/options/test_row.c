@@ -56,9 +56,9 @@ static void options_beside_it_are_asked(void **state)
 {
     (void)state;
     mti_options o;
-    char *needs[] = {"memtape", "mlp", "--qlora", NULL};
-    assert_false(mti_options_parse(&o, &profiles, NULL, 3, needs));
-    assert_string_equal(o.error, "--qlora needs --lora-rank R, for example --lora-rank 16");
+    char *needs[] = {"memtape", "mlp", "--lora-targets", "fc", NULL};
+    assert_false(mti_options_parse(&o, &profiles, NULL, 4, needs));
+    assert_string_equal(o.error, "--lora-targets needs --lora-rank R, for example --lora-rank 16");
     mti_options_free(&o);
     char *in_plan[] = {"memtape", "gpt", "--utilisation", "0.5", NULL};
     assert_false(mti_options_parse(&o, &plans, NULL, 4, in_plan));

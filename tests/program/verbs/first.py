@@ -1,11 +1,14 @@
 """What people type first is answered: it runs, or one line says what to type instead. Models and GPUs have the names that people
 and Hugging Face give them, options those of other programs; a model alone is held against every kind of GPU."""
+import functools
 import json
 import os
 import re
 import tempfile
 from pathlib import Path
 from lib import check, done, equal, refused, run
+
+META = ["--device", "meta"]
 
 ROOT = Path(__file__).parents[3]
 FOREIGN = (ROOT / "program" / "options" / "foreign.c").read_text()
@@ -25,7 +28,7 @@ def words_of_other_programs_mean_ours():
             continue
         model = ["moe-tiny", "-s", 8] if option == "ep" else ["llama", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta"] if option in ("kv-heads", "lora-rank") else \
             ["gpt", "-d", 32, "-a", 2, "-l", 2, "-s", 8, "--device", "meta", "--dtype", "bf16", "--optimizer", "adamw"]
-        model += ["--lora-rank", 2] if option == "qlora" else ["--dp", 2] if option in ("zero", "ep") else []
+        model += ["--dp", 2] if option in ("zero", "ep") else []
         given = [] if value != "NULL" or SMALL[option] is None else [SMALL[option]]
         ours = [] if SMALL[option] is None else [SMALL[option]]
         found = [run("profile", *model, f"--{w}", *v, "--json", "-") for w, v in ((word, given), (option, ours), (word.replace("-", "_"), given))]
@@ -42,6 +45,26 @@ def words_of_other_programs_mean_ours():
         verb = ("train",) if option == "steps" else ("profile", "gpt2")
         refused([f"--{word}: ", re.sub(r'"\s*"', "", text)], *verb, f"--{word}")
     refused(["--gradient-checkpointing: ", "unrecognized"], "demo", "--gradient-checkpointing")
+
+
+def qlora_alone_has_the_usual_rank():
+    """The rank is shown in the answer and in JSON, and all else is as with that rank given."""
+    said, given = "adapters of rank 16, the default of --qlora\n", ["--qlora", "--lora-rank", 16]
+    for verb, model in (("profile", ["llama-3.1-8b", "-s", 64, "--recipe", "peft"]), ("explain", ["gpt", "-s", 16]), ("fit", ["gpt2", "--gpu", "rtx3090"])):
+        for word in ("--qlora", "--load-in-4bit"):
+            alone, both = run(verb, *model, word), run(verb, *model, *given)
+            check(said in alone.stdout and said not in both.stdout, f"{verb}: {alone.stdout[:400]} {alone.stderr}")
+    for verb, model, path in (("profile", ["gpt", "-s", 16, *META], ("memory_options",)), ("fit", ["gpt2", "--gpu", "rtx3090"], ())):
+        j, both = (json.loads(run(verb, *model, *words, "--json", "-").stdout) for words in (["--qlora"], given))
+        equal((functools.reduce(dict.get, path, j)["lora_rank"], functools.reduce(dict.get, path, both)["lora_rank"]), (16, 16), f"{verb}: lora_rank")
+    plain = json.loads(run("fit", "gpt2", "--gpu", "rtx3090", "--json", "-").stdout)
+    equal(plain["lora_rank"], None, "fit without adapters")
+    equal(run("profile", "gpt", "-s", 16, *META, "--qlora", "--json", "-").stdout, run("profile", "gpt", "-s", 16, *META, *given, "--json", "-").stdout, "all else")
+    rows = {r["row"]: r["steady"]["peak"] for r in json.loads(run("sweep", "gpt", "-s", 16, *META, "--over", "qlora=yes,no", "--json", "-").stdout)["rows"]}
+    one = [json.loads(run("profile", "gpt", "-s", 16, *META, *words, "--json", "-").stdout)["steady"]["peak"] for words in (given, [])]
+    equal([rows["qlora=yes"], rows["qlora=no"]], one, "a row without --qlora has no adapters")
+    train = run("train", "--data", __file__, "--qlora")
+    check(train.returncode == 2 and "--qlora needs --from" in train.stderr, f"train: {train.stderr}")
 
 
 def capitals_do_not_matter():
@@ -124,7 +147,7 @@ def a_model_alone_is_fitted_on_every_kind():
     equal(alone, said, "one GPU unless told otherwise")
 
 
-for test in (words_of_other_programs_mean_ours, capitals_do_not_matter, models_have_the_names_that_people_give_them, gpus_have_the_names_that_people_give_them,
+for test in (words_of_other_programs_mean_ours, qlora_alone_has_the_usual_rank, capitals_do_not_matter, models_have_the_names_that_people_give_them, gpus_have_the_names_that_people_give_them,
              a_model_alone_is_fitted_on_every_kind):
     test()
 done()
