@@ -29,6 +29,21 @@ bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
     return status == MT_OK;
 }
 
+bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
+{
+    mt_gpu gpu;
+    if (o->given[MTI_O_DTYPE] || o->workload.memory.amp || !o->fit.gpu) return true;
+    if (!mti_find_gpu(o, &gpu)) {
+        mt_clear_error(); /* the verb says it, after what is wrong with the options */
+        return true;
+    }
+    if (!gpu.f16_only || base->dtype != MT_BF16) return true;
+    base->dtype = MT_F16;
+    mti_append(o->notes, sizeof o->notes, "a %s multiplies no bf16: the model is in f16\n",
+               gpu.name);
+    return true;
+}
+
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
 {
     return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity

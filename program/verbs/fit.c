@@ -283,4 +283,5 @@ int mti_fit(const mti_options *o)
     return status;
 }
 
-const mti_verb_rules mti_fit_rules = {.verb = MTI_FIT, .defaults = set_defaults, .check = check};
+const mti_verb_rules mti_fit_rules = {
+    .verb = MTI_FIT, .defaults = set_defaults, .check = check, .complete = mti_complete_for_gpu};

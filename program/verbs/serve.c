@@ -159,4 +159,5 @@ static bool check(mti_options *o)
            mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
 }
 
-const mti_verb_rules mti_serve_rules = {.verb = MTI_SERVE, .check = check};
+const mti_verb_rules mti_serve_rules = {
+    .verb = MTI_SERVE, .check = check, .complete = mti_complete_for_gpu};

@@ -18,6 +18,8 @@ const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
 
 /* The kind that --gpu names; what of its memory is not the allocator's. */
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu);
+/* Makes a model of no given type one of f16 for a GPU that multiplies no bf16, and notes it. */
+bool mti_complete_for_gpu(mti_options *o, mt_model_config *base);
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus);
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */

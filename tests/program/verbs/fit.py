@@ -331,7 +331,10 @@ equal(all_of_it["largest"], {"of": "seq", "fits": 1024, "refused": None}, "the w
 refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2, "--json", "-")
 refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "p100")
 for gpu in ("v100", "t4"):
-    refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, status=1)
+    taken = run("fit", "gpt2", "--gpu", gpu)
+    check(f"a {gpu} multiplies no bf16: the model is in f16" in taken.stderr and "tokens a step, f16," in taken.stdout, f"{gpu}: {taken.stderr}")
+    equal(fit("gpt2", "--gpu", gpu)["setups"], fit("gpt2", "--gpu", gpu, "--dtype", "f16")["setups"], f"{gpu}: as if f16 was given")
+    refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "bf16", status=1)
     refused([gpu, "bf16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "f32", "--amp", "bf16", status=1)
     equal(fit("gpt2", "--gpus", 1, "--gpu", gpu, "--dtype", "f32", "--amp", "f16")["gpu"]["name"], gpu, "f16 beside f32")
 refused(["--gpu NAME:keep-aside", "--capacity"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100:keep-aside=1GiB", "--capacity", "9GiB")
