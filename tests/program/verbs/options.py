@@ -14,12 +14,11 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from lib import MEMTAPE, check, done, equal, help_json, keys, run
+from lib import MEMTAPE, VERBS, check, done, equal, help_json, keys, run
 
 LONG = os.environ.get("MTT_LONG") == "1"
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]
 
 SLOW = ["demo"]  # it takes a second: in the short form only what no other verb has
 

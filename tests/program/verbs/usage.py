@@ -1,6 +1,6 @@
 """Options: good values are accepted; anything else is refused with status 2 and a helpful message."""
 import re
-from lib import check, done, equal, names_of, refused, run
+from lib import VERBS, check, done, equal, names_of, refused, run
 
 # ---- without a verb, or with a wrong one ----
 p = run()
@@ -9,8 +9,9 @@ check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
 refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
 p = run("--help")
 equal(p.returncode, 0, "status of --help")
-for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]:
-    check(verb in p.stdout, f"--help lists {verb}")
+listed = p.stdout.split("Verbs\n")[1].split("\n\n")[0]
+equal(re.findall(r"^  (\w+)", listed, re.M), VERBS, "the verbs that --help lists")
+for verb in VERBS:
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")
     whole = run(verb, "--help", "all").stdout
