@@ -12,6 +12,35 @@ static bool checkpoints(const mti_memory_options *m, const char *name)
     return m->checkpoint && !strcmp(m->checkpoint, name);
 }
 
+static bool checkpointed(const mti_memory_options *m)
+{
+    return m->checkpoint && !checkpoints(m, "none");
+}
+
+/* Whether ranks share so: a fit that is not told tries some that do. */
+static bool may_be_several(const mti_options *o, int64_t n)
+{
+    return n > 1 || (!n && o->verb == MTI_FIT && o->fit.gpus > 1);
+}
+
+/* Whether it is GPT-2 as it was while Transformers had no other attention for it. */
+static bool is_early_gpt2(const mti_options *o, const mt_model_config *c)
+{
+    return has(o, OF_TRANSFORMERS) && c->kind == MT_MODEL_GPT && c->attention == MT_ATTENTION_MATH;
+}
+
+static bool trains_all(const mti_workload *w)
+{
+    return w->optimizer != MTI_OPT_NONE && !w->memory.lora_rank && !w->memory.step_in_backward;
+}
+
+static int64_t parameters(const mt_model_config *c)
+{
+    uint64_t n = 0;
+    if (mt_model_config_params(c, &n) != MT_OK) mt_clear_error();
+    return (int64_t)n;
+}
+
 /* Elements that DeepSpeed gathers ahead; LLaMA-Factory's configuration leaves them to Transformers.
  */
 static int64_t prefetched(const mti_options *o, const mt_model_config *c)
@@ -34,9 +63,7 @@ static int64_t gathered(const mti_options *o, const mt_model_config *c)
     const mti_loss_row *loss = mti_loss_row_of(c->ops.loss);
     const int64_t batch = w->batch * (o->verb == MTI_FIT ? 1 : w->parallel.data),
                   logits = loss->fused || loss->chunked ? 0 : c->vocab,
-                  cached = m->checkpoint && !checkpoints(m, "none")
-                               ? 0
-                               : 2 * c->layers * c->kv_heads * c->head_dim;
+                  cached = checkpointed(m) ? 0 : 2 * c->layers * c->kv_heads * c->head_dim;
     return (int64_t)mt_dtype_size(c->dtype) * batch * w->seq * (logits + cached);
 }
 

@@ -309,7 +309,15 @@ def what_an_answer_leaves_out_stands_beside_it():
         return {row["what"].split()[0]: row["bytes"] for row in p["model"]["left_out"]}
     llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
     equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
-    equal(left_out("gpt:context=128", *META, "-l", 3, "-s", 8, "--attention", "math", "--recipe", "hf"), {"a": 3 * 128 * 128}, "a mask's bytes in each layer")
+    gpt = ["gpt:context=128", *META, "-l", 3, "-s", 8, "-b", 2, "-d", 64, "--dtype", "f32", "--recipe", "hf"]
+    early, forward = [*gpt, "--attention", "math"], ["--optimizer", "none"]
+    mask, cached = {"a": 3 * 128 * 128}, {"keys": 2 * 4 * 3 * 2 * 8 * 64}
+    equal(left_out(*early, *forward), {**mask, **cached}, "a mask's bytes in each layer, and keys and values")
+    equal(left_out(*early, *forward, "--checkpoint", "full"), mask, "blocks that are checkpointed return none")
+    trained = profile(*early, "--optimizer", "adamw")["params"]["bytes"]
+    equal(left_out(*early, "--optimizer", "adamw"), {**mask, **cached, "gradients": trained}, "gradients filled with zeros")
+    equal(left_out(*early, "--optimizer", "adamw", "--lora-rank", 2), {**mask, **cached}, "none of frozen weights")
+    equal(left_out(*gpt, "--optimizer", "adamw"), {}, "another attention came later")
     equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4), {"what": 4 * 4 * 2 * 8 * (512 + 2 * 3 * 64)}, "logits, keys and values of four GPUs")
     equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4, "--checkpoint", "full"), {"what": 4 * 4 * 2 * 8 * 512}, "logits alone")
     equal(left_out(*llama, "--recipe", "dataparallel"), {}, "of one GPU none")
@@ -325,6 +333,10 @@ def what_an_answer_leaves_out_stands_beside_it():
     equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and pieces of sequences")
     fitted = json.loads(run("fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--recipe", "zero3", "-s", 64, "--json", "-").stdout)
     equal([row["bytes"] for row in fitted["left_out"]][:1], [10**8], "a fit")
+    titan = ["fit", "moe-tiny", "--gpu", "h100", "--recipe", "torchtitan", "-b", 8, "-s", 64]
+    for more, words in ((["--gpus", 8], {"outputs", "all"}), (["--gpus", 8, "--pp", 1], {"outputs"}), (["--gpus", 8, "--ep", 1], {"all"}), (["--gpus", 1], set())):
+        fitted = json.loads(run(*titan, *more, "--json", "-").stdout)
+        equal({row["what"].split()[0] for row in fitted["left_out"]}, words, f"{more}: what a search tries")
 
 
 def an_optimizer_on_the_cpu_leaves_parameters_alone():
