@@ -191,9 +191,9 @@ def _places(books: Any, device: Device) -> List[Tuple[Any, str, Any]]:
         if is_new and p._unsharded_param.requires_grad:
             p._unsharded_param.register_post_accumulate_grad_hook(lambda whole: books.put(whole.grad, "gradient", p._param_fqn or ""))
 
-    def init_all_gather_outputs(p: Any, *args: Any) -> None:
+    def init_all_gather_outputs(p: Any, *args: Any, **options: Any) -> None:
         with books.counting_as("parameter", p._param_fqn):
-            gathered(p, *args)
+            gathered(p, *args, **options)
 
     def with_names(context: Any, *args: Any) -> None:
         lazy_init(context, *args)

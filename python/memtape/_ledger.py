@@ -16,10 +16,10 @@ try:
     from torch.utils import _pytree
 except ImportError as error:
     raise ImportError("memtape.torch needs PyTorch: pip install torch") from error
-if not hasattr(torch._C._autograd.SavedTensor, "data"):
-    raise ImportError(f"memtape.torch needs a PyTorch whose SavedTensor tells its data, such as 2.13; this is {torch.__version__}")
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
+    raise ImportError(f"memtape.torch needs PyTorch 2.9 or newer; this is {torch.__version__}")
 
-from memtape import _attention
+from memtape import _attention, _older
 from memtape._books import BLOCK, MODEL_KEYS, OTHER_KEYS
 from memtape._library import MemtapeError
 from memtape.report import Report
@@ -94,7 +94,7 @@ def _raw_attributes(kind: type) -> List[str]:
 
 
 def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
-    """(name, torch's SavedTensor) of all that a node keeps. Nothing is unpacked: that could run a checkpoint."""
+    """(name, what a hook has packed) of all that a node keeps. No checkpoint runs for it."""
     for attribute in _raw_attributes(type(node)):
         try:
             value = getattr(node, attribute)
@@ -104,9 +104,10 @@ def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
         if isinstance(value, (tuple, list)):
             # Of memtape's own Functions, which stand for an operation of CUDA.
             names = getattr(getattr(node, "_forward_cls", None), "saved_names", ())
-            yield from ((names[i] if i < len(names) else f"{name}[{i}]", raw) for i, raw in enumerate(value) if raw is not None)
+            yield from ((names[i] if i < len(names) else f"{name}[{i}]", _older.packed_in(node, attribute, i, raw))
+                        for i, raw in enumerate(value) if raw is not None)
         elif value is not None:
-            yield name, value
+            yield name, _older.packed_in(node, attribute, 0, value)
 
 
 def _nodes(outputs: Any) -> Iterator[Any]:
@@ -126,9 +127,9 @@ def _savers(outputs: Any) -> Iterator[Tuple[_Packed, str, str, str]]:
     """(what a hook packed, op, name, role) of all that the graph of `outputs` keeps."""
     for node in _nodes(outputs):
         op, arguments = _operation(node.name())
-        for name, raw in _raw_saves(node):
-            if isinstance(raw.data, _Packed):
-                yield raw.data, op, name, _role(arguments, name)
+        for name, packed in _raw_saves(node):
+            if isinstance(packed, _Packed):
+                yield packed, op, name, _role(arguments, name)
 
 
 def _tensors(value: Any) -> List[torch.Tensor]:
@@ -213,8 +214,10 @@ class Ledger:
         for root, other in self.others:
             for name, module in other.named_modules():
                 self._handles += self._follow(module, f"{root}.{name}" if name else root)
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _older.noting(lambda packed: packed.tensor))
         self._hooks.__enter__()
+        self._others_wait = _older.others_wait()
+        self._others_wait.__enter__()
         self._outer = _attention.observe(self, self._attention)
         return self
 
@@ -222,6 +225,7 @@ class Ledger:
                  trace: Optional[TracebackType]) -> None:
         if self._hooks is not None:
             _attention.release(self._outer)
+            self._others_wait.__exit__(None, None, None)
             self._hooks.__exit__(kind, error, trace)
         if not torch.is_grad_enabled():
             self._reason = f"forward ran under torch.{'inference_mode' if torch.is_inference_mode_enabled() else 'no_grad'}()"
@@ -289,7 +293,7 @@ class Ledger:
             kept.append(_Packed(t.detach()))
             return kept[-1]
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda packed: packed.tensor):
+        with torch.autograd.graph.saved_tensors_hooks(keep, _older.noting(lambda packed: packed.tensor)):
             twin, in_host_memory = _attention.call(
                 _attention.Call(twins["query"], twins["key"], twins["value"], twins.get("mask"), c.dropout, c.causal, c.scale,
                                 c.gqa), kernel)
