@@ -26,7 +26,13 @@ bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
     const char *name = o->fit.gpu ? o->fit.gpu : "h100"; /* of a profile's --outside */
     mt_status status =
         o->fit.file ? mt_gpu_find_in(o->fit.file, name, gpu) : mt_gpu_find(name, gpu);
-    return status == MT_OK;
+    if (status == MT_OK || o->fit.file) return status == MT_OK;
+    char said[1024];
+    snprintf(said, sizeof said, "%s", mt_last_error());
+    return mti_fail_bool(status,
+                         "%s; for another card give the nearest and its memory, such as --gpu "
+                         "rtx3060 --capacity 9.5GiB",
+                         said);
 }
 
 bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)

@@ -329,7 +329,7 @@ equal(all_of_it["largest"], {"of": "seq", "fits": 1024, "refused": None}, "the w
 
 # ---- refusals ----
 refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2, "--json", "-")
-refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "p100")
+refused(["h100", "rtx4090", "nearest and its memory", "--capacity"], "fit", "gpt", "--gpus", 2, "--gpu", "p100")
 for gpu in ("v100", "t4"):
     taken = run("fit", "gpt2", "--gpu", gpu)
     check(f"a {gpu} multiplies no bf16: the model is in f16" in taken.stderr and "tokens a step, f16," in taken.stdout, f"{gpu}: {taken.stderr}")

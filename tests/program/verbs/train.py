@@ -248,7 +248,7 @@ def adapters_are_trained_saved_resumed_and_used():
           sorted(k for k in weights if not k.startswith("optimizer.")), "the merged model has the base's parameters")
     refused(["--lora-rank", "--from"], "train", "--data", TEXT, "--lora-rank", 4)
     refused(["--save-adapter", "--lora-rank"], "train", "--data", TEXT, "--save-adapter", path("x"))
-    refused(["--qlora", "--lora-rank"], "train", "--data", TEXT, "--qlora")
+    refused(["--qlora needs --from"], "train", "--data", TEXT, "--qlora")
     refused(["--lora-targets", '"*.q"', "none of the 8 linears"], "train", "--data", other, "--from", base,
             "--lora-rank", 3, "--lora-targets", "qkv,q", status=1)
     refused(["--from", "--preset"], "train", "--data", TEXT, "--from", base, "--preset", "tiny")
