@@ -349,7 +349,9 @@ static void show_memory(run *r, const char *text)
     char line[256];
     if (!r->timeline.device) return; /* this step is not to be drawn */
     mti_progress_line(&r->progress, r->trainer.step, text, line, sizeof line);
-    if (!mti_timeline_end(&r->timeline) || mti_live_draw(&r->live, &r->timeline, line) != MT_OK)
+    /* Ctrl-C may have cut the last frame: where a next one would begin is not known. */
+    if (!mti_timeline_end(&r->timeline) ||
+        (!interrupted && mti_live_draw(&r->live, &r->timeline, line) != MT_OK))
         stop_live(r);
     mti_timeline_free(&r->timeline);
 }
