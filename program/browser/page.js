@@ -32,9 +32,6 @@ function withChoices(text) {
   return {text: plain && words.length === all.length ? list[1] : text, any, choices: plain ? words.map(word => [word.split(" ")[0], word]) : []};
 }
 
-/* The names that a refusal lists. */
-const namesIn = refusal => (/choose ([^\n]*?)(?:, or the path.*)?$/m.exec(refusal) || ["", ""])[1].split(", ");
-
 /* ---- the set-up ---- */
 
 const FIRST = ["recipe", "optimizer", "master-weights", "checkpoint", "offload", "dtype", "amp", "lora-rank", "qlora", "tp", "pp",
@@ -281,7 +278,7 @@ function showWhole(result) {
 
 /* ---- runs ---- */
 
-const tool = {module: null, argument: {}, fit: new Set(), compare: new Set(), cards: [], front: null, behind: null};
+const tool = {module: null, argument: {}, fit: new Set(), compare: new Set(), presets: [], cards: [], front: null, behind: null};
 let wanted = null, running = false, pause = 0;
 
 /* The latest words win: what was wanted in between is not run. */
@@ -392,15 +389,11 @@ async function search() {
 
 /* ---- start ---- */
 
-async function cardOf(name) {
-  const {out} = await tool.behind.run(["fit", "tiny", "--gpus", "1", "--gpu", name, "--dtype", "f16", "--json", "-"]);
-  const {capacity, gpu} = JSON.parse(out);
-  return {name, capacity, f16Only: gpu.f16_only};
-}
-
-async function lookAtCards() {
-  const names = namesIn((await tool.behind.run(["fit", "tiny", "--gpus", "1", "--gpu", "?"])).err);
-  tool.cards = await Promise.all(names.map(cardOf));
+/* The models and GPUs that the program knows by name. */
+async function learnNames() {
+  const {presets, gpus} = JSON.parse((await tool.behind.run(["help", "--json"])).out);
+  tool.presets = presets;
+  tool.cards = gpus.map(({name, memory, kept_aside, f16_only}) => ({name, capacity: memory - kept_aside, f16Only: f16_only}));
 }
 
 /* What the link has beside the set-up. */
@@ -419,16 +412,16 @@ async function begin() {
   window.memtape = (...all) => tool.front.run(...all); // for the console, and for tests
   openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(), readOther(); }, tape: openTape, train: openTraining,
     course: openCourse});
-  const cards = lookAtCards(), models = tool.front.run(["profile", "?"]);
+  const names = learnNames();
   const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
   for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
   readLink();
   const words = profileWords(), first = tool.front.run([...words, "--json", "-"]);
-  await cards;
+  await names;
   readLink();
   for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
   for (const {name} of optionsOf((await tool.behind.run(["compare", "--help", "all"])).out)) if (name !== "gpu") tool.compare.add(name);
-  makeForm(options, namesIn((await models).err), tool.cards.map(card => card.name));
+  makeForm(options, tool.presets, tool.cards.map(card => card.name));
   fillForm();
   put(element("theme-place"), themeButton());
   element("copy").addEventListener("click", copy);

@@ -1,6 +1,8 @@
-/* help.c: what there is to type, as text and as JSON: verbs, options, recipes and their keys. */
+/* help.c: what there is to type, as text and as JSON: verbs, options, recipes and their
+ * keys, and in JSON the presets and GPUs as well. */
 #include <string.h>
 #include "files/json_text.h"
+#include "fit/search.h"
 #include "options/option_table.h"
 
 /* ---- options ---- */
@@ -218,6 +220,26 @@ static json_t *recipes_json(void)
     return recipes;
 }
 
+static json_t *presets_json(void)
+{
+    json_t *names = json_array();
+    for (size_t i = 0; mt_model_preset_name(i); i++)
+        json_array_append_new(names, json_string(mt_model_preset_name(i)));
+    return names;
+}
+
+static json_t *gpus_json(void)
+{
+    json_t *gpus = json_array();
+    const mt_gpu *g;
+    for (size_t i = 0; (g = mt_gpu_at(i)); i++)
+        json_array_append_new(gpus, json_pack("{s:s, s:I, s:I, s:b}", "name", g->name, "memory",
+                                              (json_int_t)g->memory, "kept_aside",
+                                              (json_int_t)mti_gpu_kept_aside(g, 1), "f16_only",
+                                              g->f16_only));
+    return gpus;
+}
+
 bool mti_help_json(FILE *out)
 {
     const uint64_t failures = mti_failures();
@@ -231,7 +253,8 @@ bool mti_help_json(FILE *out)
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         json_array_append_new(options, option_json(&mti_option_rows[id]));
     json_t *root =
-        json_pack("{s:o, s:o, s:o}", "verbs", verbs, "options", options, "recipes", recipes_json());
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "verbs", verbs, "options", options, "recipes",
+                  recipes_json(), "presets", presets_json(), "gpus", gpus_json());
     char *text = root && !mti_failed_since(failures) ? mti_json_text(root, JSON_INDENT(2)) : NULL;
     if (text) mti_print(out, "%s\n", text);
     json_decref(root);

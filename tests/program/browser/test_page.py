@@ -19,7 +19,7 @@ from common import VALUES, reads_well, same_bytes, wait  # noqa: E402
 from course_cells import asks_are_answered, cells_print_what_is_quoted, course_is_that_of_the_lessons, markdown_is_read  # noqa: E402
 from firefox import FIREFOX, Firefox  # noqa: E402
 from tape_and_training import tape_is_that_of_explain, training_is_that_of_the_program  # noqa: E402
-from lib import check, done, equal, run  # noqa: E402
+from lib import check, done, equal, help_json, run  # noqa: E402
 
 PAGE = ROOT / "build-page/memtape.html"
 LONG = os.environ.get("MTT_LONG") == "1"
@@ -125,6 +125,12 @@ def cards_are_those_of_fit(browser):
         wait(browser, ENDED, what, what)
         equal(browser.js(shown), names, f"{what}: cards that multiply no bf16")
         check(verdict in browser.js("return document.getElementById('verdict').textContent"), f"{what}: {verdict}")
+
+
+def names_are_those_of_help(browser):
+    names = "return [...document.querySelectorAll(arguments[0])].map(e => e.value)"
+    equal(browser.js(names, "#models option"), help_json()["presets"], "the models that are offered")
+    equal(browser.js(names, "#in-gpu option"), [g["name"] for g in help_json()["gpus"]], "the GPUs that are offered")
 
 
 def refusal_stands_at_its_field(browser):
@@ -309,6 +315,7 @@ def main():
         for seed in range(SETUPS):
             set_up_shows_the_programs_figures(browser, drawn(seed), seed % 4 == 0)
         cards_are_those_of_fit(browser)
+        names_are_those_of_help(browser)
         class_finds_its_options(browser)
         refusal_stands_at_its_field(browser)
         every_option_has_a_field(browser)

@@ -59,7 +59,7 @@ def names_of(option, verb="profile"):
 
 @functools.cache
 def help_json():
-    """Verbs, options and recipes, as `memtape help --json` lists them."""
+    """Verbs, options, recipes, presets and GPUs, as `memtape help --json` lists them."""
     return json.loads(run("help", "--json").stdout)
 
 
