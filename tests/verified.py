@@ -17,7 +17,7 @@ FILES = {
     "cuda": "src/backends tests/src/cudasim tests/src/backends tests/src/backends_cuda tests/gpu bench/gpu",
     "op": "src/ops src/autograd tests/lessons tests/src/gradcheck docs/lessons",
     "install": "python pyproject.toml meson.build program tests/python",
-    "page": "src/base program/browser program/report program/verbs docs/lessons tests/program/browser",
+    "page": "src/base program/browser program/options program/report program/verbs docs/lessons tests/program/browser",
     "kernels": "src/backends src/ops src/autograd tests/src tests/models tests/helpers",
     "threads": "src models lab tests/threads tests/helpers",
     "macos": "program/packaging src/base models/files models/comm program/verbs meson.build",

@@ -6,6 +6,7 @@
 #ifndef MTI_CPU_BLAS_H
 #define MTI_CPU_BLAS_H
 
+#include <string.h>
 #include <cblas.h>
 #include "backends/cpu/cpu.h"
 
@@ -43,10 +44,22 @@ typedef struct mti_mat {
     bool trans;
 } mti_mat;
 
+/* c [n] = alpha a [k] b [k,n] + beta c. b is read once, where it lies: cblas_sgemm packs it first,
+ * which takes as long again. Some versions multiply c by a beta of 0, whatever lies there. */
+static inline void mti_sgemv(int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b, float beta,
+                             float *c)
+{
+    if (beta == 0) memset(c, 0, (size_t)n * sizeof *c);
+    cblas_sgemv(CblasRowMajor, b.trans ? CblasNoTrans : CblasTrans, (blasint)(b.trans ? n : k),
+                (blasint)(b.trans ? k : n), alpha, b.data, (blasint)b.ld, a.data,
+                a.trans ? (blasint)a.ld : 1, beta == 0 ? 1 : beta, c, 1);
+}
+
 /* c [m,n] = alpha a [m,k] b [k,n] + beta c, c in rows of ldc. */
 static inline void mti_sgemm(int64_t m, int64_t n, int64_t k, float alpha, mti_mat a, mti_mat b,
                              float beta, float *c, int64_t ldc)
 {
+    if (m == 1) return mti_sgemv(n, k, alpha, a, b, beta, c);
     cblas_sgemm(CblasRowMajor, a.trans ? CblasTrans : CblasNoTrans,
                 b.trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha,
                 a.data, (blasint)a.ld, b.data, (blasint)b.ld, beta, c, (blasint)ldc);
