@@ -4,8 +4,7 @@ const PASTED = "error.txt";
 const measured = {name: PASTED, bytes: null};
 
 function measuredWords() {
-  return [measured.name === PASTED ? "oom" : "compare", measured.name, state.values.model,
-    ...optionWords(state.values, name => tool.compare.has(name))];
+  return [measured.name === PASTED ? "oom" : "compare", measured.name, state.values.model, ...optionWords("compare", state.values)];
 }
 
 /* What is shown is of the set-up as it was when it was asked for. */

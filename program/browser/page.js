@@ -5,57 +5,36 @@ const page = element("page"), actions = element("actions");
 
 /* ---- what the program says of itself ---- */
 
-/* Help's rows: [{group, name, argument, text, choices}]. */
-function optionsOf(help) {
-  const rows = [];
-  let group = "";
-  for (const line of help.split("\n")) {
-    const heading = /^ (\S.*):$/.exec(line), row = /^ {2}(?:-\w, | {4})--([\w-]+)(?:=(\w+))?(?: +(\S.*))?$/.exec(line);
-    if (heading) group = heading[1];
-    else if (group.startsWith("Details of ")) continue; // keys: they are typed after a value
-    else if (row) rows.push({group, name: row[1], argument: row[2], text: row[3] || ""});
-    else if (/^ {20}/.test(line) && rows.length) rows.at(-1).text += " " + line.trim();
-  }
-  return rows.map(row => ({...row, ...withChoices(row.text.replace(NOT_HERE, "").trim())}));
-}
+const DEFAULTS = {model: "llama-3.1-8b", gpus: "8", gpu: "h100"};
 
-/* What help says of other verbs and other places than a profile on meta. */
-const NOT_HERE = /^train: .*; else: |^on meta, |; on meta, or (all )?under mpirun| \(train: [^)]*\)|; train: --\w+/g;
-
-/* "how: none, full (each block), every=K blocks (default none)" as {text: "how", choices: [["none", "none"],
- * ["full", "full (each block)"]]}; what has no such list has no choices. any: others than these are accepted, too. */
-function withChoices(text) {
-  const list = /^(.*): ([^:]*) \(default [^:]*\)$/.exec(text);
-  const all = list ? list[2].split(/, (?![^(]*\))/) : [], words = all.filter(word => !/^[\w-]+=/.test(word));
-  const plain = words.length > 1 && words.every(word => /^[\w.+-]+( \(.*\))?$/.test(word));
-  const any = words.length < all.length || /joined by/.test(text);
-  return {text: plain && words.length === all.length ? list[1] : text, any, choices: plain ? words.map(word => [word.split(" ")[0], word]) : []};
+/* The verb's option of that name, if the form sets it; until help is there each is taken for one. */
+function optionOf(verb, name) {
+  if (name in DEFAULTS || name === "device") return undefined;
+  return tool.options ? tool.options.find(row => row.name === name && row.verbs.includes(verb)) : {};
 }
 
 /* ---- the set-up ---- */
 
 const FIRST = ["recipe", "optimizer", "master-weights", "checkpoint", "offload", "dtype", "amp", "lora-rank", "qlora", "tp", "pp",
   "dp", "zero"];
-const GROUPS = ["Model (a preset brings its own)", "Choice of ops", "Memory", "One rank of several", "Device"];
+const IN_GROUPS = ["batch", "recipe", "optimizer", "tp", "device"]; // an option of each group that is shown
 const HIDDEN = ["batch", "seq", "device", "gpu", "seed", "threads", "scratch"];
 const CONFIG = "config.json";
-const DEFAULTS = {model: "llama-3.1-8b", gpus: "8", gpu: "h100"};
 const state = {values: {}, files: {}, other: "", dropped: []};
 
 /* A value of "" is not given; that of a flag is "on". */
-function optionWords(values, known) {
-  const given = Object.entries(values).filter(([name, value]) => value !== "" && known(name));
-  return given.flatMap(([name, value]) => value === "on" && !tool.argument[name] ? ["--" + name] : [`--${name}`, value]);
+function optionWords(verb, values) {
+  const given = Object.entries(values).filter(([name, value]) => value !== "" && optionOf(verb, name));
+  return given.flatMap(([name, value]) => value === "on" && !optionOf(verb, name).argument ? ["--" + name] : [`--${name}`, value]);
 }
 
-const profileWords = () => ["profile", state.values.model, ...optionWords(state.values, name => name in tool.argument),
-  "--device", "meta"];
+const profileWords = () => ["profile", state.values.model, ...optionWords("profile", state.values), "--device", "meta"];
 
 /* fit's batch is of all GPUs. */
 function fitWords() {
   const {model, gpus, gpu, batch, ...rest} = state.values;
   const all = /^\d+$/.test(batch) && /^\d+$/.test(gpus) ? String(Number(batch) * Number(gpus)) : batch || "";
-  return ["fit", model, "--gpus", gpus, "--gpu", gpu, ...optionWords({batch: all, ...rest}, name => tool.fit.has(name))];
+  return ["fit", model, "--gpus", gpus, "--gpu", gpu, ...optionWords("fit", {batch: all, ...rest})];
 }
 
 const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
@@ -73,7 +52,7 @@ function readLink() {
     else if (name === "view") continue;
     else state.values[name] = value;
   }
-  state.dropped = Object.keys(state.values).filter(name => !(name in DEFAULTS || name in tool.argument));
+  state.dropped = Object.keys(state.values).filter(name => !(name in DEFAULTS || optionOf("profile", name)));
   if (tool.cards.length && !tool.cards.some(card => card.name === state.values.gpu)) state.dropped.push("gpu");
   for (const name of state.dropped) {
     if (name in DEFAULTS) state.values[name] = DEFAULTS[name];
@@ -114,11 +93,12 @@ const textInput = attributes => h("input", {type: "text", autocomplete: "off", s
   ...attributes});
 const select = choices => h("select", null, choices.map(([value, text]) => h("option", {value}, text)));
 
-function optionField({name, argument, text, choices, any}) {
-  const oneOf = choices.length && !any;
-  return field(name, "--" + name, text, !argument ? h("input", {type: "checkbox"})
-    : oneOf ? select([["", "not given"], ...choices]) : textInput({placeholder: argument, list: choices.length ? "list-" + name : null}),
-  choices.length > 0 && !oneOf && h("datalist", {id: "list-" + name}, choices.map(([value]) => h("option", {value}))));
+function optionField({name, argument, text, choices, others, defaults}) {
+  const list = choices && others && h("datalist", {id: "list-" + name}, choices.map(value => h("option", {value})));
+  const about = [text, ...list ? [choices.join(", ")] : []].join(": ") + (defaults.profile ? ` (default ${defaults.profile})` : "");
+  return field(name, "--" + name, about, !argument ? h("input", {type: "checkbox"})
+    : choices && !others ? select([["", "not given"], ...choices.map(value => [value, value])])
+    : textInput({placeholder: argument, list: list ? "list-" + name : null}), list);
 }
 
 /* 1, 2, 3, 4, then four stops for each doubling. */
@@ -144,8 +124,6 @@ function followSlider(name, taken, scale) {
   element("in-" + name).placeholder = String(taken);
 }
 
-const row = (options, name) => options.find(option => option.name === name) || {text: ""};
-
 function configInput() {
   const input = h("input", {type: "file", accept: ".json", id: "config"});
   input.addEventListener("change", () => input.files[0] && takeConfig(input.files[0]));
@@ -159,17 +137,18 @@ async function takeConfig(file) {
   change();
 }
 
-function makeForm(options, models, gpus) {
-  const shown = options.filter(({group, name}) => GROUPS.includes(group) && !HIDDEN.includes(name));
+function makeForm(models) {
+  const rows = tool.options.filter(({verbs}) => verbs.includes("profile")), groups = IN_GROUPS.map(name => rows.find(row => row.name === name).group);
+  const shown = rows.filter(({name}) => !HIDDEN.includes(name));
   const list = h("datalist", {id: "models"}, models.map(value => h("option", {value})));
   put(element("setup"), h("fieldset", null, h("legend", null, "Model and machine"), h("div", {class: "fields"},
     field("model", "Model", "A preset or its name on the Hub, or a config.json, chosen or dropped here.", textInput({list: "models"}), list, configInput()),
     field("batch", "Batch, b", "Sequences at once, on one GPU.", textInput({inputmode: "numeric"}), slider("batch", "Batch, in steps", 1, 39)),
     field("seq", "Sequence, s", "Tokens in each; 4k is 4096.", textInput({}), slider("seq", "Sequence, in steps", 32, 47)),
     field("gpus", "GPUs", "With more than one, the ways to divide the model are searched at once.", textInput({inputmode: "numeric"})),
-    field("gpu", "Kind of GPU", "The answer is compared with its memory.", select(gpus.map(name => [name, name]))))));
+    field("gpu", "Kind of GPU", "The answer is compared with its memory.", select(tool.cards.map(({name}) => [name, name]))))));
   element("techniques").open = innerWidth > 640; // on a phone the picture comes first
-  put(element("techniques"), h("div", {class: "fields"}, FIRST.map(name => optionField(row(shown, name)))), GROUPS.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
+  put(element("techniques"), h("div", {class: "fields"}, FIRST.map(name => optionField(shown.find(row => row.name === name)))), groups.map(group => h("details", null, h("summary", null, "More: " + group), h("div", {class: "fields"},
     shown.filter(option => option.group === group && !FIRST.includes(option.name)).map(optionField)))));
   element("form").addEventListener("submit", e => e.preventDefault());
   document.addEventListener("dragover", e => e.preventDefault());
@@ -278,7 +257,7 @@ function showWhole(result) {
 
 /* ---- runs ---- */
 
-const tool = {module: null, argument: {}, fit: new Set(), compare: new Set(), presets: [], cards: [], front: null, behind: null};
+const tool = {module: null, options: null, cards: [], front: null, behind: null};
 let wanted = null, running = false, pause = 0;
 
 /* The latest words win: what was wanted in between is not run. */
@@ -351,7 +330,7 @@ function choose(setup) {
   const idle = {stage: 0, zero: 0, microbatches: setup.pp > 1 ? 0 : 1};
   for (const [name, value] of Object.entries({...setup, batch: setup.microbatch})) {
     const same = typeof value === "number" && name !== "batch" && value === (name in idle ? idle[name] : 1);
-    if (name in tool.argument) state.values[name] = value === true ? "on" : value === false || same ? "" : String(value);
+    if (optionOf("profile", name)) state.values[name] = value === true ? "on" : value === false || same ? "" : String(value);
   }
   state.values.recipe = withInterleave(state.values.recipe || "", setup.interleave);
   fillForm();
@@ -389,11 +368,12 @@ async function search() {
 
 /* ---- start ---- */
 
-/* The models and GPUs that the program knows by name. */
-async function learnNames() {
-  const {presets, gpus} = JSON.parse((await tool.behind.run(["help", "--json"])).out);
-  tool.presets = presets;
+/* Learns the options that are no keys, and the GPUs; returns the models that the program knows by name. */
+async function learn() {
+  const {options, presets, gpus} = JSON.parse((await tool.behind.run(["help", "--json"])).out);
+  tool.options = options.filter(({key}) => !key);
   tool.cards = gpus.map(({name, memory, kept_aside, f16_only}) => ({name, capacity: memory - kept_aside, f16Only: f16_only}));
+  return presets;
 }
 
 /* What the link has beside the set-up. */
@@ -405,23 +385,17 @@ async function readOther() {
   else state.dropped.push("beside"), state.other = "", showNotes("");
 }
 
-/* The first answer does not wait for the form. */
+/* The first answer waits neither for help nor for the form. */
 async function begin() {
   const module = await unpack();
   tool.module = module, tool.front = new Program(module), tool.behind = new Program(module);
   window.memtape = (...all) => tool.front.run(...all); // for the console, and for tests
-  openViews({fit: () => { if (tool.cards.length) readLink(), fillForm(), change(), readOther(); }, tape: openTape, train: openTraining,
+  openViews({fit: () => { if (tool.options) readLink(), fillForm(), change(), readOther(); }, tape: openTape, train: openTraining,
     course: openCourse});
-  const names = learnNames();
-  const options = optionsOf((await tool.front.run(["profile", "--help", "all"])).out);
-  for (const {name, argument} of options) if (!["device", "gpu"].includes(name)) tool.argument[name] = argument || "";
   readLink();
   const words = profileWords(), first = tool.front.run([...words, "--json", "-"]);
-  await names;
+  makeForm(await learn());
   readLink();
-  for (const {name} of optionsOf((await tool.behind.run(["fit", "--help", "all"])).out)) tool.fit.add(name);
-  for (const {name} of optionsOf((await tool.behind.run(["compare", "--help", "all"])).out)) if (name !== "gpu") tool.compare.add(name);
-  makeForm(options, tool.presets, tool.cards.map(card => card.name));
   fillForm();
   put(element("theme-place"), themeButton());
   element("copy").addEventListener("click", copy);
@@ -431,8 +405,9 @@ async function begin() {
   element("fit").addEventListener("toggle", () => element("fit").open && !element("fit-result").hasChildNodes() && search());
   element("measured-button").addEventListener("click", compareMeasured);
   showCommands(words);
-  take(words, await first);
-  if (words.join(" ") !== profileWords().join(" ")) change(); // the link has changed meanwhile
+  const result = await first;
+  if (words.join(" ") === profileWords().join(" ")) take(words, result);
+  else change(); // the link has what is no option, or has changed meanwhile
   readOther();
 }
 

@@ -54,6 +54,8 @@ static const mti_choice kv_caches = {"kv-cache",
 static const mti_choice weight_forms = {"weights",
                                         MTI_NAMES("plain", "int8", "nf4", "nf4-double", "mxfp4")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
+static const mti_choice checkpoints = {
+    "checkpoint", MTI_NAMES("none", "full", "selective", "ops", "sqrt", "every=K")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice compressions = {"compress",
                                         MTI_NAMES("none", "bf16", "8bit", "bits", "seed", "signs")};

@@ -142,6 +142,9 @@ bool mti_model_read(mti_options *o, const char *word, const char **name);
 #define MTI_VALUE_TEXT 64
 const char *mti_option_text(const mti_options *o, const mti_option_row *r,
                             char buf[MTI_VALUE_TEXT]);
+/* The same of a verb's defaults; NULL for zero, "" and a flag. */
+const char *mti_option_default_text(const mti_options *o, const mti_option_row *r,
+                                    char buf[MTI_VALUE_TEXT]);
 /* Writes `before` and an owner's keys that were given, ":swiglu=unfused"; false: there are none. */
 bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
                     const char *before);
@@ -183,7 +186,7 @@ bool mti_has_effect(const mti_options *o, const mti_option_row *r);
 bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 
-/* ---- complete.c and recipes.c ---- */
+/* ---- complete.c, recipes.c and help.c ---- */
 
 /* The --lora-rank of --qlora alone, and of changes that add adapters. */
 #define MTI_USUAL_RANK "16"
@@ -197,6 +200,13 @@ typedef enum mti_recipe_group {
     MTI_RECIPES_GROUPS
 } mti_recipe_group;
 const char *mti_recipe_group_text(mti_recipe_group group);
+/* A recipe, with no option, or one of its rows, which follow it. */
+typedef struct mti_recipe_entry {
+    mti_recipe_group group;
+    const char *name, *value, *text;
+    mti_option option;
+} mti_recipe_entry;
+const mti_recipe_entry *mti_recipe_entry_at(size_t i); /* NULL past the last */
 
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);

@@ -208,9 +208,6 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
 bool mti_recipes_help(FILE *out, const char *name);
 /* Tells of options that were given as they were typed until this release. */
 void mti_keys_tell(const mti_options *o, FILE *out);
-/* Verbs, options and recipes as one JSON object, of which tools make lists. False: no memory. */
-bool mti_help_json(FILE *out);
-
 /* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules);
 /* Sets o->workload.config to `base`, overridden by the options that were given. */

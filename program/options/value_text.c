@@ -75,6 +75,14 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     }
 }
 
+const char *mti_option_default_text(const mti_options *o, const mti_option_row *r,
+                                    char buf[MTI_VALUE_TEXT])
+{
+    const char *value = r->arg ? mti_option_text(o, r, buf) : "";
+    const bool is_zero = r->form != MTI_CHOICE && (!strcmp(value, "0") || !strcmp(value, "0B"));
+    return !is_zero && *value > ' ' ? value : NULL;
+}
+
 bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of owner,
                     const char *before)
 {

@@ -321,17 +321,17 @@ static bool read_amp(mti_options *o, const mti_option_row *r, const char *arg)
 
 static bool read_checkpoint(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    static const char *const names[] = {"none", "full", "selective", "ops", "sqrt", "every=K"};
+    const mti_choice *c = r->choice; /* the last of them is every=K */
     mti_preset preset = {MTI_PRESET_NONE};
-    const int word = mti_find_word(names, 5, arg);
-    if (word >= 0) arg = names[word];
+    const int word = mti_find_word(c->names, c->n - 1, arg);
+    if (word >= 0) arg = c->names[word];
     bool known = mti_preset_parse(arg, &preset);
     o->workload.memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
     if (known) return true;
     if (!strncmp(arg, "every=", 6))
         return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
                                   r->name, arg);
-    return mti_choose("--checkpoint", names, 6, arg) >= 0 || mti_options_refuse_as(o, "");
+    return mti_choose("--checkpoint", c->names, c->n, arg) >= 0 || mti_options_refuse_as(o, "");
 }
 
 static bool read_lora_targets(mti_options *o, const mti_option_row *r, const char *arg)

@@ -15,6 +15,9 @@ mti_describe mti_describe_audits;               /* what audit writes, as those o
 extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rules, mti_sweep_rules,
     mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
+/* Verbs, options and their defaults, recipes, presets and GPUs as one JSON object, for programs
+ * that read it. False: no memory. */
+bool mti_help_json(FILE *out);
 
 /* The kind that --gpu names; what of its memory is not the allocator's. */
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu);

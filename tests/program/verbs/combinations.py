@@ -10,7 +10,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
-from lib import check, done, equal, placed, run
+from lib import check, done, equal, options_of, placed, run
 
 SIZES = ["-b", "2", "-s", "16", "-d", "32", "-a", "4"]
 MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4", "--kv-heads", "2"],
@@ -232,8 +232,8 @@ def in_sweeps(found):
 
 def in_plans():
     """Every pair that a plan knows: formulas and measurements agree, or it is refused."""
-    known = run("plan", "--help", "all").stdout
-    some = [c for c in CHOICES if all(f"{name}=" in known or f"{name} " in known for name in options(c))
+    known = options_of("plan")
+    some = [c for c in CHOICES if all(name.removeprefix("--") in known for name in options(c))
             and "FILE" not in c]
     worked = 0
     for a, b in itertools.combinations(some, 2):

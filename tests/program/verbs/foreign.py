@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree
 from concurrent.futures import ThreadPoolExecutor
-from lib import MEMTAPE, VERBS, check, done, equal
+from lib import MEMTAPE, VERBS, check, done, equal, options_of
 from terminal import Terminal
 
 # C0, DEL, C1 in UTF-8, orders and marks of bidirectional text, bytes that are not UTF-8; no "/", which ends a name.
@@ -40,7 +40,7 @@ def any_word(pool):
     runs = [(HOSTILE,), ("help", HOSTILE), ("--" + "x", HOSTILE), (b"--" + HOSTILE,), (b"-" + HOSTILE,)]
     for verb in VERBS:
         model = SMALL.get(verb, "").split()
-        options = re.findall(r"(?m)^  (?:-\w, |    )(--[\w-]+)=", program(verb, "--help", "all")[1])
+        options = [f"--{name}" for name, row in options_of(verb).items() if row["argument"]]
         check(len(options) > 1, f"{verb}: options: {options}")
         runs += [(verb, HOSTILE), (verb, *model, HOSTILE), (verb, *model, b"--" + HOSTILE), (verb, *model, b"-\x1b"),
                  (verb, *model, b"-\xff"), (verb, *model, b"--quiet=" + HOSTILE), (verb, *model, b"--" + HOSTILE + b"=1")]

@@ -52,15 +52,20 @@ def turn(nth):
     return not quarter or nth % 4 == int(quarter)
 
 
-def names_of(option, verb="profile"):
-    """The names that an option takes, as its refusal lists them (usage.py compares that list with one that is written down)."""
-    return re.search(r"; choose ([^;]+)", run(verb, "gpt", option, "?").stderr)[1].strip().split(", ")
-
-
 @functools.cache
 def help_json():
     """Verbs, options, recipes, presets and GPUs, as `memtape help --json` lists them."""
     return json.loads(run("help", "--json").stdout)
+
+
+def options_of(verb):
+    """The rows of a verb's options in help_json(), by name; keys are none."""
+    return {row["name"]: row for row in help_json()["options"] if verb in row["verbs"] and not row["key"]}
+
+
+def names_of(name):
+    """The names that an option takes, or a key."""
+    return next(row["choices"] for row in help_json()["options"] if row["name"] == name.removeprefix("--") and row["choices"])
 
 
 @functools.cache

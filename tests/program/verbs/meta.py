@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from lib import MEMTAPE, check, done, equal, names_of, placed, profile, refused, run
+from lib import MEMTAPE, check, done, equal, help_json, names_of, placed, profile, refused, run
 
 OPTIMIZERS = names_of("--optimizer")
 ACTS = names_of("--act")
@@ -249,8 +249,7 @@ def nothing_is_invented():
         "fit": [["gpt", "--gpus", 4, "--gpu", "h100"]],
         "serve": [["gpt", "--capacity", "9MiB"]], "compare": [[measured.name, "gpt"]],
         "demo": [["--steps", 3]], "audit": [[], ["relu"]], "generate": [["--model", "x.safetensors"]]}
-    listed = set(re.findall(r"^  (\w+) ", run("help").stdout.split("Verbs")[1].split("For a start")[0], re.M))
-    equal(set(verbs), listed, "the verbs of this test are those of the help")
+    equal(set(verbs), {verb["name"] for verb in help_json()["verbs"]}, "the verbs of this test are those of the help")
     with tempfile.TemporaryDirectory() as folder:
         for verb, all_args in verbs.items():
             for args in all_args:

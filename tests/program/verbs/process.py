@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from lib import MEMTAPE, VERBS, check, done, equal, refused, run
+from lib import MEMTAPE, VERBS, check, done, equal, options_of, refused, run
 
 LONG = os.environ.get("MTT_LONG") == "1"
 folder = tempfile.TemporaryDirectory()
@@ -368,10 +368,9 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
 
 
 def every_option_that_names_a_file_is_compared():
-    """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
+    """A new option that takes a FILE must be added to the comparison."""
     for verb in VERBS:
-        text = run(verb, "--help", "all").stdout
-        names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
+        names = {name for name, row in options_of(verb).items() if row["argument"] in ("FILE", "PATH")}
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
                  "gpus-file", "record-routing", "ids", "save-hf", "save-best"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")

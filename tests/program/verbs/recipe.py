@@ -1,6 +1,5 @@
 """--recipe: a bundle of plain options, printed as such; and the recipes by the names people know."""
 import json
-import re
 import tempfile
 from pathlib import Path
 from lib import as_typed, check, done, equal, help_json, keys, names_of, profile, refused, run, without_name
@@ -106,9 +105,12 @@ def keys_are_details():
         refused(words, "profile", *llama, "--recipe", value)
     refused(["--recipe hf", "serve does not", "plain:"], "serve", "llama", "--gpu", "h100", "--recipe", "hf")
     equal(run("serve", "llama", "--gpu", "h100", "--recipe", "plain:rope=unfused", "-s", 64).returncode, 0, "serve takes keys")
-    listed = help_json()
-    equal([row["name"] for row in listed["options"] if row["key"] == "recipe" and not row["name"] in run("help", "recipes", "plain").stdout], [], "keys in help")
-    equal([r["name"] for r in listed["recipes"]], names_of("--recipe")[1:], "recipes in JSON")
+    equal([name for name in keys() if name not in run("help", "recipes", "plain").stdout], [], "keys in help")
+    text = run("help", "recipes").stdout
+    equal([row for rows in listed().values() for row in rows if f"\n  {row}" not in text], [], "rows of recipes in help")
+    equal(list(listed()), names_of("--recipe")[1:], "recipes in JSON")
+    text = run("help", "recipes").stdout
+    equal([row for rows in listed().values() for row in rows if f"\n  {row}" not in text], [], "rows of recipes in help")
     refused(['no recipe "hff"'], "help", "recipes", "hff")
 
 
@@ -203,15 +205,11 @@ def what_callers_of_the_loss_hold_is_counted():
 
 # ---- recipes by the names people know ----
 def listed():
-    """What `memtape help recipes` lists: {recipe: [option and value]}."""
-    found = {}
-    for line in run("help", "recipes").stdout.split("\nKeys are")[0].splitlines():
-        if name := re.match(r"(\w+): ", line):
-            rows = found[name[1]] = []
-        elif option := re.match(r"  ((?:--)?[a-z0-9-]+(?:[ =][\w+,.-]+)?)(?:  |$)", line):
-            rows.append(option[1])
-    found.pop("Usage", None)
-    return found
+    """The recipes, and what each sets: {"hf": ["--dtype bf16", "rope=unfused"]}."""
+    def typed(option, value):
+        name = option if option in keys() else "--" + option
+        return name if value is None else f"{name}{'=' if option in keys() else ' '}{value}"
+    return {recipe["name"]: [typed(row["option"], row["value"]) for row in recipe["sets"]] for recipe in help_json()["recipes"]}
 
 
 def rows_of(options):
@@ -289,7 +287,6 @@ def any_number_of_gpus():
     """Each recipe answers each verb for one GPU and for several; which options hold then is its matter."""
     model = ["llama", "-b", 8, "-s", 64, "--kv-heads", 2]
     for name in names_of("--recipe"):
-        name = name.removesuffix("; several are joined by +")
         for n in (1, 2, 8):
             ranks = ["--dp", n] if n > 1 else []
             for verb in ("profile", "plan"):

@@ -3,9 +3,8 @@
 changes none of it. The program tells the choices of an option, so that a new one is tried too."""
 import hashlib
 import os
-import re
 import tempfile
-from lib import check, done, equal, run
+from lib import check, done, equal, names_of, run
 
 folder = tempfile.TemporaryDirectory()
 TEXT = os.path.join(folder.name, "text.txt")
@@ -25,7 +24,7 @@ def content(name):
 
 def choices(option, usual):
     """All values of an option but the usual one."""
-    names = re.search(r"; choose ([^;\n]*)", run("train", f"--{option}", "?").stderr)[1].split(", ")
+    names = names_of(option)
     check(len(names) > 1 and usual in names, f"choices of --{option}: {names}")
     return [name for name in names if name not in ("none", usual)]
 

@@ -1,6 +1,6 @@
 """Options: good values are accepted; anything else is refused with status 2 and a helpful message."""
 import re
-from lib import VERBS, check, done, equal, names_of, refused, run
+from lib import VERBS, check, done, equal, names_of, options_of, refused, run
 
 # ---- without a verb, or with a wrong one ----
 p = run()
@@ -119,12 +119,15 @@ for word in ["--act", "--nonsense"]:
 
 # ---- help: in groups, with the true defaults ----
 text = run("profile", "--help", "all").stdout
-for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"]:
-    check(f"\n {heading}" in text, f"help has no {heading}")
-defaults = [f"--{name}={value}" for name, value in
-            re.findall(r"--([a-z0-9-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
-            if name not in ("device", "seed", "loss-scale", "interleave", "lora-targets", "scratch", "out-act", "experts-per-token", "router", "window-mask",  # these need other options
-                            "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "loss")]
+rows = options_of("profile")
+for heading in {row["group"] for row in rows.values()}:
+    check(f"\n {heading}:\n" in text, f"help has no {heading}")
+shown = {name: row["defaults"]["profile"] for name, row in rows.items() if "profile" in row["defaults"]}
+for name, value in shown.items():
+    after = " ".join(text.split()).split(f" --{name}=")[1]
+    check(after.partition("(default ")[2].startswith(value + ")"), f"--{name}: default {value}, and in help {after[:200]}")
+equal({name for name, row in rows.items() if row["others"]}, {"recipe", "checkpoint", "compress"}, "options that take other values than their choices")
+defaults = [f"--{name}={value}" for name, value in shown.items() if name not in ("device", "seed", "loss-scale", "lora-targets")]  # these need other options
 check(len(defaults) > 10, f"defaults in the help: {defaults}")
 equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "output with the help's defaults given")
 
