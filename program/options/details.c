@@ -16,6 +16,7 @@ static const struct {
 
 const char *mti_key_name(mti_key_of owner) { return owners[owner].name; }
 const char *mti_key_example(mti_key_of owner) { return owners[owner].example; }
+const char *mti_key_typed(mti_key_of owner) { return owners[owner].typed; }
 
 const char *mti_key_owner(const mti_options *o, mti_key_of owner)
 {
@@ -28,7 +29,8 @@ void mti_key_in_words(const mti_options *o, char *text, size_t size)
     char rest[1024];
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!r->key || strlen(r->name) + 2 != n || strncmp(text + 2, r->name, n - 2) != 0) continue;
+        if (!r->key || !mti_takes(o->verb, r)) continue;
+        if (strlen(r->name) + 2 != n || strncmp(text + 2, r->name, n - 2) != 0) continue;
         const size_t word = text[n] == ' ' ? strcspn(text + n + 1, " ") : 0;
         const bool value = word && text[n + word] == ':';
         const bool preset = r->key == MTI_KEY_MODEL && o->verb == MTI_TRAIN;

@@ -141,6 +141,18 @@ const mti_option_row *mti_option_find(mti_verb verb, const char *name)
     return NULL;
 }
 
+const mti_option_row *mti_option_anywhere(const char *name, unsigned *takers)
+{
+    const mti_option_row *found = NULL;
+    *takers = 0;
+    for (int id = MTI_OPTION_COUNT - 1; id >= 0; id--) {
+        if (strcmp(mti_option_rows[id].name, name) != 0) continue;
+        found = &mti_option_rows[id];
+        *takers |= found->verbs;
+    }
+    return found;
+}
+
 const char *mti_weights_name(mti_weights_choice weights)
 {
     return mti_choice_name(&weight_forms, (int)weights);

@@ -79,6 +79,8 @@ extern const mti_option_row mti_option_rows[MTI_OPTION_COUNT];
 
 /* The verb's option of that name, or of that other name; NULL if it has none. */
 const mti_option_row *mti_option_find(mti_verb verb, const char *name);
+/* The first of that name, whatever verb has it, and all verbs that do; NULL: none has. */
+const mti_option_row *mti_option_anywhere(const char *name, unsigned *takers);
 bool mti_takes(mti_verb verb, const mti_option_row *r);
 
 /* ---- foreign.c: options as other programs name them ---- */
@@ -115,6 +117,7 @@ const char *mti_preset_meant(const char *name, bool *in_fewer_bits);
 const char *mti_key_name(mti_key_of owner);
 const char *mti_key_owner(const mti_options *o, mti_key_of owner);
 const char *mti_key_example(mti_key_of owner);
+const char *mti_key_typed(mti_key_of owner); /* "--recipe plain:" */
 /* Makes "--swiglu fast: ..." of a key "--recipe plain:swiglu=fast: ...", as it is typed. */
 void mti_key_in_words(const mti_options *o, char *text, size_t size);
 /* Notes a key that was given as the option that it was. */

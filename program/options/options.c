@@ -10,10 +10,10 @@ static bool refuse_name(mti_options *o, const char *name)
     const char *names[MTI_OPTION_COUNT], *advice = mti_foreign_advice(o->verb, name);
     char begun[400] = "", verbs[MTI_VERBS_TEXT];
     size_t n = 0, length = strlen(name);
-    unsigned others = 0;
+    unsigned others;
+    const mti_option_row *elsewhere = mti_option_anywhere(name, &others);
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!strcmp(r->name, name)) others |= r->verbs;
         if (!mti_takes(o->verb, r) || r->key) continue;
         names[n++] = r->name;
         if (!strncmp(r->name, name, length))
@@ -25,12 +25,14 @@ static bool refuse_name(mti_options *o, const char *name)
         return mti_options_refuse(
             o, "--device: unrecognized option: %s runs on meta, whatever the machine has",
             mti_verb_get(o->verb)->name);
+    if (elsewhere)
+        return mti_options_refuse(o, "--%s: unrecognized option; it is for %s%s%s%s", name,
+                                  mti_verbs_text(others, verbs), elsewhere->key ? ", as " : "",
+                                  elsewhere->key ? mti_key_typed(elsewhere->key) : "",
+                                  elsewhere->key ? name : "");
     if (*begun)
         return mti_options_refuse(o, "--%s: unrecognized option; in full it may be %s", name,
                                   begun);
-    if (others)
-        return mti_options_refuse(o, "--%s: unrecognized option; it is for %s", name,
-                                  mti_verbs_text(others, verbs));
     return mti_options_refuse(o, "--%.60s: unrecognized option; %s%s%s", name,
                               near ? "did you mean --" : "--help all lists those that there are",
                               near ? near : "", near ? "?" : "");

@@ -121,7 +121,12 @@ static bool refuse_key(mti_options *o, mti_key_of owner, const char *name)
         if (mti_option_rows[id].key == owner && mti_takes(o->verb, &mti_option_rows[id]))
             names[n++] = mti_option_rows[id].name;
     const char *near = mti_nearest(names, n, name);
-    char word[24];
+    char word[24], verbs[MTI_VERBS_TEXT];
+    unsigned others;
+    const mti_option_row *elsewhere = mti_option_anywhere(name, &others);
+    if (!r && elsewhere && elsewhere->key == owner)
+        return mti_options_refuse(o, "%s: \"%.40s\" is a key for %s", of, name,
+                                  mti_verbs_text(others, verbs));
     const char *instead = r || owner != MTI_KEY_RECIPE ? NULL : mti_foreign_recipe(name, word);
     if (instead) return mti_options_refuse(o, "--recipe: %s is no key; %s", word, instead);
     if (r && r->key)
@@ -189,10 +194,11 @@ bool mti_model_read(mti_options *o, const char *word, const char **name)
 {
     const char *colon = access(word, F_OK) ? strchr(word, ':') : NULL;
     char key[64];
+    unsigned takers;
     if (colon) { /* that of "qwen2.5:7b" begins no keys */
         const size_t n = strcspn(colon + 1, "=,");
         snprintf(key, sizeof key, "%.*s", (int)n, colon + 1);
-        if (colon[1 + n] != '=' && !mti_option_find(o->verb, key)) colon = NULL;
+        if (colon[1 + n] != '=' && !mti_option_anywhere(key, &takers)) colon = NULL;
     }
     return split_keys(o, MTI_KEY_MODEL, word, colon, name);
 }

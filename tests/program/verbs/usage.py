@@ -91,10 +91,17 @@ refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
 for words, verb, others in ((["--lora-rank", 4], "plan", "profile"), (["--qlora"], "plan", "fit"), (["--max-seq"], "profile", "fit"),
-                            (["--users=3"], "fit", "serve"), (["--tokens", 3], "profile", "generate")):
+                            (["--users=3"], "fit", "serve"), (["--tokens", 3], "profile", "generate"), (["--gpus", 8], "serve", "plan, fit")):
     refused([f"{words[0].split('=')[0]}: unrecognized option; it is for ", others], verb, "gpt2", *words)
+# ---- so is a key, as an option and behind a value ----
+for words, said in {("profile", "gpt2", "--until", "first-step"): "--until: unrecognized option; it is for compare, as --recipe plain:until",
+                    ("profile", "gpt2", "--recipe", "plain:until=first-step"): '--recipe: "until" is a key for compare',
+                    ("fit", "gpt2", "--clip", 1): "--clip: unrecognized option; it is for train, as --optimizer NAME:clip",
+                    ("explain", "mlp", "--recipe", "plain:fsdp=block"): '--recipe: "fsdp" is a key for train, profile',
+                    ("serve", "gpt2:causal"): 'MODEL: "causal" is a key for profile, explain',
+                    ("profile", "gpt2", "--gpu", "h100:price=2"): '--gpu: "price" is a key for fit'}.items():
+    refused([f"memtape {words[0]}: {said}"], *words)
 # ---- abbreviations are refused, with what they may stand for ----
-refused(["--gpus", "--gpus-file"], "serve", "gpt2", "--gpus", "h100")
 refused(["--offl", "--offload"], "profile", "gpt", "--offl=3")
 refused(["--gather", "give --recipe plain:fsdp=block"], "profile", "gpt", "--gather", "block")
 for name, words in {"dpo": "batch twice as large", "grpo": "completions", "reward": "--loss fused", "accelerate": "zero1, zero2 or zero3", "unsloth": "give hf"}.items():
