@@ -177,7 +177,7 @@ class _Steps:
         self.saved: Optional[Report] = None
         self.n_states = [0] * len(lent.optimizers)
         self.optimizers: List[torch.optim.Optimizer] = []  # that the user steps
-        self.buckets = _ddp.of_model(model)
+        self.buckets = _ddp.of_model(model, books)
         self.rows: Dict[torch.nn.Module, int] = {}  # of recurrences: steps of all sequences
         self.params = {"count": sum(p.numel() for p in model.parameters()),
                        "bytes": sum(dict(map(_storage, model.parameters())).values())}
@@ -203,8 +203,7 @@ class _Steps:
         for t in tensors_in(self.batch):
             self.books.enter(t, "input", "")
         for buckets in self.buckets:
-            for t in buckets.tensors:
-                self.books.enter(t, "communication", "DistributedDataParallel")
+            buckets.make()
         self.books.waiting = {_storage(t)[0]: (path, t) for path, t in self.lent.loose if id(t) not in given}
         for optimizer in self.lent.optimizers:
             for state in optimizer.state.values():
@@ -214,12 +213,8 @@ class _Steps:
 
     def _follow_gradient(self, p: torch.Tensor, path: str) -> None:
         """Before the user's own hooks, which may let the gradient go."""
-        views = [buckets.views[id(p)] for buckets in self.buckets if id(p) in buckets.views]
-
         def put(p: torch.Tensor) -> None:
-            if views and p.grad is not None:
-                p.grad = views[0]
-            elif p.grad is not None:
+            if p.grad is not None and not any(buckets.take(p) for buckets in self.buckets):
                 self.books.put(p.grad, "gradient", path)
 
         p.register_post_accumulate_grad_hook(put)

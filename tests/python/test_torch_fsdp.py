@@ -1,5 +1,6 @@
 """memtape.torch.profile of modules with FSDP2 (fully_shard), of 2 and 8 ranks, beside PyTorch's own FSDPMemTracker, which counts a real
-step on the CPU. Exit status 77 if PyTorch is not installed."""
+step on the CPU; and with DistributedDataParallel, beside its own reducer. Exit status 77 if PyTorch is not installed."""
+import inspect
 import sys
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
@@ -11,6 +12,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import memtape.torch  # noqa: E402
+from counting import step_by_hand  # noqa: E402
 from refusals import refused  # noqa: E402
 from shards import ADAMW, B, D, GPT, S, SETUPS, SGD, V, by_pytorch, ids, of_ranks, sharded  # noqa: E402
 from torch import nn  # noqa: E402
@@ -122,25 +124,82 @@ def what_is_not_counted_is_refused():
         refused("tensor parallelism", "head.weight is a DTensor", lambda: profiled(parallel))
 
 
-def a_data_parallel_model_of_eight_has_its_buckets():
-    """A group that sends nothing; buckets of 25 MiB, the first of 1 MiB, by the order in which gradients come."""
+class Late(nn.Module):
+    """Uses last what it has first, so that gradients do not come in the reverse order of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.layers = nn.Linear(300, 300), nn.ModuleList([nn.Linear(300, 300) for _ in range(7)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.head(x).square().mean()
+
+
+def in_parallel(summed, **options):
+    """A model of a group that sends nothing; summed(bytes) is called for each bucket, when it is full."""
+    torch.manual_seed(0)
+    wrapped = nn.parallel.DistributedDataParallel(Late(), **options)
+
+    def hook(_, bucket):
+        summed(bucket.buffer().nbytes)
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    wrapped.register_comm_hook(None, hook)
+    return wrapped
+
+
+OF_BUCKETS = ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 1}, {"bucket_cap_mb": 25}, {"find_unused_parameters": True},
+              {"find_unused_parameters": True, "gradient_as_bucket_view": True}, {"static_graph": True}, {"bucket_cap_mb_list": [1, 2]},
+              {"batched_grad_copy": True, "gradient_as_bucket_view": True})
+
+
+def a_data_parallel_model_has_the_buckets_of_pytorch_s_reducer():
+    """One rank of eight on the CPU: its buckets, and the six figures of a later step. The reducer has a flag a parameter on the device. The
+    count by hand sees no flags that nothing has written, and with unused parameters or a static graph those in host memory, too."""
+    x, flags = torch.randn(2, 300), 4 * len(list(Late().parameters()))
+    for options in OF_BUCKETS:
+        if not set(options) <= set(inspect.signature(nn.parallel.DistributedDataParallel).parameters):
+            print(f"skipped: this PyTorch has not all of {options}")
+            continue
+        steps = []
+
+        def loss(model, x):
+            steps.append([])
+            return model(x)
+
+        with of_ranks(8):
+            wrapped = in_parallel(lambda n: steps[-1].append(n), **options)
+            _, hand = step_by_hand(wrapped, x, SGD(wrapped.parameters()), loss, steps=4)
+            by_reducer = steps[0] + ([] if "find_unused_parameters" in options else steps[-1])
+            report = memtape.torch.profile(wrapped, x, SGD(wrapped.parameters()), timeline=True)
+            step_by_hand(wrapped, x, SGD(wrapped.parameters()), loss)
+        made = [e["bytes"] for e in report["timeline"] if e["kind"] == "alloc" and e["category"] == "communication"]
+        equal(made, [flags, *by_reducer], f"{options}: buckets, those of the first step before the others")
+        more = flags * (-1 if options.keys() & {"find_unused_parameters", "static_graph"} else 1)
+        equal(of_report(report), [(peak + more, end + more) for peak, end in hand], f"{options}: a step")
+        equal(steps[-1], steps[3], f"{options}: the module trains on")
+
+
+def microbatches_of_a_data_parallel_model_share_its_buckets():
+    """Its buckets are made anew before the second forward, as gradients of the first lie in them."""
     for view in (False, True):
         with of_ranks(8):
-            model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
-            plain = memtape.torch.profile(model, torch.ones(2, 1024), SGD(model.parameters()), loss=lambda model, x: model(x).sum())
-            wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
-            report = memtape.torch.profile(wrapped, torch.ones(2, 1024), SGD(model.parameters()), loss=lambda model, x: model(x).sum(), timeline=True)
-        buckets = [e["bytes"] for e in report["timeline"] if e["kind"] == "alloc" and e["category"] == "communication"]
-        layer = 4 * (1024 * 1024 + 1024)
-        equal(buckets, [layer, 7 * layer], "buckets, which are closed once they have reached the limit")
-        more = report["steady"]["peak"] - plain["steady"]["peak"]
-        if view:
-            check(0 < more < 2 * layer, f"a gradient on its way into its bucket: {more}")
-        else:
-            equal(more, sum(map(blocks, buckets)), "the peak beside a plain module's")
+            wrapped = nn.parallel.DistributedDataParallel(Late(), gradient_as_bucket_view=view)
+            report = memtape.torch.profile(wrapped, torch.randn(2, 300), SGD(wrapped.parameters()), accumulate=2, timeline=True)
+        whole = 4 * sum(p.numel() for p in wrapped.parameters())
+        made = [e["bytes"] for e in report["timeline"] if e["kind"] == "alloc" and e["category"] == "communication"]
+        equal(sum(made[1:]), 2 * whole, "buckets of the first step, and those after it")
+        ends = [p["by_category"]["gradient"] for phases in (report["phases"][1:], report["steady"]["phases"]) for p in phases]
+        whole = sum(blocks(4 * p.numel()) for p in wrapped.parameters())
+        equal(ends, 2 * [0, 0 if view else whole, 0 if view else whole, 0 if view else whole, 0], f"gradients beside the buckets, views {view}")
 
 
 for test in [a_step_is_what_pytorch_s_own_tracker_counts, what_ranks_share_is_in_the_books_by_its_streams, microbatches_and_clipping_are_counted,
-             everything_is_as_it_was, what_is_not_counted_is_refused, a_data_parallel_model_of_eight_has_its_buckets]:
+             everything_is_as_it_was, what_is_not_counted_is_refused,
+             a_data_parallel_model_has_the_buckets_of_pytorch_s_reducer, microbatches_of_a_data_parallel_model_share_its_buckets]:
     test()
 done()
