@@ -95,7 +95,8 @@ def _raw_attributes(kind: type) -> List[str]:
 
 def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
     """(name, what a hook has packed) of all that a node keeps. No checkpoint runs for it."""
-    for attribute in _raw_attributes(type(node)):
+    kind: Any = type(node)
+    for attribute in _raw_attributes(kind):
         try:
             value = getattr(node, attribute)
         except RuntimeError:  # freed by a backward

@@ -58,7 +58,8 @@ def packed_in(node: Any, attribute: str, i: int, raw: Any) -> Any:
     global _found
     if TELLS:
         return raw.data
-    _found = found = []  # type: List[Any]
+    found: List[Any] = []
+    _found = found
     try:
         getattr(node, "saved_tensors" if attribute == "_raw_saved_tensors" and hasattr(type(node), "saved_tensors") else
                 attribute.replace("_raw", "", 1))

@@ -113,7 +113,8 @@ def _operation(func: Any) -> _Operation:
 def _of_optimizer(func: Any, args: Any, kwargs: Any) -> Any:
     """func of an optimizer's step on meta, where in place nothing is made, and of a list an equal one. For all else it is called;
     PyTorch has Python code for many of these on meta, which would take most of the time."""
-    operation, first = _operation(func), args[0] if args else None
+    operation = _operation(func)
+    first: Any = args[0] if args else None
     of_meta = first.is_meta if isinstance(first, torch.Tensor) else isinstance(first, list) and first and first[0].is_meta
     if of_meta and operation.in_place:
         return None if operation.each else first
