@@ -45,6 +45,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.casts = {}
+        self.disabled: Dict[str, None] = {}  # modules that have entered a region that PyTorch had disabled before
+        self.where: Callable[[], str] = str
 
 
 _thread = _Thread()
@@ -191,8 +193,19 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
             original(self, device, dtype, enabled, cache_enabled)
             return
         original(self, device, dtype, False, cache_enabled)  # enabled, it would ask for a GPU
-        self._enabled = enabled
+        self._enabled, self._made_in_profile = enabled, True
     return init
+
+
+def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes who enters a region that was made before, where PyTorch disables those for "cuda" as there is no GPU."""
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        if _thread.depth and self.device == "cuda" and not self._enabled and not hasattr(self, "_made_in_profile") \
+                and torch.cuda.amp.common.amp_definitely_not_available():
+            _thread.disabled[_thread.where()] = None
+        return original(self)
+    return enter
 
 
 def _custom_cast(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,11 +232,13 @@ def _replacements() -> Iterator[Tuple[Any, str, Callable[..., Any]]]:
     yield torch, "clear_autocast_cache", _forget(torch.clear_autocast_cache)
     yield mode, "_cast", _custom_cast(mode._cast)
     yield mode.autocast, "__init__", _init(mode.autocast.__init__)
+    yield mode.autocast, "__enter__", _enter(mode.autocast.__enter__)
 
 
 @contextlib.contextmanager
-def as_on_cuda() -> Iterator[None]:
-    """Within it, autocast in this thread casts meta tensors as CUDA's does its own."""
+def as_on_cuda(where: Callable[[], str] = str) -> Iterator[Dict[str, None]]:
+    """Within it, autocast in this thread casts meta tensors as CUDA's does its own. where() is the module that runs. Gives those that enter
+    a region for "cuda" that PyTorch has disabled."""
     global _users
     _register()
     with _lock:
@@ -236,8 +251,10 @@ def as_on_cuda() -> Iterator[None]:
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     _thread.depth += 1
+    if _thread.depth == 1:
+        _thread.disabled, _thread.where = {}, where
     try:
-        yield
+        yield _thread.disabled
     finally:
         _thread.depth -= 1
         if not _thread.depth:

@@ -415,7 +415,8 @@ def _two_steps(lent: OnMeta, books: Mode, model: torch.nn.Module, batch: Any, op
     steps = _Steps(lent, books, model, batch, loss or _loss, how)
     steps.optimizers = list(optimizers)
     books.timeline = [] if how.timeline else None
-    with _as_eager(), _autocast.as_on_cuda(), _answering(books.values), _with_cuda_s_kernels(), _attention.flex_on_meta(), _resizing(books), books:
+    with _as_eager(), _autocast.as_on_cuda(lambda: books.where()) as disabled, _answering(books.values), _with_cuda_s_kernels(), \
+            _attention.flex_on_meta(), _resizing(books), books:
         phases = [steps.init(), *steps.step()]
         steps.peak, begins = Peak(), books.n_events
         books.begin_step()
@@ -430,7 +431,11 @@ def _two_steps(lent: OnMeta, books: Mode, model: torch.nn.Module, batch: Any, op
     values["params"] = steps.params
     values.update(steps_section(phases, steady, begins, steps.peak, steps.largest, streams=streams), timeline=timeline, flops=flops)
     eager = compiled_parts([model, loss])
-    notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
+    notes =[f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
+    if disabled:
+        notes.append(f"{', '.join(name or 'the loss' for name in disabled)} enters a region of torch.autocast(\"cuda\") that was made before the "
+                     "profile, as a decorator is. PyTorch finds no GPU and has disabled it, so the step counts without it. Unless it was made "
+                     "with enabled=False, a GPU takes other bytes: make the region in forward, or for \"cpu\", which counts as CUDA's.")
     return Report(values, steps.saved.title + (", as eager" if eager else ""), note=steps.saved._note,
                   notes=[*_fsdp.notes(model), *notes, *_unknown(model, steps), *growth])
 

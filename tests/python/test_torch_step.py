@@ -4,6 +4,7 @@ import functools
 import re
 import sys
 import types
+import warnings
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal  # noqa: E402
@@ -150,6 +151,31 @@ def autocast_counts_wherever_it_is_entered():
     check(plain["saved"]["bytes"] > wanted[0], "without autocast it keeps more")
     equal([torch.is_autocast_enabled(device) for device in ("cuda", "cpu")], [False, False], "nothing is left entered")
     check(torch.is_autocast_enabled.__name__ == "is_autocast_enabled" and not _autocast._places, "nothing is left replaced")
+
+
+def a_region_that_pytorch_has_disabled_is_named():
+    """A decorator for "cuda" that is made without a GPU; not one for "cpu", nor what forward makes and disables itself."""
+    def quiet(device, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.autocast(device, torch.bfloat16, **options)
+
+    def disabled_within(model, x):
+        with torch.autocast("cuda", enabled=False):
+            return summed(model, x)
+
+    found = {}
+    for what, of_module, loss in (("a module's", quiet("cuda"), summed), ("a loss's", None, quiet("cuda")(summed)), ("cpu", quiet("cpu"), summed),
+                                  ("within", None, disabled_within)):
+        model = mlp()
+        if of_module is not None:
+            model[0].forward = of_module(model[0].forward)
+        report = memtape.torch.profile(model, torch.randn(16, 32), SGD(model.parameters(), lr=0.1), loss=loss)
+        found[what] = [note.partition(" enters")[0] for note in report.notes]
+        check(all("before the profile" in note for note in report.notes), f"{what}: {report.notes}")
+    equal(found, {"a module's": [] if torch.cuda.is_available() else ["Sequential.0"], "a loss's": [] if torch.cuda.is_available() else ["the loss"],
+                  "cpu": [], "within": []}, "who enters a region that is disabled")
+    check(not hasattr(torch.autocast.__enter__, "__wrapped__") and not _autocast._places, "nothing is left replaced")
 
 
 def weights_are_cast_once_in_a_region():
@@ -454,7 +480,7 @@ def microbatches_and_clipping_are_counted():
 
 
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
-             weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same,
+             a_region_that_pytorch_has_disabled_is_named, weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same,
              an_attribute_is_not_a_global_of_its_name, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
              an_average_after_the_step_is_counted, what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
