@@ -431,7 +431,7 @@ def _two_steps(lent: OnMeta, books: Mode, model: torch.nn.Module, batch: Any, op
     values["params"] = steps.params
     values.update(steps_section(phases, steady, begins, steps.peak, steps.largest, streams=streams), timeline=timeline, flops=flops)
     eager = compiled_parts([model, loss])
-    notes =[f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
+    notes = [f"{', '.join(eager)} is compiled, and counts as eager: Inductor's graph keeps other bytes."] if eager else []
     if disabled:
         notes.append(f"{', '.join(name or 'the loss' for name in disabled)} enters a region of torch.autocast(\"cuda\") that was made before the "
                      "profile, as a decorator is. PyTorch finds no GPU and has disabled it, so the step counts without it. Unless it was made "
