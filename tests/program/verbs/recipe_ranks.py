@@ -299,46 +299,6 @@ def adafactor_of_pytorch_holds_one_estimate():
         equal(step["adafactor-loop"]["at_peak"]["temporary"], int(dtype[-2:]) // 8 * 512 * 64, f"{dtype}: the embedding's estimate")
 
 
-def what_an_answer_leaves_out_stands_beside_it():
-    """A row for each reason, with its bytes where they are known; none where nothing is left out."""
-    def left_out(*args):
-        p = profile(*args)
-        text = " ".join(run("profile", *args).stdout.split())
-        for row in p["model"]["left_out"]:
-            check(f"Not counted: {row['what']}" in text, f"{args}: the text has {row}: {text}")
-        return {row["what"].split()[0]: row["bytes"] for row in p["model"]["left_out"]}
-    llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
-    equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
-    gpt = ["gpt:context=128", *META, "-l", 3, "-s", 8, "-b", 2, "-d", 64, "--dtype", "f32", "--recipe", "hf"]
-    early, forward = [*gpt, "--attention", "math"], ["--optimizer", "none"]
-    mask, cached = {"a": 3 * 128 * 128}, {"keys": 2 * 4 * 3 * 2 * 8 * 64}
-    equal(left_out(*early, *forward), {**mask, **cached}, "a mask's bytes in each layer, and keys and values")
-    equal(left_out(*early, *forward, "--checkpoint", "full"), mask, "blocks that are checkpointed return none")
-    trained = profile(*early, "--optimizer", "adamw")["params"]["bytes"]
-    equal(left_out(*early, "--optimizer", "adamw"), {**mask, **cached, "gradients": trained}, "gradients filled with zeros")
-    equal(left_out(*early, "--optimizer", "adamw", "--lora-rank", 2), {**mask, **cached}, "none of frozen weights")
-    equal(left_out(*gpt, "--optimizer", "adamw"), {}, "another attention came later")
-    equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4), {"what": 4 * 4 * 2 * 8 * (512 + 2 * 3 * 64)}, "logits, keys and values of four GPUs")
-    equal(left_out(*llama, "--recipe", "dataparallel", "--dp", 4, "--checkpoint", "full"), {"what": 4 * 4 * 2 * 8 * 512}, "logits alone")
-    equal(left_out(*llama, "--recipe", "dataparallel"), {}, "of one GPU none")
-    equal(left_out(*llama, "--recipe", "zero3", "--dp", 4), {"parameters": 2 * 50_000_000, "small": 2 * 7 * 64}, "of stage 3")
-    equal(left_out(*llama, "--recipe", "zero3+llamafactory", "--dp", 4)["parameters"], 2 * (64 * 64 * 9 // 10), "of stage 3 as Transformers sets it")
-    equal(left_out(*llama, "--recipe", "zero2+llamafactory", "--dp", 4), {"a": 2 * 500_000_000}, "a second bucket")
-    equal(left_out(*llama, "--recipe", "zero2", "--dp", 4, "--optimizer", "adamw-cpu"), {"a": 2 * 512 * 64}, "offload's buffer")
-    eight = [*llama, "--lora-rank", 2, "--qlora", "--recipe", "plain:codes=int8"]
-    equal(left_out(*eight, "--checkpoint", "full"), {"a": 2 * 8 * 5 * 256}, "codes of 8 bits")
-    equal(set(left_out(*eight)), {"a", "each"}, "and without checkpoints")
-    mixture = ["moe-tiny", *META, "-b", 2, "-s", 16, "--dp", 2, "--ep", 2, "--recipe", "torchtitan"]
-    equal(set(left_out(*mixture)), {"outputs"}, "experts among ranks")
-    equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and pieces of sequences")
-    fitted = json.loads(run("fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--recipe", "zero3", "-s", 64, "--json", "-").stdout)
-    equal([row["bytes"] for row in fitted["left_out"]][:1], [10**8], "a fit")
-    titan = ["fit", "moe-tiny", "--gpu", "h100", "--recipe", "torchtitan", "-b", 8, "-s", 64]
-    for more, words in ((["--gpus", 8], {"outputs", "all"}), (["--gpus", 8, "--pp", 1], {"outputs"}), (["--gpus", 8, "--ep", 1], {"all"}), (["--gpus", 1], set())):
-        fitted = json.loads(run(*titan, *more, "--json", "-").stdout)
-        equal({row["what"].split()[0] for row in fitted["left_out"]}, words, f"{more}: what a search tries")
-
-
 def an_optimizer_on_the_cpu_leaves_parameters_alone():
     """DeepSpeed's offload_optimizer: state and complete gradients are in host memory, 16 bytes a parameter, and the step takes nothing."""
     args = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 1, "-s", 8, "--dtype", "bf16", "--master-weights",
@@ -593,7 +553,6 @@ buckets_are_those_of_ddp()
 zero2_has_the_buffer_of_deepspeed()
 a_step_of_deepspeed_is_its_arithmetic()
 adafactor_of_pytorch_holds_one_estimate()
-what_an_answer_leaves_out_stands_beside_it()
 an_optimizer_on_the_cpu_leaves_parameters_alone()
 shards_in_host_memory_leave_what_is_gathered()
 blocks_are_gathered_ahead()
