@@ -1,6 +1,7 @@
 /* gpus.c: the GPUs that are known, and those of a file. */
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "files/files.h"
 #include "files/json_text.h"
@@ -23,34 +24,73 @@
 #define AS_H100              .least_reached = 0.5, .most_reached = 0.6
 #define CONTEXT(mib, source) .context = (mib)*MIB, .context_source = source
 static const mt_gpu known[] = {
-    {"t4", GIB(14.56), RATES(65e12, 320e9, 16e9, 12.5e9, 16e9), NODE(8, 384), true,
-     "NVIDIA T4 datasheet (PCIe 3; f16 only); node: AWS g4dn.metal"},
-    {"v100", GIB(31.74), RATES(125e12, 900e9, 150e9, 12.5e9, 16e9), NODE(8, 512), true,
-     "NVIDIA V100 datasheet (SXM2 32 GB; f16 only); node: DGX-1"},
-    {"a10g", GIB(22.20), RATES(70e12, 600e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
-     "NVIDIA A10G datasheet (PCIe 4); node: AWS g5.48xlarge"},
-    {"l4", GIB(22.03), RATES(121e12, 300e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
-     "NVIDIA L4 datasheet (PCIe 4); node: AWS g6.48xlarge"},
+    /* GeForce, then those of workstations, then those of data centres */
+    {"gtx1080ti", 11 * (size_t)GB, RATES(11.34e12, 484.4e9, 16e9, 12.5e9, 16e9), NODE(8, 512), true,
+     "NVIDIA's page: the f32 rate, f16 has no tensor cores (PCIe 3); network and node assumed"},
     {"rtx2080ti", GIB(10.76), RATES(53.8e12, 616e9, 16e9, 12.5e9, 16e9), NODE(8, 512), true,
      "NVIDIA Turing whitepaper (PCIe 3; f16 only); network: 100 Gb/s a GPU, and node, assumed"},
     {"rtx3060", GIB(11.76), RATES(25.5e12, 360e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA RTX 3060's page: twice its 12.74 TFLOP/s (PCIe 4); network and node assumed"},
     {"rtx3070", GIB(7.78), RATES(40.6e12, 448e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA Ampere GA102 whitepaper (PCIe 4); network and node assumed"},
+    {"rtx3080", GIB(9.78), RATES(59.5e12, 760e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA Ampere GA102 whitepaper (10 GB; PCIe 4); network and node assumed"},
+    {"rtx3080ti", 12 * (size_t)GB, RATES(68.2e12, 912e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX 3080 Ti's page: twice its 34.1 TFLOP/s (PCIe 4); network and node assumed"},
     {"rtx3090", GIB(23.70), RATES(71e12, 936e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA Ampere GA102 whitepaper (PCIe 4); node assumed",
      CONTEXT(256, "invoke-ai/InvokeAI issue 9413")},
+    {"rtx3090ti", 24 * (size_t)GB, RATES(80e12, 1008e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA Ada whitepaper, beside the 4090 (PCIe 4); network and node assumed"},
     {"rtx4060", GIB(7.75), RATES(30.2e12, 272e9, 16e9, 12.5e9, 16e9), NODE(8, 512), false,
      "NVIDIA RTX 4060's page: twice its 15.11 TFLOP/s (PCIe 4 x8); network and node assumed"},
+    {"rtx4060ti", GIB(15.55), RATES(44.1e12, 288e9, 16e9, 12.5e9, 16e9), NODE(8, 512), false,
+     "NVIDIA RTX 4060 Ti's page (16 GB; PCIe 4 x8): twice 22.06 TFLOP/s; network and node assumed"},
+    {"rtx4070", 12 * (size_t)GB, RATES(58.3e12, 504.2e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX 4070's page: twice its 29.15 TFLOP/s (PCIe 4); network and node assumed"},
+    {"rtx4070ti", GIB(11.70), RATES(80.2e12, 504.2e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX 4070 Ti's page: twice its 40.09 TFLOP/s (PCIe 4); network and node assumed"},
     {"rtx4080", 16 * (size_t)GB, RATES(97.5e12, 716.8e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+    {"rtx4080s", 16 * (size_t)GB, RATES(104.4e12, 736.3e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX 4080 SUPER's page: twice 52.22 TFLOP/s (PCIe 4); network and node assumed"},
     {"rtx4090", GIB(23.64), RATES(165.2e12, 1008e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+    {"rtx5070", 12 * (size_t)GB, RATES(61.7e12, 672e9, 64e9, 12.5e9, 64e9), NODE(8, 512), false,
+     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network and node assumed", HOPPER},
+    {"rtx5080", GIB(15.48), RATES(112.6e12, 960e9, 64e9, 12.5e9, 64e9), NODE(8, 512), false,
+     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network and node assumed", HOPPER},
     {"rtx5090", GIB(31.37), RATES(209.5e12, 1792e9, 64e9, 12.5e9, 64e9), NODE(8, 512), false,
      "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, and node, assumed",
      HOPPER},
-    {"a6000", 48 * (size_t)GB, RATES(154.8e12, 768e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+    {"a4000", GIB(15.61), RATES(76.7e12, 448e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX A4000 datasheet (PCIe 4); network and node assumed"},
+    {"a5000", GIB(23.68), RATES(111.1e12, 768e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX A5000 datasheet (PCIe 4); network and node assumed"},
+    {"a6000", GIB(47.53), RATES(154.8e12, 768e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
      "NVIDIA RTX A6000 datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed"},
+    {"rtx6000-ada", GIB(44.43), RATES(364.2e12, 960e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA RTX 6000 Ada datasheet (PCIe 4); network and node assumed"},
+    {"p100", GIB(15.90), RATES(9.3e12, 732e9, 16e9, 12.5e9, 16e9), NODE(8, 512), true,
+     "NVIDIA P100 datasheet (PCIe 16 GB): the f32 rate, for sums in f32; network and node assumed"},
+    {"v100-16", GIB(15.78), RATES(125e12, 900e9, 150e9, 12.5e9, 16e9), NODE(8, 512), true,
+     "NVIDIA V100 datasheet (SXM2 16 GB; f16 only); node: DGX-1"},
+    {"v100", GIB(31.74), RATES(125e12, 900e9, 150e9, 12.5e9, 16e9), NODE(8, 512), true,
+     "NVIDIA V100 datasheet (SXM2 32 GB; f16 only); node: DGX-1"},
+    {"t4", GIB(14.56), RATES(65e12, 320e9, 16e9, 12.5e9, 16e9), NODE(8, 384), true,
+     "NVIDIA T4 datasheet (PCIe 3; f16 only); node: AWS g4dn.metal"},
+    {"a10", GIB(22.20), RATES(125e12, 600e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA A10 datasheet (PCIe 4); network and node assumed"},
+    {"a10g", GIB(22.20), RATES(70e12, 600e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
+     "NVIDIA A10G datasheet (PCIe 4); node: AWS g5.48xlarge"},
+    {"a30", GIB(23.53), RATES(165e12, 933e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA A30 datasheet (PCIe 4); network and node assumed"},
+    {"a40", GIB(44.35), RATES(149.7e12, 696e9, 32e9, 12.5e9, 32e9), NODE(8, 512), false,
+     "NVIDIA A40 datasheet (PCIe 4); network and node assumed"},
+    {"l4", GIB(22.03), RATES(121e12, 300e9, 32e9, 12.5e9, 32e9), NODE(8, 768), false,
+     "NVIDIA L4 datasheet (PCIe 4); node: AWS g6.48xlarge"},
+    {"l40", GIB(44.40), RATES(181.05e12, 864e9, 32e9, 12.5e9, 32e9), NODE(8, 1000), false,
+     "NVIDIA L40 datasheet (PCIe 4); network and node assumed"},
     {"l40s", GIB(44.42), RATES(362.05e12, 864e9, 32e9, 12.5e9, 32e9), NODE(8, 1000), false,
      "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, and node, assumed",
      CONTEXT(426, "unslothai/unsloth-zoo pull 1053 (Ada)")},
@@ -62,9 +102,9 @@ static const mt_gpu known[] = {
      false, "NVIDIA H100 datasheet (PCIe 5); network: 100 Gb/s a GPU, and node, assumed", HOPPER},
     {"h100", GIB(79.11), RATES(989.4e12, 3350e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU", HOPPER, AS_H100},
-    {"h200", 141 * (size_t)GB, RATES(989.4e12, 4800e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
+    {"h200", GIB(139.80), RATES(989.4e12, 4800e9, 450e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU", HOPPER, AS_H100},
-    {"b200", 180 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 50e9, 64e9), NODE(8, 2000), false,
+    {"b200", GIB(178.35), RATES(2250e12, 8000e9, 900e9, 50e9, 64e9), NODE(8, 2000), false,
      "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU", HOPPER},
     {"b300", 270 * (size_t)GB, RATES(2250e12, 8000e9, 900e9, 100e9, 64e9), NODE(8, 2000), false,
      "NVIDIA HGX B300 datasheet (2.1 TB of 8); network: DGX B300, 800 Gb/s a GPU", HOPPER},
@@ -77,32 +117,95 @@ static const mt_gpu known[] = {
 
 const mt_gpu *mt_gpu_at(size_t i) { return i < N_KNOWN ? &known[i] : NULL; }
 
-/* Other names of a few. */
+/* Other names of a few; of what has two sizes, that which is taken and the other. */
 static const struct {
-    const char *name, *known;
-} others[] = {{"h100-80", "h100"},         {"h100-sxm", "h100"},
-              {"h100-sxm5", "h100"},       {"a100-sxm-80", "a100-80"},
-              {"a100-sxm4-80", "a100-80"}, {"a100-sxm4-40", "a100-40"},
-              {"v100-32", "v100"},         {"l4-24", "l4"}};
+    const char *name, *known, *other;
+} others[] = {
+    {"4080super", "rtx4080s", NULL}, {"a100", "a100-80", "a100-40"}, {"v100", "v100", "v100-16"}};
 
-/* "NVIDIA GeForce RTX 4090", "4090", "A100-80GB": the name as the table has it, if it is one. */
-static const char *known_as(const char *name, char text[64])
+/* What a vendor's tools write beside the kind; the form of a card whose kind has one. */
+static const char *const makers[] = {"nvidia", "geforce",  "tesla",     "quadro",
+                                     "amd",    "instinct", "generation"};
+static const char *const forms[] = {"sxm5", "sxm4", "sxm2", "sxm", "pcie", "hbm3"};
+
+static void drop(char *text, const char *const *words, size_t n)
 {
-    static const char *const dropped[] = {"nvidia", "geforce", "tesla", "amd", "instinct", "gb"};
-    mti_format(text, 64, "%s", name);
-    for (char *c = text; *c; c++) *c = (char)tolower((unsigned char)*c);
-    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) {
-        char *at = strstr(text, dropped[i]);
-        const size_t n = strlen(dropped[i]);
-        const bool unit = !strcmp(dropped[i], "gb"); /* at the end: gb200 begins so */
-        if (at && (!unit || (at > text && !at[n]))) memmove(at, at + n, strlen(at + n) + 1);
+    for (size_t i = 0; i < n; i++) {
+        char *at = strstr(text, words[i]);
+        if (at) memmove(at, at + strlen(words[i]), strlen(at + strlen(words[i])) + 1);
     }
+}
+
+/* "80gb", "80 gb": without the unit. */
+static void drop_unit(char *text)
+{
+    for (char *at = text; (at = strstr(at, "gb")); at++) {
+        const char *before = at;
+        while (before > text && before[-1] == ' ') before--;
+        if (before == text || !isdigit((unsigned char)before[-1])) continue; /* gb200 */
+        memmove(at, at + 2, strlen(at + 2) + 1);
+        return;
+    }
+}
+
+/* Past "rtx" and "gtx", which people leave out or write for a card that has none: "RTX A6000". */
+static const char *series_left_out(const char *name)
+{
+    return !strncmp(name, "rtx", 3) || !strncmp(name, "gtx", 3) ? name + 3 : name;
+}
+
+static const mt_gpu *same_name(const char *text)
+{
+    text += strspn(text, "-_. /");
     for (size_t i = 0; i < N_KNOWN; i++)
-        if (!strncmp(known[i].name, "rtx", 3) && mti_same_word(known[i].name + 3, text))
-            return known[i].name;
+        if (mti_same_word(series_left_out(known[i].name), series_left_out(text))) return &known[i];
+    return NULL;
+}
+
+/* With the memory in its name, "RTX 3090 24GB": the kind, if it has so much. */
+static const mt_gpu *named_with_size(const char *text)
+{
+    char name[64];
+    mti_format(name, sizeof name, "%s", text);
+    char *end = name + strlen(name);
+    while (end > name && strchr("-_. /", end[-1])) *--end = 0;
+    char *digits = end;
+    while (digits > name && isdigit((unsigned char)digits[-1])) digits--;
+    const double sold = (double)strtol(digits, NULL, 10) * 1073741824.0;
+    if (digits == name || digits == end || !strchr("-_. /", digits[-1])) return NULL;
+    *digits = 0;
+    const mt_gpu *g = same_name(name);
+    return g && (double)g->memory <= sold && (double)g->memory > 0.9 * sold ? g : NULL;
+}
+
+/* "NVIDIA GeForce RTX 4090", "4090", "Tesla V100-SXM2-16GB": the kind, if it is one. text: the
+ * name in small letters, without what says nothing of the kind. */
+static const mt_gpu *known_as(const char *name, char text[64])
+{
+    mti_format(text, 64, "%s", name + strspn(name, " "));
+    for (char *c = text; *c; c++) *c = (char)tolower((unsigned char)*c);
+    drop(text, makers, sizeof makers / sizeof *makers);
+    const size_t blank = strspn(text, "-_. /");
+    memmove(text, text + blank, strlen(text + blank) + 1);
+    drop_unit(text);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (mti_same_word(others[i].name, text)) return others[i].known;
-    return text;
+        if (mti_same_word(others[i].name, series_left_out(text))) return same_name(others[i].known);
+    for (int i = 0; i < 2; i++) {
+        const mt_gpu *g = same_name(text);
+        if (!g) g = named_with_size(text);
+        if (g) return g;
+        drop(text, forms, sizeof forms / sizeof *forms);
+    }
+    return NULL;
+}
+
+const char *mti_gpu_other_size(const char *name)
+{
+    char text[64];
+    const mt_gpu *g = known_as(name, text);
+    for (size_t i = 0; g && i < sizeof others / sizeof *others; i++)
+        if (mti_same_word(others[i].name, text)) return others[i].other;
+    return NULL;
 }
 
 mt_status mt_gpu_find(const char *name, mt_gpu *out)
@@ -111,11 +214,10 @@ mt_status mt_gpu_find(const char *name, mt_gpu *out)
     char text[64];
     if (!name || !out)
         return mti_fail(MT_ERR_ARGUMENT, "gpu_find: the %s is NULL", name ? "result" : "name");
+    const mt_gpu *g = known_as(name, text);
     for (size_t i = 0; i < N_KNOWN; i++) names[i] = known[i].name;
-    int which = mti_find_word(names, (int)N_KNOWN, known_as(name, text));
-    if (which < 0) which = mti_choose("gpu", names, (int)N_KNOWN, text);
-    if (which < 0) return mt_last_status();
-    *out = known[which];
+    if (!g && mti_choose("gpu", names, (int)N_KNOWN, text) < 0) return mt_last_status();
+    *out = *g;
     return MT_OK;
 }
 

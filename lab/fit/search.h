@@ -67,6 +67,9 @@ bool mti_fit_find_most(mti_fit_most *out, mti_workload *w, mt_fit_options *o);
 size_t mti_gpu_host_memory(const mt_gpu *g, int64_t gpus);
 /* The shares of the formulas' rates that published runs reached on such a GPU, or on any. */
 void mti_gpu_reached(const mt_gpu *g, double *least, double *most);
+/* Where the name, as it was typed, is that of cards of two sizes: the one that it does not stand
+ * for here; NULL: it is of one. */
+const char *mti_gpu_other_size(const char *name);
 bool mti_multiplies_bf16(const mti_workload *w);
 
 /* mt_fit_search for any workload. `any`: stops at the first layout in which something fits; layouts

@@ -72,11 +72,12 @@ typedef struct mti_fit_tried {
 typedef struct mti_fit_kind {
     const mt_gpu *gpu;
     size_t capacity;
-    bool no_bf16; /* it multiplies none, and the model's products are */
+    bool in_f16;  /* it multiplies no bf16, and no dtype was asked for */
+    bool no_bf16; /* it multiplies none, and bf16 was asked for */
     mt_fit_setup setup;
     mti_fit_tried adapted[2]; /* with LoRA, with QLoRA */
 } mti_fit_kind;
-typedef MTI_VEC(mti_fit_kind) mti_fit_kinds;
+typedef MTI_VEC(mti_fit_kind) mti_fit_kinds; /* least capacity first */
 bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_t gpus, FILE *out);
 /* The ops that the model is made of: "flash attention, fused rope, ..." */
 void mti_stack_text(char *buf, size_t n, const mti_workload *w);

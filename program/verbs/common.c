@@ -38,6 +38,11 @@ bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
 bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
 {
     mt_gpu gpu;
+    const char *other = o->fit.gpu && !o->fit.file ? mti_gpu_other_size(o->fit.gpu) : NULL;
+    if (other && mti_find_gpu(o, &gpu))
+        mti_append(o->notes, sizeof o->notes,
+                   "\"%s\" is taken as %s; there is %s with less memory\n", o->fit.gpu, gpu.name,
+                   other);
     if (o->given[MTI_O_DTYPE] || o->workload.memory.amp || !o->fit.gpu) return true;
     if (!mti_find_gpu(o, &gpu)) {
         mt_clear_error(); /* the verb says it, after what is wrong with the options */

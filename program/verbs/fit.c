@@ -1,4 +1,5 @@
 /* fit.c: `memtape fit MODEL`: whether a model trains on some GPUs, and the fastest ways to. */
+#include <stdlib.h>
 #include <string.h>
 #include "options/changes.h"
 #include "options/option_table.h"
@@ -197,10 +198,15 @@ static bool fit_adapters(const mti_changes *changes, const mt_fit_options *optio
     return ok;
 }
 
+/* What is asked for, with the changes that adapt it. */
+typedef struct kinds_question {
+    mti_options options;
+    mti_option_changes changes;
+} kinds_question;
+
 /* All kinds, several at a time. */
 typedef struct kinds_search {
-    const mti_options *o;
-    const mti_changes *changes;
+    const kinds_question *asked, *in_f16; /* in_f16: NULL if a dtype was asked for */
     mti_fit_kinds *all;
     mti_progress progress;
 } kinds_search;
@@ -208,15 +214,18 @@ typedef struct kinds_search {
 static bool fit_ith_kind(void *user, size_t i)
 {
     const kinds_search *s = user;
-    const mti_options *o = s->o;
     mti_fit_kind *kind = &s->all->at[i];
-    mti_progress none = {0};
-    mt_fit_options options = options_of(o, kind->gpu, &none);
+    const bool none = kind->gpu->f16_only && mti_multiplies_bf16(&s->asked->options.workload);
+    kind->in_f16 = none && s->in_f16;
+    kind->no_bf16 = none && !s->in_f16;
+    const kinds_question *q = kind->in_f16 ? s->in_f16 : s->asked;
+    mti_progress quiet = {0};
+    mt_fit_options options = options_of(&q->options, kind->gpu, &quiet);
     options.threads = 1;
     kind->capacity = kind->gpu->memory - options.kept_aside;
-    kind->no_bf16 = kind->gpu->f16_only && mti_multiplies_bf16(&o->workload);
-    return kind->no_bf16 || (fit_kind(&o->workload, &options, &kind->setup) &&
-                             (o->fit.gpus > 1 || fit_adapters(s->changes, &options, kind)));
+    return kind->no_bf16 ||
+           (fit_kind(&q->options.workload, &options, &kind->setup) &&
+            (options.gpus > 1 || fit_adapters(&q->changes.changes, &options, kind)));
 }
 
 static bool show_kind(void *user, size_t n_done, size_t i)
@@ -227,30 +236,56 @@ static bool show_kind(void *user, size_t n_done, size_t i)
     return true;
 }
 
+static int by_capacity(const void *a, const void *b)
+{
+    const size_t x = ((const mti_fit_kind *)a)->capacity, y = ((const mti_fit_kind *)b)->capacity;
+    return (x > y) - (x < y);
+}
+
 /* Whether the model trains on so many GPUs of each kind. */
-static bool fit_kinds(const mti_options *o, const mti_changes *changes, mti_fit_kinds *all)
+static bool fit_kinds(const kinds_question *asked, const kinds_question *in_f16, mti_fit_kinds *all)
 {
     const mt_gpu *gpu;
     for (size_t i = 0; (gpu = mt_gpu_at(i)) != NULL; i++)
         if (!MTI_PUSH(all, ((mti_fit_kind){.gpu = gpu}))) return false;
-    kinds_search s = {.o = o, .changes = changes, .all = all};
-    mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, o->quiet);
+    kinds_search s = {.asked = asked, .in_f16 = in_f16, .all = all};
+    mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, asked->options.quiet);
     bool ok = mti_work_at_once(
         &(mti_tasks){.n = all->n, .work = fit_ith_kind, .done = show_kind, .user = &s});
     mti_progress_end(&s.progress);
+    qsort(all->at, all->n, sizeof *all->at, by_capacity);
     return ok;
+}
+
+/* Parses all that was typed, and --dtype f16. argv: its words, freed after the options. */
+static bool ask_in_f16(kinds_question *in_f16, const mti_options *o, char ***argv)
+{
+    static char dtype[] = "--dtype", f16[] = "f16";
+    const size_t n = (size_t)o->argc;
+    if (!(*argv = mti_calloc(n + 3, sizeof **argv))) return false;
+    memcpy(*argv, o->argv, n * sizeof **argv);
+    (*argv)[n] = dtype, (*argv)[n + 1] = f16;
+    return mti_options_parse(&in_f16->options, o->rules, o->world, o->argc + 2, *argv) &&
+           mti_option_changes_make(&in_f16->changes, &in_f16->options, true);
 }
 
 static int fit_all_kinds(const mti_options *o)
 {
     mti_fit_kinds all = {0};
-    mti_option_changes changes;
+    kinds_question asked = {.options = *o}, in_f16 = {0};
+    char **argv = NULL;
     bool any = false;
-    bool ok = mti_option_changes_make(&changes, o, true) && fit_kinds(o, &changes.changes, &all) &&
+    const bool typed = o->given[MTI_O_DTYPE] || !mti_multiplies_bf16(&o->workload);
+    bool ok = mti_option_changes_make(&asked.changes, o, true) &&
+              (typed || ask_in_f16(&in_f16, o, &argv)) &&
+              fit_kinds(&asked, typed ? NULL : &in_f16, &all) &&
               (!mti_wants_text(o) || mti_print_fit_kinds(&all, &o->workload, o->fit.gpus, stdout));
     for (size_t i = 0; i < all.n; i++) any = any || all.at[i].setup.fits;
     mti_free(all.at);
-    mti_option_changes_free(&changes);
+    mti_option_changes_free(&asked.changes);
+    mti_option_changes_free(&in_f16.changes);
+    mti_options_free(&in_f16.options);
+    mti_free(argv);
     return !ok ? mti_report_failure(o) : any ? MTI_EXIT_OK : MTI_EXIT_FAILED;
 }
 

@@ -189,12 +189,16 @@ static int choose(const mt_fit_result *r, size_t shown[MOST])
 
 /* ---- every kind of GPU ---- */
 
+/* What the table says of a kind; kinds with the same texts share a row. */
+typedef struct kind_texts {
+    char as_asked[24], adapted[2][24], how[120];
+} kind_texts;
+
 /* A verdict, with what is taken where that is known: "fits 20.1". */
-static void verdict_cell(mti_table *t, const mt_fit_setup *s)
+static void verdict_text(char out[24], const mt_fit_setup *s)
 {
-    char taken[24] = "";
-    if (s->reserved) mti_format(taken, sizeof taken, " %.1f", gib(s->reserved));
-    mti_table_cell(t, "%s%s", s->fits ? "fits" : "no", taken);
+    mti_format(out, 24, s->fits ? "fits" : "no");
+    if (s->reserved) mti_append(out, 24, " %.1f", gib(s->reserved));
 }
 
 /* How the set-up that fits is made: "checkpoints full, tp 2, dp 4, zero 3". */
@@ -215,22 +219,60 @@ static void how_text(char *how, size_t n, const mt_fit_setup *s)
     if (h->data > 1 && h->zero) mti_append(how, n, ", zero %d", h->zero);
 }
 
-static void kind_row(mti_table *t, const mti_fit_kind *k, const bool adapted[2])
+static kind_texts texts_of(const mti_fit_kind *k)
 {
+    kind_texts t = {.as_asked = "no bf16", .how = "--dtype f16"};
     char how[100] = "";
+    if (k->no_bf16) return t;
     if (k->setup.fits) how_text(how, sizeof how, &k->setup);
-    mti_table_ink(t, k->no_bf16 ? MTI_DIM : k->setup.fits ? MTI_GOOD : MTI_PLAIN);
-    mti_table_cells(t, "%s|%.1f", k->gpu->name, gib(k->capacity));
-    if (k->no_bf16) {
-        mti_table_cell(t, "no bf16");
-        mti_table_skip(t, adapted[0] + adapted[1]);
-        mti_table_cell(t, "--dtype f16");
-        return;
-    }
-    verdict_cell(t, &k->setup);
+    mti_format(t.how, sizeof t.how, "%s%s%s", k->in_f16 ? "f16" : "", k->in_f16 && *how ? ", " : "",
+               how);
+    verdict_text(t.as_asked, &k->setup);
     for (int i = 0; i < 2; i++)
-        if (adapted[i]) verdict_cell(t, &k->adapted[i].setup);
-    mti_table_cell(t, "%s", how);
+        if (k->adapted[i].tried) verdict_text(t.adapted[i], &k->adapted[i].setup);
+    return t;
+}
+
+static bool same_texts(const kind_texts *a, const kind_texts *b)
+{
+    return !strcmp(a->as_asked, b->as_asked) && !strcmp(a->adapted[0], b->adapted[0]) &&
+           !strcmp(a->adapted[1], b->adapted[1]) && !strcmp(a->how, b->how);
+}
+
+#define NAMES_WIDTH 74
+
+/* Fills in the row of a kind and of the larger ones with the same answer, and their names below. */
+static void kinds_row(mti_table *t, const mti_fit_kinds *all, size_t i, const bool adapted[2])
+{
+    const kind_texts texts = texts_of(&all->at[i]);
+    const mti_ink ink = all->at[i].no_bf16 ? MTI_DIM : all->at[i].setup.fits ? MTI_GOOD : MTI_PLAIN;
+    char has[32], line[NAMES_WIDTH + 40] = "";
+    size_t most = 0;
+    for (size_t j = 0; j < all->n; j++) {
+        const kind_texts other = texts_of(&all->at[j]);
+        if (!same_texts(&texts, &other)) continue;
+        if (j < i) return; /* it is in that one's row */
+        if (all->at[j].capacity > most) most = all->at[j].capacity;
+    }
+    mti_format(has, sizeof has, "%.1f", gib(all->at[i].capacity));
+    if (gib(most) - gib(all->at[i].capacity) >= 0.05)
+        mti_append(has, sizeof has, "-%.1f", gib(most));
+    mti_table_ink(t, ink);
+    mti_table_cells(t, "%s|%s", has, texts.as_asked);
+    for (int k = 0; k < 2; k++)
+        if (adapted[k]) mti_table_cell(t, "%s", texts.adapted[k]);
+    mti_table_cell(t, "%s", texts.how);
+    for (size_t j = i; j <= all->n; j++) {
+        const kind_texts other = j < all->n ? texts_of(&all->at[j]) : texts;
+        if (!same_texts(&texts, &other)) continue;
+        const char *name = j < all->n ? all->at[j].gpu->name : "";
+        if (j == all->n || strlen(line) + strlen(name) > NAMES_WIDTH) {
+            mti_table_ink(t, ink);
+            mti_table_note(t, 0, "  %s", line);
+            *line = 0;
+        }
+        mti_append(line, sizeof line, "%s%s", *line ? "  " : "", name);
+    }
 }
 
 bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_t gpus, FILE *out)
@@ -248,9 +290,10 @@ bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_
                w->memory.master ? " and f32 masters" : "", stack);
     if (prose.width > 80) prose.width = 80;
     mti_print_wrapped(&prose, 0, text);
+    mti_print_usual_rank(w, &prose);
     for (size_t i = 0; i < all->n; i++)
         for (int k = 0; k < 2; k++) adapted[k] = adapted[k] || all->at[i].adapted[k].tried;
-    char headings[80] = "gpu|has|as asked", columns[8] = "lrl";
+    char headings[80] = "has|as asked", columns[8] = "ll";
     if (adapted[0]) mti_append(headings, sizeof headings, "|LoRA");
     if (adapted[1]) mti_append(headings, sizeof headings, "|QLoRA");
     mti_append(headings, sizeof headings, "|with");
@@ -259,13 +302,13 @@ bool mti_print_fit_kinds(const mti_fit_kinds *all, const mti_workload *w, int64_
                : adapted[0] || adapted[1] ? "ll"
                                           : "l");
     mti_table *t = mti_table_new(columns, headings);
-    for (size_t i = 0; i < all->n; i++) kind_row(t, &all->at[i], adapted);
+    for (size_t i = 0; i < all->n; i++) kinds_row(t, all, i, adapted);
     if (!mti_table_finish(t, &sheet)) return false;
     mti_print_wrapped(
         &prose, 0,
         "GiB are those of the first way found to fit; with more room less is computed "
-        "again or kept by the CPU. --gpu NAME shows the fastest ways of one kind, or what "
-        "would make it fit.");
+        "again or kept by the CPU. f16: these multiply no bf16. --gpu NAME shows the "
+        "fastest ways of one kind, or what would make it fit.");
     return true;
 }
 

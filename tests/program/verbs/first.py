@@ -112,31 +112,58 @@ def models_have_the_names_that_people_give_them():
 def gpus_have_the_names_that_people_give_them():
     for name, ours in {"4090": "rtx4090", "RTX 4090": "rtx4090", "NVIDIA GeForce RTX 3090": "rtx3090", "H100": "h100", "H100-80GB": "h100", "A100-80GB": "a100-80",
                        "NVIDIA A100-SXM4-80GB": "a100-80", "a100 40gb": "a100-40", "Tesla V100": "v100", "gb200": "gb200", "GB200": "gb200", "MI300X": "mi300x",
-                       "AMD Instinct MI300X": "mi300x", "L40S": "l40s"}.items():
+                       "AMD Instinct MI300X": "mi300x", "L40S": "l40s", "NVIDIA RTX A6000": "a6000", "RTX A4000": "a4000", "NVIDIA RTX 6000 Ada Generation": "rtx6000-ada",
+                       "NVIDIA H100 80GB HBM3": "h100", "H100 PCIe": "h100-pcie", "NVIDIA A100 80GB PCIe": "a100-80", "NVIDIA A100-PCIE-40GB": "a100-40", "A100": "a100-80",
+                       "Tesla V100-SXM2-16GB": "v100-16", "Tesla V100-SXM2-32GB": "v100", "Tesla P100-PCIE-16GB": "p100", "GTX 1080 Ti": "gtx1080ti", "3080 Ti": "rtx3080ti",
+                       "NVIDIA GeForce RTX 4080 SUPER": "rtx4080s", "RTX 4060 Ti 16GB": "rtx4060ti", "rtx 3090 24gb": "rtx3090", "T4 16 GB": "t4", "NVIDIA A10": "a10",
+                       "NVIDIA A10G": "a10g"}.items():
         more = ["gpt2", "--gpus", 1, "--dtype", "f16", "--json", "-"]
         a, b = (run("fit", *more, "--gpu", gpu) for gpu in (name, ours))
         equal(a.returncode, 0, f"{name}: {a.stderr}")
         equal(*((j["gpu"], j["setups"]) for j in (json.loads(p.stdout) for p in (a, b))), name)
-    for verb in ("fit", "serve"):
-        refused(["gpu: ", "did you mean a100-40 or a100-80?"], verb, "gpt2", "--gpu", "A100")
+    for verb in ("fit", "serve"):  # two sizes: the larger one, which is said
+        for name, taken, other in ("A100", "a100-80", "a100-40"), ("V100", "v100", "v100-16"):
+            p = run(verb, "gpt2", "--gpu", name)
+            check(f'"{name}" is taken as {taken}; there is {other} with less memory' in p.stderr, p.stderr)
+        check("taken as" not in run(verb, "gpt2", "--gpu", "A100-80GB").stderr, "one size")
+    for name in ("RTX 3060 8GB", "RTX 4060 Ti 8GB", "RTX 3080 12GB"):  # other cards than those that are known
+        refused(["gpu: unknown", "nearest and its memory"], "fit", "gpt2", "--gpu", name)
+
+
+def kinds_of(text):
+    """What the table of kinds says of each: what it has, and the row's cells."""
+    rows = {}
+    for line in text.splitlines():
+        if row := re.fullmatch(r"  ([\d.]+)(?:-([\d.]+))? +((?:fits|no)\b.*?) *", line):
+            least, most, cells = row.groups()
+        elif re.fullmatch(r"    \S+(  \S+)*", line):
+            rows.update((name, (float(least), float(most or least), re.split(" {2,}", cells))) for name in line.split())
+    return rows
 
 
 def a_model_alone_is_fitted_on_every_kind():
     p = run("fit", "llama-3.2-1b", "-s", 2048)
     equal(p.returncode, 0, f"status: {p.stderr}")
-    rows = {r[0]: r[1:] for r in re.findall(r"(?m)^  ([a-z0-9-]+) +[\d.]+  (no bf16|fits [\d.]+|no [\d.]+)(?: +(fits [\d.]+|no [\d.]+)  (fits [\d.]+|no [\d.]+))?", p.stdout)}
+    rows, gpus = kinds_of(p.stdout), {g["name"]: g for g in json.loads(run("help", "--json").stdout)["gpus"]}
     kinds = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| [\d,]+ \|", (ROOT / "docs" / "fit.md").read_text())
-    equal(sorted(rows), sorted(kinds), f"kinds in {p.stdout}")
-    equal({k for k, v in rows.items() if v[0] == "no bf16"}, {"t4", "v100", "rtx2080ti"}, "those that multiply no bf16")
+    equal((sorted(rows), sorted(kinds)), (sorted(gpus), sorted(gpus)), f"kinds in {p.stdout}")
+    for name, (least, most, cells) in rows.items():
+        has = (gpus[name]["memory"] - gpus[name]["kept_aside"]) / 2**30
+        check(least - 0.051 <= has <= most + 0.051, f"{name} has {has} GiB: {least} to {most}")
+        equal("f16" in cells[-1], gpus[name]["f16_only"], f"{name}: in f16: {cells}")
+    check(len(p.stdout.splitlines()) <= 60, f"a row for each answer: {p.stdout}")
     lora = ["--lora-rank", 16, "--lora-targets", "q,v"]
-    for name in ("a10g", "rtx5090", "h200"):
-        for verdict, more in zip(rows[name], ([], lora, [*lora, "--qlora"])):
+    for name in ("a10g", "rtx5090", "h200", "t4"):
+        for verdict, more in zip(rows[name][2], ([], lora, [*lora, "--qlora"])):
             one = run("fit", "llama-3.2-1b", "-s", 2048, "--gpus", 1, "--gpu", name, *more)
             equal(one.returncode == 0, verdict.startswith("fits"), f"{name} {more}: {verdict}: {one.stdout}")
             check(f"{verdict.split()[1]} of " in one.stdout or verdict.split()[1] in one.stdout, f"{name} {more}: {verdict} in {one.stdout}")
+    given = kinds_of(run("fit", "llama-3.2-1b", "-s", 2048, "--dtype", "bf16", "--lora-rank", 16).stdout)
+    equal({name for name, (*_, cells) in given.items() if cells == ["no bf16", "--dtype f16"]}, {name for name, g in gpus.items() if g["f16_only"]}, "bf16 as asked")
+    check("adapters of rank 16, the default of --qlora" in run("fit", "llama-3.2-1b", "-s", 64, "--qlora").stdout, "the rank that --qlora has")
     for gpus in (1, 2):
         p = run("fit", "gpt2", "-s", 64, *(["--gpus", gpus] if gpus > 1 else []))
-        check(f"gpt2 on {gpus} GPU" in p.stdout and p.stdout.count("fits ") >= 15, p.stdout)
+        check(f"gpt2 on {gpus} GPU" in p.stdout and sum(cells[0].startswith("fits ") for *_, cells in kinds_of(p.stdout).values()) >= 15, p.stdout)
         check(max(map(len, p.stdout.splitlines())) <= 80, p.stdout)
     # Of two layers: to search those of gpt3-175b takes half a minute.
     equal(run("fit", "gpt", "-d", 131072, "-l", 2, "-a", 64, "-s", 64).returncode, 1, "nothing fits")
