@@ -45,6 +45,23 @@
 GEMM(cblas_sgemm, float)
 GEMM(cblas_dgemm, double)
 
+void cblas_sgemv(int order, int trans, blasint m, blasint n, float alpha, const float *a,
+                 blasint lda, const float *x, blasint incx, float beta, float *y, blasint incy)
+{
+    (void)order;
+    for (blasint j = 0; trans == CblasTrans && j < n; j++) y[(int64_t)j * incy] *= beta;
+    for (blasint i = 0; i < m; i++) {
+        const float *row = &a[(int64_t)i * lda], each = alpha * x[(int64_t)i * incx];
+        float sum = 0;
+        for (blasint j = 0; j < n; j++)
+            if (trans == CblasTrans)
+                y[(int64_t)j * incy] += each * row[j];
+            else
+                sum += row[j] * x[(int64_t)j * incx];
+        if (trans != CblasTrans) y[(int64_t)i * incy] = alpha * sum + beta * y[(int64_t)i * incy];
+    }
+}
+
 void cblas_somatcopy(int order, int trans, blasint rows, blasint cols, float alpha, const float *a,
                      blasint lda, float *b, blasint ldb)
 {

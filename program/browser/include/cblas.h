@@ -17,5 +17,7 @@ void cblas_sgemm(int order, int ta, int tb, blasint m, blasint n, blasint k, flo
 void cblas_dgemm(int order, int ta, int tb, blasint m, blasint n, blasint k, double alpha,
                  const double *a, blasint lda, const double *b, blasint ldb, double beta, double *c,
                  blasint ldc);
+void cblas_sgemv(int order, int trans, blasint m, blasint n, float alpha, const float *a,
+                 blasint lda, const float *x, blasint incx, float beta, float *y, blasint incy);
 void cblas_somatcopy(int order, int trans, blasint rows, blasint cols, float alpha, const float *a,
                      blasint lda, float *b, blasint ldb);
