@@ -21,7 +21,7 @@ static bool attempt(void *user, int64_t n, bool *fits)
     search *s = user;
     mt_fit_result r;
     set(s, n);
-    bool ok = mti_fit_run(&s->workload, &s->options, true, 0, &r);
+    bool ok = mti_fit_run(&s->workload, &s->options, true, 0, NULL, &r);
     *fits = ok && r.n_fitting > 0;
     mt_fit_free(&r);
     return ok;

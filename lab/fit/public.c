@@ -44,6 +44,6 @@ mt_status mt_fit_search(const mt_fit_options *options, mt_fit_result *out)
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "fit: the result is NULL");
     *out = (mt_fit_result){0};
     if (!options) return mti_fail(MT_ERR_ARGUMENT, "fit: the options are NULL");
-    bool ok = read_options(&w, options) && mti_fit_run(&w, options, false, 0, out);
+    bool ok = read_options(&w, options) && mti_fit_run(&w, options, false, 0, NULL, out);
     return ok ? MT_OK : mt_last_status();
 }

@@ -18,7 +18,7 @@ static attempt unchanged(const mti_workload *w, const mt_fit_options *o)
 static bool helps(const attempt *a, int64_t known_batch, mti_fit_remedies *all, bool *found)
 {
     mt_fit_result r;
-    bool ok = mti_fit_run(&a->workload, &a->options, true, known_batch, &r);
+    bool ok = mti_fit_run(&a->workload, &a->options, true, known_batch, NULL, &r);
     *found = ok && r.n_fitting > 0;
     if (*found) {
         mti_fit_remedy *remedy = &all->at[all->n++];

@@ -255,7 +255,7 @@ static bool check(const mti_fit_task *t, const mt_fit_options *o)
 }
 
 bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, int64_t known_batch,
-                 mt_fit_result *out)
+                 mti_fit_memo *memo, mt_fit_result *out)
 {
     double began = mti_now();
     mti_fit_task task = {.workload = w,
@@ -268,7 +268,8 @@ bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, int64
                          .host_memory = o->host_memory,
                          .utilisation = o->utilisation != 0 ? o->utilisation : 1,
                          .any = any,
-                         .known_batch = known_batch};
+                         .known_batch = known_batch,
+                         .memo = memo};
     *out = (mt_fit_result){.gpu = task.gpu,
                            .gpus = task.gpus,
                            .batch = task.batch,

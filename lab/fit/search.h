@@ -19,6 +19,12 @@ typedef struct mti_policy {
 } mti_policy;
 #define MTI_MOST_POLICIES 10
 
+/* What was measured without a capacity, for searches on other GPUs of workloads that stay where
+ * they are in memory. */
+typedef struct mti_fit_memo mti_fit_memo;
+mti_fit_memo *mti_fit_memo_new(void);
+void mti_fit_memo_free(mti_fit_memo *memo);
+
 /* What all set-ups have in common. No thread changes it. */
 typedef struct mti_fit_task {
     const mti_workload *workload; /* batch, parallel, checkpoint and offload are the set-up's */
@@ -36,6 +42,7 @@ typedef struct mti_fit_task {
     bool nearest; /* nothing fits: measure what may come nearest, even if it is ruled out */
     size_t least; /* least reserved bytes among the nearest; 0: none measured yet */
     int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
+    mti_fit_memo *memo;  /* NULL: none */
 } mti_fit_task;
 
 /* ---- gpu_overhead.c ---- */
@@ -73,9 +80,9 @@ const char *mti_gpu_other_size(const char *name);
 bool mti_multiplies_bf16(const mti_workload *w);
 
 /* mt_fit_search for any workload. `any`: stops at the first layout in which something fits; layouts
- * with the smallest states come first. known_batch: as the task's. */
+ * with the smallest states come first. known_batch, memo: as the task's. */
 bool mti_fit_run(const mti_workload *w, const mt_fit_options *options, bool any,
-                 int64_t known_batch, mt_fit_result *out);
+                 int64_t known_batch, mti_fit_memo *memo, mt_fit_result *out);
 
 /* ---- layouts.c: the ways to divide a model ---- */
 
@@ -113,6 +120,13 @@ mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
 bool mti_fit_measure_model(mti_fit_task *task);
 /* A lower bound of what stays on the neediest rank of this division from step to step. */
 size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *parallel);
+
+/* ---- memo.c ---- */
+
+/* Measures the workload of the task's set-up, which has no capacity, or remembers it. Of *m, what a
+ * set-up and its time are made of. False on failure. */
+bool mti_fit_memo_measure(const mti_fit_task *task, const mti_workload *w, mti_requirement *need,
+                          mti_measurement *m);
 
 /* ---- time.c: the model of a step's time ---- */
 

@@ -64,9 +64,8 @@ static bool measure_stage(const mti_fit_task *task, mt_fit_setup *stage, mti_fit
 {
     mti_measurement m;
     mti_requirement need;
-    bool refused;
     mti_workload w = mti_fit_workload(task, stage);
-    bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
+    bool ok = mti_fit_memo_measure(task, &w, &need, &m);
     seen->profiles++;
     if (ok) {
         take(stage, &m);
@@ -118,13 +117,12 @@ static bool measure_alone(mti_fit_task *task, const char *checkpoint, double *fl
 {
     mti_measurement m;
     mti_requirement need;
-    bool refused;
     const mt_fit_setup alone = {.parallel = mti_filled_in(&(mt_parallel){0}),
                                 .checkpoint = checkpoint,
                                 .offload = "none",
                                 .microbatch = 1};
     mti_workload w = mti_fit_workload(task, &alone);
-    bool ok = mti_measure_requirement(&need, &m, &w, NULL, &refused);
+    bool ok = mti_fit_memo_measure(task, &w, &need, &m);
     const mt_flops *f = &m.steady.flops;
     const double once = (double)f->forward + (double)f->backward, batch = (double)task->batch;
     task->model_flops = once * batch;

@@ -138,7 +138,7 @@ static bool measure_other(const mti_options *o, const mt_fit_options *options,
                                .utilisation = o->plan.utilisation};
     mt_fit_result again = {0};
     bool ok = mti_fit_measure(&task, &out->setup, &seen) &&
-              (out->setup.fits || mti_fit_run(&hf.workload, options, true, 0, &again));
+              (out->setup.fits || mti_fit_run(&hf.workload, options, true, 0, NULL, &again));
     out->any = again.n_fitting > 0;
     mt_fit_free(&again);
     return ok;
@@ -170,13 +170,14 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
 }
 
 /* Searches for a set-up; of one GPU, if none fits, for the nearest. False on failure. */
-static bool fit_kind(const mti_workload *w, const mt_fit_options *options, mt_fit_setup *found)
+static bool fit_kind(const mti_workload *w, const mt_fit_options *options, mti_fit_memo *memo,
+                     mt_fit_setup *found)
 {
     mt_fit_result r;
-    bool ok = mti_fit_run(w, options, true, 0, &r);
+    bool ok = mti_fit_run(w, options, true, 0, memo, &r);
     if (ok && !r.n_fitting && options->gpus == 1) {
         mt_fit_free(&r);
-        ok = mti_fit_run(w, options, false, 0, &r);
+        ok = mti_fit_run(w, options, false, 0, memo, &r);
     }
     if (ok && r.n) *found = r.setups[0];
     mt_fit_free(&r);
@@ -185,7 +186,7 @@ static bool fit_kind(const mti_workload *w, const mt_fit_options *options, mt_fi
 
 /* The same with adapters beside frozen weights, in 16 and in 4 bits: the first change that fits. */
 static bool fit_adapters(const mti_changes *changes, const mt_fit_options *options,
-                         mti_fit_kind *kind)
+                         mti_fit_memo *memo, mti_fit_kind *kind)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < changes->n; i++) {
@@ -193,7 +194,7 @@ static bool fit_adapters(const mti_changes *changes, const mt_fit_options *optio
         mti_fit_tried *t = &kind->adapted[w->memory.qlora];
         if (!w->memory.lora_rank || t->setup.fits) continue;
         t->tried = true;
-        ok = fit_kind(w, options, &t->setup);
+        ok = fit_kind(w, options, memo, &t->setup);
     }
     return ok;
 }
@@ -208,31 +209,33 @@ typedef struct kinds_question {
 typedef struct kinds_search {
     const kinds_question *asked, *in_f16; /* in_f16: NULL if a dtype was asked for */
     mti_fit_kinds *all;
+    mti_fit_memo *memo;
     mti_progress progress;
 } kinds_search;
+
+/* A kind as asked, and with adapters: two tasks, as their measurements have nothing in common. */
+#define PARTS 2
 
 static bool fit_ith_kind(void *user, size_t i)
 {
     const kinds_search *s = user;
-    mti_fit_kind *kind = &s->all->at[i];
-    const bool none = kind->gpu->f16_only && mti_multiplies_bf16(&s->asked->options.workload);
-    kind->in_f16 = none && s->in_f16;
-    kind->no_bf16 = none && !s->in_f16;
+    mti_fit_kind *kind = &s->all->at[i / PARTS];
     const kinds_question *q = kind->in_f16 ? s->in_f16 : s->asked;
     mti_progress quiet = {0};
     mt_fit_options options = options_of(&q->options, kind->gpu, &quiet);
     options.threads = 1;
-    kind->capacity = kind->gpu->memory - options.kept_aside;
-    return kind->no_bf16 ||
-           (fit_kind(&q->options.workload, &options, &kind->setup) &&
-            (options.gpus > 1 || fit_adapters(&q->changes.changes, &options, kind)));
+    if (kind->no_bf16) return true;
+    if (i % PARTS)
+        return options.gpus > 1 || fit_adapters(&q->changes.changes, &options, s->memo, kind);
+    return fit_kind(&q->options.workload, &options, s->memo, &kind->setup);
 }
 
 static bool show_kind(void *user, size_t n_done, size_t i)
 {
     kinds_search *s = user;
     (void)i;
-    if (s->progress.sheet.live) mti_progress_step(&s->progress, (int64_t)n_done, "kinds of GPU");
+    if (s->progress.sheet.live)
+        mti_progress_step(&s->progress, (int64_t)(n_done / PARTS), "kinds of GPU");
     return true;
 }
 
@@ -246,27 +249,40 @@ static int by_capacity(const void *a, const void *b)
 static bool fit_kinds(const kinds_question *asked, const kinds_question *in_f16, mti_fit_kinds *all)
 {
     const mt_gpu *gpu;
-    for (size_t i = 0; (gpu = mt_gpu_at(i)) != NULL; i++)
-        if (!MTI_PUSH(all, ((mti_fit_kind){.gpu = gpu}))) return false;
-    kinds_search s = {.asked = asked, .in_f16 = in_f16, .all = all};
+    const bool bf16 = mti_multiplies_bf16(&asked->options.workload);
+    for (size_t i = 0; (gpu = mt_gpu_at(i)) != NULL; i++) {
+        const size_t aside = mti_kept_aside(&asked->options, gpu, asked->options.fit.gpus);
+        const mti_fit_kind kind = {.gpu = gpu,
+                                   .capacity = gpu->memory - aside,
+                                   .in_f16 = gpu->f16_only && bf16 && in_f16,
+                                   .no_bf16 = gpu->f16_only && bf16 && !in_f16};
+        if (!MTI_PUSH(all, kind)) return false;
+    }
+    kinds_search s = {.asked = asked, .in_f16 = in_f16, .all = all, .memo = mti_fit_memo_new()};
     mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, asked->options.quiet);
-    bool ok = mti_work_at_once(
-        &(mti_tasks){.n = all->n, .work = fit_ith_kind, .done = show_kind, .user = &s});
+    bool ok =
+        s.memo && mti_work_at_once(&(mti_tasks){
+                      .n = PARTS * all->n, .work = fit_ith_kind, .done = show_kind, .user = &s});
     mti_progress_end(&s.progress);
+    mti_fit_memo_free(s.memo);
     qsort(all->at, all->n, sizeof *all->at, by_capacity);
     return ok;
 }
 
-/* Parses all that was typed, and --dtype f16. argv: its words, freed after the options. */
-static bool ask_in_f16(kinds_question *in_f16, const mti_options *o, char ***argv)
+/* Parses all that was typed, and --gpu with a GPU that multiplies no bf16; *allowed: the options
+ * and the type that the model then has go with it. argv: its words, freed after the options. */
+static bool ask_in_f16(kinds_question *in_f16, const mti_options *o, char ***argv, bool *allowed)
 {
-    static char dtype[] = "--dtype", f16[] = "f16";
+    static char option[] = "--gpu", gpu[] = "t4";
     const size_t n = (size_t)o->argc;
     if (!(*argv = mti_calloc(n + 3, sizeof **argv))) return false;
     memcpy(*argv, o->argv, n * sizeof **argv);
-    (*argv)[n] = dtype, (*argv)[n + 1] = f16;
-    return mti_options_parse(&in_f16->options, o->rules, o->world, o->argc + 2, *argv) &&
-           mti_option_changes_make(&in_f16->changes, &in_f16->options, true);
+    (*argv)[n] = option, (*argv)[n + 1] = gpu;
+    const uint64_t failures = mti_failures();
+    *allowed = mti_options_parse(&in_f16->options, o->rules, o->world, o->argc + 2, *argv) &&
+               !mti_multiplies_bf16(&in_f16->options.workload);
+    if (*allowed) return mti_option_changes_make(&in_f16->changes, &in_f16->options, true);
+    return !mti_failed_since(failures) || mt_last_status() != MT_ERR_MEMORY;
 }
 
 static int fit_all_kinds(const mti_options *o)
@@ -274,11 +290,11 @@ static int fit_all_kinds(const mti_options *o)
     mti_fit_kinds all = {0};
     kinds_question asked = {.options = *o}, in_f16 = {0};
     char **argv = NULL;
-    bool any = false;
+    bool any = false, in_both = false;
     const bool typed = o->given[MTI_O_DTYPE] || !mti_multiplies_bf16(&o->workload);
     bool ok = mti_option_changes_make(&asked.changes, o, true) &&
-              (typed || ask_in_f16(&in_f16, o, &argv)) &&
-              fit_kinds(&asked, typed ? NULL : &in_f16, &all) &&
+              (typed || ask_in_f16(&in_f16, o, &argv, &in_both)) &&
+              fit_kinds(&asked, in_both ? &in_f16 : NULL, &all) &&
               (!mti_wants_text(o) || mti_print_fit_kinds(&all, &o->workload, o->fit.gpus, stdout));
     for (size_t i = 0; i < all.n; i++) any = any || all.at[i].setup.fits;
     mti_free(all.at);
@@ -307,7 +323,7 @@ int mti_fit(const mti_options *o)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
     mt_fit_options options = options_of(o, &gpu, &progress);
     if (ok && (o->fit.max_seq || o->fit.max_batch)) ok = mti_fit_find_most(&most, &w, &options);
-    ok = ok && mti_fit_run(&w, &options, false, 0, &r) &&
+    ok = ok && mti_fit_run(&w, &options, false, 0, NULL, &r) &&
          mti_fit_remedies_make(&remedies, &r, &w, &options, &changes.changes) &&
          measure_other(o, &options, &r, &other) && mti_fit_measure_published(&w, &r, &trained);
     mti_progress_end(&progress);

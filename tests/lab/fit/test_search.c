@@ -170,7 +170,7 @@ static void the_search_finds_the_best_of_all(void **state)
                       batch = mtt_long() && gpus == 4 && !cases[i].experts ? 16 : gpus;
         const mt_fit_options o = {.gpu = &gpu, .gpus = gpus, .batch = batch, .threads = 2};
         mt_fit_result r;
-        if (!mti_fit_run(&w, &o, false, 0, &r)) fail_msg("case %zu: %s", i, mt_last_error());
+        if (!mti_fit_run(&w, &o, false, 0, NULL, &r)) fail_msg("case %zu: %s", i, mt_last_error());
         mti_fit_task task = {.workload = &w,
                              .options = &o,
                              .gpu = gpu,
@@ -214,10 +214,10 @@ static void fewer_sequences_help_only_where_fewer_are_in_flight(void **state)
         mti_workload w = workload();
         mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16};
         mt_fit_result all, some, every;
-        assert_true(mti_fit_run(&w, &o, true, 0, &all));
+        assert_true(mti_fit_run(&w, &o, true, 0, NULL, &all));
         for (o.batch = 8; !all.n_fitting && o.batch >= 1; o.batch /= 2) {
-            assert_true(mti_fit_run(&w, &o, true, 16, &some));
-            assert_true(mti_fit_run(&w, &o, true, 0, &every));
+            assert_true(mti_fit_run(&w, &o, true, 16, NULL, &some));
+            assert_true(mti_fit_run(&w, &o, true, 0, NULL, &every));
             assert_int_equal(some.n_fitting > 0, every.n_fitting > 0);
             helped += some.n_fitting > 0;
             mt_fit_free(&some), mt_fit_free(&every);
@@ -237,9 +237,9 @@ static void the_result_does_not_depend_on_the_threads(void **state)
     (void)state;
     gpu.flops = 1e9; /* as above: there is a bound */
     assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 8, .batch = 8, .threads = 1},
-                            false, 0, &one));
+                            false, 0, NULL, &one));
     assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 8, .batch = 8, .threads = 4},
-                            false, 0, &four));
+                            false, 0, NULL, &four));
     assert_int_equal(one.n, four.n);
     assert_int_equal(one.n_profiles, four.n_profiles);
     assert_int_equal(one.n_slower, four.n_slower);
@@ -251,6 +251,37 @@ static void the_result_does_not_depend_on_the_threads(void **state)
     mt_fit_free(&four);
 }
 
+/* A search of another GPU and of another workload beside it, with what the first one measured. */
+static void what_is_remembered_changes_no_result(void **state)
+{
+    mti_workload workloads[] = {workload(), workload()};
+    mti_fit_memo *memo = mti_fit_memo_new();
+    (void)state;
+    assert_non_null(memo);
+    workloads[1].memory.lora_rank = 2, workloads[1].memory.master = false;
+    for (int i = 0; i < 12; i++) {
+        mt_gpu gpu = small_gpu((size_t)1 << (20 + i / 2 % 3));
+        mt_fit_result plain, with;
+        if (i >= 6) gpu.flops = 1e9; /* another order, and other bounds */
+        const mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 4, .threads = 2};
+        const mti_workload *w = &workloads[i % 2];
+        assert_true(mti_fit_run(w, &o, false, 0, NULL, &plain));
+        assert_true(mti_fit_run(w, &o, false, 0, memo, &with));
+        assert_int_equal(plain.n, with.n);
+        assert_int_equal(plain.n_fitting, with.n_fitting);
+        assert_int_equal(plain.n_profiles, with.n_profiles);
+        for (size_t k = 0; k < plain.n; k++) {
+            assert_int_equal(plain.setups[k].reserved, with.setups[k].reserved);
+            assert_int_equal(plain.setups[k].host, with.setups[k].host);
+            assert_memory_equal(plain.setups[k].by_category, with.setups[k].by_category,
+                                sizeof plain.setups[k].by_category);
+            assert_true(plain.setups[k].time.total == with.setups[k].time.total);
+        }
+        mt_fit_free(&plain), mt_fit_free(&with);
+    }
+    mti_fit_memo_free(memo);
+}
+
 /* With a large vocabulary the last stage, which has the logits, needs more than the first. */
 static void the_stage_that_needs_more_counts(void **state)
 {
@@ -260,7 +291,7 @@ static void the_stage_that_needs_more_counts(void **state)
     (void)state;
     w.config.vocab = 4096;
     const mt_fit_options o = {.gpu = &gpu, .gpus = 2, .batch = 4, .pipeline = 2, .interleave = 1};
-    assert_true(mti_fit_run(&w, &o, false, 0, &r));
+    assert_true(mti_fit_run(&w, &o, false, 0, NULL, &r));
     for (size_t i = 0; i < r.n; i++)
         if (r.setups[i].microbatch == 4) assert_int_equal(r.setups[i].parallel.stage, 1);
     assert_true(r.n > 0);
@@ -355,6 +386,7 @@ int main(void)
         cmocka_unit_test(the_search_finds_the_best_of_all),
         cmocka_unit_test(fewer_sequences_help_only_where_fewer_are_in_flight),
         cmocka_unit_test(the_result_does_not_depend_on_the_threads),
+        cmocka_unit_test(what_is_remembered_changes_no_result),
         cmocka_unit_test(the_stage_that_needs_more_counts),
         cmocka_unit_test(options_leave_only_what_has_them),
         cmocka_unit_test(bad_options_are_refused),

@@ -20,6 +20,8 @@ def left_out(*args):
 
 llama = ["llama", *META, "-l", 3, "-d", 64, "-a", 4, "--ffn", 256, "--vocab", 512, "-b", 2, "-s", 8]
 equal(left_out(*llama, "--recipe", "hf"), {}, "nothing")
+for more in [], ["--recipe", "fsdp2"]:
+    equal(left_out(*llama, "--cp", 2, *more), {"what": None}, f"what ring attention sends: {more}")
 gpt = ["gpt:context=128", *META, "-l", 3, "-s", 8, "-b", 2, "-d", 64, "--dtype", "f32", "--recipe", "hf"]
 eager, forward = [*gpt, "--attention", "math"], ["--optimizer", "none"]
 mask, cached = {"in": 3 * 128 * 128}, {"Transformers": 3 * 4 * 3 * 2 * 8 * 64}
