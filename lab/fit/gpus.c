@@ -124,8 +124,8 @@ static const struct {
     {"4080super", "rtx4080s", NULL}, {"a100", "a100-80", "a100-40"}, {"v100", "v100", "v100-16"}};
 
 /* What a vendor's tools write beside the kind; the form of a card whose kind has one. */
-static const char *const makers[] = {"nvidia", "geforce",  "tesla",     "quadro",
-                                     "amd",    "instinct", "generation"};
+static const char *const makers[] = {"nvidia", "geforce",  "tesla",      "quadro",
+                                     "amd",    "instinct", "generation", "vram"};
 static const char *const forms[] = {"sxm5", "sxm4", "sxm2", "sxm", "pcie", "hbm3"};
 
 static void drop(char *text, const char *const *words, size_t n)
@@ -136,15 +136,22 @@ static void drop(char *text, const char *const *words, size_t n)
     }
 }
 
-/* "80gb", "80 gb": without the unit. */
+#define SEPARATORS "-_. /"
+
+/* "a100-80gb", "a100 80 g": without the unit; a10g has none, and gb200 no number before it. */
 static void drop_unit(char *text)
 {
-    for (char *at = text; (at = strstr(at, "gb")); at++) {
-        const char *before = at;
-        while (before > text && before[-1] == ' ') before--;
-        if (before == text || !isdigit((unsigned char)before[-1])) continue; /* gb200 */
-        memmove(at, at + 2, strlen(at + 2) + 1);
-        return;
+    static const char *const units[] = {"gib", "gb", "g"};
+    for (char *at = text; *at; at++) {
+        if (at == text || !strchr(SEPARATORS, at[-1]) || !isdigit((unsigned char)*at)) continue;
+        char *end = at + strspn(at, "0123456789");
+        char *unit = end + strspn(end, " ");
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+            const char *rest = unit + strlen(units[i]);
+            if (strncmp(unit, units[i], strlen(units[i])) != 0) continue;
+            if (!*rest || strchr(SEPARATORS, *rest)) memmove(end, rest, strlen(rest) + 1);
+            break;
+        }
     }
 }
 
@@ -156,7 +163,7 @@ static const char *series_left_out(const char *name)
 
 static const mt_gpu *same_name(const char *text)
 {
-    text += strspn(text, "-_. /");
+    text += strspn(text, SEPARATORS);
     for (size_t i = 0; i < N_KNOWN; i++)
         if (mti_same_word(series_left_out(known[i].name), series_left_out(text))) return &known[i];
     return NULL;
@@ -168,11 +175,11 @@ static const mt_gpu *named_with_size(const char *text)
     char name[64];
     mti_format(name, sizeof name, "%s", text);
     char *end = name + strlen(name);
-    while (end > name && strchr("-_. /", end[-1])) *--end = 0;
+    while (end > name && strchr(SEPARATORS, end[-1])) *--end = 0;
     char *digits = end;
     while (digits > name && isdigit((unsigned char)digits[-1])) digits--;
     const double sold = (double)strtol(digits, NULL, 10) * 1073741824.0;
-    if (digits == name || digits == end || !strchr("-_. /", digits[-1])) return NULL;
+    if (digits == name || digits == end || !strchr(SEPARATORS, digits[-1])) return NULL;
     *digits = 0;
     const mt_gpu *g = same_name(name);
     return g && (double)g->memory <= sold && (double)g->memory > 0.9 * sold ? g : NULL;
@@ -185,7 +192,7 @@ static const mt_gpu *known_as(const char *name, char text[64])
     mti_format(text, 64, "%s", name + strspn(name, " "));
     for (char *c = text; *c; c++) *c = (char)tolower((unsigned char)*c);
     drop(text, makers, sizeof makers / sizeof *makers);
-    const size_t blank = strspn(text, "-_. /");
+    const size_t blank = strspn(text, SEPARATORS);
     memmove(text, text + blank, strlen(text + blank) + 1);
     drop_unit(text);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
