@@ -37,6 +37,14 @@ class How:
     autocast: Optional[torch.dtype] = None
     timeline: bool = False  # whether the report lists every event
 
+    def __post_init__(self) -> None:
+        for name, given, is_good, need in (
+                ("accumulate", self.accumulate, isinstance(self.accumulate, int) and self.accumulate >= 1, "a whole number, 1 or more"),
+                ("clip", self.clip, self.clip is None or isinstance(self.clip, (int, float)) and self.clip > 0, "the norm, a number above 0"),
+                ("autocast", self.autocast, self.autocast in (None, torch.bfloat16, torch.float16), "torch.bfloat16 or torch.float16")):
+            if not is_good:
+                raise MemtapeError(f"memtape.torch: {name} is {given!r}; need {need}")
+
 
 # ---- on meta ----
 
@@ -356,7 +364,9 @@ def _shown(value: Any) -> str:
 
 
 def _check_parameters(model: torch.nn.Module) -> None:
-    """Refuses in words parameters that are neither plain tensors nor FSDP2's shards of such."""
+    """Refuses in words what is not a module, and parameters that are neither plain tensors nor FSDP2's shards of such."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"profile: the model is a {type(model).__name__}; need a torch.nn.Module, then its batch and an optimizer")
     in_shards = {id(p.sharded_param) for p in _fsdp.parameters(model)}
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise MemtapeError("memtape.torch: FullyShardedDataParallel (FSDP1) is not counted; shard the model with "
@@ -379,8 +389,9 @@ def _check(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], 
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise MemtapeError("memtape.torch: LBFGS decides by the loss how often it runs forward and backward, and a step on meta "
-                               "computes no loss; profile the model with torch.optim.SGD, and add LBFGS's vectors: "
-                               "2 history_size + 5 times the bytes of the parameters")
+                               "computes no loss; profile the model with torch.optim.SGD, and add LBFGS's vectors to its forward and "
+                               "backward: 2 history_size + 5 times the bytes of the parameters, up to 4 more with line_search_fn. Within its "
+                               "update, 2 history_size + 9 times are all that is allocated, parameters and gradients among them")
 
 
 def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim.Optimizer],
@@ -391,6 +402,9 @@ def profile(model: torch.nn.Module, batch: Any, optimizers: Sequence[torch.optim
     if not torch.is_grad_enabled():
         raise MemtapeError("memtape.torch: a training step under torch.no_grad() has no backward")
     _check_parameters(model)
+    for optimizer in optimizers:
+        if not hasattr(optimizer, "param_groups"):
+            raise TypeError(f"profile: the optimizer is {optimizer!r}; need one of PyTorch's, such as torch.optim.AdamW(model.parameters())")
     books = Mode()
     try:
         with OnMeta(books.values) as lent:

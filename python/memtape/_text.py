@@ -70,12 +70,12 @@ def _holders(largest: Sequence[Mapping[str, Any]], total: int, n_rows: Optional[
     """So many rows, or all, of those who hold memory at the peak: weights by module alone."""
     groups: Dict[Tuple[str, ...], List[int]] = {}
     for row in largest:
-        kept = f", kept by {row['kept']['op']}" if row.get("kept") and row["kept"]["op"] not in (row["op"], "unknown") else ""
+        kept = [f"kept by {row['kept']['op']}"] if row.get("kept") and row["kept"]["op"] not in (row["op"], "unknown") else []
         weight = row["category"] in ("parameter", "gradient", "optimizer")
         module = "" if weight and row["category"] == "optimizer" else folded(row["module"] or "")
         if weight:
             module = ".".join(module.split(".")[:-1])
-        key = (row["category"], module, "" if weight else f"{row['op'] or ''}{kept}")
+        key = (row["category"], module, "" if weight else ", ".join(filter(None, [row["op"], *kept])))
         n = groups.setdefault(key, [0, 0])
         n[0] += row["allocated"]
         n[1] += row["storages"]

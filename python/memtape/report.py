@@ -116,6 +116,9 @@ class Report(Mapping[str, Any]):
         for pytorch.org/memory_viz and `memtape compare`. capacity: the snapshot is that of a GPU of so many bytes, which fails at the
         first request that goes past it; a number, or a text such as "24GiB". Returns whether it failed."""
         n_bytes = 0 if capacity is None else _text.parsed(capacity)
+        if not self._values.get("timeline"):
+            raise MemtapeError("write_snapshot: the report lists no events of a training step; give timeline=True to memtape.profile, or to "
+                               "memtape.torch.profile with a batch and an optimizer")
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
             report.write_text(self.json(), encoding="utf-8")
@@ -138,7 +141,9 @@ class Difference(Mapping[str, int]):
         first, second = figures(before), figures(after)
         self._rows = [(name, first.get(name, 0), second.get(name, 0)) for name in {**first, **second}
                       if name == "saved" or "peak" in first and "peak" in second]
-        self._values = {name: n - m for name, m, n in self._rows}
+        both = [r["steady"]["by_category"] for r in (before, after) if r.get("steady")]
+        self._values = dict.fromkeys((f"peak.{name}" for name in {**both[0], **both[1]}), 0) if len(both) == 2 else {}
+        self._values.update((name, n - m) for name, m, n in self._rows)
 
     def __getitem__(self, key: str) -> int:
         return self._values[key]

@@ -488,6 +488,12 @@ def steps_know_values_of_whole_numbers():
             ("another model's optimizer", "not the model's", lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(asking.parameters())), memtape.MemtapeError),
             ("two inputs", "need one batch", lambda: memtape.torch.profile(linear, 1, 2, sgd(linear.parameters())), TypeError),
             ("a loss alone", "without an optimizer", lambda: memtape.torch.profile(linear, torch.ones(1, 2), loss=len), TypeError),
+            ("a batch in the model's place", "the model is a Tensor; need", lambda: memtape.torch.profile(torch.ones(1, 2), linear, sgd(linear.parameters())), TypeError),
+            ("a name for an optimizer", "the optimizer is 'adamw'; need", lambda: memtape.torch.profile(linear, torch.ones(1, 2), optimizer=["adamw"]), TypeError),
+            *((f"{name}={value}", f"{name} is {value!r}; need {need}",
+               lambda name=name, value=value: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters()), **{name: value}), memtape.MemtapeError)
+              for name, value, need in (("accumulate", 0, "a whole number"), ("accumulate", 1.5, "a whole number"), ("clip", -1, "the norm"), ("clip", "1", "the norm"),
+                                        ("autocast", "bf16", "torch.bfloat16 or"), ("autocast", torch.float32, "torch.bfloat16 or"))),
             ("the device's attention", "choose cuda, flash, efficient, math",
              lambda: memtape.torch.profile(linear, torch.ones(1, 2), sgd(linear.parameters()), attention="device"), memtape.MemtapeError)]:
         refused(what, said, call, kind)

@@ -12,7 +12,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import memtape.torch  # noqa: E402
-from counting import of_report, step_by_hand  # noqa: E402
+from counting import Live, of_report, step_by_hand  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -103,7 +103,6 @@ def optimizers_are_counted_as_they_run():
     as_by_hand("Adafactor", ask, X, make=torch.optim.Adafactor)  # it takes foreach where it is told to
     equal(of_report(profiled(ask, X, make=torch.optim.AdamW)), of_report(profiled(ask, X, make=functools.partial(torch.optim.AdamW, foreach=True))),
           "foreach is the choice on CUDA")
-    refused("LBFGS", "2 history_size + 5 times", lambda: profiled(ask, X, make=torch.optim.LBFGS))
 
     class Asks(torch.optim.SGD):
         def step(self, closure):
@@ -114,6 +113,35 @@ def optimizers_are_counted_as_they_run():
     found = of_report(profiled(ask, X, make=functools.partial(Asks, lr=0.01, foreach=False)))
     equal(found[0], wanted[0], "an optimizer that needs a closure: saved")
     check(found[1][2][0] > wanted[1][2][0] and found[1][2][1] == wanted[1][2][1], f"its step runs forward and backward: {found}")
+
+
+def lbfgs_is_refused_with_its_vectors():
+    """Which a mode counts here, in multiples of the parameters' bytes."""
+    message = "2 history_size + 5 times the bytes of the parameters, up to 4 more with line_search_fn. Within its update, 2 history_size + 9"
+    refused("LBFGS", message, lambda: profiled(lambda y: y.sum(), X, make=torch.optim.LBFGS))
+    for n in (3, 6):
+        for search in (None, "strong_wolfe"):
+            torch.manual_seed(0)
+            model, x, y = nn.Sequential(nn.Linear(32, 2048), nn.Tanh(), nn.Linear(2048, 8)), torch.randn(4, 32), torch.randn(4, 8)
+            whole = 4 * sum(p.numel() for p in model.parameters())
+            optimizer = torch.optim.LBFGS(model.parameters(), lr=1 if search else 0.1, history_size=n, line_search_fn=search)
+            live, beside = Live(*model.parameters()), []
+
+            def closure():
+                beside.append(round(live.now / whole) - sum(1 if p.grad is None else 2 for p in model.parameters()) / 4)
+                optimizer.zero_grad()
+                loss = F.mse_loss(model(x), y)
+                loss.backward()
+                return loss
+
+            with live:
+                optimizer.step(closure)  # fills the history
+                live.begin()
+                optimizer.step(closure)
+            most = max(beside)
+            check(most == 2 * n + 5 if search is None else 2 * n + 5 <= most <= 2 * n + 9, f"vectors beside forward and backward, {n}, {search}: {most}")
+            if search is None:
+                equal(round(live.peak / whole), 2 * n + 9, f"what is allocated within the update, history {n}")
 
 
 def saved_on_the_host_takes_nothing():
@@ -214,7 +242,7 @@ def a_mapping_is_passed_by_keywords():
     equal(memtape.torch.profile(model, {"x": X}).tensors(), memtape.torch.profile(model, X).tensors(), "without an optimizer, too")
 
 
-for test in [a_logged_number_is_nan, what_follows_from_the_batch_is_answered, optimizers_are_counted_as_they_run,
+for test in [a_logged_number_is_nan, what_follows_from_the_batch_is_answered, optimizers_are_counted_as_they_run, lbfgs_is_refused_with_its_vectors,
              saved_on_the_host_takes_nothing, flex_attention_is_its_kernel, evaluation_s_fast_path_is_named,
              constants_count_as_parameters, what_pytorch_cannot_do_on_meta_is_refused, lengths_in_tensors_are_lists,
              weights_are_quantised_in_training, a_mapping_is_passed_by_keywords]:

@@ -151,6 +151,7 @@ def reports_are_subtracted():
     equal(added["saved"], large["saved"]["bytes"] - small["saved"]["bytes"], "what is saved")
     equal(sum(n for name, n in added.items() if name.startswith("peak.")), added["peak"], "the categories sum up to it")
     check(f"{added['peak']:+,}" in str(added) and "difference" in str(added), f"{added}")
+    check(added["peak.communication"] == 0 and "communication" not in str(added), f"a category that neither has is 0, and not a row: {added}")
     model = Tower(2)
     forward = memtape.torch.profile(model, torch.randn(512, WIDTH))
     equal(dict(forward - forward), {"saved": 0}, "reports of a forward alone")
