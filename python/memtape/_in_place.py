@@ -111,17 +111,18 @@ class OnMeta:
 
     def model(self, model: torch.nn.Module, name: str = "") -> None:
         self._depth += 1
-        for prefix, module in model.named_modules():
-            if id(module) in self._seen:
-                continue
+        modules = [(prefix, module) for prefix, module in model.named_modules() if id(module) not in self._seen]
+        for _, module in modules:
             self._seen.add(id(module))
-            path = ".".join(filter(None, [name, prefix]))
             self.remember(vars(module))
             for kept in (module._parameters, module._buffers):
                 self.remember(kept)
                 for t in kept.values():
                     if t is not None:
                         self.lend(t)
+        # Once those are on meta: an attribute may hold another module's buffer, as DistributedDataParallel does.
+        for prefix, module in modules:
+            path = ".".join(filter(None, [name, prefix]))
             for attribute, value in list(vars(module).items()):
                 if attribute not in ("_parameters", "_buffers", "_modules"):
                     self.visit(value, ".".join(filter(None, [path, attribute])))

@@ -130,11 +130,12 @@ class Late(nn.Module):
     def __init__(self):
         super().__init__()
         self.head, self.layers = nn.Linear(300, 300), nn.ModuleList([nn.Linear(300, 300) for _ in range(7)])
+        self.norm = nn.BatchNorm1d(300)
 
     def forward(self, x):
         for layer in self.layers:
             x = layer(x).relu()
-        return self.head(x).square().mean()
+        return self.head(self.norm(x)).square().mean()
 
 
 def in_parallel(summed, **options):
