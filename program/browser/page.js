@@ -201,9 +201,13 @@ function showCards(report) {
     ? [`: ${fits(mine) ? "fits" : "too much for"} ${mine.name}, which has `, rounded(mine.capacity)]
     : `: ${mine.name} multiplies no bf16; try --dtype f16`],
   `${scaled(needed)}: ${fits(mine) ? "fits" : "not on"} ${mine.name}`);
-  replace(element("cards"), h("ul", {class: "cards", "aria-label": "On which cards", tabindex: 0}, tool.cards.map(card =>
-    h("li", {class: fits(card) ? "yes" : "no"}, h("b", null, card.name), fits(card) ? " fits" : runs(card) ? " too small" : " no bf16",
-      h("small", null, "has ", rounded(card.capacity))))));
+  const verdict = card => fits(card) ? "fits" : runs(card) ? "too small" : "no bf16";
+  const sorted = [...tool.cards].sort((a, b) => a.capacity - b.capacity);
+  replace(element("cards"), h("dl", {class: "cards", "aria-label": "On which cards"}, ["fits", "too small", "no bf16"].map(said => {
+    const cards = sorted.filter(card => verdict(card) === said);
+    return cards.length > 0 && [h("dt", {class: said === "fits" && "good"}, said), h("dd", {"data-said": said}, cards.map(card =>
+      [h("span", null, h("b", null, card.name), " ", rounded(card.capacity)), " "]))];
+  })));
 }
 
 function showNotes(text) {

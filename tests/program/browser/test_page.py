@@ -112,17 +112,27 @@ def search_is_that_of_fit(browser):
         equal(browser.js(VALUES, "#verdict data")[0], setups[i]["reserved"], f"row {i} of fit, as a profile")
 
 
+def capacity(gpu):
+    return gpu["memory"] - gpu["kept_aside"]
+
+
 def cards_are_those_of_fit(browser):
-    """Which multiply no bf16, at a set-up in it and at one in f16."""
-    no_bf16 = [gpu["name"] for gpu in help_json()["gpus"] if gpu["f16_only"]]
-    check(no_bf16, "kinds without bf16")
-    shown = "return [...document.querySelectorAll('.cards li')].filter(e => e.textContent.includes('no bf16')).map(e => e.querySelector('b').textContent)"
-    for dtype, names, verdict in (("bf16", no_bf16, "multiplies no bf16"), ("f16", [], "fits " + no_bf16[0])):
-        browser.js("location.hash = arguments[0]", urlencode({"model": "gpt2", "dtype": dtype, "gpu": no_bf16[0]}))
-        what = f"profile gpt2 --dtype {dtype} --device meta"
-        wait(browser, ENDED, what, what)
-        equal(browser.js(shown), names, f"{what}: cards that multiply no bf16")
-        check(verdict in browser.js("return document.getElementById('verdict').textContent"), f"{what}: {verdict}")
+    """What each says at a set-up in bf16 and at one in f16, the smallest first."""
+    gpus = sorted(help_json()["gpus"], key=capacity)
+    last = [g["name"] for g in gpus if g["f16_only"]][-1]
+    for dtype in ("bf16", "f16"):
+        words = ["profile", "gpt2-large", "--dtype", dtype, "--device", "meta"]
+        browser.js("location.hash = arguments[0]", urlencode({"model": words[1], "dtype": dtype, "gpu": last}))
+        wait(browser, ENDED, " ".join(words), " ".join(words))
+        needed = json.loads(run(*words, "--json", "-").stdout)["steady"]["reserved"]
+        says = {g["name"]: "no bf16" if dtype == "bf16" and g["f16_only"] else "fits" if capacity(g) >= needed else "too small"
+                for g in gpus}
+        check("too small" in says.values() and says["h200"] == "fits", f"{dtype}: {says}")
+        for said in ("fits", "too small", "no bf16"):
+            shown = browser.js("return [...document.querySelectorAll(`.cards [data-said='${arguments[0]}'] b`)].map(e => e.textContent)", said)
+            equal(shown, [name for name, verdict in says.items() if verdict == said], f"{dtype}: cards with {said}")
+        verdict = "multiplies no bf16" if dtype == "bf16" else says[last].replace("too small", "too much for") + " " + last
+        check(verdict in browser.js("return document.getElementById('verdict').textContent"), f"{dtype}: {verdict}")
 
 
 def names_are_those_of_help(browser):
