@@ -114,6 +114,7 @@ typedef struct mti_options {
     mti_workload workload;
     mt_model_config given_config; /* a field counts only if its option was given */
     unsigned recipe;              /* mti_recipe */
+    bool in_f16;                  /* recipes' bf16 is f16: the GPU multiplies none */
     char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
     int64_t zero;                 /* workload.parallel.zero, once it is checked */
     int64_t rank;                 /* which of them; it sets workload.parallel.stage */

@@ -221,16 +221,26 @@ static bool set(mti_options *o, const recipe_row *row, recipe_text *text)
     return true;
 }
 
+/* The row, with f16 for bf16 on a GPU that multiplies none. */
+static recipe_row row_for(const mti_options *o, const recipe_row *row)
+{
+    recipe_row r = *row;
+    if (o->in_f16 && r.value && !strcmp(r.value, "bf16")) r.value = "f16";
+    return r;
+}
+
 /* Sets what the recipes say of --dtype, on which other rows depend, or of all else; the last recipe
  * first. */
 static bool set_rows(mti_options *o, bool dtype, recipe_text *text)
 {
     for (int i = MTI_RECIPE_COUNT; i-- > 0;) {
         const unsigned recipe = o->recipe & 1u << i;
-        for (size_t k = 0; recipe && k < N_ROWS; k++)
-            if (rows[k].recipe == recipe && (rows[k].option == MTI_O_DTYPE) == dtype &&
-                applies(&rows[k], o) && !set(o, &rows[k], text))
+        for (size_t k = 0; recipe && k < N_ROWS; k++) {
+            const recipe_row row = row_for(o, &rows[k]);
+            if (row.recipe == recipe && (row.option == MTI_O_DTYPE) == dtype && applies(&row, o) &&
+                !set(o, &row, text))
                 return false;
+        }
     }
     return true;
 }

@@ -43,14 +43,16 @@ bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
         mti_append(o->notes, sizeof o->notes,
                    "\"%s\" is taken as %s; there is %s with less memory\n", o->fit.gpu, gpu.name,
                    other);
+    o->in_f16 = false;
     if (o->given[MTI_O_DTYPE] || o->workload.memory.amp || !o->fit.gpu) return true;
     if (!mti_find_gpu(o, &gpu)) {
         mt_clear_error(); /* the verb says it, after what is wrong with the options */
         return true;
     }
     if (!gpu.f16_only || base->dtype != MT_BF16) return true;
+    o->in_f16 = true;
     base->dtype = MT_F16;
-    mti_append(o->notes, sizeof o->notes, "a %s multiplies no bf16: the model is in f16\n",
+    mti_append(o->notes, sizeof o->notes, "a %s multiplies no bf16: f16 is taken in its place\n",
                gpu.name);
     return true;
 }

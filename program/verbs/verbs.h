@@ -21,7 +21,7 @@ bool mti_help_json(FILE *out);
 
 /* The kind that --gpu names; what of its memory is not the allocator's. */
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu);
-/* Makes a model of no given type one of f16 for a GPU that multiplies no bf16, and notes it. */
+/* Takes f16 for bf16 that was not asked for, on a GPU that multiplies none, and notes it. */
 bool mti_complete_for_gpu(mti_options *o, mt_model_config *base);
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus);
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a

@@ -333,8 +333,11 @@ refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2, "--json", "-")
 refused(["h100", "rtx4090", "nearest and its memory", "--capacity"], "fit", "gpt", "--gpus", 2, "--gpu", "k80")
 for gpu in ("v100", "t4"):
     taken = run("fit", "gpt2", "--gpu", gpu)
-    check(f"a {gpu} multiplies no bf16: the model is in f16" in taken.stderr and "tokens a step, f16," in taken.stdout, f"{gpu}: {taken.stderr}")
+    check(f"a {gpu} multiplies no bf16: f16 is taken in its place" in taken.stderr and "tokens a step, f16," in taken.stdout, f"{gpu}: {taken.stderr}")
     equal(fit("gpt2", "--gpu", gpu)["setups"], fit("gpt2", "--gpu", gpu, "--dtype", "f16")["setups"], f"{gpu}: as if f16 was given")
+    for recipe, typed in ("trl", ["--amp", "f16"]), ("peft", ["--dtype", "f16"]), ("fsdp2", ["--dtype", "f16"]):
+        of_recipe = ["gpt2", "-s", 64, "--gpus", 2 if recipe == "fsdp2" else 1, "--gpu", gpu, "--recipe", recipe]
+        equal(fit(*of_recipe)["setups"], fit(*of_recipe, *typed)["setups"], f"{gpu}, {recipe}: as if f16 was given")
     refused([gpu, "bf16", "--dtype f16", "--amp f16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "bf16", status=1)
     refused([gpu, "bf16"], "fit", "gpt2", "--gpus", 2, "--gpu", gpu, "--dtype", "f32", "--amp", "bf16", status=1)
     equal(fit("gpt2", "--gpus", 1, "--gpu", gpu, "--dtype", "f32", "--amp", "f16")["gpu"]["name"], gpu, "f16 beside f32")

@@ -144,7 +144,7 @@ refused(["--weights mxfp4", "experts"], "serve", "gpt", "--gpu", "h100", "--weig
 equal(serve("gpt-oss-20b", "--gpu", "h100", "--weights", "mxfp4", "-s", 512, "--kv-cache", "preallocated")["rows"][0]["weight_bytes"],
       24 * 32 * 3 * 2880 * 2880 * 17 // 32 + 2 * (20914757184 - 24 * 32 * 3 * 2880 * 2880), "bytes of gpt-oss-20b in MXFP4")
 on_t4 = run("serve", "gpt2", "--gpu", "t4")
-check("a t4 multiplies no bf16: the model is in f16" in on_t4.stderr and "f16 weights" in on_t4.stdout, on_t4.stderr + on_t4.stdout)
+check("a t4 multiplies no bf16: f16 is taken in its place" in on_t4.stderr and "f16 weights" in on_t4.stdout, on_t4.stderr + on_t4.stdout)
 refused(["--weights", "nf4-double"], "serve", "gpt", "--gpu", "h100", "--weights", "int4")
 refused(["--at-once"], "serve", "gpt", "--gpu", "h100", "--at-once", 0)
 refused(["--seq 9999999", "131072"], "serve", "llama-3.1-8b", "--gpu", "h100", "-s", 9999999)
