@@ -102,12 +102,13 @@ static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 #define CHOSEN           MTI_RUN_CHOSEN
 
 const mti_option_row mti_option_rows[MTI_OPTION_COUNT] = {
-#define OPTION(id_, name_, arg_, form_, field, verbs_, models_, ...)                               \
+#define OPTION(id_, name_, arg_, form_, field_, verbs_, models_, ...)                              \
     {.id = MTI_O_##id_,                                                                            \
      .name = name_,                                                                                \
      .arg = arg_,                                                                                  \
      .form = MTI_##form_,                                                                          \
-     .at = offsetof(mti_options, field),                                                           \
+     .field = #field_,                                                                             \
+     .at = offsetof(mti_options, field_),                                                          \
      .verbs = verbs_,                                                                              \
      .models = models_,                                                                            \
      .doc = __VA_ARGS__},

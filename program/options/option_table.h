@@ -54,9 +54,10 @@ typedef struct mti_option_row {
     const char *name, *arg; /* arg NULL: a flag */
     mti_key_of key;         /* whose detail it is; NONE: listed among the options */
     mti_form form;
-    size_t at;       /* offset of the field in mti_options */
-    unsigned verbs;  /* that take it */
-    unsigned models; /* on which it has an effect */
+    const char *field; /* "workload.parallel.tensor" */
+    size_t at;         /* its offset in mti_options */
+    unsigned verbs;    /* that take it */
+    unsigned models;   /* on which it has an effect */
     const char *doc;
     int letter;          /* of the short form, or 0 */
     const char *alias;   /* another name, which help does not show */

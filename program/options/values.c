@@ -23,9 +23,24 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...)
     return false;
 }
 
+/* The given option whose field the message begins with: "config: expert_form is loop". */
+static const mti_option_row *named_in(const mti_options *o, const char *message)
+{
+    const char *word = strstr(message, ": ");
+    const size_t n = word ? strcspn(word + 2, " ") : 0;
+    for (int id = 0; n && id < MTI_OPTION_COUNT; id++) {
+        const char *field = strrchr(mti_option_rows[id].field, '.');
+        if (o->given[id] && field && strlen(field + 1) == n && !strncmp(field + 1, word + 2, n))
+            return &mti_option_rows[id];
+    }
+    return NULL;
+}
+
 bool mti_options_refuse_as(mti_options *o, const char *what)
 {
-    mti_options_refuse(o, "%s%s%.900s", what, *what ? ": " : "", mt_last_error());
+    const mti_option_row *r = *what ? NULL : named_in(o, mt_last_error());
+    mti_options_refuse(o, "%s%s%s%.900s", r ? "--" : "", r ? r->name : what, r || *what ? ": " : "",
+                       mt_last_error());
     if (mt_last_status() != MT_ERR_MEMORY) mt_clear_error(); /* main asks: that is no misuse */
     return false;
 }
