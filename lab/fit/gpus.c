@@ -223,8 +223,9 @@ mt_status mt_gpu_find(const char *name, mt_gpu *out)
         return mti_fail(MT_ERR_ARGUMENT, "gpu_find: the %s is NULL", name ? "result" : "name");
     const mt_gpu *g = known_as(name, text);
     for (size_t i = 0; i < N_KNOWN; i++) names[i] = known[i].name;
-    if (!g && mti_choose("gpu", names, (int)N_KNOWN, text) < 0) return mt_last_status();
-    *out = *g;
+    const int which = g ? (int)(g - known) : mti_choose("gpu", names, (int)N_KNOWN, text);
+    if (which < 0) return mt_last_status();
+    *out = known[which];
     return MT_OK;
 }
 

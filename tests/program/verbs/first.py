@@ -116,7 +116,7 @@ def gpus_have_the_names_that_people_give_them():
                        "NVIDIA H100 80GB HBM3": "h100", "H100 PCIe": "h100-pcie", "NVIDIA A100 80GB PCIe": "a100-80", "NVIDIA A100-PCIE-40GB": "a100-40", "A100": "a100-80",
                        "Tesla V100-SXM2-16GB": "v100-16", "Tesla V100-SXM2-32GB": "v100", "Tesla P100-PCIE-16GB": "p100", "GTX 1080 Ti": "gtx1080ti", "3080 Ti": "rtx3080ti",
                        "NVIDIA GeForce RTX 4080 SUPER": "rtx4080s", "RTX 4060 Ti 16GB": "rtx4060ti", "rtx 3090 24gb": "rtx3090", "T4 16 GB": "t4", "NVIDIA A10": "a10",
-                       "NVIDIA A10G": "a10g"}.items():
+                       "NVIDIA A10G": "a10g", "h100sxmsxm": "h100"}.items():
         more = ["gpt2", "--gpus", 1, "--dtype", "f16", "--json", "-"]
         a, b = (run("fit", *more, "--gpu", gpu) for gpu in (name, ours))
         equal(a.returncode, 0, f"{name}: {a.stderr}")
