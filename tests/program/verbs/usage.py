@@ -197,6 +197,10 @@ refused(["overflow"], "profile", "gpt", "--vocab", 1 << 31, "-d", 10**9)
 for name in ("hidden", "heads", "kv-heads", "ffn", "vocab"):
     refused([f"--{name}", "2147483649", "from 1 to 2147483648"], "profile", "gpt", f"--{name}", (1 << 31) + 1)
 
+# ---- what a model or its ranks refuse: the option that was typed ----
+refused(["--kv-heads: config: kv_heads is 3; need a divisor of heads, 4"], "profile", "llama", "--kv-heads", 3)
+refused(["--recipe plain:expert-form: config: expert_form is loop"], "sweep", "gpt", "--row", "a:", "--row", "b: --recipe plain:expert-form=loop")
+
 # ---- a failure while running has status 1 and a reason ----
 refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, "-q", status=1)
 refused(["/nonexistent/x.json"], "profile", "mlp", "-q", "--json", "/nonexistent/x.json", status=1)
