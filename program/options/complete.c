@@ -177,7 +177,9 @@ static bool refuse_model(mti_options *o, const char *name)
         kinds, any ? ", " : "",
         any ? "gpt2, llama-3.1-8b, qwen2.5-7b, mistral-7b, gemma-3-4b, phi-4"
             : "tiny, small, medium",
-        any ? ", or the path of a config.json or of its folder" : "");
+        any ? ", or the path of a config.json or of its folder; of another module of PyTorch's: "
+              "memtape.torch.profile (docs/modules.md)"
+            : "");
 }
 
 /* MODEL is a kind, a preset or the path of a config.json or of its folder. */

@@ -20,7 +20,17 @@ static const struct {
     {"mistral-7b-v0.3", "mistral-7b"},
     {"mistral-7b-v0.2", "mistral-7b-v0.1"},
     {"mixtral-8x7b-v0.1", "mixtral-8x7b"},
+    {"mistral-nemo", "mistral-nemo-12b"},
+    {"mistral-small-3.1-24b", "mistral-small-24b"}, /* as 3.2: its text */
+    {"mistral-small-3.2-24b", "mistral-small-24b"},
+    {"magistral-small", "mistral-small-24b"},
+    {"devstral-small", "mistral-small-24b"},
+    {"qwen3-coder-30b-a3b", "qwen3-30b-a3b"},
+    {"deepseek-v3.1", "deepseek-v3"},
+    {"deepseek-r1", "deepseek-v3"},
+    {"glm-4.6", "glm-4.5"},
     {"phi-3-mini-4k", "phi-3-mini"},
+    {"phi-3-mini-128k", "phi-3.5-mini"},
     {"tinyllama", "tinyllama-1.1b"},
     {"bert-base-uncased", "bert-base"},
     {"bert-large-uncased", "bert-large"},
@@ -49,8 +59,8 @@ static const struct {
 
 /* Endings that change no size. */
 static const char *const endings[] = {
-    "-instruct",      "-it",           "-chat", "-hf",      "-base",     "-chat-v1.0",
-    "-v1.0",          "-v1.5",         "-2507", "-preview", "-thinking", "-instruct-v0.1",
+    "-instruct",      "-it",           "-chat",    "-hf",       "-base",      "-chat-v1.0",
+    "-v1.0",          "-v1.5",         "-preview", "-thinking", "-reasoning", "-instruct-v0.1",
     "-instruct-v0.2", "-instruct-v0.3"};
 
 /* Endings of repositories whose files keep the same weights in fewer bits. */
@@ -68,6 +78,16 @@ static int cut_ending(char *name, const char *const *list, size_t n)
         return (int)i;
     }
     return -1;
+}
+
+/* Takes off the month, or the day, of a release: "-2507". */
+static bool cut_date(char *name)
+{
+    const size_t length = strlen(name);
+    if (length < 5 || name[length - 5] != '-' || strspn(name + length - 4, "0123456789") != 4)
+        return false;
+    name[length - 5] = 0;
+    return true;
 }
 
 static const char *preset_named(const char *name)
@@ -99,6 +119,7 @@ const char *mti_preset_meant(const char *name, bool *in_fewer_bits)
     mti_format(text, sizeof text, "%s", slash ? slash + 1 : name);
     *in_fewer_bits = cut_ending(text, coded, sizeof coded / sizeof *coded) >= 0;
     while (!(preset = preset_like(text))) {
+        if (cut_date(text)) continue;
         const int i = cut_ending(text, endings, sizeof endings / sizeof *endings);
         if (i < 0) break;
         /* Keeps the version, which is a part of a Mistral's name. */

@@ -24,7 +24,12 @@ static void presets_have_the_published_numbers_of_parameters(void **state)
                  {"smollm2-360m", 361821120},
                  {"smollm2-1.7b", 1711376384},
                  {"codellama-7b", 6738546688},
-                 {"codellama-34b", 33743970304}};
+                 {"codellama-34b", 33743970304},
+                 {"llama-3.1-405b", 405853388800},
+                 {"mistral-nemo-12b", 12247782400},
+                 {"qwen3-coder-480b-a35b", 480154875392},
+                 {"phi-3.5-mini", 3821079552},
+                 {"phi-4-mini", 3836021760}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mt_model_config c;
         uint64_t n;

@@ -87,6 +87,9 @@ def models_have_the_names_that_people_give_them():
                          "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "deepseek-r1-distill-qwen-1.5b", "lmsys/vicuna-7b-v1.5": "llama-2-7b",
                          "lmsys/vicuna-13b-v1.3": "llama-13b", "codellama/CodeLlama-7b-Instruct-hf": "codellama-7b", "Qwen/Qwen2-7B": "qwen2.5-7b",
                          "Qwen/Qwen2.5-Coder-7B-Instruct": "qwen2.5-7b", "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b", "Qwen/QwQ-32B": "qwen2.5-32b",
+                         "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b", "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "mistral-small-24b",
+                         "deepseek-ai/DeepSeek-R1-0528": "deepseek-v3", "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
+                         "microsoft/Phi-3-mini-128k-instruct": "phi-3.5-mini", "microsoft/Phi-4-mini-reasoning": "phi-4-mini",
                          "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m", "HuggingFaceH4/zephyr-7b-beta": "mistral-7b-v0.1"}.items():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
@@ -97,10 +100,10 @@ def models_have_the_names_that_people_give_them():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check("weights of the model's type" in p.stderr and "--qlora" in p.stderr, f"{name}: it says that they are not in 4 bits: {p.stderr}")
-    for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ"):
+    for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ", "-2507", "gpt2-25o7", "2507"):
         equal(run("profile", name, env=ENV).returncode, 2, f"{name} is none of them")
     equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
-    for name, words in {"llama-3.1": ["llama-3.1-8b or llama-3.1-70b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "nothing-like-it": ["docs/models.md", "config.json"]}.items():
+    for name, words in {"llama-3.1": ["llama-3.1-8b, llama-3.1-70b or llama-3.1-405b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "nothing-like-it": ["docs/models.md", "config.json", "memtape.torch.profile"]}.items():
         p = refused(words, "profile", name)
         check(len(p.stderr) < 400, f"{name}: it is short: {p.stderr}")
     refused(["is a model; give a verb", "memtape fit Llama-3.1-8B"], "Llama-3.1-8B")
