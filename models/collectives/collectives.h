@@ -20,6 +20,18 @@ const mti_op *mti_op_row(int i);
 /* mt_all_gather along `dim` of keys or values [b,s,k,h], or of tokens [b,s], counted as sent to
  * ranks with other positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
+/* Which elements of n a rank's shard has: each rank `length` of them, but the last ones fewer, or
+ * none. */
+typedef struct mti_shard_range {
+    int64_t from, n, length;
+} mti_shard_range;
+static inline mti_shard_range mti_shard_of(int64_t n, const mt_group *group)
+{
+    const int64_t length = (n + group->ranks - 1) / group->ranks, begin = group->rank * length,
+                  from = begin < n ? begin : n;
+    return (mti_shard_range){from, n - from < length ? n - from : length, length};
+}
+
 /* What may hang on a leaf, as its guest: takes the gradient of what was gathered of the leaf,
  * c->dout[0], in the leaf's stead. */
 typedef struct mti_collector {

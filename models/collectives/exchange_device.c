@@ -103,21 +103,19 @@ bool mti_scatter_sum_links(mti_call *c, const mt_group *group, int dim, const mt
 
 /* ---- in place ---- */
 
-/* Elements of each rank's shard of y, and of this rank's: the last one may be shorter or empty. */
-static int64_t shard_of(const calls *s, const mti_view *y, int64_t *own)
+/* This rank's shard of y. */
+static mti_shard_range shard_of(const calls *s, const mti_view *y)
 {
-    int64_t ranks = s->comm->end.ranks, count = mti_view_count(y), n = (count + ranks - 1) / ranks;
-    int64_t left = count - s->comm->end.rank * n;
-    *own = left < 0 ? 0 : left < n ? left : n;
-    return n;
+    const mt_group group = mt_comm_group(s->comm);
+    return mti_shard_of(mti_view_count(y), &group);
 }
 
 bool mti_sum_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
-    int64_t own, n = mti_view_count(y);
+    const int64_t n = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    shard_of(&s, y, &own);
+    const int64_t own = shard_of(&s, y).n;
     count_sent(&s, y, n - own + own * (s.comm->end.ranks - 1)); /* to add up, then sums */
     return n == 0 || s.k->sum(s.link, y->dtype, at(y, 0), (size_t)n);
 }
@@ -139,10 +137,11 @@ static bool shard_by_shard(calls *s, const mti_view *y, int64_t shard, shard_fn 
 bool mti_scatter_inside_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
-    int64_t own, count = mti_view_count(y);
+    const int64_t count = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    int64_t n = shard_of(&s, y, &own);
-    count_sent(&s, y, count - own);
+    const mti_shard_range own = shard_of(&s, y);
+    const int64_t n = own.length;
+    count_sent(&s, y, count - own.n);
     if (n == 0) return true;
     if (n * s.comm->end.ranks != count) return shard_by_shard(&s, y, n, s.k->sum_on);
     return s.k->scatter_sum(s.link, y->dtype, at(y, 0), at(y, s.comm->end.rank * n), (size_t)n);
@@ -151,10 +150,11 @@ bool mti_scatter_inside_links(mti_call *c, const mt_group *group, const mti_view
 bool mti_gather_inside_links(mti_call *c, const mt_group *group, const mti_view *y)
 {
     calls s;
-    int64_t own, count = mti_view_count(y);
+    const int64_t count = mti_view_count(y);
     if (!begin(&s, c, group)) return false;
-    int64_t n = shard_of(&s, y, &own), ranks = s.comm->end.ranks;
-    count_sent(&s, y, own * (ranks - 1));
+    const mti_shard_range own = shard_of(&s, y);
+    const int64_t n = own.length, ranks = s.comm->end.ranks;
+    count_sent(&s, y, own.n * (ranks - 1));
     if (n == 0) return true;
     if (n * ranks != count) return shard_by_shard(&s, y, n, s.k->spread);
     return s.k->gather(s.link, y->dtype, at(y, s.comm->end.rank * n), at(y, 0), (size_t)n);

@@ -187,7 +187,7 @@ static shards part_of_shards(const sums *s, const mti_view *y, int64_t n, int64_
 bool mti_scatter_sum_with(mti_call *c, const mt_group *group, const mti_view *y, void *scratch)
 {
     const sums s = sums_in(c, group, y->dtype, scratch);
-    int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
+    const int64_t n = mti_shard_of(mti_view_count(y), group).length;
     for (int64_t done = 0; s.comm && done < n; done += s.most) {
         shards p = part_of_shards(&s, y, n, done);
         if (!sum_shard(&s, &p, span_of(&s, &p, s.comm->end.rank).at)) return false;
@@ -205,7 +205,7 @@ bool mti_scatter_sum_inside(mti_call *c, const mt_group *group, const mti_view *
 bool mti_gather_inside(mti_call *c, const mt_group *group, const mti_view *y)
 {
     if (mti_has_links(c)) return mti_gather_inside_links(c, group, y);
-    int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
+    const int64_t count = mti_view_count(y), n = mti_shard_of(count, group).length;
     const sums s = {.c = c, .comm = comm_of(c, group), .ranks = group->ranks, .dtype = y->dtype};
     const shards p = {at(y, 0), n, n, count};
     return !s.comm || spread_shards(&s, &p);

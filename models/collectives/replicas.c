@@ -9,8 +9,7 @@
 /* What this rank sends of n elements: its shard to all others, theirs to them, or both. */
 static uint64_t count_sent(int64_t n, mti_collective how, const mt_group *group)
 {
-    int64_t length = (n + group->ranks - 1) / group->ranks, left = n - group->rank * length;
-    uint64_t own = (uint64_t)(left < 0 ? 0 : left < length ? left : length);
+    const uint64_t own = (uint64_t)mti_shard_of(n, group).n;
     uint64_t others = (uint64_t)n - own, to_all = own * (uint64_t)(group->ranks - 1);
     return how == MTI_REDUCE_SCATTER ? others : how == MTI_ALL_GATHER ? to_all : others + to_all;
 }

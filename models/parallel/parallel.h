@@ -173,9 +173,6 @@ typedef struct mti_matrix {
 } mti_matrix;
 mti_matrix mti_matrix_of(const mt_tensor *whole);
 
-/* Elements of each of n shards of `whole`, of which the last may be padded. */
-int64_t mti_shard_count(const mt_tensor *whole, int64_t n);
-
 /* Replaces each parameter under m by this rank's shard, one of as many as the group has ranks, made
  * on `device`, with zeros; the module runs with the whole, as its unit gathers it. A matrix's shard
  * is a matrix of one row. */

@@ -3,6 +3,7 @@
  * rank ever has more than its own part. */
 #include <stdio.h>
 #include <string.h>
+#include "collectives/collectives.h"
 #include "comm/comm.h"
 #include "files/files.h"
 #include "memtape/models/io.h"
@@ -25,18 +26,11 @@ typedef struct owned {
 
 typedef MTI_VEC(owned) owned_list;
 
-/* [from, from + n) of a matrix's elements, which begin at `first` of a tensor. */
-typedef struct range {
-    int64_t from, n, first;
-} range;
-
 /* This rank's shard among those with the same shard of the model. */
-static range shard_of(const owned *p)
+static mti_shard_range shard_of(const owned *p)
 {
     const mt_group same = mti_param_group(&p->shard->parallel, p->path);
-    int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
-    if (from > p->elements) from = p->elements;
-    return (range){from, p->elements - from < length ? p->elements - from : length, 0};
+    return mti_shard_of(p->elements, &same);
 }
 
 static bool is_cut(const owned *p, bool state)
@@ -46,17 +40,16 @@ static bool is_cut(const owned *p, bool state)
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */
-static range held(const owned *p, bool state)
+static mti_shard_range held(const owned *p, bool state)
 {
-    return is_cut(p, state) ? shard_of(p) : (range){0, p->elements, 0};
+    return is_cut(p, state) ? shard_of(p) : (mti_shard_range){.n = p->elements};
 }
 
 /* What it writes: of what all ranks with the same shard of the model have each writes a shard, of
  * what all tensor ranks have the first. */
-static range written(const owned *p, bool state)
+static mti_shard_range written(const owned *p)
 {
-    range r = shard_of(p);
-    if (!is_cut(p, state)) r.first = r.from;
+    mti_shard_range r = shard_of(p);
     const mt_parallel *h = &p->shard->parallel;
     bool cut = mti_is_sharded(h, p->path) || (mti_folds_experts(h) && mti_is_divided(h, p->path));
     if (!cut && p->shard->parallel.tensor_rank > 0) r.n = 0;
@@ -271,12 +264,13 @@ static bool write_run(void *user, int64_t i, int64_t n, int64_t at)
 /* What this rank writes of a parameter, or of its state, which is the file's tensor `nth`. */
 static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool state, size_t nth)
 {
-    const range r = written(p, state);
+    const mti_shard_range r = written(p);
+    const size_t first = is_cut(p, state) ? 0 : (size_t)r.from; /* in the tensor */
     const mt_named_tensor *of = mti_whole_find(&w->whole, p->path);
     size_t e = mt_dtype_size(mt_dtype_of(t)), n_bytes = (size_t)mt_numel(t) * e;
     if (r.n <= 0) return true;
     char *data = mti_malloc(n_bytes);
-    writing v = {w->file, data + (size_t)r.first * e, w->begins[nth], e};
+    writing v = {w->file, data + first * e, w->begins[nth], e};
     bool ok = data && mt_to_host(t, data, n_bytes) == MT_OK &&
               mti_each_run(p->shard, p->path, &p->own, of->tensor, r.from, r.n, write_run, &v);
     mti_free(data);
@@ -433,7 +427,7 @@ static bool read_run(void *user, int64_t i, int64_t n, int64_t at)
 static bool read_tensor(const mt_safetensors *f, const char *name, const owned *p,
                         const mt_tensor *whole, mt_tensor *t, bool state)
 {
-    const range r = held(p, state);
+    const mti_shard_range r = held(p, state);
     size_t e = mt_dtype_size(mt_dtype_of(t)), n = (size_t)mt_numel(t);
     if (!n || !mt_device_has_data(mt_device_of(t))) return true;
     reading v = {f, name, mti_calloc(n, e), e};

@@ -1,6 +1,7 @@
 /* shards.c: parameters of ZeRO 3 as shards, and a module's forward with whole ones. */
 #include <string.h>
 #include "memtape/ops.h"
+#include "collectives/collectives.h"
 #include "parallel/parallel.h"
 
 #define MOST_PARAMS 2 /* of one module of ours: weight and bias */
@@ -52,8 +53,6 @@ static void sharded_free(void *user)
     mti_free(s);
 }
 
-int64_t mti_shard_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
-
 static mt_tensor *new_shard(const mti_sharder *sharder, mt_dtype dtype, int rank,
                             const int64_t *shape)
 {
@@ -69,7 +68,7 @@ static mt_tensor *new_shard(const mti_sharder *sharder, mt_dtype dtype, int rank
 static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_group *group)
 {
     if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
-    int64_t n = mti_shard_count(whole, group->ranks);
+    const int64_t n = mti_shard_of(mt_numel(whole), group).length;
     mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
     mt_tensor *shard = new_shard(sharder, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                  (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});

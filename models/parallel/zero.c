@@ -45,11 +45,10 @@ static mt_tensor *flat(mt_tensor *t) { return mt_reshape(t, MT_SHAPE(-1)); }
 /* This rank's shard, a view: of a matrix, a matrix of one row. */
 static mt_tensor *own_shard(mt_tensor *whole, const mt_group *group)
 {
-    int64_t n = mt_numel(whole), length = mti_shard_count(whole, group->ranks);
-    int64_t from = group->rank * length < n ? group->rank * length : n;
+    const mti_shard_range own = mti_shard_of(mt_numel(whole), group);
     mt_tensor *v = mt_detach(whole);
     mt_set(&v, v ? flat(v) : NULL);
-    mt_set(&v, v ? mt_slice(v, 0, from, n - from < length ? n - from : length) : NULL);
+    mt_set(&v, v ? mt_slice(v, 0, own.from, own.n) : NULL);
     if (v && mt_rank(whole) > 1) mt_set(&v, mt_reshape(v, MT_SHAPE(1, mt_numel(v))));
     return v;
 }
@@ -64,8 +63,8 @@ static mt_tensor *without_padding(mt_tensor *g, int64_t n)
 /* Keeps of a gradient, flat and taken over, only this rank's shard of the sum. */
 static bool scatter(const shard *p, mt_tensor *g)
 {
-    int64_t padding =
-        mti_shard_count(p->whole, p->group.ranks) * p->group.ranks - mt_numel(p->whole);
+    const int64_t n = mt_numel(p->whole),
+                  padding = mti_shard_of(n, &p->group).length * p->group.ranks - n;
     if (g && padding) {
         MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
